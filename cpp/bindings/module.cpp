@@ -1,0 +1,17 @@
+// The extension module tacos._core: declares what the bind_*.cpp files add and maps the errors.
+#include <nanobind/nanobind.h>
+
+#include "error.hpp"
+
+namespace nb = nanobind;
+
+namespace tacos::bindings {
+void bind_topology(nb::module_& m);
+}  // namespace tacos::bindings
+
+NB_MODULE(_core, m) {
+  m.doc() = "The compiled core of tacos; its public face is the package tacos.";
+  nb::exception<tacos::Error> error(m, "TacosError", PyExc_Exception);
+  nb::exception<tacos::InfeasibleError> infeasible(m, "InfeasibleError", error.ptr());
+  tacos::bindings::bind_topology(m);
+}
