@@ -18,12 +18,6 @@ class InfeasibleError : public Error {
   using Error::Error;
 };
 
-// The caller asked to stop (Ctrl-C); the binding turns it back into KeyboardInterrupt.
-class Interrupted : public Error {
- public:
-  Interrupted() : Error("interrupted") {}
-};
-
 [[noreturn]] inline void invalid(const std::string& message) {
   throw std::invalid_argument(message);
 }

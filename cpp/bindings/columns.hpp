@@ -4,10 +4,12 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <chrono>
 #include <memory>
 #include <vector>
 
 #include "column.hpp"
+#include "progress.hpp"
 
 namespace tacos::bindings {
 
@@ -37,11 +39,32 @@ Column<T> copy(const Array<T>& array) {
 // A column over an array the caller gives away: nothing is copied, the array is kept alive.
 template <typename T>
 Column<T> adopt(const Array<T>& array) {
-  auto owner = std::shared_ptr<const void>(array.data(), [array](const void*) mutable {
-    nb::gil_scoped_acquire gil;  // the last reference may be dropped by a thread without the GIL
-    array = Array<T>();
+  std::shared_ptr<const void> owner(new Array<T>(array), [](const Array<T>* kept) {
+    const nb::gil_scoped_acquire gil;  // a thread without it may drop the last reference
+    delete kept;
   });
   return Column<T>({array.data(), array.shape(0)}, std::move(owner));
+}
+
+// A new array that owns the vector's values.
+template <typename T>
+ReadOnly<T> give(std::vector<T> values) {
+  return view(Column<T>(std::move(values)));
+}
+
+// Reports to `callback` (or nobody, if it is None) at most every 50 ms, and lets Ctrl-C through:
+// the KeyboardInterrupt, like any exception of the callback, travels up through the core.
+inline Progress progress_to(const nb::object& callback) {
+  using Clock = std::chrono::steady_clock;
+  auto last = std::make_shared<Clock::time_point>(Clock::now());
+  return [callback = callback.is_none() ? nb::handle() : nb::handle(callback), last](double part) {
+    const auto now = Clock::now();
+    if (now - *last < std::chrono::milliseconds(50)) return;
+    *last = now;
+    const nb::gil_scoped_acquire gil;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    if (callback.is_valid()) callback(part);
+  };
 }
 
 }  // namespace tacos::bindings

@@ -7,6 +7,9 @@ namespace nb = nanobind;
 
 namespace tacos::bindings {
 void bind_topology(nb::module_& m);
+void bind_collective(nb::module_& m);
+void bind_schedule(nb::module_& m);
+void bind_verify(nb::module_& m);
 }  // namespace tacos::bindings
 
 NB_MODULE(_core, m) {
@@ -14,4 +17,7 @@ NB_MODULE(_core, m) {
   nb::exception<tacos::Error> error(m, "TacosError", PyExc_Exception);
   nb::exception<tacos::InfeasibleError> infeasible(m, "InfeasibleError", error.ptr());
   tacos::bindings::bind_topology(m);
+  tacos::bindings::bind_collective(m);
+  tacos::bindings::bind_schedule(m);
+  tacos::bindings::bind_verify(m);
 }

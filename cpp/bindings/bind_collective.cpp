@@ -1,0 +1,200 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "collective.hpp"
+#include "columns.hpp"
+
+namespace tacos::bindings {
+
+using namespace nb::literals;
+
+namespace {
+
+using Shared = std::shared_ptr<Collective>;
+
+template <typename T>
+Column<T> copy_or_empty(const std::optional<Array<T>>& array) {
+  return array ? copy(*array) : Column<T>();
+}
+
+CollectivePart make_part(const std::string& kind, std::int64_t size, std::int32_t chunks,
+                         std::int32_t root, const std::optional<Array<std::int32_t>>& group,
+                         const std::optional<Array<std::int64_t>>& bytes,
+                         const std::optional<Array<std::int32_t>>& inputs,
+                         const std::optional<Array<std::int32_t>>& outputs,
+                         const std::optional<Array<std::int64_t>>& input_begin,
+                         const std::optional<Array<std::int64_t>>& output_begin,
+                         const std::optional<Array<std::uint8_t>>& reduces) {
+  CollectivePart part;
+  part.kind = collective_kind(kind);
+  part.size = size;
+  part.chunks = chunks;
+  part.root = root;
+  part.group = copy_or_empty(group);
+  part.bytes = copy_or_empty(bytes);
+  part.inputs = copy_or_empty(inputs);
+  part.outputs = copy_or_empty(outputs);
+  part.input_begin = copy_or_empty(input_begin);
+  part.output_begin = copy_or_empty(output_begin);
+  part.reduces = copy_or_empty(reduces);
+  return part;
+}
+
+const Collective& resolved(const Collective& collective) {
+  if (!collective.resolved()) {
+    invalid("the number of chunks is not chosen yet: call with_chunks(n)");
+  }
+  return collective;
+}
+
+ChunkId in_range(const Collective& collective, std::int64_t chunk) {
+  if (chunk < 0 || chunk >= static_cast<std::int64_t>(resolved(collective).chunks())) {
+    throw nb::index_error(("chunk " + std::to_string(chunk) + " is not one of 0 to " +
+                           std::to_string(std::int64_t{collective.chunks()} - 1))
+                              .c_str());
+  }
+  return static_cast<ChunkId>(chunk);
+}
+
+// Chunk and NPU columns of everybody's inputs or outputs.
+nb::tuple condition(const Collective& collective, bool inputs) {
+  std::vector<ChunkId> chunk;
+  std::vector<NodeId> npu;
+  for (ChunkId c = 0; c < resolved(collective).chunks(); ++c) {
+    for (const NodeId node : inputs ? collective.inputs(c) : collective.outputs(c)) {
+      chunk.push_back(c);
+      npu.push_back(node);
+    }
+  }
+  return nb::make_tuple(give(std::move(chunk)), give(std::move(npu)));
+}
+
+}  // namespace
+
+void bind_collective(nb::module_& m) {
+  nb::class_<CollectivePart>(m, "CollectivePart", "One collective of those that run at once.")
+      .def(nb::new_(&make_part), "kind"_a, "size"_a, "chunks"_a = 0, "root"_a = -1,
+           "group"_a = nb::none(), "bytes"_a = nb::none(), "inputs"_a = nb::none(),
+           "outputs"_a = nb::none(), "input_begin"_a = nb::none(), "output_begin"_a = nb::none(),
+           "reduces"_a = nb::none())
+      .def_prop_ro("kind", [](const CollectivePart& p) { return std::string(name_of(p.kind)); })
+      .def_ro("size", &CollectivePart::size)
+      .def_ro("chunks", &CollectivePart::chunks, "Pieces per unit; 0: not chosen yet.")
+      .def_ro("root", &CollectivePart::root, "Position of the root in the group, or -1.")
+      .def_prop_ro(
+          "group", [](const CollectivePart& p) { return view(p.group); }, nb::rv_policy::reference)
+      .def_prop_ro(
+          "bytes", [](const CollectivePart& p) { return view(p.bytes); }, nb::rv_policy::reference)
+      .def_prop_ro(
+          "inputs", [](const CollectivePart& p) { return view(p.inputs); },
+          nb::rv_policy::reference)
+      .def_prop_ro(
+          "outputs", [](const CollectivePart& p) { return view(p.outputs); },
+          nb::rv_policy::reference)
+      .def_prop_ro(
+          "input_begin", [](const CollectivePart& p) { return view(p.input_begin); },
+          nb::rv_policy::reference)
+      .def_prop_ro(
+          "output_begin", [](const CollectivePart& p) { return view(p.output_begin); },
+          nb::rv_policy::reference)
+      .def_prop_ro(
+          "reduces", [](const CollectivePart& p) { return view(p.reduces); },
+          nb::rv_policy::reference);
+
+  nb::class_<Collective>(m, "Collective",
+                         R"(Which NPU holds which chunk before, and who must have it after.
+
+Made by the functions of tacos.collective. Named collectives are stored symbolically; the
+pre- and postcondition columns are generated when asked for.)")
+      .def(nb::new_([](std::int32_t npus, std::vector<CollectivePart> parts) {
+             return std::make_shared<Collective>(npus, std::move(parts));
+           }),
+           "npus"_a, "parts"_a)
+      .def_prop_ro("npus", &Collective::npus, "Number of NPUs of the network.")
+      .def_prop_ro("parts", &Collective::parts, "The collectives that run at once.")
+      .def_prop_ro("resolved", &Collective::resolved, "Whether the number of chunks is chosen.")
+      .def_prop_ro(
+          "kind",
+          [](const Collective& c) {
+            std::string kind(name_of(c.parts()[0].kind));
+            for (const auto& part : c.parts()) {
+              if (part.kind != c.parts()[0].kind) return std::string("mixed");
+            }
+            return kind;
+          },
+          "Kind of the parts, or \"mixed\".")
+      .def_prop_ro(
+          "chunks", [](const Collective& c) { return resolved(c).chunks(); },
+          "Number of chunks in all parts.")
+      .def_prop_ro("size_bytes", &Collective::size,
+                   "Size as nccl-tests counts it: the parts' common size, or their sum.")
+      .def_prop_ro("bus_factor", &Collective::bus_factor,
+                   "busbw / algbw as in nccl-tests; 0 where undefined.")
+      .def(
+          "with_chunks",
+          [](const Collective& c, std::int32_t chunks) {
+            return std::make_shared<Collective>(c.with_chunks(chunks));
+          },
+          "chunks"_a, "The same with every open chunk count set.")
+      .def(
+          "chunk_bytes",
+          [](const Collective& c) {
+            std::vector<std::int64_t> bytes;
+            bytes.reserve(resolved(c).chunks());
+            for (ChunkId x = 0; x < c.chunks(); ++x) bytes.push_back(c.bytes(x));
+            return give(std::move(bytes));
+          },
+          nb::rv_policy::reference, "Size of every chunk in bytes.")
+      .def(
+          "reduces",
+          [](const Collective& c, std::int64_t chunk) { return c.reduces(in_range(c, chunk)); },
+          "chunk"_a, "Whether the chunk's value is the sum of its inputs.")
+      .def(
+          "inputs",
+          [](const Collective& c, std::int64_t chunk) {
+            const auto nodes = c.inputs(in_range(c, chunk));
+            return std::vector<NodeId>(nodes.begin(), nodes.end());
+          },
+          "chunk"_a, "NPUs that hold the chunk (or a contribution to it) before.")
+      .def(
+          "outputs",
+          [](const Collective& c, std::int64_t chunk) {
+            const auto nodes = c.outputs(in_range(c, chunk));
+            return std::vector<NodeId>(nodes.begin(), nodes.end());
+          },
+          "chunk"_a, "NPUs that must have the chunk after.")
+      .def(
+          "precondition", [](const Collective& c) { return condition(c, true); },
+          nb::sig("def precondition(self) -> tuple[numpy.typing.NDArray[numpy.uint32], "
+                  "numpy.typing.NDArray[numpy.int32]]"),
+          "Columns (chunk, NPU) of who holds what before.")
+      .def(
+          "postcondition", [](const Collective& c) { return condition(c, false); },
+          nb::sig("def postcondition(self) -> tuple[numpy.typing.NDArray[numpy.uint32], "
+                  "numpy.typing.NDArray[numpy.int32]]"),
+          "Columns (chunk, NPU) of who must have what after.")
+      .def(
+          "reversed",
+          [](const Collective& c) { return std::make_shared<Collective>(c.reversed()); },
+          "Inputs and outputs exchanged: all-gather <-> reduce-scatter, and so on.")
+      .def(
+          "__eq__",
+          [](const Collective& a, nb::handle b) {
+            return nb::isinstance<Collective>(b) && a == nb::cast<const Collective&>(b);
+          },
+          "other"_a.none())
+      .def("__hash__",
+           [](const Collective& c) { return nb::hash(nb::make_tuple(c.npus(), c.size())); })
+      .def("__repr__", [](const Collective& c) {
+        const auto& part = c.parts()[0];
+        std::string text = "<tacos.Collective " + std::string(name_of(part.kind));
+        if (c.parts().size() > 1) text += " and " + std::to_string(c.parts().size() - 1) + " more";
+        text += " of " + std::to_string(c.size()) + " B";
+        if (!part.group.empty()) text += " on " + std::to_string(part.members()) + " NPUs";
+        return text + (c.resolved() ? ", " + std::to_string(c.chunks()) + " chunks>" : ">");
+      });
+}
+
+}  // namespace tacos::bindings

@@ -1,0 +1,321 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "columns.hpp"
+#include "retime.hpp"
+#include "schedule.hpp"
+
+namespace tacos::bindings {
+
+using namespace nb::literals;
+
+namespace {
+
+constexpr double kSecondsPerPicosecond = 1e-12;
+
+std::shared_ptr<Routes> make_routes(std::shared_ptr<Topology> topology,
+                                    const Array<std::uint8_t>& kinds,
+                                    const Array<std::int64_t>& link_begin,
+                                    const Array<std::int32_t>& links) {
+  return std::make_shared<Routes>(std::move(topology), copy(kinds), copy(link_begin), copy(links));
+}
+
+std::optional<Symmetry> make_symmetry(const std::vector<std::int32_t>& orders,
+                                      const std::optional<Array<std::int32_t>>& node_image,
+                                      const std::optional<Array<std::int32_t>>& link_image) {
+  if (orders.empty()) return std::nullopt;
+  if (!node_image || !link_image) invalid("a symmetry needs node_image and link_image");
+  return Symmetry{orders, copy(*node_image), copy(*link_image)};
+}
+
+std::shared_ptr<Schedule> make_schedule(
+    std::shared_ptr<Collective> collective, std::shared_ptr<Routes> routes,
+    const Array<std::int32_t>& lane_route, const Array<std::uint8_t>& lane_op,
+    const Array<std::uint8_t>& lane_reads, const Array<std::int64_t>& lane_begin,
+    const Array<std::uint32_t>& chunk, const Array<std::uint32_t>& start, std::int64_t quantum_ps,
+    const std::vector<std::int32_t>& orders, const std::optional<Array<std::int32_t>>& node_image,
+    const std::optional<Array<std::int32_t>>& link_image, std::string provenance, bool given_away) {
+  Transfers transfers{copy(lane_route),
+                      copy(lane_op),
+                      copy(lane_reads),
+                      copy(lane_begin),
+                      given_away ? adopt(chunk) : copy(chunk),
+                      given_away ? adopt(start) : copy(start),
+                      quantum_ps};
+  auto symmetry = make_symmetry(orders, node_image, link_image);
+  const nb::gil_scoped_release release;  // the arguments are not touched any more
+  return std::make_shared<Schedule>(std::move(collective), std::move(routes), std::move(transfers),
+                                    std::move(symmetry), std::move(provenance));
+}
+
+std::shared_ptr<Schedule> retime_columns(
+    std::shared_ptr<Collective> collective, std::shared_ptr<Routes> routes,
+    const Array<std::int32_t>& route, const Array<std::uint32_t>& chunk,
+    const Array<std::int32_t>& step, const Array<std::uint8_t>& op,
+    const Array<std::uint8_t>& reads, std::string provenance, const nb::object& progress) {
+  const auto span = [](const auto& array) { return std::span(array.data(), array.shape(0)); };
+  const Order order{span(route), span(chunk), span(step), span(op), span(reads)};
+  const auto report = progress_to(progress);
+  const nb::gil_scoped_release release;  // the arrays are kept by the caller's frame
+  return std::make_shared<Schedule>(
+      retime(std::move(collective), std::move(routes), order, std::move(provenance), report));
+}
+
+nb::dict rows(const Schedule& schedule, std::optional<std::int32_t> npu,
+              std::optional<std::int32_t> link) {
+  Schedule::Rows found;
+  {
+    const nb::gil_scoped_release release;
+    found = schedule.rows(npu, link);
+  }
+  nb::dict columns;
+  columns["transfer"] = give(std::move(found.transfer));
+  columns["src"] = give(std::move(found.src));
+  columns["dst"] = give(std::move(found.dst));
+  columns["route"] = give(std::move(found.route));
+  columns["chunk"] = give(std::move(found.chunk));
+  columns["bytes"] = give(std::move(found.bytes));
+  columns["op"] = give(std::move(found.op));
+  columns["reads"] = give(std::move(found.reads));
+  columns["start_ps"] = give(std::move(found.start));
+  columns["arrival_ps"] = give(std::move(found.arrival));
+  return columns;
+}
+
+std::optional<double> efficiency(const Schedule& schedule) {
+  const nb::object provenance = nb::module_::import_("json").attr("loads")(schedule.provenance());
+  const nb::object bound = provenance.attr("get")("bound_s");
+  if (bound.is_none() || schedule.time() == 0) return std::nullopt;
+  return nb::cast<double>(bound) / (static_cast<double>(schedule.time()) * kSecondsPerPicosecond);
+}
+
+double algbw(const Schedule& s) {
+  if (s.time() == 0) return 0;
+  return static_cast<double>(s.collective().size()) /
+         (static_cast<double>(s.time()) * kSecondsPerPicosecond);
+}
+
+}  // namespace
+
+void bind_schedule(nb::module_& m) {
+  nb::class_<Routes>(m, "Routes", R"(A table of routes that transfers refer to.
+
+Route r uses the links links[link_begin[r]:link_begin[r + 1]]; kinds[r] is 0 for a path, 1 for a
+multicast tree and 2 for a reduce tree.)")
+      .def(nb::new_(&make_routes), "topology"_a, "kinds"_a, "link_begin"_a, "links"_a)
+      .def_prop_ro("topology", &Routes::shared_topology)
+      .def_prop_ro("count", &Routes::count, "Number of routes.")
+      .def_prop_ro(
+          "kinds", [](const Routes& r) { return view(r.kinds()); }, nb::rv_policy::reference)
+      .def_prop_ro(
+          "link_begin", [](const Routes& r) { return view(r.link_begin()); },
+          nb::rv_policy::reference)
+      .def_prop_ro(
+          "links", [](const Routes& r) { return view(r.all_links()); }, nb::rv_policy::reference)
+      .def(
+          "sources",
+          [](const Routes& r, std::int32_t i) {
+            if (i < 0 || i >= r.count()) throw nb::index_error("no such route");
+            return std::vector<NodeId>(r.sources(i).begin(), r.sources(i).end());
+          },
+          "route"_a, "Nodes where the route begins.")
+      .def(
+          "destinations",
+          [](const Routes& r, std::int32_t i) {
+            if (i < 0 || i >= r.count()) throw nb::index_error("no such route");
+            return std::vector<NodeId>(r.destinations(i).begin(), r.destinations(i).end());
+          },
+          "route"_a, "Nodes where the route ends.");
+
+  m.def(
+      "shortest_routes",
+      [](std::shared_ptr<Topology> topology, const Array<std::int32_t>& src,
+         const Array<std::int32_t>& dst) {
+        const auto s = std::span(src.data(), src.shape(0)), d = std::span(dst.data(), dst.shape(0));
+        const nb::gil_scoped_release release;
+        return std::make_shared<Routes>(shortest_routes(std::move(topology), s, d));
+      },
+      "topology"_a, "src"_a, "dst"_a,
+      "Paths for algorithms that do not know the topology, one per pair of NPUs.");
+
+  nb::class_<Schedule>(m, "Schedule", R"(All transfers of a collective, with their times.
+
+Immutable. Transfers that share route, operation and what they read form a lane; a transfer is a
+chunk and a start in units of `quantum_ps`. An orbit stores the transfers of representatives and a
+symmetry instead of all transfers; expand() writes them out.)")
+      .def(nb::new_(&make_schedule), nb::kw_only(), "collective"_a, "routes"_a, "lane_route"_a,
+           "lane_op"_a, "lane_reads"_a, "lane_begin"_a, "chunk"_a, "start"_a, "quantum_ps"_a,
+           "orders"_a = std::vector<std::int32_t>{}, "node_image"_a = nb::none(),
+           "link_image"_a = nb::none(), "provenance"_a = "{}", "given_away"_a = false,
+           R"(The one door: checks that the columns fit together.
+
+With given_away=True, `chunk` and `start` are used without copying; do not write to them.)")
+      .def_prop_ro("topology", &Schedule::shared_topology)
+      .def_prop_ro("collective", &Schedule::shared_collective)
+      .def_prop_ro("routes", &Schedule::shared_routes)
+      .def_prop_ro(
+          "form", [](const Schedule& s) { return s.symmetry() ? "orbit" : "packed"; },
+          "\"packed\" or \"orbit\".")
+      .def_prop_ro(
+          "lane_route", [](const Schedule& s) { return view(s.stored().lane_route); },
+          nb::rv_policy::reference, "Route of each lane.")
+      .def_prop_ro(
+          "lane_op", [](const Schedule& s) { return view(s.stored().lane_op); },
+          nb::rv_policy::reference, "Per lane: 0 copy, 1 reduce.")
+      .def_prop_ro(
+          "lane_reads", [](const Schedule& s) { return view(s.stored().lane_reads); },
+          nb::rv_policy::reference, "Per lane: 0 reads the source's input, 1 its acc.")
+      .def_prop_ro(
+          "lane_begin", [](const Schedule& s) { return view(s.stored().lane_begin); },
+          nb::rv_policy::reference, "First transfer of each lane, then the number of transfers.")
+      .def_prop_ro(
+          "chunk", [](const Schedule& s) { return view(s.stored().chunk); },
+          nb::rv_policy::reference, "Chunk of each stored transfer.")
+      .def_prop_ro(
+          "start", [](const Schedule& s) { return view(s.stored().start); },
+          nb::rv_policy::reference,
+          "Starts in units of quantum_ps: per lane those of leg 0, then of leg 1, …")
+      .def_prop_ro(
+          "quantum_ps", [](const Schedule& s) { return s.stored().quantum; },
+          "Unit of the starts in picoseconds.")
+      .def_prop_ro(
+          "orders",
+          [](const Schedule& s) {
+            return s.symmetry() ? s.symmetry()->orders : std::vector<std::int32_t>{};
+          },
+          "Orders of the symmetry's generators; empty for a packed schedule.")
+      .def_prop_ro(
+          "node_image",
+          [](const Schedule& s) {
+            return view(s.symmetry() ? s.symmetry()->node_image : Column<NodeId>());
+          },
+          nb::rv_policy::reference, "Where each generator takes each node, generator-major.")
+      .def_prop_ro(
+          "link_image",
+          [](const Schedule& s) {
+            return view(s.symmetry() ? s.symmetry()->link_image : Column<LinkId>());
+          },
+          nb::rv_policy::reference, "Where each generator takes each link, generator-major.")
+      .def_prop_ro("transfers", &Schedule::transfers, "Number of transfers.")
+      .def_prop_ro("stored_transfers", &Schedule::stored_transfers,
+                   "Number of transfers stored: an orbit stores its representatives.")
+      .def_prop_ro("memory_bytes", &Schedule::memory_bytes, "Bytes the columns take.")
+      .def_prop_ro("expanded_bytes", &Schedule::expanded_bytes, "Bytes that expand() will take.")
+      .def_prop_ro("time_ps", &Schedule::time, "When the last chunk has arrived, in picoseconds.")
+      .def_prop_ro(
+          "time_s",
+          [](const Schedule& s) { return static_cast<double>(s.time()) * kSecondsPerPicosecond; },
+          "When the last chunk has arrived, in seconds.")
+      .def_prop_ro("algbw_Bps", &algbw, "Size / time, as nccl-tests defines it.")
+      .def_prop_ro(
+          "busbw_Bps", [](const Schedule& s) { return algbw(s) * s.collective().bus_factor(); },
+          "algbw times nccl-tests' factor for the collective; 0 where it defines none.")
+      .def_prop_ro("efficiency", &efficiency,
+                   "Bound / time, or None where nobody computed the bound.")
+      .def_prop_ro(
+          "provenance",
+          [](const Schedule& s) {
+            return nb::module_::import_("json").attr("loads")(s.provenance());
+          },
+          nb::sig("def provenance(self) -> dict[str, typing.Any]"),
+          "How the schedule was made: engine, seed, options, bound.")
+      .def(
+          "with_provenance",
+          [](const Schedule& s, const nb::dict& provenance) {
+            const nb::object text = nb::module_::import_("json").attr("dumps")(provenance);
+            return std::make_shared<Schedule>(s.with_provenance(nb::cast<std::string>(text)));
+          },
+          "provenance"_a, "The same schedule with another account of how it was made.")
+      .def(
+          "rows",
+          [](const Schedule& s, std::optional<std::int32_t> npu, std::optional<std::int32_t> link) {
+            return rows(s, npu, link);
+          },
+          nb::kw_only(), "npu"_a = nb::none(), "link"_a = nb::none(),
+          nb::sig("def rows(self, *, npu: int | None = None, link: int | None = None) -> "
+                  "dict[str, numpy.typing.NDArray[typing.Any]]"),
+          "Stored transfers as columns ordered by start: all, one NPU's, or one link's.")
+      .def(
+          "link_bytes",
+          [](const Schedule& s) {
+            Schedule::LinkUse use;
+            {
+              const nb::gil_scoped_release release;
+              use = s.link_use();
+            }
+            return give(std::move(use.bytes));
+          },
+          nb::rv_policy::reference, "Bytes that each link carries.")
+      .def(
+          "link_utilisation",
+          [](const Schedule& s) {
+            std::vector<double> share;
+            {
+              const nb::gil_scoped_release release;
+              const double whole = s.time() > 0 ? static_cast<double>(s.time()) : 1.0;
+              for (const Time busy : s.link_use().busy) {
+                share.push_back(static_cast<double>(busy) / whole);
+              }
+            }
+            return give(std::move(share));
+          },
+          nb::rv_policy::reference, "Share of the schedule's time that each link is busy.")
+      .def(
+          "dependencies",
+          [](const Schedule& s) {
+            Schedule::Dependencies found;
+            {
+              const nb::gil_scoped_release release;
+              found = s.dependencies();
+            }
+            return nb::make_tuple(give(std::move(found.begin)), give(std::move(found.writer)));
+          },
+          nb::sig("def dependencies(self) -> tuple[numpy.typing.NDArray[numpy.int64], "
+                  "numpy.typing.NDArray[numpy.int64]]"),
+          "Columns (begin, writer): transfer t reads what writer[begin[t]:begin[t + 1]] wrote.")
+      .def(
+          "expand", [](const Schedule& s) { return std::make_shared<Schedule>(s.expand()); },
+          nb::call_guard<nb::gil_scoped_release>(),
+          "The packed form with all transfers; see expanded_bytes for what it takes.")
+      .def(
+          "reverse",
+          [](const Schedule& s, const nb::object& progress) {
+            const auto report = progress_to(progress);
+            const nb::gil_scoped_release release;
+            return std::make_shared<Schedule>(reverse(s, report));
+          },
+          "progress"_a = nb::none(),
+          "The reversed collective on the reversed topology, in the opposite order, retimed.")
+      .def(
+          "then",
+          [](const Schedule& s, const Schedule& second, std::shared_ptr<Collective> collective,
+             const nb::object& progress) {
+            const auto report = progress_to(progress);
+            const nb::gil_scoped_release release;
+            return std::make_shared<Schedule>(
+                concatenate(s, second, std::move(collective), report));
+          },
+          "second"_a, "collective"_a, "progress"_a = nb::none(),
+          "This schedule, then `second`, each chunk as soon as it is ready: for `collective`.")
+      .def(
+          "__eq__",
+          [](const Schedule& a, nb::handle b) {
+            return nb::isinstance<Schedule>(b) && a == nb::cast<const Schedule&>(b);
+          },
+          "other"_a.none(), "Equal topology, collective and transfers; provenance may differ.")
+      .def("__hash__",
+           [](const Schedule& s) { return nb::hash(nb::make_tuple(s.transfers(), s.time())); })
+      .def("__repr__", [](const Schedule& s) {
+        return "<tacos.Schedule " + std::string(s.symmetry() ? "orbit" : "packed") + ": " +
+               std::to_string(s.transfers()) + " transfers in " +
+               std::to_string(static_cast<double>(s.time()) * 1e-6) + " us>";
+      });
+
+  m.def("retime", &retime_columns, "collective"_a, "routes"_a, "route"_a, "chunk"_a, "step"_a,
+        "op"_a, "reads"_a, "provenance"_a = "{}", "progress"_a = nb::none(),
+        "Earliest start times of an ordered list of transfers; see tacos.schedule.retime.");
+}
+
+}  // namespace tacos::bindings

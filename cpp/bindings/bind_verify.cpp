@@ -1,0 +1,41 @@
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "columns.hpp"
+#include "verify/verify.hpp"
+
+namespace tacos::bindings {
+
+using namespace nb::literals;
+
+void bind_verify(nb::module_& m) {
+  nb::class_<Violation>(m, "Violation", "One way in which a schedule is wrong.")
+      .def_ro("rule", &Violation::rule,
+              "causality, capacity, postcondition, contribution, unneeded or symmetry.")
+      .def_ro("transfer", &Violation::transfer, "Stored transfer, or -1.")
+      .def_ro("time_ps", &Violation::time, "When in picoseconds, or -1.")
+      .def_ro("chunk", &Violation::chunk, "Chunk, or -1.")
+      .def_ro("link", &Violation::link, "Link, or -1.")
+      .def_ro("message", &Violation::message, "What is wrong, in a sentence.")
+      .def("__repr__", [](const Violation& v) { return v.rule + ": " + v.message; });
+
+  nb::class_<VerifyReport>(m, "VerifyReport", "What the verifier found.")
+      .def_ro("checked", &VerifyReport::checked, "Stored transfers that were checked.")
+      .def_ro("found", &VerifyReport::found, "Number of violations, also beyond the limit.")
+      .def_ro("violations", &VerifyReport::violations, "The violations, up to the limit.");
+
+  m.def(
+      "verify",
+      [](const Schedule& schedule, bool allow_unneeded, std::int64_t limit, std::int32_t threads,
+         std::int64_t block_transfers, const nb::object& progress) {
+        const VerifyOptions options{allow_unneeded, limit, threads, block_transfers};
+        const auto report = progress_to(progress);
+        const nb::gil_scoped_release release;
+        return verify(schedule, options, report);
+      },
+      "schedule"_a, nb::kw_only(), "allow_unneeded"_a = false, "limit"_a = 100, "threads"_a = 0,
+      "block_transfers"_a = std::int64_t{1} << 25, "progress"_a = nb::none(),
+      "Checks a schedule; see tacos.verify.");
+}
+
+}  // namespace tacos::bindings

@@ -1,0 +1,687 @@
+#include "retime.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <queue>
+#include <unordered_map>
+#include <utility>
+
+namespace tacos {
+
+namespace {
+
+using Item = std::uint32_t;  // a transfer's position in the order, sorted by step
+constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+constexpr Time kArrival = -1;  // in place of a ready time: at one moment arrivals come first
+
+template <typename Int>
+std::size_t at(Int i) {
+  return static_cast<std::size_t>(i);
+}
+
+// The order's rows that move bytes, sorted by step.
+std::vector<Item> sorted_rows(const Collective& collective, const Order& order) {
+  const auto count = order.route.size();
+  if (count >= kNone) invalid("an order has fewer than 2^32 - 1 transfers");
+  if (order.chunk.size() != count || order.step.size() != count || order.op.size() != count ||
+      order.reads.size() != count) {
+    invalid("the order's columns differ in length");
+  }
+  std::vector<Item> rows;
+  rows.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (order.chunk[i] >= collective.chunks()) {
+      invalid("transfer " + std::to_string(i) + " names chunk " + std::to_string(order.chunk[i]) +
+              ", but there are " + std::to_string(collective.chunks()));
+    }
+    if (order.op[i] > 1 || order.reads[i] > 1) {
+      invalid("transfer " + std::to_string(i) + " has an unknown op or reads");
+    }
+    if (collective.bytes(order.chunk[i]) > 0) rows.push_back(static_cast<Item>(i));
+  }
+  const auto by_step = [&](Item a, Item b) { return order.step[a] < order.step[b]; };
+  if (!std::is_sorted(rows.begin(), rows.end(), by_step)) {
+    std::stable_sort(rows.begin(), rows.end(), by_step);
+  }
+  return rows;
+}
+
+// A cell is the `acc` of one chunk at one node. Its counters only grow, so whoever waits for a
+// counter to reach a threshold stands in a list sorted by threshold.
+struct Cell {
+  std::uint32_t arrived = 0, started = 0;  // writers, readers
+  std::uint32_t arrived_waits = kNone, started_waits = kNone;
+};
+
+struct Wait {
+  std::uint32_t threshold;
+  Item item;
+  std::uint32_t next;
+};
+
+// Who waits for whom, by the rules of retime.hpp.
+class Dependencies {
+ public:
+  Dependencies(const Collective& collective, const Routes& routes, const Order& order,
+               std::span<const Item> rows)
+      : routes_(routes), order_(order), rows_(rows), pending_(rows.size(), 0) {
+    find_cells(collective);
+    tails_.assign(cells_.size(), {kNone, kNone});
+    writers_.assign(cells_.size(), 0);
+    readers_.assign(cells_.size(), 0);
+    has_copy_.assign(cells_.size(), false);
+    for (Item begin = 0; begin < rows_.size();) {
+      Item end = begin + 1;
+      while (end < rows_.size() && step(end) == step(begin)) ++end;
+      add_step(begin, end);
+      begin = end;
+    }
+    tails_ = {};
+    writers_ = readers_ = last_reader_ = {};
+  }
+
+  bool is_free(Item item) const { return pending_[leader(item)] == 0; }
+
+  // Transfers that must start together; a single one is its own leader.
+  Item leader(Item item) const {
+    if (gang_.empty()) return item;
+    const auto found = gang_.find(item);
+    return found == gang_.end() ? item : found->second;
+  }
+  std::span<const Item> gang(Item leader) const {
+    if (members_.empty()) return {};
+    const auto found = members_.find(leader);
+    return found == members_.end() ? std::span<const Item>() : std::span<const Item>(found->second);
+  }
+
+  // Events; `release(leader)` is called for every transfer or gang that waits for nothing more.
+  template <typename Release>
+  void on_start(Item item, Release&& release) {
+    if (!reads_acc(item)) return;
+    for (const auto cell : source_cells(item)) {
+      ++cells_[cell].started;
+      wake(cells_[cell].started_waits, cells_[cell].started, release);
+    }
+  }
+  template <typename Release>
+  void on_arrival(Item item, std::size_t destination, Release&& release) {
+    Cell& cell = cells_[destination_cells(item)[destination]];
+    ++cell.arrived;
+    wake(cell.arrived_waits, cell.arrived, release);
+  }
+
+ private:
+  std::int32_t step(Item item) const { return order_.step[rows_[item]]; }
+  RouteId route(Item item) const { return order_.route[rows_[item]]; }
+  bool copies(Item item) const {
+    return order_.op[rows_[item]] == static_cast<std::uint8_t>(Op::copy);
+  }
+  bool reads_acc(Item item) const {
+    return order_.reads[rows_[item]] == static_cast<std::uint8_t>(Reads::acc);
+  }
+  std::span<const std::uint32_t> source_cells(Item item) const {
+    return std::span(touched_).subspan(touched_begin_[item], routes_.sources(route(item)).size());
+  }
+  std::span<const std::uint32_t> destination_cells(Item item) const {
+    return std::span(touched_).subspan(touched_begin_[item] + routes_.sources(route(item)).size(),
+                                       routes_.destinations(route(item)).size());
+  }
+
+  // Numbers the cells that occur, chunk by chunk so that one array over the nodes suffices.
+  void find_cells(const Collective& collective) {
+    std::vector<std::uint32_t> chunk_begin(at(collective.chunks()) + 1, 0);
+    touched_begin_.reserve(rows_.size() + 1);
+    std::size_t total = 0;
+    for (Item item = 0; item < rows_.size(); ++item) {
+      touched_begin_.push_back(total);
+      total += routes_.sources(route(item)).size() + routes_.destinations(route(item)).size();
+      ++chunk_begin[at(order_.chunk[rows_[item]]) + 1];
+    }
+    touched_begin_.push_back(total);
+    std::partial_sum(chunk_begin.begin(), chunk_begin.end(), chunk_begin.begin());
+    std::vector<Item> by_chunk(rows_.size());
+    for (Item item = 0; item < rows_.size(); ++item) {
+      by_chunk[chunk_begin[at(order_.chunk[rows_[item]])]++] = item;
+    }
+    touched_.resize(total);
+    std::vector<std::uint32_t> cell_at(at(routes_.topology().nodes()), kNone);
+    std::vector<NodeId> nodes;  // that the current chunk touched
+    ChunkId chunk = kNone;
+    for (const Item item : by_chunk) {
+      if (order_.chunk[rows_[item]] != chunk) {
+        chunk = order_.chunk[rows_[item]];
+        for (const NodeId node : nodes) cell_at[at(node)] = kNone;
+        nodes.clear();
+      }
+      auto next = touched_begin_[item];
+      for (const auto ends : {routes_.sources(route(item)), routes_.destinations(route(item))}) {
+        for (const NodeId node : ends) {
+          if (cell_at[at(node)] == kNone) {
+            cell_at[at(node)] = static_cast<std::uint32_t>(cells_.size());
+            cells_.emplace_back();
+            nodes.push_back(node);
+          }
+          touched_[next++] = cell_at[at(node)];
+        }
+      }
+    }
+  }
+
+  void add_step(Item begin, Item end) {
+    for (Item item = begin; item < end; ++item) {
+      if (!reads_acc(item)) continue;
+      for (const auto cell : source_cells(item)) {
+        add_wait(cells_[cell].arrived_waits, tails_[cell].first, writers_[cell], item);
+      }
+    }
+    for (Item item = begin; item < end; ++item) {
+      for (const auto cell : destination_cells(item)) {
+        add_wait(cells_[cell].started_waits, tails_[cell].second, readers_[cell], item);
+        if (writers_[cell] > 0 && (copies(item) || has_copy_[cell])) {
+          add_wait(cells_[cell].arrived_waits, tails_[cell].first, writers_[cell], item);
+        }
+      }
+    }
+    join_exchanges(begin, end);
+    for (Item item = begin; item < end; ++item) {
+      if (reads_acc(item)) {
+        for (const auto cell : source_cells(item)) ++readers_[cell];
+      }
+      for (const auto cell : destination_cells(item)) {
+        ++writers_[cell];
+        if (copies(item)) has_copy_[cell] = true;
+      }
+    }
+  }
+
+  // Within one step, whoever writes where another reads starts together with it.
+  void join_exchanges(Item begin, Item end) {
+    if (last_reader_.empty()) last_reader_.assign(cells_.size(), kNone);
+    for (Item item = begin; item < end; ++item) {
+      if (!reads_acc(item)) continue;
+      for (const auto cell : source_cells(item)) last_reader_[cell] = item;
+    }
+    bool any = false;
+    for (Item item = begin; item < end && !any; ++item) {
+      for (const auto cell : destination_cells(item)) {
+        any = any || (last_reader_[cell] != kNone && last_reader_[cell] >= begin);
+      }
+    }
+    if (!any) return;
+    std::unordered_map<std::uint32_t, std::vector<Item>> readers;
+    for (Item item = begin; item < end; ++item) {
+      if (!reads_acc(item)) continue;
+      for (const auto cell : source_cells(item)) readers[cell].push_back(item);
+    }
+    for (Item item = begin; item < end; ++item) {
+      for (const auto cell : destination_cells(item)) {
+        const auto found = readers.find(cell);
+        if (found == readers.end()) continue;
+        for (const Item reader : found->second) join(item, reader);
+      }
+    }
+  }
+
+  void join(Item a, Item b) {
+    const Item la = leader(a), lb = leader(b);
+    if (la == lb) return;
+    const Item low = std::min(la, lb), high = std::max(la, lb);
+    auto& into = members_[low];
+    if (into.empty()) into.push_back(low);
+    gang_[low] = low;
+    auto absorbed = members_.contains(high) ? members_[high] : std::vector<Item>{high};
+    members_.erase(high);
+    for (const Item member : absorbed) gang_[member] = low;
+    auto& target = members_[low];
+    target.insert(target.end(), absorbed.begin(), absorbed.end());
+    pending_[low] += pending_[high];
+  }
+
+  // `item` waits until the counter that heads the list reaches the threshold.
+  void add_wait(std::uint32_t& head, std::uint32_t& tail, std::uint32_t threshold, Item item) {
+    if (threshold == 0) return;
+    const auto wait = static_cast<std::uint32_t>(waits_.size());
+    waits_.push_back({threshold, item, kNone});
+    (head == kNone ? head : waits_[tail].next) = wait;
+    tail = wait;
+    ++pending_[leader(item)];
+  }
+
+  template <typename Release>
+  void wake(std::uint32_t& head, std::uint32_t counter, Release&& release) {
+    while (head != kNone && waits_[head].threshold <= counter) {
+      const Item item = leader(waits_[head].item);
+      head = waits_[head].next;
+      if (--pending_[item] == 0) release(item);
+    }
+  }
+
+  const Routes& routes_;
+  const Order& order_;
+  std::span<const Item> rows_;
+  std::vector<Cell> cells_;
+  std::vector<Wait> waits_;
+  std::vector<std::uint32_t> pending_;      // unmet waits of each leader
+  std::vector<std::size_t> touched_begin_;  // per item, into touched_
+  std::vector<std::uint32_t> touched_;      // its source cells, then its destination cells
+  std::unordered_map<Item, Item> gang_;
+  std::unordered_map<Item, std::vector<Item>> members_;
+  // While building only:
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> tails_;
+  std::vector<std::uint32_t> writers_, readers_, last_reader_;
+  std::vector<bool> has_copy_;
+};
+
+struct Event {
+  Time time;
+  Time ready;  // or kArrival
+  Item item;
+  std::uint32_t leg;    // an arrival at the end of the last leg counts the destination from here
+  std::uint32_t queue;  // the queue it heads, or kNone
+
+  bool operator>(const Event& other) const {
+    return std::tie(time, ready, item, leg) >
+           std::tie(other.time, other.ready, other.item, other.leg);
+  }
+};
+
+// Serves the legs by the rule of retime.hpp.
+class Service {
+ public:
+  Service(const Collective& collective, const Routes& routes, const Order& order,
+          std::span<const Item> rows, Time quantum, const Progress& progress)
+      : collective_(collective),
+        routes_(routes),
+        order_(order),
+        rows_(rows),
+        quantum_(quantum),
+        progress_(progress),
+        dependencies_(collective, routes, order, rows),
+        free_at_(at(routes.topology().links()), 0) {
+    first_start_.reserve(rows.size() + 1);
+    std::size_t total = 0;
+    for (const Item row : rows) {
+      first_start_.push_back(total);
+      total += at(routes.legs(order.route[row]));
+    }
+    first_start_.push_back(total);
+    starts_.assign(total, -1);
+  }
+
+  // Start of every leg of every item, item by item.
+  std::vector<Time> run() {
+    for (Item item = 0; item < rows_.size(); ++item) {
+      if (dependencies_.leader(item) == item && dependencies_.is_free(item)) ready(item, 0, 0);
+    }
+    std::size_t handled = 0, started = 0;
+    while (!events_.empty()) {
+      const Event event = events_.top();
+      events_.pop();
+      if (event.ready == kArrival) {
+        arrive(event);
+      } else {
+        started += attempt(event);
+      }
+      if (progress_ && (++handled & 0xffff) == 0) {
+        progress_(static_cast<double>(started) / static_cast<double>(starts_.size()));
+      }
+    }
+    const auto stuck = std::find(starts_.begin(), starts_.end(), -1);
+    if (stuck != starts_.end()) {
+      throw InfeasibleError(
+          "the order can never run: two transfers of one step exchange a chunk "
+          "over a shared link, or wait for each other");
+    }
+    return std::move(starts_);
+  }
+
+ private:
+  struct Waiting {
+    Time ready;
+    Item item;
+    std::uint32_t leg;
+    bool operator>(const Waiting& other) const {
+      return std::pair(ready, item) > std::pair(other.ready, other.item);
+    }
+  };
+  struct Queue {
+    LinkId link;
+    Time offset;
+    std::priority_queue<Waiting, std::vector<Waiting>, std::greater<>> waiting;
+  };
+
+  RouteId route(Item item) const { return order_.route[rows_[item]]; }
+  std::int64_t bytes(Item item) const { return collective_.bytes(order_.chunk[rows_[item]]); }
+  Time round_up(Time time) const { return (time + quantum_ - 1) / quantum_ * quantum_; }
+
+  void ready(Item item, std::uint32_t leg, Time now) {
+    events_.push({round_up(now), now, item, leg, kNone});
+  }
+
+  // The windows of a leg; for the first leg of a gang those of all members.
+  void find_windows(Item item, std::uint32_t leg) {
+    windows_.clear();
+    const auto gang = leg == 0 ? dependencies_.gang(item) : std::span<const Item>();
+    if (gang.empty()) {
+      routes_.windows(route(item), bytes(item), windows_);
+    } else {
+      for (const Item member : gang) routes_.windows(route(member), bytes(member), windows_);
+    }
+  }
+
+  std::size_t attempt(const Event& event) {
+    std::uint32_t leg = event.leg;
+    if (event.queue != kNone) {
+      auto& waiting = queues_[event.queue].waiting;
+      if (waiting.empty() || waiting.top().item != event.item) return 0;  // overtaken meanwhile
+      leg = waiting.top().leg;
+      waiting.pop();
+    }
+    find_windows(event.item, leg);
+    Time earliest = event.time;
+    const Routes::Window* blocking = nullptr;
+    for (const auto& window : windows_) {
+      if (at(window.leg) != leg) continue;
+      const Time possible = free_at_[at(window.link)] - window.offset;
+      if (possible <= earliest) continue;
+      earliest = possible;
+      blocking = &window;
+    }
+    std::size_t started = 0;
+    if (blocking != nullptr) {
+      park({event.ready, event.item, leg}, *blocking);
+    } else {
+      started = start(event.item, leg, event.time);
+    }
+    if (event.queue != kNone) call_head(event.queue, event.time);
+    return started;
+  }
+
+  std::size_t start(Item item, std::uint32_t leg, Time now) {
+    for (const auto& window : windows_) {
+      if (at(window.leg) != leg) continue;
+      Time& free_at = free_at_[at(window.link)];
+      // Only members of a gang can meet here: each link was free a moment ago.
+      if (free_at > now + window.offset) {
+        throw InfeasibleError("transfers of one step exchange chunk " +
+                              std::to_string(order_.chunk[rows_[item]]) + " over the shared " +
+                              routes_.topology().describe(window.link));
+      }
+      free_at = now + window.offset + window.busy;
+    }
+    const auto gang = leg == 0 ? dependencies_.gang(item) : std::span<const Item>();
+    if (gang.empty()) {
+      start_one(item, leg, now);
+      return 1;
+    }
+    for (const Item member : gang) start_one(member, leg, now);
+    return gang.size();
+  }
+
+  void start_one(Item item, std::uint32_t leg, Time now) {
+    starts_[first_start_[item] + leg] = now;
+    const RouteId r = route(item);
+    const bool last = static_cast<std::int32_t>(leg) + 1 == routes_.legs(r);
+    const auto ends = last ? static_cast<std::uint32_t>(routes_.destinations(r).size()) : 1;
+    for (std::uint32_t end = 0; end < ends; ++end) {
+      Time time = now + routes_.leg_time(r, static_cast<std::int32_t>(leg), bytes(item), end);
+      const auto rate = routes_.topology().spec().reduce_bandwidth_Bps;
+      if (last && rate > 0 && order_.op[rows_[item]] == static_cast<std::uint8_t>(Op::reduce)) {
+        time += transmission_time(bytes(item), rate);
+      }
+      events_.push({time, kArrival, item, leg + end, kNone});
+    }
+    if (leg == 0) {
+      dependencies_.on_start(item, [&](Item released) { ready(released, 0, now); });
+    }
+  }
+
+  void arrive(const Event& event) {
+    const auto last_leg = static_cast<std::uint32_t>(routes_.legs(route(event.item))) - 1;
+    if (event.leg < last_leg) {
+      ready(event.item, event.leg + 1, event.time);
+      return;
+    }
+    dependencies_.on_arrival(event.item, event.leg - last_leg,
+                             [&](Item released) { ready(released, 0, event.time); });
+  }
+
+  // Waits for the link that frees last; woken one at a time, so that a crowd costs no retries.
+  void park(const Waiting& who, const Routes::Window& blocking) {
+    const auto [found, added] = queue_at_.try_emplace({blocking.link, blocking.offset},
+                                                      static_cast<std::uint32_t>(queues_.size()));
+    if (added) queues_.push_back({blocking.link, blocking.offset, {}});
+    auto& queue = queues_[found->second];
+    queue.waiting.push(who);
+    if (queue.waiting.top().item == who.item) call_head(found->second, 0);
+  }
+
+  void call_head(std::uint32_t id, Time now) {
+    const auto& queue = queues_[id];
+    if (queue.waiting.empty()) return;
+    const auto& head = queue.waiting.top();
+    const Time when = std::max(now, free_at_[at(queue.link)] - queue.offset);
+    events_.push({round_up(when), head.ready, head.item, head.leg, id});
+  }
+
+  const Collective& collective_;
+  const Routes& routes_;
+  const Order& order_;
+  std::span<const Item> rows_;
+  const Time quantum_;
+  const Progress& progress_;
+  Dependencies dependencies_;
+  std::vector<Time> free_at_;  // per link
+  std::vector<std::size_t> first_start_;
+  std::vector<Time> starts_;
+  std::vector<Routes::Window> windows_;
+  std::vector<Queue> queues_;
+  std::map<std::pair<LinkId, Time>, std::uint32_t> queue_at_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+};
+
+// The largest quantum that divides all starts.
+Time common_quantum(std::span<const Time> starts) {
+  Time divisor = 0;
+  for (const Time start : starts) {
+    if (divisor == 1) break;
+    divisor = std::gcd(divisor, start);
+  }
+  return std::max<Time>(divisor, 1);
+}
+
+constexpr Time kLargestStart = std::numeric_limits<std::uint32_t>::max();
+
+Transfers pack(const Routes& routes, const Order& order, std::span<const Item> rows,
+               std::span<const Time> starts, Time quantum) {
+  std::vector<std::size_t> first_start;
+  first_start.reserve(rows.size());
+  std::size_t total = 0;
+  for (const Item row : rows) {
+    first_start.push_back(total);
+    total += at(routes.legs(order.route[row]));
+  }
+  const auto lane_key = [&](Item item) {
+    const Item row = rows[item];
+    return at(order.route[row]) * 4 + order.op[row] * 2u + order.reads[row];
+  };
+  std::vector<std::int64_t> begin(at(routes.count()) * 4 + 1, 0);
+  for (Item item = 0; item < rows.size(); ++item) ++begin[lane_key(item) + 1];
+  std::partial_sum(begin.begin(), begin.end(), begin.begin());
+  std::vector<Item> sorted(rows.size());
+  {
+    auto next = begin;
+    for (Item item = 0; item < rows.size(); ++item) sorted[at(next[lane_key(item)]++)] = item;
+  }
+  std::vector<RouteId> lane_route;
+  std::vector<std::uint8_t> lane_op, lane_reads;
+  std::vector<std::int64_t> lane_begin{0};
+  std::vector<ChunkId> chunk;
+  std::vector<std::uint32_t> start;
+  chunk.reserve(rows.size());
+  start.reserve(total);
+  for (std::size_t key = 0; key + 1 < begin.size(); ++key) {
+    const auto lane = std::span(sorted).subspan(at(begin[key]), at(begin[key + 1] - begin[key]));
+    if (lane.empty()) continue;
+    const auto by_start = [&](Item a, Item b) {
+      return starts[first_start[a]] < starts[first_start[b]];
+    };
+    if (!std::is_sorted(lane.begin(), lane.end(), by_start)) {
+      std::stable_sort(lane.begin(), lane.end(), by_start);
+    }
+    const auto route = static_cast<RouteId>(key / 4);
+    lane_route.push_back(route);
+    lane_op.push_back(static_cast<std::uint8_t>(key / 2 % 2));
+    lane_reads.push_back(static_cast<std::uint8_t>(key % 2));
+    lane_begin.push_back(begin[key + 1]);
+    for (const Item item : lane) chunk.push_back(order.chunk[rows[item]]);
+    for (std::int32_t leg = 0; leg < routes.legs(route); ++leg) {
+      for (const Item item : lane) {
+        start.push_back(static_cast<std::uint32_t>(starts[first_start[item] + at(leg)] / quantum));
+      }
+    }
+  }
+  return {std::move(lane_route),
+          std::move(lane_op),
+          std::move(lane_reads),
+          std::move(lane_begin),
+          std::move(chunk),
+          std::move(start),
+          quantum};
+}
+
+// A schedule's transfers as an order; the columns own what the Order's spans show.
+struct OrderColumns {
+  std::vector<RouteId> route;
+  std::vector<ChunkId> chunk;
+  std::vector<std::int32_t> step;
+  std::vector<std::uint8_t> op, reads;
+
+  Order order() const { return {route, chunk, step, op, reads}; }
+};
+
+// Steps from times: equal times, equal steps.
+std::vector<std::int32_t> dense_rank(std::span<const Time> times) {
+  std::vector<Time> sorted(times.begin(), times.end());
+  std::sort(sorted.begin(), sorted.end());
+  sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
+  std::vector<std::int32_t> rank;
+  rank.reserve(times.size());
+  for (const Time time : times) {
+    rank.push_back(static_cast<std::int32_t>(std::lower_bound(sorted.begin(), sorted.end(), time) -
+                                             sorted.begin()));
+  }
+  return rank;
+}
+
+OrderColumns order_of(const Schedule& schedule) {
+  const auto& t = schedule.stored();
+  OrderColumns columns;
+  std::vector<Time> starts;
+  for (std::int32_t lane = 0; lane < schedule.lanes(); ++lane) {
+    for (auto i = t.lane_begin[at(lane)]; i < t.lane_begin[at(lane) + 1]; ++i) {
+      columns.route.push_back(t.lane_route[at(lane)]);
+      columns.chunk.push_back(t.chunk[at(i)]);
+      columns.op.push_back(t.lane_op[at(lane)]);
+      columns.reads.push_back(t.lane_reads[at(lane)]);
+      starts.push_back(schedule.start(lane, i, 0));
+    }
+  }
+  columns.step = dense_rank(starts);
+  return columns;
+}
+
+}  // namespace
+
+Schedule retime(std::shared_ptr<const Collective> collective, std::shared_ptr<const Routes> routes,
+                const Order& order, std::string provenance, const Progress& progress) {
+  if (!collective->resolved()) invalid("retiming needs a collective with a number of chunks");
+  for (const RouteId route : order.route) {
+    if (route < 0 || route >= routes->count()) {
+      invalid("a transfer names route " + std::to_string(route) + ", but there are " +
+              std::to_string(routes->count()));
+    }
+  }
+  const auto rows = sorted_rows(*collective, order);
+  auto starts = Service(*collective, *routes, order, rows, 1, progress).run();
+  Time quantum = common_quantum(starts);
+  const auto latest = [&] {
+    return starts.empty() ? 0 : *std::max_element(starts.begin(), starts.end());
+  };
+  while (latest() / quantum > kLargestStart) {
+    // Rounding every start up to a multiple of q makes a chain of k transfers at most k·q longer.
+    quantum = latest() / kLargestStart + latest() / kLargestStart / 64 + 1;
+    starts = Service(*collective, *routes, order, rows, quantum, progress).run();
+  }
+  auto transfers = pack(*routes, order, rows, starts, quantum);
+  return Schedule(std::move(collective), std::move(routes), std::move(transfers), std::nullopt,
+                  std::move(provenance));
+}
+
+Schedule reverse(const Schedule& schedule, const Progress& progress) {
+  const Schedule whole = schedule.expand();
+  auto collective = std::make_shared<const Collective>(whole.collective().reversed());
+  auto topology = std::make_shared<const Topology>(whole.topology().reversed());
+  auto routes = std::make_shared<const Routes>(whole.routes().reversed(topology));
+  auto columns = order_of(whole);
+  std::vector<Time> starts;  // seen from the end of time
+  const auto& t = whole.stored();
+  for (std::int32_t lane = 0; lane < whole.lanes(); ++lane) {
+    const auto ends = whole.routes().destinations(t.lane_route[at(lane)]).size();
+    for (auto i = t.lane_begin[at(lane)]; i < t.lane_begin[at(lane) + 1]; ++i) {
+      Time arrival = 0;
+      for (std::size_t end = 0; end < ends; ++end) {
+        arrival = std::max(arrival, whole.arrival(lane, i, end));
+      }
+      starts.push_back(-arrival);
+    }
+  }
+  columns.step = dense_rank(starts);
+  for (std::size_t i = 0; i < columns.chunk.size(); ++i) {
+    columns.chunk[i] = whole.collective().reversed_chunk(columns.chunk[i]);
+    const bool sums = collective->reduces(columns.chunk[i]);
+    columns.op[i] = static_cast<std::uint8_t>(sums ? Op::reduce : Op::copy);
+    columns.reads[i] = static_cast<std::uint8_t>(Reads::acc);
+  }
+  return retime(std::move(collective), std::move(routes), columns.order(), schedule.provenance(),
+                progress);
+}
+
+Schedule concatenate(const Schedule& first, const Schedule& second,
+                     std::shared_ptr<const Collective> collective, const Progress& progress) {
+  if (!(first.topology() == second.topology())) {
+    invalid("schedules on different topologies cannot be concatenated");
+  }
+  if (first.collective().chunks() != second.collective().chunks() ||
+      first.collective().chunks() != collective->chunks()) {
+    invalid("schedules with different numbers of chunks cannot be concatenated");
+  }
+  const Schedule a = first.expand(), b = second.expand();
+  std::vector<std::uint8_t> kinds(a.routes().kinds().begin(), a.routes().kinds().end());
+  kinds.insert(kinds.end(), b.routes().kinds().begin(), b.routes().kinds().end());
+  std::vector<LinkId> links(a.routes().all_links().begin(), a.routes().all_links().end());
+  links.insert(links.end(), b.routes().all_links().begin(), b.routes().all_links().end());
+  std::vector<std::int64_t> begin(a.routes().link_begin().begin(), a.routes().link_begin().end());
+  for (std::int32_t r = 0; r < b.routes().count(); ++r) {
+    begin.push_back(begin.back() + static_cast<std::int64_t>(b.routes().links(r).size()));
+  }
+  auto routes = std::make_shared<const Routes>(first.shared_topology(), std::move(kinds),
+                                               std::move(begin), std::move(links));
+  auto columns = order_of(a);
+  const auto then = order_of(b);
+  const std::int32_t steps =
+      columns.step.empty() ? 0 : *std::max_element(columns.step.begin(), columns.step.end()) + 1;
+  for (std::size_t i = 0; i < then.chunk.size(); ++i) {
+    columns.route.push_back(then.route[i] + a.routes().count());
+    columns.chunk.push_back(then.chunk[i]);
+    columns.step.push_back(then.step[i] + steps);
+    columns.op.push_back(then.op[i]);
+    columns.reads.push_back(static_cast<std::uint8_t>(Reads::acc));
+  }
+  return retime(std::move(collective), std::move(routes), columns.order(), first.provenance(),
+                progress);
+}
+
+}  // namespace tacos

@@ -1,0 +1,873 @@
+#include "verify/verify.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <set>
+#include <thread>
+
+namespace tacos {
+
+namespace {
+
+using Value = unsigned __int128;
+
+template <typename Int>
+std::size_t at(Int i) {
+  return static_cast<std::size_t>(i);
+}
+
+std::uint64_t mix(std::uint64_t x) {  // the finalizer of SplitMix64
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+Value weight(NodeId node) {
+  const auto seed = static_cast<std::uint64_t>(node) * 2;
+  return (static_cast<Value>(mix(seed)) << 64 | mix(seed + 1)) | 1;
+}
+
+std::string microseconds(Time time) {
+  const auto thousandths = std::to_string(time % 1'000'000 / 1000);
+  return std::to_string(time / 1'000'000) + "." + std::string(3 - thousandths.size(), '0') +
+         thousandths + " us";
+}
+
+// A route, walked link by link from the topology.
+struct Walk {
+  struct Step {
+    LinkId link;
+    std::int32_t leg;
+    std::int32_t before;  // the step that feeds it within the leg, -1: none
+  };
+  RouteKind kind;
+  std::vector<Step> steps;  // a step stands after the steps that feed it
+  std::vector<NodeId> sources, destinations;
+  std::vector<std::int32_t> last_step;  // to each destination
+  std::int32_t legs = 1;
+};
+
+Walk walk(const Topology& topology, const Routes& routes, RouteId r) {
+  Walk result{routes.kind(r), {}, {}, {}, {}, 1};
+  const auto links = routes.links(r);
+  const bool whole_chunks = topology.spec().forwarding == Forwarding::store_and_forward;
+  std::set<NodeId> left, entered;
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    const NodeId from = topology.src(links[i]);
+    std::int32_t before = -1;
+    for (std::size_t j = i; j-- > 0 && before < 0;) {
+      if (topology.dst(links[j]) == from) before = static_cast<std::int32_t>(j);
+    }
+    if (result.kind == RouteKind::path && i > 0 && (topology.is_npu(from) || whole_chunks)) {
+      ++result.legs;
+      before = -1;
+    }
+    result.steps.push_back({links[i], result.legs - 1, before});
+    left.insert(from);
+    entered.insert(topology.dst(links[i]));
+  }
+  // A path may pass a node twice, so its ends are read off directly.
+  if (result.kind == RouteKind::path) {
+    result.sources = {topology.src(links.front())};
+    result.destinations = {topology.dst(links.back())};
+    result.last_step = {static_cast<std::int32_t>(links.size()) - 1};
+    return result;
+  }
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    if (!entered.contains(topology.src(links[i])) &&
+        std::find(result.sources.begin(), result.sources.end(), topology.src(links[i])) ==
+            result.sources.end()) {
+      result.sources.push_back(topology.src(links[i]));
+    }
+    if (!left.contains(topology.dst(links[i])) &&
+        std::find(result.destinations.begin(), result.destinations.end(), topology.dst(links[i])) ==
+            result.destinations.end()) {
+      result.destinations.push_back(topology.dst(links[i]));
+      result.last_step.push_back(static_cast<std::int32_t>(i));
+    }
+  }
+  return result;
+}
+
+// When a chunk of given size passes a route: per step the moment its head enters the link and the
+// time the link is taken, per destination the arrival; all from the start of the step's leg.
+struct Passage {
+  std::int64_t bytes = -1;
+  std::vector<Time> enter, busy;
+  std::vector<Time> arrive;   // per destination, from the start of the last leg
+  std::vector<Time> leg_end;  // per leg, from the start of the leg
+
+  void compute(const Topology& topology, const Walk& route, std::int64_t size) {
+    if (bytes == size) return;
+    bytes = size;
+    const bool whole_chunks = topology.spec().forwarding == Forwarding::store_and_forward;
+    const bool blocking = topology.spec().link_model == LinkModel::blocking;
+    const auto count = route.steps.size();
+    enter.assign(count, 0);
+    busy.assign(count, 0);
+    // The slowest transmission on the way so far bounds when the tail comes through.
+    std::vector<Time> head(count), slowest(count);
+    leg_end.assign(at(route.legs), 0);
+    for (std::size_t i = 0; i < count; ++i) {
+      const LinkId link = route.steps[i].link;
+      const Time send = transmission_time(size, topology.bandwidth(link));
+      Time slow = send;
+      const auto follow = [&](std::size_t before) {
+        enter[i] = std::max(enter[i], head[before] + (whole_chunks ? slowest[before] : 0));
+        if (!whole_chunks) slow = std::max(slow, slowest[before]);
+      };
+      if (route.kind == RouteKind::reduce) {
+        for (std::size_t j = 0; j < i; ++j) {
+          if (topology.dst(route.steps[j].link) == topology.src(link)) follow(j);
+        }
+      } else if (route.steps[i].before >= 0) {
+        follow(at(route.steps[i].before));
+      }
+      head[i] = enter[i] + topology.latency(link);
+      slowest[i] = slow;
+      busy[i] = send + (blocking ? topology.latency(link) : 0);
+      Time& end = leg_end[at(route.steps[i].leg)];
+      end = std::max(end, head[i] + slow);
+    }
+    arrive.clear();
+    for (const auto last : route.last_step) arrive.push_back(head[at(last)] + slowest[at(last)]);
+  }
+};
+
+// Collects violations from several threads and keeps the first ones in a fixed order.
+class Findings {
+ public:
+  explicit Findings(std::int64_t limit) : limit_(limit) {}
+
+  void add(Violation violation) {
+    const std::scoped_lock lock(mutex_);
+    ++found_;
+    kept_.push_back(std::move(violation));
+    if (static_cast<std::int64_t>(kept_.size()) > 2 * limit_ + 1024) shrink();
+  }
+
+  VerifyReport report(std::int64_t checked) {
+    shrink();
+    return {checked, found_, std::move(kept_)};
+  }
+
+ private:
+  void shrink() {
+    std::sort(kept_.begin(), kept_.end(), [](const Violation& a, const Violation& b) {
+      return std::tie(a.rule, a.transfer, a.chunk, a.time, a.link, a.message) <
+             std::tie(b.rule, b.transfer, b.chunk, b.time, b.link, b.message);
+    });
+    if (static_cast<std::int64_t>(kept_.size()) > limit_) kept_.resize(at(limit_));
+  }
+
+  std::int64_t limit_;
+  std::int64_t found_ = 0;
+  std::vector<Violation> kept_;
+  std::mutex mutex_;
+};
+
+// Runs work(i) for all i < count on several threads, `grain` at a time; the caller's thread reports
+// progress from `from` to `to`.
+void parallel(std::size_t count, std::size_t grain, std::int32_t threads, const Progress& progress,
+              double from, double to, const std::function<void(std::size_t, std::int32_t)>& work) {
+  std::atomic<std::size_t> next{0};
+  std::atomic<bool> stop{false};
+  std::exception_ptr failure;
+  std::mutex mutex;
+  const auto loop = [&](std::int32_t thread) {
+    try {
+      for (auto begin = next.fetch_add(grain); begin < count && !stop;
+           begin = next.fetch_add(grain)) {
+        for (auto i = begin; i < std::min(count, begin + grain); ++i) work(i, thread);
+        if (thread == 0 && progress) {
+          progress(from + (to - from) * static_cast<double>(begin) / static_cast<double>(count));
+        }
+      }
+    } catch (...) {
+      const std::scoped_lock lock(mutex);
+      failure = std::current_exception();
+      stop = true;
+    }
+  };
+  std::vector<std::thread> others;
+  for (std::int32_t thread = 1; thread < threads; ++thread) others.emplace_back(loop, thread);
+  loop(0);
+  for (auto& other : others) other.join();
+  if (failure) std::rethrow_exception(failure);
+}
+
+class Verifier {
+ public:
+  Verifier(const Schedule& schedule, const VerifyOptions& options, const Progress& progress)
+      : schedule_(schedule),
+        topology_(schedule.topology()),
+        collective_(schedule.collective()),
+        stored_(schedule.stored()),
+        options_(options),
+        progress_(progress),
+        threads_(options.threads > 0
+                     ? options.threads
+                     : std::max(1, static_cast<std::int32_t>(std::thread::hardware_concurrency()))),
+        findings_(options.limit) {
+    walks_.reserve(at(schedule.routes().count()));
+    for (RouteId r = 0; r < schedule.routes().count(); ++r) {
+      walks_.push_back(walk(topology_, schedule.routes(), r));
+    }
+    starts_begin_.push_back(0);
+    for (std::size_t lane = 0; lane < at(schedule.lanes()); ++lane) {
+      const auto rows = stored_.lane_begin[lane + 1] - stored_.lane_begin[lane];
+      starts_begin_.push_back(starts_begin_.back() + rows * walk_of(lane).legs);
+    }
+    link_class_.resize(at(topology_.links()));
+    std::iota(link_class_.begin(), link_class_.end(), 0);
+  }
+
+  VerifyReport run() {
+    if (!schedule_.symmetry() || check_symmetry()) {
+      check_capacity();
+      check_chunks();
+    }
+    return findings_.report(schedule_.stored_transfers());
+  }
+
+ private:
+  const Walk& walk_of(std::size_t lane) const { return walks_[at(stored_.lane_route[lane])]; }
+
+  Time start(std::size_t lane, std::int64_t transfer, std::int32_t leg) const {
+    const auto rows = stored_.lane_begin[lane + 1] - stored_.lane_begin[lane];
+    const auto i = starts_begin_[lane] + leg * rows + transfer - stored_.lane_begin[lane];
+    return static_cast<Time>(stored_.start[at(i)]) * stored_.quantum;
+  }
+
+  bool adds(std::size_t lane) const {
+    return stored_.lane_op[lane] == static_cast<std::uint8_t>(Op::reduce);
+  }
+  bool reads_input(std::size_t lane) const {
+    return stored_.lane_reads[lane] == static_cast<std::uint8_t>(Reads::input);
+  }
+
+  // Reducing may take the destination a while.
+  Time reduce_time(std::size_t lane, std::int64_t bytes) const {
+    const auto rate = topology_.spec().reduce_bandwidth_Bps;
+    return adds(lane) && rate > 0 ? transmission_time(bytes, rate) : 0;
+  }
+
+  // --- orbits
+  // -------------------------------------------------------------------------------------
+
+  bool broken(const std::string& message) {
+    findings_.add({"symmetry", -1, -1, -1, -1, message});
+    return false;
+  }
+
+  bool check_symmetry() {
+    const auto& s = *schedule_.symmetry();
+    const auto nodes = at(topology_.nodes()), links = at(topology_.links());
+    for (std::size_t g = 0; g < s.orders.size(); ++g) {
+      const auto node = s.node_image.slice(g * nodes, (g + 1) * nodes);
+      const auto link = s.link_image.slice(g * links, (g + 1) * links);
+      const auto name = "generator " + std::to_string(g);
+      for (std::size_t v = 0; v < nodes; ++v) {
+        const auto from = static_cast<NodeId>(v);
+        if (topology_.is_npu(from) != topology_.is_npu(node[v]) ||
+            topology_.can(from, kMulticast) != topology_.can(node[v], kMulticast) ||
+            topology_.can(from, kReduce) != topology_.can(node[v], kReduce)) {
+          return broken(name + " takes " + topology_.name(from) + " to a node of another kind");
+        }
+      }
+      for (std::size_t l = 0; l < links; ++l) {
+        const auto from = static_cast<LinkId>(l);
+        if (topology_.src(link[l]) != node[at(topology_.src(from))] ||
+            topology_.dst(link[l]) != node[at(topology_.dst(from))] ||
+            topology_.latency(link[l]) != topology_.latency(from) ||
+            topology_.bandwidth(link[l]) != topology_.bandwidth(from)) {
+          return broken(name + " takes " + topology_.describe(from) + " to " +
+                        topology_.describe(link[l]) + ", which is not its image");
+        }
+      }
+      if (!check_order(node, s.orders[g]) || !check_order(link, s.orders[g])) {
+        return broken(name + " has not the order " + std::to_string(s.orders[g]));
+      }
+      for (std::size_t h = 0; h < g; ++h) {
+        const auto other_node = s.node_image.slice(h * nodes, (h + 1) * nodes);
+        const auto other_link = s.link_image.slice(h * links, (h + 1) * links);
+        if (!commute(node, other_node) || !commute(link, other_link)) {
+          return broken(name + " and generator " + std::to_string(h) + " do not commute");
+        }
+      }
+    }
+    link_class_ = classes(s.link_image, links);
+    link_orbit_.assign(links, 0);
+    for (const auto c : link_class_) ++link_orbit_[at(c)];
+    return check_collective(s);
+  }
+
+  static bool check_order(std::span<const std::int32_t> image, std::int32_t order) {
+    std::vector<bool> seen(image.size());
+    for (std::size_t v = 0; v < image.size(); ++v) {
+      if (seen[v]) continue;
+      std::int32_t length = 0;
+      auto w = static_cast<std::int32_t>(v);
+      do {
+        if (seen[at(w)]) return false;  // not a permutation
+        seen[at(w)] = true;
+        w = image[at(w)];
+        ++length;
+      } while (w != static_cast<std::int32_t>(v) && length <= order);
+      if (order % length != 0 || w != static_cast<std::int32_t>(v)) return false;
+    }
+    return true;
+  }
+
+  static bool commute(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
+    for (std::size_t v = 0; v < a.size(); ++v) {
+      if (a[at(b[v])] != b[at(a[v])]) return false;
+    }
+    return true;
+  }
+
+  // The lowest member of each element's orbit.
+  static std::vector<std::int32_t> classes(const Column<std::int32_t>& images, std::size_t count) {
+    std::vector<std::int32_t> lowest(count, -1), stack;
+    for (std::size_t v = 0; v < count; ++v) {
+      if (lowest[v] >= 0) continue;
+      stack.assign(1, static_cast<std::int32_t>(v));
+      lowest[v] = static_cast<std::int32_t>(v);
+      while (!stack.empty()) {
+        const auto w = at(stack.back());
+        stack.pop_back();
+        for (std::size_t g = 0; g * count < images.size(); ++g) {
+          const auto image = images[g * count + w];
+          if (lowest[at(image)] >= 0) continue;
+          lowest[at(image)] = static_cast<std::int32_t>(v);
+          stack.push_back(image);
+        }
+      }
+    }
+    return lowest;
+  }
+
+  bool check_collective(const Symmetry& s) {
+    using enum CollectiveKind;
+    const auto& part = collective_.parts()[0];
+    if (collective_.parts().size() != 1 ||
+        (part.kind != all_gather && part.kind != reduce_scatter && part.kind != all_reduce &&
+         part.kind != all_to_all)) {
+      return broken("an orbit describes an all-gather, reduce-scatter, all-reduce or all-to-all");
+    }
+    const auto n = static_cast<std::int64_t>(part.members());
+    if (part.size % (n * part.chunks) != 0) {
+      return broken("the chunks differ in size (" + std::to_string(part.size) + " B over " +
+                    std::to_string(n * part.chunks) + "), which no translation preserves");
+    }
+    const auto lowest = classes(s.node_image, at(topology_.nodes()));
+    std::map<NodeId, std::int64_t> orbit;
+    for (const NodeId npu : part.group) ++orbit[lowest[at(npu)]];
+    for (const auto& [first, members] : orbit) {
+      if (members != s.size()) {
+        return broken("the group does not act freely on the orbit of " + topology_.name(first) +
+                      " within the process group");
+      }
+    }
+    // One representative per orbit: the owner of the chunks that the stored transfers carry.
+    const std::int64_t per_owner = (part.kind == all_to_all ? n : 1) * part.chunks;
+    std::map<NodeId, std::int64_t> representative;
+    for (const ChunkId chunk : stored_.chunk) {
+      const auto owner = chunk / per_owner;
+      const NodeId first = lowest[at(part.group[at(owner)])];
+      const auto [found, added] = representative.emplace(first, owner);
+      if (!added && found->second != owner) {
+        return broken("chunks of " + topology_.name(part.group[at(found->second)]) + " and " +
+                      topology_.name(part.group[at(owner)]) +
+                      " are both stored, but one is the other's image");
+      }
+    }
+    for (std::int64_t i = 0; i < n; ++i) {
+      representative.emplace(lowest[at(part.group[at(i)])], i);
+    }
+    only_chunks_.emplace();
+    for (const auto& [first, owner] : representative) {
+      for (std::int64_t k = 0; k < per_owner; ++k) {
+        only_chunks_->push_back(static_cast<ChunkId>(owner * per_owner + k));
+      }
+    }
+    std::sort(only_chunks_->begin(), only_chunks_->end());
+    return true;
+  }
+
+  // --- capacity
+  // -----------------------------------------------------------------------------------
+
+  void check_capacity() {
+    struct Use {
+      std::size_t lane;
+      std::size_t step;
+    };
+    std::vector<std::size_t> begin(link_class_.size() + 1, 0);
+    const auto each_use = [&](auto&& visit) {
+      for (std::size_t lane = 0; lane < at(schedule_.lanes()); ++lane) {
+        if (stored_.lane_begin[lane] == stored_.lane_begin[lane + 1]) continue;
+        const auto& steps = walk_of(lane).steps;
+        for (std::size_t step = 0; step < steps.size(); ++step) {
+          visit(at(link_class_[at(steps[step].link)]), Use{lane, step});
+        }
+      }
+    };
+    each_use([&](std::size_t link, const Use&) { ++begin[link + 1]; });
+    std::partial_sum(begin.begin(), begin.end(), begin.begin());
+    std::vector<Use> uses(begin.back());
+    auto next = begin;
+    each_use([&](std::size_t link, const Use& use) { uses[next[link]++] = use; });
+
+    struct Taken {
+      Time from, to;
+      std::int64_t transfer;
+    };
+    std::vector<std::vector<Taken>> buffers(at(threads_));
+    std::vector<Passage> passages(at(threads_));
+    parallel(link_class_.size(), 16, threads_, progress_, 0.0, 0.4,
+             [&](std::size_t link, std::int32_t thread) {
+               auto& taken = buffers[at(thread)];
+               taken.clear();
+               for (auto u = begin[link]; u < begin[link + 1]; ++u) {
+                 const auto& [lane, step] = uses[u];
+                 const auto& route = walk_of(lane);
+                 auto& passage = passages[at(thread)];
+                 passage.bytes = -1;
+                 for (auto i = stored_.lane_begin[lane]; i < stored_.lane_begin[lane + 1]; ++i) {
+                   passage.compute(topology_, route, collective_.bytes(stored_.chunk[at(i)]));
+                   const Time from = start(lane, i, route.steps[step].leg) + passage.enter[step];
+                   taken.push_back({from, from + passage.busy[step], i});
+                 }
+               }
+               const auto earlier = [](const Taken& a, const Taken& b) {
+                 return std::pair(a.from, a.transfer) < std::pair(b.from, b.transfer);
+               };
+               if (!std::is_sorted(taken.begin(), taken.end(), earlier)) {
+                 std::sort(taken.begin(), taken.end(), earlier);
+               }
+               for (std::size_t i = 0; i < taken.size(); ++i) {
+                 if (i > 0 && taken[i].from < taken[i - 1].to) {
+                   capacity_violation(static_cast<LinkId>(link), taken[i].transfer,
+                                      taken[i - 1].transfer, taken[i].from, taken[i - 1].to);
+                   // The longer of the two stands for both in what follows.
+                   if (taken[i - 1].to > taken[i].to) taken[i].to = taken[i - 1].to;
+                 }
+               }
+               if (schedule_.symmetry() && !taken.empty() &&
+                   link_orbit_[link] != schedule_.symmetry()->size()) {
+                 findings_.add(
+                     {"capacity", taken[0].transfer, taken[0].from, -1, static_cast<LinkId>(link),
+                      "the symmetry fixes " + topology_.describe(static_cast<LinkId>(link)) +
+                          ", so images of one transfer use it at one time"});
+               }
+             });
+  }
+
+  void capacity_violation(LinkId link, std::int64_t transfer, std::int64_t other, Time from,
+                          Time until) {
+    findings_.add({"capacity", transfer, from, stored_.chunk[at(transfer)], link,
+                   "transfer " + std::to_string(transfer) + " enters " + topology_.describe(link) +
+                       " at " + microseconds(from) + ", while transfer " + std::to_string(other) +
+                       " keeps it busy until " + microseconds(until)});
+  }
+
+  // --- chunks
+  // -------------------------------------------------------------------------------------
+
+  struct Carried {
+    std::int64_t transfer;
+    std::uint32_t lane;
+  };
+
+  // What one thread needs to follow one chunk.
+  struct Scratch {
+    std::vector<Time> available;  // copied chunks: when each node has it
+    std::vector<Value> acc;
+    std::vector<std::uint8_t> holds, wanted, input;
+    std::vector<NodeId> touched;
+    Passage passage;
+    struct Event {
+      Time time;
+      std::uint8_t starts;  // arrivals at t are visible to starts at t
+      std::uint32_t entry;
+      std::uint32_t destination;
+      bool operator<(const Event& other) const {
+        return std::tie(time, starts, entry, destination) <
+               std::tie(other.time, other.starts, other.entry, other.destination);
+      }
+    };
+    std::vector<Event> events;
+    std::vector<Value> carried;
+    std::vector<std::uint8_t> useful;
+  };
+
+  void check_chunks() {
+    const ChunkId chunks = collective_.chunks();
+    std::vector<std::uint32_t> per_chunk(at(chunks) + 1, 0);
+    for (const ChunkId chunk : stored_.chunk) ++per_chunk[chunk];
+    std::vector<Scratch> scratch(at(threads_));
+    for (auto& s : scratch) {
+      const auto nodes = at(topology_.nodes());
+      s.available.assign(nodes, kNever);
+      s.acc.assign(nodes, 0);
+      s.holds.assign(nodes, 0);
+      s.wanted.assign(nodes, 0);
+      s.input.assign(nodes, 0);
+    }
+    for (ChunkId first = 0; first < chunks;) {
+      ChunkId last = first;
+      std::int64_t total = 0;
+      while (last < chunks &&
+             (last == first || total + per_chunk[last] <= options_.block_transfers)) {
+        total += per_chunk[last++];
+      }
+      check_block(first, last, per_chunk, at(total), scratch);
+      first = last;
+    }
+  }
+
+  void check_block(ChunkId first, ChunkId last, std::span<const std::uint32_t> per_chunk,
+                   std::size_t total, std::vector<Scratch>& scratch) {
+    std::vector<std::size_t> begin(at(last - first) + 1, 0);
+    for (ChunkId chunk = first; chunk < last; ++chunk) {
+      begin[at(chunk - first) + 1] = begin[at(chunk - first)] + per_chunk[chunk];
+    }
+    std::vector<Carried> carried(total);
+    auto next = begin;
+    for (std::size_t lane = 0; lane < at(schedule_.lanes()); ++lane) {
+      for (auto i = stored_.lane_begin[lane]; i < stored_.lane_begin[lane + 1]; ++i) {
+        const ChunkId chunk = stored_.chunk[at(i)];
+        if (chunk < first || chunk >= last) continue;
+        carried[next[at(chunk - first)]++] = {i, static_cast<std::uint32_t>(lane)};
+      }
+    }
+    const double scale = 0.6 / static_cast<double>(collective_.chunks());
+    parallel(at(last - first), 8, threads_, progress_, 0.4 + scale * static_cast<double>(first),
+             0.4 + scale * static_cast<double>(last), [&](std::size_t i, std::int32_t thread) {
+               const auto chunk = first + static_cast<ChunkId>(i);
+               if (only_chunks_ &&
+                   !std::binary_search(only_chunks_->begin(), only_chunks_->end(), chunk)) {
+                 return;
+               }
+               const auto mine = std::span(carried).subspan(begin[i], begin[i + 1] - begin[i]);
+               auto& s = scratch[at(thread)];
+               check_legs(mine, s);
+               const bool copied = !collective_.reduces(chunk) &&
+                                   std::none_of(mine.begin(), mine.end(),
+                                                [&](const Carried& c) { return adds(c.lane); });
+               if (copied && !options_.allow_unneeded && wants_all(chunk)) {
+                 check_copied(chunk, mine, s);
+               } else {
+                 check_summed(chunk, mine, s);
+               }
+             });
+  }
+
+  static constexpr Time kNever = std::numeric_limits<Time>::max();
+
+  bool wants_all(ChunkId chunk) const {
+    return static_cast<std::int32_t>(collective_.outputs(chunk).size()) == topology_.npus();
+  }
+
+  void check_legs(std::span<const Carried> mine, Scratch& s) {
+    for (const auto& [transfer, lane] : mine) {
+      const auto& route = walk_of(lane);
+      if (route.legs == 1) continue;
+      s.passage.bytes = -1;
+      s.passage.compute(topology_, route, collective_.bytes(stored_.chunk[at(transfer)]));
+      for (std::int32_t leg = 1; leg < route.legs; ++leg) {
+        const Time there = start(lane, transfer, leg - 1) + s.passage.leg_end[at(leg - 1)];
+        const Time leaves = start(lane, transfer, leg);
+        if (leaves >= there) continue;
+        findings_.add({"causality", transfer, leaves, stored_.chunk[at(transfer)], -1,
+                       "transfer " + std::to_string(transfer) + " starts leg " +
+                           std::to_string(leg) + " at " + microseconds(leaves) +
+                           ", before the leg before it arrives at " + microseconds(there)});
+      }
+    }
+  }
+
+  void missing(std::int64_t transfer, ChunkId chunk, NodeId source, Time now, Time there) {
+    findings_.add(
+        {"causality", transfer, now, chunk, -1,
+         "transfer " + std::to_string(transfer) + " sends chunk " + std::to_string(chunk) +
+             " from " + topology_.name(source) + " at " + microseconds(now) + ", where it " +
+             (there == kNever ? "never arrives" : "arrives only at " + microseconds(there))});
+  }
+
+  void unneeded(std::int64_t transfer, ChunkId chunk, Time now, const std::string& why) {
+    findings_.add({"unneeded", transfer, now, chunk, -1,
+                   "transfer " + std::to_string(transfer) + " of chunk " + std::to_string(chunk) +
+                       " " + why});
+  }
+
+  void postcondition(ChunkId chunk, NodeId npu) {
+    findings_.add({"postcondition", -1, -1, chunk, -1,
+                   topology_.name(npu) + " never receives chunk " + std::to_string(chunk)});
+  }
+
+  // A chunk that is only copied, and that everybody wants: all values are equal, so the earliest
+  // arrival at each node says all, and each node must receive it once.
+  void check_copied(ChunkId chunk, std::span<const Carried> mine, Scratch& s) {
+    const auto touch = [&](NodeId node, Time time) {
+      if (s.available[at(node)] == kNever) s.touched.push_back(node);
+      s.available[at(node)] = std::min(s.available[at(node)], time);
+    };
+    for (const NodeId npu : collective_.inputs(chunk)) {
+      touch(npu, 0);
+      s.input[at(npu)] = 1;
+    }
+    const auto bytes = collective_.bytes(chunk);
+    std::int64_t deliveries = 0, receivers = -static_cast<std::int64_t>(s.touched.size());
+    std::uint32_t lane_before = 0;
+    s.passage.bytes = -1;
+    const auto pass = [&](std::uint32_t lane) -> const Walk& {
+      const auto& route = walk_of(lane);
+      if (lane != lane_before) s.passage.bytes = -1;
+      lane_before = lane;
+      s.passage.compute(topology_, route, bytes);
+      return route;
+    };
+    for (const auto& [transfer, lane] : mine) {
+      const auto& route = pass(lane);
+      for (std::size_t end = 0; end < route.destinations.size(); ++end) {
+        touch(route.destinations[end],
+              start(lane, transfer, route.legs - 1) + s.passage.arrive[end]);
+        ++deliveries;
+      }
+    }
+    receivers += static_cast<std::int64_t>(s.touched.size());
+    for (const auto& [transfer, lane] : mine) {
+      for (const NodeId source : walk_of(lane).sources) {
+        const Time now = start(lane, transfer, 0);
+        const Time there =
+            reads_input(lane) ? (s.input[at(source)] ? 0 : kNever) : s.available[at(source)];
+        if (there > now) missing(transfer, chunk, source, now, there);
+      }
+    }
+    for (const NodeId npu : collective_.outputs(chunk)) {
+      if (s.available[at(npu)] == kNever) postcondition(chunk, npu);
+    }
+    if (deliveries != receivers) report_repeats(chunk, mine, s);
+    for (const NodeId npu : collective_.inputs(chunk)) s.input[at(npu)] = 0;
+    for (const NodeId node : s.touched) s.available[at(node)] = kNever;
+    s.touched.clear();
+  }
+
+  // All deliveries but the first at a node, and any at a node that held the chunk from the start.
+  void report_repeats(ChunkId chunk, std::span<const Carried> mine, Scratch& s) {
+    std::map<NodeId, std::vector<std::pair<Time, std::int64_t>>> arrivals;
+    for (const auto& [transfer, lane] : mine) {
+      const auto& route = walk_of(lane);
+      s.passage.bytes = -1;
+      s.passage.compute(topology_, route, collective_.bytes(chunk));
+      for (std::size_t end = 0; end < route.destinations.size(); ++end) {
+        arrivals[route.destinations[end]].emplace_back(
+            start(lane, transfer, route.legs - 1) + s.passage.arrive[end], transfer);
+      }
+    }
+    for (auto& [node, times] : arrivals) {
+      std::sort(times.begin(), times.end());
+      for (std::size_t i = s.input[at(node)] ? 0 : 1; i < times.size(); ++i) {
+        unneeded(times[i].second, chunk, times[i].first,
+                 "reaches " + topology_.name(node) + ", which has it already");
+      }
+    }
+  }
+
+  // Any chunk: values are followed through all starts and arrivals in order of time.
+  void check_summed(ChunkId chunk, std::span<const Carried> mine, Scratch& s) {
+    const auto bytes = collective_.bytes(chunk);
+    const bool sums = collective_.reduces(chunk);
+    Value expected = 0;
+    for (const NodeId npu : collective_.inputs(chunk)) {
+      const Value own = sums ? weight(npu) : Value{1};
+      expected = sums ? expected + own : own;
+      hold(s, npu, own);
+      s.input[at(npu)] = 1;
+    }
+    make_events(mine, bytes, s);
+    s.carried.assign(mine.size(), 0);
+    s.useful.assign(mine.size(), 0);
+    for (const auto& event : s.events) {
+      const auto& [transfer, lane] = mine[event.entry];
+      const auto& route = walk_of(lane);
+      Value& value = s.carried[event.entry];
+      if (event.starts) {
+        for (const NodeId source : route.sources) {
+          const bool there = reads_input(lane) ? s.input[at(source)] : s.holds[at(source)];
+          if (!there) missing(transfer, chunk, source, event.time, kNever);
+          if (reads_input(lane)) {
+            value += sums ? weight(source) : Value{1};
+          } else {
+            value += s.acc[at(source)];
+          }
+        }
+        continue;
+      }
+      const NodeId node = route.destinations[event.destination];
+      if (!adds(lane) && s.holds[at(node)] && s.acc[at(node)] == value) {
+        if (!options_.allow_unneeded) {
+          unneeded(transfer, chunk, event.time,
+                   "reaches " + topology_.name(node) + ", which has that value already");
+        }
+        s.useful[event.entry] = 2;  // reported; not again below
+      }
+      hold(s, node, adds(lane) ? s.acc[at(node)] + value : value);
+    }
+    bool wrong = false;
+    for (const NodeId npu : collective_.outputs(chunk)) {
+      if (!s.holds[at(npu)]) {
+        postcondition(chunk, npu);
+      } else if (s.acc[at(npu)] != expected) {
+        wrong = true;
+      }
+    }
+    if (wrong) explain(chunk, mine, s);
+    if (!options_.allow_unneeded) check_needed(chunk, mine, s);
+    for (const NodeId npu : collective_.inputs(chunk)) s.input[at(npu)] = 0;
+    for (const NodeId node : s.touched) {
+      s.holds[at(node)] = 0;
+      s.acc[at(node)] = 0;
+    }
+    s.touched.clear();
+  }
+
+  static void hold(Scratch& s, NodeId node, Value value) {
+    if (!s.holds[at(node)]) s.touched.push_back(node);
+    s.holds[at(node)] = 1;
+    s.acc[at(node)] = value;
+  }
+
+  void make_events(std::span<const Carried> mine, std::int64_t bytes, Scratch& s) {
+    s.events.clear();
+    for (std::uint32_t entry = 0; entry < mine.size(); ++entry) {
+      const auto& [transfer, lane] = mine[entry];
+      const auto& route = walk_of(lane);
+      s.passage.bytes = -1;
+      s.passage.compute(topology_, route, bytes);
+      s.events.push_back({start(lane, transfer, 0), 1, entry, 0});
+      const Time last_leg = start(lane, transfer, route.legs - 1) + reduce_time(lane, bytes);
+      for (std::uint32_t end = 0; end < route.destinations.size(); ++end) {
+        s.events.push_back({last_leg + s.passage.arrive[end], 0, entry, end});
+      }
+    }
+    std::sort(s.events.begin(), s.events.end());
+  }
+
+  // Follows the chunk once more with multisets of contributions, to say what is wrong.
+  void explain(ChunkId chunk, std::span<const Carried> mine, const Scratch& s) {
+    using Bag = std::map<NodeId, std::int64_t>;
+    const bool sums = collective_.reduces(chunk);
+    std::map<NodeId, Bag> acc;
+    for (const NodeId npu : collective_.inputs(chunk)) acc[npu] = {{sums ? npu : NodeId{0}, 1}};
+    std::vector<Bag> carried(mine.size());
+    const auto add = [](Bag& into, const Bag& from) {
+      for (const auto& [who, times] : from) into[who] += times;
+    };
+    for (const auto& event : s.events) {
+      const auto lane = mine[event.entry].lane;
+      const auto& route = walk_of(lane);
+      if (event.starts) {
+        for (const NodeId source : route.sources) {
+          if (reads_input(lane)) {
+            add(carried[event.entry], {{sums ? source : NodeId{0}, 1}});
+          } else {
+            add(carried[event.entry], acc[source]);
+          }
+        }
+        continue;
+      }
+      Bag& into = acc[route.destinations[event.destination]];
+      if (!adds(lane)) into.clear();
+      add(into, carried[event.entry]);
+    }
+    for (const NodeId npu : collective_.outputs(chunk)) {
+      const Bag& bag = acc[npu];
+      const auto report = [&](const std::string& what) {
+        findings_.add(
+            {"contribution", -1, -1, chunk, -1,
+             topology_.name(npu) + " ends with chunk " + std::to_string(chunk) + " " + what});
+      };
+      if (!sums) {
+        const auto times = bag.empty() ? 0 : bag.begin()->second;
+        if (times != 1) report("added to itself, " + std::to_string(times) + " times its value");
+        continue;
+      }
+      for (const NodeId input : collective_.inputs(chunk)) {
+        const auto found = bag.find(input);
+        const auto times = found == bag.end() ? 0 : found->second;
+        if (times == 0) report("without the contribution of " + topology_.name(input));
+        if (times > 1) {
+          report("counting " + topology_.name(input) + " " + std::to_string(times) + " times");
+        }
+      }
+      for (const auto& [who, times] : bag) {
+        const auto inputs = collective_.inputs(chunk);
+        if (times > 0 && std::find(inputs.begin(), inputs.end(), who) == inputs.end()) {
+          report("with something of " + topology_.name(who) + ", which contributes nothing");
+        }
+      }
+    }
+  }
+
+  // Backwards in time: a delivery is needed if the value it writes is read later or wanted at the
+  // end.
+  void check_needed(ChunkId chunk, std::span<const Carried> mine, Scratch& s) {
+    for (const NodeId npu : collective_.outputs(chunk)) s.wanted[at(npu)] = 1;
+    std::vector<NodeId> marked;
+    for (auto event = s.events.rbegin(); event != s.events.rend(); ++event) {
+      const auto& [transfer, lane] = mine[event->entry];
+      const auto& route = walk_of(lane);
+      if (!event->starts) {
+        const NodeId node = route.destinations[event->destination];
+        if (!s.wanted[at(node)]) continue;
+        if (s.useful[event->entry] == 0) s.useful[event->entry] = 1;
+        if (!adds(lane)) s.wanted[at(node)] = 0;
+        marked.push_back(node);
+        continue;
+      }
+      if (s.useful[event->entry] == 0) {
+        unneeded(transfer, chunk, event->time, "delivers nothing that is read or wanted later");
+      }
+      if (s.useful[event->entry] == 1 && !reads_input(lane)) {
+        for (const NodeId source : route.sources) {
+          s.wanted[at(source)] = 1;
+          marked.push_back(source);
+        }
+      }
+    }
+    for (const NodeId npu : collective_.outputs(chunk)) s.wanted[at(npu)] = 0;
+    for (const NodeId node : marked) s.wanted[at(node)] = 0;
+  }
+
+  const Schedule& schedule_;
+  const Topology& topology_;
+  const Collective& collective_;
+  const Transfers& stored_;
+  const VerifyOptions& options_;
+  const Progress& progress_;
+  std::int32_t threads_;
+  Findings findings_;
+  std::vector<Walk> walks_;
+  std::vector<std::int64_t> starts_begin_;
+  std::vector<LinkId> link_class_;  // orbits: the lowest link of each orbit; else each link its own
+  std::vector<std::int64_t> link_orbit_;
+  std::optional<std::vector<ChunkId>> only_chunks_;  // orbits: those of the representatives
+};
+
+}  // namespace
+
+VerifyReport verify(const Schedule& schedule, const VerifyOptions& options,
+                    const Progress& progress) {
+  return Verifier(schedule, options, progress).run();
+}
+
+}  // namespace tacos

@@ -1,0 +1,470 @@
+"""The compiled core of tacos; its public face is the package tacos."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import numpy
+import numpy.typing
+from numpy.typing import NDArray
+
+
+class TacosError(Exception):
+    pass
+
+class InfeasibleError(TacosError):
+    pass
+
+class Topology:
+    """
+    A network: NPUs, switches and directed links.
+
+    Nodes 0 … npus-1 are NPUs, the others switches. Made by the functions of tacos.topology,
+    immutable afterwards; the columns are read-only NumPy arrays, one entry per link or switch.
+    """
+
+    def __init__(self, *, npus: int, switch_capabilities: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], link_src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], link_dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], link_latency_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], link_bandwidth_Bps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], link_model: str = 'pipelined', forwarding: str = 'cut_through', reduce_bandwidth_Bps: int = 0, family: str = '', dims: Sequence[tuple[str, int]] = [], symmetric: bool = False, names: Sequence[str] = []) -> None: ...
+
+    @property
+    def npus(self) -> int:
+        """Number of NPUs."""
+
+    @property
+    def switches(self) -> int:
+        """Number of switches."""
+
+    @property
+    def nodes(self) -> int:
+        """Number of NPUs and switches."""
+
+    @property
+    def links(self) -> int:
+        """Number of directed links."""
+
+    @property
+    def switch_capabilities(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """Bits per switch: 1 multicast, 2 reduce."""
+
+    @property
+    def link_src(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Node each link leaves."""
+
+    @property
+    def link_dst(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Node each link enters."""
+
+    @property
+    def link_latency_ps(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Latency of each link in picoseconds."""
+
+    @property
+    def link_bandwidth_Bps(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Bandwidth of each link in bytes per second."""
+
+    @property
+    def link_model(self) -> str:
+        """"pipelined": a link is busy m/B; "blocking": latency + m/B."""
+
+    @property
+    def forwarding(self) -> str:
+        """How switches pass data on: "cut_through" or "store_and_forward"."""
+
+    @property
+    def reduce_bandwidth_Bps(self) -> int:
+        """Bytes per second an NPU reduces; 0: reducing is free."""
+
+    @property
+    def family(self) -> str:
+        """What the builder called it, such as "torus"."""
+
+    @property
+    def dims(self) -> list[tuple[str, int]]:
+        """
+        Kind and size of each dimension, the fastest-running first; empty if there are none.
+        """
+
+    @property
+    def symmetric(self) -> bool:
+        """
+        Whether translating the coordinates of all nodes leaves the network as it is.
+        """
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all nodes, or an empty list."""
+
+    def node_name(self, node: int) -> str:
+        """A name for messages: given, or "npu 3"."""
+
+    def unreachable_pair(self) -> tuple[int, int] | None:
+        """Two NPUs of which the first cannot reach the second, or None."""
+
+    def diameter(self, samples: int = 256) -> int:
+        """
+        Hops of the longest shortest path between NPUs, seen from up to `samples` of them.
+        """
+
+    def reversed(self) -> Topology:
+        """
+        Every link turned around, multicast and reduce exchanged; link ids stay.
+        """
+
+    def __eq__(self, other: object | None) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+class CollectivePart:
+    """One collective of those that run at once."""
+
+    def __init__(self, kind: str, size: int, chunks: int = 0, root: int = -1, group: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, inputs: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, outputs: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, input_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, output_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, reduces: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def chunks(self) -> int:
+        """Pieces per unit; 0: not chosen yet."""
+
+    @property
+    def root(self) -> int:
+        """Position of the root in the group, or -1."""
+
+    @property
+    def group(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def bytes(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def inputs(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def outputs(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def input_begin(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def output_begin(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def reduces(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
+
+class Collective:
+    """
+    Which NPU holds which chunk before, and who must have it after.
+
+    Made by the functions of tacos.collective. Named collectives are stored symbolically; the
+    pre- and postcondition columns are generated when asked for.
+    """
+
+    def __init__(self, npus: int, parts: Sequence[CollectivePart]) -> None: ...
+
+    @property
+    def npus(self) -> int:
+        """Number of NPUs of the network."""
+
+    @property
+    def parts(self) -> list[CollectivePart]:
+        """The collectives that run at once."""
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the number of chunks is chosen."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of the parts, or "mixed"."""
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks in all parts."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size as nccl-tests counts it: the parts' common size, or their sum."""
+
+    @property
+    def bus_factor(self) -> float:
+        """busbw / algbw as in nccl-tests; 0 where undefined."""
+
+    def with_chunks(self, chunks: int) -> Collective:
+        """The same with every open chunk count set."""
+
+    def chunk_bytes(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Size of every chunk in bytes."""
+
+    def reduces(self, chunk: int) -> bool:
+        """Whether the chunk's value is the sum of its inputs."""
+
+    def inputs(self, chunk: int) -> list[int]:
+        """NPUs that hold the chunk (or a contribution to it) before."""
+
+    def outputs(self, chunk: int) -> list[int]:
+        """NPUs that must have the chunk after."""
+
+    def precondition(self) -> tuple[numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.int32]]:
+        """Columns (chunk, NPU) of who holds what before."""
+
+    def postcondition(self) -> tuple[numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.int32]]:
+        """Columns (chunk, NPU) of who must have what after."""
+
+    def reversed(self) -> Collective:
+        """
+        Inputs and outputs exchanged: all-gather <-> reduce-scatter, and so on.
+        """
+
+    def __eq__(self, other: object | None) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+class Routes:
+    """
+    A table of routes that transfers refer to.
+
+    Route r uses the links links[link_begin[r]:link_begin[r + 1]]; kinds[r] is 0 for a path, 1 for a
+    multicast tree and 2 for a reduce tree.
+    """
+
+    def __init__(self, topology: Topology, kinds: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], link_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], links: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
+    @property
+    def topology(self) -> Topology: ...
+
+    @property
+    def count(self) -> int:
+        """Number of routes."""
+
+    @property
+    def kinds(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def link_begin(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def links(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    def sources(self, route: int) -> list[int]:
+        """Nodes where the route begins."""
+
+    def destinations(self, route: int) -> list[int]:
+        """Nodes where the route ends."""
+
+def shortest_routes(topology: Topology, src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Routes:
+    """
+    Paths for algorithms that do not know the topology, one per pair of NPUs.
+    """
+
+class Schedule:
+    """
+    All transfers of a collective, with their times.
+
+    Immutable. Transfers that share route, operation and what they read form a lane; a transfer is a
+    chunk and a start in units of `quantum_ps`. An orbit stores the transfers of representatives and a
+    symmetry instead of all transfers; expand() writes them out.
+    """
+
+    def __init__(self, *, collective: Collective, routes: Routes, lane_route: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_reads: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], start: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], quantum_ps: int, orders: Sequence[int] = [], node_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, link_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, provenance: str = '{}', given_away: bool = False) -> None:
+        """
+        The one door: checks that the columns fit together.
+
+        With given_away=True, `chunk` and `start` are used without copying; do not write to them.
+        """
+
+    @property
+    def topology(self) -> Topology: ...
+
+    @property
+    def collective(self) -> Collective: ...
+
+    @property
+    def routes(self) -> Routes: ...
+
+    @property
+    def form(self) -> str:
+        """"packed" or "orbit"."""
+
+    @property
+    def lane_route(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Route of each lane."""
+
+    @property
+    def lane_op(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """Per lane: 0 copy, 1 reduce."""
+
+    @property
+    def lane_reads(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """Per lane: 0 reads the source's input, 1 its acc."""
+
+    @property
+    def lane_begin(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """First transfer of each lane, then the number of transfers."""
+
+    @property
+    def chunk(self) -> Annotated[NDArray[numpy.uint32], dict(shape=(None,), writable=False)]:
+        """Chunk of each stored transfer."""
+
+    @property
+    def start(self) -> Annotated[NDArray[numpy.uint32], dict(shape=(None,), writable=False)]:
+        """
+        Starts in units of quantum_ps: per lane those of leg 0, then of leg 1, …
+        """
+
+    @property
+    def quantum_ps(self) -> int:
+        """Unit of the starts in picoseconds."""
+
+    @property
+    def orders(self) -> list[int]:
+        """Orders of the symmetry's generators; empty for a packed schedule."""
+
+    @property
+    def node_image(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Where each generator takes each node, generator-major."""
+
+    @property
+    def link_image(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Where each generator takes each link, generator-major."""
+
+    @property
+    def transfers(self) -> int:
+        """Number of transfers."""
+
+    @property
+    def stored_transfers(self) -> int:
+        """Number of transfers stored: an orbit stores its representatives."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes the columns take."""
+
+    @property
+    def expanded_bytes(self) -> int:
+        """Bytes that expand() will take."""
+
+    @property
+    def time_ps(self) -> int:
+        """When the last chunk has arrived, in picoseconds."""
+
+    @property
+    def time_s(self) -> float:
+        """When the last chunk has arrived, in seconds."""
+
+    @property
+    def algbw_Bps(self) -> float:
+        """Size / time, as nccl-tests defines it."""
+
+    @property
+    def busbw_Bps(self) -> float:
+        """
+        algbw times nccl-tests' factor for the collective; 0 where it defines none.
+        """
+
+    @property
+    def efficiency(self) -> float | None:
+        """Bound / time, or None where nobody computed the bound."""
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """How the schedule was made: engine, seed, options, bound."""
+
+    def with_provenance(self, provenance: dict) -> Schedule:
+        """The same schedule with another account of how it was made."""
+
+    def rows(self, *, npu: int | None = None, link: int | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
+        """
+        Stored transfers as columns ordered by start: all, one NPU's, or one link's.
+        """
+
+    def link_bytes(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Bytes that each link carries."""
+
+    def link_utilisation(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,), writable=False)]:
+        """Share of the schedule's time that each link is busy."""
+
+    def dependencies(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64]]:
+        """
+        Columns (begin, writer): transfer t reads what writer[begin[t]:begin[t + 1]] wrote.
+        """
+
+    def expand(self) -> Schedule:
+        """
+        The packed form with all transfers; see expanded_bytes for what it takes.
+        """
+
+    def reverse(self, progress: object | None = None) -> Schedule:
+        """
+        The reversed collective on the reversed topology, in the opposite order, retimed.
+        """
+
+    def then(self, second: Schedule, collective: Collective, progress: object | None = None) -> Schedule:
+        """
+        This schedule, then `second`, each chunk as soon as it is ready: for `collective`.
+        """
+
+    def __eq__(self, other: object | None) -> bool:
+        """Equal topology, collective and transfers; provenance may differ."""
+
+    def __hash__(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+def retime(collective: Collective, routes: Routes, route: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], step: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], reads: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: str = '{}', progress: object | None = None) -> Schedule:
+    """
+    Earliest start times of an ordered list of transfers; see tacos.schedule.retime.
+    """
+
+class Violation:
+    """One way in which a schedule is wrong."""
+
+    @property
+    def rule(self) -> str:
+        """
+        causality, capacity, postcondition, contribution, unneeded or symmetry.
+        """
+
+    @property
+    def transfer(self) -> int:
+        """Stored transfer, or -1."""
+
+    @property
+    def time_ps(self) -> int:
+        """When in picoseconds, or -1."""
+
+    @property
+    def chunk(self) -> int:
+        """Chunk, or -1."""
+
+    @property
+    def link(self) -> int:
+        """Link, or -1."""
+
+    @property
+    def message(self) -> str:
+        """What is wrong, in a sentence."""
+
+    def __repr__(self) -> str: ...
+
+class VerifyReport:
+    """What the verifier found."""
+
+    @property
+    def checked(self) -> int:
+        """Stored transfers that were checked."""
+
+    @property
+    def found(self) -> int:
+        """Number of violations, also beyond the limit."""
+
+    @property
+    def violations(self) -> list[Violation]:
+        """The violations, up to the limit."""
+
+def verify(schedule: Schedule, *, allow_unneeded: bool = False, limit: int = 100, threads: int = 0, block_transfers: int = 33554432, progress: object | None = None) -> VerifyReport:
+    """Checks a schedule; see tacos.verify."""

@@ -1,0 +1,376 @@
+"""Collectives: who holds which chunk before, and who must have it after.
+
+Each function builds a :class:`Collective` for a network, given as a topology or as a number of
+NPUs. ``size`` means what nccl-tests means: the whole buffer (all-reduce, broadcast, reduce: every
+NPU's buffer; all-gather and gather: the gathered output; reduce-scatter and scatter: the input;
+all-to-all: each NPU's send buffer). ``group`` restricts the collective to some NPUs, in rank order;
+the others may relay. ``chunks`` cuts every unit (an NPU's part, a pair's block, a root's buffer)
+into that many pieces; with ``"auto"`` the engine chooses.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from tacos import units
+from tacos._core import Collective, CollectivePart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from tacos._core import Topology
+    from tacos.units import Quantity
+
+__all__ = [
+    "NAMED",
+    "Chunks",
+    "Collective",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "all_to_all_v",
+    "broadcast",
+    "custom",
+    "gather",
+    "named",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+    "send_recv",
+    "together",
+]
+
+Chunks = int | Literal["auto"]
+"""A number of pieces, or ``"auto"``: the engine chooses."""
+_ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+NAMED = (
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+)
+
+
+def named(
+    kind: str,
+    npus: Topology | int,
+    size: Quantity,
+    *,
+    group: Iterable[int] | None = None,
+    chunks: Chunks = "auto",
+    root: int | None = None,
+) -> Collective:
+    """A collective by its name, with ``-`` or ``_``: what the command line calls.
+
+    >>> named("all-gather", 4, "1MB", chunks=2)
+    <tacos.Collective all_gather of 1000000 B on 4 NPUs, 8 chunks>
+    """
+    kind = kind.replace("-", "_")
+    if kind not in NAMED:
+        names = ", ".join(name.replace("_", "-") for name in NAMED)
+        raise ValueError(f'unknown collective "{kind}", known are {names}')
+    if root is not None and kind not in _ROOTED:
+        raise ValueError(f"root is {root}, but {kind.replace('_', '-')} has no root")
+    count = _count(npus)
+    members = _group(count, group)
+    position = -1
+    if kind in _ROOTED:
+        wanted = int(members[0]) if root is None else root
+        found = np.flatnonzero(members == wanted)
+        if not len(found):
+            raise ValueError(f"root is {wanted}, which is not in the group")
+        position = int(found[0])
+    part = CollectivePart(
+        kind, units.size_bytes(size), chunks=_chunks(chunks), root=position, group=members
+    )
+    return Collective(count, [part])
+
+
+def all_gather(
+    npus: Topology | int,
+    size: Quantity,
+    *,
+    group: Iterable[int] | None = None,
+    chunks: Chunks = "auto",
+) -> Collective:
+    """Every member ends with every member's part.
+
+    >>> all_gather(4, "64MB", chunks=1)
+    <tacos.Collective all_gather of 64000000 B on 4 NPUs, 4 chunks>
+    """
+    return named("all_gather", npus, size, group=group, chunks=chunks)
+
+
+def reduce_scatter(
+    npus: Topology | int,
+    size: Quantity,
+    *,
+    group: Iterable[int] | None = None,
+    chunks: Chunks = "auto",
+) -> Collective:
+    """Member i ends with the sum of everybody's part i.
+
+    >>> reduce_scatter(4, "64MB", chunks=1).outputs(2)
+    [2]
+    """
+    return named("reduce_scatter", npus, size, group=group, chunks=chunks)
+
+
+def all_reduce(
+    npus: Topology | int,
+    size: Quantity,
+    *,
+    group: Iterable[int] | None = None,
+    chunks: Chunks = "auto",
+) -> Collective:
+    """Every member ends with the sum of all buffers.
+
+    >>> all_reduce(8, "64MB", group=[0, 2, 4, 6], chunks=1).outputs(0)
+    [0, 2, 4, 6]
+    """
+    return named("all_reduce", npus, size, group=group, chunks=chunks)
+
+
+def all_to_all(
+    npus: Topology | int,
+    size: Quantity,
+    *,
+    group: Iterable[int] | None = None,
+    chunks: Chunks = "auto",
+) -> Collective:
+    """Member j ends with block j of every member's send buffer.
+
+    >>> c = all_to_all(4, "64MB", chunks=1)
+    >>> c.inputs(1 * 4 + 3), c.outputs(1 * 4 + 3)
+    ([1], [3])
+    """
+    return named("all_to_all", npus, size, group=group, chunks=chunks)
+
+
+def all_to_all_v(
+    npus: Topology | int,
+    sizes: ArrayLike,
+    *,
+    group: Iterable[int] | None = None,
+    chunks: Chunks = "auto",
+) -> Collective:
+    """An uneven all-to-all: member i sends ``sizes[i][j]`` bytes to member j.
+
+    Its size is the largest send buffer, the largest row sum.
+
+    >>> all_to_all_v(2, [[0, 300], [100, 0]], chunks=1).chunk_bytes().tolist()
+    [0, 300, 100, 0]
+    """
+    count = _count(npus)
+    members = _group(count, group)
+    matrix = np.asarray(sizes)
+    n = len(members)
+    if matrix.shape != (n, n):
+        raise ValueError(f"sizes has shape {matrix.shape}, the group needs ({n}, {n})")
+    matrix = _whole("sizes", matrix)
+    size = int(matrix.sum(axis=1).max())
+    if size <= 0:
+        raise ValueError("sizes has no positive entry, so nothing is to be sent")
+    part = CollectivePart(
+        "all_to_all_v", size, chunks=_chunks(chunks), group=members, bytes=matrix.ravel()
+    )
+    return Collective(count, [part])
+
+
+def broadcast(
+    npus: Topology | int,
+    size: Quantity,
+    *,
+    root: int | None = None,
+    group: Iterable[int] | None = None,
+    chunks: Chunks = "auto",
+) -> Collective:
+    """Every member ends with the root's buffer. Without ``root``: the group's first member.
+
+    >>> broadcast(4, "1MB", root=2, chunks=1).inputs(0)
+    [2]
+    """
+    return named("broadcast", npus, size, group=group, chunks=chunks, root=root)
+
+
+def reduce(
+    npus: Topology | int,
+    size: Quantity,
+    *,
+    root: int | None = None,
+    group: Iterable[int] | None = None,
+    chunks: Chunks = "auto",
+) -> Collective:
+    """The root ends with the sum of all buffers.
+
+    >>> reduce(4, "1MB", root=2, chunks=1).outputs(0)
+    [2]
+    """
+    return named("reduce", npus, size, group=group, chunks=chunks, root=root)
+
+
+def gather(
+    npus: Topology | int,
+    size: Quantity,
+    *,
+    root: int | None = None,
+    group: Iterable[int] | None = None,
+    chunks: Chunks = "auto",
+) -> Collective:
+    """The root ends with every member's part; ``size`` is the root's output.
+
+    >>> gather(4, "1MB", chunks=1).outputs(3)
+    [0]
+    """
+    return named("gather", npus, size, group=group, chunks=chunks, root=root)
+
+
+def scatter(
+    npus: Topology | int,
+    size: Quantity,
+    *,
+    root: int | None = None,
+    group: Iterable[int] | None = None,
+    chunks: Chunks = "auto",
+) -> Collective:
+    """Member i ends with part i of the root's buffer; ``size`` is the root's input.
+
+    >>> scatter(4, "1MB", chunks=1).outputs(3)
+    [3]
+    """
+    return named("scatter", npus, size, group=group, chunks=chunks, root=root)
+
+
+def send_recv(
+    npus: Topology | int,
+    messages: Iterable[tuple[int, int, Quantity]],
+    *,
+    chunks: Chunks = "auto",
+) -> Collective:
+    """Independent messages ``(src, dst, size)``, with no barrier between them.
+
+    Its size is the largest message.
+
+    >>> shift = send_recv(3, [(0, 1, "1MB"), (1, 2, "1MB"), (2, 0, "1MB")], chunks=1)
+    >>> shift.inputs(2), shift.outputs(2)
+    ([2], [0])
+    """
+    rows = [(src, dst, units.size_bytes(size)) for src, dst, size in messages]
+    if not rows:
+        raise ValueError("messages is empty, so nothing is to be sent")
+    for src, dst, _ in rows:
+        if src == dst:
+            raise ValueError(f"a message from NPU {src} to itself")
+    sources, destinations, sizes = (np.array(column) for column in zip(*rows, strict=True))
+    part = CollectivePart(
+        "send_recv",
+        int(sizes.max()),
+        chunks=_chunks(chunks),
+        bytes=sizes.astype(np.int64),
+        inputs=sources.astype(np.int32),
+        outputs=destinations.astype(np.int32),
+    )
+    return Collective(_count(npus), [part])
+
+
+def custom(
+    npus: Topology | int,
+    sizes: Sequence[Quantity],
+    before: Sequence[Iterable[int]],
+    after: Sequence[Iterable[int]],
+    *,
+    reduces: bool | Sequence[bool] = False,
+) -> Collective:
+    """Any pre- and postcondition: per chunk its size, who holds it before and who needs it after.
+
+    Where a chunk reduces, its value is the sum of all holders' contributions; elsewhere the
+    holders have equal replicas. The collective's size is the sum of the chunks.
+
+    >>> c = custom(4, ["1KB", "2KB"], before=[[0], [1, 2]], after=[[3], [0]], reduces=[False, True])
+    >>> c.reduces(1), c.inputs(1), c.outputs(1)
+    (True, [1, 2], [0])
+    """
+    bytes_ = np.array([units.size_bytes(size) for size in sizes], np.int64)
+    flags = [reduces] * len(bytes_) if isinstance(reduces, bool) else list(reduces)
+    for name, column in (("before", before), ("after", after), ("reduces", flags)):
+        if len(column) != len(bytes_):
+            raise ValueError(f"{name} has {len(column)} entries for {len(bytes_)} chunks")
+    if not len(bytes_):
+        raise ValueError("sizes is empty, so there is no chunk")
+    input_begin, inputs = _lists(before)
+    output_begin, outputs = _lists(after)
+    part = CollectivePart(
+        "custom",
+        int(bytes_.sum()),
+        chunks=1,
+        bytes=bytes_,
+        inputs=inputs,
+        outputs=outputs,
+        input_begin=input_begin,
+        output_begin=output_begin,
+        reduces=np.array(flags, np.uint8),
+    )
+    return Collective(_count(npus), [part])
+
+
+def together(*collectives: Collective) -> Collective:
+    """Several collectives at once, sharing the network; chunk ids follow in the given order.
+
+    >>> halves = [all_reduce(8, "1MB", group=g, chunks=1) for g in ([0, 1, 2, 3], [4, 5, 6, 7])]
+    >>> together(*halves).chunks
+    8
+    """
+    if not collectives:
+        raise ValueError("together() needs at least one collective")
+    npus = {collective.npus for collective in collectives}
+    if len(npus) > 1:
+        raise ValueError(f"the collectives are for networks of different sizes: {sorted(npus)}")
+    return Collective(npus.pop(), [part for c in collectives for part in c.parts])
+
+
+def _count(npus: Topology | int) -> int:
+    return npus if isinstance(npus, int) else npus.npus
+
+
+def _chunks(chunks: Chunks) -> int:
+    if chunks == "auto":
+        return 0
+    if type(chunks) is not int or not 1 <= chunks < 2**31:  # True is not a number of chunks
+        raise ValueError(f'chunks is {chunks!r}, allowed are "auto" and positive integers')
+    return chunks
+
+
+def _group(count: int, group: Iterable[int] | None) -> NDArray[np.int32]:
+    if group is None:
+        return np.arange(count, dtype=np.int32)
+    members = _whole("group", np.array(list(group)))
+    for npu in members[(members < 0) | (members >= count)].tolist():
+        raise ValueError(f"group names NPU {npu}, the NPUs are 0 to {count - 1}")
+    return members.astype(np.int32)
+
+
+def _whole(name: str, values: ArrayLike) -> NDArray[np.int64]:
+    array = np.asarray(values)
+    if array.size and array.dtype.kind not in "iu":
+        bad = array.ravel()[0]
+        raise ValueError(f"{name} must be whole numbers, not {bad!r}")
+    if array.size and array.min() < 0:
+        raise ValueError(f"{name} has the negative entry {array.min()}")
+    return array.astype(np.int64)
+
+
+def _lists(
+    lists: Sequence[Iterable[int]],
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    rows = [sorted(row) for row in lists]
+    begin = np.zeros(len(rows) + 1, np.int64)
+    begin[1:] = np.cumsum([len(row) for row in rows])
+    return begin, np.array([npu for row in rows for npu in row], np.int32)

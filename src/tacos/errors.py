@@ -1,0 +1,30 @@
+"""The errors of tacos.
+
+::
+
+    Exception
+    ├── ValueError             a wrong argument
+    └── TacosError             everything tacos itself has to say
+        ├── InfeasibleError    no schedule can meet the demand
+        ├── VerificationError  a schedule does not do what it claims
+        ├── FormatError        a file cannot be read (also a ValueError)
+        └── SpecError          a short name such as ``torus:4x4`` is wrong (also a ValueError)
+"""
+
+from __future__ import annotations
+
+from tacos._core import InfeasibleError, TacosError
+
+__all__ = ["FormatError", "InfeasibleError", "SpecError", "TacosError", "VerificationError"]
+
+
+class VerificationError(TacosError):
+    """A schedule does not do what it claims; the message says where."""
+
+
+class FormatError(TacosError, ValueError):
+    """A file cannot be read; the message starts with its name."""
+
+
+class SpecError(TacosError, ValueError):
+    """A short name of a topology is wrong; the message quotes it and says what is allowed."""

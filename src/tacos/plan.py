@@ -1,0 +1,248 @@
+"""From a question to an answer: which engine, how many chunks, and how the candidates compare.
+
+:func:`synthesize` is what most people call. It runs an engine, searches the number of chunks where
+the collective leaves it open, and returns one verified-by-construction schedule that says how it was
+made. :func:`compare` runs several engines on one problem and checks each with the verifier.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tacos.errors import InfeasibleError, TacosError
+from tacos.synth import BASELINES, applicable
+from tacos.verify import verify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tacos._core import Collective, Schedule, Topology
+
+__all__ = ["Candidate", "Comparison", "compare", "engines", "synthesize"]
+
+_CHUNK_COUNTS = tuple(2**k for k in range(10))
+_SEARCH_TRANSFERS = 300_000
+"""The chunk search stops before schedules of more transfers than this: they take seconds each."""
+
+
+def engines(topology: Topology, collective: Collective) -> list[str]:
+    """Names of the engines that apply to a problem.
+
+    >>> import tacos
+    >>> topo = tacos.topology.hypercube(3)
+    >>> "halving-doubling" in engines(topo, tacos.collective.all_reduce(topo, "1MB"))
+    True
+    """
+    return applicable(topology, collective)
+
+
+def synthesize(
+    topology: Topology,
+    collective: Collective,
+    *,
+    engine: str = "auto",
+    seed: int = 0,
+    progress: Callable[[float], object] | None = None,
+    **options: Any,
+) -> Schedule:
+    """Find a schedule of a collective on a network.
+
+    Args:
+        topology: The network.
+        collective: What is to be achieved. Where its number of chunks is ``"auto"``, the best of
+            1, 2, 4, … is searched.
+        engine: A name from :func:`engines`, or ``"auto"`` for the best of all that apply.
+        seed: For engines that draw at random; goes into the provenance.
+        progress: Called with the share done, now and then.
+        options: Passed on to the engine, such as ``order="rank"`` for rings.
+
+    Raises:
+        InfeasibleError: An NPU that needs a chunk cannot be reached.
+        ValueError: The engine is unknown, or does not apply to this problem.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(8, bandwidth="50GB/s", latency="500ns")
+    >>> coll = tacos.collective.all_reduce(topo, "64MB")
+    >>> best = synthesize(topo, coll)
+    >>> best.provenance["engine"]
+    'bidirectional-ring'
+    """
+    if collective.npus != topology.npus:
+        raise ValueError(
+            f"the collective is for {collective.npus} NPUs, the topology has {topology.npus}"
+        )
+    if engine == "auto":
+        return _best_of_all(topology, collective, seed, progress, options)
+    if engine not in BASELINES:
+        raise ValueError(f'unknown engine "{engine}", known are auto, {", ".join(BASELINES)}')
+    if collective.resolved:
+        schedule = _run(topology, collective, engine, progress, options)
+    else:
+        schedule = _best_chunks(topology, collective, engine, progress, options)
+    return schedule.with_provenance(schedule.provenance | {"seed": seed})
+
+
+def _run(
+    topology: Topology,
+    collective: Collective,
+    engine: str,
+    progress: Callable[[float], object] | None,
+    options: dict[str, Any],
+) -> Schedule:
+    schedule: Schedule = BASELINES[engine](topology, collective, progress=progress, **options)
+    return schedule
+
+
+def _best_chunks(
+    topology: Topology,
+    collective: Collective,
+    engine: str,
+    progress: Callable[[float], object] | None,
+    options: dict[str, Any],
+) -> Schedule:
+    """More chunks pipeline better until latencies outweigh it: stop after two failures in a row."""
+    best: Schedule | None = None
+    tried = []
+    failures = 0
+    for chunks in _CHUNK_COUNTS:
+        schedule = _run(topology, collective.with_chunks(chunks), engine, progress, options)
+        tried.append(chunks)
+        if best is None or schedule.time_ps < best.time_ps:
+            best, failures = schedule, 0
+        else:
+            failures += 1
+        if failures == 2 or 2 * schedule.transfers > _SEARCH_TRANSFERS:
+            break
+    assert best is not None
+    return best.with_provenance(best.provenance | {"chunk_counts_tried": tried})
+
+
+def _best_of_all(
+    topology: Topology,
+    collective: Collective,
+    seed: int,
+    progress: Callable[[float], object] | None,
+    options: dict[str, Any],
+) -> Schedule:
+    if options:
+        raise ValueError(f"options {', '.join(options)} need a named engine, not auto")
+    names = engines(topology, collective)
+    best: Schedule | None = None
+    for i, name in enumerate(names):
+
+        def report(share: float, done: int = i) -> None:
+            if progress is not None:
+                progress((done + share) / len(names))
+
+        schedule = synthesize(topology, collective, engine=name, seed=seed, progress=report)
+        if best is None or schedule.time_ps < best.time_ps:
+            best = schedule
+    if best is None:
+        raise InfeasibleError(f"no engine applies to {collective!r} on {topology!r}")
+    return best.with_provenance(best.provenance | {"best_of": names})
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One engine's answer in a comparison.
+
+    Attributes:
+        engine: Its name.
+        schedule: What it returned, or None if it failed.
+        ok: Whether the verifier found nothing wrong.
+        note: Why there is no schedule, or the first violation; empty if all is well.
+        seconds: How long the synthesis took.
+    """
+
+    engine: str
+    schedule: Schedule | None
+    ok: bool
+    note: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Engines side by side on one problem, the fastest schedule first."""
+
+    topology: Topology
+    collective: Collective
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def best(self) -> Schedule:
+        """The fastest schedule that the verifier accepts."""
+        for candidate in self.candidates:
+            if candidate.ok and candidate.schedule is not None:
+                return candidate.schedule
+        raise InfeasibleError(f"no engine solved {self.collective!r}")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One plain dictionary per candidate, for tables and JSON."""
+        return [_row(candidate) for candidate in self.candidates]
+
+
+def _row(candidate: Candidate) -> dict[str, Any]:
+    schedule = candidate.schedule
+    row: dict[str, Any] = {"engine": candidate.engine, "ok": candidate.ok, "note": candidate.note}
+    row["synthesis_s"] = candidate.seconds
+    if schedule is not None:
+        used = schedule.link_utilisation()
+        row |= {
+            "time_s": schedule.time_s,
+            "algbw_Bps": schedule.algbw_Bps,
+            "busbw_Bps": schedule.busbw_Bps,
+            "efficiency": schedule.efficiency,
+            "chunks": schedule.collective.chunks,
+            "transfers": schedule.transfers,
+            "utilisation": float(used.mean()) if len(used) else 0.0,
+        }
+    return row
+
+
+def compare(
+    topology: Topology,
+    collective: Collective,
+    *,
+    engines: Iterable[str] | None = None,
+    seed: int = 0,
+    progress: Callable[[float], object] | None = None,
+) -> Comparison:
+    """Run several engines on one problem and check each answer with the verifier.
+
+    Args:
+        topology: The network.
+        collective: What is to be achieved.
+        engines: Names; all that apply where none are given.
+        seed: For engines that draw at random.
+        progress: Called with the share done, now and then.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4)
+    >>> coll = tacos.collective.all_gather(topo, "4MB")
+    >>> [c.engine for c in compare(topo, coll, engines=["ring", "bidirectional-ring"]).candidates]
+    ['bidirectional-ring', 'ring']
+    """
+    names = list(engines) if engines is not None else applicable(topology, collective)
+    candidates = []
+    for i, name in enumerate(names):
+
+        def report(share: float, done: int = i) -> None:
+            if progress is not None:
+                progress((done + share) / len(names))
+
+        begin = time.perf_counter()
+        try:
+            schedule = synthesize(topology, collective, engine=name, seed=seed, progress=report)
+        except (TacosError, ValueError) as error:
+            took = time.perf_counter() - begin
+            candidates.append(Candidate(name, None, False, str(error), took))
+            continue
+        took = time.perf_counter() - begin
+        check = verify(schedule, progress=lambda _: report(1.0))
+        note = "" if check.ok else check.violations[0].message
+        candidates.append(Candidate(name, schedule, check.ok, note, took))
+    candidates.sort(key=lambda c: (not c.ok, c.schedule.time_ps if c.schedule else 0, c.engine))
+    return Comparison(topology, collective, tuple(candidates))

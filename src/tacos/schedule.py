@@ -1,0 +1,123 @@
+"""Schedules: all transfers of a collective with their order and times.
+
+:class:`Schedule` is the one representation that engines fill, the verifier checks and everything
+else reads. :func:`retime` turns an ordered list of transfers into one; it is the only code that
+decides when a transfer starts, and every engine goes through it or through the constructor.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos import _core
+from tacos._core import Routes, Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import ArrayLike
+
+    from tacos._core import Collective, Topology
+
+__all__ = ["COPY", "READ_ACC", "READ_INPUT", "REDUCE", "Routes", "Schedule", "retime", "routes"]
+
+COPY, REDUCE = 0, 1
+"""What a transfer does at its destination: overwrite ``acc``, or add to it."""
+READ_INPUT, READ_ACC = 0, 1
+"""What a transfer reads at its source: the NPU's own contribution, or what it has gathered."""
+
+_KINDS = {"path": 0, "multicast": 1, "reduce": 2}
+
+
+def routes(
+    topology: Topology,
+    *,
+    pairs: tuple[ArrayLike, ArrayLike] | None = None,
+    links: Sequence[Sequence[int]] | None = None,
+    kinds: str | Sequence[str] = "path",
+) -> Routes:
+    """A table of routes: between pairs of NPUs, or along given links.
+
+    Args:
+        topology: The network.
+        pairs: Columns (src, dst). Each pair gets the route that an algorithm which does not know
+            the topology would see: the direct link, else dimension by dimension on products, else
+            the fewest hops with the lowest link ids.
+        links: One list of link ids per route instead.
+        kinds: With ``links``: ``"path"``, ``"multicast"`` or ``"reduce"``, for all or per route.
+
+    Raises:
+        InfeasibleError: A pair is not connected.
+
+    >>> import tacos
+    >>> ring = tacos.topology.ring(4)
+    >>> routes(ring, pairs=([0], [2])).links.tolist()  # two hops
+    [0, 1]
+    """
+    if (pairs is None) == (links is None):
+        raise ValueError("routes() takes either pairs or links")
+    if pairs is not None:
+        src, dst = (np.ascontiguousarray(column, np.int32) for column in pairs)
+        return _core.shortest_routes(topology, src, dst)
+    assert links is not None
+    names = [kinds] * len(links) if isinstance(kinds, str) else list(kinds)
+    unknown = set(names) - set(_KINDS)
+    if unknown or len(names) != len(links):
+        raise ValueError(f"kinds is {kinds!r}, allowed are {', '.join(_KINDS)}, one per route")
+    begin = np.zeros(len(links) + 1, np.int64)
+    begin[1:] = np.cumsum([len(route) for route in links])
+    flat = np.array([link for route in links for link in route], np.int32)
+    return Routes(topology, np.array([_KINDS[name] for name in names], np.uint8), begin, flat)
+
+
+def retime(
+    collective: Collective,
+    routes: Routes,
+    *,
+    route: ArrayLike,
+    chunk: ArrayLike,
+    step: ArrayLike,
+    op: ArrayLike = COPY,
+    reads: ArrayLike = READ_ACC,
+    provenance: Mapping[str, Any] | None = None,
+    progress: Callable[[float], object] | None = None,
+) -> Schedule:
+    """Give an ordered list of transfers the earliest start times under the topology's model.
+
+    A transfer reads what transfers of earlier steps have written at its source, and starts as soon
+    as that is there and its links are free; steps order reads and writes, they are no barriers.
+    Scalars stand for whole columns.
+
+    Args:
+        collective: With its number of chunks chosen.
+        routes: The table that ``route`` indexes.
+        route, chunk, step, op, reads: One entry per transfer.
+        provenance: How the list was made; goes into the schedule.
+        progress: Called with the share done, now and then.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(3, bandwidth="1GB/s", latency="1us", bidirectional=False)
+    >>> coll = tacos.collective.broadcast(topo, "1KB", chunks=1)
+    >>> table = routes(topo, pairs=([0, 1], [1, 2]))
+    >>> retime(coll, table, route=[0, 1], chunk=0, step=[0, 1]).time_s  # twice 1 us + 1 us
+    4e-06
+    """
+    column = np.ascontiguousarray(route, np.int32)
+
+    def like(values: ArrayLike, kind: type[np.integer[Any]]) -> np.ndarray[Any, Any]:
+        return np.ascontiguousarray(np.broadcast_to(np.asarray(values, kind), column.shape))
+
+    return _core.retime(
+        collective,
+        routes,
+        column,
+        like(chunk, np.uint32),
+        like(step, np.int32),
+        like(op, np.uint8),
+        like(reads, np.uint8),
+        provenance=json.dumps(dict(provenance or {})),
+        progress=progress,
+    )

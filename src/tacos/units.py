@@ -1,0 +1,168 @@
+"""Quantities as people write them: ``"50GB/s"``, ``"500ns"``, ``"64MiB"``.
+
+Everything that takes a bandwidth, a time or a size takes a number in SI units (bytes per second,
+seconds, bytes) or a string, turned here, once, into the whole number the core works with. The
+arithmetic is exact: ``"0.1us"`` is 100000 ps. GB is 10⁹ bytes, GiB 2³⁰, a small b means bits.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from math import isfinite
+from numbers import Integral, Real
+from typing import NamedTuple
+
+__all__ = [
+    "Quantity",
+    "bandwidth_Bps",
+    "format_bandwidth",
+    "format_size",
+    "format_time",
+    "size_bytes",
+    "time_ps",
+]
+
+Quantity = str | float
+"""A number in SI units, or a string with a number and its unit."""
+
+_Units = dict[str, Fraction]
+
+_DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+_PREFIXES = {prefix: Fraction(factor) for prefix, factor in (_DECIMAL | _BINARY).items()}
+_SIZE_UNITS: _Units = {"": Fraction(1)} | {f"{p}B": factor for p, factor in _PREFIXES.items()}
+_BANDWIDTH_UNITS: _Units = {
+    f"{prefix}{what}{per}": factor / bits
+    for prefix, factor in _PREFIXES.items()
+    for what, bits in (("B", 1), ("b", 8), ("bit", 8))
+    for per in ("/s", "ps")
+}
+_TIME_UNITS: _Units = {
+    unit: Fraction(10**exponent)
+    for exponent, units in {
+        0: ["ps"],
+        3: ["ns"],
+        6: ["us", "µs", "μs"],
+        9: ["ms"],
+        12: ["s"],
+    }.items()
+    for unit in units
+}
+
+
+class _Kind(NamedTuple):
+    """What a quantity may be: its units, the SI unit in those the core counts, the least value."""
+
+    units: _Units
+    si_unit: int
+    least: int
+    examples: str
+
+
+_BANDWIDTH = _Kind(_BANDWIDTH_UNITS, 1, 1, '"50GB/s", "400Gb/s" or a number of bytes per second')
+_TIME = _Kind(_TIME_UNITS, 10**12, 0, '"500ns", "1.5us" or a number of seconds')
+_SIZE = _Kind(_SIZE_UNITS, 1, 1, '"64MB" (10^6), "64MiB" (2^20) or a number of bytes')
+_LARGEST = 2**63 - 1
+
+# Bounded in length and exponent, so that no text is a number too large to compute with.
+_TEXT = re.compile(
+    r"\s*(-?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,2})?)\s*(\S*)\s*"
+)
+
+
+def bandwidth_Bps(value: Quantity, *, what: str = "bandwidth") -> int:
+    """A bandwidth in whole bytes per second; numbers are bytes per second.
+
+    `what` is its name in the message of the ValueError that a wrong value gets, here and below.
+
+    >>> bandwidth_Bps("50GB/s"), bandwidth_Bps("400Gbps"), bandwidth_Bps(2.5e10)
+    (50000000000, 50000000000, 25000000000)
+    """
+    return _whole(value, _BANDWIDTH, what)
+
+
+def time_ps(value: Quantity, *, what: str = "time") -> int:
+    """A time in whole picoseconds; numbers are seconds.
+
+    >>> time_ps("500ns"), time_ps("0.1us"), time_ps(1.5e-6), time_ps(0)
+    (500000, 100000, 1500000, 0)
+    """
+    return _whole(value, _TIME, what)
+
+
+def size_bytes(value: Quantity, *, what: str = "size") -> int:
+    """A size in whole bytes; numbers are bytes, and so are strings without a unit.
+
+    >>> size_bytes("64MB"), size_bytes("64MiB"), size_bytes("1e6B"), size_bytes("4096")
+    (64000000, 67108864, 1000000, 4096)
+    """
+    return _whole(value, _SIZE, what)
+
+
+def _whole(value: Quantity, kind: _Kind, what: str) -> int:
+    exact = _parsed(value, kind.units) if isinstance(value, str) else _number(value, kind.si_unit)
+    if exact is None:
+        fault = "is not understood"
+    elif exact < 0 or round(exact) < kind.least:
+        fault = "must be positive" if kind.least else "must not be negative"
+    elif exact > _LARGEST:
+        fault = "is too large"
+    else:
+        return round(exact)
+    raise ValueError(f"{what} {value!r} {fault}; write for example {kind.examples}")
+
+
+def _parsed(text: str, units: _Units) -> Fraction | None:
+    match = _TEXT.fullmatch(text)
+    return Fraction(match[1]) * units[match[2]] if match and match[2] in units else None
+
+
+def _number(value: object, si_unit: int) -> Fraction | None:
+    if isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value):
+        return None
+    if isinstance(value, Integral):
+        return Fraction(int(value) * si_unit)
+    # Through the shortest decimal that is this float: 1e-7 s is then 100000 ps exactly.
+    return Fraction(repr(float(value))) * si_unit
+
+
+def format_time(seconds: float) -> str:
+    """A time for people, to four digits.
+
+    >>> format_time(1.23456e-5), format_time(5e-7), format_time(0)
+    ('12.35 us', '500 ns', '0 s')
+    """
+    return _scaled(seconds, {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "ps": 1e-12}, "s")
+
+
+def format_bandwidth(bytes_per_second: float) -> str:
+    """A bandwidth for people, to four digits.
+
+    >>> format_bandwidth(5e10), format_bandwidth(342.857e9)
+    ('50 GB/s', '342.9 GB/s')
+    """
+    return _scaled(bytes_per_second, _DECIMAL_BYTES, "B") + "/s"
+
+
+def format_size(size: float) -> str:
+    """A size for people, to four digits; in KiB, MiB, … where these say it exactly and shorter.
+
+    >>> format_size(64_000_000), format_size(64 << 20), format_size(123_456_789)
+    ('64 MB', '64 MiB', '123.5 MB')
+    """
+    texts = [_scaled(size, units, "B") for units in (_DECIMAL_BYTES, _BINARY_BYTES)]
+    exact = [text for text in texts if _parsed(text, _SIZE_UNITS) == size]
+    return min(exact, key=len, default=texts[0])
+
+
+_DECIMAL_BYTES = {f"{p}B": factor for p, factor in reversed(_DECIMAL.items()) if p != "K"}
+_BINARY_BYTES = {f"{p}B": factor for p, factor in reversed(_BINARY.items())} | {"B": 1}
+
+
+def _scaled(value: float, units: dict[str, float] | dict[str, int], of_zero: str) -> str:
+    """The value in the largest unit (they come largest first) of which it is at least one."""
+    value = float(f"{value:.4g}")  # first, lest 999.96 ns become 1000 ns
+    fitting = (unit for unit, factor in units.items() if abs(value) >= factor)
+    unit = next(fitting, list(units)[-1]) if value else of_zero
+    return f"{value / units[unit]:.4g} {unit}"

@@ -1,0 +1,90 @@
+"""The verifier: is a schedule right?
+
+It shares the data classes with what it checks and nothing else: routes are walked again link by
+link, times are computed again from the topology, values are followed from the inputs to the
+outputs. The rules are listed at :func:`verify`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tacos import _core
+from tacos._core import Violation
+from tacos.errors import VerificationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tacos._core import Schedule
+
+__all__ = ["Report", "Violation", "verify"]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the verifier found.
+
+    Attributes:
+        ok: Whether nothing is wrong.
+        checked: Stored transfers that were checked.
+        found: Number of violations, also those beyond the limit.
+        violations: The violations that were kept, grouped by rule.
+    """
+
+    checked: int
+    found: int
+    violations: tuple[Violation, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.found == 0
+
+    def raise_if_failed(self) -> None:
+        """Raise a VerificationError that names the first violation, if there is one."""
+        if self.ok:
+            return
+        more = f" (and {self.found - 1} more)" if self.found > 1 else ""
+        raise VerificationError(f"the schedule is wrong: {self.violations[0].message}{more}")
+
+
+def verify(
+    schedule: Schedule,
+    *,
+    allow_unneeded: bool = False,
+    limit: int = 100,
+    threads: int = 0,
+    progress: Callable[[float], object] | None = None,
+) -> Report:
+    """Check a schedule, whatever made it.
+
+    The rules:
+
+    - *causality*: a transfer starts only when its source holds what it reads;
+    - *capacity*: no two transfers use a physical link at one time;
+    - *postcondition*: every NPU that must end with a chunk has received it;
+    - *contribution*: every final value contains every contribution exactly once;
+    - *unneeded*: every transfer changes what some NPU needs in the end;
+    - *symmetry*: for an orbit, the generators act as claimed and preserve topology and collective.
+
+    Args:
+        schedule: Packed, or an orbit, which is proven from its representatives.
+        allow_unneeded: Do not report transfers that nobody needs.
+        limit: How many violations to keep; all are counted.
+        threads: 0 uses all cores.
+        progress: Called with the share done, now and then.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4)
+    >>> coll = tacos.collective.all_gather(topo, "1MB", chunks=1)
+    >>> verify(tacos.synthesize(topo, coll, engine="ring")).ok
+    True
+    """
+    if limit < 1:
+        raise ValueError(f"limit is {limit}, it must be positive")
+    found = _core.verify(
+        schedule, allow_unneeded=allow_unneeded, limit=limit, threads=threads, progress=progress
+    )
+    return Report(found.checked, found.found, tuple(found.violations))
