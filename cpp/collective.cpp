@@ -50,6 +50,15 @@ std::int64_t chunk_count(const CollectivePart& part) {
   return 0;
 }
 
+// The size of all chunks of a named part that divides evenly; 0 for all others.
+std::int64_t even_bytes(const CollectivePart& part) {
+  using enum CollectiveKind;
+  if (part.chunks == 0 || explicit_rows(part.kind) || part.kind == all_to_all_v) return 0;
+  const bool whole = part.kind == broadcast || part.kind == reduce;
+  const std::int64_t pieces = (whole ? 1 : std::int64_t{part.members()}) * part.chunks;
+  return part.size % pieces == 0 ? part.size / pieces : 0;
+}
+
 std::int64_t bytes_of(const CollectivePart& part, std::int64_t x) {
   using enum CollectiveKind;
   const std::int64_t n = part.members(), c = part.chunks;
@@ -113,6 +122,10 @@ Collective::Collective(std::int32_t npus, std::vector<CollectivePart> parts)
     }
   }
   first_.push_back(static_cast<ChunkId>(total));
+  uniform_bytes_ = even_bytes(parts_[0]);
+  for (const auto& part : parts_) {
+    if (even_bytes(part) != uniform_bytes_) uniform_bytes_ = 0;
+  }
 }
 
 void Collective::check(const CollectivePart& part) const {
@@ -206,7 +219,7 @@ std::size_t Collective::part_of(ChunkId chunk) const {
   return static_cast<std::size_t>(after - first_.begin()) - 1;
 }
 
-std::int64_t Collective::bytes(ChunkId chunk) const {
+std::int64_t Collective::cut_bytes(ChunkId chunk) const {
   const auto p = part_of(chunk);
   return bytes_of(parts_[p], chunk - first_[p]);
 }

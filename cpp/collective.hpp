@@ -79,7 +79,9 @@ class Collective {
   ChunkId chunks() const { return first_.back(); }
   ChunkId first_chunk(std::size_t part) const { return first_[part]; }
   std::size_t part_of(ChunkId chunk) const;
-  std::int64_t bytes(ChunkId chunk) const;
+  std::int64_t bytes(ChunkId chunk) const {
+    return uniform_bytes_ > 0 ? uniform_bytes_ : cut_bytes(chunk);
+  }
   bool reduces(ChunkId chunk) const;
   std::span<const NodeId> inputs(ChunkId chunk) const;   // empty if the chunk has no bytes
   std::span<const NodeId> outputs(ChunkId chunk) const;  // empty if the chunk has no bytes
@@ -107,11 +109,13 @@ class Collective {
 
  private:
   void check(const CollectivePart& part) const;
+  std::int64_t cut_bytes(ChunkId chunk) const;
 
   std::int32_t npus_ = 0;
   std::vector<CollectivePart> parts_;
   std::vector<ChunkId> first_;  // first chunk of each part, then the number of chunks
   bool resolved_ = false;
+  std::int64_t uniform_bytes_ = 0;  // of every chunk, where all are alike by construction; else 0
 };
 
 }  // namespace tacos

@@ -1,6 +1,7 @@
 #include "retime.hpp"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -14,7 +15,6 @@ namespace {
 
 using Item = std::uint32_t;  // a transfer's position in the order, sorted by step
 constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
-constexpr Time kArrival = -1;  // in place of a ready time: at one moment arrivals come first
 
 template <typename Int>
 std::size_t at(Int i) {
@@ -274,17 +274,79 @@ class Dependencies {
   std::vector<bool> has_copy_;
 };
 
-struct Event {
-  Time time;
-  Time ready;  // or kArrival
+// A leg that may be able to start.
+struct Try {
+  Time ready;
   Item item;
-  std::uint32_t leg;    // an arrival at the end of the last leg counts the destination from here
+  std::uint32_t leg;
   std::uint32_t queue;  // the queue it heads, or kNone
 
-  bool operator>(const Event& other) const {
-    return std::tie(time, ready, item, leg) >
-           std::tie(other.time, other.ready, other.item, other.leg);
+  bool operator>(const Try& other) const {
+    return std::tie(ready, item, leg) > std::tie(other.ready, other.item, other.leg);
   }
+};
+
+// A leg's arrival; at the end of the last leg `leg` counts the destination from there on.
+struct Arrival {
+  Item item;
+  std::uint32_t leg;
+};
+
+// What happens when. Regular networks have many events at one moment, so events are kept in one
+// list per moment and only the moments in a heap.
+class Agenda {
+ public:
+  struct Moment {
+    Time time = 0;
+    std::vector<Arrival> arrivals;
+    std::vector<Try> tries;
+  };
+
+  void add(Time time, const Arrival& arrival) { at_time(time).arrivals.push_back(arrival); }
+  void add(Time time, const Try& attempt) { at_time(time).tries.push_back(attempt); }
+  bool empty() const { return order_.empty(); }
+
+  // Removes the earliest moment; what `moment` held before is reused.
+  void take(Moment& moment) {
+    const auto [time, slot] = order_.top();
+    order_.pop();
+    slots_.erase(time);
+    moment.arrivals.clear();
+    moment.tries.clear();
+    std::swap(moment, moments_[slot]);
+    spare_.push_back(slot);
+    last_ = {{{-1, 0}, {-1, 0}}};
+  }
+
+ private:
+  using Slot = std::uint32_t;
+
+  Moment& at_time(Time time) {
+    for (const auto& [known, slot] : last_) {
+      if (known == time) return moments_[slot];
+    }
+    const auto [found, added] = slots_.try_emplace(time, 0);
+    if (added) {
+      if (spare_.empty()) {
+        spare_.push_back(static_cast<Slot>(moments_.size()));
+        moments_.emplace_back();
+      }
+      found->second = spare_.back();
+      spare_.pop_back();
+      moments_[found->second].time = time;
+      order_.emplace(time, found->second);
+    }
+    last_ = {{{time, found->second}, last_[0]}};
+    return moments_[found->second];
+  }
+
+  std::vector<Moment> moments_;
+  std::vector<Slot> spare_;
+  std::unordered_map<Time, Slot> slots_;
+  // The two moments used last: arrivals and attempts mostly go to the same two in turn.
+  std::array<std::pair<Time, Slot>, 2> last_{{{-1, 0}, {-1, 0}}};
+  std::priority_queue<std::pair<Time, Slot>, std::vector<std::pair<Time, Slot>>, std::greater<>>
+      order_;
 };
 
 // Serves the legs by the rule of retime.hpp.
@@ -313,19 +375,35 @@ class Service {
   // Start of every leg of every item, item by item.
   std::vector<Time> run() {
     for (Item item = 0; item < rows_.size(); ++item) {
-      if (dependencies_.leader(item) == item && dependencies_.is_free(item)) ready(item, 0, 0);
-    }
-    std::size_t handled = 0, started = 0;
-    while (!events_.empty()) {
-      const Event event = events_.top();
-      events_.pop();
-      if (event.ready == kArrival) {
-        arrive(event);
-      } else {
-        started += attempt(event);
+      if (dependencies_.leader(item) == item && dependencies_.is_free(item)) {
+        agenda_.add(0, Try{0, item, 0, kNone});
       }
-      if (progress_ && (++handled & 0xffff) == 0) {
-        progress_(static_cast<double>(started) / static_cast<double>(starts_.size()));
+    }
+    Agenda::Moment moment;
+    std::size_t handled = 0;
+    while (!agenda_.empty()) {
+      agenda_.take(moment);
+      now_ = moment.time;
+      for (const auto& arrival : moment.arrivals) arrive(arrival);
+      for (const auto& attempt : late_) moment.tries.push_back(attempt);
+      late_.clear();
+      std::sort(moment.tries.begin(), moment.tries.end(),
+                [](const Try& a, const Try& b) { return b > a; });
+      for (std::size_t i = 0; i < moment.tries.size() || !late_.empty();) {
+        // What becomes possible while we serve this moment takes its place in the order.
+        if (late_.empty() || (i < moment.tries.size() && late_.front() > moment.tries[i])) {
+          attempt(moment.tries[i++]);
+        } else {
+          std::pop_heap(late_.begin(), late_.end(), std::greater<>());
+          const Try next = late_.back();
+          late_.pop_back();
+          attempt(next);
+        }
+      }
+      handled += moment.arrivals.size() + moment.tries.size();
+      if (progress_ && handled > 0xffff) {
+        handled = 0;
+        progress_(static_cast<double>(started_) / static_cast<double>(starts_.size()));
       }
     }
     const auto stuck = std::find(starts_.begin(), starts_.end(), -1);
@@ -356,8 +434,16 @@ class Service {
   std::int64_t bytes(Item item) const { return collective_.bytes(order_.chunk[rows_[item]]); }
   Time round_up(Time time) const { return (time + quantum_ - 1) / quantum_ * quantum_; }
 
-  void ready(Item item, std::uint32_t leg, Time now) {
-    events_.push({round_up(now), now, item, leg, kNone});
+  void ready(Item item, std::uint32_t leg) { try_at(now_, {now_, item, leg, kNone}); }
+
+  void try_at(Time time, const Try& attempt) {
+    time = round_up(time);
+    if (time > now_) {
+      agenda_.add(time, attempt);
+      return;
+    }
+    late_.push_back(attempt);
+    std::push_heap(late_.begin(), late_.end(), std::greater<>());
   }
 
   // The windows of a leg; for the first leg of a gang those of all members.
@@ -371,81 +457,74 @@ class Service {
     }
   }
 
-  std::size_t attempt(const Event& event) {
-    std::uint32_t leg = event.leg;
-    if (event.queue != kNone) {
-      auto& waiting = queues_[event.queue].waiting;
-      if (waiting.empty() || waiting.top().item != event.item) return 0;  // overtaken meanwhile
-      leg = waiting.top().leg;
+  void attempt(const Try& next) {
+    if (next.queue != kNone) {
+      auto& waiting = queues_[next.queue].waiting;
+      if (waiting.empty() || waiting.top().item != next.item) return;  // overtaken meanwhile
       waiting.pop();
     }
-    find_windows(event.item, leg);
-    Time earliest = event.time;
+    find_windows(next.item, next.leg);
+    Time earliest = now_;
     const Routes::Window* blocking = nullptr;
     for (const auto& window : windows_) {
-      if (at(window.leg) != leg) continue;
+      if (at(window.leg) != next.leg) continue;
       const Time possible = free_at_[at(window.link)] - window.offset;
       if (possible <= earliest) continue;
       earliest = possible;
       blocking = &window;
     }
-    std::size_t started = 0;
     if (blocking != nullptr) {
-      park({event.ready, event.item, leg}, *blocking);
+      park({next.ready, next.item, next.leg}, *blocking);
     } else {
-      started = start(event.item, leg, event.time);
+      start(next.item, next.leg);
     }
-    if (event.queue != kNone) call_head(event.queue, event.time);
-    return started;
+    if (next.queue != kNone) call_head(next.queue);
   }
 
-  std::size_t start(Item item, std::uint32_t leg, Time now) {
+  void start(Item item, std::uint32_t leg) {
     for (const auto& window : windows_) {
       if (at(window.leg) != leg) continue;
       Time& free_at = free_at_[at(window.link)];
       // Only members of a gang can meet here: each link was free a moment ago.
-      if (free_at > now + window.offset) {
+      if (free_at > now_ + window.offset) {
         throw InfeasibleError("transfers of one step exchange chunk " +
                               std::to_string(order_.chunk[rows_[item]]) + " over the shared " +
                               routes_.topology().describe(window.link));
       }
-      free_at = now + window.offset + window.busy;
+      free_at = now_ + window.offset + window.busy;
     }
     const auto gang = leg == 0 ? dependencies_.gang(item) : std::span<const Item>();
-    if (gang.empty()) {
-      start_one(item, leg, now);
-      return 1;
-    }
-    for (const Item member : gang) start_one(member, leg, now);
-    return gang.size();
+    if (gang.empty()) start_one(item, leg);
+    for (const Item member : gang) start_one(member, leg);
   }
 
-  void start_one(Item item, std::uint32_t leg, Time now) {
-    starts_[first_start_[item] + leg] = now;
+  void start_one(Item item, std::uint32_t leg) {
+    starts_[first_start_[item] + leg] = now_;
+    ++started_;
     const RouteId r = route(item);
     const bool last = static_cast<std::int32_t>(leg) + 1 == routes_.legs(r);
     const auto ends = last ? static_cast<std::uint32_t>(routes_.destinations(r).size()) : 1;
     for (std::uint32_t end = 0; end < ends; ++end) {
-      Time time = now + routes_.leg_time(r, static_cast<std::int32_t>(leg), bytes(item), end);
+      Time time = now_ + routes_.leg_time(r, static_cast<std::int32_t>(leg), bytes(item), end);
       const auto rate = routes_.topology().spec().reduce_bandwidth_Bps;
       if (last && rate > 0 && order_.op[rows_[item]] == static_cast<std::uint8_t>(Op::reduce)) {
         time += transmission_time(bytes(item), rate);
       }
-      events_.push({time, kArrival, item, leg + end, kNone});
+      agenda_.add(time, Arrival{item, leg + end});
     }
     if (leg == 0) {
-      dependencies_.on_start(item, [&](Item released) { ready(released, 0, now); });
+      dependencies_.on_start(item, [&](Item released) { ready(released, 0); });
     }
   }
 
-  void arrive(const Event& event) {
-    const auto last_leg = static_cast<std::uint32_t>(routes_.legs(route(event.item))) - 1;
-    if (event.leg < last_leg) {
-      ready(event.item, event.leg + 1, event.time);
+  void arrive(const Arrival& arrival) {
+    const auto last_leg = static_cast<std::uint32_t>(routes_.legs(route(arrival.item))) - 1;
+    if (arrival.leg < last_leg) {
+      ready(arrival.item, arrival.leg + 1);
       return;
     }
-    dependencies_.on_arrival(event.item, event.leg - last_leg,
-                             [&](Item released) { ready(released, 0, event.time); });
+    dependencies_.on_arrival(arrival.item, arrival.leg - last_leg,
+                             [&](Item released) { ready(released, 0); });
   }
 
   // Waits for the link that frees last; woken one at a time, so that a crowd costs no retries.
@@ -455,15 +534,15 @@ class Service {
     if (added) queues_.push_back({blocking.link, blocking.offset, {}});
     auto& queue = queues_[found->second];
     queue.waiting.push(who);
-    if (queue.waiting.top().item == who.item) call_head(found->second, 0);
+    if (queue.waiting.top().item == who.item) call_head(found->second);
   }
 
-  void call_head(std::uint32_t id, Time now) {
+  void call_head(std::uint32_t id) {
     const auto& queue = queues_[id];
     if (queue.waiting.empty()) return;
     const auto& head = queue.waiting.top();
-    const Time when = std::max(now, free_at_[at(queue.link)] - queue.offset);
-    events_.push({round_up(when), head.ready, head.item, head.leg, id});
+    const Time when = std::max(now_, free_at_[at(queue.link)] - queue.offset);
+    try_at(when, {head.ready, head.item, head.leg, id});
   }
 
   const Collective& collective_;
@@ -479,7 +558,10 @@ class Service {
   std::vector<Routes::Window> windows_;
   std::vector<Queue> queues_;
   std::map<std::pair<LinkId, Time>, std::uint32_t> queue_at_;
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  Agenda agenda_;
+  Time now_ = 0;
+  std::size_t started_ = 0;
+  std::vector<Try> late_;  // a heap: legs that became possible at this very moment
 };
 
 // The largest quantum that divides all starts.
