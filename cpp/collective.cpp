@@ -26,9 +26,9 @@ bool explicit_rows(CollectiveKind kind) {
   return kind == CollectiveKind::send_recv || kind == CollectiveKind::custom;
 }
 
-std::int64_t chunk_count(const CollectivePart& part) {
+__int128 chunk_count(const CollectivePart& part) {  // wide: n·n·c may be anything yet
   using enum CollectiveKind;
-  const std::int64_t n = part.members(), c = part.chunks;
+  const __int128 n = part.members(), c = part.chunks;
   switch (part.kind) {
     case all_gather:
     case reduce_scatter:
@@ -43,9 +43,9 @@ std::int64_t chunk_count(const CollectivePart& part) {
     case reduce:
       return c;
     case send_recv:
-      return static_cast<std::int64_t>(part.bytes.size()) * c;
+      return static_cast<__int128>(part.bytes.size()) * c;
     case custom:
-      return static_cast<std::int64_t>(part.bytes.size());
+      return static_cast<__int128>(part.bytes.size());
   }
   return 0;
 }
@@ -116,10 +116,11 @@ Collective::Collective(std::int32_t npus, std::vector<CollectivePart> parts)
     check(part);
     first_.push_back(static_cast<ChunkId>(total));
     resolved_ = resolved_ && part.chunks > 0;
-    total += chunk_count(part);
-    if (total >= std::numeric_limits<ChunkId>::max()) {
-      invalid(at(part) + std::to_string(total) + " chunks; a collective has fewer than 2^32");
+    const auto count = chunk_count(part);
+    if (count >= std::numeric_limits<ChunkId>::max() - total) {
+      invalid(at(part) + "too many chunks; a collective has fewer than 2^32");
     }
+    total += static_cast<std::int64_t>(count);
   }
   first_.push_back(static_cast<ChunkId>(total));
   uniform_bytes_ = even_bytes(parts_[0]);

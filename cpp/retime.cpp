@@ -280,6 +280,7 @@ struct Try {
   Item item;
   std::uint32_t leg;
   std::uint32_t queue;  // the queue it heads, or kNone
+  std::uint32_t call;   // which call of that queue's head this is; only the last one counts
 
   bool operator>(const Try& other) const {
     return std::tie(ready, item, leg) > std::tie(other.ready, other.item, other.leg);
@@ -376,7 +377,7 @@ class Service {
   std::vector<Time> run() {
     for (Item item = 0; item < rows_.size(); ++item) {
       if (dependencies_.leader(item) == item && dependencies_.is_free(item)) {
-        agenda_.add(0, Try{0, item, 0, kNone});
+        agenda_.add(0, Try{0, item, 0, kNone, 0});
       }
     }
     Agenda::Moment moment;
@@ -427,6 +428,7 @@ class Service {
   struct Queue {
     LinkId link;
     Time offset;
+    std::uint32_t calls;
     std::priority_queue<Waiting, std::vector<Waiting>, std::greater<>> waiting;
   };
 
@@ -434,7 +436,7 @@ class Service {
   std::int64_t bytes(Item item) const { return collective_.bytes(order_.chunk[rows_[item]]); }
   Time round_up(Time time) const { return (time + quantum_ - 1) / quantum_ * quantum_; }
 
-  void ready(Item item, std::uint32_t leg) { try_at(now_, {now_, item, leg, kNone}); }
+  void ready(Item item, std::uint32_t leg) { try_at(now_, {now_, item, leg, kNone, 0}); }
 
   void try_at(Time time, const Try& attempt) {
     time = round_up(time);
@@ -459,9 +461,9 @@ class Service {
 
   void attempt(const Try& next) {
     if (next.queue != kNone) {
-      auto& waiting = queues_[next.queue].waiting;
-      if (waiting.empty() || waiting.top().item != next.item) return;  // overtaken meanwhile
-      waiting.pop();
+      auto& queue = queues_[next.queue];
+      if (queue.calls != next.call) return;  // somebody else heads the queue now
+      queue.waiting.pop();
     }
     find_windows(next.item, next.leg);
     Time earliest = now_;
@@ -531,18 +533,19 @@ class Service {
   void park(const Waiting& who, const Routes::Window& blocking) {
     const auto [found, added] = queue_at_.try_emplace({blocking.link, blocking.offset},
                                                       static_cast<std::uint32_t>(queues_.size()));
-    if (added) queues_.push_back({blocking.link, blocking.offset, {}});
+    if (added) queues_.push_back({blocking.link, blocking.offset, 0, {}});
     auto& queue = queues_[found->second];
     queue.waiting.push(who);
     if (queue.waiting.top().item == who.item) call_head(found->second);
   }
 
   void call_head(std::uint32_t id) {
-    const auto& queue = queues_[id];
+    auto& queue = queues_[id];
+    ++queue.calls;
     if (queue.waiting.empty()) return;
     const auto& head = queue.waiting.top();
     const Time when = std::max(now_, free_at_[at(queue.link)] - queue.offset);
-    try_at(when, {head.ready, head.item, head.leg, id});
+    try_at(when, {head.ready, head.item, head.leg, id, queue.calls});
   }
 
   const Collective& collective_;
@@ -721,9 +724,18 @@ Schedule reverse(const Schedule& schedule, const Progress& progress) {
     }
   }
   columns.step = dense_rank(starts);
+  for (ChunkId chunk = 0; chunk < collective->chunks(); ++chunk) {
+    if ((whole.collective().bytes(chunk) == 0) !=
+        (collective->bytes(whole.collective().reversed_chunk(chunk)) == 0)) {
+      invalid("chunk " + std::to_string(chunk) +
+              " has no bytes in one direction only: choose fewer chunks or a larger size");
+    }
+  }
   for (std::size_t i = 0; i < columns.chunk.size(); ++i) {
     columns.chunk[i] = whole.collective().reversed_chunk(columns.chunk[i]);
-    const bool sums = collective->reduces(columns.chunk[i]);
+    // What spread a sum collects it, and the other way round.
+    const bool sums = collective->reduces(columns.chunk[i]) &&
+                      columns.op[i] == static_cast<std::uint8_t>(Op::copy);
     columns.op[i] = static_cast<std::uint8_t>(sums ? Op::reduce : Op::copy);
     columns.reads[i] = static_cast<std::uint8_t>(Reads::acc);
   }
@@ -739,6 +751,14 @@ Schedule concatenate(const Schedule& first, const Schedule& second,
   if (first.collective().chunks() != second.collective().chunks() ||
       first.collective().chunks() != collective->chunks()) {
     invalid("schedules with different numbers of chunks cannot be concatenated");
+  }
+  for (ChunkId chunk = 0; chunk < collective->chunks(); ++chunk) {
+    const bool empty = collective->bytes(chunk) == 0;
+    if ((first.collective().bytes(chunk) == 0) != empty ||
+        (second.collective().bytes(chunk) == 0) != empty) {
+      invalid("chunk " + std::to_string(chunk) +
+              " has no bytes in one collective only: choose fewer chunks or a larger size");
+    }
   }
   const Schedule a = first.expand(), b = second.expand();
   std::vector<std::uint8_t> kinds(a.routes().kinds().begin(), a.routes().kinds().end());

@@ -160,13 +160,21 @@ Time Routes::leg_time(RouteId r, std::int32_t leg, std::int64_t bytes,
   const auto send = [&](LinkId l) { return transmission_time(bytes, topology_->bandwidth(l)); };
   const bool whole = topology_->spec().forwarding == Forwarding::store_and_forward;
   if (kind(r) == RouteKind::reduce) {
+    // The slowest transmission behind each link bounds when its tail comes through.
     std::vector<Window> all;
     windows(r, bytes, all);
-    Time longest = send(route.back());
-    if (!whole) {
-      for (const LinkId link : route) longest = std::max(longest, send(link));
+    std::vector<Time> slowest(route.size(), 0);
+    Time last = 0;
+    for (std::size_t i = 0; i < route.size(); ++i) {
+      slowest[i] = std::max(slowest[i], send(route[i]));
+      const auto next = towards_root_[from(r) + i];
+      if (next < 0) {
+        last = std::max(last, all[i].offset + topology_->latency(route[i]) + slowest[i]);
+      } else if (!whole) {
+        slowest[at(next)] = std::max(slowest[at(next)], slowest[i]);
+      }
     }
-    return all.back().offset + topology_->latency(route.back()) + longest;
+    return last;
   }
   Time latency = 0, longest = 0;
   const auto add = [&](LinkId link) {

@@ -39,7 +39,10 @@ void Schedule::check_lanes() {
       t.lane_begin[count] != stored_transfers()) {
     invalid("the schedule's lane columns do not fit together");
   }
-  if (t.quantum < 1 || t.quantum > kLongestTime >> 32) invalid("the time quantum is out of range");
+  const auto latest = t.start.empty() ? 0 : *std::max_element(t.start.begin(), t.start.end());
+  if (t.quantum < 1 || static_cast<__int128>(latest) * t.quantum > kLongestTime) {
+    invalid("the time quantum of " + std::to_string(t.quantum) + " ps puts starts out of range");
+  }
   start_begin_.reserve(count + 1);
   start_begin_.push_back(0);
   for (std::size_t lane = 0; lane < count; ++lane) {

@@ -227,7 +227,9 @@ With given_away=True, `chunk` and `start` are used without copying; do not write
             const nb::object text = nb::module_::import_("json").attr("dumps")(provenance);
             return std::make_shared<Schedule>(s.with_provenance(nb::cast<std::string>(text)));
           },
-          "provenance"_a, "The same schedule with another account of how it was made.")
+          "provenance"_a,
+          nb::sig("def with_provenance(self, provenance: dict[str, typing.Any]) -> Schedule"),
+          "The same schedule with another account of how it was made.")
       .def(
           "rows",
           [](const Schedule& s, std::optional<std::int32_t> npu, std::optional<std::int32_t> link) {

@@ -137,6 +137,8 @@ struct Passage {
     }
     arrive.clear();
     for (const auto last : route.last_step) arrive.push_back(head[at(last)] + slowest[at(last)]);
+    // Several inputs may join at the very end of a reduce.
+    if (route.kind == RouteKind::reduce) arrive.assign(1, leg_end[0]);
   }
 };
 
@@ -498,6 +500,7 @@ class Verifier {
       std::uint8_t starts;  // arrivals at t are visible to starts at t
       std::uint32_t entry;
       std::uint32_t destination;
+      bool idle = false;  // an arrival that left the value as it was
       bool operator<(const Event& other) const {
         return std::tie(time, starts, entry, destination) <
                std::tie(other.time, other.starts, other.entry, other.destination);
@@ -614,8 +617,9 @@ class Verifier {
   }
 
   // A chunk that is only copied, and that everybody wants: all values are equal, so the earliest
-  // arrival at each node says all, and each node must receive it once.
-  void check_copied(ChunkId chunk, std::span<const Carried> mine, Scratch& s) {
+  // arrival at each node says all. Returns false, having reported nothing, if some node receives it
+  // more often than once or without wanting it: then somebody has to find out which was not needed.
+  bool check_copied(ChunkId chunk, std::span<const Carried> mine, Scratch& s) {
     const auto touch = [&](NodeId node, Time time) {
       if (s.available[at(node)] == kNever) s.touched.push_back(node);
       s.available[at(node)] = std::min(s.available[at(node)], time);
@@ -625,61 +629,40 @@ class Verifier {
       s.input[at(npu)] = 1;
     }
     const auto bytes = collective_.bytes(chunk);
-    std::int64_t deliveries = 0, receivers = -static_cast<std::int64_t>(s.touched.size());
+    auto deliveries = s.touched.size();
+    bool only_npus = true;
     std::uint32_t lane_before = 0;
     s.passage.bytes = -1;
-    const auto pass = [&](std::uint32_t lane) -> const Walk& {
+    for (const auto& [transfer, lane] : mine) {
       const auto& route = walk_of(lane);
       if (lane != lane_before) s.passage.bytes = -1;
       lane_before = lane;
       s.passage.compute(topology_, route, bytes);
-      return route;
-    };
-    for (const auto& [transfer, lane] : mine) {
-      const auto& route = pass(lane);
       for (std::size_t end = 0; end < route.destinations.size(); ++end) {
         touch(route.destinations[end],
               start(lane, transfer, route.legs - 1) + s.passage.arrive[end]);
+        only_npus = only_npus && topology_.is_npu(route.destinations[end]);
         ++deliveries;
       }
     }
-    receivers += static_cast<std::int64_t>(s.touched.size());
-    for (const auto& [transfer, lane] : mine) {
-      for (const NodeId source : walk_of(lane).sources) {
-        const Time now = start(lane, transfer, 0);
-        const Time there =
-            reads_input(lane) ? (s.input[at(source)] ? 0 : kNever) : s.available[at(source)];
-        if (there > now) missing(transfer, chunk, source, now, there);
+    const bool once = only_npus && deliveries == s.touched.size();
+    if (once) {
+      for (const auto& [transfer, lane] : mine) {
+        for (const NodeId source : walk_of(lane).sources) {
+          const Time now = start(lane, transfer, 0);
+          const Time there =
+              reads_input(lane) ? (s.input[at(source)] ? 0 : kNever) : s.available[at(source)];
+          if (there > now) missing(transfer, chunk, source, now, there);
+        }
+      }
+      for (const NodeId npu : collective_.outputs(chunk)) {
+        if (s.available[at(npu)] == kNever) postcondition(chunk, npu);
       }
     }
-    for (const NodeId npu : collective_.outputs(chunk)) {
-      if (s.available[at(npu)] == kNever) postcondition(chunk, npu);
-    }
-    if (deliveries != receivers) report_repeats(chunk, mine, s);
     for (const NodeId npu : collective_.inputs(chunk)) s.input[at(npu)] = 0;
     for (const NodeId node : s.touched) s.available[at(node)] = kNever;
     s.touched.clear();
-  }
-
-  // All deliveries but the first at a node, and any at a node that held the chunk from the start.
-  void report_repeats(ChunkId chunk, std::span<const Carried> mine, Scratch& s) {
-    std::map<NodeId, std::vector<std::pair<Time, std::int64_t>>> arrivals;
-    for (const auto& [transfer, lane] : mine) {
-      const auto& route = walk_of(lane);
-      s.passage.bytes = -1;
-      s.passage.compute(topology_, route, collective_.bytes(chunk));
-      for (std::size_t end = 0; end < route.destinations.size(); ++end) {
-        arrivals[route.destinations[end]].emplace_back(
-            start(lane, transfer, route.legs - 1) + s.passage.arrive[end], transfer);
-      }
-    }
-    for (auto& [node, times] : arrivals) {
-      std::sort(times.begin(), times.end());
-      for (std::size_t i = s.input[at(node)] ? 0 : 1; i < times.size(); ++i) {
-        unneeded(times[i].second, chunk, times[i].first,
-                 "reaches " + topology_.name(node) + ", which has it already");
-      }
-    }
+    return once;
   }
 
   // Any chunk: values are followed through all starts and arrivals in order of time.
@@ -696,14 +679,17 @@ class Verifier {
     make_events(mine, bytes, s);
     s.carried.assign(mine.size(), 0);
     s.useful.assign(mine.size(), 0);
-    for (const auto& event : s.events) {
+    for (auto& event : s.events) {
       const auto& [transfer, lane] = mine[event.entry];
       const auto& route = walk_of(lane);
       Value& value = s.carried[event.entry];
       if (event.starts) {
         for (const NodeId source : route.sources) {
           const bool there = reads_input(lane) ? s.input[at(source)] : s.holds[at(source)];
-          if (!there) missing(transfer, chunk, source, event.time, kNever);
+          if (!there) {
+            const Time later = reads_input(lane) ? kNever : first_arrival(source, mine, s);
+            missing(transfer, chunk, source, event.time, later);
+          }
           if (reads_input(lane)) {
             value += sums ? weight(source) : Value{1};
           } else {
@@ -713,13 +699,7 @@ class Verifier {
         continue;
       }
       const NodeId node = route.destinations[event.destination];
-      if (!adds(lane) && s.holds[at(node)] && s.acc[at(node)] == value) {
-        if (!options_.allow_unneeded) {
-          unneeded(transfer, chunk, event.time,
-                   "reaches " + topology_.name(node) + ", which has that value already");
-        }
-        s.useful[event.entry] = 2;  // reported; not again below
-      }
+      event.idle = !adds(lane) && s.holds[at(node)] && s.acc[at(node)] == value;
       hold(s, node, adds(lane) ? s.acc[at(node)] + value : value);
     }
     bool wrong = false;
@@ -738,6 +718,16 @@ class Verifier {
       s.acc[at(node)] = 0;
     }
     s.touched.clear();
+  }
+
+  Time first_arrival(NodeId node, std::span<const Carried> mine, const Scratch& s) const {
+    for (const auto& event : s.events) {
+      if (event.starts) continue;
+      if (walk_of(mine[event.entry].lane).destinations[event.destination] == node) {
+        return event.time;
+      }
+    }
+    return kNever;
   }
 
   static void hold(Scratch& s, NodeId node, Value value) {
@@ -818,26 +808,28 @@ class Verifier {
     }
   }
 
-  // Backwards in time: a delivery is needed if the value it writes is read later or wanted at the
+  // Backwards in time: a transfer is needed if some value it changes is read later or wanted at the
   // end.
   void check_needed(ChunkId chunk, std::span<const Carried> mine, Scratch& s) {
     for (const NodeId npu : collective_.outputs(chunk)) s.wanted[at(npu)] = 1;
     std::vector<NodeId> marked;
+    std::vector<NodeId> repeated(mine.size(), -1);  // where a transfer left the value as it was
     for (auto event = s.events.rbegin(); event != s.events.rend(); ++event) {
       const auto& [transfer, lane] = mine[event->entry];
       const auto& route = walk_of(lane);
       if (!event->starts) {
         const NodeId node = route.destinations[event->destination];
-        if (!s.wanted[at(node)]) continue;
-        if (s.useful[event->entry] == 0) s.useful[event->entry] = 1;
+        if (event->idle) repeated[event->entry] = node;
+        if (event->idle || !s.wanted[at(node)]) continue;
+        s.useful[event->entry] = 1;
         if (!adds(lane)) s.wanted[at(node)] = 0;
         marked.push_back(node);
-        continue;
-      }
-      if (s.useful[event->entry] == 0) {
-        unneeded(transfer, chunk, event->time, "delivers nothing that is read or wanted later");
-      }
-      if (s.useful[event->entry] == 1 && !reads_input(lane)) {
+      } else if (!s.useful[event->entry]) {
+        const NodeId node = repeated[event->entry];
+        unneeded(transfer, chunk, event->time,
+                 node < 0 ? "delivers nothing that is read or wanted later"
+                          : "reaches " + topology_.name(node) + ", which has that value already");
+      } else if (!reads_input(lane)) {
         for (const NodeId source : route.sources) {
           s.wanted[at(source)] = 1;
           marked.push_back(source);

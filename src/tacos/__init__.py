@@ -1,13 +1,53 @@
-"""TACOS: collective communication algorithms that fit the network they run on."""
+"""TACOS: collective communication algorithms that fit the network they run on.
+
+>>> import tacos
+>>> topo = tacos.topology.torus(4, 4, bandwidth="50GB/s", latency="500ns")
+>>> coll = tacos.collective.all_reduce(topo, size="64MB")
+>>> schedule = tacos.synthesize(topo, coll)
+>>> tacos.verify(schedule).ok
+True
+"""
 
 from __future__ import annotations
 
+from importlib.metadata import version as _version
+
 from tacos import collective, topology
 from tacos._core import Collective, Schedule, Topology
-from tacos.schedule import retime
-from tacos.verify import verify
+from tacos.errors import FormatError, InfeasibleError, SpecError, TacosError, VerificationError
+from tacos.formats import load, save
+from tacos.plan import Candidate, Comparison, compare, engines, synthesize
+from tacos.schedule import Routes, retime, routes
+from tacos.verify import Report, Violation, verify
 
-__all__ = ["Collective", "Schedule", "Topology", "collective", "retime", "topology", "verify"]
+__version__ = _version("tacos-ccl")
+
+__all__ = [
+    "Candidate",
+    "Collective",
+    "Comparison",
+    "FormatError",
+    "InfeasibleError",
+    "Report",
+    "Routes",
+    "Schedule",
+    "SpecError",
+    "TacosError",
+    "Topology",
+    "VerificationError",
+    "Violation",
+    "__version__",
+    "collective",
+    "compare",
+    "engines",
+    "load",
+    "retime",
+    "routes",
+    "save",
+    "synthesize",
+    "topology",
+    "verify",
+]
 
 
 def __dir__() -> list[str]:

@@ -374,7 +374,7 @@ class Schedule:
     def provenance(self) -> dict[str, Any]:
         """How the schedule was made: engine, seed, options, bound."""
 
-    def with_provenance(self, provenance: dict) -> Schedule:
+    def with_provenance(self, provenance: dict[str, Any]) -> Schedule:
         """The same schedule with another account of how it was made."""
 
     def rows(self, *, npu: int | None = None, link: int | None = None) -> dict[str, numpy.typing.NDArray[Any]]:

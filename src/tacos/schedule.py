@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacos import _core
-from tacos._core import Routes, Schedule
+from tacos._core import Routes, Schedule, shortest_routes
+from tacos._core import retime as _retime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -61,7 +61,7 @@ def routes(
         raise ValueError("routes() takes either pairs or links")
     if pairs is not None:
         src, dst = (np.ascontiguousarray(column, np.int32) for column in pairs)
-        return _core.shortest_routes(topology, src, dst)
+        return shortest_routes(topology, src, dst)
     assert links is not None
     names = [kinds] * len(links) if isinstance(kinds, str) else list(kinds)
     unknown = set(names) - set(_KINDS)
@@ -110,7 +110,7 @@ def retime(
     def like(values: ArrayLike, kind: type[np.integer[Any]]) -> np.ndarray[Any, Any]:
         return np.ascontiguousarray(np.broadcast_to(np.asarray(values, kind), column.shape))
 
-    return _core.retime(
+    return _retime(
         collective,
         routes,
         column,

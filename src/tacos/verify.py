@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tacos import _core
 from tacos._core import Violation
+from tacos._core import verify as _verify
 from tacos.errors import VerificationError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def verify(
     """
     if limit < 1:
         raise ValueError(f"limit is {limit}, it must be positive")
-    found = _core.verify(
+    found = _verify(
         schedule, allow_unneeded=allow_unneeded, limit=limit, threads=threads, progress=progress
     )
     return Report(found.checked, found.found, tuple(found.violations))

@@ -1,0 +1,105 @@
+# Every target sets up .venv by itself, on a machine with Python 3.11, pip, g++ and make, and
+# skips what is up to date: once set up, nothing here touches the network.
+# The package is installed editable, so only a change of the C++ core means work.
+
+PYTHON ?= python3
+JOBS ?= 2
+
+VENV := .venv
+SANITIZE := build/sanitize
+CPP := $(wildcard cpp/*.[ch]pp cpp/*/*.[ch]pp)
+GROUPS := build test lint docs
+
+# Twice quiet: errors show, warnings about package locations and script folders do not.
+PIP_INSTALL := -m pip install -qq --disable-pip-version-check
+# The build tools come from .venv, where the next build finds them again without a network.
+EDITABLE := --no-build-isolation --config-settings=cmake.define.TACOS_WERROR=ON --editable '.[plot]'
+PURELIB := -c "import sysconfig; print(sysconfig.get_path('purelib'))"
+# libasan must come first among the libraries of a process whose executable was built without it.
+SANITIZED_PYTHON = \
+  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
+  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 HYPOTHESIS_PROFILE=sanitize \
+  $(SANITIZE)/bin/python
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format bench docs sanitize stub clean distclean
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+
+demo: $(VENV)/core  ## synthesize, verify and draw a few collectives; results in out/
+	@$(VENV)/bin/python examples/demo.py out
+
+test: $(VENV)/core $(VENV)/test  ## all tests and the examples in docstrings and docs
+	@$(VENV)/bin/python -m pytest --quiet -n $(JOBS)
+
+lint: $(VENV)/core $(VENV)/test $(VENV)/lint  ## style, types, layers, C++ format
+	@$(VENV)/bin/ruff check --quiet
+	@$(VENV)/bin/ruff format --quiet --check
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports > $(VENV)/layers.log || { cat $(VENV)/layers.log; exit 1; }
+	@$(VENV)/bin/clang-format --dry-run -Werror $(CPP)
+
+format: $(VENV)/lint  ## put Python and C++ code into the form lint asks for
+	@$(VENV)/bin/ruff check --quiet --fix-only
+	@$(VENV)/bin/ruff format --quiet
+	@$(VENV)/bin/clang-format -i $(CPP)
+
+bench: $(VENV)/core  ## measure speed and quality
+	@$(VENV)/bin/python benchmarks/foundation.py
+
+docs: $(VENV)/core $(VENV)/docs  ## the manual, in docs/_build/html
+	@$(VENV)/bin/sphinx-build --quiet -W --keep-going -n docs docs/_build/html
+
+stub: $(VENV)/core  ## renew the committed type stub of the compiled module
+	@$(VENV)/bin/python -m nanobind.stubgen --quiet -m tacos._core -o src/tacos/_core.pyi
+
+# Not --capture=fd: a worker that dies would take the sanitizer's report with it.
+sanitize: $(SANITIZE)/core $(VENV)/test  ## the quick tests on an ASan and UBSan build
+	@$(SANITIZED_PYTHON) -m pytest --quiet -n $(JOBS) -m "not slow" --capture=sys
+
+clean:  ## remove what was built; .venv stays, for work without a network
+	@rm -rf build out docs/_build $(VENV)/core .mypy_cache .ruff_cache .pytest_cache \
+	  .hypothesis .import_linter_cache
+
+distclean: clean  ## remove .venv too
+	@rm -rf $(VENV)
+
+# Set-up. A stamp file is touched last, so a step that failed is done again.
+
+$(VENV)/python:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("tacos needs Python 3.11 \
+	or newer, $(PYTHON) is %d.%d: run make PYTHON=python3.11" % sys.version_info[:2])'
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# One requirements file per dependency group, rewritten only when the group changes: another
+# edit of pyproject.toml installs nothing. (pip has --group only since 25.1.)
+$(GROUPS:%=$(VENV)/%.txt): $(VENV)/%.txt: pyproject.toml | $(VENV)/python
+	@$(VENV)/bin/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))\
+	['dependency-groups']['$*'], sep='\n')" > $@.new
+	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+
+$(GROUPS:%=$(VENV)/%): $(VENV)/%: $(VENV)/%.txt
+	@echo "installing the $* tools into $(VENV)"
+	@$(VENV)/bin/python $(PIP_INSTALL) --requirement $<
+	@touch $@
+
+$(VENV)/core: pyproject.toml CMakeLists.txt $(CPP) $(VENV)/build
+	@echo "building the C++ core"
+	@$(VENV)/bin/python $(PIP_INSTALL) $(EDITABLE)
+	@touch $@
+
+# A second environment that sees the packages of .venv through a path file. Path files found on
+# such a path are not read, which keeps out the import hook of .venv's own editable install.
+$(SANITIZE)/core: $(VENV)/core
+	@echo "building the C++ core with sanitizers"
+	@$(VENV)/bin/python -m venv --without-pip $(SANITIZE)
+	@$(VENV)/bin/python $(PURELIB) > "$$($(SANITIZE)/bin/python $(PURELIB))/shared.pth"
+	@$(SANITIZE)/bin/python $(PIP_INSTALL) --ignore-installed --no-deps $(EDITABLE) \
+	  --config-settings=build-dir=$(SANITIZE)/cmake --config-settings=cmake.build-type=Debug \
+	  --config-settings=cmake.define.TACOS_SANITIZE=ON
+	@$(SANITIZED_PYTHON) -c "import tacos._core as c; assert '/$(SANITIZE)/' in c.__file__, c.__file__"
+	@touch $@

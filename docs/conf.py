@@ -1,0 +1,43 @@
+"""Sphinx configuration; `make docs` builds with -W -n, so a broken reference is an error."""
+
+from __future__ import annotations
+
+from importlib.metadata import version as version_of
+from typing import Any
+
+project = "TACOS"
+copyright = "2026, The TACOS developers"
+version = release = version_of("tacos-ccl")
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+exclude_patterns = ["_build"]
+default_role = "code"
+myst_enable_extensions = ["deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+
+# The build uses no network, so names of other projects are not looked up, and neither are names
+# without a module, which annotations use for types of their own file.
+nitpick_ignore_regex = [
+    (r"py:.*", r"(numpy|np|collections|pathlib|os|typing|concurrent)\..*"),
+    (r"py:class", r"[A-Z]\w*"),
+]
+
+html_theme = "furo"
+html_title = "TACOS"
+html_show_sourcelink = False
+
+
+def _keep_colons(_app: object, what: str, *rest: Any) -> None:
+    """Napoleon takes what stands before a colon in an attribute's first line for its type."""
+    if what in {"attribute", "data", "property"}:
+        rest[-1][:0] = ["..", ""]  # an empty comment: there is no colon in it
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("autodoc-process-docstring", _keep_colons, priority=100)

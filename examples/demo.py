@@ -1,0 +1,50 @@
+"""Compare the classic collective algorithms on two networks; ``make demo`` runs this.
+
+Every schedule is synthesized, timed under the network's model and checked by the independent
+verifier. Tables go to the terminal, schedules and pictures to the folder given as argument.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+import tacos
+from tacos import view
+from tacos.cli import comparison_table
+
+PROBLEMS = [
+    ("torus:8x8@50GB/s,500ns", "all-reduce", "64MB"),
+    ("torus:8x8@50GB/s,500ns", "all-gather", "64MB"),
+    ("dgx-h100:2", "all-reduce", "1GB"),
+    ("dgx-h100:2", "all-to-all", "64MB"),
+]
+
+
+def main(out: Path) -> int:
+    console = Console(highlight=False)
+    failures = 0
+    for spec, kind, size in PROBLEMS:
+        topology = tacos.topology.parse(spec)
+        collective = tacos.collective.named(kind, topology, size)
+        folder = out / spec.partition("@")[0].replace(":", "-")
+        folder.mkdir(parents=True, exist_ok=True)
+        view.draw(topology, folder / "topology.svg")
+        view.draw(topology, folder / "topology.png")
+        result = tacos.compare(topology, collective)
+        for candidate in result.candidates:
+            failures += not candidate.ok
+            if candidate.schedule is not None:
+                tacos.save(candidate.schedule, folder / f"{kind}-{candidate.engine}.tacos")
+        console.print(comparison_table(result))
+    files = sorted(path for path in out.rglob("*") if path.is_file())
+    console.print(f"{len(files)} files in {out}: schedules (tacos info FILE) and pictures")
+    if failures:
+        console.print(f"{failures} schedules are not valid", style="bold red")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else "out")))

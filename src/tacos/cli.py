@@ -1,0 +1,524 @@
+"""The command ``tacos``: one function per subcommand, each a thin call of the public functions.
+
+Tables and pictures go to people, ``--json`` to scripts; errors are one sentence on the standard error
+stream. Exit codes: 0 done, 1 a schedule that is not valid, 2 a wrong call or a bad file, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import App, CycloptsError, Parameter
+
+import tacos
+from tacos import collective as collectives
+from tacos import formats, units
+from tacos import topology as topologies
+from tacos._core import Schedule, Topology
+from tacos.errors import TacosError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from rich.table import Table
+
+    from tacos.plan import Comparison
+
+app = App(
+    name="tacos",
+    help="Collective communication algorithms that fit the network they run on.",
+    version=tacos.__version__,
+    help_format="plaintext",
+)
+
+Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON for scripts.")]
+Quiet = Annotated[bool, Parameter(negative="", help="Print nothing but errors.")]
+Network = Annotated[
+    str,
+    Parameter(help="A spec such as torus:4x4@50GB/s,500ns or dgx-h100:2, or a .yaml/.json file."),
+]
+Kind = Annotated[str, Parameter(help="all-reduce, all-gather, reduce-scatter, all-to-all, …")]
+Size = Annotated[str, Parameter(help="Size of the buffer as nccl-tests counts it, such as 64MB.")]
+Chunks = Annotated[
+    str, Parameter(help="Pieces per NPU's part: a number, or auto to search the best.")
+]
+Group = Annotated[
+    str | None, Parameter(help="NPUs that take part, in rank order: 0,2,4 or 0-7. All by default.")
+]
+Root = Annotated[int | None, Parameter(help="Root of a broadcast, reduce, gather or scatter.")]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code.
+
+    >>> main(["topo", "ring:4", "--quiet"])
+    0
+    """
+    try:
+        code = app(
+            arguments if arguments is not None else sys.argv[1:],
+            exit_on_error=False,
+            print_error=False,
+            result_action="return_value",
+        )
+    except CycloptsError as error:
+        return _fail(" ".join(str(error).split()) + " Try: tacos --help")
+    except KeyboardInterrupt:
+        return _fail("interrupted, nothing was written", 130)
+    except BrokenPipeError:  # the reader of our output, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except MemoryError:
+        return _fail("not enough memory for this problem")
+    except (TacosError, ValueError, OSError) as error:
+        return _fail(" ".join(str(error).split()))
+    return code if isinstance(code, int) else 0
+
+
+def _fail(sentence: str, code: int = 2) -> int:
+    print(f"tacos: {sentence}", file=sys.stderr)
+    return code
+
+
+@app.command
+def synth(
+    topology: Network,
+    collective: Kind,
+    size: Size,
+    /,
+    *,
+    engine: Annotated[
+        str, Parameter(help="auto takes the best; tacos compare shows all.")
+    ] = "auto",
+    chunks: Chunks = "auto",
+    group: Group = None,
+    root: Root = None,
+    seed: int = 0,
+    output: Annotated[
+        Path | None, Parameter(name=["-o", "--output"], help="A .tacos file.")
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Synthesize a schedule, verify it, and save it.
+
+    Example: tacos synth torus:8x8 all-reduce 64MB -o ar.tacos
+    """
+    if output is not None:
+        _check_target(output)
+    network = _network(topology)
+    wanted = _collective(network, collective, size, chunks, group, root)
+    begin = time.perf_counter()
+    with _progress("synthesizing", quiet or as_json) as report:
+        schedule = tacos.synthesize(network, wanted, engine=engine, seed=seed, progress=report)
+    took = time.perf_counter() - begin
+    with _progress("verifying", quiet or as_json) as report:
+        check = tacos.verify(schedule, progress=report)
+    if output is not None and check.ok:
+        formats.save(schedule, output)
+    facts = _facts(schedule) | {"synthesis_s": took, "verified": check.ok}
+    if output is not None:
+        facts["file"] = str(output)
+    _show(facts, "schedule", as_json, quiet)
+    return _verdict(check, quiet)
+
+
+@app.command
+def compare(
+    topology: Network,
+    collective: Kind,
+    size: Size,
+    /,
+    *,
+    engines: Annotated[
+        str | None, Parameter(help="Names separated by commas; default: all.")
+    ] = None,
+    chunks: Chunks = "auto",
+    group: Group = None,
+    root: Root = None,
+    seed: int = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Run all engines that apply side by side, verify each, best first.
+
+    Example: tacos compare dgx-h100:2 all-reduce 1GB
+    """
+    network = _network(topology)
+    wanted = _collective(network, collective, size, chunks, group, root)
+    names = engines.split(",") if engines else None
+    with _progress("comparing", quiet or as_json) as report:
+        result = tacos.compare(network, wanted, engines=names, seed=seed, progress=report)
+    if as_json:
+        print(json.dumps(result.rows(), indent=2))
+    elif not quiet:
+        _print(comparison_table(result))
+    return 0 if any(candidate.ok for candidate in result.candidates) else 1
+
+
+@app.command
+def verify(
+    file: Annotated[Path, Parameter(help="A .tacos file.")],
+    /,
+    *,
+    allow_unneeded: Annotated[
+        bool, Parameter(negative="", help="Do not report transfers that nobody needs.")
+    ] = False,
+    limit: Annotated[int, Parameter(help="How many violations to show.")] = 20,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Check a schedule: causality, link capacity, and what everybody ends with.
+
+    Example: tacos verify ar.tacos
+    """
+    schedule = _schedule(file)
+    with _progress("verifying", quiet or as_json) as report:
+        check = tacos.verify(schedule, allow_unneeded=allow_unneeded, limit=limit, progress=report)
+    if as_json:
+        violations = [
+            {name: getattr(v, name) for name in _VIOLATION_FIELDS} for v in check.violations
+        ]
+        found = {"ok": check.ok, "checked": check.checked, "found": check.found}
+        print(json.dumps(found | {"violations": violations}, indent=2))
+        return 0 if check.ok else 1
+    if check.ok and not quiet:
+        print(f"ok: {schedule.transfers:,} transfers in {units.format_time(schedule.time_s)}")
+    return _verdict(check, quiet)
+
+
+_VIOLATION_FIELDS = ("rule", "transfer", "time_ps", "chunk", "link", "message")
+
+
+@app.command
+def info(
+    file: Annotated[Path, Parameter(help="A .tacos file.")],
+    /,
+    *,
+    npu: Annotated[int | None, Parameter(help="List the transfers of this NPU.")] = None,
+    link: Annotated[int | None, Parameter(help="List the transfers over this link.")] = None,
+    rows: Annotated[int, Parameter(help="How many transfers to list.")] = 20,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Say what a file holds: time, bandwidth, how it was made; or one NPU's or link's transfers.
+
+    Example: tacos info ar.tacos --npu 3
+    """
+    schedule = _schedule(file)
+    if npu is None and link is None:
+        used = schedule.link_utilisation()
+        facts = _facts(schedule) | {
+            "form": schedule.form,
+            "memory_bytes": schedule.memory_bytes,
+            "quantum_ps": schedule.quantum_ps,
+            "utilisation_mean": float(used.mean()) if len(used) else 0.0,
+            "utilisation_max": float(used.max(initial=0)),
+            "link_bytes_max": int(schedule.link_bytes().max(initial=0)),
+            "provenance": schedule.provenance,
+        }
+        _show(facts, str(file), as_json, quiet)
+        return 0
+    for name, value, count in (
+        ("npu", npu, schedule.topology.npus),
+        ("link", link, schedule.topology.links),
+    ):
+        if value is not None and not 0 <= value < count:
+            raise ValueError(f"--{name} is {value}, allowed are 0 to {count - 1}")
+    table = schedule.rows(npu=npu, link=link)
+    if as_json:
+        print(json.dumps({name: column.tolist() for name, column in table.items()}))
+    elif not quiet:
+        _print(_transfer_table(schedule, table, rows))
+    return 0
+
+
+@app.command
+def topo(
+    topology: Network,
+    /,
+    *,
+    draw: Annotated[Path | None, Parameter(help="Draw it into this .svg or .png file.")] = None,
+    output: Annotated[
+        Path | None, Parameter(name=["-o", "--output"], help="Write it as a .yaml or .json file.")
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Say what a topology is: counts, degrees, diameter, bandwidths; and draw it.
+
+    Example: tacos topo dgx-h100:2 --draw h100.svg
+    """
+    network = _network(topology)
+    if draw is not None:
+        from tacos import view
+
+        view.draw(network, draw)
+    if output is not None:
+        formats.save(network, output)
+    summary = topologies.describe(network)
+    if as_json:
+        print(json.dumps(summary, indent=2))
+    elif not quiet:
+        _print(_topology_table(topology, summary))
+    return 0
+
+
+@app.command
+def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
+    """Print the completion script for a shell.
+
+    Example: tacos completion bash > ~/.local/share/bash-completion/completions/tacos
+    """
+    print(app.generate_completion(shell=shell))
+    return 0
+
+
+# --- reading what people type ------------------------------------------------------------------
+
+
+def _network(text: str) -> Topology:
+    path = Path(text)
+    if path.is_file() or path.suffix in (".yaml", ".yml", ".json", ".tacos"):
+        loaded = formats.load(path)
+        if isinstance(loaded, Topology):
+            return loaded
+        return loaded.topology
+    return topologies.parse(text)
+
+
+def _check_target(path: Path) -> None:
+    """What would only fail after the work fails before it."""
+    if path.suffix != ".tacos":
+        raise ValueError(f"--output is {path}, a schedule goes into a .tacos file")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"--output is {path}, but there is no folder {path.parent}")
+
+
+def _schedule(path: Path) -> Schedule:
+    loaded = formats.load(path)
+    if isinstance(loaded, Schedule):
+        return loaded
+    raise ValueError(f"{path} holds a topology, not a schedule")
+
+
+def _collective(
+    network: Topology, kind: str, size: str, chunks: str, group: str | None, root: int | None
+) -> tacos.Collective:
+    if chunks != "auto" and not chunks.isdecimal():
+        raise ValueError(f"--chunks is {chunks!r}, allowed are auto and positive numbers")
+    count: int | Literal["auto"] = "auto" if chunks == "auto" else int(chunks)
+    members = None if group is None else _members(group, network.npus)
+    return collectives.named(kind, network, size, group=members, chunks=count, root=root)
+
+
+def _members(text: str, npus: int) -> list[int]:
+    members: list[int] = []
+    for item in text.split(","):
+        first, dash, last = item.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ValueError(f"--group has {item!r}, allowed are numbers and ranges such as 0-7")
+        low, high = int(first), int(last or first)
+        if high >= npus:
+            raise ValueError(f"--group names NPU {high}, the NPUs are 0 to {npus - 1}")
+        members.extend(range(low, high + 1))
+    return members
+
+
+# --- showing answers ---------------------------------------------------------------------------
+
+
+def _facts(schedule: Schedule) -> dict[str, Any]:
+    collective, provenance = schedule.collective, schedule.provenance
+    return {
+        "topology": repr(schedule.topology)[len("<tacos.Topology ") : -1],
+        "collective": collective.kind.replace("_", "-"),
+        "size_bytes": collective.size_bytes,
+        "engine": provenance.get("engine"),
+        "seed": provenance.get("seed"),
+        "chunks": collective.chunks,
+        "transfers": schedule.transfers,
+        "time_s": schedule.time_s,
+        "algbw_Bps": schedule.algbw_Bps,
+        "busbw_Bps": schedule.busbw_Bps,
+        "efficiency": schedule.efficiency,
+    }
+
+
+def _human(name: str, value: Any) -> str:
+    """A value as people read it; the field's name says its unit."""
+    if value is None:
+        return "-"
+    if name.endswith("_s"):
+        return units.format_time(value)
+    if name.endswith("_Bps"):
+        return units.format_bandwidth(value)
+    if name.endswith(("_bytes", "bytes_max")):
+        return units.format_size(value)
+    if name.startswith("utilisation") or name == "efficiency":
+        return f"{100 * value:.1f} %"
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, dict):
+        return "\n".join(f"{_label(key)}: {item}" for key, item in value.items())
+    return str(value)
+
+
+def _label(name: str) -> str:
+    for suffix in ("_s", "_Bps", "_bytes"):
+        name = name.removesuffix(suffix)
+    return name.replace("_", " ")
+
+
+def _print(table: Table) -> None:
+    from rich.console import Console
+
+    Console(highlight=False).print(table)
+
+
+def _show(facts: dict[str, Any], title: str, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    if quiet:
+        return
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        table.add_row(_label(name), _human(name, value))
+    _print(table)
+
+
+def _verdict(check: tacos.Report, quiet: bool) -> int:
+    if check.ok:
+        return 0
+    if not quiet:
+        for violation in check.violations:
+            print(f"{violation.rule}: {violation.message}", file=sys.stderr)
+    return _fail(f"not valid: {check.found:,} violations", 1)
+
+
+def comparison_table(result: Comparison) -> Table:
+    """The table that ``tacos compare`` prints."""
+    from rich import box
+    from rich.table import Table
+
+    kind = result.collective.kind.replace("_", "-")
+    title = (
+        f"{kind} of {units.format_size(result.collective.size_bytes)} on "
+        f"{result.topology.family or 'custom'}, {result.topology.npus} NPUs"
+    )
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("engine", style="bold", no_wrap=True)
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "time": lambda row: units.format_time(row["time_s"]),
+        "algbw\nGB/s": lambda row: f"{row['algbw_Bps'] / 1e9:.2f}",
+        "busbw\nGB/s": lambda row: f"{row['busbw_Bps'] / 1e9:.2f}",
+        "links\nbusy": lambda row: f"{row['utilisation']:.1%}",
+        "chunks": lambda row: f"{row['chunks']:,}",
+        "synthesis": lambda row: units.format_time(row["synthesis_s"]),
+    }
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verified")
+    for row in result.rows():
+        cells = [show(row) if "time_s" in row else "-" for show in columns.values()]
+        table.add_row(row["engine"], *cells, "yes" if row["ok"] else row["note"])
+    return table
+
+
+def _topology_table(name: str, summary: topologies.Summary) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    def spread(what: Any, show: Callable[[float], str]) -> str:
+        low, high = show(what["min"]), show(what["max"])
+        return low if low == high else f"{low} to {high}"
+
+    diameter = summary["diameter_hops"]
+    at_least = "at least " if summary["diameter_sampled"] else ""
+    dims = " x ".join(f"{kind} {size}" for kind, size in summary["dims"])
+    table = Table(title=name, title_justify="left", box=box.SIMPLE, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    table.add_row("family", summary["family"] or "custom")
+    if dims:
+        table.add_row("dimensions", dims + (", symmetric" if summary["symmetric"] else ""))
+    table.add_row("NPUs", f"{summary['npus']:,}")
+    table.add_row("switches", f"{summary['switches']:,}")
+    table.add_row("links", f"{summary['links']:,}")
+    for field, label in (("out_degree", "links out per NPU"), ("in_degree", "links in per NPU")):
+        table.add_row(label, spread(summary[field], lambda n: f"{n:,.0f}"))  # type: ignore[literal-required]
+    table.add_row("diameter", "disconnected" if diameter is None else f"{at_least}{diameter} hops")
+    table.add_row("out per NPU", spread(summary["bandwidth_out_Bps"], units.format_bandwidth))
+    table.add_row("in per NPU", spread(summary["bandwidth_in_Bps"], units.format_bandwidth))
+    for link in summary["link_classes"][:8]:
+        speed = units.format_bandwidth(link["bandwidth_Bps"])
+        delay = units.format_time(link["latency_s"])
+        table.add_row(f"{link['count']:,} links of", f"{speed}, {delay}")
+    if len(summary["link_classes"]) > 8:
+        table.add_row("", f"and {len(summary['link_classes']) - 8} more classes of links")
+    table.add_row("link model", f"{summary['link_model']}, {summary['forwarding']}")
+    return table
+
+
+def _transfer_table(schedule: Schedule, rows: dict[str, Any], limit: int) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    total = len(rows["transfer"])
+    title = f"{min(limit, total):,} of {total:,} transfers"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE)
+    for name in ("start", "arrival", "chunk", "bytes"):
+        table.add_column(name, justify="right")
+    for name in ("from", "to", "does"):
+        table.add_column(name)
+    name_of = schedule.topology.node_name
+    for i in range(min(limit, total)):
+        does = ("copies", "adds")[rows["op"][i]] + (" its input", "")[rows["reads"][i]]
+        table.add_row(
+            units.format_time(rows["start_ps"][i] / 1e12),
+            units.format_time(rows["arrival_ps"][i] / 1e12),
+            f"{rows['chunk'][i]:,}",
+            units.format_size(rows["bytes"][i]),
+            name_of(int(rows["src"][i])),
+            name_of(int(rows["dst"][i])),
+            does,
+        )
+    return table
+
+
+@contextmanager
+def _progress(what: str, silent: bool) -> Iterator[Callable[[float], None]]:
+    """A progress bar on the standard error stream for work that takes over a second."""
+    if silent or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    begin = time.monotonic()
+    bar = Progress(console=Console(stderr=True), transient=True)
+    task = bar.add_task(what, total=1.0)
+
+    def report(share: float) -> None:
+        if time.monotonic() - begin > 1 and not bar.live.is_started:
+            bar.start()
+        bar.update(task, completed=share)
+
+    try:
+        yield report
+    finally:
+        bar.stop()

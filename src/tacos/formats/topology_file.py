@@ -1,0 +1,707 @@
+"""Topologies in files that people write: YAML or JSON.
+
+A file starts from a short name and edits it, or lists NPUs, switches, links and boxes that repeat::
+
+    tacos: 1
+    boxes:
+      count: 4
+      npus: 8
+      switches: [nvswitch]
+      links: [{src: "npu*", dst: nvswitch, bandwidth: 450GB/s, latency: 350ns}]
+    switches: [fabric]
+    links:
+      - {src: "box*/npu*", dst: fabric, bandwidth: 50GB/s, latency: 1.3us}
+
+The module hides the syntax (a small YAML reader that refuses what would surprise: duplicate keys,
+aliases, tags), the fields, which are the Structs below and the JSON Schema made from them, and the
+ways to name nodes: by number, by name, by a range ``"0..7"``, by a pattern such as ``"box*/npu0"``,
+or a list of these. A wrong file gets one FormatError that names file, field and value.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import json
+import re
+from collections import Counter
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import msgspec
+import numpy as np
+from msgspec import Meta, Struct
+
+from tacos import topology as build
+from tacos.errors import FormatError
+from tacos.files import replacing
+from tacos.formats import markup
+from tacos.topology.links import Links, assemble, columns_of, model_of, raise_if_disconnected
+from tacos.units import bandwidth_Bps, time_ps
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Sequence
+
+    from tacos._core import Topology
+
+__all__ = ["read", "schema", "write"]
+
+VERSION = 1
+_MOST_NODES = 10**7
+_MOST_LINKS = 2 * 10**7
+
+
+_WITH_BASE = ("tacos", "name", "link_model", "forwarding", "reduce_bandwidth")
+
+Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+
+# The fields of a file.
+
+Quantity: TypeAlias = Annotated[
+    int | float | str, Meta(description='Such as "50GB/s" or "500ns"; numbers are SI units.')
+]
+Count: TypeAlias = Annotated[int, Meta(ge=1)]
+Nodes: TypeAlias = Annotated[
+    int | str | list[int | str],
+    Meta(
+        description='A number, a name, a range "0..7", a pattern "box*/npu0", or a list of these.'
+    ),
+]
+
+
+class Switch(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A switch and what it can do."""
+
+    name: str | None = None
+    multicast: bool = False
+    reduce: bool = False
+
+
+class Link(Struct, forbid_unknown_fields=True):
+    """Links from each src to dst (pairwise if both are several), or among all of a group."""
+
+    src: Nodes | None = None
+    dst: Nodes | None = None
+    among: Nodes | None = None
+    bandwidth: Quantity | None = None
+    latency: Quantity | None = None
+    both: Annotated[bool, Meta(description="Also the links back.")] = True
+    count: Annotated[int, Meta(ge=1, description="Parallel links.")] = 1
+
+
+class Defaults(Struct, forbid_unknown_fields=True, frozen=True):
+    """What links have that do not say otherwise."""
+
+    bandwidth: Quantity | None = None
+    latency: Quantity | None = None
+
+
+class Boxes(Struct, forbid_unknown_fields=True):
+    """Equal boxes; their nodes are called box0/npu0, box0/switch0, and so on."""
+
+    count: Count
+    npus: Count | list[str]
+    switches: Annotated[int, Meta(ge=0)] | list[str | Switch] = 0
+    links: Annotated[list[Link], Meta(description="Inside one box, with its own names.")] = []
+
+
+class Degrade(Struct, forbid_unknown_fields=True):
+    """Slower links: a factor of the bandwidth that is left, another latency, or both."""
+
+    links: list[tuple[int | str, int | str]]
+    factor: int | float = 1
+    latency: Quantity | None = None
+
+
+class Scale(Struct, forbid_unknown_fields=True):
+    """All bandwidths and latencies multiplied."""
+
+    bandwidth: int | float = 1
+    latency: int | float = 1
+
+
+class Edit(Struct, forbid_unknown_fields=True):
+    """One change to the base: exactly one of drop_links, drop_npus, degrade, scale, subset."""
+
+    drop_links: list[tuple[int | str, int | str]] | None = None
+    drop_npus: list[int | str] | None = None
+    subset: Annotated[list[int | str], Meta(description="The NPUs to keep.")] | None = None
+    degrade: Degrade | None = None
+    scale: Scale | None = None
+    both: Annotated[bool, Meta(description="Links in both directions.")] = True
+
+
+class File(Struct, forbid_unknown_fields=True):
+    """A topology: either a base with edits, or npus, boxes, switches, links and directed."""
+
+    tacos: Annotated[int, Meta(ge=1, le=VERSION, description="Version of the format.")]
+    name: str | None = None
+    link_model: str | None = None
+    forwarding: str | None = None
+    reduce_bandwidth: Quantity | None = None
+    base: Annotated[str, Meta(description='A short name such as "dgx-h100:4".')] | None = None
+    edits: list[Edit] = []
+    npus: Annotated[int, Meta(ge=0)] | list[str] = 0
+    boxes: Boxes | None = None
+    switches: Annotated[int, Meta(ge=0)] | list[str | Switch] = 0
+    defaults: Defaults = Defaults()
+    links: list[Link] = []
+    directed: Annotated[
+        list[list[int | float | str]],
+        Meta(description="One directed link per row: [src, dst, bandwidth, latency]."),
+    ] = []
+    dims: Annotated[
+        list[tuple[str, Count]], Meta(description="Kind and size, the fastest-running first.")
+    ] = []
+    symmetric: bool = False
+    connected: Annotated[bool, Meta(description="Every NPU must reach every other one.")] = True
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of topology files, for editors and other programs.
+
+    >>> schema()["$ref"]
+    '#/$defs/File'
+    """
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "TACOS topology file",
+        **msgspec.json.schema(File),
+    }
+
+
+def read(path: str | os.PathLike[str]) -> Topology:
+    """Read a topology from a YAML or JSON file, which its suffix says.
+
+    Raises:
+        FormatError: The file is not a topology; the message names the field and the value.
+        OSError: The file cannot be opened.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "pair.yaml")
+    ...     _ = file.write_text(
+    ...         "tacos: 1\\nnpus: 2\\nlinks: [{src: 0, dst: 1, bandwidth: 50GB/s, latency: 1us}]")
+    ...     read(file)
+    <tacos.Topology custom: 2 NPUs, 0 switches, 2 links>
+    """
+    file = Path(path)
+    try:
+        return _Reader(_decoded(markup.load(file))).topology()
+    except ValueError as error:
+        raise FormatError(f"{file}: {error}") from None
+
+
+def write(topology: Topology, path: str | os.PathLike[str]) -> None:
+    """Write a topology as YAML or JSON, whole or not at all; `read` gives the same topology.
+
+    >>> import tempfile
+    >>> ring = build.ring(3, bidirectional=False)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(ring, Path(folder, "ring.yaml"))
+    ...     print(Path(folder, "ring.yaml").read_text(), end="")
+    ...     read(Path(folder, "ring.yaml")) == ring
+    tacos: 1
+    name: ring
+    npus: 3
+    dims: [[ring, 3]]
+    symmetric: true
+    defaults: {bandwidth: 50GB/s, latency: 500ns}
+    directed: [[0, 1], [1, 2], [2, 0]]
+    True
+    """
+    file = Path(path)
+    suffix = file.suffix.lower()
+    if suffix not in (".yaml", ".yml", ".json"):
+        raise ValueError(f'path is "{file}", allowed are names that end in .yaml, .yml or .json')
+    fields = _fields(topology)
+    text = markup.as_json(fields) if suffix == ".json" else markup.as_yaml(fields)
+    with replacing(file) as out:
+        out.write(text.encode())
+
+
+# Fields.
+
+_PLACE = re.compile(r"(.*) - at `(?:key in )?\$(.*)`", re.DOTALL)
+
+
+def _decoded(data: Any) -> File:
+    if not isinstance(data, dict):
+        raise ValueError("the file must be a mapping of fields, such as tacos: 1")  # noqa: TRY004
+    version = data.get("tacos")
+    if version is None:
+        raise ValueError(f"the field tacos is missing, it must be tacos: {VERSION}")
+    if isinstance(version, int) and version > VERSION:
+        raise ValueError(f"tacos is {version}, this program understands format version {VERSION}")
+    try:
+        return msgspec.convert(data, File)
+    except msgspec.ValidationError as error:
+        match = _PLACE.fullmatch(str(error))
+        message, place = (match[1], match[2]) if match else (str(error), "")
+        place = place.removeprefix(".")
+        subject = f"{place}{_found(data, place)}: " if place else ""
+        raise ValueError(f"{subject}{_reworded(message)}") from None
+
+
+def _reworded(message: str) -> str:
+    """A message of msgspec in our words."""
+    unknown = re.fullmatch("Object contains unknown field `(.*)`", message, re.DOTALL)
+    if unknown is None:
+        return message[0].lower() + message[1:].replace("`", "")
+    fields = {f for struct in (File, Boxes, Link, Switch, Edit) for f in struct.__struct_fields__}
+    close = difflib.get_close_matches(unknown[1], sorted(fields), n=1)
+    hint = f", did you mean {close[0]}?" if close else ""
+    return f"there is no field {json.dumps(unknown[1], ensure_ascii=False)}{hint}"
+
+
+def _found(data: Any, place: str) -> str:
+    """The value at a place, if it is short enough to quote."""
+    for step in re.findall(r"\[(\d+)\]|([^.\[\]]+)", place):
+        try:
+            data = data[int(step[0])] if step[0] else data[step[1]]
+        except (LookupError, TypeError):
+            return ""
+    return (
+        f" is {json.dumps(data, ensure_ascii=False)[:60]}"
+        if isinstance(data, str | int | float)
+        else ""
+    )
+
+
+# Meaning.
+
+
+class _Nodes:
+    """Nodes by number, name, range or pattern."""
+
+    def __init__(self, names: Sequence[str], place: str = "") -> None:
+        self.names = names
+        self.ids: dict[str, int] = {}
+        for node, name in enumerate(names):
+            if self.ids.setdefault(name, node) != node:
+                raise ValueError(f'{place}two nodes are named "{name}"')
+
+    def find(self, ref: int | str | list[int | str], place: str) -> list[int]:
+        """The nodes a reference stands for."""
+        if isinstance(ref, list):
+            return [node for i, one in enumerate(ref) for node in self.find(one, f"{place}[{i}]")]
+        if isinstance(ref, int):
+            if 0 <= ref < len(self.names):
+                return [ref]
+            raise ValueError(f"{place} is {ref}, the nodes are 0 to {len(self.names) - 1}")
+        if ref in self.ids:
+            return [self.ids[ref]]
+        bounds = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", ref)
+        if bounds:
+            first, last = int(bounds[1]), int(bounds[2])
+            if first <= last < len(self.names):
+                return list(range(first, last + 1))
+            raise ValueError(f'{place} is "{ref}", the nodes are 0 to {len(self.names) - 1}')
+        matching = self._matching(ref) if re.search(r"[*?\[]", ref) else []
+        if matching:
+            return matching
+        close = difflib.get_close_matches(ref, self.names[:10_000], n=3)
+        hint = f", did you mean {' or '.join(close)}?" if close else ""
+        raise ValueError(f'{place} is "{ref}", there is no such node{hint}')
+
+    def _matching(self, pattern: str) -> list[int]:
+        match = re.compile(fnmatch.translate(pattern)).match
+        return [node for node, name in enumerate(self.names) if match(name)]
+
+
+def _names(kind: str, given: int | list[Any]) -> list[str]:
+    if isinstance(given, int):
+        return [f"{kind}{i}" for i in range(given)]
+    named = [one if isinstance(one, str) else one.name for one in given]
+    return [f"{kind}{i}" if name is None else name for i, name in enumerate(named)]
+
+
+def _length(given: int | list[Any]) -> int:
+    return given if isinstance(given, int) else len(given)
+
+
+def _bits(switches: int | list[str | Switch]) -> list[int]:
+    if isinstance(switches, int):
+        return [0] * switches
+    return [0 if isinstance(s, str) else s.multicast + 2 * s.reduce for s in switches]
+
+
+class _Reader:
+    """Turns the fields of one file into a topology."""
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.blocks: list[Links] = []
+        self.links = 0
+        self.bandwidth = lru_cache(maxsize=1 << 16)(bandwidth_Bps)
+        self.latency = lru_cache(maxsize=1 << 16)(time_ps)
+
+    def topology(self) -> Topology:
+        file = self.file
+        if file.base is None:
+            if file.edits:
+                raise ValueError("edits needs a base to edit")
+            return self._listed()
+        for field in File.__struct_fields__:
+            described = field not in (*_WITH_BASE, "base", "edits", "defaults", "connected")
+            if described and getattr(file, field):
+                raise ValueError(f"{field} does not go with base, a file has one or the other")
+        return self._edited(file.base)
+
+    def _model(self) -> build.Model:
+        file, model = self.file, build.Model()
+        if file.link_model is not None:
+            model["link_model"] = file.link_model
+        if file.forwarding is not None:
+            model["forwarding"] = file.forwarding
+        if file.reduce_bandwidth is not None:
+            speed = self._quantity(self.bandwidth, file.reduce_bandwidth, "reduce_bandwidth")
+            model["reduce_bandwidth"] = speed
+        return model
+
+    def _quantity(self, convert: Callable[..., int], value: Any, place: str) -> int:
+        try:
+            return convert(value)
+        except ValueError:
+            return convert(value, what=place)  # raises again, with the field's name
+
+    # A base and its edits.
+
+    def _edited(self, base: str) -> Topology:
+        topology = build.parse(base, **self._model())
+        for i, edit in enumerate(self.file.edits):
+            change = self._change(topology, edit, f"edits[{i}]")
+            try:
+                topology = change(topology)
+            except ValueError as error:
+                raise ValueError(f"edits[{i}]: {error}") from None
+        if self.file.name is None:
+            return topology
+        return assemble(
+            topology.npus,
+            [columns_of(topology)],
+            capabilities=topology.switch_capabilities,
+            family=self.file.name,
+            dims=topology.dims,
+            symmetric=topology.symmetric,
+            names=topology.names,
+            **model_of(topology),
+        )
+
+    def _change(self, topology: Topology, edit: Edit, place: str) -> Callable[[Topology], Topology]:
+        kinds = ("drop_links", "drop_npus", "subset", "degrade", "scale")
+        given = [kind for kind in kinds if getattr(edit, kind) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"{place} has {len(given)} changes, it must have one of {', '.join(kinds)}"
+            )
+        npus, switches = _names("npu", topology.npus), _names("switch", topology.switches)
+        nodes = _Nodes(topology.names or npus + switches)
+        if edit.drop_links is not None:
+            gone = _pairs(nodes, edit.drop_links, f"{place}.drop_links")
+            return lambda topology: build.drop_links(topology, *gone, both=edit.both)
+        if edit.drop_npus is not None:
+            dead = nodes.find(edit.drop_npus, f"{place}.drop_npus")
+            return lambda topology: build.drop_npus(topology, *dead)
+        if edit.subset is not None:
+            kept = nodes.find(edit.subset, f"{place}.subset")
+            return lambda topology: build.subset(topology, kept)
+        if (slower := edit.degrade) is not None:
+            slow = _pairs(nodes, slower.links, f"{place}.degrade.links")
+            return lambda topology: build.degrade(
+                topology, *slow, factor=slower.factor, latency=slower.latency, both=edit.both
+            )
+        factors = edit.scale or Scale()
+        return lambda topology: build.scale(
+            topology, bandwidth=factors.bandwidth, latency=factors.latency
+        )
+
+    # Nodes and links one by one.
+
+    def _listed(self) -> Topology:
+        file, boxes = self.file, self.file.boxes
+        count, box_npus, box_switches = 0, 0, 0
+        if boxes is not None:
+            count, box_npus = boxes.count, _length(boxes.npus)
+            box_switches = _length(boxes.switches)
+            if box_npus == 0:
+                raise ValueError("boxes.npus is an empty list, a box needs at least one NPU")
+        own_npus, own_switches = _length(file.npus), _length(file.switches)
+        npus, switches = count * box_npus + own_npus, count * box_switches + own_switches
+        if npus == 0:
+            raise ValueError("the topology has no NPUs, it needs npus, boxes or a base")
+        if npus + switches > _MOST_NODES:
+            raise ValueError(f"the topology has {npus + switches} nodes, allowed are {_MOST_NODES}")
+
+        names = _names("npu", file.npus) + _names("switch", file.switches)
+        bits = _bits(file.switches)
+        dims = list(file.dims)
+        if boxes is not None:
+            inner = _names("npu", boxes.npus) + _names("switch", boxes.switches)
+            each = [[f"box{b}/{name}" for name in inner] for b in range(count)]
+            names = [
+                *(name for box in each for name in box[:box_npus]),
+                *names[:own_npus],
+                *(name for box in each for name in box[box_npus:]),
+                *names[own_npus:],
+            ]
+            bits = _bits(boxes.switches) * count + bits
+            if own_npus == 0 and not dims:
+                dims = [("box", box_npus), ("switch" if own_switches else "box", count)]
+            local = np.arange(box_npus + box_switches)
+            first = np.arange(count)[:, None]
+            ids = np.where(
+                local < box_npus,
+                first * box_npus + local,
+                npus + first * box_switches + local - box_npus,
+            )
+            self._add_links(boxes.links, _Nodes(inner, "boxes: "), "boxes.links", ids)
+        nodes = _Nodes(names)
+        self._add_links(file.links, nodes, "links", np.arange(npus + switches)[None])
+        self._add_directed(nodes)
+        return self._assembled(npus, bits, names if self._named() else [], dims)
+
+    def _named(self) -> bool:
+        """Whether the file names any node; numbers do otherwise."""
+        switches = self.file.switches
+        return (
+            self.file.boxes is not None
+            or isinstance(self.file.npus, list)
+            or (
+                isinstance(switches, list)
+                and any(isinstance(s, str) or s.name is not None for s in switches)
+            )
+        )
+
+    def _add_links(self, links: list[Link], nodes: _Nodes, field: str, ids: Ints) -> None:
+        """Links between the given nodes, once for each row of `ids`, which numbers them."""
+        local: list[Links] = []
+        for i, link in enumerate(links):
+            place = f"{field}[{i}]"
+            pairs = _ends(link, nodes, place)
+            self._make_room(len(ids) * len(pairs) * link.count * (1 + link.both))
+            if link.both:
+                pairs = np.stack([pairs, pairs[:, ::-1]], axis=1).reshape(-1, 2)
+            pairs = np.tile(pairs, (link.count, 1))
+            local.append(Links(pairs[:, 0], pairs[:, 1], *self._speed(link, place)))
+        for number in ids:
+            self.blocks += [
+                block._replace(src=number[block.src], dst=number[block.dst]) for block in local
+            ]
+
+    def _add_directed(self, nodes: _Nodes) -> None:
+        rows = self.file.directed
+        self._make_room(len(rows))
+        link = Link(src=0, dst=0)
+        columns = np.empty((4, len(rows)), dtype=np.int64)
+        for i, row in enumerate(rows):
+            if not 2 <= len(row) <= 4:
+                raise ValueError(
+                    f"directed[{i}] has {len(row)} entries, "
+                    "it must be [src, dst, bandwidth, latency]"
+                )
+            for end in (0, 1):
+                node = row[end]
+                if isinstance(node, int) and 0 <= node < len(nodes.names):  # no call for most rows
+                    columns[end, i] = node
+                    continue
+                found = (
+                    nodes.find(node, f"directed[{i}][{end}]") if not isinstance(node, float) else []
+                )
+                if len(found) != 1:
+                    raise ValueError(f"directed[{i}][{end}] is {node!r}, it must be one node")
+                columns[end, i] = found[0]
+            if columns[0, i] == columns[1, i]:
+                raise ValueError(f"directed[{i}] joins {nodes.names[columns[0, i]]} to itself")
+            link.bandwidth, link.latency = (*row[2:], None, None)[:2]
+            columns[2:, i] = self._speed(link, f"directed[{i}]")
+        self.blocks.append(Links(*columns))
+
+    def _make_room(self, links: int) -> None:
+        self.links += links
+        if self.links > _MOST_LINKS:
+            raise ValueError(f"the topology has {self.links} links, allowed are {_MOST_LINKS}")
+
+    def _speed(self, link: Link, place: str) -> tuple[int, int]:
+        """Bandwidth and latency of a link, by itself or by default."""
+        speed = []
+        for field, convert in (("bandwidth", self.bandwidth), ("latency", self.latency)):
+            value, source = getattr(link, field), f"{place}.{field}"
+            if value is None:
+                value, source = getattr(self.file.defaults, field), f"defaults.{field}"
+            if value is None:
+                raise ValueError(f"{place} has no {field}, and there is no {source}")
+            speed.append(self._quantity(convert, value, source))
+        return speed[0], speed[1]
+
+    def _assembled(
+        self, npus: int, bits: list[int], names: list[str], dims: list[tuple[str, int]]
+    ) -> Topology:
+        topology = assemble(
+            npus,
+            self.blocks,
+            capabilities=bits,
+            family=self.file.name or "",
+            dims=dims,
+            symmetric=self.file.symmetric,
+            names=names,
+            **self._model(),
+        )
+        if self.file.symmetric:
+            _check_symmetric(topology)
+        return raise_if_disconnected(topology) if self.file.connected else topology
+
+
+def _ends(link: Link, nodes: _Nodes, place: str) -> Ints:
+    """The pairs of nodes that a link joins."""
+    if link.among is not None:
+        if link.src is not None or link.dst is not None:
+            raise ValueError(f"{place} has among, so it must have neither src nor dst")
+        group = np.array(nodes.find(link.among, f"{place}.among"), dtype=np.int64)
+        if len(group) ** 2 > _MOST_LINKS:
+            raise ValueError(f"{place}.among names {len(group)} nodes, which is too many")
+        i, j = np.triu_indices(len(group), 1)
+        pairs = np.column_stack([group[i], group[j]])
+    else:
+        if link.src is None or link.dst is None:
+            raise ValueError(f"{place} has no {'dst' if link.dst is None else 'src'}")
+        src, dst = nodes.find(link.src, f"{place}.src"), nodes.find(link.dst, f"{place}.dst")
+        if len(src) != len(dst) and 1 not in (len(src), len(dst)):
+            raise ValueError(
+                f"{place} has {len(src)} nodes in src and {len(dst)} in dst, "
+                "they must be as many, or one on one side"
+            )
+        if not src or not dst:
+            raise ValueError(f"{place} has an empty list of nodes")
+        pairs = np.column_stack(np.broadcast_arrays(np.array(src), np.array(dst)))
+    for a in pairs[pairs[:, 0] == pairs[:, 1], 0][:1]:
+        raise ValueError(f"{place} joins {nodes.names[a]} to itself")
+    return pairs
+
+
+def _pairs(
+    nodes: _Nodes, pairs: list[tuple[int | str, int | str]], place: str
+) -> list[tuple[int, int]]:
+    found = []
+    for i, (src, dst) in enumerate(pairs):
+        link = Link(src=src, dst=dst)
+        found += [(int(a), int(b)) for a, b in _ends(link, nodes, f"{place}[{i}]")]
+    return found
+
+
+def _check_symmetric(topology: Topology) -> None:
+    """Refuse a claim of symmetry that a shift along some dimension disproves."""
+    if not topology.dims:
+        raise ValueError("symmetric is true, which needs dims")
+    npus = np.arange(topology.npus)
+    stride = 1
+    before = _links_by_npu(topology, npus)
+    for k, (_, size) in enumerate(topology.dims):
+        last = npus // stride % size == size - 1
+        shifted = npus + np.where(last, stride - stride * size, stride)
+        if _links_by_npu(topology, shifted) != before:
+            raise ValueError(f"symmetric is true, but a shift along dims[{k}] changes the network")
+        stride *= size
+
+
+def _links_by_npu(topology: Topology, number: Ints) -> tuple[bytes, Counter[Any]]:
+    """All links with other numbers for the NPUs, the same for networks that only differ in order.
+
+    A switch is known by its links, which is why they must all lead to NPUs.
+    """
+    ends = np.stack([topology.link_src, topology.link_dst]).astype(np.int64)
+    speed = np.stack([topology.link_bandwidth_Bps, topology.link_latency_ps])
+    is_switch = ends >= topology.npus
+    if is_switch.all(axis=0).any():
+        raise ValueError("symmetric is true, which cannot be where switches join switches")
+    direct = ~is_switch.any(axis=0)
+    rows = np.concatenate([number[ends[:, direct]], speed[:, direct]])
+    ports: list[list[Any]] = [[int(bits)] for bits in topology.switch_capabilities]
+    for link in np.flatnonzero(~direct):
+        way = int(is_switch[0, link])
+        switch, npu = ends[1 - way, link] - topology.npus, number[ends[way, link]]
+        ports[switch].append((int(npu), way, *speed[:, link].tolist()))
+    switches = Counter((port[0], *sorted(port[1:])) for port in ports)
+    return rows[:, np.lexsort(rows)].tobytes(), switches
+
+
+# Writing.
+
+
+def _fields(topology: Topology) -> dict[str, Any]:
+    names = topology.names
+    npus, bits = topology.npus, topology.switch_capabilities.tolist()
+    fields: dict[str, Any] = {"tacos": VERSION}
+    if topology.family:
+        fields["name"] = topology.family
+    if topology.link_model != "pipelined":
+        fields["link_model"] = topology.link_model
+    if topology.forwarding != "cut_through":
+        fields["forwarding"] = topology.forwarding
+    if topology.reduce_bandwidth_Bps:
+        fields["reduce_bandwidth"] = _bandwidth_text(topology.reduce_bandwidth_Bps)
+    fields["npus"] = names[:npus] or npus
+    if bits and (names or any(bits)):
+        switches = [
+            Switch(names[npus + i] if names else None, bool(able & 1), bool(able & 2))
+            for i, able in enumerate(bits)
+        ]
+        fields["switches"] = [
+            s.name if s.name is not None and not bits[i] else msgspec.to_builtins(s)
+            for i, s in enumerate(switches)
+        ]
+    elif bits:
+        fields["switches"] = len(bits)
+    if topology.dims:
+        fields["dims"] = [list(dim) for dim in topology.dims]
+    if topology.symmetric:
+        fields["symmetric"] = True
+    if topology.unreachable_pair() is not None:
+        fields["connected"] = False
+    return fields | (_link_fields(topology) if topology.links else {})
+
+
+def _link_fields(topology: Topology) -> dict[str, Any]:
+    """Links as short rows: what most of them have in common becomes the default."""
+    speeds, which, counts = np.unique(
+        np.stack([topology.link_bandwidth_Bps, topology.link_latency_ps]),
+        axis=1,
+        return_inverse=True,
+        return_counts=True,
+    )
+    texts = [[_bandwidth_text(int(fast)), _time_text(int(wait))] for fast, wait in speeds.T]
+    usual = texts[int(counts.argmax())]
+    ends = [[] if text == usual else text[:1] if text[1] == usual[1] else text for text in texts]
+    label: Sequence[int | str] = topology.names or range(topology.nodes)
+    rows = [
+        [label[src], label[dst], *ends[kind]]
+        for src, dst, kind in zip(
+            topology.link_src.tolist(),
+            topology.link_dst.tolist(),
+            which.ravel().tolist(),
+            strict=True,
+        )
+    ]
+    return {"defaults": {"bandwidth": usual[0], "latency": usual[1]}, "directed": rows}
+
+
+def _bandwidth_text(value: int) -> str | int:
+    for factor, unit in ((10**9, "GB/s"), (10**6, "MB/s")):
+        if value >= factor and value * 1000 % factor == 0:
+            return f"{_decimal(value, factor)}{unit}"
+    return value
+
+
+def _time_text(value: int) -> str:
+    for factor, unit in ((10**9, "ms"), (10**6, "us"), (10**3, "ns")):
+        if value >= factor and value * 1000 % factor == 0:
+            return f"{_decimal(value, factor)}{unit}"
+    return f"{value}ps"
+
+
+def _decimal(value: int, factor: int) -> str:
+    whole, rest = divmod(value * 1000 // factor, 1000)
+    return f"{whole}.{rest:03}".rstrip("0").rstrip(".") if rest else str(whole)

@@ -1,0 +1,405 @@
+"""The algorithms everybody knows, for comparison and for the networks they were made for.
+
+With n members, buffers of S bytes, latency α and β seconds per byte, an all-reduce costs
+
+====================  =======================================  ====================================
+ring                  2(n-1)α + 2(n-1)/n Sβ                    Patarasuk and Yuan, 2009
+bidirectional-ring    2⌊n/2⌋α + (n-1)/n Sβ                     every block half way round both ways
+direct                2α + 2/n Sβ with a link to everybody,    reduce-scatter, then all-gather
+                      2α + 2(n-1)/n Sβ through one port
+one-shot              α + Sβ or α + (n-1)Sβ, likewise          everybody sends everything
+halving-doubling      2 lg n α + 2(n-1)/n Sβ                   Rabenseifner, 2004
+double-binary-tree    about 4 lg n α + 2Sβ with many chunks    Sanders, Speck and Träff, 2009; NCCL
+bruck                 2⌈lg n⌉α + 2(n-1)/n Sβ                   Bruck et al., 1997
+hierarchical          Σ 2(nᵢ-1)αᵢ + 2(nᵢ-1)/nᵢ S/(n₀…nᵢ₋₁)βᵢ   BlueConnect: Cho et al., 2019
+swing                 as halving-doubling, with short hops     Swing: De Sensi et al., 2024
+====================  =======================================  ====================================
+
+if members wait for each other after every step. Nothing waits here, so times can be shorter, and
+with several chunks they overlap. The algorithms are in :mod:`tacos.synth.ways`, the collectives
+derived from each in :mod:`tacos.synth.moves`. Routes are those of someone who does not know the
+network. An open chunk count becomes 1; to search for a better one is up to the caller.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE
+from tacos.synth import ways
+from tacos.synth.moves import Moves, concatenate, named_part, to_schedule
+from tacos.synth.ring_order import ring_order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from tacos._core import Collective, CollectivePart, Schedule, Topology
+    from tacos.synth.moves import Way
+    from tacos.synth.ring_order import Order
+
+    Progress = Callable[[float], object] | None
+    Dims = Sequence[tuple[str, int]]
+
+__all__ = ["BASELINES", "applicable"]
+
+DIMENSIONS = frozenset({"ring", "line", "clique", "switch", "box"})
+
+
+def ring(
+    topology: Topology,
+    collective: Collective,
+    *,
+    order: Order = "search",
+    progress: Progress = None,
+) -> Schedule:
+    """Blocks go round a ring in one direction.
+
+    Args:
+        topology, collective: Where, and what to do.
+        order: ``"search"`` for a good order of the group, ``"rank"``, or the NPUs in ring order.
+        progress: Called with the share done, now and then.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4, bandwidth="1GB/s", latency="1us")
+    >>> ring(topo, tacos.collective.all_gather(topo, "4KB")).time_s      # 3 (1 us + 1 us)
+    6e-06
+    """
+    return _ring("ring", topology, collective, ways.one_way_ring, order, progress)
+
+
+def bidirectional_ring(
+    topology: Topology,
+    collective: Collective,
+    *,
+    order: Order = "search",
+    progress: Progress = None,
+) -> Schedule:
+    """Every block goes round a ring in both directions, half of the way in each.
+
+    Args:
+        topology, collective, order, progress: As for :func:`ring`.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(5, bandwidth="1GB/s", latency="1us")
+    >>> bidirectional_ring(topo, tacos.collective.all_gather(topo, "5KB")).time_s
+    4e-06
+    """
+    return _ring("bidirectional-ring", topology, collective, ways.two_way_ring, order, progress)
+
+
+def direct(topology: Topology, collective: Collective, *, progress: Progress = None) -> Schedule:
+    """Every chunk straight from its holder to each destination; sums straight to their owner.
+
+    It takes every collective.
+
+    >>> import tacos
+    >>> topo = tacos.topology.fully_connected(4, bandwidth="1GB/s", latency="1us")
+    >>> direct(topo, tacos.collective.all_reduce(topo, "4KB")).time_s    # twice 1 us + 1 us
+    4e-06
+    """
+
+    def moves(part: CollectivePart) -> Moves:
+        if part.kind in {"send_recv", "custom"}:
+            return _listed(part, topology.npus)
+        return named_part(part, ways.star(len(part.group)))
+
+    return _synthesize("direct", topology, collective, moves, progress)
+
+
+def one_shot(topology: Topology, collective: Collective, *, progress: Progress = None) -> Schedule:
+    """All-reduce where everybody sends its whole input to everybody.
+
+    >>> import tacos
+    >>> topo = tacos.topology.fully_connected(4, bandwidth="1GB/s", latency="1us")
+    >>> one_shot(topo, tacos.collective.all_reduce(topo, "4KB")).time_ps // 10**6  # 1 us + 4 us
+    5
+    """
+
+    def moves(part: CollectivePart) -> Moves:
+        n = len(part.group)
+        src = np.arange(n, dtype=np.int32)
+        offset = np.arange(1, n, dtype=np.int32)[:, None]
+        pairs = np.broadcast_arrays(part.group, part.group[(src + offset) % n])
+        route = ((offset - 1) * n + src)[:, :, None]
+        chunk = np.arange(n * part.chunks)
+        return Moves.of((pairs[0], pairs[1]), route, chunk, 0, op=REDUCE, reads=READ_INPUT)
+
+    return _synthesize("one-shot", topology, collective, moves, progress)
+
+
+def halving_doubling(
+    topology: Topology, collective: Collective, *, progress: Progress = None
+) -> Schedule:
+    """Partners exchange what they have, twice as much each time; broadcasts are binomial.
+
+    >>> import tacos
+    >>> topo = tacos.topology.hypercube(2, bandwidth="1GB/s", latency="1us")
+    >>> halving_doubling(topo, tacos.collective.all_gather(topo, "4KB")).time_s
+    4e-06
+    """
+
+    def moves(part: CollectivePart) -> Moves:
+        return named_part(part, ways.halving_doubling(len(part.group)))
+
+    return _synthesize("halving-doubling", topology, collective, moves, progress)
+
+
+def double_binary_tree(
+    topology: Topology, collective: Collective, *, progress: Progress = None
+) -> Schedule:
+    """All-reduce, broadcast and reduce over two trees, half of the chunks on each.
+
+    >>> import tacos
+    >>> topo = tacos.topology.fully_connected(4, bandwidth="1GB/s", latency="1us")
+    >>> coll = tacos.collective.broadcast(topo, "2KB", chunks=2)
+    >>> double_binary_tree(topo, coll).time_ps // 10**6      # three levels
+    6
+    """
+
+    def moves(part: CollectivePart) -> Moves:
+        return named_part(part, ways.double_tree(len(part.group), rooted=part.root >= 0))
+
+    return _synthesize("double-binary-tree", topology, collective, moves, progress)
+
+
+def bruck(topology: Topology, collective: Collective, *, progress: Progress = None) -> Schedule:
+    """⌈lg n⌉ steps for any n: everybody sends to the member 1, 2, 4, … ahead.
+
+    >>> import tacos
+    >>> topo = tacos.topology.fully_connected(4, bandwidth="1GB/s", latency="1us")
+    >>> bruck(topo, tacos.collective.all_gather(topo, "4KB")).time_s
+    4e-06
+    """
+
+    def moves(part: CollectivePart) -> Moves:
+        return named_part(part, ways.bruck(len(part.group)))
+
+    return _synthesize("bruck", topology, collective, moves, progress)
+
+
+def hierarchical(
+    topology: Topology,
+    collective: Collective,
+    *,
+    dims: Dims | None = None,
+    order: Sequence[int] | None = None,
+    progress: Progress = None,
+) -> Schedule:
+    """Dimension by dimension: reduce-scatter along the first, …, all-gather back.
+
+    Rings are used both ways where the network has both directions, lines both ways, and in
+    everything else (cliques, switches, boxes) chunks go direct.
+
+    Args:
+        topology, collective, progress: As for :func:`ring`; the group must be all NPUs.
+        dims: Kind and size of each dimension, instead of the topology's own.
+        order: In which order sums go through the dimensions; ``[0, 1, …]`` if not given.
+
+    >>> import tacos
+    >>> topo = tacos.topology.torus(3, 3, bandwidth="1GB/s", latency="1us")
+    >>> coll = tacos.collective.all_reduce(topo, "9KB")
+    >>> hierarchical(topo, coll).time_ps // 10**6           # 4 us and 2 us, there and back
+    10
+    """
+    shape = list(topology.dims if dims is None else dims)
+    turns = list(range(len(shape)) if order is None else order)
+    if sorted(turns) != list(range(len(shape))):
+        raise ValueError(f"order is {turns}, it must name each of {len(shape)} dimensions once")
+    strides = np.cumprod([1, *(size for _, size in shape)]).tolist()
+
+    def moves(part: CollectivePart) -> Moves:
+        # Copies spread in the opposite order of the sums.
+        sides = [(*shape[d], strides[d]) for d in reversed(turns) if shape[d][1] > 1]
+        inside = [_inside(topology, *side) for side in sides]
+        grids = [
+            ways.grid(
+                [
+                    (size, stride, found[k % len(found)])
+                    for (_, size, stride), found in zip(sides, inside, strict=True)
+                ]
+            )
+            for k in range(max(map(len, inside), default=1))
+        ]
+        return named_part(part, grids, np.arange(topology.npus, dtype=np.int32))
+
+    return _synthesize(
+        "hierarchical", topology, collective, moves, progress, dims=shape, order=turns
+    )
+
+
+def swing(topology: Topology, collective: Collective, *, progress: Progress = None) -> Schedule:
+    """Halving-doubling for tori, with partners 1, 1, 3, 5, 11, … away in turn along the dimensions.
+
+    Chunks take turns to start with each dimension and direction: D dimensions are all in use
+    from 2·D chunks per NPU on.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(8, bandwidth="1GB/s", latency="1us")
+    >>> swing(topo, tacos.collective.all_reduce(topo, "8KB", chunks=2)).transfers
+    224
+    """
+
+    def moves(part: CollectivePart) -> Moves:
+        sizes = [size for _, size in topology.dims]
+        return named_part(part, ways.swing(sizes), np.arange(topology.npus, dtype=np.int32))
+
+    return _synthesize("swing", topology, collective, moves, progress)
+
+
+BASELINES: dict[str, Callable[..., Schedule]] = {
+    "ring": ring,
+    "bidirectional-ring": bidirectional_ring,
+    "direct": direct,
+    "one-shot": one_shot,
+    "halving-doubling": halving_doubling,
+    "double-binary-tree": double_binary_tree,
+    "bruck": bruck,
+    "hierarchical": hierarchical,
+    "swing": swing,
+}
+"""The baselines by name: functions of a topology and a collective, with options by keyword."""
+
+
+def applicable(topology: Topology, collective: Collective) -> list[str]:
+    """Names of the baselines that can do the collective on the network.
+
+    >>> import tacos
+    >>> topo = tacos.topology.mesh(3, 3)
+    >>> applicable(topo, tacos.collective.broadcast(topo, "1MB", group=[0, 1, 2]))
+    ['ring', 'bidirectional-ring', 'direct', 'halving-doubling', 'double-binary-tree', 'bruck']
+    """
+    return [name for name in BASELINES if not _obstacle(name, topology, collective, topology.dims)]
+
+
+def _obstacle(name: str, topology: Topology, collective: Collective, dims: Dims) -> str:
+    """What the baseline needs and does not find, or nothing."""
+    kinds = {
+        "direct": None,
+        "one-shot": {"all_reduce"},
+        "double-binary-tree": {"all_reduce", "broadcast", "reduce"},
+    }
+    for part in collective.parts:
+        allowed = kinds.get(name, None if len(part.group) else set())
+        if allowed is not None and part.kind not in allowed:
+            needed = " or ".join(sorted(allowed)) or "a collective of a group"
+            return f"{needed}, not {part.kind}"
+        if name in {"hierarchical", "swing"} and len(part.group) != topology.npus:
+            return f"all {topology.npus} NPUs, not a group of {len(part.group)}"
+    if name in {"hierarchical", "swing"} and (
+        not dims
+        or any(kind not in DIMENSIONS or size < 1 for kind, size in dims)
+        or prod(size for _, size in dims) != topology.npus
+    ):
+        kinds_text = ", ".join(sorted(DIMENSIONS))
+        return f"dimensions ({kinds_text}) that hold {topology.npus} NPUs, not {list(dims)}"
+    if name == "swing" and any(kind != "ring" or size & (size - 1) for kind, size in dims):
+        return f"a torus whose sizes are powers of two, not {list(dims)}"
+    return ""
+
+
+def _synthesize(
+    name: str,
+    topology: Topology,
+    collective: Collective,
+    moves: Callable[[CollectivePart], Moves],
+    progress: Progress,
+    **options: Any,
+) -> Schedule:
+    if collective.npus != topology.npus:
+        raise ValueError(
+            f"the collective is for {collective.npus} NPUs, the topology has {topology.npus}"
+        )
+    if obstacle := _obstacle(name, topology, collective, options.get("dims", topology.dims)):
+        raise ValueError(f"{name} needs {obstacle}")
+    resolved = collective if collective.resolved else collective.with_chunks(1)
+    parts = [moves(part) for part in resolved.parts]
+    provenance = {"engine": name, **options}
+    return to_schedule(topology, resolved, parts, provenance=provenance, progress=progress)
+
+
+def _ring(
+    name: str,
+    topology: Topology,
+    collective: Collective,
+    algorithm: Callable[[int], Sequence[Way]],
+    order: Order,
+    progress: Progress,
+) -> Schedule:
+    origins: set[str] = set()
+
+    def moves(part: CollectivePart) -> Moves:
+        npus, origin = ring_order(
+            topology,
+            part.group,
+            order,
+            block_bytes=-(-part.size // len(part.group)),
+            both_ways=name == "bidirectional-ring",
+        )
+        origins.add(origin)
+        return named_part(part, algorithm(len(npus)), npus)
+
+    schedule = _synthesize(name, topology, collective, moves, progress)
+    return schedule.with_provenance({**schedule.provenance, "order": ", ".join(sorted(origins))})
+
+
+def _inside(topology: Topology, kind: str, size: int, stride: int) -> list[Way]:
+    """How the hierarchical algorithm goes along one dimension."""
+    if kind == "line":
+        return ways.line(size)
+    if kind != "ring":
+        return ways.star(size)
+    backwards = (topology.link_src == stride) & (topology.link_dst == 0)
+    return ways.two_way_ring(size) if backwards.any() else ways.one_way_ring(size)
+
+
+def _listed(part: CollectivePart, npus: int) -> Moves:
+    """Direct moves of a send-recv or custom collective, whose chunks list their own ends."""
+    if part.kind == "send_recv":
+        rows = np.arange(len(part.inputs))
+        moves = _straight(part.inputs, part.outputs, rows, npus)
+        return moves.pieces(np.arange(part.chunks), part.chunks)
+    chunks = np.arange(len(part.bytes))
+    of_input = np.repeat(chunks, np.diff(part.input_begin))
+    of_output = np.repeat(chunks, np.diff(part.output_begin))
+    holds = np.isin(of_output * npus + part.outputs, of_input * npus + part.inputs)
+    adds = part.reduces.astype(bool)
+
+    # Without a sum: replicas serve the outputs in turn.
+    lacks = ~holds & ~adds[of_output]
+    chunk = of_output[lacks]
+    turn = np.flatnonzero(lacks) - part.output_begin[chunk]
+    replica = part.input_begin[chunk] + turn % np.diff(part.input_begin)[chunk]
+    copies = _straight(part.inputs[replica], part.outputs[lacks], chunk, npus)
+
+    # Sums go to one output, by preference one that contributes itself, and from there to the rest.
+    preferred = np.lexsort((~holds, of_output))
+    summed, first = np.unique(of_output[preferred], return_index=True)
+    owner = np.full(len(chunks), -1)
+    owner[summed] = part.outputs[preferred[first]]
+    gives = adds[of_input] & (owner[of_input] >= 0) & (owner[of_input] != part.inputs)
+    takes = adds[of_output] & (owner[of_output] != part.outputs)
+    chunk = of_input[gives]
+    sums = _straight(part.inputs[gives], owner[chunk], chunk, npus, op=REDUCE, reads=READ_INPUT)
+    chunk = of_output[takes]
+    results = _straight(owner[chunk], part.outputs[takes], chunk, npus).after(1)
+    return concatenate([copies, sums, results])
+
+
+def _straight(
+    src: NDArray[Any],
+    dst: NDArray[Any],
+    chunk: NDArray[Any],
+    npus: int,
+    *,
+    op: int = COPY,
+    reads: int = READ_ACC,
+) -> Moves:
+    """Each chunk from src to dst in one move, everybody serving the next NPU first."""
+    turn = np.argsort((dst - src) % npus, kind="stable")
+    pairs, route = np.unique(src[turn] * np.int64(npus) + dst[turn], return_inverse=True)
+    return Moves.of((pairs // npus, pairs % npus), route, chunk[turn], 0, op=op, reads=reads)

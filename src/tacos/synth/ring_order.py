@@ -1,0 +1,212 @@
+"""In which order a ring visits its NPUs: the one choice that decides how good a ring is.
+
+The cost of a hop is what one block takes: the latencies of its route plus bytes / bandwidth, where
+a link that several hops of the ring use is shared among them. A ring is as fast as its largest hop;
+among equals, the sum of all hops decides. The candidates are
+
+- rank order;
+- on grids, a Hamiltonian cycle of neighbours (a snake whose way back was kept free), if there is one;
+- for groups of up to 512, a tour improved by 2-opt, from rank order and from nearest neighbours.
+
+The cheapest one is taken, so a search is never worse than rank order by this measure. All sums are
+integers, so the same order comes out on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos.schedule import routes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tacos._core import Topology
+
+__all__ = ["Order", "hamiltonian_cycle", "ring_cost", "ring_order"]
+
+Order = str | Sequence[int]
+"""How to order a ring: ``"search"``, ``"rank"``, or the NPUs in their order."""
+
+CYCLIC = frozenset({"ring", "clique", "switch"})
+LARGEST_SEARCH = 512
+SWAPS_TRIED = 2**28
+
+
+def ring_order(
+    topology: Topology,
+    group: NDArray[np.int32],
+    order: Order = "search",
+    *,
+    block_bytes: int,
+    both_ways: bool = False,
+) -> tuple[NDArray[np.int32], str]:
+    """The group in ring order, and where that order comes from.
+
+    Args:
+        topology: The network.
+        group: The NPUs in rank order.
+        order: As the user asked for it.
+        block_bytes: What a hop carries at a time.
+        both_ways: Whether data goes round in both directions.
+
+    >>> import tacos
+    >>> npus, origin = ring_order(tacos.topology.mesh(3, 2), np.arange(6), block_bytes=1000)
+    >>> npus.tolist(), origin
+    ([0, 1, 2, 5, 4, 3], 'hamiltonian cycle')
+    """
+    if not isinstance(order, str) and sorted(order) == sorted(group.tolist()):
+        return np.array(order, np.int32), "given"
+    if not isinstance(order, str) or order not in {"search", "rank"}:
+        raise ValueError(
+            f'order is {order!r}, allowed are "search", "rank" and the NPUs of the group in order'
+        )
+    if order == "rank":
+        return group, "rank"
+
+    def cost(candidate: tuple[NDArray[np.int32], str]) -> tuple[int, int]:
+        return ring_cost(topology, candidate[0], block_bytes=block_bytes, both_ways=both_ways)
+
+    candidates = [(group, "rank")]
+    if len(group) == topology.npus and (cycle := hamiltonian_cycle(topology.dims)) is not None:
+        candidates.append((cycle, "hamiltonian cycle"))
+    best = min(candidates, key=cost)
+    cheapest = int(_link_costs(topology, block_bytes).min(initial=2**46))
+    if len(group) > LARGEST_SEARCH or cost(best)[1] <= (1 + both_ways) * len(group) * cheapest:
+        return best
+    weight = _pairwise_weight(topology, group, block_bytes)
+    starts = np.arange(len(group)), _nearest_neighbours(weight)
+    candidates += [(group[_two_opt(weight, start)], "2-opt") for start in starts]
+    return min(candidates, key=cost)
+
+
+def ring_cost(
+    topology: Topology, npus: NDArray[np.int32], *, block_bytes: int, both_ways: bool = False
+) -> tuple[int, int]:
+    """Picoseconds of the ring's largest hop and of all hops together, shared links counted.
+
+    >>> import tacos
+    >>> ring = tacos.topology.ring(4, bandwidth="1GB/s", latency="1us")
+    >>> ring_cost(ring, np.array([0, 1, 2, 3]), block_bytes=1000)       # 1 us + 1 us
+    (2000000, 8000000)
+    >>> ring_cost(ring, np.array([0, 2, 1, 3]), block_bytes=1000)[0]    # 0 -> 2 shares with 1 -> 3
+    4000000
+    """
+    if len(npus) == 1:
+        return 0, 0
+    src, dst = npus, np.roll(npus, -1)
+    if both_ways:
+        src, dst = np.concatenate([src, dst]), np.concatenate([dst, src])
+    cost = _hop_costs(topology, src, dst, block_bytes, shared=True)
+    return int(cost.max()), int(cost.sum())
+
+
+def hamiltonian_cycle(dims: Sequence[tuple[str, int]]) -> NDArray[np.int32] | None:
+    """A cycle through all NPUs of a grid along its dimensions, or None where there is none.
+
+    A path that snakes through all dimensions but one makes the grid two-dimensional. With an even
+    side, snake through all columns but the first and come back along that one. With odd sides,
+    a side that closes on itself lets the last row end next to the first column.
+
+    >>> hamiltonian_cycle([("line", 3), ("line", 2)]).tolist()
+    [0, 1, 2, 5, 4, 3]
+    >>> hamiltonian_cycle([("line", 3), ("line", 3)]) is None
+    True
+    """
+    stride = np.cumprod([1, *(size for _, size in dims)])
+    sides = [(kind, size, int(at)) for (kind, size), at in zip(dims, stride, strict=False)]
+    sides = [side for side in sides if side[1] > 1]
+    if any(kind not in CYCLIC and kind != "line" for kind, _, _ in sides) or not sides:
+        return None
+    closing = [s for s in sides if s[1] % 2 == 0] or [s for s in sides if s[0] in CYCLIC]
+    if len(sides) == 1:
+        kind, size, _ = sides[0]
+        return np.arange(size, dtype=np.int32) if kind in CYCLIC or size == 2 else None
+    if not closing:
+        return None
+    # The last, so that a ring crosses the outermost dimension least often.
+    last = closing[-1]
+    path = _snake([side for side in sides if side is not last])
+    if last[1] % 2:
+        rows, columns = path, np.arange(last[1]) * last[2]
+    else:
+        rows, columns = np.arange(last[1]) * last[2], path
+    grid = rows[:, None] + columns
+    inner = grid[:, 1:].copy()
+    inner[1::2] = inner[1::2, ::-1]
+    return np.concatenate([grid[:1, 0], inner.ravel(), grid[:0:-1, 0]]).astype(np.int32)
+
+
+def _snake(sides: Sequence[tuple[str, int, int]]) -> NDArray[Any]:
+    """A path through all places of a grid, one step along one side at a time."""
+    path = np.zeros(1, np.int64)
+    for _, size, stride in sides:
+        rows = np.tile(path, (size, 1))
+        rows[1::2] = rows[1::2, ::-1]
+        path = (rows + np.arange(size)[:, None] * stride).ravel()
+    return path
+
+
+def _link_costs(topology: Topology, block_bytes: int, load: NDArray[Any] | int = 1) -> NDArray[Any]:
+    """Picoseconds of a block on each link, `load` blocks sharing it."""
+    time = np.ceil(np.float64(block_bytes) * 1e12 * load / topology.link_bandwidth_Bps)
+    return np.minimum(time, 2.0**46).astype(np.int64) + topology.link_latency_ps
+
+
+def _hop_costs(
+    topology: Topology, src: NDArray[Any], dst: NDArray[Any], block_bytes: int, *, shared: bool
+) -> NDArray[Any]:
+    table = routes(topology, pairs=(src, dst))
+    load = np.bincount(table.links, minlength=topology.links) if shared else 1
+    latency = topology.link_latency_ps[table.links]
+    transmission = _link_costs(topology, block_bytes, load)[table.links] - latency
+    first = table.link_begin[:-1]
+    return np.add.reduceat(latency, first) + np.maximum.reduceat(transmission, first)
+
+
+def _pairwise_weight(topology: Topology, group: NDArray[Any], block_bytes: int) -> NDArray[Any]:
+    """What a hop from i to j counts in the sum that 2-opt minimizes.
+
+    The fourth power lets one long hop outweigh several short ones.
+    """
+    n = len(group)
+    i, j = np.nonzero(~np.eye(n, dtype=bool))
+    cost = _hop_costs(topology, group[i], group[j], block_bytes, shared=False)
+    weight = np.zeros((n, n), np.int64)
+    weight[i, j] = np.minimum(cost * 16 // max(int(cost.min()), 1), 2**12) ** 4
+    return weight
+
+
+def _nearest_neighbours(weight: NDArray[Any]) -> NDArray[Any]:
+    """The tour from place 0 that always goes on to the nearest place not yet visited."""
+    n = len(weight)
+    tour, free = [0], np.ones(n, bool)
+    for _ in range(n - 1):
+        free[tour[-1]] = False
+        tour.append(int(np.where(free, weight[tour[-1]], 2**62).argmin()))
+    return np.array(tour)
+
+
+def _two_opt(weight: NDArray[Any], tour: NDArray[Any]) -> NDArray[Any]:
+    """Turn around the stretch of the tour that gains most, until none gains anything."""
+    n = len(tour)
+    stretch = np.triu(np.ones((n, n), bool), 1)
+    stretch[0] = False
+    for _ in range(max(1, SWAPS_TRIED // n**2)):
+        after = np.roll(tour, -1)
+        ahead = np.cumsum(np.append(0, weight[tour, after]))
+        back = np.cumsum(np.append(0, weight[after, tour]))
+        # Places i … j turned around: new hops (i-1 → j) and (i → j+1), those between turned.
+        before = np.roll(tour, 1)
+        change = weight[before[:, None], tour] + weight[tour[:, None], after]
+        change -= ahead[1:] - np.append(0, ahead[: n - 1])[:, None]
+        change += back[:n] - back[:n, None]
+        change[~stretch] = 0
+        i, j = divmod(int(change.argmin()), n)
+        if change[i, j] >= 0:
+            break
+        tour = np.concatenate([tour[:i], tour[i : j + 1][::-1], tour[j + 1 :]])
+    return tour

@@ -1,0 +1,59 @@
+"""Networks: the class `Topology`, and functions that build, change, name and describe them.
+
+========  =====================================================================
+regular   `ring`, `mesh`, `torus`, `hypercube`, `fully_connected`, `switch`, `product`
+clusters  `fat_tree`, `rail`, `dragonfly`, `dragonfly_plus`
+machines  `dgx1`, `dgx2`, `ndv2`, `dgx_a100`, `dgx_h100`, `nvl72`, `mi250`, `mi300x`, `tpu`
+your own  `from_links`
+changes   `drop_links`, `drop_npus`, `degrade`, `scale`, `renumber`, `subset`
+names     `parse` reads ``torus:4x4@50GB/s``, `specs` lists all such names
+numbers   `describe`
+========  =====================================================================
+"""
+
+from __future__ import annotations
+
+from tacos._core import Topology
+from tacos.topology.builders import fully_connected, hypercube, mesh, product, ring, switch, torus
+from tacos.topology.clusters import dragonfly, dragonfly_plus, fat_tree, rail
+from tacos.topology.edits import degrade, drop_links, drop_npus, renumber, scale, subset
+from tacos.topology.links import Model, from_links
+from tacos.topology.machines import dgx1, dgx2, dgx_a100, dgx_h100, mi250, mi300x, ndv2, nvl72, tpu
+from tacos.topology.spec import parse, specs
+from tacos.topology.summary import Summary, describe
+
+__all__ = [
+    "Model",
+    "Summary",
+    "Topology",
+    "degrade",
+    "describe",
+    "dgx1",
+    "dgx2",
+    "dgx_a100",
+    "dgx_h100",
+    "dragonfly",
+    "dragonfly_plus",
+    "drop_links",
+    "drop_npus",
+    "fat_tree",
+    "from_links",
+    "fully_connected",
+    "hypercube",
+    "mesh",
+    "mi250",
+    "mi300x",
+    "ndv2",
+    "nvl72",
+    "parse",
+    "product",
+    "rail",
+    "renumber",
+    "ring",
+    "scale",
+    "specs",
+    "subset",
+    "switch",
+    "torus",
+    "tpu",
+]

@@ -1,0 +1,267 @@
+"""Changes to a topology: a dead link, a missing NPU, a slower cable, other numbers.
+
+Every function takes a topology and returns a new one, so that they chain. What keeps the NPUs'
+numbers keeps `dims` as a hint for layouts; what is no longer regular is no longer `symmetric`.
+Links keep their order. The result must be connected.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos.topology.links import Links, assemble, columns_of, model_of, raise_if_disconnected
+from tacos.units import Quantity, time_ps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from tacos._core import Topology
+
+__all__ = ["degrade", "drop_links", "drop_npus", "renumber", "scale", "subset"]
+
+LinkChoice = int | tuple[int, int]
+"""A link's id, or a pair (src, dst) of nodes, which stands for all links from one to the other."""
+
+
+def drop_links(topology: Topology, *links: LinkChoice, both: bool = False) -> Topology:
+    """The topology without some links.
+
+    Args:
+        topology: what to change.
+        links: link ids, or pairs (src, dst) of nodes.
+        both: whether a pair also stands for the links back.
+
+    Raises:
+        ValueError: a link that does not exist, or an NPU that can no longer be reached.
+
+    >>> from tacos.topology import ring
+    >>> drop_links(ring(4), (0, 1), (2, 3)).links
+    6
+    """
+    keep = ~_chosen(topology, links, both)
+    columns = columns_of(topology)
+    return _with_links(
+        topology, Links(*(np.asarray(column)[keep] for column in columns)), bool(keep.all())
+    )
+
+
+def degrade(
+    topology: Topology,
+    *links: LinkChoice,
+    factor: float = 1,
+    latency: Quantity | None = None,
+    both: bool = False,
+) -> Topology:
+    """The topology with some links slower.
+
+    Args:
+        topology: what to change.
+        links: link ids, or pairs (src, dst) of nodes.
+        factor: of the bandwidth that is left, above 0 and at most 1.
+        latency: the links' new latency; as it was by default.
+        both: whether a pair also stands for the links back.
+
+    Raises:
+        ValueError: a link that does not exist, or a factor out of range.
+
+    >>> from tacos.topology import ring
+    >>> degrade(ring(4), (0, 1), factor=0.5, latency="2us").link_bandwidth_Bps[:2].tolist()
+    [25000000000, 50000000000]
+    """
+    if not 0 < factor <= 1:
+        raise ValueError(f"factor is {factor!r}, it must be above 0 and at most 1")
+    chosen = _chosen(topology, links, both)
+    old = columns_of(topology)
+    bandwidth = np.where(chosen, _scaled(old.bandwidth_Bps, factor, least=1), old.bandwidth_Bps)
+    latency_ps = (
+        old.latency_ps
+        if latency is None
+        else np.where(chosen, time_ps(latency, what="latency"), old.latency_ps)
+    )
+    return _with_links(
+        topology, Links(old.src, old.dst, bandwidth, latency_ps), regular=not chosen.any()
+    )
+
+
+def scale(topology: Topology, *, bandwidth: float = 1, latency: float = 1) -> Topology:
+    """The topology with all bandwidths and latencies multiplied.
+
+    >>> from tacos.topology import ring
+    >>> scale(ring(4, bandwidth="50GB/s"), bandwidth=2) == ring(4, bandwidth="100GB/s")
+    True
+    """
+    for what, factor, allowed in (
+        ("bandwidth", bandwidth, 0 < bandwidth < np.inf),
+        ("latency", latency, 0 <= latency < np.inf),
+    ):
+        if not allowed:
+            raise ValueError(f"{what} is scaled by {factor!r}, it must be a positive factor")
+    old = columns_of(topology)
+    links = old._replace(
+        bandwidth_Bps=_scaled(old.bandwidth_Bps, bandwidth, least=1),
+        latency_ps=_scaled(old.latency_ps, latency, least=0),
+    )
+    return _with_links(topology, links, regular=True)
+
+
+def subset(topology: Topology, npus: Iterable[int]) -> Topology:
+    """The network of some NPUs and of the switches around them.
+
+    Switches that are left with fewer than two neighbours go too, and then those behind them.
+
+    Args:
+        topology: where they are.
+        npus: which; the first becomes NPU 0, the second NPU 1, and so on.
+
+    Raises:
+        ValueError: an NPU that does not exist or is named twice, or NPUs that are not connected.
+
+    >>> from tacos.topology import mesh
+    >>> subset(mesh(4, 4), range(8))
+    <tacos.Topology mesh: 8 NPUs, 0 switches, 20 links>
+    """
+    order = _npus(topology, list(npus))
+    if not order.size:
+        raise ValueError("npus is empty, a topology needs at least one NPU")
+    alive = np.zeros(topology.nodes, bool)
+    alive[order] = True
+    alive[topology.npus :] = True
+    return _selected(topology, order, _without_dead_ends(topology, alive))
+
+
+def drop_npus(topology: Topology, *npus: int) -> Topology:
+    """The topology without some NPUs; those behind them move up.
+
+    Raises:
+        ValueError: an NPU that does not exist, or NPUs that are no longer connected.
+
+    >>> from tacos.topology import dgx_h100
+    >>> drop_npus(dgx_h100(2), 3)
+    <tacos.Topology dgx_h100: 15 NPUs, 3 switches, 60 links>
+    """
+    gone = _npus(topology, npus)
+    return subset(topology, np.setdiff1d(np.arange(topology.npus), gone))
+
+
+def renumber(topology: Topology, permutation: Sequence[int]) -> Topology:
+    """The same network with other numbers: NPU i becomes NPU permutation[i].
+
+    Raises:
+        ValueError: `permutation` does not name every NPU once.
+
+    >>> from tacos.topology import ring
+    >>> renumber(ring(3, bidirectional=False), [1, 0, 2]).link_dst
+    array([0, 2, 1], dtype=int32)
+    """
+    new = _npus(topology, permutation)
+    if new.size != topology.npus:
+        raise ValueError(f"permutation has {new.size} numbers for {topology.npus} NPUs")
+    return _selected(topology, np.argsort(new), np.ones(topology.nodes, bool))
+
+
+def _chosen(topology: Topology, links: Sequence[Any], both: bool) -> NDArray[np.bool_]:
+    """Which links the choices stand for."""
+    src, dst = topology.link_src, topology.link_dst
+    chosen = np.zeros(topology.links, bool)
+    for choice in links:
+        if isinstance(choice, int | np.integer):
+            if not 0 <= choice < topology.links:
+                raise ValueError(
+                    f"there is no link {choice}, the links are 0 to {topology.links - 1}"
+                )
+            chosen[choice] = True
+            continue
+        if not isinstance(choice, tuple | list) or len(choice) != 2:
+            raise ValueError(f"link {choice!r} must be a link's id or a pair (src, dst) of nodes")
+        a, b = choice
+        for start, end in ((a, b), (b, a)) if both else ((a, b),):
+            found = (src == start) & (dst == end)
+            if not found.any():
+                raise ValueError(f"there is no link from node {start} to node {end}")
+            chosen |= found
+    return chosen
+
+
+def _npus(topology: Topology, npus: Sequence[Any]) -> NDArray[np.int64]:
+    """The ids as an array, if they are different NPUs."""
+    seen: set[int] = set()
+    for npu in npus:
+        if not isinstance(npu, int | np.integer) or not 0 <= npu < topology.npus:
+            raise ValueError(f"there is no NPU {npu!r}, the NPUs are 0 to {topology.npus - 1}")
+        if npu in seen:
+            raise ValueError(f"NPU {npu} is named twice")
+        seen.add(int(npu))
+    return np.array(npus, np.int64)
+
+
+def _scaled(values: Any, factor: float, least: int) -> NDArray[np.int64]:
+    scaled = np.rint(np.asarray(values) * float(factor))
+    if scaled.size and scaled.max() >= 2**63:
+        raise ValueError(f"a factor of {factor!r} gives values that are too large")
+    return np.maximum(scaled.astype(np.int64), least)
+
+
+def _with_links(topology: Topology, links: Links, regular: bool) -> Topology:
+    """The same nodes with other links."""
+    changed = assemble(
+        topology.npus,
+        [links],
+        capabilities=topology.switch_capabilities,
+        family=topology.family,
+        dims=topology.dims,
+        symmetric=bool(topology.symmetric and regular),
+        names=topology.names,
+        **model_of(topology),
+    )
+    return raise_if_disconnected(changed)
+
+
+def _without_dead_ends(topology: Topology, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """`alive` without the switches that cannot lead from one living node to another."""
+    src, dst = topology.link_src, topology.link_dst
+    while True:
+        live = alive[src] & alive[dst]
+        s, d = src[live], dst[live]
+        enters, leaves = np.zeros(topology.nodes, bool), np.zeros(topology.nodes, bool)
+        enters[d], leaves[s] = True, True
+        # A switch with a single neighbour could only send things back where they came from.
+        low, high = np.full(topology.nodes, topology.nodes), np.full(topology.nodes, -1)
+        for node, neighbour in ((s, d), (d, s)):
+            np.minimum.at(low, node, neighbour)
+            np.maximum.at(high, node, neighbour)
+        useful = alive & enters & leaves & (low < high)
+        useful[: topology.npus] = alive[: topology.npus]
+        if (useful == alive).all():
+            return alive
+        alive = useful
+
+
+def _selected(topology: Topology, order: NDArray[np.int64], alive: NDArray[np.bool_]) -> Topology:
+    """The NPUs in `order`, the switches alive, and the links between them."""
+    switches = np.flatnonzero(alive[topology.npus :])
+    new_id = np.full(topology.nodes, -1)
+    new_id[order] = np.arange(order.size)
+    new_id[topology.npus + switches] = order.size + np.arange(switches.size)
+    src, dst = new_id[topology.link_src], new_id[topology.link_dst]
+    keep = (src >= 0) & (dst >= 0)
+    nodes = [*order.tolist(), *(topology.npus + switches).tolist()]
+    changed = assemble(
+        order.size,
+        [
+            Links(
+                src[keep],
+                dst[keep],
+                topology.link_bandwidth_Bps[keep],
+                topology.link_latency_ps[keep],
+            )
+        ],
+        capabilities=topology.switch_capabilities[switches],
+        family=topology.family,
+        names=[topology.names[node] for node in nodes] if topology.names else (),
+        **model_of(topology),
+    )
+    return raise_if_disconnected(changed)

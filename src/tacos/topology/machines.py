@@ -1,0 +1,377 @@
+"""Machines one can buy, as topologies with their published constants.
+
+A machine is a number of equal boxes. NPU i of box b has the number b·(NPUs per box) + i. With more
+than one box every NPU also has a network interface (NIC), its own or shared with others, on a
+fabric: one non-blocking switch for all (``fabric="switch"``), or one for each rail, which joins the
+NICs of the same place in all boxes (``fabric="rail"``). One box alone has no NICs.
+
+The constants are defaults, every one a keyword. Bandwidths are vendors' nominal figures per
+direction unless a docstring says otherwise. Latencies are not on data sheets: 0.7 us from GPU to GPU
+over NVLink (0.35 us per link where a switch is between) and 2.6 us over InfiniBand (1.3 us per link)
+are the values of TE-CCL's inputs, the latter also TACCL's; other vendors' direct links get the same.
+Several cables between two NPUs count as one link of their joint bandwidth, as in these inputs.
+
+Switches are numbered: those of the boxes, box by box; NICs that are shared; the fabric's. Links:
+those in the boxes, then NPU to NIC and back, then NIC to fabric and back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
+import numpy as np
+
+from tacos.topology.builders import copies, fully_connected, switch, torus
+from tacos.topology.links import (
+    Links,
+    Model,
+    assemble,
+    check_count,
+    columns_of,
+    duplex,
+    model_of,
+    whole_number,
+)
+from tacos.units import Quantity, bandwidth_Bps
+
+if TYPE_CHECKING:
+    from tacos._core import Topology
+
+__all__ = [
+    "dgx1",
+    "dgx2",
+    "dgx_a100",
+    "dgx_h100",
+    "mi250",
+    "mi300x",
+    "ndv2",
+    "nvl72",
+    "tpu",
+]
+
+# Pairs of GPUs and how many cables join them.
+_DGX1 = {
+    2: "0-1 0-4 1-3 2-3 2-6 4-5 5-7 6-7",
+    1: "0-2 0-3 1-2 1-5 3-7 4-6 4-7 5-6",
+}
+_MI250 = {
+    4: "0-1 2-3 4-5 6-7 8-9 10-11 12-13 14-15",
+    2: "0-4 3-7 8-12 11-15",
+    1: "0-8 1-5 1-9 1-10 2-6 2-9 2-10 3-11 4-6 5-6 5-7 9-13 10-14 12-14 13-14 13-15",
+}
+
+
+def dgx1(
+    boxes: int = 1,
+    *,
+    bandwidth: Quantity = "25GB/s",
+    latency: Quantity = "700ns",
+    nic_bandwidth: Quantity = "12.5GB/s",
+    nic_latency: Quantity = "1.3us",
+    fabric: str = "switch",
+    **model: Unpack[Model],
+) -> Topology:
+    """NVIDIA DGX-1V: 8 V100 in a hybrid cube mesh, one 100 Gb/s NIC for every two of them.
+
+    Args:
+        boxes: how many.
+        bandwidth, latency: of one NVLink 2; each GPU has six, to some GPUs two.
+        nic_bandwidth, nic_latency: between a NIC and the fabric.
+        fabric: ``"switch"`` or ``"rail"``.
+        model: `Model`, as for every builder.
+
+    >>> dgx1()
+    <tacos.Topology dgx1: 8 NPUs, 0 switches, 32 links>
+    """
+    box = _wired(8, _DGX1, bandwidth, latency, **model)
+    return _cluster("dgx1", box, boxes, nic_bandwidth, nic_latency, fabric, npus_per_nic=2)
+
+
+def ndv2(
+    boxes: int = 1,
+    *,
+    bandwidth: Quantity = "25GB/s",
+    latency: Quantity = "700ns",
+    nic_bandwidth: Quantity = "12.5GB/s",
+    nic_latency: Quantity = "1.3us",
+    fabric: str = "switch",
+    **model: Unpack[Model],
+) -> Topology:
+    """Azure NDv2: 8 V100 wired as in a DGX-1V, with one 100 Gb/s NIC for all of them.
+
+    Args:
+        boxes: how many.
+        bandwidth, latency: of one NVLink 2 (TACCL measured 21.7 GB/s).
+        nic_bandwidth, nic_latency: between a NIC and the fabric (TACCL measured 9.5 GB/s).
+        fabric: ``"switch"`` or ``"rail"``.
+        model: `Model`, as for every builder.
+
+    >>> ndv2(2)
+    <tacos.Topology ndv2: 16 NPUs, 3 switches, 100 links>
+    """
+    box = _wired(8, _DGX1, bandwidth, latency, **model)
+    return _cluster("ndv2", box, boxes, nic_bandwidth, nic_latency, fabric, npus_per_nic=8)
+
+
+def dgx2(
+    boxes: int = 1,
+    *,
+    bandwidth: Quantity = "125GB/s",
+    latency: Quantity = "350ns",
+    nic_bandwidth: Quantity = "12.5GB/s",
+    nic_latency: Quantity = "1.3us",
+    relay: bool = False,
+    fabric: str = "switch",
+    **model: Unpack[Model],
+) -> Topology:
+    """NVIDIA DGX-2: 16 V100 on NVSwitch, one 100 Gb/s NIC for every two of them.
+
+    Args:
+        boxes: how many.
+        bandwidth, latency: of a GPU's port into NVSwitch. 125 GB/s is what TACCL measured and
+            TE-CCL's input has; nominal are six NVLinks of 25 GB/s, together 150 GB/s.
+        nic_bandwidth, nic_latency: between a NIC and the fabric.
+        relay: only odd GPUs send through their NIC, and only even ones receive, as in TACCL's
+            sketch and TE-CCL's input for this machine; published numbers are for this.
+        fabric: ``"switch"`` or ``"rail"``.
+        model: `Model`, as for every builder.
+
+    >>> dgx2(2)
+    <tacos.Topology dgx2: 32 NPUs, 19 switches, 160 links>
+    """
+    box = switch(16, bandwidth=bandwidth, latency=latency, **model)
+    return _cluster(
+        "dgx2", box, boxes, nic_bandwidth, nic_latency, fabric, npus_per_nic=2, relay=relay
+    )
+
+
+def dgx_a100(
+    boxes: int = 1,
+    *,
+    bandwidth: Quantity = "300GB/s",
+    latency: Quantity = "350ns",
+    nic_bandwidth: Quantity = "25GB/s",
+    nic_latency: Quantity = "1.3us",
+    fabric: str = "switch",
+    **model: Unpack[Model],
+) -> Topology:
+    """NVIDIA DGX A100: 8 A100 on NVSwitch, a 200 Gb/s NIC for each.
+
+    Args:
+        boxes: how many.
+        bandwidth, latency: of a GPU's port into NVSwitch: twelve NVLink 3 of 25 GB/s.
+        nic_bandwidth, nic_latency: between a GPU and the fabric.
+        fabric: ``"switch"`` or ``"rail"``.
+        model: `Model`, as for every builder.
+
+    >>> dgx_a100(4)
+    <tacos.Topology dgx_a100: 32 NPUs, 5 switches, 128 links>
+    """
+    box = switch(8, bandwidth=bandwidth, latency=latency, **model)
+    return _cluster("dgx_a100", box, boxes, nic_bandwidth, nic_latency, fabric)
+
+
+def dgx_h100(
+    boxes: int = 1,
+    *,
+    nvls: bool = False,
+    bandwidth: Quantity = "450GB/s",
+    latency: Quantity = "350ns",
+    nic_bandwidth: Quantity = "50GB/s",
+    nic_latency: Quantity = "1.3us",
+    fabric: str = "switch",
+    **model: Unpack[Model],
+) -> Topology:
+    """NVIDIA DGX H100 or H200: 8 GPUs on NVSwitch, a 400 Gb/s NIC for each.
+
+    Args:
+        boxes: how many.
+        nvls: whether NVSwitch multicasts and reduces (NVLink SHARP).
+        bandwidth, latency: of a GPU's port into NVSwitch: eighteen NVLink 4 of 25 GB/s.
+        nic_bandwidth, nic_latency: between a GPU and the fabric.
+        fabric: ``"switch"`` or ``"rail"``.
+        model: `Model`, as for every builder.
+
+    >>> dgx_h100(4, fabric="rail")
+    <tacos.Topology dgx_h100: 32 NPUs, 12 switches, 128 links>
+    """
+    box = switch(8, multicast=nvls, reduce=nvls, bandwidth=bandwidth, latency=latency, **model)
+    return _cluster("dgx_h100", box, boxes, nic_bandwidth, nic_latency, fabric)
+
+
+def nvl72(
+    racks: int = 1,
+    *,
+    nvls: bool = False,
+    bandwidth: Quantity = "900GB/s",
+    latency: Quantity = "350ns",
+    nic_bandwidth: Quantity = "50GB/s",
+    nic_latency: Quantity = "1.3us",
+    fabric: str = "switch",
+    **model: Unpack[Model],
+) -> Topology:
+    """NVIDIA GB200 NVL72: 72 GPUs on one NVLink domain, a 400 Gb/s NIC for each.
+
+    Args:
+        racks: how many.
+        nvls: whether the switches multicast and reduce (NVLink SHARP).
+        bandwidth, latency: of a GPU's port: eighteen NVLink 5 of 50 GB/s, one to each of the
+            rack's 18 switch chips, which are one switch here.
+        nic_bandwidth, nic_latency: between a GPU and the fabric.
+        fabric: ``"switch"`` or ``"rail"``.
+        model: `Model`, as for every builder.
+
+    >>> nvl72()
+    <tacos.Topology nvl72: 72 NPUs, 1 switches, 144 links>
+    """
+    box = switch(72, multicast=nvls, reduce=nvls, bandwidth=bandwidth, latency=latency, **model)
+    return _cluster("nvl72", box, whole_number("racks", racks), nic_bandwidth, nic_latency, fabric)
+
+
+def mi250(
+    boxes: int = 1,
+    *,
+    bandwidth: Quantity = "50GB/s",
+    latency: Quantity = "700ns",
+    nic_bandwidth: Quantity = "16GB/s",
+    nic_latency: Quantity = "1.3us",
+    fabric: str = "switch",
+    **model: Unpack[Model],
+) -> Topology:
+    """AMD MI250: 8 packages of two dies (GCDs), every die an NPU with its share of a NIC.
+
+    Args:
+        boxes: how many.
+        bandwidth, latency: of one xGMI link; every die has seven, four of them to the other die
+            of its package. The wiring is that of ForestColl's input.
+        nic_bandwidth, nic_latency: between a die and the fabric; 16 GB/s is ForestColl's input.
+        fabric: ``"switch"`` or ``"rail"``.
+        model: `Model`, as for every builder.
+
+    >>> mi250()
+    <tacos.Topology mi250: 16 NPUs, 0 switches, 56 links>
+    """
+    box = _wired(16, _MI250, bandwidth, latency, **model)
+    return _cluster("mi250", box, boxes, nic_bandwidth, nic_latency, fabric)
+
+
+def mi300x(
+    boxes: int = 1,
+    *,
+    bandwidth: Quantity = "64GB/s",
+    latency: Quantity = "700ns",
+    nic_bandwidth: Quantity = "50GB/s",
+    nic_latency: Quantity = "1.3us",
+    fabric: str = "switch",
+    **model: Unpack[Model],
+) -> Topology:
+    """AMD MI300X platform: 8 fully connected GPUs, a 400 Gb/s NIC for each.
+
+    Args:
+        boxes: how many.
+        bandwidth, latency: of the link between two GPUs.
+        nic_bandwidth, nic_latency: between a GPU and the fabric.
+        fabric: ``"switch"`` or ``"rail"``.
+        model: `Model`, as for every builder.
+
+    >>> mi300x(2)
+    <tacos.Topology mi300x: 16 NPUs, 1 switches, 144 links>
+    """
+    box = fully_connected(8, bandwidth=bandwidth, latency=latency, **model)
+    return _cluster("mi300x", box, boxes, nic_bandwidth, nic_latency, fabric)
+
+
+def tpu(
+    x: int,
+    y: int = 1,
+    z: int = 1,
+    *,
+    bandwidth: Quantity = "50GB/s",
+    latency: Quantity = "1us",
+    **model: Unpack[Model],
+) -> Topology:
+    """A TPU slice: a 3-D torus of chips.
+
+    Args:
+        x, y, z: chips along each dimension.
+        bandwidth: of a link; TPU v4 has six of 50 GB/s per chip (Jouppi et al., ISCA 2023).
+        latency: of a link; not published, an assumption.
+        model: `Model`, as for every builder.
+
+    >>> tpu(4, 4, 4)
+    <tacos.Topology tpu: 64 NPUs, 0 switches, 384 links>
+    """
+    chips = torus(x, y, z, bandwidth=bandwidth, latency=latency, **model)
+    dims, symmetric = chips.dims, chips.symmetric
+    return assemble(
+        chips.npus, [columns_of(chips)], family="tpu", dims=dims, symmetric=symmetric, **model
+    )
+
+
+def _wired(
+    npus: int,
+    cables: dict[int, str],
+    bandwidth: Quantity,
+    latency: Quantity,
+    **model: Unpack[Model],
+) -> Topology:
+    """A box of NPUs with direct links, as bandwidth times the number of cables."""
+    blocks: list[Links] = []
+    for count, pairs in cables.items():
+        a, b = np.array([pair.split("-") for pair in pairs.split()], dtype=np.int64).T
+        blocks += duplex(a, b, count * bandwidth_Bps(bandwidth), latency)
+    return assemble(npus, blocks, dims=[("box", npus)], **model)
+
+
+def _cluster(
+    family: str,
+    box: Topology,
+    boxes: int,
+    nic_bandwidth: Quantity,
+    nic_latency: Quantity,
+    fabric: str,
+    *,
+    npus_per_nic: int = 1,
+    relay: bool = False,
+) -> Topology:
+    """The box alone, or copies of it on a fabric.
+
+    An NPU with a NIC of its own has a link to the fabric. A shared NIC is a switch between the
+    NPUs and the fabric, whose links to the NPUs are as fast as the NIC and take no time.
+    """
+    if fabric not in ("switch", "rail"):
+        raise ValueError(f'fabric is {fabric!r}, allowed are "switch" and "rail"')
+    check_count(whole_number("boxes", boxes) * (box.links + 4 * box.npus))
+    if boxes == 1:
+        dims, symmetric, capabilities = box.dims, box.symmetric, box.switch_capabilities
+        blocks = [columns_of(box)]
+    else:
+        npus, nics = boxes * box.npus, boxes * box.npus // npus_per_nic
+        nics_per_box, rails = nics // boxes, nics // boxes if fabric == "rail" else 1
+        shared = npus_per_nic > 1
+        blocks = copies(box, 1, boxes, first_switch=npus)
+        v, nic, box_switches = np.arange(npus), np.arange(nics), boxes * box.switches
+        first_nic = npus + box_switches if shared else 0  # an NPU's own NIC is the NPU's port
+        first_rail = npus + box_switches + (nics if shared else 0)
+        if shared:
+            up, down = duplex(v, first_nic + v // npus_per_nic, nic_bandwidth, 0)
+            blocks += [_every_second(up, 1), _every_second(down, 0)] if relay else [up, down]
+        at = first_rail + nic % nics_per_box % rails
+        blocks += duplex(first_nic + nic, at, nic_bandwidth, nic_latency)
+        extra = (nics if shared else 0) + rails
+        capabilities = np.append(np.tile(box.switch_capabilities, boxes), np.zeros(extra, np.uint8))
+        dims = [*box.dims, ("switch", boxes)]
+        symmetric = box.symmetric and fabric == "rail" and not shared
+    return assemble(
+        boxes * box.npus,
+        blocks,
+        capabilities=capabilities,
+        family=family,
+        dims=dims,
+        symmetric=symmetric,
+        **model_of(box),
+    )
+
+
+def _every_second(links: Links, start: int) -> Links:
+    return links._replace(src=links.src[start::2], dst=links.dst[start::2])

@@ -1,0 +1,108 @@
+"""What a topology is like, in numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tacos._core import Topology
+
+__all__ = ["LinkClass", "Range", "Summary", "describe"]
+
+_SAMPLES = 256
+
+
+class Range(TypedDict):
+    """A quantity over all NPUs."""
+
+    min: int
+    max: int
+    total: int
+
+
+class LinkClass(TypedDict):
+    """Links of one bandwidth and latency."""
+
+    bandwidth_Bps: int
+    latency_s: float
+    count: int
+
+
+class Summary(TypedDict):
+    """What `describe` finds; plain values that can go into JSON."""
+
+    family: str
+    npus: int
+    switches: int
+    links: int
+    dims: list[tuple[str, int]]
+    symmetric: bool
+    link_model: str
+    forwarding: str
+    reduce_bandwidth_Bps: int
+    out_degree: Range
+    in_degree: Range
+    bandwidth_out_Bps: Range
+    bandwidth_in_Bps: Range
+    diameter_hops: int | None  # None: some NPU cannot reach another
+    diameter_sampled: bool  # the diameter is then a lower bound
+    link_classes: list[LinkClass]
+
+
+def describe(topology: Topology) -> Summary:
+    """Counts, degrees, diameter, bandwidths and classes of links; ranges are over the NPUs.
+
+    The diameter counts links, those through switches too. In a network that is not symmetric it is
+    seen from at most 256 NPUs, and `diameter_sampled` says when these are not all.
+
+    >>> from tacos.topology import dgx_h100
+    >>> summary = describe(dgx_h100(2))
+    >>> summary["diameter_hops"], summary["bandwidth_out_Bps"]["max"] / 1e9
+    (2, 500.0)
+    >>> summary["link_classes"][0]
+    {'bandwidth_Bps': 450000000000, 'latency_s': 3.5e-07, 'count': 32}
+    """
+    samples = 1 if topology.symmetric else _SAMPLES
+    diameter = topology.diameter(samples)
+    bandwidth = topology.link_bandwidth_Bps
+    one = np.ones_like(bandwidth)
+    return Summary(
+        family=topology.family,
+        npus=topology.npus,
+        switches=topology.switches,
+        links=topology.links,
+        dims=topology.dims,
+        symmetric=topology.symmetric,
+        link_model=topology.link_model,
+        forwarding=topology.forwarding,
+        reduce_bandwidth_Bps=topology.reduce_bandwidth_Bps,
+        out_degree=_range(topology, topology.link_src, one),
+        in_degree=_range(topology, topology.link_dst, one),
+        bandwidth_out_Bps=_range(topology, topology.link_src, bandwidth),
+        bandwidth_in_Bps=_range(topology, topology.link_dst, bandwidth),
+        diameter_hops=None if diameter < 0 else diameter,
+        diameter_sampled=not topology.symmetric and topology.npus > samples,
+        link_classes=_link_classes(topology),
+    )
+
+
+def _range(topology: Topology, ends: NDArray[np.int32], amount: NDArray[np.int64]) -> Range:
+    """Smallest, largest and total amount that the links bring to the NPUs at these ends."""
+    per_node = np.zeros(topology.nodes, np.int64)
+    np.add.at(per_node, ends, amount)
+    per_npu = per_node[: topology.npus]
+    return Range(min=int(per_npu.min()), max=int(per_npu.max()), total=int(per_npu.sum()))
+
+
+def _link_classes(topology: Topology) -> list[LinkClass]:
+    """The classes, fastest first."""
+    speeds = np.stack([topology.link_bandwidth_Bps, -topology.link_latency_ps])
+    classes, counts = np.unique(speeds, axis=1, return_counts=True)
+    return [
+        LinkClass(bandwidth_Bps=int(bandwidth), latency_s=int(-latency) / 10**12, count=int(count))
+        for (bandwidth, latency), count in zip(classes.T[::-1], counts[::-1], strict=True)
+    ]

@@ -1,0 +1,572 @@
+"""Topologies as SVG pictures.
+
+`draw` hides how a network becomes shapes: links grouped into strands (a link and its twin are one
+line, what has no twin gets an arrow head), their colours by bandwidth, curves around nodes in the
+way, labels and the legend. Where the nodes go is `layout`'s business, which of them `excerpt`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from xml.sax.saxutils import escape
+
+import numpy as np
+
+from tacos.files import replacing
+from tacos.units import format_bandwidth, format_time
+from tacos.view.excerpt import excerpt, times
+from tacos.view.layout import Floats, Ints, Layout, place
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+    from tacos._core import Topology
+
+__all__ = ["draw"]
+
+Labels: TypeAlias = Literal["auto", "ids", "names", "none"]
+
+# Okabe and Ito's palette, which people with any colour vision can tell apart.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_INK, _GREY, _PAPER = "#1f2933", "#616e7c", "#ffffff"
+_FONT = "Helvetica, Arial, 'DejaVu Sans', sans-serif"
+_STYLE = f'font-family="{_FONT}" fill="{_INK}" role="img"'
+_MARGIN = 28.0
+_DETAILED = 300  # nodes up to which every node and link has its own shape and tooltip
+_MOST_LINES = 20_000
+
+
+def draw(
+    topology: Topology,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    labels: Labels = "auto",
+    width: int = 900,
+) -> str:
+    """Draw a topology and return the picture as SVG text.
+
+    Args:
+        topology: The network. Above 5,000 nodes an excerpt is drawn and the caption says which.
+        path: Also write the picture there, as SVG or, with the extra ``plot``, as PNG.
+        labels: What nodes are labelled with; ``"auto"`` is names where they fit, else ids, else
+            nothing.
+        width: Width of the picture in pixels; the height follows from the layout.
+
+    >>> import tacos.topology
+    >>> svg = draw(tacos.topology.torus(4, 4))
+    >>> svg.startswith("<svg ") and "16 NPUs" in svg
+    True
+    """
+    if labels not in ("auto", "ids", "names", "none"):
+        raise ValueError(f'labels is {labels!r}, allowed are "auto", "ids", "names" and "none"')
+    if not 100 <= width <= 20_000:
+        raise ValueError(f"width is {width!r}, allowed are 100 to 20000 pixels")
+    target = None if path is None else Path(path)
+    if target is not None and target.suffix.lower() not in (".svg", ".png"):
+        raise ValueError(f'path is "{target}", allowed are names that end in .svg or .png')
+    svg = _Picture.of(topology, labels, width).svg()
+    if target is not None:
+        data = _png(svg) if target.suffix.lower() == ".png" else svg.encode()
+        with replacing(target) as out:
+            out.write(data)
+    return svg
+
+
+def _png(svg: str) -> bytes:
+    try:
+        import resvg_py
+    except ImportError:
+        raise ImportError(
+            "PNG pictures need the extra plot: pip install 'tacos-ccl[plot]'"
+        ) from None
+    return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=2))
+
+
+# Links as strands: one line for a link and its twin.
+
+
+class _Class(NamedTuple):
+    """Links drawn alike."""
+
+    text: str
+    links: int
+    colour: str
+    width: float
+
+
+class _Strands(NamedTuple):
+    """Columns of lines to draw, `a` < `b`."""
+
+    a: Ints
+    b: Ints
+    kind: Ints  # index into the classes
+    way: Ints  # 0 both ways, 1 only from a to b, -1 only from b to a
+    links: Ints  # parallel links drawn as this one line
+    shift: Floats  # sideways, in line pitches, so that parallel lines lie side by side
+
+
+def _classes(topology: Topology) -> tuple[list[_Class], Ints]:
+    """The classes of links, the fastest first, and the class of every link."""
+    speed, latency = topology.link_bandwidth_Bps, topology.link_latency_ps
+    pairs, kind, counts = np.unique(
+        np.stack([-speed, latency]), axis=1, return_inverse=True, return_counts=True
+    )
+    kind = kind.ravel().astype(np.int64)
+    if len(counts) <= len(_COLOURS):
+        texts = [f"{format_bandwidth(-fast)}, {format_time(wait / 1e12)}" for fast, wait in pairs.T]
+        peak = [-int(fast) for fast in pairs[0]]
+    else:  # too many to tell apart: ranges of bandwidth
+        cuts = np.unique(
+            np.quantile(speed, np.linspace(0, 1, len(_COLOURS) + 1)[1:-1], method="nearest")
+        )
+        band = len(cuts) - np.searchsorted(cuts, speed, side="left")
+        _, kind = np.unique(band, return_inverse=True)
+        counts = np.bincount(kind)
+        ranges = [speed[kind == k] for k in range(len(counts))]
+        texts = [_range(int(s.min()), int(s.max())) for s in ranges]
+        peak = [int(s.max()) for s in ranges]
+    low, high = np.log(min(peak, default=1)), np.log(max(peak, default=1))
+    return [
+        _Class(
+            texts[k], int(counts[k]), _COLOURS[k], 1.2 + 1.6 * _share(np.log(peak[k]), low, high)
+        )
+        for k in range(len(counts))
+    ], kind
+
+
+def _share(value: float, low: float, high: float) -> float:
+    return 0.5 if high - low < 1e-9 else float((value - low) / (high - low))
+
+
+def _range(low: int, high: int) -> str:
+    return (
+        format_bandwidth(low)
+        if low == high
+        else f"{format_bandwidth(low)} to {format_bandwidth(high)}"
+    )
+
+
+def _strands(topology: Topology, kind: Ints) -> _Strands:
+    src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
+    low, high = np.minimum(src, dst), np.maximum(src, dst)
+    exact = np.stack([low, high, kind, topology.link_bandwidth_Bps, topology.link_latency_ps])
+    groups, which = np.unique(exact, axis=1, return_inverse=True)
+    forth = np.bincount(which.ravel(), src < dst, groups.shape[1]).astype(np.int64)
+    back = np.bincount(which.ravel(), src > dst, groups.shape[1]).astype(np.int64)
+    both = np.minimum(forth, back)
+    columns = np.concatenate(
+        [
+            np.stack([*groups[:3], np.full_like(both, way), count])[:, count > 0]
+            for way, count in ((0, both), (1, forth - both), (-1, back - both))
+        ],
+        axis=1,
+    )
+    columns = columns[:, np.lexsort(columns[[3, 2, 1, 0]])]
+    # A few parallel links are lines of their own, many are one line that carries a number.
+    few = np.where(columns[4] <= 4, columns[4], 1)
+    columns = np.repeat(columns, few, axis=1)
+    count = np.where(columns[4] <= 4, 1, columns[4])
+    _, first, size = np.unique(
+        columns[0] * topology.nodes + columns[1], return_index=True, return_counts=True
+    )
+    place_in_pair = np.arange(columns.shape[1]) - np.repeat(first, size)
+    shift = place_in_pair - (np.repeat(size, size) - 1) / 2
+    return _Strands(columns[0], columns[1], columns[2], columns[3], count, shift)
+
+
+# Shapes. Coordinates are pixels from here on.
+
+
+@dataclass
+class _Picture:
+    whole: Topology
+    topology: Topology  # what is drawn: the whole or an excerpt
+    nodes: Ints  # ids of its nodes in the whole network
+    classes: list[_Class]
+    strands: _Strands
+    notes: list[str]
+    labels: Labels
+    width: int
+    layout: Layout
+    xy: Floats
+    height: float  # of the drawing, without legend and notes
+    scale: float  # pixels per unit
+    radius: float
+    bar: float  # height of a bar
+
+    @classmethod
+    def of(cls, whole: Topology, labels: Labels, width: int) -> _Picture:
+        part = excerpt(whole)
+        topology, layout = part.topology, place(part.topology)
+        classes, kind = _classes(whole)
+        strands = _strands(topology, kind[part.links])
+        notes = [part.note] if part.note else []
+        total = len(strands.a)
+        if total > _MOST_LINES:
+            keep = np.arange(_MOST_LINES) * total // _MOST_LINES
+            strands = _Strands(*(column[keep] for column in strands))  # type: ignore[arg-type]
+            notes.append(f"{_MOST_LINES:,} of {total:,} lines are drawn, evenly chosen.")
+        gap = _closest(layout)
+        sides = np.column_stack([layout.half, np.zeros(topology.nodes)]) + 0.45 * gap
+        low = (layout.xy - sides).min(axis=0)
+        high = (layout.xy + sides).max(axis=0)
+        for frame in layout.frames:
+            low = np.minimum(low, (frame.left, frame.top))
+            high = np.maximum(high, (frame.right, frame.bottom))
+        extent = np.maximum(high - low, 1e-6)
+        scale = min((width - 2 * _MARGIN) / extent[0], 0.8 * width / extent[1], 96.0 / gap)
+        small = topology.nodes <= _DETAILED
+        top = 74.0
+        offset = np.array([width / 2 - scale * (low[0] + high[0]) / 2, top - scale * low[1]])
+        return cls(
+            whole=whole,
+            topology=topology,
+            nodes=part.nodes,
+            classes=classes,
+            strands=strands,
+            notes=notes,
+            labels=labels,
+            width=width,
+            layout=layout,
+            xy=layout.xy * scale + offset,
+            height=top + scale * extent[1],
+            scale=scale,
+            radius=float(np.clip((0.3 if small else 0.2) * gap * scale, 0.8, 17.0)),
+            bar=float(np.clip(0.36 * scale, 2.0, 20.0)),
+        )
+
+    @property
+    def detailed(self) -> bool:
+        return self.topology.nodes <= _DETAILED
+
+    def svg(self) -> str:
+        title, subtitle = _title(self.whole), _subtitle(self.whole)
+        legend, height = self._legend()
+        size = f'width="{self.width}" height="{height:.0f}"'
+        box = f'viewBox="0 0 {self.width} {height:.0f}"'
+        lines = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} {box} {_STYLE}>',
+            f"<title>{_escaped(title)}: {subtitle}</title>",
+            f'<rect width="100%" height="100%" fill="{_PAPER}"/>',
+            _text(_MARGIN, 34, title, size=19, more='font-weight="bold"'),
+            _text(_MARGIN, 54, subtitle, size=12.5, more=f'fill="{_GREY}"'),
+            *self._frames(),
+            *self._links(),
+            *self._nodes(),
+            *legend,
+            "</svg>",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _frames(self) -> Iterator[str]:
+        offset = self.xy[0] - self.layout.xy[0] * self.scale
+        size = float(np.clip(0.3 * self.scale, 0, 13))
+        for frame in self.layout.frames:
+            x, y = offset + self.scale * np.array([frame.left, frame.top])
+            wide, high = (
+                self.scale * (frame.right - frame.left),
+                self.scale * (frame.bottom - frame.top),
+            )
+            yield (
+                f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" '
+                f'rx="{min(8, 0.2 * self.scale):.1f}" fill="#f5f7fa" stroke="#cbd2d9"/>'
+            )
+            if size >= 6:
+                yield _text(
+                    x + 0.5 * size, y + 1.25 * size, frame.label, size=size, more=f'fill="{_GREY}"'
+                )
+
+    # Links.
+
+    def _links(self) -> Iterator[str]:
+        bow, thin = self._bows(), self._thinness()
+        for k, one in reversed(list(enumerate(self.classes))):  # the fastest on top
+            lines = np.flatnonzero(self.strands.kind == k)
+            shapes = [self._shape(int(i), float(bow[i])) for i in lines]
+            yield (
+                f'<g fill="none" stroke="{one.colour}" stroke-width="{one.width * thin:.2f}" '
+                f'stroke-opacity="{0.9 if thin == 1 else 0.6}">'
+            )
+            if len(lines) > 2_000:
+                yield f'<path d="{"".join(shape.path for shape in shapes)}"/>'
+            else:
+                for i, shape in zip(lines, shapes, strict=True):
+                    tip = _escaped(self._link_text(int(i), one))
+                    yield f'<path d="{shape.path}"><title>{tip}</title></path>'
+            yield "</g>"
+            yield from self._arrows(lines, shapes, one)
+
+    def _thinness(self) -> float:
+        """The factor by which lines are thinner, so that ink covers at most part of the paper."""
+        width = np.array([one.width for one in self.classes])[self.strands.kind]
+        length = np.hypot(*(self.xy[self.strands.a] - self.xy[self.strands.b]).T)
+        paper = np.prod(np.ptp(self.xy, axis=0) + 4 * self.radius)
+        return float(np.clip(0.3 * paper / max((width * length).sum(), 1e-9), 0.15, 1.0))
+
+    def _arrows(self, lines: Ints, shapes: list[_Shape], one: _Class) -> Iterator[str]:
+        strands = self.strands
+        size = float(np.clip(0.55 * self.radius, 2.5, 7.0))
+        for i, shape in zip(lines, shapes, strict=True):
+            if strands.way[i] != 0:
+                along = shape.along * strands.way[i] * size
+                across = np.array([-along[1], along[0]]) * 0.62
+                # Past the middle, where the arrow head of a line beside it does not come.
+                tip, tail = shape.middle + 2.2 * along, shape.middle + 0.5 * along
+                corners = " ".join(
+                    f"{x:.1f},{y:.1f}" for x, y in (tip, tail + across, tail - across)
+                )
+                yield f'<polygon points="{corners}" fill="{one.colour}"/>'
+            if strands.links[i] > 1 and self.radius >= 5:
+                x, y = shape.middle
+                yield _text(x, y, f"×{strands.links[i]}", size=10, more=_HALO)
+
+    def _link_text(self, i: int, one: _Class) -> str:
+        strands = self.strands
+        a, b = (self._full_name(int(end[i])) for end in (strands.a, strands.b))
+        ends = {0: f"{a} ↔ {b}", 1: f"{a} → {b}", -1: f"{b} → {a}"}[int(strands.way[i])]
+        times = f" ×{strands.links[i]}" if strands.links[i] > 1 else ""
+        return f"{ends}: {one.text}{times}"
+
+    def _bows(self) -> Floats:
+        """How far each line bends aside, in pixels: 0 unless a node is in its way."""
+        strands = self.strands
+        bow = np.zeros(len(strands.a))
+        plain = self.layout.half == 0
+        far = np.hypot(*(self.xy[strands.a] - self.xy[strands.b]).T) > 4 * self.radius
+        lines = np.flatnonzero(plain[strands.a] & plain[strands.b] & far)
+        if len(lines) * len(self.xy) > 10**7:
+            return bow
+        for part in np.array_split(lines, max(1, len(lines) * len(self.xy) // 10**6)):
+            a, b = self.xy[strands.a[part]], self.xy[strands.b[part]]
+            length = np.maximum(np.hypot(*(b - a).T), 1e-9)
+            unit = (b - a) / length[:, None]
+            delta = self.xy[None, :, :] - a[:, None, :]
+            along = (delta * unit[:, None]).sum(axis=2)
+            aside = np.abs(delta[..., 0] * unit[:, 1, None] - delta[..., 1] * unit[:, 0, None])
+            hit = (aside < 0.8 * self.radius) & (along > 1e-3) & (along < length[:, None] - 1e-3)
+            hit[np.arange(len(part)), strands.a[part]] = False
+            hit[np.arange(len(part)), strands.b[part]] = False
+            bow[part] = np.where(hit.any(axis=1), 1.5 * self.radius, 0.0)
+        return bow
+
+    def _shape(self, i: int, bow: float) -> _Shape:
+        a, b = int(self.strands.a[i]), int(self.strands.b[i])
+        half = self.layout.half * self.scale
+        start, end = self.xy[a].copy(), self.xy[b].copy()
+        aside = self.strands.shift[i] * max(2.5, 0.28 * self.radius)
+        if half[a] or half[b]:
+            for npu, bar in ((a, b), (b, a)):
+                lane = self.layout.lanes[npu, int(self.xy[bar, 1] > self.xy[npu, 1])] * self.scale
+                if lane and half[bar]:
+                    return _elbow(self.xy[npu], self.xy[bar, 1], lane + aside, turned=npu == b)
+            # Upright from the middle of the narrower one if the wider one is there, else slanted.
+            narrow, wide = (a, b) if half[a] <= half[b] else (b, a)
+            apart = abs(start[0] - end[0])
+            if apart <= half[wide]:
+                start[0] = end[0] = self.xy[narrow, 0]
+            else:
+                toward = np.sign(end[0] - start[0])
+                start[0] += toward * min(half[a], apart)
+                end[0] -= toward * min(half[b], apart)
+        return _line(start, end, aside, bow)
+
+    # Nodes.
+
+    def _nodes(self) -> Iterator[str]:
+        outline = min(1.2, 0.15 * self.radius)
+        yield f'<g fill="#e4eef6" stroke="{_INK}" stroke-width="{outline:.2f}">'
+        for node in range(self.topology.npus):
+            x, y = self.xy[node]
+            yield self._with_tip(f'circle cx="{x:.1f}" cy="{y:.1f}" r="{self.radius:.1f}"', node)
+        yield "</g>"
+        yield f'<g fill="#3e4c59" stroke="{_PAPER}" stroke-width="0.8">'
+        for node in range(self.topology.npus, self.topology.nodes):
+            x, y = self.xy[node]
+            half = max(self.layout.half[node] * self.scale, self.radius)
+            high = self.bar if self.layout.half[node] else 2 * self.radius
+            yield self._with_tip(
+                f'rect x="{x - half:.1f}" y="{y - high / 2:.1f}" width="{2 * half:.1f}" '
+                f'height="{high:.1f}" rx="{0.25 * high:.1f}"',
+                node,
+            )
+        yield "</g>"
+        yield from self._labels()
+
+    def _with_tip(self, shape: str, node: int) -> str:
+        if not self.detailed:
+            return f"<{shape}/>"
+        tag = shape.partition(" ")[0]
+        return f"<{shape}><title>{_escaped(self._full_name(node))}</title></{tag}>"
+
+    def _full_name(self, node: int) -> str:
+        if self.topology.names:
+            return self.topology.names[node]
+        return (
+            f"NPU {self.nodes[node]}"
+            if node < self.topology.npus
+            else f"switch {self._number(node)}"
+        )
+
+    def _number(self, node: int) -> int:
+        """A node's number among the NPUs or among the switches of the whole network."""
+        return int(self.nodes[node]) - (self.whole.npus if node >= self.topology.npus else 0)
+
+    def _labels(self) -> Iterator[str]:
+        if self.labels == "none" or (self.labels == "auto" and not self.detailed):
+            return
+        npus = range(self.topology.npus)
+        texts, names = [str(self._number(npu)) for npu in npus], self.topology.names
+        inside = 2 * self.radius - 2
+        if names and (self.labels == "names" or _fitting(names[: len(npus)], inside) >= 8):
+            texts = names[: len(npus)]
+        size = min(12.0, 0.72 * inside, _fitting(texts, inside))
+        below = size < 6 and self.labels != "auto"  # asked for: beside the nodes, then
+        for (x, y), text in zip(self.xy, texts, strict=False):
+            if below:
+                yield _text(x, y + self.radius + 9, text, size=9, more=_HALO)
+            elif size >= 6:
+                yield _text(x, y + 0.35 * size, text, size=size, more=_MIDDLE)
+        for switch in range(self.topology.npus, self.topology.nodes):
+            yield from self._switch_label(switch)
+
+    def _switch_label(self, switch: int) -> Iterator[str]:
+        wide = max(2 * self.layout.half[switch] * self.scale, 2 * self.radius) - 3
+        high = self.bar if self.layout.half[switch] else 2 * self.radius
+        number = str(self._number(switch))
+        full = self._full_name(switch) if self.labels != "ids" else number
+        text = full if _fitting([full], wide) >= 6 else number
+        size = min(12.0, 0.72 * high, _fitting([text], wide))
+        if size >= 6:
+            x, y = self.xy[switch]
+            yield _text(x, y + 0.35 * size, text, size=size, more=f'{_MIDDLE} fill="{_PAPER}"')
+
+    # Legend and notes.
+
+    def _legend(self) -> tuple[list[str], float]:
+        """Its shapes, and the height of the whole picture."""
+        entries = [(_NPU_SIGN, "NPU")]
+        capabilities = self.topology.switch_capabilities
+        if len(capabilities):
+            able = [
+                name
+                for bit, name in ((1, "multicasts"), (2, "reduces"))
+                if (capabilities & bit).any()
+            ]
+            entries.append((_SWITCH_SIGN, "switch" + (f" ({' and '.join(able)})" if able else "")))
+        for one in self.classes:
+            sign = (
+                f'<path d="M0 -4H26" stroke="{one.colour}" stroke-width="{one.width + 0.6:.1f}"/>'
+            )
+            entries.append((sign, f"{one.text} ({one.links:,} links)"))
+        if self.strands.way.any():
+            entries.append((_ARROW_SIGN, "one way, or its twin differs"))
+        shapes, x, y = [], _MARGIN, self.height + 30
+        for sign, text in entries:
+            wide = 34 + 6.6 * len(text) + 20
+            if x + wide > self.width - _MARGIN / 2 and x > _MARGIN:
+                x, y = _MARGIN, y + 22
+            shapes.append(
+                f'<g transform="translate({x:.1f} {y:.1f})">{sign}{_text(34, 0, text, size=12)}</g>'
+            )
+            x += wide
+        for note in self.notes:
+            y += 22
+            shapes.append(
+                _text(_MARGIN, y, note, size=12, more=f'fill="{_GREY}" font-style="italic"')
+            )
+        return shapes, y + 20
+
+
+class _Shape(NamedTuple):
+    path: str
+    middle: Floats
+    along: Floats  # direction at the middle, of length 1
+
+
+def _line(start: Floats, end: Floats, aside: float, bow: float) -> _Shape:
+    """A straight line shifted `aside`, or a curve that keeps `bow` away from it."""
+    length = max(float(np.hypot(*(end - start))), 1e-9)
+    along = (end - start) / length
+    across = np.array([along[1], -along[0]])
+    if along[0] < -1e-9 or (abs(along[0]) <= 1e-9 and along[1] < 0):
+        across = -across  # rows bend up and columns right, whichever end comes first
+    middle = (start + end) / 2 + across * (aside + bow)
+    start, end = start + across * aside, end + across * aside
+    if not bow:
+        return _Shape(f"M{_at(start)}L{_at(end)}", middle, along)
+    reach = across * bow * 4 / 3  # a curve's middle is three quarters of the way to its handles
+    return _Shape(
+        f"M{_at(start)}C{_at(start + reach)} {_at(end + reach)} {_at(end)}", middle, along
+    )
+
+
+def _elbow(node: Floats, height: float, lane: float, *, turned: bool) -> _Shape:
+    """Sideways into a lane, then up or down to a bar."""
+    x = node[0] + lane
+    along = np.array([0.0, np.sign(height - node[1])]) * (-1 if turned else 1)
+    return _Shape(
+        f"M{_at(node)}H{x:.1f}V{height:.1f}", np.array([x, (node[1] + height) / 2]), along
+    )
+
+
+def _at(point: Floats) -> str:
+    return f"{point[0]:.1f} {point[1]:.1f}"
+
+
+_HALO = f'paint-order="stroke" stroke="{_PAPER}" stroke-width="3" text-anchor="middle"'
+_NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_MIDDLE = 'text-anchor="middle"'
+_NPU_SIGN = f'<circle cx="13" cy="-4" r="6" fill="#e4eef6" stroke="{_INK}"/>'
+_SWITCH_SIGN = '<rect x="3" y="-10" width="22" height="12" rx="3" fill="#3e4c59"/>'
+_ARROW_SIGN = f'<path d="M0 -4H26" stroke="{_INK}"/><polygon points="18,-4 9,-8.5 9,0.5"/>'
+
+
+def _escaped(text: str) -> str:
+    """Text for XML, which has no place for control characters."""
+    return escape(_NOT_XML.sub("\ufffd", text))
+
+
+def _fitting(texts: list[str], width: float) -> float:
+    """The font size at which the longest of the texts is `width` wide."""
+    return width / (0.58 * max(1, *map(len, texts)))
+
+
+def _text(x: float, y: float, text: str, *, size: float, more: str = "") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:.1f}" {more}>{_escaped(text)}</text>'
+
+
+def _title(topology: Topology) -> str:
+    dims, family = topology.dims, topology.family or "custom topology"
+    if family == "product":
+        return "product " + " × ".join(f"{kind} {size}" for kind, size in dims)
+    if not family.isidentifier():  # a name that people gave
+        return family
+    sizes = times([size for _, size in dims])
+    if len(dims) > 3 and {size for _, size in dims} == {2}:
+        sizes = f"2^{len(dims)}"
+    return f"{family.replace('_', ' ')} {sizes}".strip()
+
+
+def _subtitle(topology: Topology) -> str:
+    counts = [f"{topology.npus:,} NPU{'s' * (topology.npus != 1)}"]
+    if topology.switches:
+        counts.append(f"{topology.switches:,} switch{'es' * (topology.switches != 1)}")
+    counts.append(f"{topology.links:,} directed links")
+    forwarding = topology.forwarding.replace("_", "-")
+    return f"{', '.join(counts)}, {topology.link_model} links, {forwarding} forwarding"
+
+
+def _closest(layout: Layout) -> float:
+    """The smallest distance between two points of the layout."""
+    points = layout.xy[layout.half == 0]
+    best = np.inf
+    for part in np.array_split(np.arange(len(points)), max(1, len(points) // 200)):
+        delta = np.abs(points[part, None] - points[None]).astype(np.float32)
+        distance = np.hypot(delta[..., 0], delta[..., 1])
+        distance[np.arange(len(part)), part] = np.inf
+        best = min(best, float(distance.min(initial=np.inf)))
+    return float(np.clip(best, 0.05, 1.0)) if np.isfinite(best) else 1.0
