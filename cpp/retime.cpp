@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -371,6 +372,13 @@ class Service {
     }
     first_start_.push_back(total);
     starts_.assign(total, -1);
+    first_line_.reserve(at(routes.count()));
+    std::size_t lines = 0;
+    for (RouteId r = 0; r < routes.count(); ++r) {
+      first_line_.push_back(lines);
+      lines += at(routes.legs(r));
+    }
+    line_at_.assign(lines, kNone);
   }
 
   // Start of every leg of every item, item by item.
@@ -425,11 +433,13 @@ class Service {
       return std::pair(ready, item) > std::pair(other.ready, other.item);
     }
   };
+  using Line = std::priority_queue<Waiting, std::vector<Waiting>, std::greater<>>;
+  // Heads of lines that wait for one link, which they reach at one offset.
   struct Queue {
     LinkId link;
     Time offset;
     std::uint32_t calls;
-    std::priority_queue<Waiting, std::vector<Waiting>, std::greater<>> waiting;
+    Line waiting;
   };
 
   RouteId route(Item item) const { return order_.route[rows_[item]]; }
@@ -460,27 +470,76 @@ class Service {
   }
 
   void attempt(const Try& next) {
-    if (next.queue != kNone) {
-      auto& queue = queues_[next.queue];
-      if (queue.calls != next.call) return;  // somebody else heads the queue now
-      queue.waiting.pop();
+    const Waiting who{next.ready, next.item, next.leg};
+    if (next.queue == kNone) {
+      Line* line = line_of(who);
+      if (line != nullptr) {
+        line->push(who);
+        if (line->top().item != who.item) return;  // its turn comes when those before it are gone
+      }
+      serve(who);
+      return;
     }
-    find_windows(next.item, next.leg);
+    auto& queue = queues_[next.queue];
+    if (queue.calls != next.call) return;  // somebody else heads the queue now
+    queue.waiting.pop();
+    const Line* line = line_of(who);
+    if (line == nullptr || line->top().item == who.item) serve(who);
+    call_head(next.queue);
+  }
+
+  // Starts a leg that is first in its line, or lets it wait for the link that frees last.
+  void serve(const Waiting& who) {
+    find_windows(who.item, who.leg);
     Time earliest = now_;
     const Routes::Window* blocking = nullptr;
     for (const auto& window : windows_) {
-      if (at(window.leg) != next.leg) continue;
+      if (at(window.leg) != who.leg) continue;
       const Time possible = free_at_[at(window.link)] - window.offset;
       if (possible <= earliest) continue;
       earliest = possible;
       blocking = &window;
     }
     if (blocking != nullptr) {
-      park({next.ready, next.item, next.leg}, *blocking);
-    } else {
-      start(next.item, next.leg);
+      stand_in_line(who);
+      park(who, *blocking);
+      return;
     }
-    if (next.queue != kNone) call_head(next.queue);
+    start(who.item, who.leg);
+    Line* line = line_of(who);
+    if (line == nullptr) return;
+    line->pop();
+    if (!line->empty()) {
+      serve(line->top());
+      return;
+    }
+    std::uint32_t& slot = line_at_[line_id(who)];
+    spare_lines_.push_back(slot);
+    slot = kNone;
+  }
+
+  // Legs over one route have the same links, so only the first of them is worth trying: those
+  // behind it stand in line. A gang, which has several routes, stands alone.
+  std::size_t line_id(const Waiting& who) const {
+    return first_line_[at(route(who.item))] + who.leg;
+  }
+  bool stands_alone(const Waiting& who) const {
+    return who.leg == 0 && !dependencies_.gang(who.item).empty();
+  }
+  Line* line_of(const Waiting& who) {
+    if (stands_alone(who)) return nullptr;
+    const std::uint32_t slot = line_at_[line_id(who)];
+    return slot == kNone ? nullptr : &lines_[slot];
+  }
+  void stand_in_line(const Waiting& who) {
+    if (stands_alone(who) || line_of(who) != nullptr) return;
+    if (spare_lines_.empty()) {
+      spare_lines_.push_back(static_cast<std::uint32_t>(lines_.size()));
+      lines_.emplace_back();
+    }
+    line_at_[line_id(who)] = spare_lines_.back();
+    lines_[spare_lines_.back()].push(who);
+    spare_lines_.pop_back();
   }
 
   void start(Item item, std::uint32_t leg) {
@@ -529,7 +588,7 @@ class Service {
                              [&](Item released) { ready(released, 0); });
   }
 
-  // Waits for the link that frees last; woken one at a time, so that a crowd costs no retries.
+  // The heads that wait for a link are woken one at a time, so that a crowd costs few retries.
   void park(const Waiting& who, const Routes::Window& blocking) {
     const auto [found, added] = queue_at_.try_emplace({blocking.link, blocking.offset},
                                                       static_cast<std::uint32_t>(queues_.size()));
@@ -559,6 +618,10 @@ class Service {
   std::vector<std::size_t> first_start_;
   std::vector<Time> starts_;
   std::vector<Routes::Window> windows_;
+  std::vector<std::size_t> first_line_;  // per route, into line_at_
+  std::vector<std::uint32_t> line_at_;   // per leg of a route: its line, if anybody stands in it
+  std::deque<Line> lines_;
+  std::vector<std::uint32_t> spare_lines_;
   std::vector<Queue> queues_;
   std::map<std::pair<LinkId, Time>, std::uint32_t> queue_at_;
   Agenda agenda_;
