@@ -165,11 +165,10 @@ def _values(
         events.append((t.starts[0], 1, i, 0, t))
         events += [(when, 0, i, end, t) for end, when in enumerate(t.arrivals)]
     events.sort(key=lambda event: event[:4])
-    carried: dict[int, Counter[Any]] = {}
+    carried: dict[int, Counter[Any]] = defaultdict(Counter)  # a broken leg may arrive unstarted
     changed = set()  # deliveries that left another value than they found
     for _, starts, i, end, t in events:
         if starts:
-            carried[i] = Counter()
             held = acc if t.reads == READ_ACC else own
             for node in t.crossing.sources:
                 if node not in held:
@@ -204,10 +203,7 @@ def _unneeded(
             useful.add(i)
             if t.op == COPY:
                 wanted.discard(t.crossing.destinations[end])
-    idle = {("unneeded", i) for i, _ in mine if i not in useful}
-    # A tree may be of use at one end while it repeats what another end has.
-    repeats = {(i, end) for _, starts, i, end, _ in events if not starts} - changed
-    return idle | {("repeated", i, end) for i, end in repeats if i in useful}
+    return {("unneeded", i) for i, _ in mine if i not in useful}
 
 
 def earliest_starts(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,11 @@ from tacos.synth.ring_order import hamiltonian_cycle, ring_cost, ring_order
 from tests.strategies import collectives, quick_topologies, topologies
 
 US = 10**6  # picoseconds
-SPEED = {"bandwidth": "1GB/s", "latency": "1us"}  # 1 KB takes 1 us to send and 1 us to arrive
-NO_LATENCY = {"bandwidth": "1GB/s", "latency": 0}
+SPEED: dict[str, Any] = {
+    "bandwidth": "1GB/s",
+    "latency": "1us",
+}  # 1 KB takes 1 us to send and 1 us to arrive
+NO_LATENCY: dict[str, Any] = {"bandwidth": "1GB/s", "latency": 0}
 
 
 def time_us(name, topology, kind, size, *, chunks=1, **options):
@@ -221,14 +225,15 @@ def test_double_binary_tree():
     """Four NPUs from 0: trees 0 → 2 → {1, 3} and 0 → 3 → 1 → 2; the longest way has 3 hops.
 
     Many chunks through one port: an inner NPU sends everything once, so at least S bytes; the
-    pipeline fills in lg n chunks. An all-reduce does it twice.
+    pipeline fills in lg n chunks. An all-reduce does it twice, and its sums, which all leaves could
+    send at once, queue where they are first come, first served.
     """
     clique = tp.fully_connected(4, **SPEED)
     assert time_us("double-binary-tree", clique, "broadcast", "2KB", chunks=2) == 6
     assert time_us("double-binary-tree", clique, "reduce", "2KB", chunks=2) == 6
     port = tp.switch(8, **NO_LATENCY)
     assert 64 <= time_us("double-binary-tree", port, "broadcast", "64KB", chunks=64) <= 64 * 1.2
-    assert time_us("double-binary-tree", port, "all_reduce", "64KB", chunks=8) <= 2 * 64 * 1.2
+    assert time_us("double-binary-tree", port, "all_reduce", "64KB", chunks=8) <= 2 * 64 * 1.3
 
 
 def test_hierarchical_on_a_torus():
@@ -291,7 +296,8 @@ def test_hamiltonian_cycle_visits_neighbours(dims):
     if cycle is None:
         only_lines = all(kind == "line" for kind, _ in real)
         odd = all(size % 2 for _, size in real)
-        assert only_lines and (odd or len(real) == 1)
+        assert only_lines
+        assert odd or len(real) == 1
         return
     sizes = [size for _, size in dims]
     assert sorted(cycle) == list(range(int(np.prod(sizes))))
@@ -331,7 +337,7 @@ def test_the_order_may_be_given():
     assert given_order.provenance == {"engine": "ring", "order": "given"}
     assert given_order.time_ps > BASELINES["ring"](topology, collective).time_ps
     for order in ([0, 1, 2], [0, 0, 1, 2], "best"):
-        with pytest.raises(ValueError, match="^order is "):
+        with pytest.raises(ValueError, match=r"^order is "):
             BASELINES["ring"](topology, collective, order=order)
 
 
@@ -348,7 +354,7 @@ def test_refusals_name_what_is_missing():
         BASELINES["hierarchical"](ring, co.all_reduce(ring, "1MB", group=[0, 1, 2]))
     with pytest.raises(ValueError, match="hierarchical needs dimensions"):
         BASELINES["hierarchical"](ring, co.all_reduce(ring, "1MB"), dims=[("ring", 4)])
-    with pytest.raises(ValueError, match="hierarchical needs dimensions .*cycle"):
+    with pytest.raises(ValueError, match=r"hierarchical needs dimensions .*cycle"):
         BASELINES["hierarchical"](ring, co.all_reduce(ring, "1MB"), dims=[("cycle", 6)])
     with pytest.raises(ValueError, match=r"order is \[0, 0\]"):
         BASELINES["hierarchical"](mesh, co.all_reduce(mesh, "1MB"), order=[0, 0])

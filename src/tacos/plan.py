@@ -25,6 +25,7 @@ __all__ = ["Candidate", "Comparison", "compare", "engines", "synthesize"]
 _CHUNK_COUNTS = tuple(2**k for k in range(10))
 _SEARCH_TRANSFERS = 300_000
 """The chunk search stops before schedules of more transfers than this: they take seconds each."""
+_GOOD_ENOUGH = 1.005
 
 
 def engines(topology: Topology, collective: Collective) -> list[str]:
@@ -102,20 +103,24 @@ def _best_chunks(
     progress: Callable[[float], object] | None,
     options: dict[str, Any],
 ) -> Schedule:
-    """More chunks pipeline better until latencies outweigh it: stop after two failures in a row."""
-    best: Schedule | None = None
-    tried = []
-    failures = 0
+    """The fewest chunks whose time is as good as the best, to half a percent.
+
+    More chunks pipeline better until latencies outweigh it, so the search ends after two counts
+    that did not help. What the model does not count (the work per transfer) speaks for few.
+    """
+    found: list[Schedule] = []
+    fastest, failures = 0, 0
     for chunks in _CHUNK_COUNTS:
-        schedule = _run(topology, collective.with_chunks(chunks), engine, progress, options)
-        tried.append(chunks)
-        if best is None or schedule.time_ps < best.time_ps:
-            best, failures = schedule, 0
-        else:
+        found.append(_run(topology, collective.with_chunks(chunks), engine, progress, options))
+        if found[-1].time_ps < found[fastest].time_ps:
+            fastest, failures = len(found) - 1, 0
+        elif chunks > 1:
             failures += 1
-        if failures == 2 or 2 * schedule.transfers > _SEARCH_TRANSFERS:
+        if failures == 2 or 2 * found[-1].transfers > _SEARCH_TRANSFERS:
             break
-    assert best is not None
+    enough = found[fastest].time_ps * _GOOD_ENOUGH
+    best = next(schedule for schedule in found if schedule.time_ps <= enough)
+    tried = list(_CHUNK_COUNTS[: len(found)])
     return best.with_provenance(best.provenance | {"chunk_counts_tried": tried})
 
 

@@ -9,7 +9,7 @@ direct                2α + 2/n Sβ with a link to everybody,    reduce-scatter,
                       2α + 2(n-1)/n Sβ through one port
 one-shot              α + Sβ or α + (n-1)Sβ, likewise          everybody sends everything
 halving-doubling      2 lg n α + 2(n-1)/n Sβ                   Rabenseifner, 2004
-double-binary-tree    about 4 lg n α + 2Sβ with many chunks    Sanders, Speck and Träff, 2009; NCCL
+double-binary-tree    about 2 lg n α + 2Sβ with many chunks    Sanders, Speck and Träff, 2009; NCCL
 bruck                 2⌈lg n⌉α + 2(n-1)/n Sβ                   Bruck et al., 1997
 hierarchical          Σ 2(nᵢ-1)αᵢ + 2(nᵢ-1)/nᵢ S/(n₀…nᵢ₋₁)βᵢ   BlueConnect: Cho et al., 2019
 swing                 as halving-doubling, with short hops     Swing: De Sensi et al., 2024
@@ -362,7 +362,7 @@ def _listed(part: CollectivePart, npus: int) -> Moves:
     if part.kind == "send_recv":
         rows = np.arange(len(part.inputs))
         moves = _straight(part.inputs, part.outputs, rows, npus)
-        return moves.pieces(np.arange(part.chunks), part.chunks)
+        return concatenate([moves.piece(k, part.chunks) for k in range(part.chunks)])
     chunks = np.arange(len(part.bytes))
     of_input = np.repeat(chunks, np.diff(part.input_begin))
     of_output = np.repeat(chunks, np.diff(part.output_begin))

@@ -105,13 +105,9 @@ class Moves:
             reads=_constant(READ_INPUT if steps == 1 else READ_ACC, count),
         )
 
-    def pieces(self, which: NDArray[Any], of: int) -> Moves:
-        """The moves of pieces `which`, each chunk being cut into `of` pieces."""
-        if of == 1:
-            return self
-        chunk = self.chunk[:, None] * np.uint32(of) + which.astype(np.uint32)
-        repeated = self.only(np.repeat(np.arange(len(self.route)), len(which)))
-        return replace(repeated, chunk=chunk.ravel())
+    def piece(self, k: int, of: int) -> Moves:
+        """The moves of piece k of every chunk, each being cut into `of` pieces."""
+        return self if of == 1 else replace(self, chunk=self.chunk * np.uint32(of) + np.uint32(k))
 
     def only(self, which: NDArray[Any]) -> Moves:
         """The moves that `which` (a mask, or positions) selects."""
@@ -151,13 +147,15 @@ def concatenate(parts: Sequence[Moves]) -> Moves:
     """
     if len(parts) == 1:
         return parts[0]
-    first = np.cumsum([0, *(len(part.pairs[0]) for part in parts)]).astype(np.int32)
+    tables = {id(part.pairs): part.pairs for part in parts}  # pieces share their routes
+    first = np.cumsum([0, *(len(src) for src, _ in tables.values())], dtype=np.int32)
+    offset = dict(zip(tables, first, strict=False))
     return Moves(
         pairs=(
-            np.concatenate([part.pairs[0] for part in parts]),
-            np.concatenate([part.pairs[1] for part in parts]),
+            np.concatenate([src for src, _ in tables.values()]),
+            np.concatenate([dst for _, dst in tables.values()]),
         ),
-        route=np.concatenate([part.route + at for part, at in zip(parts, first, strict=False)]),
+        route=np.concatenate([part.route + offset[id(part.pairs)] for part in parts]),
         chunk=np.concatenate([part.chunk for part in parts]),
         step=np.concatenate([part.step for part in parts]),
         op=np.concatenate([part.op for part in parts]),
@@ -178,10 +176,9 @@ def named_part(part: CollectivePart, ways: Sequence[Way], npus: Ints | None = No
         return _nothing()
     by_npu = np.argsort(npus, kind="stable")
     homes = by_npu[np.searchsorted(npus, part.group, sorter=by_npu)].astype(np.int32)
-    cut = [
-        _one_piece(part, way, homes).pieces(np.arange(k, part.chunks, len(ways)), part.chunks)
-        for k, way in enumerate(ways[: part.chunks])
-    ]
+    whole = [_one_piece(part, way, homes) for way in ways[: part.chunks]]
+    # Piece after piece: where several could leave at once, a pipeline wants the first ones to.
+    cut = [whole[k % len(whole)].piece(k, part.chunks) for k in range(part.chunks)]
     return concatenate(cut).between(npus)
 
 

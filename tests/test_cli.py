@@ -1,0 +1,171 @@
+"""The command, called in process: what it prints, what it writes, how it fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import tacos
+from tacos.cli import main
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "ring.tacos"
+    topology = tacos.topology.ring(4)
+    collective = tacos.collective.all_gather(topology, "4MB", chunks=1)
+    tacos.save(tacos.synthesize(topology, collective, engine="ring"), path)
+    return path
+
+
+def test_synth_writes_a_file_that_verifies(tmp_path, capsys):
+    path = tmp_path / "ar.tacos"
+    assert main(["synth", "torus:4x4", "all-reduce", "1MB", "-o", str(path), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["verified"]
+    assert facts["collective"] == "all-reduce"
+    assert main(["verify", str(path)]) == 0
+    assert "ok: " in capsys.readouterr().out
+    assert tacos.load(path).time_s == facts["time_s"]
+
+
+def test_synth_takes_engine_chunks_group_and_root(capsys):
+    call = ["synth", "ring:6", "broadcast", "1KB", "--engine", "ring", "--chunks", "2"]
+    assert main([*call, "--group", "0,2-4", "--root", "3", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["engine"], facts["chunks"]) == ("ring", 2)
+
+
+def test_compare_lists_the_fastest_first(capsys):
+    assert main(["compare", "ring:4", "all-gather", "1MB", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    times = [row["time_s"] for row in rows]
+    assert times == sorted(times)
+    assert all(row["ok"] for row in rows)
+    assert main(["compare", "ring:4", "all-gather", "1MB", "--engines", "ring,direct"]) == 0
+    shown = capsys.readouterr().out
+    assert "ring" in shown
+    assert "direct" in shown
+
+
+def test_info_shows_the_whole_or_one_npu_or_one_link(saved, capsys):
+    assert main(["info", str(saved)]) == 0
+    assert "all-gather" in capsys.readouterr().out
+    assert main(["info", str(saved), "--npu", "2", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert all(2 in pair for pair in zip(rows["src"], rows["dst"], strict=True))
+    assert len(rows["src"]) == 6
+    assert main(["info", str(saved), "--link", "0", "--rows", "1"]) == 0
+    assert "1 of 3 transfers" in capsys.readouterr().out
+
+
+def test_verify_names_what_is_wrong_and_exits_with_1(saved, tmp_path, capsys):
+    good = tacos.load(saved)
+    broken = tmp_path / "broken.tacos"
+    columns = {
+        name: getattr(good, name)
+        for name in ("lane_route", "lane_op", "lane_reads", "lane_begin", "chunk")
+    }
+    early = tacos.Schedule(
+        collective=good.collective,
+        routes=good.routes,
+        **columns,
+        start=good.start * 0,
+        quantum_ps=good.quantum_ps,
+    )
+    tacos.save(early, broken)
+    assert main(["verify", str(broken)]) == 1
+    error = capsys.readouterr().err
+    assert "causality" in error
+    assert "capacity" in error
+    assert main(["verify", str(broken), "--json", "--limit", "2"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert not report["ok"]
+    assert len(report["violations"]) == 2
+
+
+def test_topo_describes_draws_and_writes(tmp_path, capsys):
+    picture, file = tmp_path / "t.svg", tmp_path / "t.yaml"
+    assert main(["topo", "dgx-h100:2", "--draw", str(picture), "-o", str(file)]) == 0
+    assert "450 GB/s" in capsys.readouterr().out
+    assert picture.read_text().startswith("<svg")
+    assert main(["topo", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["npus"] == 16
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_the_subcommands(shell, capsys):
+    assert main(["completion", shell]) == 0
+    assert "synth" in capsys.readouterr().out
+
+
+BAD_CALLS = {
+    "unknown spec": (["topo", "tours:4x4"], "torus"),
+    "unknown command": (["sinth"], "sinth"),
+    "unknown collective": (["synth", "ring:4", "all-rejuice", "1MB"], "all_rejuice"),
+    "unknown engine": (["synth", "ring:4", "all-reduce", "1MB", "--engine", "rink"], "rink"),
+    "size zero": (["synth", "ring:4", "all-reduce", "0B"], "0B"),
+    "no unit": (["synth", "ring:4", "all-reduce", "big"], "big"),
+    "duplicate rank": (["synth", "ring:4", "all-reduce", "1MB", "--group", "0,1,1"], "NPU 1"),
+    "rank outside": (["synth", "ring:4", "all-reduce", "1MB", "--group", "0-9"], "NPU 9"),
+    "group of words": (["synth", "ring:4", "all-reduce", "1MB", "--group", "all"], "all"),
+    "no chunks": (["synth", "ring:4", "all-reduce", "1MB", "--chunks", "0"], "0"),
+    "root without use": (["synth", "ring:4", "all-reduce", "1MB", "--root", "1"], "root"),
+    "root outside": (["synth", "ring:4", "reduce", "1MB", "--root", "7"], "7"),
+    "missing file": (["verify", "nowhere.tacos"], "nowhere.tacos"),
+    "odd ending": (["synth", "ring:4", "all-gather", "1MB", "-o", "x.exe"], "x.exe"),
+    "no folder": (["synth", "ring:4", "all-gather", "1MB", "-o", "no/x.tacos"], "no/x.tacos"),
+    "missing argument": (["synth", "ring:4"], "COLLECTIVE"),
+    "swing off a torus": (["synth", "fc:5", "all-reduce", "1MB", "--engine", "swing"], "swing"),
+}
+
+
+@pytest.mark.parametrize(("call", "named"), BAD_CALLS.values(), ids=BAD_CALLS)
+def test_a_wrong_call_is_one_sentence_and_exit_code_2(call, named, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(call) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("tacos: ")
+    assert err.count("\n") == 1
+    assert named in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_truncated_file_is_one_sentence(saved, capsys):
+    data = saved.read_bytes()
+    saved.write_bytes(data[: len(data) // 2])
+    assert main(["info", str(saved)]) == 2
+    error = capsys.readouterr().err
+    assert saved.name in error
+    assert error.count("\n") == 1
+
+
+@given(words=st.lists(st.text(max_size=12), max_size=5))
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_garbage_never_raises(words, capsys):
+    assert main(["topo", *words]) in (0, 2)
+    assert main(["synth", *words]) in (0, 2)
+    capsys.readouterr()
+
+
+def test_the_module_is_the_command():
+    run = subprocess.run(
+        [sys.executable, "-m", "tacos", "topo", "ring:3", "--json"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert json.loads(run.stdout)["npus"] == 3
+
+
+def test_quiet_prints_nothing(capsys):
+    assert main(["topo", "ring:4", "--quiet"]) == 0
+    assert main(["synth", "ring:4", "all-gather", "1MB", "--quiet"]) == 0
+    assert main(["compare", "ring:4", "all-gather", "1MB", "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,92 @@
+"""Choosing engines and chunk counts."""
+
+from __future__ import annotations
+
+import pytest
+
+import tacos
+
+
+def test_auto_is_as_good_as_the_best_engine():
+    topology = tacos.topology.torus(4, 4)
+    collective = tacos.collective.all_reduce(topology, "16MB")
+    best = tacos.synthesize(topology, collective)
+    each = tacos.compare(topology, collective)
+    assert best.time_ps == each.best.time_ps
+    assert best.provenance["best_of"] == tacos.engines(topology, collective)
+
+
+def test_the_chunk_search_pays_off_and_is_recorded():
+    """A broadcast down a chain of 8: one chunk takes 7 hops in sequence, many chunks overlap."""
+    topology = tacos.topology.mesh(8, bandwidth="1GB/s", latency="1us")
+    one = tacos.synthesize(
+        topology, tacos.collective.broadcast(topology, "8MB", chunks=1), engine="ring"
+    )
+    found = tacos.synthesize(topology, tacos.collective.broadcast(topology, "8MB"), engine="ring")
+    assert found.time_ps < one.time_ps / 4
+    assert found.collective.chunks in found.provenance["chunk_counts_tried"]
+    finer = tacos.collective.broadcast(topology, "8MB", chunks=2 * found.collective.chunks)
+    assert tacos.synthesize(topology, finer, engine="ring").time_ps > 0.99 * found.time_ps
+
+
+def test_small_sizes_get_few_chunks():
+    topology = tacos.topology.ring(4)
+    small = tacos.synthesize(topology, tacos.collective.all_gather(topology, 64), engine="ring")
+    assert small.collective.chunks == 4  # one per NPU: latency is all that counts
+
+
+def test_every_candidate_is_verified_and_failures_are_told():
+    topology = tacos.topology.fully_connected(5)
+    collective = tacos.collective.all_reduce(topology, "1MB")
+    result = tacos.compare(topology, collective, engines=["swing", "ring"])
+    ring, swing = result.candidates
+    assert (ring.engine, ring.ok, ring.note) == ("ring", True, "")
+    assert (swing.engine, swing.ok) == ("swing", False)
+    assert "swing" in swing.note
+    assert result.best == ring.schedule
+    assert {row["engine"] for row in result.rows()} == {"ring", "swing"}
+
+
+def test_no_answer_is_an_error():
+    topology = tacos.topology.fully_connected(5)
+    collective = tacos.collective.all_reduce(topology, "1MB")
+    with pytest.raises(tacos.InfeasibleError, match="no engine solved"):
+        _ = tacos.compare(topology, collective, engines=["swing"]).best
+
+
+def test_the_provenance_has_engine_and_seed():
+    topology = tacos.topology.ring(4)
+    collective = tacos.collective.all_gather(topology, "1MB", chunks=1)
+    schedule = tacos.synthesize(topology, collective, engine="ring", seed=7)
+    assert schedule.provenance["engine"] == "ring"
+    assert schedule.provenance["seed"] == 7
+
+
+def test_wrong_calls():
+    topology = tacos.topology.ring(4)
+    collective = tacos.collective.all_gather(5, "1MB", chunks=1)
+    with pytest.raises(ValueError, match="for 5 NPUs, the topology has 4"):
+        tacos.synthesize(topology, collective)
+    mine = tacos.collective.all_gather(topology, "1MB", chunks=1)
+    with pytest.raises(ValueError, match='unknown engine "rink"'):
+        tacos.synthesize(topology, mine, engine="rink")
+    with pytest.raises(ValueError, match="need a named engine"):
+        tacos.synthesize(topology, mine, order="rank")
+
+
+def test_progress_reaches_the_callback_and_its_errors_pass_through():
+    topology = tacos.topology.ring(512)
+    collective = tacos.collective.all_gather(topology, "512MB", chunks=1)
+
+    class Stop(Exception):
+        pass
+
+    def report(share):
+        raise Stop(share)
+
+    def work():
+        for _ in range(50):  # reports come every 50 ms
+            tacos.synthesize(topology, collective, engine="ring", progress=report)
+
+    with pytest.raises(Stop):
+        work()
