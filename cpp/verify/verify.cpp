@@ -565,11 +565,8 @@ class Verifier {
                const bool copied = !collective_.reduces(chunk) &&
                                    std::none_of(mine.begin(), mine.end(),
                                                 [&](const Carried& c) { return adds(c.lane); });
-               if (copied && !options_.allow_unneeded && wants_all(chunk)) {
-                 check_copied(chunk, mine, s);
-               } else {
-                 check_summed(chunk, mine, s);
-               }
+               const bool simple = copied && wants_all(chunk) && check_copied(chunk, mine, s);
+               if (!simple) check_summed(chunk, mine, s);
              });
   }
 
@@ -619,7 +616,7 @@ class Verifier {
   // A chunk that is only copied, and that everybody wants: all values are equal, so the earliest
   // arrival at each node says all. Returns false, having reported nothing, if some node receives it
   // more often than once or without wanting it: then somebody has to find out which was not needed.
-  bool check_copied(ChunkId chunk, std::span<const Carried> mine, Scratch& s) {
+  [[nodiscard]] bool check_copied(ChunkId chunk, std::span<const Carried> mine, Scratch& s) {
     const auto touch = [&](NodeId node, Time time) {
       if (s.available[at(node)] == kNever) s.touched.push_back(node);
       s.available[at(node)] = std::min(s.available[at(node)], time);

@@ -170,6 +170,13 @@ def named_part(part: CollectivePart, ways: Sequence[Way], npus: Ints | None = No
         part: Any kind but send_recv and custom, with its chunks chosen.
         ways: The algorithm.
         npus: The group in the order of the algorithm's places; without it, rank order.
+
+    >>> from tacos import collective
+    >>> from tacos.synth import ways
+    >>> part = collective.broadcast(4, "1KB", root=1, chunks=1).parts[0]
+    >>> moves = named_part(part, ways.one_way_ring(4))
+    >>> [(int(moves.pairs[0][r]), int(moves.pairs[1][r])) for r in moves.route]
+    [(1, 2), (2, 3), (3, 0)]
     """
     npus = part.group if npus is None else npus
     if len(npus) == 1:
@@ -190,7 +197,15 @@ def to_schedule(
     provenance: Mapping[str, Any],
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
-    """Route and time the moves of a collective's parts, given in their order."""
+    """Route and time the moves of a collective's parts, given in their order.
+
+    >>> from tacos import collective, topology
+    >>> hop = Moves.of((np.array([0]), np.array([1])), np.array([0]), np.array([0]), 0)
+    >>> ring = topology.ring(4, bandwidth="1GB/s", latency="1us")
+    >>> message = collective.send_recv(ring, [(0, 1, "1KB")], chunks=1)
+    >>> to_schedule(ring, message, [hop], provenance={"engine": "mine"}).time_s
+    2e-06
+    """
     shifted, first = [], 0
     for part, moves in zip(collective.parts, parts, strict=True):
         shifted.append(replace(moves, chunk=moves.chunk + np.uint32(first)) if first else moves)
