@@ -66,9 +66,9 @@ struct Wait {
 class Dependencies {
  public:
   Dependencies(const Collective& collective, const Routes& routes, const Order& order,
-               std::span<const Item> rows)
+               std::span<const Item> rows, const Progress& progress)
       : routes_(routes), order_(order), rows_(rows), pending_(rows.size(), 0) {
-    find_cells(collective);
+    find_cells(collective, progress);
     tails_.assign(cells_.size(), {kNone, kNone});
     writers_.assign(cells_.size(), 0);
     readers_.assign(cells_.size(), 0);
@@ -77,6 +77,7 @@ class Dependencies {
       Item end = begin + 1;
       while (end < rows_.size() && step(end) == step(begin)) ++end;
       add_step(begin, end);
+      if (progress && (begin >> 16) != (end >> 16)) progress(0);
       begin = end;
     }
     tails_ = {};
@@ -131,7 +132,7 @@ class Dependencies {
   }
 
   // Numbers the cells that occur, chunk by chunk so that one array over the nodes suffices.
-  void find_cells(const Collective& collective) {
+  void find_cells(const Collective& collective, const Progress& progress) {
     std::vector<std::uint32_t> chunk_begin(at(collective.chunks()) + 1, 0);
     touched_begin_.reserve(rows_.size() + 1);
     std::size_t total = 0;
@@ -150,7 +151,9 @@ class Dependencies {
     std::vector<std::uint32_t> cell_at(at(routes_.topology().nodes()), kNone);
     std::vector<NodeId> nodes;  // that the current chunk touched
     ChunkId chunk = kNone;
+    std::size_t seen = 0;
     for (const Item item : by_chunk) {
+      if (progress && (++seen & 0xffff) == 0) progress(0);
       if (order_.chunk[rows_[item]] != chunk) {
         chunk = order_.chunk[rows_[item]];
         for (const NodeId node : nodes) cell_at[at(node)] = kNone;
@@ -362,7 +365,7 @@ class Service {
         rows_(rows),
         quantum_(quantum),
         progress_(progress),
-        dependencies_(collective, routes, order, rows),
+        dependencies_(collective, routes, order, rows, progress),
         free_at_(at(routes.topology().links()), 0) {
     first_start_.reserve(rows.size() + 1);
     std::size_t total = 0;

@@ -15,7 +15,7 @@ from tacos import collective as co
 from tacos import topology as tp
 from tacos.synth import BASELINES, applicable, ways
 from tacos.synth.ring_order import hamiltonian_cycle, ring_cost, ring_order
-from tests.strategies import collectives, quick_topologies, topologies
+from tests.strategies import ROOTED, collectives, quick_topologies, topologies
 
 US = 10**6  # picoseconds
 SPEED: dict[str, Any] = {
@@ -77,7 +77,8 @@ def test_right_on_any_grid(data):
 def test_right_for_every_group_size(n):
     topology = tp.fully_connected(n)
     for kind in co.NAMED:
-        check(topology, co.named(kind, topology, 1000, chunks=2))
+        root = n - 1 if kind in ROOTED else None
+        check(topology, co.named(kind, topology, 1000, chunks=2, root=root))
 
 
 @pytest.mark.parametrize("sizes", [(2,), (16,), (32,), (64,), (4, 4), (8, 2), (2, 4, 8)])

@@ -17,7 +17,7 @@ from tacos._core import Collective, Schedule, Topology
 from tacos.errors import FormatError, InfeasibleError, SpecError, TacosError, VerificationError
 from tacos.formats import load, save
 from tacos.plan import Candidate, Comparison, compare, engines, synthesize
-from tacos.schedule import Routes, retime, routes
+from tacos.schedule import Routes, retime, routes, summary
 from tacos.verify import Report, Violation, verify
 
 __version__ = _version("tacos-ccl")
@@ -44,6 +44,7 @@ __all__ = [
     "retime",
     "routes",
     "save",
+    "summary",
     "synthesize",
     "topology",
     "verify",

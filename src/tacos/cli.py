@@ -35,6 +35,7 @@ app = App(
     help="Collective communication algorithms that fit the network they run on.",
     version=tacos.__version__,
     help_format="plaintext",
+    suppress_keyboard_interrupt=False,  # main() says that nothing was written
 )
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON for scripts.")]
@@ -122,7 +123,7 @@ def synth(
         check = tacos.verify(schedule, progress=report)
     if output is not None and check.ok:
         formats.save(schedule, output)
-    facts = _facts(schedule) | {"synthesis_s": took, "verified": check.ok}
+    facts = tacos.summary(schedule) | {"synthesis_s": took, "verified": check.ok}
     if output is not None:
         facts["file"] = str(output)
     _show(facts, "schedule", as_json, quiet)
@@ -213,14 +214,10 @@ def info(
     """
     schedule = _schedule(file)
     if npu is None and link is None:
-        used = schedule.link_utilisation()
-        facts = _facts(schedule) | {
+        facts = tacos.summary(schedule) | {
             "form": schedule.form,
             "memory_bytes": schedule.memory_bytes,
             "quantum_ps": schedule.quantum_ps,
-            "utilisation_mean": float(used.mean()) if len(used) else 0.0,
-            "utilisation_max": float(used.max(initial=0)),
-            "link_bytes_max": int(schedule.link_bytes().max(initial=0)),
             "provenance": schedule.provenance,
         }
         _show(facts, str(file), as_json, quiet)
@@ -334,23 +331,6 @@ def _members(text: str, npus: int) -> list[int]:
 # --- showing answers ---------------------------------------------------------------------------
 
 
-def _facts(schedule: Schedule) -> dict[str, Any]:
-    collective, provenance = schedule.collective, schedule.provenance
-    return {
-        "topology": repr(schedule.topology)[len("<tacos.Topology ") : -1],
-        "collective": collective.kind.replace("_", "-"),
-        "size_bytes": collective.size_bytes,
-        "engine": provenance.get("engine"),
-        "seed": provenance.get("seed"),
-        "chunks": collective.chunks,
-        "transfers": schedule.transfers,
-        "time_s": schedule.time_s,
-        "algbw_Bps": schedule.algbw_Bps,
-        "busbw_Bps": schedule.busbw_Bps,
-        "efficiency": schedule.efficiency,
-    }
-
-
 def _human(name: str, value: Any) -> str:
     """A value as people read it; the field's name says its unit."""
     if value is None:
@@ -359,7 +339,7 @@ def _human(name: str, value: Any) -> str:
         return units.format_time(value)
     if name.endswith("_Bps"):
         return units.format_bandwidth(value)
-    if name.endswith(("_bytes", "bytes_max")):
+    if name.endswith(("_bytes", "bytes_max", "bytes_total")):
         return units.format_size(value)
     if name.startswith("utilisation") or name == "efficiency":
         return f"{100 * value:.1f} %"

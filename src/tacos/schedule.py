@@ -22,7 +22,17 @@ if TYPE_CHECKING:
 
     from tacos._core import Collective, Topology
 
-__all__ = ["COPY", "READ_ACC", "READ_INPUT", "REDUCE", "Routes", "Schedule", "retime", "routes"]
+__all__ = [
+    "COPY",
+    "READ_ACC",
+    "READ_INPUT",
+    "REDUCE",
+    "Routes",
+    "Schedule",
+    "retime",
+    "routes",
+    "summary",
+]
 
 COPY, REDUCE = 0, 1
 """What a transfer does at its destination: overwrite ``acc``, or add to it."""
@@ -121,3 +131,34 @@ def retime(
         provenance=json.dumps(dict(provenance or {})),
         progress=progress,
     )
+
+
+def summary(schedule: Schedule) -> dict[str, Any]:
+    """A schedule in numbers, as plain values that can go into JSON; units are in the names.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4)
+    >>> coll = tacos.collective.all_gather(topo, "4MB", chunks=1)
+    >>> facts = summary(tacos.synthesize(topo, coll, engine="ring"))
+    >>> facts["transfers"], facts["link_bytes_max"], facts["time_s"]
+    (12, 3000000, 6.15e-05)
+    """
+    collective, provenance = schedule.collective, schedule.provenance
+    used, carried = schedule.link_utilisation(), schedule.link_bytes()
+    return {
+        "topology": repr(schedule.topology)[len("<tacos.Topology ") : -1],
+        "collective": collective.kind.replace("_", "-"),
+        "size_bytes": collective.size_bytes,
+        "engine": provenance.get("engine"),
+        "seed": provenance.get("seed"),
+        "chunks": collective.chunks,
+        "transfers": schedule.transfers,
+        "time_s": schedule.time_s,
+        "algbw_Bps": schedule.algbw_Bps,
+        "busbw_Bps": schedule.busbw_Bps,
+        "efficiency": schedule.efficiency,
+        "utilisation_mean": float(used.mean()) if len(used) else 0.0,
+        "utilisation_max": float(used.max(initial=0)),
+        "link_bytes_max": int(carried.max(initial=0)),
+        "link_bytes_total": int(carried.sum()),
+    }

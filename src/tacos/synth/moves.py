@@ -116,7 +116,8 @@ class Moves:
 
     def paths(self, block: NDArray[Any], end: NDArray[Any]) -> Moves:
         """Of the tree of chunk `block[i]` the path that leads to `end[i]`, as moves of chunk i."""
-        arrival = np.full((int(self.chunk.max(initial=0)) + 1, int(self.pairs[1].max()) + 1), -1)
+        places = 1 + max(int(column.max()) for column in self.pairs)
+        arrival = np.full((int(self.chunk.max()) + 1, places), -1)  # the move that brings it
         arrival[self.chunk, self.pairs[1][self.route]] = np.arange(len(self.route))
         found = []
         chunk = np.arange(len(block), dtype=np.uint32)

@@ -58,12 +58,12 @@ def ring_order(
     >>> npus.tolist(), origin
     ([0, 1, 2, 5, 4, 3], 'hamiltonian cycle')
     """
-    if not isinstance(order, str) and sorted(order) == sorted(group.tolist()):
+    if not isinstance(order, str):
+        if len(order) != len(group) or set(order) != set(group.tolist()):
+            raise ValueError(f"order is {order!r}, it must name each NPU of the group once")
         return np.array(order, np.int32), "given"
-    if not isinstance(order, str) or order not in {"search", "rank"}:
-        raise ValueError(
-            f'order is {order!r}, allowed are "search", "rank" and the NPUs of the group in order'
-        )
+    if order not in {"search", "rank"}:
+        raise ValueError(f'order is {order!r}, allowed are "search", "rank" and a list of NPUs')
     if order == "rank":
         return group, "rank"
 
