@@ -164,15 +164,15 @@ def quick_topologies(draw):
 
 
 @st.composite
-def orders(draw, networks=None, max_chunks=3):
+def orders(draw, networks=None, max_chunks=3, collective=None):
     """A correct way to run a random collective: paths, relays, trees, in no particular order."""
     topology = draw(quick_topologies() if networks is None else networks)
-    collective = draw(collectives(topology.npus, max_chunks))
-    plan = _Plan(topology, collective, Random(draw(st.integers(0, 2**32 - 1))))
-    for chunk in range(collective.chunks):
+    demand = collective or draw(collectives(topology.npus, max_chunks))
+    plan = _Plan(topology, demand, Random(draw(st.integers(0, 2**32 - 1))))
+    for chunk in range(demand.chunks):
         plan.run(chunk)
     table = routes(topology, links=plan.links, kinds=plan.kinds)
-    return Order(collective, table, plan.rows)
+    return Order(demand, table, plan.rows)
 
 
 class _Plan:
@@ -198,21 +198,22 @@ class _Plan:
                 for npu in set(self.inputs) - {end}:
                     self.add(self.path(npu, end), REDUCE, READ_INPUT)
         else:
-            owner = self.sum_up()
+            # A sum that one member wants is collected there: on the way back nothing is in vain.
+            owner = self.sum_up(set(outputs) if len(outputs) == 1 else set())
             self.spread({owner}, set(outputs) - {owner})
 
-    def sum_up(self):
-        """Merge the contributions until one NPU has them all; returns it."""
+    def sum_up(self, stays):
+        """Merge the contributions until one NPU has them all (one of `stays`); returns it."""
         active = set(self.inputs)
         untouched = set(self.inputs)  # whose acc is still their input
         while len(active) > 1:
-            end = self.random.choice(sorted(active))
-            tree = self.reduce_tree(active - {end}, end)
+            leaves = self.random.choice(sorted(active - stays))
+            end = self.random.choice(sorted(active - {leaves}))
+            tree = self.reduce_tree(active - stays - {end}, end)
             if tree and self.random.random() < 0.5:
                 sources, route = tree
             else:
-                sources = {self.random.choice(sorted(active - {end}))}
-                route = self.path(*sources, end)
+                sources, route = {leaves}, self.path(leaves, end)
             reads = self.random.choice([READ_INPUT, READ_ACC]) if sources <= untouched else READ_ACC
             self.add(route, REDUCE, reads)
             active -= sources

@@ -225,7 +225,7 @@ def test_png_without_the_extra_says_what_to_install(tmp_path, monkeypatch):
 def test_wrong_arguments_are_named():
     ring = build.ring(3)
     with pytest.raises(ValueError, match="labels is 'all', allowed are"):
-        draw(ring, labels="all")  # type: ignore[arg-type]
+        draw(ring, labels="all")
     with pytest.raises(ValueError, match="width is 5, allowed are 100 to 20000"):
         draw(ring, width=5)
     with pytest.raises(ValueError, match=r'path is "ring.gif", allowed are'):

@@ -201,7 +201,7 @@ def test_the_model_is_passed_on():
     ("build", "message"),
     [
         (lambda: tp.ring(0), "n is 0"),
-        (lambda: tp.ring(2.5), "n is 2.5"),  # type: ignore[arg-type]
+        (lambda: tp.ring(2.5), "n is 2.5"),
         (lambda: tp.ring(True), "n is True"),
         (tp.torus, "at least one dimension"),
         (lambda: tp.torus(4, -1), "-1"),
@@ -589,10 +589,10 @@ def test_scale():
         (lambda t: tp.drop_links(t, (0, 2)), "no link from node 0 to node 2"),
         (lambda t: tp.drop_links(t, 99), "no link 99, the links are 0 to 7"),
         (lambda t: tp.drop_links(t, -1), "no link -1"),
-        (lambda t: tp.drop_links(t, (0, 1, 2)), r"link \(0, 1, 2\) must be"),  # type: ignore[arg-type]
-        (lambda t: tp.drop_npus(t, "a"), "no NPU 'a'"),  # type: ignore[arg-type]
+        (lambda t: tp.drop_links(t, (0, 1, 2)), r"link \(0, 1, 2\) must be"),
+        (lambda t: tp.drop_npus(t, "a"), "no NPU 'a'"),
         (lambda t: tp.drop_npus(t, 1, 1), "NPU 1 is named twice"),
-        (lambda t: tp.subset(t, [0.5]), "no NPU 0.5"),  # type: ignore[list-item]
+        (lambda t: tp.subset(t, [0.5]), "no NPU 0.5"),
         (lambda t: tp.drop_links(t, (0, 1), (0, 3)), "npu 0 cannot reach npu 1"),
         (lambda t: tp.drop_npus(t, 4), "no NPU 4, the NPUs are 0 to 3"),
         (lambda t: tp.drop_npus(t, 0, 1, 2, 3), "npus is empty"),

@@ -282,11 +282,10 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
 
 def _network(text: str) -> Topology:
     path = Path(text)
+    loaded: Schedule | Topology
     if path.is_file() or path.suffix in (".yaml", ".yml", ".json", ".tacos"):
         loaded = formats.load(path)
-        if isinstance(loaded, Topology):
-            return loaded
-        return loaded.topology
+        return loaded.topology if isinstance(loaded, Schedule) else loaded
     return topologies.parse(text)
 
 

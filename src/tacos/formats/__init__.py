@@ -60,8 +60,8 @@ def save(
         module.write(obj, path)
 
 
-def load(path: str | os.PathLike[str], *, format: str | None = None) -> Schedule | Topology:
-    """Read what `save` wrote.
+def load(path: str | os.PathLike[str], *, format: str | None = None) -> Any:
+    """Read what `save` wrote: a Schedule from a ``.tacos`` file, a Topology from the others.
 
     Args:
         path: The file.
@@ -76,8 +76,7 @@ def load(path: str | os.PathLike[str], *, format: str | None = None) -> Schedule
     """
     _, module = _FORMATS[_chosen(path, format)]
     with _system_errors(path):
-        found: Schedule | Topology = module.read(path)
-    return found
+        return module.read(path)
 
 
 def _chosen(path: str | os.PathLike[str], format: str | None) -> str:
