@@ -12,6 +12,8 @@ constexpr std::array<std::string_view, 11> kNames = {
     "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "all_to_all_v", "broadcast",
     "reduce",     "gather",         "scatter",    "send_recv",  "custom"};
 
+constexpr std::int64_t kLargestSize = std::int64_t{1} << 50;  // a pebibyte; sums stay in 64 bits
+
 // Piece i of `total` cut into `pieces`; the first ones take the remainder.
 std::int64_t piece(std::int64_t total, std::int64_t pieces, std::int64_t i) {
   return total / pieces + (i < total % pieces ? 1 : 0);
@@ -140,8 +142,13 @@ void Collective::check(const CollectivePart& part) const {
   if (part.size <= 0) {
     invalid(at(part) + "size is " + std::to_string(part.size) + " B, it must be positive");
   }
+  if (part.size > kLargestSize) {
+    invalid(at(part) + "size is " + std::to_string(part.size) + " B, allowed are up to 2^50");
+  }
   for (const auto bytes : part.bytes) {
-    if (bytes < 0) invalid(at(part) + "a message of " + std::to_string(bytes) + " B");
+    if (bytes < 0 || bytes > kLargestSize) {
+      invalid(at(part) + "a message of " + std::to_string(bytes) + " B, allowed are 0 to 2^50");
+    }
   }
   if (explicit_rows(part.kind)) {
     for (const auto npu : part.inputs) {

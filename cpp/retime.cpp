@@ -365,6 +365,7 @@ class Service {
         rows_(rows),
         quantum_(quantum),
         progress_(progress),
+        whole_chunks_(routes.topology().spec().forwarding == Forwarding::store_and_forward),
         dependencies_(collective, routes, order, rows, progress),
         free_at_(at(routes.topology().links()), 0) {
     first_start_.reserve(rows.size() + 1);
@@ -522,11 +523,13 @@ class Service {
   }
 
   // Legs over one route have the same links, so only the first of them is worth trying: those
-  // behind it stand in line. A gang, which has several routes, stands alone.
+  // behind it stand in line. A gang, which has several routes, stands alone, as does a tree under
+  // store-and-forward, which reaches its links the later the larger the chunk is.
   std::size_t line_id(const Waiting& who) const {
     return first_line_[at(route(who.item))] + who.leg;
   }
   bool stands_alone(const Waiting& who) const {
+    if (whole_chunks_ && routes_.kind(route(who.item)) != RouteKind::path) return true;
     return who.leg == 0 && !dependencies_.gang(who.item).empty();
   }
   Line* line_of(const Waiting& who) {
@@ -574,6 +577,7 @@ class Service {
       if (last && rate > 0 && order_.op[rows_[item]] == static_cast<std::uint8_t>(Op::reduce)) {
         time += transmission_time(bytes(item), rate);
       }
+      if (time > kLongestSchedule) invalid("the schedule takes over 26 days");
       agenda_.add(time, Arrival{item, leg + end});
     }
     if (leg == 0) {
@@ -616,6 +620,7 @@ class Service {
   std::span<const Item> rows_;
   const Time quantum_;
   const Progress& progress_;
+  const bool whole_chunks_;
   Dependencies dependencies_;
   std::vector<Time> free_at_;  // per link
   std::vector<std::size_t> first_start_;
@@ -727,6 +732,63 @@ std::vector<std::int32_t> dense_rank(std::span<const Time> times) {
   return rank;
 }
 
+// Per transfer of a packed schedule: whether it carries its chunk's final value, not a part of a
+// sum.
+std::vector<std::uint8_t> spread_final_values(const Schedule& schedule) {
+  struct Event {
+    ChunkId chunk;
+    Time time;
+    bool starts;  // arrivals at t are visible to starts at t
+    TransferId transfer;
+    std::int32_t lane;
+    std::uint32_t destination;
+  };
+  const auto& t = schedule.stored();
+  const auto& collective = schedule.collective();
+  std::vector<Event> events;
+  for (std::int32_t lane = 0; lane < schedule.lanes(); ++lane) {
+    const auto ends = schedule.routes().destinations(t.lane_route[at(lane)]).size();
+    for (auto i = t.lane_begin[at(lane)]; i < t.lane_begin[at(lane) + 1]; ++i) {
+      if (!collective.reduces(t.chunk[at(i)])) continue;
+      events.push_back({t.chunk[at(i)], schedule.start(lane, i, 0), true, i, lane, 0});
+      for (std::uint32_t end = 0; end < ends; ++end) {
+        events.push_back({t.chunk[at(i)], schedule.arrival(lane, i, end), false, i, lane, end});
+      }
+    }
+  }
+  std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
+    return std::tie(a.chunk, a.time, a.starts, a.transfer) <
+           std::tie(b.chunk, b.time, b.starts, b.transfer);
+  });
+  std::vector<std::uint8_t> final_value(t.chunk.size(), 1);
+  std::vector<std::size_t> carried(t.chunk.size(), 0);  // number of contributions
+  std::unordered_map<NodeId, std::size_t> acc;
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    const auto& event = events[i];
+    const auto inputs = collective.inputs(event.chunk);
+    if (i == 0 || event.chunk != events[i - 1].chunk) {
+      acc.clear();
+      for (const NodeId npu : inputs) acc[npu] = 1;
+    }
+    const RouteId route = t.lane_route[at(event.lane)];
+    auto& count = carried[at(event.transfer)];
+    if (event.starts) {
+      const bool reads_acc = t.lane_reads[at(event.lane)] == static_cast<std::uint8_t>(Reads::acc);
+      final_value[at(event.transfer)] = 0;
+      for (const NodeId source : schedule.routes().sources(route)) {
+        const std::size_t read = reads_acc ? acc[source] : 1;
+        if (read >= inputs.size()) final_value[at(event.transfer)] = 1;
+        count += read;
+      }
+      continue;
+    }
+    auto& into = acc[schedule.routes().destinations(route)[event.destination]];
+    const bool adds = t.lane_op[at(event.lane)] == static_cast<std::uint8_t>(Op::reduce);
+    into = adds ? into + count : count;
+  }
+  return final_value;
+}
+
 OrderColumns order_of(const Schedule& schedule) {
   const auto& t = schedule.stored();
   OrderColumns columns;
@@ -777,19 +839,10 @@ Schedule reverse(const Schedule& schedule, const Progress& progress) {
   auto topology = std::make_shared<const Topology>(whole.topology().reversed());
   auto routes = std::make_shared<const Routes>(whole.routes().reversed(topology));
   auto columns = order_of(whole);
-  std::vector<Time> starts;  // seen from the end of time
-  const auto& t = whole.stored();
-  for (std::int32_t lane = 0; lane < whole.lanes(); ++lane) {
-    const auto ends = whole.routes().destinations(t.lane_route[at(lane)]).size();
-    for (auto i = t.lane_begin[at(lane)]; i < t.lane_begin[at(lane) + 1]; ++i) {
-      Time arrival = 0;
-      for (std::size_t end = 0; end < ends; ++end) {
-        arrival = std::max(arrival, whole.arrival(lane, i, end));
-      }
-      starts.push_back(-arrival);
-    }
-  }
-  columns.step = dense_rank(starts);
+  // Whoever reads what another wrote starts later, so the opposite order of starts will do.
+  const std::int32_t last_step =
+      columns.step.empty() ? 0 : *std::max_element(columns.step.begin(), columns.step.end());
+  for (auto& step : columns.step) step = last_step - step;
   for (ChunkId chunk = 0; chunk < collective->chunks(); ++chunk) {
     if ((whole.collective().bytes(chunk) == 0) !=
         (collective->bytes(whole.collective().reversed_chunk(chunk)) == 0)) {
@@ -797,11 +850,12 @@ Schedule reverse(const Schedule& schedule, const Progress& progress) {
               " has no bytes in one direction only: choose fewer chunks or a larger size");
     }
   }
+  const auto spreads = spread_final_values(whole);
   for (std::size_t i = 0; i < columns.chunk.size(); ++i) {
+    // What spread a value collects it, and the other way round.
+    const bool spread = spreads[i] != 0;
     columns.chunk[i] = whole.collective().reversed_chunk(columns.chunk[i]);
-    // What spread a sum collects it, and the other way round.
-    const bool sums = collective->reduces(columns.chunk[i]) &&
-                      columns.op[i] == static_cast<std::uint8_t>(Op::copy);
+    const bool sums = spread && collective->reduces(columns.chunk[i]);
     columns.op[i] = static_cast<std::uint8_t>(sums ? Op::reduce : Op::copy);
     columns.reads[i] = static_cast<std::uint8_t>(Reads::acc);
   }

@@ -6,6 +6,12 @@
 
 namespace tacos {
 
+namespace {
+
+constexpr std::int32_t kDeepestTree = 30;  // under store-and-forward a tree adds up that many times
+
+}  // namespace
+
 Routes::Routes(std::shared_ptr<const Topology> topology, Column<std::uint8_t> kinds,
                Column<std::int64_t> link_begin, Column<LinkId> links)
     : topology_(std::move(topology)),
@@ -33,6 +39,7 @@ Routes::Routes(std::shared_ptr<const Topology> topology, Column<std::uint8_t> ki
     if (kinds_[at(r)] > static_cast<std::uint8_t>(RouteKind::reduce))
       refuse(r, "has no known kind");
     if (this->links(r).empty()) refuse(r, "has no link");
+    check_latency(r);
     kind(r) == RouteKind::path ? add_path(r) : add_tree(r);
     leaves_begin_.push_back(static_cast<std::int64_t>(leaves_.size()));
     for (const auto end : {sources(r), destinations(r)}) {
@@ -47,6 +54,14 @@ Routes::Routes(std::shared_ptr<const Topology> topology, Column<std::uint8_t> ki
 
 void Routes::refuse(RouteId r, const std::string& why) const {
   invalid("route " + std::to_string(r) + " " + why);
+}
+
+void Routes::check_latency(RouteId r) const {
+  Time sum = 0;
+  for (const LinkId link : links(r)) {
+    sum += topology_->latency(link);
+    if (sum > kLongestTime) refuse(r, "has latencies of over 40 hours");
+  }
 }
 
 std::span<const NodeId> Routes::ends(RouteId r, bool many) const {
@@ -73,6 +88,9 @@ void Routes::add_path(RouteId r) {
     }
     leg_[from(r) + i] = leg;
   }
+  if (topology_->src(path.front()) == topology_->dst(path.back())) {
+    refuse(r, "ends where it begins, at " + topology_->name(topology_->src(path.front())));
+  }
   roots_.push_back(topology_->src(path.front()));
   leaves_.push_back(topology_->dst(path.back()));
   leaf_links_.push_back(static_cast<std::int32_t>(path.size()) - 1);
@@ -92,6 +110,7 @@ void Routes::add_tree(RouteId r) {
 
   std::unordered_map<NodeId, std::int32_t> link_to;  // node -> position of the link that reaches it
   std::unordered_map<NodeId, std::int32_t> branches;
+  std::vector<std::int32_t> depth(tree.size());
   link_to[root] = -1;
   for (std::int32_t step = 0; step < count; ++step) {
     const std::int32_t i = reduce ? count - 1 - step : step;
@@ -104,6 +123,10 @@ void Routes::add_tree(RouteId r) {
       refuse(r, "is no tree: it reaches " + topology_->name(far(link)) + " twice");
     }
     towards_root_[from(r) + static_cast<std::size_t>(i)] = parent->second;
+    depth[at(i)] = parent->second < 0 ? 1 : depth[at(parent->second)] + 1;
+    if (depth[at(i)] > kDeepestTree) {
+      refuse(r, "is a tree of more than " + std::to_string(kDeepestTree) + " levels");
+    }
     ++branches[near(link)];
   }
   for (const auto& [node, degree] : branches) {

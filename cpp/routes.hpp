@@ -77,6 +77,7 @@ class Routes {
   std::size_t from(RouteId r) const { return static_cast<std::size_t>(link_begin_[at(r)]); }
   // The ends of r on its many side (a tree's leaves) or on its single side.
   std::span<const NodeId> ends(RouteId r, bool many) const;
+  void check_latency(RouteId r) const;
   void add_path(RouteId r);
   void add_tree(RouteId r);
   [[noreturn]] void refuse(RouteId r, const std::string& why) const;

@@ -40,7 +40,7 @@ void Schedule::check_lanes() {
     invalid("the schedule's lane columns do not fit together");
   }
   const auto latest = t.start.empty() ? 0 : *std::max_element(t.start.begin(), t.start.end());
-  if (t.quantum < 1 || static_cast<__int128>(latest) * t.quantum > kLongestTime) {
+  if (t.quantum < 1 || static_cast<__int128>(latest) * t.quantum > kLongestSchedule) {
     invalid("the time quantum of " + std::to_string(t.quantum) + " ps puts starts out of range");
   }
   start_begin_.reserve(count + 1);

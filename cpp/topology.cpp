@@ -40,7 +40,8 @@ void Topology::check() const {
     if (spec_.link_src[i] == spec_.link_dst[i]) invalid(link() + " joins a node to itself");
     const Time latency = spec_.link_latency_ps[i];
     if (latency < 0 || latency > kLongestTime) {
-      invalid(link() + " has latency " + std::to_string(latency) + " ps, allowed are 0 to 26 days");
+      invalid(link() + " has latency " + std::to_string(latency) +
+              " ps, allowed are 0 to 40 hours");
     }
     if (spec_.link_bandwidth_Bps[i] <= 0) {
       invalid(link() + " has bandwidth " + std::to_string(spec_.link_bandwidth_Bps[i]) +

@@ -24,7 +24,7 @@ PROBLEMS = [
 
 
 def main(out: Path) -> int:
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     failures = 0
     for spec, kind, size in PROBLEMS:
         topology = tacos.topology.parse(spec)

@@ -437,8 +437,6 @@ def test_reversing_twice_is_right_both_times(order):
     assert tacos.verify(again).ok
 
 
-# The order is taken from the last arrival of a tree, though its first end may go on before that.
-@pytest.mark.xfail(strict=True)
 def test_reverse_of_a_multicast_with_late_ends():
     """NPU 1 has the chunk after 3 us and sends it on, long before NPU 2 has it."""
     speeds = [
@@ -459,8 +457,6 @@ def test_reverse_of_a_multicast_with_late_ends():
     assert tacos.verify(schedule.reverse()).ok
 
 
-# What brings the first contribution to an empty node may copy or add; the op alone says too little.
-@pytest.mark.xfail(strict=True)
 def test_reverse_of_a_copy_into_an_empty_switch():
     topology = tp.switch(3, multicast=True, reduce=True)
     ends = list(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True))

@@ -64,7 +64,7 @@ def test_the_model_is_passed_to_every_factor():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", 'there is no ""'),
+        ("", "a name is missing"),
         ("tours:4x4", 'there is no "tours", did you mean "torus"?'),
         ("dgx-h200:4", '"dgx-h100"'),
         ("xyzzy", "The names are ring, mesh, torus"),
@@ -74,7 +74,7 @@ def test_the_model_is_passed_to_every_factor():
         ("torus:4x-4", '"torus:4x-4" does not have the form'),
         ("torus:4x0", "size is 0"),
         ("ring:4x4", "does not have the form ring:N"),
-        ("ring:99999999999", "does not have the form ring:N"),
+        ("ring:99999999999", "a size is at most 1,000,000,000"),
         ("ring:999999999", "at most"),
         ("dgx-h100:", "does not have the form dgx-h100[:boxes]"),
         ("dgx-h100:0", "boxes is 0"),
@@ -83,7 +83,7 @@ def test_the_model_is_passed_to_every_factor():
         ("torus:4x4@fast", "bandwidth 'fast' is not understood"),
         ("torus:4x4@50GB/s,", "latency '' is not understood"),
         ("torus:4x4@50GB/s,1us,2us", "is not @BANDWIDTH or @BANDWIDTH,LATENCY"),
-        ("ring:4*", 'there is no ""'),
+        ("ring:4*", "a name is missing"),
         ("dragonfly:9x4@1GB/s*ring:2*oops:3", '"oops"'),
     ],
 )

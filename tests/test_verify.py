@@ -192,6 +192,17 @@ def test_a_slow_first_hop_delays_the_second():
     assert tacos.verify(relay(3 * US, topology=topology)).ok
 
 
+@pytest.mark.parametrize("slow", [0, 1])
+def test_the_slowest_link_of_a_leg_delays_its_tail(slow):
+    """0 -> switch -> 1, one link with 0.5 GB/s: 1 + 1 us of latency and 2 us for the tail."""
+    speeds = ["0.5GB/s" if i == slow else "1GB/s" for i in range(2)]
+    links = [(0, 3, speeds[0], "1us"), (3, 1, speeds[1], "1us")]
+    more = [(1, 2, "1GB/s", "1us"), (2, 0, "1GB/s", "1us")]
+    topology = tp.from_links(3, links + more, switches=1)
+    assert tacos.verify(relay(4 * US, topology=topology)).ok
+    assert broken_rules(relay(4 * US - 1, topology=topology)) == {"causality"}
+
+
 def test_an_npu_without_a_contribution_has_no_input_to_read():
     topology = line()
     collective = co.send_recv(topology, [(0, 2, 1000)], chunks=1)
@@ -284,6 +295,23 @@ def test_a_copy_that_should_add_loses_a_contribution():
     table = routes(topology, pairs=([0], [1]))
     schedule = packed(collective, table, [(0, 0, COPY, READ_ACC, [0])])
     assert messages(schedule) == ["npu 1 ends with chunk 0 without the contribution of npu 1"]
+
+
+def test_an_input_is_not_the_sum():
+    """NPU 1 has got 0's contribution, but sends on its own input."""
+    topology = line()
+    collective = co.reduce(topology, 1000, root=2, chunks=1)
+    table = routes(topology, pairs=([0, 1], [1, 2]))
+
+    def chain(reads):
+        rows = [(0, 0, REDUCE, READ_ACC, [0]), (1, 0, REDUCE, reads, [2 * US])]
+        return packed(collective, table, rows)
+
+    assert tacos.verify(chain(READ_ACC)).ok
+    assert messages(chain(READ_INPUT)) == [
+        "npu 2 ends with chunk 0 without the contribution of npu 0",
+        "transfer 0 of chunk 0 delivers nothing that is read or wanted later",
+    ]
 
 
 def test_a_contribution_must_not_count_twice():
@@ -441,6 +469,23 @@ def test_only_the_second_of_two_equal_deliveries_is_unneeded():
     ]
 
 
+def test_what_an_input_hides_is_unneeded():
+    """NPU 1 gets 0's contribution, but only its own input is sent on; 2 hears from 0 directly."""
+    topology = tp.fully_connected(3, bandwidth="1GB/s", latency="1us")
+    collective = co.custom(topology, [1000], [[0, 1]], [[2]], reduces=True)
+    table = routes(topology, pairs=([0, 1, 0], [2, 2, 1]))
+    rows = [
+        (0, 0, REDUCE, READ_ACC, [0]),
+        (1, 0, REDUCE, READ_INPUT, [2 * US]),
+        (2, 0, REDUCE, READ_ACC, [0]),
+    ]
+    schedule = packed(collective, table, rows)
+    idle = rows_of(schedule).index((2, 0, REDUCE, READ_ACC, [0]))
+    assert messages(schedule) == [
+        f"transfer {idle} of chunk 0 delivers nothing that is read or wanted later"
+    ]
+
+
 # --- trees
 
 SHARP = {"multicast": True, "reduce": True, "bandwidth": "1GB/s", "latency": "1us"}
@@ -493,6 +538,26 @@ def test_all_reduce_through_an_npu_is_right(owner):
     assert schedule.time_ps == 6 * US  # twice 2 us of latency and 1 us of sending
     early = [(0, 0, REDUCE, READ_ACC, [0]), (1, 0, COPY, READ_ACC, [3 * US - 1])]
     assert broken_rules(packed(collective, table, early)) == {"contribution"}
+
+
+def test_a_switch_that_stores_passes_on_whole_chunks():
+    """Up 1 + 1 us and down 1 + 1 us, so that the tree takes 4 us, not the 3 of cut-through."""
+    topology = tp.switch(3, forwarding="store_and_forward", **SHARP)
+    up, down = ports(topology)
+    collective = co.custom(topology, [1000], [range(3)], [range(3)], reduces=True)
+    table = routes(
+        topology,
+        links=[[up[1], up[2], down[0]], [up[0], down[1], down[2]]],
+        kinds=["reduce", "multicast"],
+    )
+
+    def down_at(start):
+        rows = [(0, 0, REDUCE, READ_ACC, [0]), (1, 0, COPY, READ_ACC, [start])]
+        return packed(collective, table, rows)
+
+    assert tacos.verify(down_at(4 * US)).ok
+    assert down_at(4 * US).time_ps == 8 * US
+    assert broken_rules(down_at(4 * US - 1)) == {"contribution"}
 
 
 def test_each_end_of_a_multicast_has_its_own_arrival():
@@ -588,7 +653,7 @@ def test_limit_caps_what_is_kept_and_counts_all():
     everything = tacos.verify(many_wrong(), limit=1000)
     assert len(everything.violations) == everything.found == 56
     assert [v.message for v in everything.violations[:3]] == [v.message for v in report.violations]
-    with pytest.raises(ValueError, match="limit is 0, it must be positive"):
+    with pytest.raises(ValueError, match="limit is 0, allowed are 1"):
         tacos.verify(many_wrong(), limit=0)
 
 
@@ -850,9 +915,10 @@ def test_a_generator_must_preserve_speeds():
     assert "is not its image" in refused(schedule)
 
 
-def test_a_generator_must_preserve_what_nodes_can_do():
+@pytest.mark.parametrize("can", [["multicast", ""], ["reduce", ""], ["multicast", "reduce"]])
+def test_a_generator_must_preserve_what_nodes_can_do(can):
     links = [(a, b, 1e9, 0) for i in (2, 3) for j in (0, 1) for a, b in ((j, i), (i, j))]
-    topology = tp.from_links(2, links, switches=["multicast", "reduce"])
+    topology = tp.from_links(2, links, switches=can)
     collective = co.all_gather(topology, 2000, chunks=1)
     table = routes(topology, pairs=([0], [1]))
     rows = [(0, 0, COPY, READ_ACC, 0)]
@@ -863,6 +929,33 @@ def test_a_generator_must_preserve_what_nodes_can_do():
     assert agrees_with_expansion(
         orbit(collective, table, rows, [2], image, links_under(topology, image))
     )
+
+
+def test_a_generator_must_not_take_npus_to_switches():
+    """Around a ring of two NPUs and two switches: 0 and 1 change places with their neighbours."""
+    ends = [(0, 2), (2, 1), (1, 3), (3, 0), (2, 0), (1, 2), (3, 1), (0, 3)]
+    topology = tp.from_links(2, [(a, b, 1e9, 0) for a, b in ends], switches=2)
+    collective = co.all_gather(topology, 2000, chunks=1)
+    table = routes(topology, pairs=([0], [1]))
+    image = [2, 3, 0, 1]
+    rows = [(0, 0, COPY, READ_ACC, 0)]
+    schedule = orbit(collective, table, rows, [2], image, links_under(topology, image))
+    assert refused(schedule) == "generator 0 takes npu 0 to a node of another kind"
+
+
+def test_both_ends_of_a_link_must_go_with_it():
+    """Two links into one node exchange their images: their ends fit, their beginnings do not."""
+    topology = tp.fully_connected(4)
+    ends = list(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True))
+    image = [1, 2, 3, 0]
+    links = links_under(topology, image)
+    a, b = ends.index((0, 2)), ends.index((1, 2))
+    links[a], links[b] = links[b], links[a]
+    table = routes(topology, pairs=([0, 0, 0], [1, 2, 3]))
+    rows = [(i, 0, COPY, READ_ACC, 0) for i in range(3)]
+    collective = co.all_gather(topology, 4000, chunks=1)
+    message = refused(orbit(collective, table, rows, [4], image, links))
+    assert message.endswith("(npu 1 -> npu 3), which is not its image")
 
 
 def test_generators_must_commute():

@@ -37,6 +37,13 @@ std::shared_ptr<Schedule> make_schedule(
     const Array<std::uint32_t>& chunk, const Array<std::uint32_t>& start, std::int64_t quantum_ps,
     const std::vector<std::int32_t>& orders, const std::optional<Array<std::int32_t>>& node_image,
     const std::optional<Array<std::int32_t>>& link_image, std::string provenance, bool given_away) {
+  try {
+    if (!nb::isinstance<nb::dict>(nb::module_::import_("json").attr("loads")(provenance))) {
+      invalid("the provenance must be a JSON object");
+    }
+  } catch (nb::python_error&) {
+    invalid("the provenance is not JSON: " + provenance.substr(0, 40));
+  }
   Transfers transfers{copy(lane_route),
                       copy(lane_op),
                       copy(lane_reads),
@@ -63,8 +70,17 @@ std::shared_ptr<Schedule> retime_columns(
       retime(std::move(collective), std::move(routes), order, std::move(provenance), report));
 }
 
+void check_range(const char* what, const std::optional<std::int32_t>& value, std::int32_t count) {
+  if (!value || (*value >= 0 && *value < count)) return;
+  throw nb::index_error((std::string(what) + " is " + std::to_string(*value) +
+                         ", allowed are 0 to " + std::to_string(count - 1))
+                            .c_str());
+}
+
 nb::dict rows(const Schedule& schedule, std::optional<std::int32_t> npu,
               std::optional<std::int32_t> link) {
+  check_range("npu", npu, schedule.topology().npus());
+  check_range("link", link, schedule.topology().links());
   Schedule::Rows found;
   {
     const nb::gil_scoped_release release;
@@ -87,8 +103,16 @@ nb::dict rows(const Schedule& schedule, std::optional<std::int32_t> npu,
 std::optional<double> efficiency(const Schedule& schedule) {
   const nb::object provenance = nb::module_::import_("json").attr("loads")(schedule.provenance());
   const nb::object bound = provenance.attr("get")("bound_s");
-  if (bound.is_none() || schedule.time() == 0) return std::nullopt;
-  return nb::cast<double>(bound) / (static_cast<double>(schedule.time()) * kSecondsPerPicosecond);
+  if (schedule.time() == 0 ||
+      !(nb::isinstance<nb::float_>(bound) || nb::isinstance<nb::int_>(bound))) {
+    return std::nullopt;
+  }
+  const double bound_s = PyFloat_AsDouble(bound.ptr());
+  if (PyErr_Occurred() != nullptr) {  // an integer that no double holds
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  return bound_s / (static_cast<double>(schedule.time()) * kSecondsPerPicosecond);
 }
 
 double algbw(const Schedule& s) {

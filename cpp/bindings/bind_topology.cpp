@@ -116,7 +116,17 @@ immutable afterwards; the columns are read-only NumPy arrays, one entry per link
       .def_prop_ro(
           "names", [](const Topology& t) { return t.spec().names; },
           "Names of all nodes, or an empty list.")
-      .def("node_name", &Topology::name, "node"_a, "A name for messages: given, or \"npu 3\".")
+      .def(
+          "node_name",
+          [](const Topology& t, std::int32_t node) {
+            if (node < 0 || node >= t.nodes()) {
+              throw nb::index_error(("node " + std::to_string(node) + " is not one of 0 to " +
+                                     std::to_string(t.nodes() - 1))
+                                        .c_str());
+            }
+            return t.name(node);
+          },
+          "node"_a, "A name for messages: given, or \"npu 3\".")
       .def("unreachable_pair", &Topology::unreachable_pair,
            nb::call_guard<nb::gil_scoped_release>(),
            "Two NPUs of which the first cannot reach the second, or None.")

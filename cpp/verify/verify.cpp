@@ -14,7 +14,20 @@ namespace tacos {
 
 namespace {
 
-using Value = unsigned __int128;
+using Fingerprint = unsigned __int128;
+
+// A sum of contributions. The count keeps multiplicities small: 2^128 times a weight would be zero.
+struct Value {
+  Fingerprint sum = 0;
+  std::uint64_t count = 0;
+
+  bool operator==(const Value&) const = default;
+  Value& operator+=(const Value& other) {
+    sum += other.sum;
+    count = std::min(count + other.count, std::uint64_t{1} << 62);
+    return *this;
+  }
+};
 
 template <typename Int>
 std::size_t at(Int i) {
@@ -28,9 +41,9 @@ std::uint64_t mix(std::uint64_t x) {  // the finalizer of SplitMix64
   return x ^ (x >> 31);
 }
 
-Value weight(NodeId node) {
+Value contribution(NodeId node) {
   const auto seed = static_cast<std::uint64_t>(node) * 2;
-  return (static_cast<Value>(mix(seed)) << 64 | mix(seed + 1)) | 1;
+  return {static_cast<Fingerprint>(mix(seed)) << 64 | mix(seed + 1), 1};
 }
 
 std::string microseconds(Time time) {
@@ -197,11 +210,16 @@ void parallel(std::size_t count, std::size_t grain, std::int32_t threads, const 
       stop = true;
     }
   };
-  std::vector<std::thread> others;
+  std::vector<std::jthread> others;
   for (std::int32_t thread = 1; thread < threads; ++thread) others.emplace_back(loop, thread);
   loop(0);
-  for (auto& other : others) other.join();
+  others.clear();  // joins
   if (failure) std::rethrow_exception(failure);
+}
+
+std::int32_t usable_threads(std::int32_t wanted) {
+  const auto cores = std::max(1, static_cast<std::int32_t>(std::thread::hardware_concurrency()));
+  return wanted > 0 ? std::min(wanted, 8 * cores) : cores;
 }
 
 class Verifier {
@@ -213,9 +231,7 @@ class Verifier {
         stored_(schedule.stored()),
         options_(options),
         progress_(progress),
-        threads_(options.threads > 0
-                     ? options.threads
-                     : std::max(1, static_cast<std::int32_t>(std::thread::hardware_concurrency()))),
+        threads_(usable_threads(options.threads)),
         findings_(options.limit) {
     walks_.reserve(at(schedule.routes().count()));
     for (RouteId r = 0; r < schedule.routes().count(); ++r) {
@@ -519,7 +535,7 @@ class Verifier {
     for (auto& s : scratch) {
       const auto nodes = at(topology_.nodes());
       s.available.assign(nodes, kNever);
-      s.acc.assign(nodes, 0);
+      s.acc.assign(nodes, {});
       s.holds.assign(nodes, 0);
       s.wanted.assign(nodes, 0);
       s.input.assign(nodes, 0);
@@ -666,15 +682,16 @@ class Verifier {
   void check_summed(ChunkId chunk, std::span<const Carried> mine, Scratch& s) {
     const auto bytes = collective_.bytes(chunk);
     const bool sums = collective_.reduces(chunk);
-    Value expected = 0;
+    const Value replica = {1, 1};
+    Value expected = sums ? Value{} : replica;
     for (const NodeId npu : collective_.inputs(chunk)) {
-      const Value own = sums ? weight(npu) : Value{1};
-      expected = sums ? expected + own : own;
+      const Value own = sums ? contribution(npu) : replica;
+      if (sums) expected += own;
       hold(s, npu, own);
       s.input[at(npu)] = 1;
     }
     make_events(mine, bytes, s);
-    s.carried.assign(mine.size(), 0);
+    s.carried.assign(mine.size(), {});
     s.useful.assign(mine.size(), 0);
     for (auto& event : s.events) {
       const auto& [transfer, lane] = mine[event.entry];
@@ -688,7 +705,7 @@ class Verifier {
             missing(transfer, chunk, source, event.time, later);
           }
           if (reads_input(lane)) {
-            value += sums ? weight(source) : Value{1};
+            value += sums ? contribution(source) : replica;
           } else {
             value += s.acc[at(source)];
           }
@@ -697,7 +714,9 @@ class Verifier {
       }
       const NodeId node = route.destinations[event.destination];
       event.idle = !adds(lane) && s.holds[at(node)] && s.acc[at(node)] == value;
-      hold(s, node, adds(lane) ? s.acc[at(node)] + value : value);
+      Value result = value;
+      if (adds(lane)) result += s.acc[at(node)];
+      hold(s, node, result);
     }
     bool wrong = false;
     for (const NodeId npu : collective_.outputs(chunk)) {
@@ -712,7 +731,7 @@ class Verifier {
     for (const NodeId npu : collective_.inputs(chunk)) s.input[at(npu)] = 0;
     for (const NodeId node : s.touched) {
       s.holds[at(node)] = 0;
-      s.acc[at(node)] = 0;
+      s.acc[at(node)] = {};
     }
     s.touched.clear();
   }
@@ -757,7 +776,9 @@ class Verifier {
     for (const NodeId npu : collective_.inputs(chunk)) acc[npu] = {{sums ? npu : NodeId{0}, 1}};
     std::vector<Bag> carried(mine.size());
     const auto add = [](Bag& into, const Bag& from) {
-      for (const auto& [who, times] : from) into[who] += times;
+      for (const auto& [who, times] : from) {
+        into[who] = std::min(into[who] + times, std::int64_t{1} << 61);
+      }
     };
     for (const auto& event : s.events) {
       const auto lane = mine[event.entry].lane;

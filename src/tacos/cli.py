@@ -212,6 +212,8 @@ def info(
 
     Example: tacos info ar.tacos --npu 3
     """
+    if rows < 1:
+        raise ValueError(f"--rows is {rows}, it must be positive")
     schedule = _schedule(file)
     if npu is None and link is None:
         facts = tacos.summary(schedule) | {
@@ -321,6 +323,8 @@ def _members(text: str, npus: int) -> list[int]:
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise ValueError(f"--group has {item!r}, allowed are numbers and ranges such as 0-7")
         low, high = int(first), int(last or first)
+        if low > high:
+            raise ValueError(f"--group has {item!r}, a range goes from the lower to the higher NPU")
         if high >= npus:
             raise ValueError(f"--group names NPU {high}, the NPUs are 0 to {npus - 1}")
         members.extend(range(low, high + 1))
@@ -360,7 +364,7 @@ def _label(name: str) -> str:
 def _print(table: Table) -> None:
     from rich.console import Console
 
-    Console(highlight=False).print(table)
+    Console(highlight=False, markup=False, emoji=False).print(table)  # names are no markup
 
 
 def _show(facts: dict[str, Any], title: str, as_json: bool, quiet: bool) -> None:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from tacos import units
-from tacos._core import Collective, CollectivePart
+from tacos._core import Collective, CollectivePart, Topology
+from tacos.columns import column
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
-    from tacos._core import Topology
     from tacos.units import Quantity
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
 
 Chunks = int | Literal["auto"]
 """A number of pieces, or ``"auto"``: the engine chooses."""
+_LARGEST_SIZE = 2**50
 _ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 NAMED = (
     "all_gather",
@@ -77,6 +78,8 @@ def named(
     if kind not in NAMED:
         names = ", ".join(name.replace("_", "-") for name in NAMED)
         raise ValueError(f'unknown collective "{kind}", known are {names}')
+    if root is not None and type(root) is not int:
+        raise ValueError(f"root is {root!r}, it must be an NPU")
     if root is not None and kind not in _ROOTED:
         raise ValueError(f"root is {root}, but {kind.replace('_', '-')} has no root")
     count = _count(npus)
@@ -175,13 +178,15 @@ def all_to_all_v(
     n = len(members)
     if matrix.shape != (n, n):
         raise ValueError(f"sizes has shape {matrix.shape}, the group needs ({n}, {n})")
-    matrix = _whole("sizes", matrix)
-    size = int(matrix.sum(axis=1).max())
+    flat = column("sizes", matrix.ravel(), np.int64)
+    if flat.min() < 0:
+        raise ValueError(f"sizes has the negative entry {flat.min()}")
+    size = max(sum(row) for row in flat.reshape(n, n).tolist())  # Python's integers do not overflow
     if size <= 0:
         raise ValueError("sizes has no positive entry, so nothing is to be sent")
-    part = CollectivePart(
-        "all_to_all_v", size, chunks=_chunks(chunks), group=members, bytes=matrix.ravel()
-    )
+    if size > _LARGEST_SIZE:
+        raise ValueError(f"sizes has a row of {size} B, allowed are up to 2^50")
+    part = CollectivePart("all_to_all_v", size, chunks=_chunks(chunks), group=members, bytes=flat)
     return Collective(count, [part])
 
 
@@ -269,14 +274,14 @@ def send_recv(
     for src, dst, _ in rows:
         if src == dst:
             raise ValueError(f"a message from NPU {src} to itself")
-    sources, destinations, sizes = (np.array(column) for column in zip(*rows, strict=True))
+    sources, destinations, sizes = zip(*rows, strict=True)
     part = CollectivePart(
         "send_recv",
-        int(sizes.max()),
+        max(sizes),
         chunks=_chunks(chunks),
-        bytes=sizes.astype(np.int64),
-        inputs=sources.astype(np.int32),
-        outputs=destinations.astype(np.int32),
+        bytes=column("sizes", sizes, np.int64),
+        inputs=column("src", sources, np.int32),
+        outputs=column("dst", destinations, np.int32),
     )
     return Collective(_count(npus), [part])
 
@@ -300,16 +305,18 @@ def custom(
     """
     bytes_ = np.array([units.size_bytes(size) for size in sizes], np.int64)
     flags = [reduces] * len(bytes_) if isinstance(reduces, bool) else list(reduces)
-    for name, column in (("before", before), ("after", after), ("reduces", flags)):
-        if len(column) != len(bytes_):
-            raise ValueError(f"{name} has {len(column)} entries for {len(bytes_)} chunks")
+    for name, entries in (("before", before), ("after", after), ("reduces", flags)):
+        if len(entries) != len(bytes_):
+            raise ValueError(f"{name} has {len(entries)} entries for {len(bytes_)} chunks")
     if not len(bytes_):
         raise ValueError("sizes is empty, so there is no chunk")
-    input_begin, inputs = _lists(before)
-    output_begin, outputs = _lists(after)
+    if (total := sum(bytes_.tolist())) > _LARGEST_SIZE:
+        raise ValueError(f"sizes sum to {total} B, allowed are up to 2^50")
+    input_begin, inputs = _lists("before", before)
+    output_begin, outputs = _lists("after", after)
     part = CollectivePart(
         "custom",
-        int(bytes_.sum()),
+        total,
         chunks=1,
         bytes=bytes_,
         inputs=inputs,
@@ -337,40 +344,37 @@ def together(*collectives: Collective) -> Collective:
 
 
 def _count(npus: Topology | int) -> int:
-    return npus if isinstance(npus, int) else npus.npus
+    count = npus.npus if isinstance(npus, Topology) else npus
+    if type(count) is not int or not 1 <= count < 2**31:  # True is not a number of NPUs
+        raise ValueError(f"npus is {npus!r}, allowed are a topology and a number of NPUs")
+    return count
 
 
 def _chunks(chunks: Chunks) -> int:
     if chunks == "auto":
         return 0
-    if type(chunks) is not int or not 1 <= chunks < 2**31:  # True is not a number of chunks
-        raise ValueError(f'chunks is {chunks!r}, allowed are "auto" and positive integers')
-    return chunks
+    count: object = chunks  # whatever somebody passes
+    whole = isinstance(count, int | np.integer) and not isinstance(count, bool)
+    if not whole or not 1 <= int(chunks) < 2**31:
+        raise ValueError(
+            f'chunks is {chunks!r}, allowed are "auto" and integers from 1 to 2^31 - 1'
+        )
+    return int(chunks)
 
 
 def _group(count: int, group: Iterable[int] | None) -> NDArray[np.int32]:
     if group is None:
         return np.arange(count, dtype=np.int32)
-    members = _whole("group", np.array(list(group)))
+    members = column("group", list(group), np.int32)
     for npu in members[(members < 0) | (members >= count)].tolist():
         raise ValueError(f"group names NPU {npu}, the NPUs are 0 to {count - 1}")
-    return members.astype(np.int32)
-
-
-def _whole(name: str, values: ArrayLike) -> NDArray[np.int64]:
-    array = np.asarray(values)
-    if array.size and array.dtype.kind not in "iu":
-        bad = array.ravel()[0]
-        raise ValueError(f"{name} must be whole numbers, not {bad!r}")
-    if array.size and array.min() < 0:
-        raise ValueError(f"{name} has the negative entry {array.min()}")
-    return array.astype(np.int64)
+    return members
 
 
 def _lists(
-    lists: Sequence[Iterable[int]],
+    name: str, lists: Sequence[Iterable[int]]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     rows = [sorted(row) for row in lists]
     begin = np.zeros(len(rows) + 1, np.int64)
     begin[1:] = np.cumsum([len(row) for row in rows])
-    return begin, np.array([npu for row in rows for npu in row], np.int32)
+    return begin, column(name, [npu for row in rows for npu in row], np.int32)

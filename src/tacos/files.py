@@ -37,6 +37,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BufferedWriter]:
         with temporary.open("xb") as out:  # the permissions of any new file, unlike tempfile's
             yield out
         temporary.replace(target)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise FormatError(f"{path}: {error.strerror or error}") from None
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

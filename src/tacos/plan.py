@@ -70,19 +70,27 @@ def synthesize(
     >>> best.provenance["engine"]
     'bidirectional-ring'
     """
-    if collective.npus != topology.npus:
-        raise ValueError(
-            f"the collective is for {collective.npus} NPUs, the topology has {topology.npus}"
-        )
+    _check_sizes(topology, collective)
     if engine == "auto":
         return _best_of_all(topology, collective, seed, progress, options)
-    if engine not in BASELINES:
-        raise ValueError(f'unknown engine "{engine}", known are auto, {", ".join(BASELINES)}')
+    _check_engine(engine)
     if collective.resolved:
         schedule = _run(topology, collective, engine, progress, options)
     else:
         schedule = _best_chunks(topology, collective, engine, progress, options)
     return schedule.with_provenance(schedule.provenance | {"seed": seed})
+
+
+def _check_sizes(topology: Topology, collective: Collective) -> None:
+    if collective.npus != topology.npus:
+        raise ValueError(
+            f"the collective is for {collective.npus} NPUs, the topology has {topology.npus}"
+        )
+
+
+def _check_engine(name: str) -> None:
+    if name not in BASELINES:
+        raise ValueError(f'unknown engine "{name}", known are auto, {", ".join(BASELINES)}')
 
 
 def _run(
@@ -231,6 +239,9 @@ def compare(
     ['bidirectional-ring', 'ring']
     """
     names = list(engines) if engines is not None else applicable(topology, collective)
+    _check_sizes(topology, collective)
+    for name in names:
+        _check_engine(name)
     candidates = []
     for i, name in enumerate(names):
 

@@ -14,11 +14,12 @@ import numpy as np
 
 from tacos._core import Routes, Schedule, shortest_routes
 from tacos._core import retime as _retime
+from tacos.columns import column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
     from tacos._core import Collective, Topology
 
@@ -70,8 +71,8 @@ def routes(
     if (pairs is None) == (links is None):
         raise ValueError("routes() takes either pairs or links")
     if pairs is not None:
-        src, dst = (np.ascontiguousarray(column, np.int32) for column in pairs)
-        return shortest_routes(topology, src, dst)
+        src, dst = pairs
+        return shortest_routes(topology, column("src", src, np.int32), column("dst", dst, np.int32))
     assert links is not None
     names = [kinds] * len(links) if isinstance(kinds, str) else list(kinds)
     unknown = set(names) - set(_KINDS)
@@ -79,7 +80,7 @@ def routes(
         raise ValueError(f"kinds is {kinds!r}, allowed are {', '.join(_KINDS)}, one per route")
     begin = np.zeros(len(links) + 1, np.int64)
     begin[1:] = np.cumsum([len(route) for route in links])
-    flat = np.array([link for route in links for link in route], np.int32)
+    flat = column("links", [link for route in links for link in route], np.int32)
     return Routes(topology, np.array([_KINDS[name] for name in names], np.uint8), begin, flat)
 
 
@@ -115,19 +116,22 @@ def retime(
     >>> retime(coll, table, route=[0, 1], chunk=0, step=[0, 1]).time_s  # twice 1 us + 1 us
     4e-06
     """
-    column = np.ascontiguousarray(route, np.int32)
+    rows = column("route", route, np.int32)
 
-    def like(values: ArrayLike, kind: type[np.integer[Any]]) -> np.ndarray[Any, Any]:
-        return np.ascontiguousarray(np.broadcast_to(np.asarray(values, kind), column.shape))
+    def like(name: str, values: ArrayLike, dtype: type[np.integer[Any]]) -> NDArray[Any]:
+        array = column(name, np.atleast_1d(np.asarray(values)), dtype)
+        if array.size not in (1, rows.size):
+            raise ValueError(f"{name} has {array.size} entries for {rows.size} transfers")
+        return np.ascontiguousarray(np.broadcast_to(array, rows.shape))
 
     return _retime(
         collective,
         routes,
-        column,
-        like(chunk, np.uint32),
-        like(step, np.int32),
-        like(op, np.uint8),
-        like(reads, np.uint8),
+        rows,
+        like("chunk", chunk, np.uint32),
+        like("step", step, np.int32),
+        like("op", op, np.uint8),
+        like("reads", reads, np.uint8),
         provenance=json.dumps(dict(provenance or {})),
         progress=progress,
     )

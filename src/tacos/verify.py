@@ -82,8 +82,10 @@ def verify(
     >>> verify(tacos.synthesize(topo, coll, engine="ring")).ok
     True
     """
-    if limit < 1:
-        raise ValueError(f"limit is {limit}, it must be positive")
+    if not 1 <= limit < 2**31:
+        raise ValueError(f"limit is {limit}, allowed are 1 to 2^31 - 1")
+    if not 0 <= threads < 2**15:
+        raise ValueError(f"threads is {threads}, allowed are 0 for all cores and positive numbers")
     found = _verify(
         schedule, allow_unneeded=allow_unneeded, limit=limit, threads=threads, progress=progress
     )

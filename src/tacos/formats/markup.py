@@ -37,6 +37,8 @@ def load(file: Path) -> Any:
     suffix = file.suffix.lower()
     if suffix not in (".yaml", ".yml", ".json"):
         raise ValueError(f'the suffix is "{suffix}", allowed are .yaml, .yml and .json')
+    if file.exists() and not file.is_file():
+        raise ValueError("this is no file")
     if file.stat().st_size > _MOST_BYTES:
         raise ValueError(f"the file has {file.stat().st_size} bytes, allowed are {_MOST_BYTES}")
     try:

@@ -71,7 +71,8 @@ _NETWORKS = {
     "mi300x": _machine(machines.mi300x, "8 fully connected MI300X"),
 }
 
-_SIZES = re.compile(r"[0-9]{1,9}(?:x[0-9]{1,9})*")
+_SIZES = re.compile(r"[0-9]+(?:x[0-9]+)*")
+_LARGEST = 10**9
 
 
 def parse(spec: str, **model: Unpack[Model]) -> Topology:
@@ -114,6 +115,8 @@ def _factor(text: str, model: Model) -> Topology:
     head, at, speed = text.partition("@")
     name, colon, sizes = (part.strip() for part in head.lower().partition(":"))
     name = name.replace("_", "-")
+    if not text:
+        raise ValueError("a name is missing")
     network = _NETWORKS.get(name)
     if network is None:
         raise ValueError(_unknown(name))
@@ -121,6 +124,8 @@ def _factor(text: str, model: Model) -> Topology:
     counts = [int(size) for size in sizes.split("x")] if _SIZES.fullmatch(sizes) else []
     if bool(counts) != bool(colon) or not network.fewest <= len(counts) <= network.most:
         raise ValueError(f'"{head.strip()}" does not have the form {form}')
+    if max(counts, default=0) > _LARGEST:
+        raise ValueError(f'"{head.strip()}" is too large, a size is at most {_LARGEST:,}')
     if at and not network.speed:
         raise ValueError(f'"@{speed}" is not allowed, {name} has its own bandwidths and latencies')
     parts = speed.split(",") if at else []

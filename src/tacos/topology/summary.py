@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["LinkClass", "Range", "Summary", "describe"]
 
 _SAMPLES = 256
+_STEPS = 10**8  # a second's worth of walking over nodes and links
 
 
 class Range(TypedDict):
@@ -57,7 +58,7 @@ def describe(topology: Topology) -> Summary:
     """Counts, degrees, diameter, bandwidths and classes of links; ranges are over the NPUs.
 
     The diameter counts links, those through switches too. In a network that is not symmetric it is
-    seen from at most 256 NPUs, and `diameter_sampled` says when these are not all.
+    seen from at most 256 NPUs, fewer where it is huge, and `diameter_sampled` says when these are not all.
 
     >>> from tacos.topology import dgx_h100
     >>> summary = describe(dgx_h100(2))
@@ -66,7 +67,8 @@ def describe(topology: Topology) -> Summary:
     >>> summary["link_classes"][0]
     {'bandwidth_Bps': 450000000000, 'latency_s': 3.5e-07, 'count': 32}
     """
-    samples = 1 if topology.symmetric else _SAMPLES
+    effort = max(1, _STEPS // (topology.nodes + topology.links))
+    samples = 1 if topology.symmetric else min(_SAMPLES, effort)
     diameter = topology.diameter(samples)
     bandwidth = topology.link_bandwidth_Bps
     one = np.ones_like(bandwidth)
