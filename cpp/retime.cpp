@@ -8,6 +8,7 @@
 #include <numeric>
 #include <queue>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 namespace tacos {
@@ -80,6 +81,7 @@ class Dependencies {
       if (progress && (begin >> 16) != (end >> 16)) progress(0);
       begin = end;
     }
+    collect_gangs();
     tails_ = {};
     writers_ = readers_ = last_reader_ = {};
   }
@@ -88,9 +90,12 @@ class Dependencies {
 
   // Transfers that must start together; a single one is its own leader.
   Item leader(Item item) const {
-    if (gang_.empty()) return item;
-    const auto found = gang_.find(item);
-    return found == gang_.end() ? item : found->second;
+    while (!gang_.empty()) {
+      const auto found = gang_.find(item);
+      if (found == gang_.end() || found->second == item) break;
+      item = found->second;
+    }
+    return item;
   }
   std::span<const Item> gang(Item leader) const {
     if (members_.empty()) return {};
@@ -224,23 +229,37 @@ class Dependencies {
         const auto found = readers.find(cell);
         if (found == readers.end()) continue;
         for (const Item reader : found->second) join(item, reader);
+        found->second.resize(1);  // all in one gang now: later writers join any of them
       }
     }
   }
 
+  // A forest whose roots are the lowest members; paths are halved on the way.
   void join(Item a, Item b) {
-    const Item la = leader(a), lb = leader(b);
-    if (la == lb) return;
-    const Item low = std::min(la, lb), high = std::max(la, lb);
-    auto& into = members_[low];
-    if (into.empty()) into.push_back(low);
-    gang_[low] = low;
-    auto absorbed = members_.contains(high) ? members_[high] : std::vector<Item>{high};
-    members_.erase(high);
-    for (const Item member : absorbed) gang_[member] = low;
-    auto& target = members_[low];
-    target.insert(target.end(), absorbed.begin(), absorbed.end());
+    const auto root = [&](Item item) {
+      for (auto found = gang_.try_emplace(item, item).first; found->second != item;) {
+        const auto above = gang_.find(found->second);
+        found->second = above->second;
+        item = above->first;
+        found = above;
+      }
+      return item;
+    };
+    const auto [low, high] = std::minmax({root(a), root(b)});
+    if (low == high) return;
+    gang_[high] = low;
     pending_[low] += pending_[high];
+  }
+
+  void collect_gangs() {
+    std::vector<Item> all;
+    for (const auto& [item, above] : gang_) all.push_back(item);
+    std::sort(all.begin(), all.end());
+    for (const Item item : all) {
+      const Item first = leader(item);
+      gang_[item] = first;
+      members_[first].push_back(item);
+    }
   }
 
   // `item` waits until the counter that heads the list reaches the threshold.
@@ -467,10 +486,9 @@ class Service {
     windows_.clear();
     const auto gang = leg == 0 ? dependencies_.gang(item) : std::span<const Item>();
     if (gang.empty()) {
-      routes_.windows(route(item), bytes(item), windows_);
-    } else {
-      for (const Item member : gang) routes_.windows(route(member), bytes(member), windows_);
+      routes_.windows(route(item), static_cast<std::int32_t>(leg), bytes(item), windows_);
     }
+    for (const Item member : gang) routes_.windows(route(member), 0, bytes(member), windows_);
   }
 
   void attempt(const Try& next) {
@@ -498,7 +516,6 @@ class Service {
     Time earliest = now_;
     const Routes::Window* blocking = nullptr;
     for (const auto& window : windows_) {
-      if (at(window.leg) != who.leg) continue;
       const Time possible = free_at_[at(window.link)] - window.offset;
       if (possible <= earliest) continue;
       earliest = possible;
@@ -550,7 +567,6 @@ class Service {
 
   void start(Item item, std::uint32_t leg) {
     for (const auto& window : windows_) {
-      if (at(window.leg) != leg) continue;
       Time& free_at = free_at_[at(window.link)];
       // Only members of a gang can meet here: each link was free a moment ago.
       if (free_at > now_ + window.offset) {
@@ -763,11 +779,21 @@ std::vector<std::uint8_t> spread_final_values(const Schedule& schedule) {
   std::vector<std::uint8_t> final_value(t.chunk.size(), 1);
   std::vector<std::size_t> carried(t.chunk.size(), 0);  // number of contributions
   std::unordered_map<NodeId, std::size_t> acc;
+  std::unordered_set<NodeId> receivers;  // of the final value of the current chunk
+  const auto check_owner = [&](ChunkId chunk) {
+    std::size_t owners = 0;
+    for (const NodeId npu : collective.outputs(chunk)) owners += !receivers.contains(npu);
+    if (owners <= 1) return;
+    throw InfeasibleError("chunk " + std::to_string(chunk) + " is summed at " +
+                          std::to_string(owners) + " NPUs; only sums made at one have a reverse");
+  };
   for (std::size_t i = 0; i < events.size(); ++i) {
     const auto& event = events[i];
     const auto inputs = collective.inputs(event.chunk);
     if (i == 0 || event.chunk != events[i - 1].chunk) {
+      if (i > 0) check_owner(events[i - 1].chunk);
       acc.clear();
+      receivers.clear();
       for (const NodeId npu : inputs) acc[npu] = 1;
     }
     const RouteId route = t.lane_route[at(event.lane)];
@@ -782,10 +808,12 @@ std::vector<std::uint8_t> spread_final_values(const Schedule& schedule) {
       }
       continue;
     }
-    auto& into = acc[schedule.routes().destinations(route)[event.destination]];
+    const NodeId node = schedule.routes().destinations(route)[event.destination];
     const bool adds = t.lane_op[at(event.lane)] == static_cast<std::uint8_t>(Op::reduce);
-    into = adds ? into + count : count;
+    acc[node] = adds ? acc[node] + count : count;
+    if (final_value[at(event.transfer)]) receivers.insert(node);
   }
+  if (!events.empty()) check_owner(events.back().chunk);
   return final_value;
 }
 

@@ -148,32 +148,37 @@ void Routes::add_tree(RouteId r) {
   legs_.push_back(1);
 }
 
-void Routes::windows(RouteId r, std::int64_t bytes, std::vector<Window>& out) const {
+std::pair<std::size_t, std::size_t> Routes::leg_links(RouteId r, std::int32_t leg) const {
+  if (legs(r) == 1) return {0, links(r).size()};
+  const auto all = std::span(leg_).subspan(from(r), links(r).size());
+  const auto [first, last] = std::equal_range(all.begin(), all.end(), leg);
+  return {at(first - all.begin()), at(last - all.begin())};
+}
+
+void Routes::windows(RouteId r, std::int32_t leg, std::int64_t bytes,
+                     std::vector<Window>& out) const {
   const auto route = links(r);
-  const auto* leg = leg_.data() + from(r);
   const auto* towards_root = towards_root_.data() + from(r);
+  const auto [first, last] = leg_links(r, leg);
   const bool whole = topology_->spec().forwarding == Forwarding::store_and_forward;
-  const auto pass =
-      [&](LinkId link) {  // until the head, or under store-and-forward the tail, is through
-        return topology_->latency(link) +
-               (whole ? transmission_time(bytes, topology_->bandwidth(link)) : 0);
-      };
-  const auto first = out.size();
-  for (std::size_t i = 0; i < route.size(); ++i) {
-    out.push_back({route[i], leg[i], 0, topology_->busy_time(route[i], bytes)});
+  // Until the head or, under store-and-forward, the tail is through.
+  const auto pass = [&](LinkId link) {
+    return topology_->latency(link) +
+           (whole ? transmission_time(bytes, topology_->bandwidth(link)) : 0);
+  };
+  const auto begin = out.size();
+  for (std::size_t i = first; i < last; ++i) {
+    out.push_back({route[i], 0, topology_->busy_time(route[i], bytes)});
   }
-  if (kind(r) == RouteKind::reduce) {
-    for (std::size_t i = 0; i < route.size(); ++i) {
-      if (towards_root[i] < 0) continue;
-      Time& next = out[first + static_cast<std::size_t>(towards_root[i])].offset;
-      next = std::max(next, out[first + i].offset + pass(route[i]));
-    }
-    return;
-  }
-  for (std::size_t i = 0; i < route.size(); ++i) {
+  const auto window = [&](auto i) -> Window& { return out[begin + at(i) - first]; };
+  for (std::size_t i = first; i < last; ++i) {
     if (towards_root[i] < 0) continue;
-    const auto before = static_cast<std::size_t>(towards_root[i]);
-    out[first + i].offset = out[first + before].offset + pass(route[before]);
+    if (kind(r) == RouteKind::reduce) {
+      Time& next = window(towards_root[i]).offset;
+      next = std::max(next, window(i).offset + pass(route[i]));
+    } else {
+      window(i).offset = window(towards_root[i]).offset + pass(route[at(towards_root[i])]);
+    }
   }
 }
 
@@ -185,7 +190,7 @@ Time Routes::leg_time(RouteId r, std::int32_t leg, std::int64_t bytes,
   if (kind(r) == RouteKind::reduce) {
     // The slowest transmission behind each link bounds when its tail comes through.
     std::vector<Window> all;
-    windows(r, bytes, all);
+    windows(r, leg, bytes, all);
     std::vector<Time> slowest(route.size(), 0);
     Time last = 0;
     for (std::size_t i = 0; i < route.size(); ++i) {
@@ -205,9 +210,8 @@ Time Routes::leg_time(RouteId r, std::int32_t leg, std::int64_t bytes,
     longest = whole ? longest + send(link) : std::max(longest, send(link));
   };
   if (kind(r) == RouteKind::path) {
-    for (std::size_t i = 0; i < route.size(); ++i) {
-      if (leg_[from(r) + i] == leg) add(route[i]);
-    }
+    const auto [first, last] = leg_links(r, leg);
+    for (std::size_t i = first; i < last; ++i) add(route[i]);
   } else {
     const auto leaf = static_cast<std::size_t>(leaves_begin_[at(r)]) + destination;
     for (auto i = leaf_links_[leaf]; i >= 0;

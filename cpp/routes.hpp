@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "column.hpp"
@@ -62,19 +63,23 @@ class Routes {
   // The time a link is taken by a transfer, counted from the start of the leg it belongs to.
   struct Window {
     LinkId link;
-    std::int32_t leg;
     Time offset;
     Time busy;
   };
-  // All windows of route r for a chunk of `bytes`, in the order of links(r).
-  void windows(RouteId r, std::int64_t bytes, std::vector<Window>& out) const;
+  // Appends the windows of one leg of route r for a chunk of `bytes`, in the order of links(r).
+  void windows(RouteId r, std::int32_t leg, std::int64_t bytes, std::vector<Window>& out) const;
   // From the start of leg `leg` to the arrival of the whole chunk at the leg's end (of a tree: at
   // destination number `destination`).
   Time leg_time(RouteId r, std::int32_t leg, std::int64_t bytes, std::size_t destination = 0) const;
 
  private:
-  static std::size_t at(RouteId r) { return static_cast<std::size_t>(r); }
+  template <typename Int>
+  static std::size_t at(Int i) {
+    return static_cast<std::size_t>(i);
+  }
   std::size_t from(RouteId r) const { return static_cast<std::size_t>(link_begin_[at(r)]); }
+  // Positions in links(r) of a leg's first link and of the one after its last.
+  std::pair<std::size_t, std::size_t> leg_links(RouteId r, std::int32_t leg) const;
   // The ends of r on its many side (a tree's leaves) or on its single side.
   std::span<const NodeId> ends(RouteId r, bool many) const;
   void check_latency(RouteId r) const;

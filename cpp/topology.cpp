@@ -5,6 +5,12 @@
 
 namespace tacos {
 
+namespace {
+
+constexpr std::int64_t kLargestBandwidth = 1'000'000'000'000'000;  // a petabyte per second
+
+}  // namespace
+
 Topology::Topology(TopologySpec spec) : spec_(std::move(spec)) {
   const auto nodes = static_cast<std::int64_t>(spec_.npus) +
                      static_cast<std::int64_t>(spec_.switch_capabilities.size());
@@ -43,9 +49,10 @@ void Topology::check() const {
       invalid(link() + " has latency " + std::to_string(latency) +
               " ps, allowed are 0 to 40 hours");
     }
-    if (spec_.link_bandwidth_Bps[i] <= 0) {
-      invalid(link() + " has bandwidth " + std::to_string(spec_.link_bandwidth_Bps[i]) +
-              " B/s, it must be positive");
+    const auto bandwidth = spec_.link_bandwidth_Bps[i];
+    if (bandwidth <= 0 || bandwidth > kLargestBandwidth) {
+      invalid(link() + " has bandwidth " + std::to_string(bandwidth) +
+              " B/s, it must be positive and at most 10^15");
     }
   }
   for (const auto capability : spec_.switch_capabilities) {

@@ -75,8 +75,8 @@ def test_wrong_calls():
 
 
 def test_progress_reaches_the_callback_and_its_errors_pass_through():
-    topology = tacos.topology.ring(512)
-    collective = tacos.collective.all_gather(topology, "512MB", chunks=1)
+    topology = tacos.topology.ring(1024)
+    collective = tacos.collective.all_gather(topology, "1GB", chunks=1)
 
     class Stop(Exception):
         pass
@@ -85,7 +85,7 @@ def test_progress_reaches_the_callback_and_its_errors_pass_through():
         raise Stop(share)
 
     def work():
-        for _ in range(50):  # reports come every 50 ms
+        for _ in range(10):  # reports come every 50 ms
             tacos.synthesize(topology, collective, engine="ring", progress=report)
 
     with pytest.raises(Stop):

@@ -116,6 +116,7 @@ def ints(*values):
         ),
         ({"quantum_ps": 0}, "the time quantum of 0 ps puts starts out of range"),
         ({"quantum_ps": 2**62}, "the time quantum of 4611686018427387904 ps puts starts out of"),
+        ({"provenance": "by hand"}, "the provenance is not JSON: by hand"),
         ({"orders": [4]}, "a symmetry needs node_image and link_image"),
         (
             {"orders": [4], "node_image": ints(1, 2, 3), "link_image": ints(1, 2, 3, 0)},
@@ -246,6 +247,14 @@ def test_rows_say_what_the_oracle_says(order):
             if link in [window[0] for window in t.crossing.windows]
         }
         assert set(schedule.rows(link=link)["transfer"].tolist()) == over
+
+
+def test_rows_of_what_does_not_exist_are_refused():
+    schedule = ring_all_gather()
+    with pytest.raises(IndexError, match="npu is 99, allowed are 0 to 3"):
+        schedule.rows(npu=99)
+    with pytest.raises(IndexError, match="link is -3, allowed are 0 to 3"):
+        schedule.rows(link=-3)
 
 
 @given(orders())

@@ -169,12 +169,14 @@ multicast tree and 2 for a reduce tree.)")
 Immutable. Transfers that share route, operation and what they read form a lane; a transfer is a
 chunk and a start in units of `quantum_ps`. An orbit stores the transfers of representatives and a
 symmetry instead of all transfers; expand() writes them out.)")
-      .def(nb::new_(&make_schedule), nb::kw_only(), "collective"_a, "routes"_a, "lane_route"_a,
-           "lane_op"_a, "lane_reads"_a, "lane_begin"_a, "chunk"_a, "start"_a, "quantum_ps"_a,
+      .def(nb::new_(&make_schedule), nb::kw_only(), "collective"_a, "routes"_a,
+           "lane_route"_a.noconvert(), "lane_op"_a.noconvert(), "lane_reads"_a.noconvert(),
+           "lane_begin"_a.noconvert(), "chunk"_a.noconvert(), "start"_a.noconvert(), "quantum_ps"_a,
            "orders"_a = std::vector<std::int32_t>{}, "node_image"_a = nb::none(),
            "link_image"_a = nb::none(), "provenance"_a = "{}", "given_away"_a = false,
            R"(The one door: checks that the columns fit together.
 
+Columns must have the types that the properties of the same names have: nothing is converted.
 With given_away=True, `chunk` and `start` are used without copying; do not write to them.)")
       .def_prop_ro("topology", &Schedule::shared_topology)
       .def_prop_ro("collective", &Schedule::shared_collective)
@@ -300,7 +302,9 @@ With given_away=True, `chunk` and `start` are used without copying; do not write
           },
           nb::sig("def dependencies(self) -> tuple[numpy.typing.NDArray[numpy.int64], "
                   "numpy.typing.NDArray[numpy.int64]]"),
-          "Columns (begin, writer): transfer t reads what writer[begin[t]:begin[t + 1]] wrote.")
+          R"(Columns (begin, writer): transfer t reads what writer[begin[t]:begin[t + 1]] wrote.
+
+Everybody who reads a sum of n arrivals lists all n of them.)")
       .def(
           "expand", [](const Schedule& s) { return std::make_shared<Schedule>(s.expand()); },
           nb::call_guard<nb::gil_scoped_release>(),

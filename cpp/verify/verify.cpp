@@ -82,6 +82,7 @@ Walk walk(const Topology& topology, const Routes& routes, RouteId r) {
       before = -1;
     }
     result.steps.push_back({links[i], result.legs - 1, before});
+    if (result.kind == RouteKind::path) continue;
     left.insert(from);
     entered.insert(topology.dst(links[i]));
   }
@@ -115,6 +116,22 @@ struct Passage {
   std::vector<Time> enter, busy;
   std::vector<Time> arrive;   // per destination, from the start of the last leg
   std::vector<Time> leg_end;  // per leg, from the start of the leg
+
+  // Only `enter` and `busy` of one step; a path may be long, and its steps are asked for one by
+  // one.
+  void compute_step(const Topology& topology, const Walk& route, std::size_t step,
+                    std::int64_t size) {
+    if (route.kind != RouteKind::path) return compute(topology, route, size);
+    if (bytes == size) return;
+    bytes = size;
+    enter.resize(route.steps.size());
+    busy.resize(route.steps.size());
+    enter[step] = 0;
+    for (auto i = route.steps[step].before; i >= 0; i = route.steps[at(i)].before) {
+      enter[step] += topology.latency(route.steps[at(i)].link);
+    }
+    busy[step] = topology.busy_time(route.steps[step].link, size);
+  }
 
   void compute(const Topology& topology, const Walk& route, std::int64_t size) {
     if (bytes == size) return;
@@ -459,7 +476,8 @@ class Verifier {
                  auto& passage = passages[at(thread)];
                  passage.bytes = -1;
                  for (auto i = stored_.lane_begin[lane]; i < stored_.lane_begin[lane + 1]; ++i) {
-                   passage.compute(topology_, route, collective_.bytes(stored_.chunk[at(i)]));
+                   const auto bytes = collective_.bytes(stored_.chunk[at(i)]);
+                   passage.compute_step(topology_, route, step, bytes);
                    const Time from = start(lane, i, route.steps[step].leg) + passage.enter[step];
                    taken.push_back({from, from + passage.busy[step], i});
                  }
@@ -768,9 +786,10 @@ class Verifier {
     std::sort(s.events.begin(), s.events.end());
   }
 
+  using Bag = std::map<NodeId, std::int64_t>;  // how often each contribution is in a value
+
   // Follows the chunk once more with multisets of contributions, to say what is wrong.
   void explain(ChunkId chunk, std::span<const Carried> mine, const Scratch& s) {
-    using Bag = std::map<NodeId, std::int64_t>;
     const bool sums = collective_.reduces(chunk);
     std::map<NodeId, Bag> acc;
     for (const NodeId npu : collective_.inputs(chunk)) acc[npu] = {{sums ? npu : NodeId{0}, 1}};
@@ -798,32 +817,40 @@ class Verifier {
       add(into, carried[event.entry]);
     }
     for (const NodeId npu : collective_.outputs(chunk)) {
-      const Bag& bag = acc[npu];
-      const auto report = [&](const std::string& what) {
+      if (const auto wrong = what_is_wrong(chunk, acc[npu]); !wrong.empty()) {
         findings_.add(
             {"contribution", -1, -1, chunk, -1,
-             topology_.name(npu) + " ends with chunk " + std::to_string(chunk) + " " + what});
-      };
-      if (!sums) {
-        const auto times = bag.empty() ? 0 : bag.begin()->second;
-        if (times != 1) report("added to itself, " + std::to_string(times) + " times its value");
-        continue;
-      }
-      for (const NodeId input : collective_.inputs(chunk)) {
-        const auto found = bag.find(input);
-        const auto times = found == bag.end() ? 0 : found->second;
-        if (times == 0) report("without the contribution of " + topology_.name(input));
-        if (times > 1) {
-          report("counting " + topology_.name(input) + " " + std::to_string(times) + " times");
-        }
-      }
-      for (const auto& [who, times] : bag) {
-        const auto inputs = collective_.inputs(chunk);
-        if (times > 0 && std::find(inputs.begin(), inputs.end(), who) == inputs.end()) {
-          report("with something of " + topology_.name(who) + ", which contributes nothing");
-        }
+             topology_.name(npu) + " ends with chunk " + std::to_string(chunk) + " " + wrong});
       }
     }
+  }
+
+  // One sentence about a final value, however much is wrong with it; empty if nothing is.
+  std::string what_is_wrong(ChunkId chunk, const Bag& bag) const {
+    if (!collective_.reduces(chunk)) {
+      const auto times = bag.empty() ? 0 : bag.begin()->second;
+      return times == 1 ? "" : "added to itself, " + std::to_string(times) + " times its value";
+    }
+    const auto inputs = collective_.inputs(chunk);
+    std::string first;
+    std::int64_t others = -1;
+    const auto note = [&](const std::string& what) {
+      if (++others == 0) first = what;
+    };
+    for (const NodeId input : inputs) {
+      const auto found = bag.find(input);
+      const auto times = found == bag.end() ? 0 : found->second;
+      if (times == 0) note("without the contribution of " + topology_.name(input));
+      if (times > 1) {
+        note("counting " + topology_.name(input) + " " + std::to_string(times) + " times");
+      }
+    }
+    for (const auto& [who, times] : bag) {
+      if (times > 0 && std::find(inputs.begin(), inputs.end(), who) == inputs.end()) {
+        note("with something of " + topology_.name(who) + ", which contributes nothing");
+      }
+    }
+    return others > 0 ? first + " (and " + std::to_string(others) + " more)" : first;
   }
 
   // Backwards in time: a transfer is needed if some value it changes is read later or wanted at the

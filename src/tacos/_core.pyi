@@ -274,6 +274,7 @@ class Schedule:
         """
         The one door: checks that the columns fit together.
 
+        Columns must have the types that the properties of the same names have: nothing is converted.
         With given_away=True, `chunk` and `start` are used without copying; do not write to them.
         """
 
@@ -391,6 +392,8 @@ class Schedule:
     def dependencies(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64]]:
         """
         Columns (begin, writer): transfer t reads what writer[begin[t]:begin[t + 1]] wrote.
+
+        Everybody who reads a sum of n arrivals lists all n of them.
         """
 
     def expand(self) -> Schedule:

@@ -243,15 +243,13 @@ def _columns(
 
 def _node_ids(what: str, column: Any) -> NDArray[np.int64]:
     ids = np.asarray(column)
-    if ids.size and not np.issubdtype(ids.dtype, np.number):
-        wrong = next(i for i, x in enumerate(column) if not isinstance(x, int | np.integer))
-        raise ValueError(f"links[{wrong}].{what} is {column[wrong]!r}, it must be a node's number")
-    whole = ids.astype(np.int64)
-    if (fractional := np.flatnonzero(whole != ids)).size:
-        i = fractional[0]
-        raise ValueError(f"links[{i}].{what} is {ids[i]}, it must be a node's number")
-    # Out of range for a node id is out of range for any topology: keep it so in 32 bits.
-    return np.clip(whole, -1, 2**31 - 1)
+    if ids.dtype.kind in "iu" and not (ids.size and (ids.min() < 0 or ids.max() >= 2**31)):
+        return ids.astype(np.int64)
+    for i, given in enumerate(ids.tolist()):
+        number = isinstance(given, int | float) and not isinstance(given, bool)
+        if not number or given != given // 1 or not 0 <= given < 2**31:
+            raise ValueError(f"links[{i}].{what} is {given!r}, it must be a node's number")
+    return ids.astype(np.int64)
 
 
 def _quantities(

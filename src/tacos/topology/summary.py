@@ -97,7 +97,8 @@ def _range(topology: Topology, ends: NDArray[np.int32], amount: NDArray[np.int64
     per_node = np.zeros(topology.nodes, np.int64)
     np.add.at(per_node, ends, amount)
     per_npu = per_node[: topology.npus]
-    return Range(min=int(per_npu.min()), max=int(per_npu.max()), total=int(per_npu.sum()))
+    total = sum(per_npu.tolist()) if per_npu.max() > 2**32 else int(per_npu.sum())
+    return Range(min=int(per_npu.min()), max=int(per_npu.max()), total=total)
 
 
 def _link_classes(topology: Topology) -> list[LinkClass]:
