@@ -6,8 +6,8 @@
 //
 // Chunk ids are consecutive over the parts. Within a part of group size n cut by c, chunk
 //   all_gather, reduce_scatter, gather, scatter:  i·c + k          piece k of member i's part
-//   all_reduce:                                   x                piece x of n·c, nominal owner
-//   x/c all_to_all, all_to_all_v:                     (i·n + j)·c + k  piece k of what i sends to j
+//   all_reduce:                                   x                piece x of n·c, owner x/c by name
+//   all_to_all, all_to_all_v:                     (i·n + j)·c + k  piece k of what i sends to j
 //   broadcast, reduce:                            k                piece k of the buffer
 //   send_recv:                                    row·c + k        piece k of that row's message
 //   custom:                                       as listed
@@ -77,7 +77,6 @@ class Collective {
 
   // The rest needs a resolved collective.
   ChunkId chunks() const { return first_.back(); }
-  ChunkId first_chunk(std::size_t part) const { return first_[part]; }
   std::size_t part_of(ChunkId chunk) const;
   std::int64_t bytes(ChunkId chunk) const {
     return uniform_bytes_ > 0 ? uniform_bytes_ : cut_bytes(chunk);

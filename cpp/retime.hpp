@@ -1,25 +1,23 @@
-// Earliest start times of an ordered list of transfers: the only code that decides when things
-// start.
+// Earliest start times of an ordered list of transfers: the only code that decides when things start.
 //
-// The order. Every transfer has a step. It reads what transfers of earlier steps wrote at its
-// source, and transfers of the same or a later step must not disturb what it reads. Within a chunk
-// this gives the dependencies:
+// The order. Every transfer has a step. It reads what transfers of earlier steps wrote at its source,
+// and transfers of the same or a later step must not disturb what it reads. Within a chunk this gives
+// the dependencies:
 //   - a transfer that reads `acc` waits until all writers of earlier steps have arrived there;
-//   - a transfer that writes waits until all readers of that `acc` in earlier steps have started,
-//   and
-//     those in the same step start together with it (two NPUs that exchange partial sums in one
-//     step leave at one moment);
+//   - a transfer that writes waits until all readers of that `acc` in earlier steps have started, and
+//     those in the same step start together with it (two NPUs that exchange partial sums in one step
+//     leave at one moment);
 //   - a `copy` waits until all writers of earlier steps have arrived, as does whatever follows one.
 // A list sorted by step is served in that order where times tie.
 //
 // The service rule. A leg is ready when its dependencies are met (the first) or when the leg before
-// has arrived (the others). At every moment the ready legs are tried in the order (ready time,
-// position in the list); a leg starts if every link of it is free from the moment the chunk's head
-// reaches that link, and takes each for its own window. Nothing is reserved ahead, nothing slips
-// into a gap in front of a window already taken.
+// has arrived (the others). At every moment the ready legs are tried in the order (ready time, position
+// in the list); a leg starts if every link of it is free from the moment the chunk's head reaches that
+// link, and takes each for its own window. Nothing is reserved ahead, nothing slips into a gap in front
+// of a window already taken.
 //
-// Cost: O(n log w) for n transfers of which w are under way or waiting at a time, and some 60 bytes
-// per transfer.
+// Cost: O(n log w) for n transfers of which w are under way or waiting at a time, and some 90 bytes per
+// transfer.
 #pragma once
 
 #include <memory>
@@ -38,18 +36,9 @@ struct Order {
   std::span<const std::uint8_t> op, reads;
 };
 
-// Transfers of chunks without bytes are left out. Starts are multiples of the schedule's quantum:
-// the largest that fits them exactly or, where none fits 32 bits, the smallest that does.
+// Transfers of chunks without bytes are left out. Starts are multiples of the schedule's quantum: the
+// largest that fits them exactly or, where none fits 32 bits, a little more than the smallest that does.
 Schedule retime(std::shared_ptr<const Collective> collective, std::shared_ptr<const Routes> routes,
                 const Order& order, std::string provenance, const Progress& progress);
-
-// The schedule of the reversed collective on the reversed topology: every transfer turned around,
-// in the opposite order, retimed.
-Schedule reverse(const Schedule& schedule, const Progress& progress);
-
-// `first`, then `second`, each chunk as soon as it is ready, as a schedule of `collective`. All
-// three number their chunks alike.
-Schedule concatenate(const Schedule& first, const Schedule& second,
-                     std::shared_ptr<const Collective> collective, const Progress& progress);
 
 }  // namespace tacos

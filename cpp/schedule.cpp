@@ -153,12 +153,6 @@ std::int64_t Schedule::memory_bytes() const {
   return static_cast<std::int64_t>(bytes);
 }
 
-std::int32_t Schedule::lane_of(TransferId transfer) const {
-  const auto& begin = transfers_.lane_begin;
-  const auto after = std::upper_bound(begin.begin(), begin.end(), transfer);
-  return static_cast<std::int32_t>(after - begin.begin()) - 1;
-}
-
 Time Schedule::arrival(std::int32_t lane, TransferId transfer, std::size_t destination) const {
   const RouteId route = transfers_.lane_route[at(lane)];
   const auto bytes = collective_->bytes(transfers_.chunk[at(transfer)]);

@@ -84,7 +84,6 @@ class Schedule {
   std::int64_t memory_bytes() const;   // of the columns
 
   // Of a stored transfer.
-  std::int32_t lane_of(TransferId transfer) const;
   Time start(std::int32_t lane, TransferId transfer, std::int32_t leg) const {
     const auto lane_first = transfers_.lane_begin[at(lane)];
     const auto rows = transfers_.lane_begin[at(lane) + 1] - lane_first;

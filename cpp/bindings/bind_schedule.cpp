@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "columns.hpp"
+#include "compose.hpp"
 #include "retime.hpp"
 #include "schedule.hpp"
 

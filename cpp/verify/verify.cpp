@@ -293,8 +293,7 @@ class Verifier {
     return adds(lane) && rate > 0 ? transmission_time(bytes, rate) : 0;
   }
 
-  // --- orbits
-  // -------------------------------------------------------------------------------------
+  // --- orbits ------------------------------------------------------------------------------------------
 
   bool broken(const std::string& message) {
     findings_.add({"symmetry", -1, -1, -1, -1, message});
@@ -436,8 +435,7 @@ class Verifier {
     return true;
   }
 
-  // --- capacity
-  // -----------------------------------------------------------------------------------
+  // --- capacity ----------------------------------------------------------------------------------------
 
   void check_capacity() {
     struct Use {
@@ -514,8 +512,7 @@ class Verifier {
                        " keeps it busy until " + microseconds(until)});
   }
 
-  // --- chunks
-  // -------------------------------------------------------------------------------------
+  // --- chunks ------------------------------------------------------------------------------------------
 
   struct Carried {
     std::int64_t transfer;
@@ -531,13 +528,15 @@ class Verifier {
     Passage passage;
     struct Event {
       Time time;
-      std::uint8_t starts;  // arrivals at t are visible to starts at t
+      std::uint8_t order;  // at one moment: copies land, then sums, then transfers start
       std::uint32_t entry;
       std::uint32_t destination;
       bool idle = false;  // an arrival that left the value as it was
+
+      bool starts() const { return order == 2; }
       bool operator<(const Event& other) const {
-        return std::tie(time, starts, entry, destination) <
-               std::tie(other.time, other.starts, other.entry, other.destination);
+        return std::tie(time, order, entry, destination) <
+               std::tie(other.time, other.order, other.entry, other.destination);
       }
     };
     std::vector<Event> events;
@@ -715,7 +714,7 @@ class Verifier {
       const auto& [transfer, lane] = mine[event.entry];
       const auto& route = walk_of(lane);
       Value& value = s.carried[event.entry];
-      if (event.starts) {
+      if (event.starts()) {
         for (const NodeId source : route.sources) {
           const bool there = reads_input(lane) ? s.input[at(source)] : s.holds[at(source)];
           if (!there) {
@@ -756,7 +755,7 @@ class Verifier {
 
   Time first_arrival(NodeId node, std::span<const Carried> mine, const Scratch& s) const {
     for (const auto& event : s.events) {
-      if (event.starts) continue;
+      if (event.starts()) continue;
       if (walk_of(mine[event.entry].lane).destinations[event.destination] == node) {
         return event.time;
       }
@@ -777,10 +776,11 @@ class Verifier {
       const auto& route = walk_of(lane);
       s.passage.bytes = -1;
       s.passage.compute(topology_, route, bytes);
-      s.events.push_back({start(lane, transfer, 0), 1, entry, 0});
+      s.events.push_back({start(lane, transfer, 0), 2, entry, 0});
       const Time last_leg = start(lane, transfer, route.legs - 1) + reduce_time(lane, bytes);
       for (std::uint32_t end = 0; end < route.destinations.size(); ++end) {
-        s.events.push_back({last_leg + s.passage.arrive[end], 0, entry, end});
+        const auto order = static_cast<std::uint8_t>(adds(lane) ? 1 : 0);
+        s.events.push_back({last_leg + s.passage.arrive[end], order, entry, end});
       }
     }
     std::sort(s.events.begin(), s.events.end());
@@ -802,7 +802,7 @@ class Verifier {
     for (const auto& event : s.events) {
       const auto lane = mine[event.entry].lane;
       const auto& route = walk_of(lane);
-      if (event.starts) {
+      if (event.starts()) {
         for (const NodeId source : route.sources) {
           if (reads_input(lane)) {
             add(carried[event.entry], {{sums ? source : NodeId{0}, 1}});
@@ -862,7 +862,7 @@ class Verifier {
     for (auto event = s.events.rbegin(); event != s.events.rend(); ++event) {
       const auto& [transfer, lane] = mine[event->entry];
       const auto& route = walk_of(lane);
-      if (!event->starts) {
+      if (!event->starts()) {
         const NodeId node = route.destinations[event->destination];
         if (event->idle) repeated[event->entry] = node;
         if (event->idle || !s.wanted[at(node)]) continue;

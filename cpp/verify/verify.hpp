@@ -1,25 +1,25 @@
-// The verifier: is a schedule right? It shares the data classes with what it checks and nothing
-// else; routes are walked link by link again, and times computed again from the topology.
+// The verifier: is a schedule right? It shares the data classes with what it checks and nothing else;
+// routes are walked link by link again, and times computed again from the topology.
 //
 // The rules, each a value of Violation::rule:
-//   causality      a transfer starts only when its source holds what it reads, and each leg of a
-//   route
+//   causality      a transfer starts only when its source holds what it reads, and each leg of a route
 //                  only when the leg before has arrived;
 //   capacity       no two transfers use a physical link at one time;
 //   postcondition  every NPU that must end with a chunk has received it;
 //   contribution   every final value contains every contribution exactly once;
 //   unneeded       every transfer changes what some NPU needs in the end (unless allowed);
 //   symmetry       (orbits) the generators act as claimed and preserve topology and collective.
+// Of arrivals at one node and moment, copies come before sums.
 //
-// Chunks do not influence each other's values, so they are checked one by one, in blocks that bound
-// the memory. A value is a sum of contributions; it is represented by the sum modulo 2^128 of one
-// random weight per contribution (fixed by a hash), so that two different multisets agree with
-// probability below 2^-90. A chunk that fails is followed again with true multisets, to name what
+// Chunks do not influence each other's values, so they are checked one by one, in blocks that bound the
+// memory. A value is a sum of contributions; it is represented by their number and by the sum modulo
+// 2^128 of one random weight per contribution (fixed by a hash), so that two different multisets agree
+// with probability below 2^-90. A chunk that fails is followed again with true multisets, to name what
 // is wrong. Chunks that are only copied need just the time of arrival at each node.
 //
-// An orbit is proven from its representatives: the group acts freely on the members of the
-// collective, each orbit of members has one representative, all stored transfers carry chunks of
-// representatives, and the windows on all links of one link orbit together do not overlap.
+// An orbit is proven from its representatives: the group acts freely on the members of the collective,
+// each orbit of members has one representative, all stored transfers carry chunks of representatives,
+// and the windows on all links of one link orbit together do not overlap.
 //
 // Cost: a few tens of nanoseconds per transfer and core; 24 bytes per transfer of a block.
 #pragma once

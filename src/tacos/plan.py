@@ -1,8 +1,8 @@
 """From a question to an answer: which engine, how many chunks, and how the candidates compare.
 
 :func:`synthesize` is what most people call. It runs an engine, searches the number of chunks where
-the collective leaves it open, and returns one verified-by-construction schedule that says how it was
-made. :func:`compare` runs several engines on one problem and checks each with the verifier.
+the collective leaves it open, and returns one schedule that says how it was made. :func:`compare`
+runs several engines on one problem and checks each answer with the verifier.
 """
 
 from __future__ import annotations
@@ -252,9 +252,10 @@ def compare(
         begin = time.perf_counter()
         try:
             schedule = synthesize(topology, collective, engine=name, seed=seed, progress=report)
-        except (TacosError, ValueError) as error:
+        except (TacosError, ValueError, MemoryError) as error:
             took = time.perf_counter() - begin
-            candidates.append(Candidate(name, None, False, str(error), took))
+            note = str(error) or "not enough memory"
+            candidates.append(Candidate(name, None, False, note, took))
             continue
         took = time.perf_counter() - begin
         check = verify(schedule, progress=lambda _: report(1.0))

@@ -1,0 +1,53 @@
+// The greedy engine: TACOS's idea, link-chunk matching over time.
+//
+// The problem. Every chunk has holders and NPUs that want it; nothing is summed (reductions are solved
+// on the reversed network and turned around). Time runs; whenever a route is free, it is given a chunk
+// that its source holds and that brings somebody who still waits nearer to it.
+//
+// The matching. Every NPU keeps the log of what it holds in order of arrival, every route a cursor into
+// its source's log. A route offers the first entry at or after its cursor that its destination can
+// use. An entry that is of no use once never becomes useful again (others only get nearer), so the
+// cursor never goes back, and a transfer costs about one look per route into its destination. First
+// in, first out also spreads chunks evenly: what arrived first is known least elsewhere.
+//
+// A chunk is of use to a destination that wants it and neither has it nor is being sent it; or that is
+// a relay: nearer (in time) to an NPU that wants it than all that hold it or are being sent it.
+//
+// Where routes differ in speed, a slow one asks one more question. Let a destination's fast routes be
+// those clearly faster than it. It first looks for a chunk that none of the fast neighbours has or will
+// have: only slow routes can bring it. Otherwise it takes a chunk that a fast route could bring as well
+// only if the fast routes, with all they have yet to carry to this destination, would be later.
+//
+// Two ways to run it, with the same rule and the same ties, hence the same result:
+//   events  any network: a queue of arrivals and of links that become free;
+//   steps   all links alike, direct, and a chunk's arrival a whole number of its transmissions after
+//           its start: destinations are independent within a step, so threads share them out, the log
+//           is the schedule, and a transfer takes 8 bytes and no queue.
+//
+// Cost: steps: in-degree bit tests per transfer. Memory: one bit per NPU and chunk, and the schedule.
+// W. Won et al., TACOS, MICRO 2024, has the idea of matching on a time-expanded network; the logs, the
+// bound on relays and the question for slow routes are ours.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "progress.hpp"
+#include "schedule.hpp"
+
+namespace tacos {
+
+struct GreedyOptions {
+  std::uint64_t seed = 0;    // 0: no randomness; others vary the order in which routes choose
+  std::int32_t threads = 0;  // 0: one per core
+  bool steps = true;         // take the step-synchronous way where it applies
+};
+
+// A schedule of a collective that sums nothing. Throws InfeasibleError naming an NPU that cannot reach
+// another that needs its chunk.
+Schedule greedy(const std::shared_ptr<const Topology>& topology,
+                const std::shared_ptr<const Collective>& collective, const GreedyOptions& options,
+                const std::string& provenance, const Progress& progress);
+
+}  // namespace tacos
