@@ -10,6 +10,7 @@ void bind_topology(nb::module_& m);
 void bind_collective(nb::module_& m);
 void bind_schedule(nb::module_& m);
 void bind_verify(nb::module_& m);
+void bind_synth(nb::module_& m);
 }  // namespace tacos::bindings
 
 NB_MODULE(_core, m) {
@@ -22,4 +23,5 @@ NB_MODULE(_core, m) {
   tacos::bindings::bind_collective(m);
   tacos::bindings::bind_schedule(m);
   tacos::bindings::bind_verify(m);
+  tacos::bindings::bind_synth(m);
 }

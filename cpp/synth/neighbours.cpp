@@ -45,8 +45,7 @@ class Quickest {
         const NodeId next = topology_.dst(link);
         if (next == source || (node == source && topology_.is_npu(next))) continue;
         const Time later = latency + topology_.latency(link);
-        const Time slower =
-            std::max(slowest, transmission_time(bytes_, topology_.bandwidth(link)));
+        const Time slower = std::max(slowest, transmission_time(bytes_, topology_.bandwidth(link)));
         const Time time = later + slower;
         if (time > time_[at(next)]) continue;
         if (time_[at(next)] == kUnseen) seen_.push_back(next);
@@ -104,12 +103,12 @@ Routes neighbour_routes(std::shared_ptr<const Topology> topology, std::int64_t t
       if (!topology->is_npu(next)) continue;
       links.push_back(link);
       begin.push_back(static_cast<std::int64_t>(links.size()));
-      const Time time = topology->latency(link) +
-                        transmission_time(typical_bytes, topology->bandwidth(link));
+      const Time time =
+          topology->latency(link) + transmission_time(typical_bytes, topology->bandwidth(link));
       direct[at(next)] = std::min(direct[at(next)], time);
     }
     quickest.from(npu, [&](NodeId to, Time time, const std::vector<LinkId>& path) {
-      if (time > 4 * (direct[at(to)] / 2)) return;  // a detour that the links outdo by far
+      if (time / 2 > direct[at(to)]) return;  // a detour that the links outdo by far
       links.insert(links.end(), path.begin(), path.end());
       begin.push_back(static_cast<std::int64_t>(links.size()));
     });

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tacos.errors import InfeasibleError, TacosError
-from tacos.synth import BASELINES, applicable
+from tacos.synth import ENGINES, applicable
 from tacos.verify import verify
 
 if TYPE_CHECKING:
@@ -74,11 +74,13 @@ def synthesize(
     if engine == "auto":
         return _best_of_all(topology, collective, seed, progress, options)
     _check_engine(engine)
+    if engine == "greedy":
+        options |= {"seed": seed}
     if collective.resolved:
         schedule = _run(topology, collective, engine, progress, options)
     else:
         schedule = _best_chunks(topology, collective, engine, progress, options)
-    return schedule.with_provenance(schedule.provenance | {"seed": seed})
+    return schedule.with_provenance({"seed": seed} | schedule.provenance)
 
 
 def _check_sizes(topology: Topology, collective: Collective) -> None:
@@ -89,8 +91,8 @@ def _check_sizes(topology: Topology, collective: Collective) -> None:
 
 
 def _check_engine(name: str) -> None:
-    if name not in BASELINES:
-        raise ValueError(f'unknown engine "{name}", known are auto, {", ".join(BASELINES)}')
+    if name not in ENGINES:
+        raise ValueError(f'unknown engine "{name}", known are auto, {", ".join(ENGINES)}')
 
 
 def _run(
@@ -100,7 +102,7 @@ def _run(
     progress: Callable[[float], object] | None,
     options: dict[str, Any],
 ) -> Schedule:
-    schedule: Schedule = BASELINES[engine](topology, collective, progress=progress, **options)
+    schedule: Schedule = ENGINES[engine](topology, collective, progress=progress, **options)
     return schedule
 
 

@@ -1,11 +1,33 @@
 """Engines: ways to make a schedule.
 
-``BASELINES`` holds the algorithms everybody knows, by name; :func:`applicable` says which of them
-suit a network and a collective.
+``ENGINES`` holds them by name: the greedy synthesizer, and the baselines, the algorithms everybody
+knows. :func:`applicable` says which of them suit a network and a collective.
 """
 
 from __future__ import annotations
 
-from tacos.synth.baselines import BASELINES, applicable
+from typing import TYPE_CHECKING
 
-__all__ = ["BASELINES", "applicable"]
+from tacos.synth import baselines
+from tacos.synth.baselines import BASELINES
+from tacos.synth.greedy import greedy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tacos._core import Collective, Schedule, Topology
+
+__all__ = ["BASELINES", "ENGINES", "applicable"]
+
+ENGINES: dict[str, Callable[..., Schedule]] = {"greedy": greedy, **BASELINES}
+
+
+def applicable(topology: Topology, collective: Collective) -> list[str]:
+    """Names of the engines that apply, the synthesizers first.
+
+    >>> import tacos
+    >>> topo = tacos.topology.fully_connected(5)
+    >>> applicable(topo, tacos.collective.send_recv(topo, [(0, 1, "1KB")]))
+    ['greedy', 'direct']
+    """
+    return ["greedy", *baselines.applicable(topology, collective)]

@@ -42,6 +42,7 @@ Ints = NDArray[np.int32]
 
 _MOST_PIECES = 2**16  # each costs some work in Python
 
+
 @dataclass(frozen=True, slots=True)
 class Moves:
     """Moves of chunks in the order of their steps.
@@ -185,7 +186,9 @@ def named_part(part: CollectivePart, ways: Sequence[Way], npus: Ints | None = No
     if len(npus) == 1:
         return _nothing()
     if part.chunks > _MOST_PIECES:
-        raise ValueError(f"chunks is {part.chunks}, baselines cut into at most {_MOST_PIECES} pieces")
+        raise ValueError(
+            f"chunks is {part.chunks}, baselines cut into at most {_MOST_PIECES} pieces"
+        )
     by_npu = np.argsort(npus, kind="stable")
     homes = by_npu[np.searchsorted(npus, part.group, sorter=by_npu)].astype(np.int32)
     whole = [_one_piece(part, way, homes) for way in ways[: part.chunks]]

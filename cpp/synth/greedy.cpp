@@ -1,0 +1,715 @@
+#include "synth/greedy.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <bit>
+#include <limits>
+#include <numeric>
+#include <queue>
+#include <thread>
+
+#include "retime.hpp"
+#include "synth/neighbours.hpp"
+
+namespace tacos {
+
+namespace {
+
+template <typename Int>
+std::size_t at(Int i) {
+  return static_cast<std::size_t>(i);
+}
+
+std::uint64_t mix(std::uint64_t x) {  // the finalizer of SplitMix64
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+// Which of its `degree` routes a destination lets choose first; they take turns from there. Both ways
+// to run the engine use it, with the number of chunks that the destination has so far.
+std::size_t first_turn(const GreedyOptions& options, NodeId destination, std::size_t received,
+                       std::size_t degree) {
+  const std::uint64_t shift = options.seed == 0 ? 0 : mix(options.seed * 0x10001 + at(destination));
+  return (received + shift) % degree;
+}
+
+// One bit per NPU and chunk.
+class Bits {
+ public:
+  Bits(std::size_t rows, std::size_t columns)
+      : words_((columns + 63) / 64), bits_(rows * words_, 0) {}
+
+  bool test(std::size_t row, std::size_t column) const {
+    return (bits_[row * words_ + column / 64] >> (column % 64) & 1) != 0;
+  }
+  void set(std::size_t row, std::size_t column) {
+    bits_[row * words_ + column / 64] |= std::uint64_t{1} << (column % 64);
+  }
+  const std::uint64_t* row(std::size_t row) const { return bits_.data() + row * words_; }
+  std::size_t words() const { return words_; }
+
+ private:
+  std::size_t words_;
+  std::vector<std::uint64_t> bits_;
+};
+
+// --- steps -----------------------------------------------------------------------------------------
+
+// Whether the step-synchronous way applies: everybody wants every chunk, all chunks and all links are
+// alike and direct, and a chunk arrives a whole number of steps after its start.
+bool stepwise(const Topology& topology, const Collective& collective) {
+  if (topology.links() == 0 || topology.nodes() != topology.npus()) return false;
+  for (LinkId link = 1; link < topology.links(); ++link) {
+    if (topology.latency(link) != topology.latency(0)) return false;
+    if (topology.bandwidth(link) != topology.bandwidth(0)) return false;
+  }
+  const auto bytes = collective.chunks() > 0 ? collective.bytes(0) : 0;
+  if (bytes == 0) return false;
+  for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
+    if (collective.bytes(chunk) != bytes || collective.inputs(chunk).size() != 1 ||
+        static_cast<std::int32_t>(collective.outputs(chunk).size()) != topology.npus()) {
+      return false;
+    }
+  }
+  return topology.latency(0) % topology.busy_time(0, bytes) == 0 ||
+         topology.spec().link_model == LinkModel::blocking;
+}
+
+// Every destination has one region of the schedule's columns, filled in order of arrival: it is the log
+// that its neighbours read, and becomes its in-links' lanes in the end.
+class Steps {
+ public:
+  Steps(const std::shared_ptr<const Topology>& topology, const Collective& collective,
+        const GreedyOptions& options, const Progress& progress)
+      : topology_(*topology),
+        collective_(collective),
+        options_(options),
+        progress_(progress),
+        chunks_(collective.chunks()),
+        have_(at(topology->npus()), collective.chunks()) {
+    const auto npus = at(topology_.npus());
+    const auto bytes = collective.bytes(0);
+    period_ = topology_.busy_time(0, bytes);
+    const Time arrival = topology_.latency(0) + transmission_time(bytes, topology_.bandwidth(0));
+    lag_ = static_cast<std::uint32_t>((arrival + period_ - 1) / period_);
+    own_.resize(npus);
+    for (ChunkId chunk = 0; chunk < chunks_; ++chunk) {
+      const auto holder = at(collective.inputs(chunk)[0]);
+      own_[holder].push_back(chunk);
+      have_.set(holder, chunk);
+    }
+    begin_.assign(npus + 1, 0);
+    for (std::size_t npu = 0; npu < npus; ++npu) {
+      begin_[npu + 1] = begin_[npu] + chunks_ - own_[npu].size();
+      if (at(topology_.in_links(static_cast<NodeId>(npu)).size()) > kMostInLinks) {
+        too_many_links_ = true;
+      }
+    }
+    chunk_.resize(begin_[npus]);
+    start_.resize(begin_[npus]);
+    in_link_.resize(begin_[npus]);
+    received_.assign(npus, 0);
+    visible_.assign(at(lag_) + 1, std::vector<std::uint32_t>(npus, 0));
+    cursor_.assign(at(topology_.links()), 0);
+  }
+
+  bool applies() const { return !too_many_links_; }
+
+  Transfers run() {
+    const auto npus = at(topology_.npus());
+    const auto cores = std::max(1u, std::thread::hardware_concurrency());
+    auto threads = options_.threads > 0 ? at(options_.threads) : at(cores);
+    threads = std::min({threads, npus / 64 + 1, at(8 * cores)});
+    std::atomic<std::size_t> missing{begin_[npus]};
+    std::exception_ptr failure;
+    std::uint32_t idle = 0;
+    bool done = missing == 0;
+    std::size_t before = missing;
+    const auto next_step = [&]() noexcept {
+      // Runs on one thread while the others wait: publish what has arrived, and see whether to go on.
+      ++step_;
+      auto& now = visible_[step_ % visible_.size()];
+      std::copy(received_.begin(), received_.end(), now.begin());
+      idle = missing == before ? idle + 1 : 0;
+      before = missing;
+      done = missing == 0 || idle > lag_;
+      if (progress_ && step_ % 16 == 0 && !failure) {
+        try {
+          progress_(1.0 - static_cast<double>(missing) / static_cast<double>(begin_[npus]));
+        } catch (...) {
+          failure = std::current_exception();
+        }
+      }
+      done = done || failure;
+    };
+    std::barrier barrier(static_cast<std::ptrdiff_t>(threads), next_step);
+    const auto work = [&](std::size_t thread) {
+      const auto first = npus * thread / threads, last = npus * (thread + 1) / threads;
+      while (!done) {
+        std::size_t matched = 0;
+        for (auto npu = first; npu < last; ++npu) matched += serve(static_cast<NodeId>(npu));
+        missing -= matched;
+        barrier.arrive_and_wait();
+      }
+    };
+    {
+      std::vector<std::jthread> others;
+      for (std::size_t thread = 1; thread < threads; ++thread) others.emplace_back(work, thread);
+      work(0);
+    }
+    if (failure) std::rethrow_exception(failure);
+    if (missing > 0) report_unreachable();
+    return lanes();
+  }
+
+ private:
+  static constexpr std::size_t kMostInLinks = 255;  // numbered in a byte
+
+  // One step of one destination: each of its in-links chooses in turn.
+  std::size_t serve(NodeId npu) {
+    const auto links = topology_.in_links(npu);
+    const auto total = begin_[at(npu) + 1] - begin_[at(npu)];
+    if (received_[at(npu)] == total) return 0;
+    const auto turn = first_turn(options_, npu, received_[at(npu)], links.size());
+    // What arrived lag steps ago or earlier may be sent now.
+    const auto& seen = visible_[(step_ + visible_.size() - at(lag_) + 1) % visible_.size()];
+    std::size_t matched = 0;
+    for (std::size_t i = 0; i < links.size(); ++i) {
+      const auto which = (turn + i) % links.size();
+      const LinkId link = links[which];
+      const auto source = at(topology_.src(link));
+      const auto own = own_[source].size();
+      const auto length = own + (step_ + 1 >= lag_ ? seen[source] : 0);
+      auto& cursor = cursor_[at(link)];
+      for (; cursor < length; ++cursor) {
+        const ChunkId chunk =
+            cursor < own ? own_[source][cursor] : chunk_[begin_[source] + cursor - own];
+        if (have_.test(at(npu), chunk)) continue;
+        have_.set(at(npu), chunk);
+        const auto row = begin_[at(npu)] + received_[at(npu)]++;
+        chunk_[row] = chunk;
+        start_[row] = step_;
+        in_link_[row] = static_cast<std::uint8_t>(which);
+        ++cursor;
+        ++matched;
+        break;
+      }
+    }
+    return matched;
+  }
+
+  [[noreturn]] void report_unreachable() const {
+    for (NodeId npu = 0; npu < topology_.npus(); ++npu) {
+      for (ChunkId chunk = 0; chunk < chunks_; ++chunk) {
+        if (have_.test(at(npu), chunk)) continue;
+        throw InfeasibleError(topology_.name(collective_.inputs(chunk)[0]) + " cannot reach " +
+                              topology_.name(npu) + ", which needs its chunk " +
+                              std::to_string(chunk));
+      }
+    }
+    throw InfeasibleError("some NPU cannot be reached");
+  }
+
+  // Sorts every destination's log by in-link, keeping the order of arrival, in place.
+  Transfers lanes() {
+    std::vector<RouteId> route;
+    std::vector<std::int64_t> lane_begin{0};
+    std::vector<ChunkId> chunk;
+    std::vector<std::uint32_t> start;
+    for (NodeId npu = 0; npu < topology_.npus(); ++npu) {
+      const auto links = topology_.in_links(npu);
+      const auto first = begin_[at(npu)], last = begin_[at(npu) + 1];
+      std::vector<std::size_t> next(links.size() + 1, 0);
+      for (auto row = first; row < last; ++row) ++next[at(in_link_[row]) + 1];
+      for (std::size_t i = 0; i < links.size(); ++i) {
+        route.push_back(links[i]);
+        lane_begin.push_back(lane_begin.back() + static_cast<std::int64_t>(next[i + 1]));
+      }
+      std::partial_sum(next.begin(), next.end(), next.begin());
+      chunk.assign(chunk_.begin() + static_cast<std::ptrdiff_t>(first),
+                   chunk_.begin() + static_cast<std::ptrdiff_t>(last));
+      start.assign(start_.begin() + static_cast<std::ptrdiff_t>(first),
+                   start_.begin() + static_cast<std::ptrdiff_t>(last));
+      for (std::size_t i = 0; i < chunk.size(); ++i) {
+        const auto to = first + next[at(in_link_[first + i])]++;
+        chunk_[to] = chunk[i];
+        start_[to] = start[i];
+      }
+    }
+    std::vector<std::uint8_t> op(route.size(), static_cast<std::uint8_t>(Op::copy));
+    std::vector<std::uint8_t> reads(route.size(), static_cast<std::uint8_t>(Reads::acc));
+    return {std::move(route),  std::move(op),     std::move(reads), std::move(lane_begin),
+            std::move(chunk_), std::move(start_), period_};
+  }
+
+  const Topology& topology_;
+  const Collective& collective_;
+  const GreedyOptions& options_;
+  const Progress& progress_;
+  const ChunkId chunks_;
+  Bits have_;  // or is being sent
+  Time period_ = 0;
+  std::uint32_t lag_ = 1;  // steps from a start to where the chunk can be sent on
+  std::uint32_t step_ = 0;
+  bool too_many_links_ = false;
+  std::vector<std::vector<ChunkId>> own_;  // what each NPU held at the start: the head of its log
+  std::vector<std::size_t> begin_;         // each destination's region
+  std::vector<ChunkId> chunk_;
+  std::vector<std::uint32_t> start_;
+  std::vector<std::uint8_t> in_link_;
+  std::vector<std::uint32_t> received_;              // per NPU, also what is still on its way
+  std::vector<std::vector<std::uint32_t>> visible_;  // received_ at the last few steps' beginnings
+  std::vector<std::uint32_t> cursor_;                // per link, into its source's log
+};
+
+// --- events ----------------------------------------------------------------------------------------
+
+class Events {
+ public:
+  Events(const Routes& routes, const Collective& collective, std::int64_t typical_bytes,
+         const GreedyOptions& options, const Progress& progress)
+      : topology_(routes.topology()),
+        routes_(routes),
+        collective_(collective),
+        options_(options),
+        progress_(progress),
+        typical_bytes_(typical_bytes),
+        have_(at(topology_.npus()), collective.chunks()),
+        promised_(at(topology_.npus()), collective.chunks()) {
+    const auto npus = at(topology_.npus());
+    measure_routes();
+    index_routes();
+    log_.resize(npus);
+    received_.assign(npus, 0);
+    cursor_.assign(at(routes.count()), 0);
+    free_at_.assign(at(topology_.links()), 0);
+    stamp_.assign(at(routes.count()), 0);
+    for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
+      for (const NodeId npu : collective.inputs(chunk)) {
+        have_.set(at(npu), chunk);
+        promised_.set(at(npu), chunk);
+        log_[at(npu)].push_back(chunk);
+      }
+      const auto outputs = collective.outputs(chunk);
+      dense_ = dense_ && (outputs.empty() || outputs.size() == npus);
+      for (const NodeId npu : outputs) missing_ += !have_.test(at(npu), chunk);
+    }
+    total_ = missing_;
+    if (!dense_) prepare_relays();
+  }
+
+  // The transfers in the order in which they start.
+  struct Result {
+    std::vector<RouteId> route;
+    std::vector<ChunkId> chunk;
+    std::vector<std::int32_t> step;
+  };
+  Result run() {
+    for (RouteId r = 0; r < routes_.count(); ++r) candidates_.push_back(r);
+    match();
+    while (missing_ > 0) {
+      if (events_.empty() && !match_without_question()) report_unreachable();
+      now_ = events_.top().time;
+      while (!events_.empty() && events_.top().time == now_) {
+        const Event event = events_.top();
+        events_.pop();
+        event.chunk == kLinkIsFree ? add_users(event.where) : arrive(event.where, event.chunk);
+      }
+      match();
+    }
+    return std::move(result_);
+  }
+
+ private:
+  static constexpr ChunkId kLinkIsFree = std::numeric_limits<ChunkId>::max();
+  static constexpr Time kFar = std::numeric_limits<Time>::max() / 4;
+
+  struct Event {
+    Time time;
+    std::uint64_t sequence;  // what started first is logged first
+    std::int32_t where;      // the NPU at which `chunk` arrives, or the link that becomes free
+    ChunkId chunk;
+    bool operator>(const Event& other) const {
+      return std::tie(time, sequence) > std::tie(other.time, other.sequence);
+    }
+  };
+
+  // --- what routes are like
+
+  // Offsets and times of all routes' links for a chunk of typical size.
+  void measure_routes() {
+    first_window_.push_back(0);
+    std::vector<Routes::Window> leg;
+    for (RouteId r = 0; r < routes_.count(); ++r) {
+      append_windows(r, typical_bytes_, windows_);
+      first_window_.push_back(windows_.size());
+      duration_.push_back(duration(r, typical_bytes_));
+      source_.push_back(routes_.sources(r)[0]);
+      destination_.push_back(routes_.destinations(r)[0]);
+    }
+  }
+
+  // All windows of a route as if its legs followed each other without waiting; retiming knows better.
+  void append_windows(RouteId r, std::int64_t bytes, std::vector<Routes::Window>& out) const {
+    Time before = 0;
+    for (std::int32_t leg = 0; leg < routes_.legs(r); ++leg) {
+      const auto first = out.size();
+      routes_.windows(r, leg, bytes, out);
+      for (auto i = first; i < out.size(); ++i) out[i].offset += before;
+      before += routes_.leg_time(r, leg, bytes);
+    }
+  }
+  Time duration(RouteId r, std::int64_t bytes) const {
+    Time time = 0;
+    for (std::int32_t leg = 0; leg < routes_.legs(r); ++leg)
+      time += routes_.leg_time(r, leg, bytes);
+    return time;
+  }
+
+  // Routes by source, by destination (in the order of their first links) and by link; for each route
+  // its place among those of its destination, and how many of these are clearly faster.
+  void index_routes() {
+    const auto npus = at(topology_.npus());
+    out_.resize(npus);
+    in_.resize(npus);
+    users_.resize(at(topology_.links()));
+    for (RouteId r = 0; r < routes_.count(); ++r) {
+      out_[at(source_[at(r)])].push_back(r);
+      in_[at(destination_[at(r)])].push_back(r);
+      for (const LinkId link : routes_.links(r)) users_[at(link)].push_back(r);
+    }
+    place_.resize(at(routes_.count()));
+    faster_.assign(at(routes_.count()), 0);
+    by_speed_.resize(npus);
+    for (std::size_t npu = 0; npu < npus; ++npu) {
+      std::sort(in_[npu].begin(), in_[npu].end(),
+                [&](RouteId a, RouteId b) { return routes_.links(a)[0] < routes_.links(b)[0]; });
+      for (std::size_t i = 0; i < in_[npu].size(); ++i) place_[at(in_[npu][i])] = i;
+      by_speed_[npu] = in_[npu];
+      std::stable_sort(by_speed_[npu].begin(), by_speed_[npu].end(),
+                       [&](RouteId a, RouteId b) { return duration_[at(a)] < duration_[at(b)]; });
+      for (const RouteId r : in_[npu]) {
+        for (const RouteId other : by_speed_[npu]) {
+          if (4 * duration_[at(other)] > 3 * duration_[at(r)]) break;
+          ++faster_[at(r)];
+        }
+      }
+    }
+  }
+
+  // --- relays
+
+  // For every wanted NPU the time from everywhere to it, and for every wanted (chunk, NPU) pair the
+  // nearest place that has the chunk or is being sent it.
+  void prepare_relays() {
+    const auto npus = at(topology_.npus());
+    std::vector<std::uint8_t> wanted(npus, 0);
+    first_pair_.assign(at(collective_.chunks()) + 1, 0);
+    wants_ = Bits(npus, collective_.chunks());
+    for (ChunkId chunk = 0; chunk < collective_.chunks(); ++chunk) {
+      first_pair_[at(chunk) + 1] = first_pair_[at(chunk)] + collective_.outputs(chunk).size();
+      for (const NodeId npu : collective_.outputs(chunk)) {
+        wanted[at(npu)] = 1;
+        wants_.set(at(npu), chunk);
+      }
+    }
+    distance_.assign(npus, {});
+    for (std::size_t npu = 0; npu < npus; ++npu) {
+      if (wanted[npu]) distance_[npu] = times_to(static_cast<NodeId>(npu));
+    }
+    nearest_.assign(first_pair_.back(), kFar);
+    for (ChunkId chunk = 0; chunk < collective_.chunks(); ++chunk) {
+      for (const NodeId npu : collective_.inputs(chunk)) come_nearer(chunk, npu);
+    }
+  }
+
+  std::vector<Time> times_to(NodeId target) const {
+    using Entry = std::pair<Time, NodeId>;
+    std::vector<Time> time(at(topology_.npus()), kFar);
+    std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
+    time[at(target)] = 0;
+    queue.emplace(0, target);
+    while (!queue.empty()) {
+      const auto [reached, npu] = queue.top();
+      queue.pop();
+      if (reached > time[at(npu)]) continue;
+      for (const RouteId r : in_[at(npu)]) {
+        Time& before = time[at(source_[at(r)])];
+        if (reached + duration_[at(r)] >= before) continue;
+        before = reached + duration_[at(r)];
+        queue.emplace(before, source_[at(r)]);
+      }
+    }
+    return time;
+  }
+
+  void come_nearer(ChunkId chunk, NodeId npu) {
+    const auto outputs = collective_.outputs(chunk);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      Time& nearest = nearest_[first_pair_[chunk] + i];
+      nearest = std::min(nearest, distance_[at(outputs[i])][at(npu)]);
+    }
+  }
+
+  bool of_use(NodeId npu, ChunkId chunk) const {
+    if (promised_.test(at(npu), chunk)) return false;
+    if (dense_ || wants_.test(at(npu), chunk)) return true;
+    const auto outputs = collective_.outputs(chunk);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (distance_[at(outputs[i])][at(npu)] < nearest_[first_pair_[chunk] + i]) return true;
+    }
+    return false;
+  }
+
+  // --- matching
+
+  void add_users(LinkId link) {
+    for (const RouteId r : users_[at(link)]) add_candidate(r);
+  }
+  void add_candidate(RouteId r) {
+    if (stamp_[at(r)] == moment_ || !is_free(r)) return;
+    stamp_[at(r)] = moment_;
+    candidates_.push_back(r);
+  }
+
+  void arrive(NodeId npu, ChunkId chunk) {
+    have_.set(at(npu), chunk);
+    log_[at(npu)].push_back(chunk);
+    if (dense_ || wants_.test(at(npu), chunk)) --missing_;
+    for (const RouteId r : out_[at(npu)]) add_candidate(r);
+  }
+
+  bool is_free(RouteId r) const {
+    for (auto w = first_window_[at(r)]; w < first_window_[at(r) + 1]; ++w) {
+      if (free_at_[at(windows_[w].link)] > now_ + windows_[w].offset) return false;
+    }
+    return true;
+  }
+
+  // Lets the candidates choose: destination by destination, and there in turns.
+  void match() {
+    const auto npus = at(topology_.npus());
+    const auto shift = moment_ % npus;
+    keys_.clear();
+    for (const RouteId r : candidates_) {
+      const NodeId npu = destination_[at(r)];
+      const auto degree = in_[at(npu)].size();
+      const auto turn = first_turn(options_, npu, received_[at(npu)], degree);
+      const auto place = (place_[at(r)] + degree - turn) % degree;
+      keys_.emplace_back((at(npu) + npus - shift) % npus, place, r);
+    }
+    std::sort(keys_.begin(), keys_.end());
+    candidates_.clear();
+    ++moment_;
+    for (const auto& [npu, place, r] : keys_) {
+      if (!is_free(r)) continue;
+      const ChunkId chunk = choose(r);
+      if (chunk != kNothing) start(r, chunk);
+    }
+    if (progress_ && (moment_ & 0xff) == 0) {
+      progress_(1.0 - static_cast<double>(missing_) / static_cast<double>(total_));
+    }
+  }
+
+  // When everything is quiet, whoever can send does.
+  bool match_without_question() {
+    bool any = false;
+    for (RouteId r = 0; r < routes_.count(); ++r) {
+      const ChunkId chunk = first_useful(r);
+      if (chunk == kNothing || !is_free(r)) continue;
+      start(r, chunk);
+      any = true;
+    }
+    return any;
+  }
+
+  static constexpr ChunkId kNothing = std::numeric_limits<ChunkId>::max();
+
+  ChunkId choose(RouteId r) {
+    return dense_ && faster_[at(r)] > 0 ? choose_slow(r) : first_useful(r);
+  }
+
+  ChunkId first_useful(RouteId r) {
+    const auto& log = log_[at(source_[at(r)])];
+    auto& cursor = cursor_[at(r)];
+    for (; cursor < log.size(); ++cursor) {
+      if (of_use(destination_[at(r)], log[cursor])) return log[cursor];
+    }
+    return kNothing;
+  }
+
+  // The question for slow routes; see the header.
+  ChunkId choose_slow(RouteId r) {
+    const auto npu = at(destination_[at(r)]);
+    const auto words = have_.words();
+    const auto* offered = have_.row(at(source_[at(r)]));
+    const auto* promised = promised_.row(npu);
+    near_.assign(words, 0);
+    waiting_.assign(words, 0);
+    std::int64_t rate = 0;
+    for (std::size_t i = 0; i < faster_[at(r)]; ++i) {
+      const RouteId fast = by_speed_[npu][i];
+      const auto* will_have = promised_.row(at(source_[at(fast)]));
+      const auto* has = have_.row(at(source_[at(fast)]));
+      for (std::size_t w = 0; w < words; ++w) {
+        near_[w] |= will_have[w];
+        waiting_[w] |= has[w];
+      }
+    }
+    const auto begin = mix(at(r)) % words;  // routes look in different places first
+    for (std::size_t i = 0; i < words; ++i) {
+      const auto w = (begin + i) % words;
+      if (const auto only = offered[w] & ~promised[w] & ~near_[w]; only != 0) {
+        return static_cast<ChunkId>(w * 64 + at(std::countr_zero(only)));
+      }
+    }
+    // Fast routes share their last links; each link counts once.
+    last_links_.clear();
+    for (std::size_t i = 0; i < faster_[at(r)]; ++i) {
+      last_links_.push_back(routes_.links(by_speed_[npu][i]).back());
+    }
+    std::sort(last_links_.begin(), last_links_.end());
+    last_links_.erase(std::unique(last_links_.begin(), last_links_.end()), last_links_.end());
+    for (const LinkId link : last_links_) rate += topology_.bandwidth(link);
+    std::int64_t backlog = 0;
+    for (std::size_t w = 0; w < words; ++w) backlog += std::popcount(waiting_[w] & ~promised[w]);
+    if (transmission_time(backlog * typical_bytes_, rate) < duration_[at(r)]) return kNothing;
+    for (std::size_t i = words; i-- > 0;) {
+      const auto w = (begin + i) % words;
+      if (const auto any = offered[w] & ~promised[w]; any != 0) {
+        return static_cast<ChunkId>(w * 64 + 63 - at(std::countl_zero(any)));
+      }
+    }
+    return kNothing;
+  }
+
+  void start(RouteId r, ChunkId chunk) {
+    const auto bytes = collective_.bytes(chunk);
+    const NodeId npu = destination_[at(r)];
+    promised_.set(at(npu), chunk);
+    ++received_[at(npu)];
+    if (!dense_) come_nearer(chunk, npu);
+    const bool typical = bytes == typical_bytes_;
+    std::span<const Routes::Window> windows;
+    if (typical) {
+      windows = std::span(windows_).subspan(first_window_[at(r)],
+                                            first_window_[at(r) + 1] - first_window_[at(r)]);
+    } else {
+      odd_windows_.clear();
+      append_windows(r, bytes, odd_windows_);
+      windows = odd_windows_;
+    }
+    for (const auto& window : windows) {
+      free_at_[at(window.link)] = now_ + window.offset + window.busy;
+      events_.push({now_ + window.busy, sequence_++, window.link, kLinkIsFree});
+    }
+    const Time arrival = now_ + (typical ? duration_[at(r)] : duration(r, bytes));
+    events_.push({arrival, sequence_++, npu, chunk});
+    if (now_ != last_start_) {
+      last_start_ = now_;
+      ++step_;
+    }
+    result_.route.push_back(r);
+    result_.chunk.push_back(chunk);
+    result_.step.push_back(step_);
+  }
+
+  [[noreturn]] void report_unreachable() const {
+    for (ChunkId chunk = 0; chunk < collective_.chunks(); ++chunk) {
+      for (const NodeId npu : collective_.outputs(chunk)) {
+        if (have_.test(at(npu), chunk)) continue;
+        throw InfeasibleError(topology_.name(collective_.inputs(chunk)[0]) + " cannot reach " +
+                              topology_.name(npu) + ", which needs its chunk " +
+                              std::to_string(chunk));
+      }
+    }
+    throw InfeasibleError("some NPU cannot be reached");
+  }
+
+  const Topology& topology_;
+  const Routes& routes_;
+  const Collective& collective_;
+  const GreedyOptions& options_;
+  const Progress& progress_;
+  const std::int64_t typical_bytes_;
+  bool dense_ = true;     // everybody wants everything: no relays, no distances
+  Bits have_, promised_;  // promised: has it, or is being sent it
+  Bits wants_{0, 0};
+  std::size_t missing_ = 0, total_ = 0;  // wanted (chunk, NPU) pairs that have not arrived
+
+  std::vector<Routes::Window> windows_, odd_windows_;
+  std::vector<std::size_t> first_window_;
+  std::vector<Time> duration_;
+  std::vector<NodeId> source_, destination_;
+  std::vector<std::vector<RouteId>> out_, in_, users_, by_speed_;
+  std::vector<std::size_t> place_;
+  std::vector<std::size_t> faster_;
+
+  std::vector<std::vector<Time>> distance_;  // to each wanted NPU, from all
+  std::vector<std::size_t> first_pair_;
+  std::vector<Time> nearest_;
+
+  std::vector<std::vector<ChunkId>> log_;
+  std::vector<std::uint32_t> cursor_;
+  std::vector<std::size_t> received_;
+  std::vector<Time> free_at_;
+  std::vector<std::uint64_t> stamp_;
+  std::vector<RouteId> candidates_;
+  std::vector<std::tuple<std::size_t, std::size_t, RouteId>> keys_;
+  std::vector<std::uint64_t> near_, waiting_;
+  std::vector<LinkId> last_links_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::uint64_t moment_ = 1, sequence_ = 0;
+  Time now_ = 0, last_start_ = -1;
+  std::int32_t step_ = -1;
+  Result result_;
+};
+
+// The routes of the step-synchronous way: one per link.
+Routes link_routes(const std::shared_ptr<const Topology>& topology) {
+  const auto count = at(topology->links());
+  std::vector<std::int64_t> begin(count + 1);
+  std::vector<LinkId> links(count);
+  std::iota(begin.begin(), begin.end(), std::int64_t{0});
+  std::iota(links.begin(), links.end(), LinkId{0});
+  std::vector<std::uint8_t> kinds(count, static_cast<std::uint8_t>(RouteKind::path));
+  return Routes(topology, std::move(kinds), std::move(begin), std::move(links));
+}
+
+// The most frequent chunk size, or close to it: that of the first chunk with any bytes.
+std::int64_t typical_size(const Collective& collective) {
+  for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
+    if (collective.bytes(chunk) > 0) return collective.bytes(chunk);
+  }
+  return 1;
+}
+
+}  // namespace
+
+Schedule greedy(const std::shared_ptr<const Topology>& topology,
+                const std::shared_ptr<const Collective>& collective, const GreedyOptions& options,
+                const std::string& provenance, const Progress& progress) {
+  if (!collective->resolved()) invalid("the greedy engine needs a number of chunks");
+  for (ChunkId chunk = 0; chunk < collective->chunks(); ++chunk) {
+    if (collective->reduces(chunk)) invalid("the greedy engine sums nothing by itself");
+  }
+  if (options.steps && stepwise(*topology, *collective)) {
+    Steps steps(topology, *collective, options, progress);
+    if (steps.applies()) {
+      return Schedule(collective, std::make_shared<const Routes>(link_routes(topology)),
+                      steps.run(), std::nullopt, provenance);
+    }
+  }
+  const auto bytes = typical_size(*collective);
+  auto routes = std::make_shared<const Routes>(neighbour_routes(topology, bytes));
+  const auto found = Events(*routes, *collective, bytes, options, progress).run();
+  const std::vector<std::uint8_t> op(found.route.size(), static_cast<std::uint8_t>(Op::copy));
+  const std::vector<std::uint8_t> reads(found.route.size(), static_cast<std::uint8_t>(Reads::acc));
+  return retime(collective, std::move(routes), {found.route, found.chunk, found.step, op, reads},
+                provenance, progress);
+}
+
+}  // namespace tacos

@@ -1,0 +1,147 @@
+"""The greedy engine: link-chunk matching over time, on any network, for any collective.
+
+The core (``cpp/synth/greedy.hpp`` has the theory) solves problems that only copy. What sums is such a
+problem seen from the end: a chunk's sum at its owner is its spread from the owner on the reversed
+network, turned around. So a collective is solved in up to two phases, *collect* to the owners and
+*spread* from them, each chunk spreading as soon as its sum is complete.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tacos._core import Collective, CollectivePart
+from tacos._core import greedy as _greedy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tacos._core import Schedule, Topology
+
+__all__ = ["greedy"]
+
+_SUMS = {"reduce_scatter", "reduce"}
+
+
+def greedy(
+    topology: Topology,
+    collective: Collective,
+    *,
+    seed: int = 0,
+    trials: int = 1,
+    threads: int = 0,
+    progress: Callable[[float], object] | None = None,
+) -> Schedule:
+    """Match chunks to links moment by moment.
+
+    Args:
+        topology: Any network.
+        collective: Any collective, with its number of chunks chosen.
+        seed: Varies the order in which links choose; 0 has the fixed order that suits regular
+            networks.
+        trials: How many seeds, from `seed` on, to try; the best schedule is kept.
+        threads: 0 uses all cores. The result does not depend on it.
+        progress: Called with the share done, now and then.
+
+    Raises:
+        InfeasibleError: An NPU that needs a chunk cannot be reached; the message names the pair.
+
+    >>> import tacos
+    >>> topo = tacos.topology.torus(8, 8, bandwidth="50GB/s", latency="500ns", link_model="blocking")
+    >>> coll = tacos.collective.all_gather(topo, "64MB", chunks=1)
+    >>> round(greedy(topo, coll).time_s / 20.5e-6)  # steps; 63 chunks over 4 links need 16
+    16
+    """
+    if type(trials) is not int or trials < 1:
+        raise ValueError(f"trials is {trials!r}, it must be a positive number")
+    if type(seed) is not int or not 0 <= seed < 2**63:
+        raise ValueError(f"seed is {seed!r}, allowed are 0 to 2^63 - 1")
+    best: Schedule | None = None
+    for trial in range(trials):
+
+        def solve(network: Topology, problem: Collective, number: int = seed + trial) -> Schedule:
+            provenance = json.dumps({"engine": "greedy", "seed": number, "trials": trials})
+            return _greedy(
+                network,
+                problem,
+                seed=number,
+                threads=threads,
+                provenance=provenance,
+                progress=progress,
+            )
+
+        found = _solve(topology, collective, solve)
+        if best is None or found.time_ps < best.time_ps:
+            best = found
+    assert best is not None
+    return best
+
+
+def _solve(
+    topology: Topology,
+    collective: Collective,
+    solve: Callable[[Topology, Collective], Schedule],
+) -> Schedule:
+    kinds = {part.kind for part in collective.parts}
+    custom_sums = any(part.kind == "custom" and part.reduces.any() for part in collective.parts)
+    if not custom_sums and not kinds & (_SUMS | {"all_reduce"}):
+        return solve(topology, collective)
+    if kinds <= _SUMS:
+        return solve(topology.reversed(), collective.reversed()).reverse()
+    gather = _all_gathers(collective) if kinds == {"all_reduce"} else None
+    if gather is not None:
+        collect = solve(topology.reversed(), gather).reverse()
+        return collect.then(solve(topology, gather), collective)
+    before, after = _phases(collective)
+    return solve(topology.reversed(), before).reverse().then(solve(topology, after), collective)
+
+
+def _all_gathers(collective: Collective) -> Collective | None:
+    """The all-gathers that spread the sums of all-reduces, if they cut the buffers alike."""
+    parts = [
+        CollectivePart("all_gather", part.size, chunks=part.chunks, group=part.group)
+        for part in collective.parts
+    ]
+    gather = Collective(collective.npus, parts)
+    alike = np.array_equal(gather.chunk_bytes() == 0, collective.chunk_bytes() == 0)
+    return gather if alike else None
+
+
+def _phases(collective: Collective) -> tuple[Collective, Collective]:
+    """Collecting, seen from the end, and spreading: chunk by chunk, with the same numbers.
+
+    A sum is made at one of those that need it, chunk after chunk at another one.
+    """
+    holders, contributors, finals = [], [], []
+    for chunk in range(collective.chunks):
+        inputs, outputs = collective.inputs(chunk), collective.outputs(chunk)
+        sums = collective.reduces(chunk) and bool(outputs)
+        owner = [outputs[chunk % len(outputs)]] if sums else inputs or [0]
+        holders.append(owner)
+        contributors.append(inputs if sums else [])
+        finals.append(outputs)
+    size = collective.size_bytes
+
+    def spread(outputs: list[list[int]], begin: list[list[int]]) -> Collective:
+        part = CollectivePart(
+            "custom",
+            size,
+            chunks=1,
+            bytes=collective.chunk_bytes(),
+            inputs=np.array([npu for row in begin for npu in row], np.int32),
+            input_begin=_begin(begin),
+            outputs=np.array([npu for row in outputs for npu in row], np.int32),
+            output_begin=_begin(outputs),
+            reduces=np.zeros(collective.chunks, np.uint8),
+        )
+        return Collective(collective.npus, [part])
+
+    collecting = spread(contributors, [owner[:1] for owner in holders])
+    return collecting, spread(finals, holders)
+
+
+def _begin(rows: list[list[int]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.cumsum([0, *(len(row) for row in rows)]).astype(np.int64)
