@@ -282,6 +282,7 @@ class Events {
     const auto npus = at(topology_.npus());
     measure_routes();
     index_routes();
+    find_regions();
     log_.resize(npus);
     received_.assign(npus, 0);
     cursor_.assign(at(routes.count()), 0);
@@ -289,9 +290,8 @@ class Events {
     stamp_.assign(at(routes.count()), 0);
     for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
       for (const NodeId npu : collective.inputs(chunk)) {
-        have_.set(at(npu), chunk);
-        promised_.set(at(npu), chunk);
-        log_[at(npu)].push_back(chunk);
+        promise(npu, chunk);
+        hold(npu, chunk);
       }
       const auto outputs = collective.outputs(chunk);
       dense_ = dense_ && (outputs.empty() || outputs.size() == npus);
@@ -370,7 +370,7 @@ class Events {
   }
 
   // Routes by source, by destination (in the order of their first links) and by link; for each route
-  // its place among those of its destination, and how many of these are clearly faster.
+  // its place among those of its destination.
   void index_routes() {
     const auto npus = at(topology_.npus());
     out_.resize(npus);
@@ -382,28 +382,57 @@ class Events {
       for (const LinkId link : routes_.links(r)) users_[at(link)].push_back(r);
     }
     place_.resize(at(routes_.count()));
-    faster_.assign(at(routes_.count()), 0);
-    by_speed_.resize(npus);
     for (std::size_t npu = 0; npu < npus; ++npu) {
       std::sort(in_[npu].begin(), in_[npu].end(),
                 [&](RouteId a, RouteId b) { return routes_.links(a)[0] < routes_.links(b)[0]; });
       for (std::size_t i = 0; i < in_[npu].size(); ++i) place_[at(in_[npu][i])] = i;
-      by_speed_[npu] = in_[npu];
-      std::stable_sort(by_speed_[npu].begin(), by_speed_[npu].end(),
-                       [&](RouteId a, RouteId b) { return duration_[at(a)] < duration_[at(b)]; });
-      for (const RouteId r : in_[npu]) {
-        for (const RouteId other : by_speed_[npu]) {
-          if (4 * duration_[at(other)] > 3 * duration_[at(r)]) break;
-          ++faster_[at(r)];
-        }
+    }
+  }
+
+  // Sorts the routes into classes of speed, each a third slower than the one before or more, and finds
+  // for every class but the fastest the regions that all faster routes together connect.
+  void find_regions() {
+    std::vector<Time> limits;  // the quickest duration of each class
+    auto sorted = duration_;
+    std::sort(sorted.begin(), sorted.end());
+    for (const Time time : sorted) {
+      if (limits.empty() || 3 * time >= 4 * limits.back()) limits.push_back(time);
+    }
+    class_.reserve(duration_.size());
+    for (const Time time : duration_) {
+      class_.push_back(at(std::upper_bound(limits.begin(), limits.end(), time) - limits.begin()) -
+                       1);
+    }
+    const auto npus = at(topology_.npus());
+    for (std::size_t level = 1; level < limits.size(); ++level) {
+      std::vector<std::size_t> region(npus);
+      std::iota(region.begin(), region.end(), std::size_t{0});
+      const auto root = [&](std::size_t npu) {
+        while (region[npu] != npu) npu = region[npu] = region[region[npu]];
+        return npu;
+      };
+      std::vector<std::int64_t> rate(npus, 0);
+      std::vector<std::vector<LinkId>> last(npus);
+      for (RouteId r = 0; r < routes_.count(); ++r) {
+        if (class_[at(r)] >= level) continue;
+        region[root(at(source_[at(r)]))] = root(at(destination_[at(r)]));
+        last[at(destination_[at(r)])].push_back(routes_.links(r).back());
       }
+      for (std::size_t npu = 0; npu < npus; ++npu) region[npu] = root(npu);
+      for (std::size_t npu = 0; npu < npus; ++npu) {  // fast routes share their last links
+        std::sort(last[npu].begin(), last[npu].end());
+        last[npu].erase(std::unique(last[npu].begin(), last[npu].end()), last[npu].end());
+        for (const LinkId link : last[npu]) rate[npu] += topology_.bandwidth(link);
+      }
+      levels_.push_back({std::move(region), std::move(rate), Bits(npus, collective_.chunks()),
+                         Bits(npus, collective_.chunks())});
     }
   }
 
   // --- relays
 
   // For every wanted NPU the time from everywhere to it, and for every wanted (chunk, NPU) pair the
-  // nearest place that has the chunk or is being sent it.
+  // place from where the chunk is carried on to that NPU.
   void prepare_relays() {
     const auto npus = at(topology_.npus());
     std::vector<std::uint8_t> wanted(npus, 0);
@@ -420,9 +449,16 @@ class Events {
     for (std::size_t npu = 0; npu < npus; ++npu) {
       if (wanted[npu]) distance_[npu] = times_to(static_cast<NodeId>(npu));
     }
-    nearest_.assign(first_pair_.back(), kFar);
+    carrier_.assign(first_pair_.back(), -1);
     for (ChunkId chunk = 0; chunk < collective_.chunks(); ++chunk) {
-      for (const NodeId npu : collective_.inputs(chunk)) come_nearer(chunk, npu);
+      const auto outputs = collective_.outputs(chunk);
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        NodeId& carrier = carrier_[first_pair_[chunk] + i];
+        for (const NodeId npu : collective_.inputs(chunk)) {
+          const auto& time = distance_[at(outputs[i])];
+          if (carrier < 0 || time[at(npu)] < time[at(carrier)]) carrier = npu;
+        }
+      }
     }
   }
 
@@ -446,20 +482,32 @@ class Events {
     return time;
   }
 
-  void come_nearer(ChunkId chunk, NodeId npu) {
+  // The chunk goes from `from` to `npu`: who will it be carried on to from there? A carrier that
+  // wants the chunk itself gives way to a nearer one; a mere relay does not, or it would have been in
+  // vain.
+  void carry(ChunkId chunk, NodeId from, NodeId npu) {
     const auto outputs = collective_.outputs(chunk);
     for (std::size_t i = 0; i < outputs.size(); ++i) {
-      Time& nearest = nearest_[first_pair_[chunk] + i];
-      nearest = std::min(nearest, distance_[at(outputs[i])][at(npu)]);
+      NodeId& carrier = carrier_[first_pair_[chunk] + i];
+      const auto& time = distance_[at(outputs[i])];
+      if (time[at(npu)] >= time[at(carrier)]) continue;
+      if (carrier == from || is_at_home(carrier, chunk)) carrier = npu;
     }
   }
+  bool is_at_home(NodeId npu, ChunkId chunk) const {
+    const auto inputs = collective_.inputs(chunk);
+    return wants_.test(at(npu), chunk) ||
+           std::find(inputs.begin(), inputs.end(), npu) != inputs.end();
+  }
 
-  bool of_use(NodeId npu, ChunkId chunk) const {
+  bool of_use(NodeId from, NodeId npu, ChunkId chunk) const {
     if (promised_.test(at(npu), chunk)) return false;
-    if (dense_ || wants_.test(at(npu), chunk)) return true;
+    if (dense_) return true;
     const auto outputs = collective_.outputs(chunk);
     for (std::size_t i = 0; i < outputs.size(); ++i) {
-      if (distance_[at(outputs[i])][at(npu)] < nearest_[first_pair_[chunk] + i]) return true;
+      if (carrier_[first_pair_[chunk] + i] != from) continue;
+      const auto& time = distance_[at(outputs[i])];
+      if (time[at(npu)] < time[at(from)]) return true;
     }
     return false;
   }
@@ -475,9 +523,18 @@ class Events {
     candidates_.push_back(r);
   }
 
-  void arrive(NodeId npu, ChunkId chunk) {
+  void promise(NodeId npu, ChunkId chunk) {
+    promised_.set(at(npu), chunk);
+    for (auto& level : levels_) level.promised.set(level.region[at(npu)], chunk);
+  }
+  void hold(NodeId npu, ChunkId chunk) {
     have_.set(at(npu), chunk);
+    for (auto& level : levels_) level.have.set(level.region[at(npu)], chunk);
     log_[at(npu)].push_back(chunk);
+  }
+
+  void arrive(NodeId npu, ChunkId chunk) {
+    hold(npu, chunk);
     if (dense_ || wants_.test(at(npu), chunk)) --missing_;
     for (const RouteId r : out_[at(npu)]) add_candidate(r);
   }
@@ -529,14 +586,14 @@ class Events {
   static constexpr ChunkId kNothing = std::numeric_limits<ChunkId>::max();
 
   ChunkId choose(RouteId r) {
-    return dense_ && faster_[at(r)] > 0 ? choose_slow(r) : first_useful(r);
+    return dense_ && class_[at(r)] > 0 ? choose_slow(r) : first_useful(r);
   }
 
   ChunkId first_useful(RouteId r) {
     const auto& log = log_[at(source_[at(r)])];
     auto& cursor = cursor_[at(r)];
     for (; cursor < log.size(); ++cursor) {
-      if (of_use(destination_[at(r)], log[cursor])) return log[cursor];
+      if (of_use(source_[at(r)], destination_[at(r)], log[cursor])) return log[cursor];
     }
     return kNothing;
   }
@@ -544,39 +601,27 @@ class Events {
   // The question for slow routes; see the header.
   ChunkId choose_slow(RouteId r) {
     const auto npu = at(destination_[at(r)]);
+    const auto& level = levels_[class_[at(r)] - 1];
+    const auto region = level.region[npu];
     const auto words = have_.words();
     const auto* offered = have_.row(at(source_[at(r)]));
     const auto* promised = promised_.row(npu);
-    near_.assign(words, 0);
-    waiting_.assign(words, 0);
-    std::int64_t rate = 0;
-    for (std::size_t i = 0; i < faster_[at(r)]; ++i) {
-      const RouteId fast = by_speed_[npu][i];
-      const auto* will_have = promised_.row(at(source_[at(fast)]));
-      const auto* has = have_.row(at(source_[at(fast)]));
-      for (std::size_t w = 0; w < words; ++w) {
-        near_[w] |= will_have[w];
-        waiting_[w] |= has[w];
-      }
-    }
+    const auto* near = level.promised.row(region);
     const auto begin = mix(at(r)) % words;  // routes look in different places first
     for (std::size_t i = 0; i < words; ++i) {
       const auto w = (begin + i) % words;
-      if (const auto only = offered[w] & ~promised[w] & ~near_[w]; only != 0) {
+      if (const auto only = offered[w] & ~near[w]; only != 0) {
         return static_cast<ChunkId>(w * 64 + at(std::countr_zero(only)));
       }
     }
-    // Fast routes share their last links; each link counts once.
-    last_links_.clear();
-    for (std::size_t i = 0; i < faster_[at(r)]; ++i) {
-      last_links_.push_back(routes_.links(by_speed_[npu][i]).back());
+    if (level.rate[npu] > 0) {
+      const auto* waiting = level.have.row(region);
+      std::int64_t backlog = 0;
+      for (std::size_t w = 0; w < words; ++w) backlog += std::popcount(waiting[w] & ~promised[w]);
+      if (transmission_time(backlog * typical_bytes_, level.rate[npu]) < duration_[at(r)]) {
+        return kNothing;
+      }
     }
-    std::sort(last_links_.begin(), last_links_.end());
-    last_links_.erase(std::unique(last_links_.begin(), last_links_.end()), last_links_.end());
-    for (const LinkId link : last_links_) rate += topology_.bandwidth(link);
-    std::int64_t backlog = 0;
-    for (std::size_t w = 0; w < words; ++w) backlog += std::popcount(waiting_[w] & ~promised[w]);
-    if (transmission_time(backlog * typical_bytes_, rate) < duration_[at(r)]) return kNothing;
     for (std::size_t i = words; i-- > 0;) {
       const auto w = (begin + i) % words;
       if (const auto any = offered[w] & ~promised[w]; any != 0) {
@@ -589,9 +634,9 @@ class Events {
   void start(RouteId r, ChunkId chunk) {
     const auto bytes = collective_.bytes(chunk);
     const NodeId npu = destination_[at(r)];
-    promised_.set(at(npu), chunk);
+    promise(npu, chunk);
     ++received_[at(npu)];
-    if (!dense_) come_nearer(chunk, npu);
+    if (!dense_) carry(chunk, source_[at(r)], npu);
     const bool typical = bytes == typical_bytes_;
     std::span<const Routes::Window> windows;
     if (typical) {
@@ -644,13 +689,19 @@ class Events {
   std::vector<std::size_t> first_window_;
   std::vector<Time> duration_;
   std::vector<NodeId> source_, destination_;
-  std::vector<std::vector<RouteId>> out_, in_, users_, by_speed_;
+  std::vector<std::vector<RouteId>> out_, in_, users_;
   std::vector<std::size_t> place_;
-  std::vector<std::size_t> faster_;
+  std::vector<std::size_t> class_;    // of speed; 0 is the fastest
+  struct Level {                      // what a class of routes must know of all faster ones
+    std::vector<std::size_t> region;  // of each NPU
+    std::vector<std::int64_t> rate;   // at which they reach each NPU
+    Bits have, promised;              // by anybody in the region
+  };
+  std::vector<Level> levels_;  // of classes 1, 2, …
 
   std::vector<std::vector<Time>> distance_;  // to each wanted NPU, from all
   std::vector<std::size_t> first_pair_;
-  std::vector<Time> nearest_;
+  std::vector<NodeId> carrier_;  // per wanted pair: from where the chunk goes on to the NPU
 
   std::vector<std::vector<ChunkId>> log_;
   std::vector<std::uint32_t> cursor_;
@@ -659,8 +710,6 @@ class Events {
   std::vector<std::uint64_t> stamp_;
   std::vector<RouteId> candidates_;
   std::vector<std::tuple<std::size_t, std::size_t, RouteId>> keys_;
-  std::vector<std::uint64_t> near_, waiting_;
-  std::vector<LinkId> last_links_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::uint64_t moment_ = 1, sequence_ = 0;
   Time now_ = 0, last_start_ = -1;

@@ -10,13 +10,15 @@
 // cursor never goes back, and a transfer costs about one look per route into its destination. First
 // in, first out also spreads chunks evenly: what arrived first is known least elsewhere.
 //
-// A chunk is of use to a destination that wants it and neither has it nor is being sent it; or that is
-// a relay: nearer (in time) to an NPU that wants it than all that hold it or are being sent it.
+// A chunk is of use to a destination that neither has it nor is being sent it, if it wants the chunk
+// or, where not everybody wants everything, if it is nearer (in time) to an NPU that does than the
+// chunk's present carrier towards that NPU, which sends it. So relays move a chunk only towards
+// somebody who waits for it, and never in vain.
 //
-// Where routes differ in speed, a slow one asks one more question. Let a destination's fast routes be
-// those clearly faster than it. It first looks for a chunk that none of the fast neighbours has or will
-// have: only slow routes can bring it. Otherwise it takes a chunk that a fast route could bring as well
-// only if the fast routes, with all they have yet to carry to this destination, would be later.
+// Where routes differ in speed, a slow one asks one more question. The routes clearly faster than it
+// connect the NPUs into regions. It first looks for a chunk that nobody in its destination's region has
+// or is being sent: only slow routes can bring it in. Otherwise it takes a chunk that fast routes could
+// bring as well only if these, with all that waits in the region for this destination, would be later.
 //
 // Two ways to run it, with the same rule and the same ties, hence the same result:
 //   events  any network: a queue of arrivals and of links that become free;
