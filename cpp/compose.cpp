@@ -22,6 +22,7 @@ struct OrderColumns {
   std::vector<ChunkId> chunk;
   std::vector<std::int32_t> step;
   std::vector<std::uint8_t> op, reads;
+  std::vector<Time> start;
 
   Order order() const { return {route, chunk, step, op, reads}; }
 };
@@ -109,20 +110,47 @@ std::vector<std::uint8_t> spread_final_values(const Schedule& schedule) {
   return final_value;
 }
 
+// Whether a schedule's times can be mirrored: paths of one leg whose links have one bandwidth (each link
+// is then left by the head as long before the end as it is reached after the start), chunks of the
+// same size in both directions, and sums that take no time.
+bool mirrors(const Schedule& schedule, const Collective& reversed) {
+  const auto& topology = schedule.topology();
+  if (topology.spec().reduce_bandwidth_Bps > 0) return false;
+  for (const RouteId route : schedule.stored().lane_route) {
+    const auto links = schedule.routes().links(route);
+    if (schedule.routes().legs(route) > 1 || schedule.routes().kind(route) != RouteKind::path) {
+      return false;
+    }
+    for (const LinkId link : links) {
+      if (topology.bandwidth(link) != topology.bandwidth(links[0])) return false;
+    }
+  }
+  for (const ChunkId chunk : schedule.stored().chunk) {
+    const auto& collective = schedule.collective();
+    if (collective.bytes(chunk) != reversed.bytes(collective.reversed_chunk(chunk))) return false;
+  }
+  return true;
+}
+
+bool one_leg(const Schedule& schedule) {
+  const auto& lanes = schedule.stored().lane_route;
+  return std::all_of(lanes.begin(), lanes.end(),
+                     [&](RouteId route) { return schedule.routes().legs(route) == 1; });
+}
+
 OrderColumns order_of(const Schedule& schedule) {
   const auto& t = schedule.stored();
   OrderColumns columns;
-  std::vector<Time> starts;
   for (std::int32_t lane = 0; lane < schedule.lanes(); ++lane) {
     for (auto i = t.lane_begin[at(lane)]; i < t.lane_begin[at(lane) + 1]; ++i) {
       columns.route.push_back(t.lane_route[at(lane)]);
       columns.chunk.push_back(t.chunk[at(i)]);
       columns.op.push_back(t.lane_op[at(lane)]);
       columns.reads.push_back(t.lane_reads[at(lane)]);
-      starts.push_back(schedule.start(lane, i, 0));
+      columns.start.push_back(schedule.start(lane, i, 0));
     }
   }
-  columns.step = dense_rank(starts);
+  columns.step = dense_rank(columns.start);
   return columns;
 }
 
@@ -154,8 +182,25 @@ Schedule reverse(const Schedule& schedule, const Progress& progress) {
     columns.op[i] = static_cast<std::uint8_t>(sums ? Op::reduce : Op::copy);
     columns.reads[i] = static_cast<std::uint8_t>(Reads::acc);
   }
-  return retime(std::move(collective), std::move(routes), columns.order(), schedule.provenance(),
-                progress);
+  if (!mirrors(whole, *collective)) {
+    return retime(std::move(collective), std::move(routes), columns.order(), schedule.provenance(),
+                  progress);
+  }
+  // Every link's windows move by one and the same time, so they stay apart.
+  const auto& t = whole.stored();
+  std::size_t row = 0;
+  for (std::int32_t lane = 0; lane < whole.lanes(); ++lane) {
+    const auto ends = whole.routes().destinations(t.lane_route[at(lane)]).size();
+    for (auto i = t.lane_begin[at(lane)]; i < t.lane_begin[at(lane) + 1]; ++i, ++row) {
+      Time arrival = 0;
+      for (std::size_t end = 0; end < ends; ++end) {
+        arrival = std::max(arrival, whole.arrival(lane, i, end));
+      }
+      columns.start[row] = whole.time() - arrival;
+    }
+  }
+  return with_starts(std::move(collective), std::move(routes), columns.order(), columns.start,
+                     schedule.provenance(), progress);
 }
 
 Schedule concatenate(const Schedule& first, const Schedule& second,
@@ -197,8 +242,12 @@ Schedule concatenate(const Schedule& first, const Schedule& second,
     columns.op.push_back(then.op[i]);
     columns.reads.push_back(static_cast<std::uint8_t>(Reads::acc));
   }
-  return retime(std::move(collective), std::move(routes), columns.order(), first.provenance(),
-                progress);
+  const Schedule merged = retime(collective, routes, columns.order(), first.provenance(), progress);
+  if (!one_leg(a) || !one_leg(b) || merged.time() <= a.time() + b.time()) return merged;
+  // Serving what is ready first may undo what a synthesizer has arranged; then one after the other.
+  for (const Time start : then.start) columns.start.push_back(a.time() + start);
+  return with_starts(std::move(collective), std::move(routes), columns.order(), columns.start,
+                     first.provenance(), progress);
 }
 
 }  // namespace tacos

@@ -9,11 +9,12 @@
 namespace tacos {
 
 // The schedule of the reversed collective on the reversed topology: every transfer turned around, in
-// the opposite order, retimed. Throws InfeasibleError where a sum is made at several NPUs.
+// the opposite order; at mirrored times where that is exact (paths of one leg and one bandwidth), else
+// retimed. Throws InfeasibleError where a sum is made at several NPUs.
 Schedule reverse(const Schedule& schedule, const Progress& progress);
 
-// `first`, then `second`, each chunk as soon as it is ready, as a schedule of `collective`. All three
-// number their chunks alike.
+// `first`, then `second`, as a schedule of `collective`: each chunk as soon as it is ready or, where that
+// is no better, one after the other. All three number their chunks alike, with bytes in the same ones.
 Schedule concatenate(const Schedule& first, const Schedule& second,
                      std::shared_ptr<const Collective> collective, const Progress& progress);
 

@@ -750,4 +750,20 @@ Schedule retime(std::shared_ptr<const Collective> collective, std::shared_ptr<co
                   std::move(provenance));
 }
 
+Schedule with_starts(std::shared_ptr<const Collective> collective,
+                     std::shared_ptr<const Routes> routes, const Order& order,
+                     std::span<const Time> starts, std::string provenance,
+                     const Progress& progress) {
+  const Time latest = starts.empty() ? 0 : *std::max_element(starts.begin(), starts.end());
+  const Time quantum = common_quantum(starts);
+  if (latest / quantum > kLargestStart) {
+    return retime(std::move(collective), std::move(routes), order, std::move(provenance), progress);
+  }
+  std::vector<Item> rows(starts.size());
+  std::iota(rows.begin(), rows.end(), Item{0});
+  auto transfers = pack(*routes, order, rows, starts, quantum);
+  return Schedule(std::move(collective), std::move(routes), std::move(transfers), std::nullopt,
+                  std::move(provenance));
+}
+
 }  // namespace tacos

@@ -306,6 +306,7 @@ class Events {
     std::vector<RouteId> route;
     std::vector<ChunkId> chunk;
     std::vector<std::int32_t> step;
+    std::vector<Time> start;
   };
   Result run() {
     for (RouteId r = 0; r < routes_.count(); ++r) candidates_.push_back(r);
@@ -383,8 +384,14 @@ class Events {
     }
     place_.resize(at(routes_.count()));
     for (std::size_t npu = 0; npu < npus; ++npu) {
+      // Links in their order; through switches, each destination begins at its own place in the row,
+      // so that not all ask the same source at once.
+      const auto key = [&](RouteId r) {
+        const bool link = routes_.links(r).size() == 1;
+        return std::pair(link ? 0 : (at(source_[at(r)]) + npus - npu) % npus, routes_.links(r)[0]);
+      };
       std::sort(in_[npu].begin(), in_[npu].end(),
-                [&](RouteId a, RouteId b) { return routes_.links(a)[0] < routes_.links(b)[0]; });
+                [&](RouteId a, RouteId b) { return key(a) < key(b); });
       for (std::size_t i = 0; i < in_[npu].size(); ++i) place_[at(in_[npu][i])] = i;
     }
   }
@@ -660,6 +667,7 @@ class Events {
     result_.route.push_back(r);
     result_.chunk.push_back(chunk);
     result_.step.push_back(step_);
+    result_.start.push_back(now_);
   }
 
   [[noreturn]] void report_unreachable() const {
@@ -757,8 +765,13 @@ Schedule greedy(const std::shared_ptr<const Topology>& topology,
   const auto found = Events(*routes, *collective, bytes, options, progress).run();
   const std::vector<std::uint8_t> op(found.route.size(), static_cast<std::uint8_t>(Op::copy));
   const std::vector<std::uint8_t> reads(found.route.size(), static_cast<std::uint8_t>(Reads::acc));
-  return retime(collective, std::move(routes), {found.route, found.chunk, found.step, op, reads},
-                provenance, progress);
+  const Order order{found.route, found.chunk, found.step, op, reads};
+  // A route of several legs was taken as if nothing ever waited between them.
+  for (const RouteId route : found.route) {
+    if (routes->legs(route) > 1)
+      return retime(collective, std::move(routes), order, provenance, progress);
+  }
+  return with_starts(collective, std::move(routes), order, found.start, provenance, progress);
 }
 
 }  // namespace tacos
