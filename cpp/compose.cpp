@@ -11,6 +11,8 @@ namespace tacos {
 
 namespace {
 
+constexpr std::size_t kOverlapUpTo = std::size_t{1} << 17;
+
 template <typename Int>
 std::size_t at(Int i) {
   return static_cast<std::size_t>(i);
@@ -242,9 +244,14 @@ Schedule concatenate(const Schedule& first, const Schedule& second,
     columns.op.push_back(then.op[i]);
     columns.reads.push_back(static_cast<std::uint8_t>(Reads::acc));
   }
-  const Schedule merged = retime(collective, routes, columns.order(), first.provenance(), progress);
-  if (!one_leg(a) || !one_leg(b) || merged.time() <= a.time() + b.time()) return merged;
-  // Serving what is ready first may undo what a synthesizer has arranged; then one after the other.
+  // Overlapping the two saves about what it takes to fill a pipeline: little where there are many
+  // transfers, while retiming them costs more than all the rest.
+  const bool may_stack = one_leg(a) && one_leg(b);
+  if (!may_stack || columns.chunk.size() <= kOverlapUpTo) {
+    Schedule merged = retime(collective, routes, columns.order(), first.provenance(), progress);
+    if (!may_stack || merged.time() <= a.time() + b.time()) return merged;
+  }
+  // Serving first what is ready first may also undo what a synthesizer has arranged.
   for (const Time start : then.start) columns.start.push_back(a.time() + start);
   return with_starts(std::move(collective), std::move(routes), columns.order(), columns.start,
                      first.provenance(), progress);

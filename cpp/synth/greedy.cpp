@@ -289,16 +289,18 @@ class Events {
     free_at_.assign(at(topology_.links()), 0);
     stamp_.assign(at(routes.count()), 0);
     for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
+      const auto outputs = collective.outputs(chunk);
+      dense_ = dense_ && (outputs.empty() || outputs.size() == npus);
+    }
+    if (!dense_) prepare_relays();
+    for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
       for (const NodeId npu : collective.inputs(chunk)) {
         promise(npu, chunk);
         hold(npu, chunk);
       }
-      const auto outputs = collective.outputs(chunk);
-      dense_ = dense_ && (outputs.empty() || outputs.size() == npus);
-      for (const NodeId npu : outputs) missing_ += !have_.test(at(npu), chunk);
+      for (const NodeId npu : collective.outputs(chunk)) missing_ += !have_.test(at(npu), chunk);
     }
     total_ = missing_;
-    if (!dense_) prepare_relays();
   }
 
   // The transfers in the order in which they start.
@@ -456,6 +458,7 @@ class Events {
     for (std::size_t npu = 0; npu < npus; ++npu) {
       if (wanted[npu]) distance_[npu] = times_to(static_cast<NodeId>(npu));
     }
+    queues_.resize(at(routes_.count()));
     carrier_.assign(first_pair_.back(), -1);
     for (ChunkId chunk = 0; chunk < collective_.chunks(); ++chunk) {
       const auto outputs = collective_.outputs(chunk);
@@ -509,7 +512,6 @@ class Events {
 
   bool of_use(NodeId from, NodeId npu, ChunkId chunk) const {
     if (promised_.test(at(npu), chunk)) return false;
-    if (dense_) return true;
     const auto outputs = collective_.outputs(chunk);
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       if (carrier_[first_pair_[chunk] + i] != from) continue;
@@ -537,7 +539,7 @@ class Events {
   void hold(NodeId npu, ChunkId chunk) {
     have_.set(at(npu), chunk);
     for (auto& level : levels_) level.have.set(level.region[at(npu)], chunk);
-    log_[at(npu)].push_back(chunk);
+    dense_ ? log_[at(npu)].push_back(chunk) : enqueue(npu, chunk);
   }
 
   void arrive(NodeId npu, ChunkId chunk) {
@@ -597,12 +599,35 @@ class Events {
   }
 
   ChunkId first_useful(RouteId r) {
+    if (!dense_) return farthest(r);
     const auto& log = log_[at(source_[at(r)])];
     auto& cursor = cursor_[at(r)];
     for (; cursor < log.size(); ++cursor) {
-      if (of_use(source_[at(r)], destination_[at(r)], log[cursor])) return log[cursor];
+      if (!promised_.test(at(destination_[at(r)]), log[cursor])) return log[cursor];
     }
     return kNothing;
+  }
+
+  // Where relays carry chunks, those with the longest way to go are served first.
+  ChunkId farthest(RouteId r) {
+    auto& queue = queues_[at(r)];
+    for (; !queue.empty(); queue.pop()) {
+      if (of_use(source_[at(r)], destination_[at(r)], queue.top().chunk)) return queue.top().chunk;
+    }
+    return kNothing;
+  }
+  void enqueue(NodeId npu, ChunkId chunk) {
+    const auto outputs = collective_.outputs(chunk);
+    for (const RouteId r : out_[at(npu)]) {
+      Time longest = 0;
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        const auto& time = distance_[at(outputs[i])];
+        if (carrier_[first_pair_[chunk] + i] != npu) continue;
+        if (time[at(destination_[at(r)])] < time[at(npu)])
+          longest = std::max(longest, time[at(npu)]);
+      }
+      if (longest > 0) queues_[at(r)].push({longest, sequence_++, chunk});
+    }
   }
 
   // The question for slow routes; see the header.
@@ -613,14 +638,27 @@ class Events {
     const auto words = have_.words();
     const auto* offered = have_.row(at(source_[at(r)]));
     const auto* promised = promised_.row(npu);
-    const auto* near = level.promised.row(region);
     const auto begin = mix(at(r)) % words;  // routes look in different places first
-    for (std::size_t i = 0; i < words; ++i) {
-      const auto w = (begin + i) % words;
-      if (const auto only = offered[w] & ~near[w]; only != 0) {
-        return static_cast<ChunkId>(w * 64 + at(std::countr_zero(only)));
+    const auto missing_in = [&](const std::uint64_t* near) {
+      for (std::size_t i = 0; i < words; ++i) {
+        const auto w = (begin + i) % words;
+        if (const auto only = offered[w] & ~near[w]; only != 0) {
+          return static_cast<ChunkId>(w * 64 + at(std::countr_zero(only)));
+        }
       }
-    }
+      return kNothing;
+    };
+    const auto last_missing_in = [&](const std::uint64_t* near) {
+      for (std::size_t i = words; i-- > 0;) {
+        const auto w = (begin + i) % words;
+        if (const auto any = offered[w] & ~near[w]; any != 0) {
+          return static_cast<ChunkId>(w * 64 + 63 - at(std::countl_zero(any)));
+        }
+      }
+      return kNothing;
+    };
+    const ChunkId only_here = missing_in(level.promised.row(region));
+    if (only_here != kNothing) return only_here;
     if (level.rate[npu] > 0) {
       const auto* waiting = level.have.row(region);
       std::int64_t backlog = 0;
@@ -629,13 +667,13 @@ class Events {
         return kNothing;
       }
     }
-    for (std::size_t i = words; i-- > 0;) {
-      const auto w = (begin + i) % words;
-      if (const auto any = offered[w] & ~promised[w]; any != 0) {
-        return static_cast<ChunkId>(w * 64 + 63 - at(std::countl_zero(any)));
-      }
+    // Rather what is not even near by, in the smaller regions of still faster routes.
+    for (auto finer = class_[at(r)] - 1; finer > 0; --finer) {
+      const auto& inner = levels_[finer - 1];
+      const ChunkId chunk = last_missing_in(inner.promised.row(inner.region[npu]));
+      if (chunk != kNothing) return chunk;
     }
-    return kNothing;
+    return last_missing_in(promised);
   }
 
   void start(RouteId r, ChunkId chunk) {
@@ -711,7 +749,16 @@ class Events {
   std::vector<std::size_t> first_pair_;
   std::vector<NodeId> carrier_;  // per wanted pair: from where the chunk goes on to the NPU
 
-  std::vector<std::vector<ChunkId>> log_;
+  struct Queued {
+    Time distance;
+    std::uint64_t sequence;
+    ChunkId chunk;
+    bool operator<(const Queued& other) const {
+      return distance != other.distance ? distance < other.distance : sequence > other.sequence;
+    }
+  };
+  std::vector<std::priority_queue<Queued>> queues_;  // with relays: what each route could carry
+  std::vector<std::vector<ChunkId>> log_;            // without: what each NPU has received
   std::vector<std::uint32_t> cursor_;
   std::vector<std::size_t> received_;
   std::vector<Time> free_at_;
