@@ -246,7 +246,11 @@ Schedule concatenate(const Schedule& first, const Schedule& second,
   }
   // Overlapping the two saves about what it takes to fill a pipeline: little where there are many
   // transfers, while retiming them costs more than all the rest.
-  const bool may_stack = one_leg(a) && one_leg(b);
+  bool may_stack = one_leg(a) && one_leg(b);
+  for (ChunkId chunk = 0; may_stack && chunk < collective->chunks(); ++chunk) {
+    may_stack = a.collective().bytes(chunk) == collective->bytes(chunk) &&
+                b.collective().bytes(chunk) == collective->bytes(chunk);
+  }
   if (!may_stack || columns.chunk.size() <= kOverlapUpTo) {
     Schedule merged = retime(collective, routes, columns.order(), first.provenance(), progress);
     if (!may_stack || merged.time() <= a.time() + b.time()) return merged;

@@ -723,6 +723,48 @@ Transfers pack(const Routes& routes, const Order& order, std::span<const Item> r
           quantum};
 }
 
+// Starts of one-leg transfers as multiples of the quantum: each as early as its links and what it reads
+// allow, in the order of the given starts and not before them.
+std::vector<Time> rounded_up(const Collective& collective, const Routes& routes, const Order& order,
+                             std::span<const Time> starts, Time quantum) {
+  std::vector<Item> by_start(starts.size());
+  std::iota(by_start.begin(), by_start.end(), Item{0});
+  std::stable_sort(by_start.begin(), by_start.end(),
+                   [&](Item a, Item b) { return starts[a] < starts[b]; });
+  std::vector<Time> free_at(at(routes.topology().links()), 0), result(starts.size());
+  std::unordered_map<std::uint64_t, Time> written;  // node and chunk -> last arrival
+  const auto cell = [](NodeId node, ChunkId chunk) {
+    return static_cast<std::uint64_t>(node) << 32 | chunk;
+  };
+  std::vector<Routes::Window> windows;
+  for (const Item row : by_start) {
+    const RouteId route = order.route[row];
+    const ChunkId chunk = order.chunk[row];
+    const auto bytes = collective.bytes(chunk);
+    Time start = starts[row];
+    for (const NodeId source : routes.sources(route)) {
+      const auto found = written.find(cell(source, chunk));
+      if (found != written.end()) start = std::max(start, found->second);
+    }
+    windows.clear();
+    routes.windows(route, 0, bytes, windows);
+    for (const auto& window : windows) {
+      start = std::max(start, free_at[at(window.link)] - window.offset);
+    }
+    start = (start + quantum - 1) / quantum * quantum;
+    for (const auto& window : windows) {
+      free_at[at(window.link)] = start + window.offset + window.busy;
+    }
+    const auto destinations = routes.destinations(route);
+    for (std::size_t end = 0; end < destinations.size(); ++end) {
+      Time& arrival = written[cell(destinations[end], chunk)];
+      arrival = std::max(arrival, start + routes.leg_time(route, 0, bytes, end));
+    }
+    result[row] = start;
+  }
+  return result;
+}
+
 }  // namespace
 
 Schedule retime(std::shared_ptr<const Collective> collective, std::shared_ptr<const Routes> routes,
@@ -755,12 +797,19 @@ Schedule with_starts(std::shared_ptr<const Collective> collective,
                      std::span<const Time> starts, std::string provenance,
                      const Progress& progress) {
   const Time latest = starts.empty() ? 0 : *std::max_element(starts.begin(), starts.end());
-  const Time quantum = common_quantum(starts);
-  if (latest / quantum > kLargestStart) {
-    return retime(std::move(collective), std::move(routes), order, std::move(provenance), progress);
-  }
   std::vector<Item> rows(starts.size());
   std::iota(rows.begin(), rows.end(), Item{0});
+  Time quantum = common_quantum(starts);
+  std::vector<Time> rounded;
+  if (latest / quantum > kLargestStart) {
+    quantum = latest / kLargestStart + latest / kLargestStart / 64 + 1;
+    rounded = rounded_up(*collective, *routes, order, starts, quantum);
+    if (*std::max_element(rounded.begin(), rounded.end()) / quantum > kLargestStart) {
+      return retime(std::move(collective), std::move(routes), order, std::move(provenance),
+                    progress);
+    }
+    starts = rounded;
+  }
   auto transfers = pack(*routes, order, rows, starts, quantum);
   return Schedule(std::move(collective), std::move(routes), std::move(transfers), std::nullopt,
                   std::move(provenance));

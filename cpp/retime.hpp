@@ -42,7 +42,7 @@ Schedule retime(std::shared_ptr<const Collective> collective, std::shared_ptr<co
                 const Order& order, std::string provenance, const Progress& progress);
 
 // A schedule of the same order whose starts are known, one per transfer; all its routes have one leg.
-// If the starts share no quantum that fits 32 bits, they are retimed in their order.
+// If the starts share no quantum that fits 32 bits, they are rounded up to one, in their order.
 Schedule with_starts(std::shared_ptr<const Collective> collective,
                      std::shared_ptr<const Routes> routes, const Order& order,
                      std::span<const Time> starts, std::string provenance,

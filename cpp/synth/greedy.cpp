@@ -172,7 +172,7 @@ class Steps {
   std::size_t serve(NodeId npu) {
     const auto links = topology_.in_links(npu);
     const auto total = begin_[at(npu) + 1] - begin_[at(npu)];
-    if (received_[at(npu)] == total) return 0;
+    if (received_[at(npu)] == total || links.empty()) return 0;
     const auto turn = first_turn(options_, npu, received_[at(npu)], links.size());
     // What arrived lag steps ago or earlier may be sent now.
     const auto& seen = visible_[(step_ + visible_.size() - at(lag_) + 1) % visible_.size()];
@@ -289,8 +289,7 @@ class Events {
     free_at_.assign(at(topology_.links()), 0);
     stamp_.assign(at(routes.count()), 0);
     for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
-      const auto outputs = collective.outputs(chunk);
-      dense_ = dense_ && (outputs.empty() || outputs.size() == npus);
+      dense_ = dense_ && (collective.bytes(chunk) == 0 || collective.outputs(chunk).size() == npus);
     }
     if (!dense_) prepare_relays();
     for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
@@ -323,6 +322,7 @@ class Events {
       }
       match();
     }
+    if (!dense_) drop_what_was_in_vain();
     return std::move(result_);
   }
 
@@ -492,22 +492,36 @@ class Events {
     return time;
   }
 
-  // The chunk goes from `from` to `npu`: who will it be carried on to from there? A carrier that
-  // wants the chunk itself gives way to a nearer one; a mere relay does not, or it would have been in
-  // vain.
-  void carry(ChunkId chunk, NodeId from, NodeId npu) {
+  // The chunk goes to `npu`: it carries it on to all that are nearer to it than to their carriers.
+  void carry(ChunkId chunk, NodeId npu) {
     const auto outputs = collective_.outputs(chunk);
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       NodeId& carrier = carrier_[first_pair_[chunk] + i];
       const auto& time = distance_[at(outputs[i])];
-      if (time[at(npu)] >= time[at(carrier)]) continue;
-      if (carrier == from || is_at_home(carrier, chunk)) carrier = npu;
+      if (time[at(npu)] < time[at(carrier)]) carrier = npu;
     }
   }
-  bool is_at_home(NodeId npu, ChunkId chunk) const {
-    const auto inputs = collective_.inputs(chunk);
-    return wants_.test(at(npu), chunk) ||
-           std::find(inputs.begin(), inputs.end(), npu) != inputs.end();
+
+  // A relay may be overtaken by a nearer one and turn out to have been in vain.
+  void drop_what_was_in_vain() {
+    Bits needed = wants_;
+    std::vector<std::uint8_t> keep(result_.route.size());
+    for (auto i = result_.route.size(); i-- > 0;) {
+      const RouteId r = result_.route[i];
+      keep[i] = needed.test(at(destination_[at(r)]), result_.chunk[i]);
+      if (keep[i]) needed.set(at(source_[at(r)]), result_.chunk[i]);
+    }
+    const auto filter = [&](auto& column) {
+      std::size_t kept = 0;
+      for (std::size_t i = 0; i < keep.size(); ++i) {
+        if (keep[i]) column[kept++] = column[i];
+      }
+      column.resize(kept);
+    };
+    filter(result_.route);
+    filter(result_.chunk);
+    filter(result_.step);
+    filter(result_.start);
   }
 
   bool of_use(NodeId from, NodeId npu, ChunkId chunk) const {
@@ -681,7 +695,7 @@ class Events {
     const NodeId npu = destination_[at(r)];
     promise(npu, chunk);
     ++received_[at(npu)];
-    if (!dense_) carry(chunk, source_[at(r)], npu);
+    if (!dense_) carry(chunk, npu);
     const bool typical = bytes == typical_bytes_;
     std::span<const Routes::Window> windows;
     if (typical) {

@@ -13,7 +13,7 @@
 // A chunk is of use to a destination that neither has it nor is being sent it, if it wants the chunk
 // or, where not everybody wants everything, if it is nearer (in time) to an NPU that does than the
 // chunk's present carrier towards that NPU, which sends it. So relays move a chunk only towards
-// somebody who waits for it, and never in vain.
+// somebody who waits for it; what turns out to have been in vain is dropped in the end.
 //
 // Where routes differ in speed, a slow one asks one more question. The routes clearly faster than it
 // connect the NPUs into regions. It first looks for a chunk that nobody in its destination's region has

@@ -68,7 +68,7 @@ def synthesize(
     >>> coll = tacos.collective.all_reduce(topo, "64MB")
     >>> best = synthesize(topo, coll)
     >>> best.provenance["engine"]
-    'bidirectional-ring'
+    'greedy'
     """
     _check_sizes(topology, collective)
     if engine == "auto":

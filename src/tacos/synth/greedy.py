@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["greedy"]
 
 _SUMS = {"reduce_scatter", "reduce"}
+_MOST_PAIRS = 10**7  # of chunks and NPUs that are worth listing in Python
 
 
 def greedy(
@@ -100,13 +101,23 @@ def _solve(
 
 
 def _all_gathers(collective: Collective) -> Collective | None:
-    """The all-gathers that spread the sums of all-reduces, if they cut the buffers alike."""
+    """The all-gathers that spread the sums of all-reduces, if they cut the buffers alike.
+
+    Where sizes do not divide, the last byte of a piece may be in the next one; that costs the times
+    (they are computed again), so only what is too large to list chunk by chunk accepts it.
+    """
     parts = [
         CollectivePart("all_gather", part.size, chunks=part.chunks, group=part.group)
         for part in collective.parts
     ]
     gather = Collective(collective.npus, parts)
-    alike = np.array_equal(gather.chunk_bytes() == 0, collective.chunk_bytes() == 0)
+    pairs = sum(part.chunks * len(part.group) ** 2 for part in collective.parts)
+    mine, theirs = gather.chunk_bytes(), collective.chunk_bytes()
+    alike = (
+        np.array_equal(mine, theirs)
+        if pairs < _MOST_PAIRS
+        else not (mine != theirs)[mine * theirs == 0].any()
+    )
     return gather if alike else None
 
 
@@ -121,7 +132,7 @@ def _phases(collective: Collective) -> tuple[Collective, Collective]:
         sums = collective.reduces(chunk) and bool(outputs)
         owner = [outputs[chunk % len(outputs)]] if sums else inputs or [0]
         holders.append(owner)
-        contributors.append(inputs if sums else [])
+        contributors.append(inputs if sums else owner[:1])
         finals.append(outputs)
     size = collective.size_bytes
 

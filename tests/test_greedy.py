@@ -1,0 +1,196 @@
+"""The greedy engine: always right, at the bound where that is known, the same by either way."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tacos
+from tacos import collective as co
+from tacos import topology as tp
+from tacos._core import greedy as core
+from tacos.synth.greedy import greedy
+from tests.strategies import collectives, topologies
+
+KINDS = [
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+]
+
+
+def transfers(schedule):
+    rows = schedule.rows()
+    names = ("start_ps", "src", "dst", "chunk")
+    return sorted(zip(*(rows[name].tolist() for name in names), strict=True))
+
+
+def blocking_steps(topology):
+    """All-gather of 1 MiB chunks: the time in steps, and the fewest that the worst NPU needs."""
+    collective = co.all_gather(topology, topology.npus * 2**20, chunks=1)
+    schedule = greedy(topology, collective)
+    assert tacos.verify(schedule).ok
+    hop = topology.link_latency_ps[0] + -(-(2**20) * 10**12 // int(topology.link_bandwidth_Bps[0]))
+    degree = np.bincount(topology.link_dst, minlength=topology.npus).min()
+    return schedule.time_ps / hop, math.ceil((topology.npus - 1) / degree)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "mesh:8x8",
+        "mesh:16x16",
+        "mesh:4x4x4",
+        "torus:4x4",
+        "torus:8x8",
+        "torus:16x16",
+        "torus:4x4x4",
+        "hypercube:6",
+        "hypercube:8",
+        "ring:9",
+        "fc:7",
+    ],
+)
+def test_regular_networks_are_solved_at_the_bound(spec):
+    time, bound = blocking_steps(tp.parse(f"{spec}@50GiB/s,500ns", link_model="blocking"))
+    assert time == bound
+
+
+@given(network=topologies(), data=st.data())
+@settings(max_examples=150)
+def test_every_answer_is_right(network, data):
+    """On whatever network and collective, with any seed: verified, nothing sent in vain."""
+    collective = data.draw(collectives(network.npus, max_chunks=3))
+    schedule = greedy(network, collective, seed=data.draw(st.integers(0, 5)))
+    assert tacos.verify(schedule).violations == ()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "spec", ["dgx-h100:2", "ndv2:2", "mi250:1", "fat-tree:2x2x2", "dragonfly:3x4"]
+)
+def test_machines(spec, kind):
+    topology = tp.parse(spec)
+    schedule = greedy(topology, co.named(kind, topology, "1MB", chunks=2))
+    assert tacos.verify(schedule).ok
+
+
+@pytest.mark.parametrize("model", [{"forwarding": "store_and_forward"}, {"link_model": "blocking"}])
+def test_models(model):
+    topology = tp.dgx_h100(2, **model)
+    for kind in KINDS:
+        assert tacos.verify(greedy(topology, co.named(kind, topology, "1MB", chunks=1))).ok
+
+
+def test_groups_relay_through_others_and_share_the_network():
+    topology = tp.torus(4, 4)
+    groups = [[0, 2, 8, 10], [1, 3, 9, 11]]
+    together = co.together(
+        *(co.all_reduce(topology, "1MB", group=g, chunks=2) for g in groups),
+        co.broadcast(topology, "1MB", root=5, chunks=3),
+        co.custom(topology, ["1KB"], before=[[4, 6, 7]], after=[[12, 13]], reduces=True),
+    )
+    assert tacos.verify(greedy(topology, together)).ok
+
+
+@given(
+    sides=st.lists(st.integers(2, 5), min_size=1, max_size=3),
+    wrap=st.booleans(),
+    chunks=st.integers(1, 3),
+    seed=st.integers(0, 3),
+)
+@settings(max_examples=60)
+def test_both_ways_give_the_same_schedule(sides, wrap, chunks, seed):
+    build = tp.torus if wrap else tp.mesh
+    topology = build(*sides, link_model="blocking")
+    collective = co.all_gather(topology, topology.npus * chunks * 1000, chunks=chunks)
+    by_steps, by_events = (
+        core(topology, collective, seed=seed, steps=way) for way in (True, False)
+    )
+    assert transfers(by_steps) == transfers(by_events)
+
+
+def test_threads_do_not_change_the_result():
+    topology = tp.torus(16, 16, link_model="blocking")
+    collective = co.all_gather(topology, "256MiB", chunks=1)
+    one, three = (greedy(topology, collective, threads=n, seed=3) for n in (1, 3))
+    assert one == three
+
+
+def test_nvlink_and_nics_are_both_busy():
+    """Two H100 boxes, 1 GB: the optimum saturates both."""
+    topology = tp.dgx_h100(2)
+    schedule = greedy(topology, co.all_gather(topology, "1GB", chunks=64))
+    used = schedule.link_utilisation()
+    fast = topology.link_bandwidth_Bps == 450e9
+    assert used[fast].min() > 0.85
+    assert used[~fast].min() > 0.85
+
+
+@pytest.mark.parametrize(
+    ("spec", "chunks", "best_GBps", "share"),
+    [
+        ("dgx-h100:1", 16, 514.29, 0.99),
+        ("dgx-h100:2", 64, 533.33, 0.97),
+        ("dgx-h100:4", 64, 516.13, 0.93),
+        ("dgx-a100:2", 64, 346.67, 0.97),
+        ("dgx-a100:4", 64, 266.67, 0.97),
+        ("ndv2:2", 16, 25.0, 0.98),
+        ("dgx-1:1", 64, 171.43, 0.98),
+    ],
+)
+def test_machines_come_close_to_their_exact_optimum(spec, chunks, best_GBps, share):
+    topology = tp.parse(spec)
+    gather = greedy(topology, co.all_gather(topology, "1GB", chunks=chunks))
+    assert share * best_GBps < gather.algbw_Bps / 1e9 < best_GBps
+    reduce = greedy(topology, co.all_reduce(topology, "1GB", chunks=chunks))
+    assert 2 * reduce.algbw_Bps > 0.99 * gather.algbw_Bps
+
+
+def test_a_slow_link_does_not_take_what_a_fast_way_brings_sooner():
+    """0 -> 1 -> 2 at 10 GB/s and 0 -> 2 at 0.1 GB/s: the fast way takes 0.2 ms, the slow one 10."""
+    links = [(0, 1, 10e9, 0), (1, 2, 10e9, 0), (0, 2, 0.1e9, 0), (2, 0, 10e9, 0)]
+    topology = tp.from_links(3, links)
+    schedule = greedy(topology, co.broadcast(topology, "1MB", chunks=1))
+    assert schedule.time_s == pytest.approx(2e-4)
+
+
+def test_trials_keep_the_best():
+    topology = tp.mi250(1)
+    collective = co.all_gather(topology, "16MB", chunks=4)
+    each = [greedy(topology, collective, seed=seed).time_ps for seed in range(4)]
+    best = greedy(topology, collective, trials=4)
+    assert best.time_ps == min(each)
+    assert best.provenance["seed"] == each.index(min(each))
+
+
+def test_an_unreachable_npu_is_named():
+    topology = tp.from_links(3, [(0, 1, 1e9, 0), (1, 0, 1e9, 0), (2, 0, 1e9, 0)], connected=False)
+    with pytest.raises(tacos.InfeasibleError, match="npu 0 cannot reach npu 2"):
+        greedy(topology, co.all_gather(topology, "3KB", chunks=1))
+    with pytest.raises(tacos.InfeasibleError, match="npu 1 cannot reach npu 2"):
+        greedy(topology, co.send_recv(topology, [(1, 2, "1KB")], chunks=1))
+
+
+@pytest.mark.parametrize("options", [{"trials": 0}, {"trials": 1.5}, {"seed": -1}])
+def test_wrong_options(options):
+    topology = tp.ring(3)
+    name = next(iter(options))
+    with pytest.raises(ValueError, match=f"{name} is"):
+        greedy(topology, co.all_gather(topology, "3KB", chunks=1), **options)
+
+
+def test_one_npu_and_nothing_to_do():
+    alone = tp.ring(1)
+    assert greedy(alone, co.all_reduce(alone, "1KB", chunks=1)).transfers == 0
+    pair = tp.ring(2)
+    assert greedy(pair, co.all_gather(pair, "1KB", group=[1], chunks=2)).transfers == 0
