@@ -124,13 +124,15 @@ def _all_gathers(collective: Collective) -> Collective | None:
 def _phases(collective: Collective) -> tuple[Collective, Collective]:
     """Collecting, seen from the end, and spreading: chunk by chunk, with the same numbers.
 
-    A sum is made at one of those that need it, chunk after chunk at another one.
+    A sum is made at one of its contributors, so that nobody on the way there has it complete; if
+    possible at one that needs it, chunk after chunk at another one.
     """
     holders, contributors, finals = [], [], []
     for chunk in range(collective.chunks):
         inputs, outputs = collective.inputs(chunk), collective.outputs(chunk)
         sums = collective.reduces(chunk) and bool(outputs)
-        owner = [outputs[chunk % len(outputs)]] if sums else inputs or [0]
+        able = sorted(set(inputs) & set(outputs)) or inputs
+        owner = [able[chunk % len(able)]] if sums else inputs or [0]
         holders.append(owner)
         contributors.append(inputs if sums else owner[:1])
         finals.append(outputs)
