@@ -423,6 +423,11 @@ def retime(collective: Collective, routes: Routes, route: Annotated[NDArray[nump
     Earliest start times of an ordered list of transfers; see tacos.schedule.retime.
     """
 
+def synthesize_symmetric(topology: Topology, collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule:
+    """
+    Solves a collective for one NPU of a symmetric network; see tacos.synth.symmetric.
+    """
+
 class Violation:
     """One way in which a schedule is wrong."""
 

@@ -1,0 +1,985 @@
+#include "synth/symmetric.hpp"
+
+#include <algorithm>
+#include <deque>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <queue>
+#include <span>
+#include <utility>
+
+namespace tacos {
+
+namespace {
+
+constexpr Time kNever = std::numeric_limits<Time>::max();
+
+template <typename Int>
+std::size_t at(Int i) {
+  return static_cast<std::size_t>(i);
+}
+
+// Z_n1 × … × Z_nk, its elements numbered like the NPUs.
+class Group {
+ public:
+  struct Axis {
+    std::int32_t size, stride;
+  };
+
+  explicit Group(const Topology& topology) : order_(topology.npus()) {
+    std::int64_t stride = 1;
+    for (const auto& [kind, size] : topology.spec().dims) {
+      if (size > 1) axes_.push_back({size, static_cast<std::int32_t>(stride)});
+      stride *= std::max(size, 1);
+      if (stride > order_) break;
+    }
+    if (!topology.spec().symmetric || stride != order_) {
+      invalid("the symmetric engine needs a topology that is the same from every NPU");
+    }
+  }
+
+  std::int32_t order() const { return order_; }
+  const std::vector<Axis>& axes() const { return axes_; }
+  static std::int32_t digit(NodeId v, const Axis& axis) { return v / axis.stride % axis.size; }
+
+  NodeId minus(NodeId u, NodeId v) const {
+    NodeId result = 0;
+    for (const auto& axis : axes_) {
+      const auto d = digit(u, axis) - digit(v, axis);
+      result += (d < 0 ? d + axis.size : d) * axis.stride;
+    }
+    return result;
+  }
+  NodeId plus(NodeId u, NodeId v) const { return minus(u, minus(0, v)); }
+
+ private:
+  std::int32_t order_;
+  std::vector<Axis> axes_;
+};
+
+// Adding one fixed element.
+class Shift {
+ public:
+  Shift(const Group& group, NodeId by) {
+    for (const auto& axis : group.axes()) {
+      const auto d = Group::digit(by, axis);
+      if (d != 0) digits_.push_back({axis, d});
+    }
+  }
+  NodeId operator()(NodeId v) const {
+    for (const auto& [axis, by] : digits_) {
+      const bool wraps = Group::digit(v, axis) + by >= axis.size;
+      v += (wraps ? by - axis.size : by) * axis.stride;
+    }
+    return v;
+  }
+
+ private:
+  struct Digit {
+    Group::Axis axis;
+    std::int32_t by;
+  };
+  std::vector<Digit> digits_;
+};
+
+// --- symmetry -----------------------------------------------------------------------------------
+
+std::vector<NodeId> sorted_sources(const Topology& topology, NodeId node) {
+  std::vector<NodeId> from;
+  for (const LinkId link : topology.in_links(node)) from.push_back(topology.src(link));
+  std::sort(from.begin(), from.end());
+  return from;
+}
+
+// One move of all NPUs, extended to switches and links. Builders number the links of all NPUs
+// alike, so the image of an NPU's link is nearly always the one at the same place; where it is not,
+// the others are tried.
+class Translation {
+ public:
+  Translation(const Topology& topology, const Shift& shift, std::span<NodeId> node,
+              std::span<LinkId> link)
+      : topology_(topology), node_(node), link_(link), taken_(link.size()) {
+    for (NodeId v = 0; v < topology.npus(); ++v) node_[at(v)] = shift(v);
+    std::fill(node_.begin() + topology.npus(), node_.end(), -1);
+    std::fill(link_.begin(), link_.end(), -1);
+    for (NodeId v = 0; v < topology.npus(); ++v) move_switches(v);
+    for (NodeId s = topology.npus(); s < topology.nodes(); ++s) {
+      if (node_[at(s)] < 0) refuse(topology.name(s));
+    }
+    for (NodeId v = 0; v < topology.npus(); ++v) {
+      move_links(topology.out_links(v), topology.out_links(node_[at(v)]));
+      move_links(topology.in_links(v), topology.in_links(node_[at(v)]));
+    }
+    for (LinkId l = 0; l < topology.links(); ++l) {
+      if (link_[at(l)] < 0) refuse(topology.describe(l));
+    }
+  }
+
+ private:
+  [[noreturn]] static void refuse(const std::string& what) {
+    invalid("the symmetric engine needs a topology that is the same from every NPU, but " + what +
+            " has no image under a move along a dimension");
+  }
+
+  void move_switches(NodeId v) {
+    const auto from = topology_.out_links(v), to = topology_.out_links(node_[at(v)]);
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      const NodeId s = topology_.dst(from[i]);
+      if (topology_.is_npu(s) || node_[at(s)] >= 0) continue;
+      auto around = sorted_sources(topology_, s);
+      if (!topology_.is_npu(around.back())) refuse(topology_.name(s));
+      for (auto& npu : around) npu = node_[at(npu)];
+      std::sort(around.begin(), around.end());
+      for (std::size_t tried = 0; tried < to.size() && node_[at(s)] < 0; ++tried) {
+        const NodeId image = topology_.dst(to[(i + tried) % to.size()]);
+        if (topology_.is_npu(image) || sorted_sources(topology_, image) != around) continue;
+        node_[at(s)] = image;
+      }
+    }
+  }
+
+  void move_links(std::span<const LinkId> from, std::span<const LinkId> to) {
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      const LinkId l = from[i];
+      for (std::size_t tried = 0; tried < to.size() && link_[at(l)] < 0; ++tried) {
+        const LinkId image = to[(i + tried) % to.size()];
+        if (taken_[at(image)] || topology_.src(image) != node_[at(topology_.src(l))] ||
+            topology_.dst(image) != node_[at(topology_.dst(l))] ||
+            topology_.latency(image) != topology_.latency(l) ||
+            topology_.bandwidth(image) != topology_.bandwidth(l)) {
+          continue;
+        }
+        link_[at(l)] = image;
+        taken_[at(image)] = true;
+      }
+    }
+  }
+
+  const Topology& topology_;
+  std::span<NodeId> node_;
+  std::span<LinkId> link_;
+  std::vector<bool> taken_;
+};
+
+// --- machines -----------------------------------------------------------------------------------
+
+// What leaves NPU 0 by one link. All times are multiples of one quantum.
+struct Machine {
+  std::vector<NodeId> by;       // what it moves by, ascending: one element, or a switch's offsets
+  std::vector<RouteId> routes;  // of each, from NPU 0
+  Time period = 0;
+  std::vector<Time> legs;  // time of each leg of the routes
+  Time time = 0;           // from the start to the arrival of the whole chunk
+  std::vector<Shift> forth;
+  Shift back;  // against the first (the only, of a direct link)
+  // Of a port: the lowest NPU of the line of NPUs that each NPU can reach; otherwise empty.
+  std::vector<NodeId> line;
+
+  bool port() const { return !line.empty(); }
+};
+
+class Machines {
+ public:
+  Machines(std::shared_ptr<const Topology> topology, const Group& group) {
+    std::vector<LinkId> links;
+    std::vector<std::int64_t> begin{0};
+    const auto add = [&](Machine& machine, NodeId by, std::initializer_list<LinkId> route) {
+      machine.by.push_back(by);
+      machine.routes.push_back(static_cast<RouteId>(begin.size() - 1));
+      links.insert(links.end(), route);
+      begin.push_back(static_cast<std::int64_t>(links.size()));
+    };
+    std::vector<NodeId> ports;  // switches seen so far, for NPUs with several links into one
+    for (const LinkId up : topology->out_links(0)) {
+      Machine machine{{}, {}, 0, {}, 0, {}, {group, 0}, {}};
+      const NodeId next = topology->dst(up);
+      if (topology->is_npu(next)) {
+        add(machine, next, {up});
+      } else {
+        const auto before = std::count(ports.begin(), ports.end(), next);
+        ports.push_back(next);
+        for (const auto& [npu, down] : downlinks(*topology, next, before)) {
+          add(machine, npu, {up, down});
+        }
+      }
+      if (machine.by.empty()) continue;
+      for (const NodeId by : machine.by) machine.forth.emplace_back(group, by);
+      machine.back = Shift(group, group.minus(0, machine.by[0]));
+      if (machine.by.size() > 1) machine.line = lines(group.order(), machine.forth);
+      all_.push_back(std::move(machine));
+    }
+    std::vector<std::uint8_t> kinds(begin.size() - 1, static_cast<std::uint8_t>(RouteKind::path));
+    routes_ = std::make_shared<const Routes>(std::move(topology), std::move(kinds),
+                                             std::move(begin), std::move(links));
+  }
+
+  // Times for chunks of `bytes`, each rounded up to a multiple of `quantum`.
+  void set_times(std::int64_t bytes, Time quantum) {
+    std::vector<Routes::Window> windows;
+    const auto round_up = [&](Time time) { return (time + quantum - 1) / quantum * quantum; };
+    for (auto& machine : all_) {
+      const auto legs = routes_->legs(machine.routes[0]);
+      machine.legs.assign(at(legs), 0);
+      machine.period = 0;
+      for (const RouteId r : machine.routes) {
+        for (std::int32_t leg = 0; leg < legs; ++leg) {
+          auto& time = machine.legs[at(leg)];
+          time = std::max(time, round_up(routes_->leg_time(r, leg, bytes)));
+          windows.clear();
+          routes_->windows(r, leg, bytes, windows);
+          for (const auto& window : windows) {
+            machine.period = std::max(machine.period, round_up(window.busy));
+          }
+        }
+      }
+      machine.time = std::accumulate(machine.legs.begin(), machine.legs.end(), Time{0});
+    }
+  }
+
+  // The largest time that divides all others.
+  Time quantum() const {
+    Time divisor = 0;
+    for (const auto& machine : all_) {
+      divisor = std::gcd(divisor, machine.period);
+      for (const Time leg : machine.legs) divisor = std::gcd(divisor, leg);
+    }
+    return std::max<Time>(divisor, 1);
+  }
+
+  const std::vector<Machine>& all() const { return all_; }
+  const std::shared_ptr<const Routes>& routes() const { return routes_; }
+
+ private:
+  // From a switch to every NPU but 0, each by its link number `which`.
+  static std::vector<std::pair<NodeId, LinkId>> downlinks(const Topology& topology, NodeId from,
+                                                          std::int64_t which) {
+    std::vector<std::pair<NodeId, LinkId>> all, chosen;
+    for (const LinkId link : topology.out_links(from)) {
+      const NodeId npu = topology.dst(link);
+      if (npu != 0 && topology.is_npu(npu)) all.emplace_back(npu, link);
+    }
+    std::sort(all.begin(), all.end());
+    std::int64_t nth = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      nth = i > 0 && all[i].first == all[i - 1].first ? nth + 1 : 0;
+      if (nth == which) chosen.push_back(all[i]);
+    }
+    return chosen;
+  }
+
+  static std::vector<NodeId> lines(NodeId npus, const std::vector<Shift>& shifts) {
+    std::vector<NodeId> line(at(npus), -1);
+    for (NodeId v = 0; v < npus; ++v) {
+      if (line[at(v)] >= 0) continue;
+      line[at(v)] = v;
+      for (const auto& shift : shifts) {
+        NodeId& other = line[at(shift(v))];
+        if (other >= 0)
+          invalid("the symmetric engine needs switches that join whole lines of NPUs");
+        other = v;
+      }
+    }
+    return line;
+  }
+
+  std::vector<Machine> all_;
+  std::shared_ptr<const Routes> routes_;
+};
+
+// Piece `piece` of the chunk for displacement `to` moves on from `from`: to `to` itself in an
+// all-gather, somewhere on the way there in an all-to-all.
+struct Sent {
+  NodeId from, to;
+  std::int32_t piece;
+  Time start;
+};
+
+// What each machine does, in order of time.
+using Work = std::vector<std::vector<Sent>>;
+
+// Lets machines work through time. At each moment, first everything that has arrived is handed to
+// job.arrive(), then each idle machine is offered to job.start(), which fills in what it sends.
+struct Clock {
+  const std::vector<Machine>& machines;
+  Time delay = 0;          // of every arrival, for reducing
+  std::vector<Time> free;  // when each machine is free again
+  Work sent = Work(machines.size());
+
+  template <typename Job>
+  void run(Job& job, Time now, const Progress& progress) {
+    std::vector<std::size_t> landed(machines.size(), 0);
+    for (std::int64_t moment = 0; !job.done(); ++moment) {
+      if (progress && moment % 256 == 0) progress(job.share());
+      Time next = job.release(now);
+      for (std::size_t m = 0; m < machines.size(); ++m) {
+        const Time takes = machines[m].time + delay;
+        auto& i = landed[m];
+        for (; i < sent[m].size() && sent[m][i].start + takes <= now; ++i) job.arrive(sent[m][i]);
+        if (i < sent[m].size()) next = std::min(next, sent[m][i].start + takes);
+      }
+      job.begin(now);
+      for (std::size_t m = 0; m < machines.size(); ++m) {
+        if (free[m] <= now && !job.done() && job.start(m)) {
+          free[m] = now + machines[m].period;
+          next = std::min(next, now + machines[m].time + delay);
+        }
+        if (free[m] > now) next = std::min(next, free[m]);
+      }
+      if (next == kNever && !job.done()) {
+        throw InfeasibleError("npu 0 cannot reach all NPUs, so nobody can");
+      }
+      now = next;
+    }
+  }
+};
+
+// --- all-gather ---------------------------------------------------------------------------------
+
+class Gather {
+ public:
+  // Piece k is at its source from released[k] on.
+  Gather(std::int32_t npus, Clock& clock, std::vector<Time> released)
+      : clock_(clock),
+        machines_(clock.machines),
+        released_(std::move(released)),
+        pieces_(static_cast<std::int32_t>(released_.size())),
+        unreleased_(pieces_),
+        items_(std::int64_t{npus - 1} * pieces_),
+        open_(items_),
+        state_(at(npus) * released_.size(), State::open),
+        lines_(machines_.size()),
+        cursor_(machines_.size()),
+        visited_(machines_.size(), 0) {
+    log_.reserve(state_.size());
+    for (std::size_t m = 0; m < machines_.size(); ++m) {
+      const auto& machine = machines_[m];
+      const auto members = static_cast<std::int32_t>(machine.by.size()) + 1;
+      if (machine.port()) lines_[m].assign(state_.size(), {-1, members, kNever});
+      mixed_ = mixed_ || machine.time != machines_[0].time || machine.period != machines_[0].period;
+    }
+    if (mixed_) {
+      arrival_.assign(state_.size(), kNever);
+      deferred_.resize(machines_.size());
+      backlog_.resize(machines_.size());
+    }
+    for (std::int32_t k = 0; k < pieces_; ++k) promise({0, k}, released_[at(k)]);
+  }
+
+  bool done() const { return open_ == 0; }
+  double share() const {
+    return 1.0 -
+           static_cast<double>(open_) / static_cast<double>(std::max<std::int64_t>(items_, 1));
+  }
+
+  // Returns when the next piece comes.
+  Time release(Time now) {
+    Time next = kNever;
+    for (std::int32_t k = 0; unreleased_ > 0 && k < pieces_; ++k) {
+      if (released_[at(k)] > now) {
+        next = std::min(next, released_[at(k)]);
+      } else if (state({0, k}) == State::promised) {
+        reach({0, k});
+        --unreleased_;
+      }
+    }
+    return next;
+  }
+
+  void arrive(const Sent& sent) { reach({sent.to, sent.piece}); }
+
+  void begin(Time now) {
+    now_ = now;
+    started_.clear();
+  }
+
+  bool start(std::size_t m) {
+    ++visit_;
+    const auto item = pick(m);
+    if (!item) return false;
+    clock_.sent[m].push_back({source(m, *item), item->v, item->piece, now_});
+    started_.push_back(m);
+    return true;
+  }
+
+ private:
+  enum class State : std::uint8_t { open, promised, reached };
+  struct Item {
+    NodeId v;
+    std::int32_t piece;
+  };
+  // One piece among the NPUs that a port joins.
+  struct Line {
+    NodeId first;  // the first of them that has it, -1: none
+    std::int32_t open;
+    Time arrival;  // the earliest that was promised
+  };
+  struct Cursor {
+    std::size_t entry = 0, offset = 0;  // in the log, and of a port
+  };
+  static constexpr std::size_t kLookBack = 64;
+
+  std::size_t index(const Item& item) const { return at(item.v) * at(pieces_) + at(item.piece); }
+  State& state(const Item& item) { return state_[index(item)]; }
+  const State& state(const Item& item) const { return state_[index(item)]; }
+  Line& line(std::size_t m, const Item& item) {
+    return lines_[m][index({machines_[m].line[at(item.v)], item.piece})];
+  }
+  const Line& line(std::size_t m, const Item& item) const {
+    return lines_[m][index({machines_[m].line[at(item.v)], item.piece})];
+  }
+
+  void reach(const Item& item) {
+    state(item) = State::reached;
+    log_.push_back(item);
+    for (std::size_t m = 0; m < machines_.size(); ++m) {
+      const auto& machine = machines_[m];
+      if (machine.port()) {
+        auto& l = line(m, item);
+        if (l.first >= 0) continue;
+        l.first = item.v;
+        if (mixed_) backlog_[m] += l.open;
+      } else if (mixed_ && state({machine.forth[0](item.v), item.piece}) == State::open) {
+        ++backlog_[m];
+      }
+    }
+  }
+
+  void promise(const Item& item, Time arrival) {
+    state(item) = State::promised;
+    if (item.v != 0) --open_;
+    for (std::size_t m = 0; m < machines_.size(); ++m) {
+      if (machines_[m].port()) --line(m, item).open;
+      if (mixed_ && serves(m, item)) --backlog_[m];
+    }
+    note(item, arrival);
+  }
+
+  void note(const Item& item, Time arrival) {
+    if (!mixed_) return;
+    arrival_[index(item)] = arrival;
+    for (std::size_t m = 0; m < machines_.size(); ++m) {
+      if (machines_[m].port()) line(m, item).arrival = std::min(line(m, item).arrival, arrival);
+    }
+  }
+
+  // Whether a machine could serve an item now, and from where.
+  bool serves(std::size_t m, const Item& item) const {
+    if (machines_[m].port()) return line(m, item).first >= 0;
+    return state({machines_[m].back(item.v), item.piece}) == State::reached;
+  }
+  NodeId source(std::size_t m, const Item& item) const {
+    return machines_[m].port() ? line(m, item).first : machines_[m].back(item.v);
+  }
+  Time arrival(std::size_t m) const { return now_ + machines_[m].time + clock_.delay; }
+
+  // An item that the machine serves, promised. If all that it could serve was promised at this very
+  // moment, one of those who did may have something else to do instead.
+  std::optional<Item> pick(std::size_t m) {
+    if (const auto item = first_open(m)) return item;
+    visited_[m] = visit_;
+    for (const std::size_t other : started_) {
+      if (visited_[other] == visit_) continue;
+      auto& sent = clock_.sent[other].back();
+      const Item item{sent.to, sent.piece};
+      if (!serves(m, item) || (mixed_ && machines_[m].time > machines_[other].time)) continue;
+      if (const auto instead = pick(other)) {
+        sent = {source(other, *instead), instead->v, instead->piece, now_};
+        note(item, arrival(m));
+        return item;
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Item> first_open(std::size_t m) {
+    const auto& machine = machines_[m];
+    auto& [entry, offset] = cursor_[m];
+    while (entry < log_.size()) {
+      const auto [u, piece] = log_[entry];
+      // All NPUs of a line are served as soon as its first has the piece.
+      const bool serves_more =
+          offset < machine.forth.size() && (!machine.port() || line(m, log_[entry]).first == u);
+      if (!serves_more) {
+        ++entry;
+        offset = 0;
+        continue;
+      }
+      const Item item{machine.forth[offset++](u), piece};
+      if (state(item) != State::open) continue;
+      if (worthwhile(m, item)) {
+        promise(item, arrival(m));
+        return item;
+      }
+      deferred_[m].push_back(item);
+    }
+    return mixed_ ? first_deferred(m) : std::nullopt;
+  }
+
+  std::optional<Item> first_deferred(std::size_t m) {
+    auto& items = deferred_[m];
+    for (std::size_t i = 0; i < std::min(items.size(), kLookBack);) {
+      const Item item = items[i];
+      const bool is_open = state(item) == State::open;
+      if (is_open && !worthwhile(m, item)) {
+        ++i;
+        continue;
+      }
+      items.erase(items.begin() + static_cast<std::ptrdiff_t>(i));
+      if (!is_open) continue;
+      promise(item, arrival(m));
+      return item;
+    }
+    return std::nullopt;
+  }
+
+  // Whether the machine should serve the item, or rather leave it to faster ones that can serve it
+  // too and that will be through with all that waits for them before this one could deliver.
+  bool worthwhile(std::size_t m, const Item& item) const {
+    if (!mixed_) return true;
+    const Time deadline = machines_[m].time;  // all from now on
+    std::int64_t served = 0, waiting = 0;
+    for (std::size_t j = 0; j < machines_.size(); ++j) {
+      const auto& other = machines_[j];
+      if (other.time >= deadline) continue;
+      const Time ready =
+          other.port() ? line(j, item).arrival : arrival_[index({other.back(item.v), item.piece})];
+      if (ready == kNever) continue;
+      const Time from = std::max({Time{0}, clock_.free[j] - now_, ready - now_});
+      const Time slack = deadline - 1 - other.time - from;
+      if (slack < 0) continue;
+      served += slack / other.period + 1;
+      waiting += backlog_[j];
+    }
+    return served < std::max<std::int64_t>(1, std::min(waiting, open_));
+  }
+
+  Clock& clock_;
+  const std::vector<Machine>& machines_;
+  std::vector<Time> released_;
+  std::int32_t pieces_, unreleased_;
+  std::int64_t items_, open_;
+  Time now_ = 0;
+  bool mixed_ = false;  // whether machines differ
+  std::vector<State> state_;
+  std::vector<Item> log_;  // in the order in which they were reached
+  std::vector<std::vector<Line>> lines_;
+  std::vector<Cursor> cursor_;
+  std::vector<std::size_t> started_;  // machines, at this moment
+  std::vector<std::int64_t> visited_;
+  std::int64_t visit_ = 0;
+  // Where machines differ: when items arrive, what a machine has left to others, and how much it
+  // could serve.
+  std::vector<Time> arrival_;
+  std::vector<std::deque<Item>> deferred_;
+  std::vector<std::int64_t> backlog_;
+};
+
+// --- all-to-all ---------------------------------------------------------------------------------
+
+class Exchange {
+ public:
+  Exchange(const Group& group, Clock& clock, std::int32_t pieces)
+      : group_(group),
+        clock_(clock),
+        machines_(clock.machines),
+        pieces_(pieces),
+        jobs_(std::int64_t{group.order() - 1} * pieces),
+        unfinished_(jobs_),
+        left_(at(group.order()) * at(pieces)),
+        flying_(left_.size(), false),
+        queues_(machines_.size()) {
+    for (std::size_t m = 0; m < machines_.size(); ++m) axis_of_.push_back(only_axis(m));
+    for (std::size_t d = 0; d < group.axes().size(); ++d) distance_.push_back(distances(d));
+    Time longest = 0, shortest = kNever;
+    for (const auto& distance : distance_) {
+      longest += *std::max_element(distance.begin(), distance.end());
+    }
+    for (const auto& machine : machines_) shortest = std::min(shortest, machine.period);
+    level_ = std::max(shortest, longest / kLevels + 1);
+    for (auto& queue : queues_) queue.levels.resize(at(longest / level_) + 1);
+    // The nearest first, so that within a level the last is served first.
+    for (NodeId v = 1; v < group.order(); ++v) {
+      for (std::int32_t k = 0; k < pieces_; ++k) {
+        left_[index(v, k)] = v;
+        offer(v, k);
+      }
+    }
+  }
+
+  bool done() const { return unfinished_ == 0; }
+  double share() const {
+    return 1.0 - static_cast<double>(unfinished_) / static_cast<double>(jobs_);
+  }
+  Time release(Time) const { return kNever; }
+  void begin(Time now) { now_ = now; }
+
+  void arrive(const Sent& sent) {
+    flying_[index(sent.to, sent.piece)] = false;
+    offer(sent.to, sent.piece);
+  }
+
+  bool start(std::size_t m) {
+    auto& [levels, top] = queues_[m];
+    for (;; --top) {
+      for (auto& jobs = levels[top]; !jobs.empty();) {
+        const auto job = jobs.back();
+        jobs.pop_back();
+        if (flying_[job] || !helps(m, left_[job])) continue;
+        const auto v = static_cast<NodeId>(job / at(pieces_));
+        const auto piece = static_cast<std::int32_t>(job % at(pieces_));
+        clock_.sent[m].push_back({group_.minus(v, left_[job]), v, piece, now_});
+        left_[job] = after(m, left_[job]);
+        flying_[job] = true;
+        if (left_[job] == 0) --unfinished_;
+        return true;
+      }
+      if (top == 0) return false;
+    }
+  }
+
+ private:
+  static constexpr Time kLevels = 1 << 14;
+  struct Queue {
+    std::vector<std::vector<std::size_t>> levels;  // jobs by the work that is left of them
+    std::size_t top = 0;
+  };
+
+  std::size_t index(NodeId v, std::int32_t piece) const { return at(v) * at(pieces_) + at(piece); }
+
+  // The dimension in which a machine moves.
+  std::size_t only_axis(std::size_t m) const {
+    std::optional<std::size_t> found;
+    for (const NodeId by : machines_[m].by) {
+      for (std::size_t d = 0; d < group_.axes().size(); ++d) {
+        if (Group::digit(by, group_.axes()[d]) == 0) continue;
+        if (found && *found != d) {
+          invalid("the symmetric engine needs links along dimensions for an all-to-all");
+        }
+        found = d;
+      }
+    }
+    return *found;
+  }
+
+  // The least time that machines are taken for a chunk to get from 0 to each place of a dimension.
+  std::vector<Time> distances(std::size_t d) const {
+    const auto& axis = group_.axes()[d];
+    std::vector<Time> distance(at(axis.size), kNever);
+    std::priority_queue<std::pair<Time, std::int32_t>, std::vector<std::pair<Time, std::int32_t>>,
+                        std::greater<>>
+        queue;
+    distance[0] = 0;
+    queue.emplace(0, 0);
+    while (!queue.empty()) {
+      const auto [so_far, place] = queue.top();
+      queue.pop();
+      if (so_far > distance[at(place)]) continue;
+      for (std::size_t m = 0; m < machines_.size(); ++m) {
+        if (axis_of_[m] != d) continue;
+        for (const NodeId by : machines_[m].by) {
+          const auto next = (place + Group::digit(by, axis)) % axis.size;
+          const Time there = so_far + machines_[m].period;
+          if (there >= distance[at(next)]) continue;
+          distance[at(next)] = there;
+          queue.emplace(there, next);
+        }
+      }
+    }
+    if (std::find(distance.begin(), distance.end(), kNever) != distance.end()) {
+      throw InfeasibleError("npu 0 cannot reach all NPUs, so nobody can");
+    }
+    return distance;
+  }
+
+  // What is left of a displacement when a machine has moved it on.
+  NodeId after(std::size_t m, NodeId left) const {
+    if (!machines_[m].port()) return machines_[m].back(left);
+    const auto& axis = group_.axes()[axis_of_[m]];
+    return left - Group::digit(left, axis) * axis.stride;
+  }
+
+  // Whether a machine moves it on along a shortest way.
+  bool helps(std::size_t m, NodeId left) const {
+    const auto& axis = group_.axes()[axis_of_[m]];
+    const auto& distance = distance_[axis_of_[m]];
+    const auto digit = Group::digit(left, axis);
+    return digit != 0 && distance[at(Group::digit(after(m, left), axis))] + machines_[m].period ==
+                             distance[at(digit)];
+  }
+
+  void offer(NodeId v, std::int32_t piece) {
+    const auto job = index(v, piece);
+    const NodeId left = left_[job];
+    if (left == 0) return;
+    Time work = 0;
+    for (std::size_t d = 0; d < distance_.size(); ++d) {
+      work += distance_[d][at(Group::digit(left, group_.axes()[d]))];
+    }
+    const auto level = at(work / level_);
+    for (std::size_t m = 0; m < machines_.size(); ++m) {
+      if (!helps(m, left)) continue;
+      queues_[m].levels[level].push_back(job);
+      queues_[m].top = std::max(queues_[m].top, level);
+    }
+  }
+
+  const Group& group_;
+  Clock& clock_;
+  const std::vector<Machine>& machines_;
+  std::int32_t pieces_;
+  std::int64_t jobs_, unfinished_;
+  Time now_ = 0;
+  std::vector<NodeId> left_;  // of each job's way
+  std::vector<bool> flying_;
+  std::vector<std::size_t> axis_of_;  // per machine
+  std::vector<std::vector<Time>> distance_;
+  Time level_ = 1;
+  std::vector<Queue> queues_;
+};
+
+// --- the whole ----------------------------------------------------------------------------------
+
+class Synthesis {
+ public:
+  Synthesis(std::shared_ptr<const Topology> topology, std::shared_ptr<const Collective> collective,
+            const Progress& progress)
+      : group_(*topology),
+        topology_(std::move(topology)),
+        collective_(std::move(collective)),
+        progress_(progress),
+        machines_(topology_, group_) {
+    using enum CollectiveKind;
+    const auto& part = collective_->parts()[0];
+    kind_ = part.kind;
+    pieces_ = part.chunks;
+    const bool known = kind_ == all_gather || kind_ == reduce_scatter || kind_ == all_reduce ||
+                       kind_ == all_to_all;
+    const auto cut = std::int64_t{group_.order()} * std::max(pieces_, 1);
+    if (collective_->parts().size() != 1 || !known || part.members() != group_.order() ||
+        !collective_->resolved() || part.size % cut != 0) {
+      invalid(
+          "the symmetric engine needs an all-gather, reduce-scatter, all-reduce or all-to-all "
+          "of all NPUs in equal chunks");
+    }
+    bytes_ = part.size / cut;
+  }
+
+  Schedule run(std::string provenance) {
+    const auto position = collective_->positions();
+    plan(position);
+    return assemble(std::move(provenance));
+  }
+
+ private:
+  using Lanes = std::vector<std::vector<std::pair<ChunkId, Time>>>;  // per route
+
+  // Starts are 32 bits of a quantum: if they do not fit, they are planned again with times rounded
+  // up to a larger one.
+  void plan(std::span<const std::int32_t> position) {
+    const auto rate = topology_->spec().reduce_bandwidth_Bps;
+    const Time reducing = rate > 0 ? transmission_time(bytes_, rate) : 0;
+    machines_.set_times(bytes_, 1);
+    quantum_ = std::gcd(machines_.quantum(), reducing);
+    while (true) {
+      machines_.set_times(bytes_, quantum_);
+      reduce_time_ = (reducing + quantum_ - 1) / quantum_ * quantum_;
+      summed_.clear();
+      copied_.clear();
+      const Time last = plan_once(position);
+      constexpr Time kMost = std::numeric_limits<std::uint32_t>::max();
+      if (last / quantum_ <= kMost) return;
+      quantum_ = last / kMost + last / kMost / 64 + 1;
+    }
+  }
+
+  // Returns the last start.
+  Time plan_once(std::span<const std::int32_t> position) {
+    using enum CollectiveKind;
+    const auto count = machines_.all().size();
+    Clock clock{machines_.all(), 0, std::vector<Time>(count, 0)};
+    if (kind_ == all_to_all) {
+      Exchange exchange(group_, clock, pieces_);
+      clock.run(exchange, 0, progress_);
+      return store_exchange(clock.sent, position);
+    }
+    Time last = 0;
+    std::vector<Time> released(at(pieces_), 0);
+    if (kind_ != all_gather) {
+      Clock backwards{machines_.all(), reduce_time_, std::vector<Time>(count, 0)};
+      Gather gather(group_.order(), backwards, released);
+      backwards.run(gather, 0, progress_);
+      last = store_reversed(backwards.sent, position, released, clock.free);
+    }
+    if (kind_ != reduce_scatter) {
+      Gather gather(group_.order(), clock, released);
+      clock.run(gather, *std::min_element(released.begin(), released.end()), progress_);
+      last = std::max(last, store_gather(clock.sent, position));
+    }
+    return last;
+  }
+
+  RouteId route(const Machine& machine, NodeId by) const {
+    const auto found = std::lower_bound(machine.by.begin(), machine.by.end(), by);
+    return machine.routes[at(found - machine.by.begin())];
+  }
+
+  Time store_gather(const Work& work, std::span<const std::int32_t> position) {
+    copied_.resize(at(machines_.routes()->count()));
+    Time last = 0;
+    for (std::size_t m = 0; m < work.size(); ++m) {
+      const auto& machine = machines_.all()[m];
+      if (!machine.port()) copied_[at(machine.routes[0])].reserve(work[m].size());
+      for (const auto& [from, to, piece, start] : work[m]) {
+        const auto by = machine.port() ? group_.minus(to, from) : machine.by[0];
+        copied_[at(route(machine, by))].emplace_back(
+            chunk(position[at(group_.minus(0, from))], piece), start);
+        last = std::max(last, start);
+      }
+    }
+    return last;
+  }
+
+  // Mirrors an all-gather in time. Sets when each piece is complete, and each machine free.
+  Time store_reversed(const Work& work, std::span<const std::int32_t> position,
+                      std::vector<Time>& complete, std::vector<Time>& free) {
+    summed_.resize(at(machines_.routes()->count()));
+    Time end = 0;
+    for (std::size_t m = 0; m < work.size(); ++m) {
+      const Time takes = machines_.all()[m].time + reduce_time_;
+      if (!work[m].empty()) end = std::max(end, work[m].back().start + takes);
+    }
+    std::fill(complete.begin(), complete.end(), 0);
+    Time last = 0;
+    for (std::size_t m = 0; m < work.size(); ++m) {
+      const auto& machine = machines_.all()[m];
+      const Time mirror = end - machine.time - reduce_time_;
+      for (auto sent = work[m].rbegin(); sent != work[m].rend(); ++sent) {
+        const Time start = mirror - sent->start;
+        const auto by = machine.port() ? group_.minus(sent->to, sent->from) : machine.by[0];
+        summed_[at(route(machine, by))].emplace_back(chunk(position[at(sent->to)], sent->piece),
+                                                     start);
+        complete[at(sent->piece)] = std::max(complete[at(sent->piece)], end - sent->start);
+        free[m] = start + machine.period;
+        last = std::max(last, start);
+      }
+    }
+    return last;
+  }
+
+  Time store_exchange(const Work& work, std::span<const std::int32_t> position) {
+    copied_.resize(at(machines_.routes()->count()));
+    Time last = 0;
+    for (std::size_t m = 0; m < work.size(); ++m) {
+      const auto& machine = machines_.all()[m];
+      for (const auto& [from, to, piece, start] : work[m]) {
+        const NodeId left = group_.minus(to, from);
+        const auto& axes = group_.axes();
+        NodeId by = machine.by[0];
+        if (machine.port()) {
+          // A port moves by all that is left in its dimension.
+          for (const auto& axis : axes) {
+            if (Group::digit(by, axis) != 0) {
+              by = Group::digit(left, axis) * axis.stride;
+              break;
+            }
+          }
+        }
+        const auto owner = std::int64_t{position[at(group_.minus(0, from))]} * group_.order();
+        copied_[at(route(machine, by))].emplace_back(chunk(owner + position[at(left)], piece),
+                                                     start);
+        last = std::max(last, start);
+      }
+    }
+    return last;
+  }
+
+  ChunkId chunk(std::int64_t block, std::int32_t piece) const {
+    return static_cast<ChunkId>(block * pieces_ + piece);
+  }
+
+  Schedule assemble(std::string provenance) {
+    std::vector<RouteId> lane_route;
+    std::vector<std::uint8_t> op, reads;
+    std::vector<std::int64_t> lane_begin{0};
+    std::vector<ChunkId> chunks;
+    std::vector<std::uint32_t> starts;
+    const auto add = [&](Lanes& lanes, Op what) {
+      for (const auto& machine : machines_.all()) {
+        for (const RouteId r : machine.routes) {
+          if (lanes.empty() || lanes[at(r)].empty()) continue;
+          auto rows = std::exchange(lanes[at(r)], {});
+          lane_route.push_back(r);
+          op.push_back(static_cast<std::uint8_t>(what));
+          reads.push_back(static_cast<std::uint8_t>(Reads::acc));
+          for (const auto& row : rows) chunks.push_back(row.first);
+          Time waited = 0;
+          for (const Time leg : machine.legs) {
+            for (const auto& row : rows) {
+              starts.push_back(static_cast<std::uint32_t>((row.second + waited) / quantum_));
+            }
+            waited += leg;
+          }
+          lane_begin.push_back(static_cast<std::int64_t>(chunks.size()));
+        }
+      }
+    };
+    add(summed_, Op::reduce);
+    add(copied_, Op::copy);
+    Transfers transfers{
+        std::move(lane_route), std::move(op),     std::move(reads), std::move(lane_begin),
+        std::move(chunks),     std::move(starts), quantum_};
+    return Schedule(collective_, machines_.routes(), std::move(transfers), translations(*topology_),
+                    std::move(provenance));
+  }
+
+  Group group_;
+  std::shared_ptr<const Topology> topology_;
+  std::shared_ptr<const Collective> collective_;
+  const Progress& progress_;
+  Machines machines_;
+  CollectiveKind kind_;
+  std::int32_t pieces_ = 0;
+  std::int64_t bytes_ = 0;
+  Time quantum_ = 1;
+  Time reduce_time_ = 0;
+  Lanes summed_, copied_;
+};
+
+}  // namespace
+
+Symmetry translations(const Topology& topology) {
+  const Group group(topology);
+  const auto nodes = at(topology.nodes()), links = at(topology.links());
+  Symmetry symmetry;
+  std::vector<NodeId> node_image;
+  std::vector<LinkId> link_image;
+  if (group.axes().empty()) {  // a single NPU, moved to itself
+    symmetry.orders = {1};
+    node_image.resize(nodes);
+    link_image.resize(links);
+    std::iota(node_image.begin(), node_image.end(), 0);
+    std::iota(link_image.begin(), link_image.end(), 0);
+  }
+  const auto count = group.axes().size();
+  node_image.resize(std::max<std::size_t>(count, 1) * nodes);
+  link_image.resize(std::max<std::size_t>(count, 1) * links);
+  for (std::size_t d = 0; d < count; ++d) {
+    const auto& axis = group.axes()[d];
+    symmetry.orders.push_back(axis.size);
+    const Translation move(topology, Shift(group, axis.stride),
+                           std::span(node_image).subspan(d * nodes, nodes),
+                           std::span(link_image).subspan(d * links, links));
+  }
+  symmetry.node_image = std::move(node_image);
+  symmetry.link_image = std::move(link_image);
+  return symmetry;
+}
+
+Schedule synthesize_symmetric(std::shared_ptr<const Topology> topology,
+                              std::shared_ptr<const Collective> collective, std::string provenance,
+                              const Progress& progress) {
+  return Synthesis(std::move(topology), std::move(collective), progress).run(std::move(provenance));
+}
+
+}  // namespace tacos
