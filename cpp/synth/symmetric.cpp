@@ -339,38 +339,29 @@ struct Clock {
 class Gather {
  public:
   // Piece k is at its source from released[k] on.
-  Gather(std::int32_t npus, Clock& clock, std::vector<Time> released)
+  Gather(const Group& group, Clock& clock, std::vector<Time> released)
       : clock_(clock),
         machines_(clock.machines),
         released_(std::move(released)),
         pieces_(static_cast<std::int32_t>(released_.size())),
         unreleased_(pieces_),
-        items_(std::int64_t{npus - 1} * pieces_),
+        items_(std::int64_t{group.order() - 1} * pieces_),
         open_(items_),
-        state_(at(npus) * released_.size(), State::open),
-        lines_(machines_.size()),
+        state_(at(group.order()) * released_.size(), State::open),
+        first_(machines_.size()),
         cursor_(machines_.size()),
-        visited_(machines_.size(), 0) {
+        visited_(machines_.size(), 0),
+        deferred_(machines_.size()) {
     log_.reserve(state_.size());
     for (std::size_t m = 0; m < machines_.size(); ++m) {
-      const auto& machine = machines_[m];
-      const auto members = static_cast<std::int32_t>(machine.by.size()) + 1;
-      if (machine.port()) lines_[m].assign(state_.size(), {-1, members, kNever});
-      mixed_ = mixed_ || machine.time != machines_[0].time || machine.period != machines_[0].period;
+      if (machines_[m].port()) first_[m].assign(state_.size(), -1);
     }
-    if (mixed_) {
-      arrival_.assign(state_.size(), kNever);
-      deferred_.resize(machines_.size());
-      backlog_.resize(machines_.size());
-    }
+    set_levels(group);
     for (std::int32_t k = 0; k < pieces_; ++k) promise({0, k}, released_[at(k)]);
   }
 
   bool done() const { return open_ == 0; }
-  double share() const {
-    return 1.0 -
-           static_cast<double>(open_) / static_cast<double>(std::max<std::int64_t>(items_, 1));
-  }
+  double share() const { return 1.0 - static_cast<double>(open_) / static_cast<double>(items_); }
 
   // Returns when the next piece comes.
   Time release(Time now) {
@@ -408,112 +399,149 @@ class Gather {
     NodeId v;
     std::int32_t piece;
   };
-  // One piece among the NPUs that a port joins.
-  struct Line {
-    NodeId first;  // the first of them that has it, -1: none
+  struct Cursor {
+    std::size_t entry = 0, offset = 0;  // in the log, and of a port
+  };
+  // One piece among the NPUs that reach each other by faster machines alone.
+  struct Region {
     std::int32_t open;
     Time arrival;  // the earliest that was promised
   };
-  struct Cursor {
-    std::size_t entry = 0, offset = 0;  // in the log, and of a port
+  // Machines that take equally long, seen from those that are faster.
+  struct Level {
+    Time time;
+    std::vector<NodeId> lowest;     // NPU of each NPU's region
+    std::vector<Region> regions;    // indexed by their lowest NPU and the piece
+    std::int64_t entered_open = 0;  // in all regions that have been entered
   };
   static constexpr std::size_t kLookBack = 64;
 
   std::size_t index(const Item& item) const { return at(item.v) * at(pieces_) + at(item.piece); }
   State& state(const Item& item) { return state_[index(item)]; }
   const State& state(const Item& item) const { return state_[index(item)]; }
-  Line& line(std::size_t m, const Item& item) {
-    return lines_[m][index({machines_[m].line[at(item.v)], item.piece})];
+  const NodeId& first(std::size_t m, const Item& item) const {
+    return first_[m][index({machines_[m].line[at(item.v)], item.piece})];
   }
-  const Line& line(std::size_t m, const Item& item) const {
-    return lines_[m][index({machines_[m].line[at(item.v)], item.piece})];
+  std::size_t region(const Level& level, const Item& item) const {
+    return index({level.lowest[at(item.v)], item.piece});
+  }
+
+  void set_levels(const Group& group) {
+    std::vector<Time> times;
+    for (const auto& machine : machines_) times.push_back(machine.time);
+    std::sort(times.begin(), times.end());
+    times.erase(std::unique(times.begin(), times.end()), times.end());
+    for (const auto& machine : machines_) {
+      const auto found = std::lower_bound(times.begin(), times.end(), machine.time);
+      level_of_.push_back(static_cast<std::size_t>(found - times.begin()));
+    }
+    // Nobody is faster than the first level.
+    for (std::size_t i = 1; i < times.size(); ++i) {
+      Level level{times[i], regions_below(group, times[i]), {}};
+      level.regions.assign(state_.size(), {0, kNever});
+      for (const NodeId lowest : level.lowest) {
+        for (std::int32_t k = 0; k < pieces_; ++k) ++level.regions[index({lowest, k})].open;
+      }
+      levels_.push_back(std::move(level));
+    }
+  }
+
+  std::vector<NodeId> regions_below(const Group& group, Time time) const {
+    std::vector<NodeId> lowest(at(group.order()), -1), found;
+    for (NodeId v = 0; v < group.order(); ++v) {
+      if (lowest[at(v)] >= 0) continue;
+      lowest[at(v)] = v;
+      found.assign(1, v);
+      while (!found.empty()) {
+        const NodeId u = found.back();
+        found.pop_back();
+        for (const auto& machine : machines_) {
+          if (machine.time >= time) continue;
+          for (const auto& forth : machine.forth) {
+            if (lowest[at(forth(u))] >= 0) continue;
+            lowest[at(forth(u))] = v;
+            found.push_back(forth(u));
+          }
+        }
+      }
+    }
+    return lowest;
   }
 
   void reach(const Item& item) {
     state(item) = State::reached;
     log_.push_back(item);
     for (std::size_t m = 0; m < machines_.size(); ++m) {
-      const auto& machine = machines_[m];
-      if (machine.port()) {
-        auto& l = line(m, item);
-        if (l.first >= 0) continue;
-        l.first = item.v;
-        if (mixed_) backlog_[m] += l.open;
-      } else if (mixed_ && state({machine.forth[0](item.v), item.piece}) == State::open) {
-        ++backlog_[m];
-      }
+      if (!machines_[m].port()) continue;
+      auto& known = first_[m][index({machines_[m].line[at(item.v)], item.piece})];
+      if (known < 0) known = item.v;
     }
   }
 
   void promise(const Item& item, Time arrival) {
     state(item) = State::promised;
     if (item.v != 0) --open_;
-    for (std::size_t m = 0; m < machines_.size(); ++m) {
-      if (machines_[m].port()) --line(m, item).open;
-      if (mixed_ && serves(m, item)) --backlog_[m];
-    }
-    note(item, arrival);
-  }
-
-  void note(const Item& item, Time arrival) {
-    if (!mixed_) return;
-    arrival_[index(item)] = arrival;
-    for (std::size_t m = 0; m < machines_.size(); ++m) {
-      if (machines_[m].port()) line(m, item).arrival = std::min(line(m, item).arrival, arrival);
+    for (auto& level : levels_) {
+      auto& entered = level.regions[region(level, item)];
+      --entered.open;
+      level.entered_open += entered.arrival == kNever ? entered.open : -1;
+      entered.arrival = std::min(entered.arrival, arrival);
     }
   }
 
   // Whether a machine could serve an item now, and from where.
   bool serves(std::size_t m, const Item& item) const {
-    if (machines_[m].port()) return line(m, item).first >= 0;
+    if (machines_[m].port()) return first(m, item) >= 0;
     return state({machines_[m].back(item.v), item.piece}) == State::reached;
   }
   NodeId source(std::size_t m, const Item& item) const {
-    return machines_[m].port() ? line(m, item).first : machines_[m].back(item.v);
+    return machines_[m].port() ? first(m, item) : machines_[m].back(item.v);
   }
-  Time arrival(std::size_t m) const { return now_ + machines_[m].time + clock_.delay; }
 
   // An item that the machine serves, promised. If all that it could serve was promised at this very
   // moment, one of those who did may have something else to do instead.
   std::optional<Item> pick(std::size_t m) {
-    if (const auto item = first_open(m)) return item;
+    auto item = first_new(m);
+    if (!item && level_of_[m] > 0) item = first_deferred(m);
+    if (item) {
+      promise(*item, now_ + machines_[m].time + clock_.delay);
+      return item;
+    }
     visited_[m] = visit_;
     for (const std::size_t other : started_) {
-      if (visited_[other] == visit_) continue;
+      if (visited_[other] == visit_ || level_of_[m] > level_of_[other]) continue;
       auto& sent = clock_.sent[other].back();
-      const Item item{sent.to, sent.piece};
-      if (!serves(m, item) || (mixed_ && machines_[m].time > machines_[other].time)) continue;
+      const Item wanted{sent.to, sent.piece};
+      if (!serves(m, wanted)) continue;
       if (const auto instead = pick(other)) {
         sent = {source(other, *instead), instead->v, instead->piece, now_};
-        note(item, arrival(m));
-        return item;
+        return wanted;
       }
     }
     return std::nullopt;
   }
 
-  std::optional<Item> first_open(std::size_t m) {
+  // The first item that is open; to a slower machine, in a region that nobody has entered. The
+  // others it defers.
+  std::optional<Item> first_new(std::size_t m) {
     const auto& machine = machines_[m];
     auto& [entry, offset] = cursor_[m];
     while (entry < log_.size()) {
       const auto [u, piece] = log_[entry];
       // All NPUs of a line are served as soon as its first has the piece.
-      const bool serves_more =
-          offset < machine.forth.size() && (!machine.port() || line(m, log_[entry]).first == u);
-      if (!serves_more) {
+      if (offset == machine.forth.size() || (machine.port() && first(m, log_[entry]) != u)) {
         ++entry;
         offset = 0;
         continue;
       }
       const Item item{machine.forth[offset++](u), piece};
       if (state(item) != State::open) continue;
-      if (worthwhile(m, item)) {
-        promise(item, arrival(m));
-        return item;
-      }
+      if (level_of_[m] == 0) return item;
+      const auto& level = levels_[level_of_[m] - 1];
+      if (level.regions[region(level, item)].arrival == kNever) return item;
       deferred_[m].push_back(item);
     }
-    return mixed_ ? first_deferred(m) : std::nullopt;
+    return std::nullopt;
   }
 
   std::optional<Item> first_deferred(std::size_t m) {
@@ -526,32 +554,25 @@ class Gather {
         continue;
       }
       items.erase(items.begin() + static_cast<std::ptrdiff_t>(i));
-      if (!is_open) continue;
-      promise(item, arrival(m));
-      return item;
+      if (is_open) return item;
     }
     return std::nullopt;
   }
 
-  // Whether the machine should serve the item, or rather leave it to faster ones that can serve it
-  // too and that will be through with all that waits for them before this one could deliver.
+  // Whether the faster machines will not be through with all that waits for them before this one
+  // could deliver the item.
   bool worthwhile(std::size_t m, const Item& item) const {
-    if (!mixed_) return true;
-    const Time deadline = machines_[m].time;  // all from now on
-    std::int64_t served = 0, waiting = 0;
+    const auto& level = levels_[level_of_[m] - 1];
+    const Time entered = level.regions[region(level, item)].arrival;
+    std::int64_t served = 0;
     for (std::size_t j = 0; j < machines_.size(); ++j) {
       const auto& other = machines_[j];
-      if (other.time >= deadline) continue;
-      const Time ready =
-          other.port() ? line(j, item).arrival : arrival_[index({other.back(item.v), item.piece})];
-      if (ready == kNever) continue;
-      const Time from = std::max({Time{0}, clock_.free[j] - now_, ready - now_});
-      const Time slack = deadline - 1 - other.time - from;
-      if (slack < 0) continue;
-      served += slack / other.period + 1;
-      waiting += backlog_[j];
+      if (other.time >= level.time) continue;
+      const Time from = std::max({now_, clock_.free[j], entered});
+      const Time slack = now_ + level.time - 1 - other.time - from;
+      if (slack >= 0) served += slack / other.period + 1;
     }
-    return served < std::max<std::int64_t>(1, std::min(waiting, open_));
+    return served < level.entered_open;
   }
 
   Clock& clock_;
@@ -560,19 +581,17 @@ class Gather {
   std::int32_t pieces_, unreleased_;
   std::int64_t items_, open_;
   Time now_ = 0;
-  bool mixed_ = false;  // whether machines differ
   std::vector<State> state_;
   std::vector<Item> log_;  // in the order in which they were reached
-  std::vector<std::vector<Line>> lines_;
+  std::vector<std::vector<NodeId>>
+      first_;  // per port and line: the first that has the piece, or -1
   std::vector<Cursor> cursor_;
   std::vector<std::size_t> started_;  // machines, at this moment
   std::vector<std::int64_t> visited_;
   std::int64_t visit_ = 0;
-  // Where machines differ: when items arrive, what a machine has left to others, and how much it
-  // could serve.
-  std::vector<Time> arrival_;
+  std::vector<std::size_t> level_of_;  // per machine: 0, or one more than its place in levels_
+  std::vector<Level> levels_;
   std::vector<std::deque<Item>> deferred_;
-  std::vector<std::int64_t> backlog_;
 };
 
 // --- all-to-all ---------------------------------------------------------------------------------
@@ -807,12 +826,12 @@ class Synthesis {
     std::vector<Time> released(at(pieces_), 0);
     if (kind_ != all_gather) {
       Clock backwards{machines_.all(), reduce_time_, std::vector<Time>(count, 0)};
-      Gather gather(group_.order(), backwards, released);
+      Gather gather(group_, backwards, released);
       backwards.run(gather, 0, progress_);
       last = store_reversed(backwards.sent, position, released, clock.free);
     }
     if (kind_ != reduce_scatter) {
-      Gather gather(group_.order(), clock, released);
+      Gather gather(group_, clock, released);
       clock.run(gather, *std::min_element(released.begin(), released.end()), progress_);
       last = std::max(last, store_gather(clock.sent, position));
     }

@@ -20,8 +20,10 @@
 // look back, so that all searches together take O(N · machines). Where machines that are free at
 // one moment compete, the promises of that moment are exchanged along an augmenting path, which
 // matters for the small ones: (N - 1) / machines steps leave no slot unused.
-// Where machines differ, a slow one leaves a displacement alone if the faster ones that can serve
-// it too will have served all that waits for them before the slow one could.
+// Where machines differ, the NPUs that reach each other by faster machines alone are a region to a
+// slower one. It first takes chunks into regions where they are not yet; then it helps inside
+// regions, unless the faster machines will be through with all that waits there before it could
+// deliver.
 //
 // Reduce-scatter. The group is abelian: with every displacement negated, the edge u -> u + g of the
 // tree becomes -(u + g) -> -u, which is again a move by g. Read backwards in time, the all-gather
