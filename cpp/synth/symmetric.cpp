@@ -609,7 +609,10 @@ class Exchange {
         flying_(left_.size(), false),
         queues_(machines_.size()) {
     for (std::size_t m = 0; m < machines_.size(); ++m) axis_of_.push_back(only_axis(m));
-    for (std::size_t d = 0; d < group.axes().size(); ++d) distance_.push_back(distances(d));
+    for (std::size_t d = 0; d < group.axes().size(); ++d) {
+      distance_.push_back(distances(d));
+      shortest_.push_back(shortest_ways(d));
+    }
     Time longest = 0, shortest = kNever;
     for (const auto& distance : distance_) {
       longest += *std::max_element(distance.begin(), distance.end());
@@ -642,9 +645,9 @@ class Exchange {
     auto& [levels, top] = queues_[m];
     for (;; --top) {
       for (auto& jobs = levels[top]; !jobs.empty();) {
-        const auto job = jobs.back();
+        const std::size_t job = jobs.back();
         jobs.pop_back();
-        if (flying_[job] || !helps(m, left_[job])) continue;
+        if (flying_[job] || !serves(m, job)) continue;
         const auto v = static_cast<NodeId>(job / at(pieces_));
         const auto piece = static_cast<std::int32_t>(job % at(pieces_));
         clock_.sent[m].push_back({group_.minus(v, left_[job]), v, piece, now_});
@@ -660,7 +663,7 @@ class Exchange {
  private:
   static constexpr Time kLevels = 1 << 14;
   struct Queue {
-    std::vector<std::vector<std::size_t>> levels;  // jobs by the work that is left of them
+    std::vector<std::vector<std::uint32_t>> levels;  // jobs by the work that is left of them
     std::size_t top = 0;
   };
 
@@ -718,28 +721,48 @@ class Exchange {
     return left - Group::digit(left, axis) * axis.stride;
   }
 
-  // Whether a machine moves it on along a shortest way.
-  bool helps(std::size_t m, NodeId left) const {
-    const auto& axis = group_.axes()[axis_of_[m]];
-    const auto& distance = distance_[axis_of_[m]];
-    const auto digit = Group::digit(left, axis);
-    return digit != 0 && distance[at(Group::digit(after(m, left), axis))] + machines_[m].period ==
-                             distance[at(digit)];
+  // The machines that move on along a shortest way, per place of a dimension.
+  std::vector<std::vector<std::size_t>> shortest_ways(std::size_t d) const {
+    const auto& axis = group_.axes()[d];
+    std::vector<std::vector<std::size_t>> ways(at(axis.size));
+    for (std::int32_t place = 1; place < axis.size; ++place) {
+      for (std::size_t m = 0; m < machines_.size(); ++m) {
+        if (axis_of_[m] != d) continue;
+        const auto next = Group::digit(after(m, place * axis.stride), axis);
+        if (distance_[d][at(next)] + machines_[m].period == distance_[d][at(place)]) {
+          ways[at(place)].push_back(m);
+        }
+      }
+    }
+    return ways;
   }
+
+  // The machine that moves a job on in a dimension. Where several would do, such as both ways half
+  // round a ring, jobs that differ in other dimensions or in the piece take turns.
+  std::optional<std::size_t> way(std::size_t d, std::size_t job) const {
+    const auto& axis = group_.axes()[d];
+    const auto& ways = shortest_[d][at(Group::digit(left_[job], axis))];
+    if (ways.size() < 2) return ways.empty() ? std::nullopt : std::optional(ways[0]);
+    const auto v = job / at(pieces_), piece = job % at(pieces_), stride = at(axis.stride);
+    const auto elsewhere = v / (stride * at(axis.size)) * stride + v % stride;
+    return ways[(elsewhere * at(pieces_) + piece) % ways.size()];
+  }
+
+  bool serves(std::size_t m, std::size_t job) const { return way(axis_of_[m], job) == m; }
 
   void offer(NodeId v, std::int32_t piece) {
     const auto job = index(v, piece);
-    const NodeId left = left_[job];
-    if (left == 0) return;
+    if (left_[job] == 0) return;
     Time work = 0;
     for (std::size_t d = 0; d < distance_.size(); ++d) {
-      work += distance_[d][at(Group::digit(left, group_.axes()[d]))];
+      work += distance_[d][at(Group::digit(left_[job], group_.axes()[d]))];
     }
     const auto level = at(work / level_);
-    for (std::size_t m = 0; m < machines_.size(); ++m) {
-      if (!helps(m, left)) continue;
-      queues_[m].levels[level].push_back(job);
-      queues_[m].top = std::max(queues_[m].top, level);
+    for (std::size_t d = 0; d < distance_.size(); ++d) {
+      const auto m = way(d, job);
+      if (!m) continue;
+      queues_[*m].levels[level].push_back(static_cast<std::uint32_t>(job));
+      queues_[*m].top = std::max(queues_[*m].top, level);
     }
   }
 
@@ -751,8 +774,9 @@ class Exchange {
   Time now_ = 0;
   std::vector<NodeId> left_;  // of each job's way
   std::vector<bool> flying_;
-  std::vector<std::size_t> axis_of_;  // per machine
-  std::vector<std::vector<Time>> distance_;
+  std::vector<std::size_t> axis_of_;                             // per machine
+  std::vector<std::vector<Time>> distance_;                      // per dimension and place
+  std::vector<std::vector<std::vector<std::size_t>>> shortest_;  // machines, likewise
   Time level_ = 1;
   std::vector<Queue> queues_;
 };
