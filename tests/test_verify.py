@@ -1023,7 +1023,7 @@ def test_a_stored_transfer_may_end_at_a_switch_that_the_group_fixes():
 
     assert agrees_with_expansion(sent_on_at(2 * US, 3 * US))
     assert not agrees_with_expansion(sent_on_at(2 * US - 1, 3 * US))
-    assert broken_rules(sent_on_at(2 * US - 1, 3 * US)) == {"causality"}
+    assert "causality" in broken_rules(sent_on_at(2 * US - 1, 3 * US))
     assert broken_rules(sent_on_at(2 * US, 3 * US - 1)) == {"capacity"}
 
 

@@ -380,7 +380,10 @@ class Schedule:
 
     def rows(self, *, npu: int | None = None, link: int | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
         """
-        Stored transfers as columns ordered by start: all, one NPU's, or one link's.
+        Transfers as columns ordered by start: all, one NPU's, or one link's.
+
+        Of an orbit, all are the stored ones. One NPU's or one link's are those of the whole schedule; their
+        `transfer` and `route` name what is stored, of which they are images.
         """
 
     def link_bytes(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
