@@ -301,6 +301,7 @@ using Work = std::vector<std::vector<Sent>>;
 // Lets machines work through time. At each moment, first everything that has arrived is handed to
 // job.arrive(), then each idle machine is offered to job.start(), which fills in what it sends.
 struct Clock {
+  const Topology& topology;
   const std::vector<Machine>& machines;
   Time delay = 0;          // of every arrival, for reducing
   std::vector<Time> free;  // when each machine is free again
@@ -326,11 +327,16 @@ struct Clock {
         }
         if (free[m] > now) next = std::min(next, free[m]);
       }
-      if (next == kNever && !job.done()) {
-        throw InfeasibleError("npu 0 cannot reach all NPUs, so nobody can");
-      }
+      if (next == kNever && !job.done()) stuck();
       now = next;
     }
+  }
+
+  [[noreturn]] void stuck() const {
+    const auto pair = topology.unreachable_pair();
+    if (!pair) invalid("the symmetric engine needs NPUs that are joined by links or one switch");
+    throw InfeasibleError(topology.name(pair->first) + " cannot reach " +
+                          topology.name(pair->second));
   }
 };
 
@@ -708,9 +714,7 @@ class Exchange {
         }
       }
     }
-    if (std::find(distance.begin(), distance.end(), kNever) != distance.end()) {
-      throw InfeasibleError("npu 0 cannot reach all NPUs, so nobody can");
-    }
+    if (std::find(distance.begin(), distance.end(), kNever) != distance.end()) clock_.stuck();
     return distance;
   }
 
@@ -806,20 +810,24 @@ class Synthesis {
           "of all NPUs in equal chunks");
     }
     bytes_ = part.size / cut;
+    position_ = collective_->positions();
   }
 
   Schedule run(std::string provenance) {
-    const auto position = collective_->positions();
-    plan(position);
+    plan();
     return assemble(std::move(provenance));
   }
 
  private:
-  using Lanes = std::vector<std::vector<std::pair<ChunkId, Time>>>;  // per route
+  struct Row {
+    ChunkId chunk;
+    std::uint32_t start;  // in quanta
+  };
+  using Lanes = std::vector<std::vector<Row>>;  // per route
 
   // Starts are 32 bits of a quantum: if they do not fit, they are planned again with times rounded
   // up to a larger one.
-  void plan(std::span<const std::int32_t> position) {
+  void plan() {
     const auto rate = topology_->spec().reduce_bandwidth_Bps;
     const Time reducing = rate > 0 ? transmission_time(bytes_, rate) : 0;
     machines_.set_times(bytes_, 1);
@@ -827,118 +835,102 @@ class Synthesis {
     while (true) {
       machines_.set_times(bytes_, quantum_);
       reduce_time_ = (reducing + quantum_ - 1) / quantum_ * quantum_;
-      summed_.clear();
-      copied_.clear();
-      const Time last = plan_once(position);
+      summed_.assign(at(machines_.routes()->count()), {});
+      copied_ = summed_;
+      last_ = 0;
+      plan_once();
       constexpr Time kMost = std::numeric_limits<std::uint32_t>::max();
-      if (last / quantum_ <= kMost) return;
-      quantum_ = last / kMost + last / kMost / 64 + 1;
+      if (last_ / quantum_ <= kMost) return;
+      quantum_ = last_ / kMost + last_ / kMost / 64 + 1;
     }
   }
 
-  // Returns the last start.
-  Time plan_once(std::span<const std::int32_t> position) {
+  void plan_once() {
     using enum CollectiveKind;
-    const auto count = machines_.all().size();
-    Clock clock{machines_.all(), 0, std::vector<Time>(count, 0)};
+    const std::vector<Time> at_once(machines_.all().size(), 0);
+    Clock clock{*topology_, machines_.all(), 0, at_once};
     if (kind_ == all_to_all) {
       Exchange exchange(group_, clock, pieces_);
       clock.run(exchange, 0, progress_);
-      return store_exchange(clock.sent, position);
+      store_exchange(std::move(clock.sent));
+      return;
     }
-    Time last = 0;
     std::vector<Time> released(at(pieces_), 0);
     if (kind_ != all_gather) {
-      Clock backwards{machines_.all(), reduce_time_, std::vector<Time>(count, 0)};
+      Clock backwards{*topology_, machines_.all(), reduce_time_, at_once};
       Gather gather(group_, backwards, released);
       backwards.run(gather, 0, progress_);
-      last = store_reversed(backwards.sent, position, released, clock.free);
+      store_reversed(std::move(backwards.sent), released, clock.free);
     }
     if (kind_ != reduce_scatter) {
       Gather gather(group_, clock, released);
       clock.run(gather, *std::min_element(released.begin(), released.end()), progress_);
-      last = std::max(last, store_gather(clock.sent, position));
+      store_gather(std::move(clock.sent));
     }
-    return last;
   }
 
-  RouteId route(const Machine& machine, NodeId by) const {
-    const auto found = std::lower_bound(machine.by.begin(), machine.by.end(), by);
-    return machine.routes[at(found - machine.by.begin())];
-  }
+  // All that follows moves transfers so that they leave NPU 0.
 
-  Time store_gather(const Work& work, std::span<const std::int32_t> position) {
-    copied_.resize(at(machines_.routes()->count()));
-    Time last = 0;
+  void store_gather(Work work) {
     for (std::size_t m = 0; m < work.size(); ++m) {
-      const auto& machine = machines_.all()[m];
-      if (!machine.port()) copied_[at(machine.routes[0])].reserve(work[m].size());
-      for (const auto& [from, to, piece, start] : work[m]) {
-        const auto by = machine.port() ? group_.minus(to, from) : machine.by[0];
-        copied_[at(route(machine, by))].emplace_back(
-            chunk(position[at(group_.minus(0, from))], piece), start);
-        last = std::max(last, start);
+      for (const auto& [from, to, piece, start] : std::exchange(work[m], {})) {
+        const auto owner = position_[at(group_.minus(0, from))];
+        store(copied_, m, group_.minus(to, from), owner, piece, start);
       }
     }
-    return last;
   }
 
-  // Mirrors an all-gather in time. Sets when each piece is complete, and each machine free.
-  Time store_reversed(const Work& work, std::span<const std::int32_t> position,
-                      std::vector<Time>& complete, std::vector<Time>& free) {
-    summed_.resize(at(machines_.routes()->count()));
+  // An all-gather backwards in time. Sets when each piece is complete, and each machine free.
+  void store_reversed(Work work, std::vector<Time>& complete, std::vector<Time>& free) {
     Time end = 0;
     for (std::size_t m = 0; m < work.size(); ++m) {
       const Time takes = machines_.all()[m].time + reduce_time_;
       if (!work[m].empty()) end = std::max(end, work[m].back().start + takes);
     }
     std::fill(complete.begin(), complete.end(), 0);
-    Time last = 0;
     for (std::size_t m = 0; m < work.size(); ++m) {
       const auto& machine = machines_.all()[m];
-      const Time mirror = end - machine.time - reduce_time_;
-      for (auto sent = work[m].rbegin(); sent != work[m].rend(); ++sent) {
-        const Time start = mirror - sent->start;
-        const auto by = machine.port() ? group_.minus(sent->to, sent->from) : machine.by[0];
-        summed_[at(route(machine, by))].emplace_back(chunk(position[at(sent->to)], sent->piece),
-                                                     start);
-        complete[at(sent->piece)] = std::max(complete[at(sent->piece)], end - sent->start);
+      const auto sent = std::exchange(work[m], {});
+      for (auto i = sent.rbegin(); i != sent.rend(); ++i) {
+        const Time start = end - machine.time - reduce_time_ - i->start;
+        store(summed_, m, group_.minus(i->to, i->from), position_[at(i->to)], i->piece, start);
+        complete[at(i->piece)] = std::max(complete[at(i->piece)], end - i->start);
         free[m] = start + machine.period;
-        last = std::max(last, start);
       }
     }
-    return last;
   }
 
-  Time store_exchange(const Work& work, std::span<const std::int32_t> position) {
-    copied_.resize(at(machines_.routes()->count()));
-    Time last = 0;
+  void store_exchange(Work work) {
     for (std::size_t m = 0; m < work.size(); ++m) {
       const auto& machine = machines_.all()[m];
-      for (const auto& [from, to, piece, start] : work[m]) {
+      for (const auto& [from, to, piece, start] : std::exchange(work[m], {})) {
         const NodeId left = group_.minus(to, from);
-        const auto& axes = group_.axes();
-        NodeId by = machine.by[0];
-        if (machine.port()) {
-          // A port moves by all that is left in its dimension.
-          for (const auto& axis : axes) {
-            if (Group::digit(by, axis) != 0) {
-              by = Group::digit(left, axis) * axis.stride;
-              break;
-            }
-          }
-        }
-        const auto owner = std::int64_t{position[at(group_.minus(0, from))]} * group_.order();
-        copied_[at(route(machine, by))].emplace_back(chunk(owner + position[at(left)], piece),
-                                                     start);
-        last = std::max(last, start);
+        const NodeId by = machine.port() ? machine_axis_part(machine, left) : machine.by[0];
+        const auto owner = std::int64_t{position_[at(group_.minus(0, from))]};
+        store(copied_, m, by, owner * group_.order() + position_[at(left)], piece, start);
       }
     }
-    return last;
   }
 
-  ChunkId chunk(std::int64_t block, std::int32_t piece) const {
-    return static_cast<ChunkId>(block * pieces_ + piece);
+  // A port moves by all that is left in its dimension.
+  NodeId machine_axis_part(const Machine& machine, NodeId left) const {
+    for (const auto& axis : group_.axes()) {
+      if (Group::digit(machine.by[0], axis) != 0) return Group::digit(left, axis) * axis.stride;
+    }
+    return 0;
+  }
+
+  void store(Lanes& lanes, std::size_t m, NodeId by, std::int64_t block, std::int32_t piece,
+             Time start) {
+    const auto& machine = machines_.all()[m];
+    std::size_t which = 0;
+    if (machine.port()) {
+      const auto found = std::lower_bound(machine.by.begin(), machine.by.end(), by);
+      which = at(found - machine.by.begin());
+    }
+    lanes[at(machine.routes[which])].push_back({static_cast<ChunkId>(block * pieces_ + piece),
+                                                static_cast<std::uint32_t>(start / quantum_)});
+    last_ = std::max(last_, start + machine.time);  // no leg starts later
   }
 
   Schedule assemble(std::string provenance) {
@@ -950,18 +942,16 @@ class Synthesis {
     const auto add = [&](Lanes& lanes, Op what) {
       for (const auto& machine : machines_.all()) {
         for (const RouteId r : machine.routes) {
-          if (lanes.empty() || lanes[at(r)].empty()) continue;
-          auto rows = std::exchange(lanes[at(r)], {});
+          const auto rows = std::exchange(lanes[at(r)], {});
+          if (rows.empty()) continue;
           lane_route.push_back(r);
           op.push_back(static_cast<std::uint8_t>(what));
           reads.push_back(static_cast<std::uint8_t>(Reads::acc));
-          for (const auto& row : rows) chunks.push_back(row.first);
-          Time waited = 0;
+          for (const auto& row : rows) chunks.push_back(row.chunk);
+          std::uint32_t waited = 0;
           for (const Time leg : machine.legs) {
-            for (const auto& row : rows) {
-              starts.push_back(static_cast<std::uint32_t>((row.second + waited) / quantum_));
-            }
-            waited += leg;
+            for (const auto& row : rows) starts.push_back(row.start + waited);
+            waited += static_cast<std::uint32_t>(leg / quantum_);
           }
           lane_begin.push_back(static_cast<std::int64_t>(chunks.size()));
         }
@@ -980,12 +970,14 @@ class Synthesis {
   std::shared_ptr<const Topology> topology_;
   std::shared_ptr<const Collective> collective_;
   const Progress& progress_;
+  std::vector<std::int32_t> position_;  // of each NPU in the collective's group
   Machines machines_;
   CollectiveKind kind_;
   std::int32_t pieces_ = 0;
   std::int64_t bytes_ = 0;
   Time quantum_ = 1;
   Time reduce_time_ = 0;
+  Time last_ = 0;
   Lanes summed_, copied_;
 };
 
