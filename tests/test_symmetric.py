@@ -370,6 +370,18 @@ def test_unreachable_npus_are_named(kind):
         solved(topology, kind)
 
 
+def test_too_many_hops_are_refused_before_they_are_made():
+    topology = tp.ring(60_000)
+    wanted = "60000 NPUs sends about 900000000 chunks needs 26 GiB"
+    with pytest.raises(tacos.TacosError, match=wanted):
+        solved(topology, "all_to_all", chunk_bytes=1)
+
+
+def test_a_large_switch_takes_no_time_to_speak_of():
+    schedule = solved(tp.switch(30_000), "all_to_all", chunk_bytes=1)
+    assert schedule.transfers == 30_000 * 29_999
+
+
 def test_progress_may_end_it():
     class Enough(Exception):
         pass

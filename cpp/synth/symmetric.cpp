@@ -275,8 +275,9 @@ class Machines {
       line[at(v)] = v;
       for (const auto& shift : shifts) {
         NodeId& other = line[at(shift(v))];
-        if (other >= 0)
+        if (other >= 0) {
           invalid("the symmetric engine needs switches that join whole lines of NPUs");
+        }
         other = v;
       }
     }
@@ -619,6 +620,7 @@ class Exchange {
       distance_.push_back(distances(d));
       shortest_.push_back(shortest_ways(d));
     }
+    check_memory();
     Time longest = 0, shortest = kNever;
     for (const auto& distance : distance_) {
       longest += *std::max_element(distance.begin(), distance.end());
@@ -668,12 +670,32 @@ class Exchange {
 
  private:
   static constexpr Time kLevels = 1 << 14;
+  static constexpr double kMostHops = 1 << 29;
   struct Queue {
     std::vector<std::vector<std::uint32_t>> levels;  // jobs by the work that is left of them
     std::size_t top = 0;
   };
 
   std::size_t index(NodeId v, std::int32_t piece) const { return at(v) * at(pieces_) + at(piece); }
+
+  void check_memory() const {
+    double hops = 0;
+    for (std::size_t d = 0; d < distance_.size(); ++d) {
+      Time period = kNever;
+      for (std::size_t m = 0; m < machines_.size(); ++m) {
+        if (axis_of_[m] == d) period = std::min(period, machines_[m].period);
+      }
+      const auto sum = std::accumulate(distance_[d].begin(), distance_[d].end(), 0.0);
+      hops += sum / static_cast<double>(period) * static_cast<double>(left_.size()) /
+              static_cast<double>(distance_[d].size());
+    }
+    if (hops <= kMostHops) return;
+    const auto bytes = hops * static_cast<double>(sizeof(Sent) + sizeof(ChunkId) * 2);
+    throw Error("an all-to-all in which each of " + std::to_string(group_.order()) +
+                " NPUs sends about " + std::to_string(static_cast<std::int64_t>(hops)) +
+                " chunks needs " + std::to_string(static_cast<std::int64_t>(bytes) >> 30) +
+                " GiB, more than the symmetric engine takes");
+  }
 
   // The dimension in which a machine moves.
   std::size_t only_axis(std::size_t m) const {
@@ -704,7 +726,8 @@ class Exchange {
       queue.pop();
       if (so_far > distance[at(place)]) continue;
       for (std::size_t m = 0; m < machines_.size(); ++m) {
-        if (axis_of_[m] != d) continue;
+        // Moves commute, so that a port may come first, and once: it reaches what it reaches twice.
+        if (axis_of_[m] != d || (machines_[m].port() && place != 0)) continue;
         for (const NodeId by : machines_[m].by) {
           const auto next = (place + Group::digit(by, axis)) % axis.size;
           const Time there = so_far + machines_[m].period;
@@ -795,6 +818,7 @@ class Synthesis {
         topology_(std::move(topology)),
         collective_(std::move(collective)),
         progress_(progress),
+        symmetry_(translations(*topology_)),
         machines_(topology_, group_) {
     using enum CollectiveKind;
     const auto& part = collective_->parts()[0];
@@ -859,14 +883,20 @@ class Synthesis {
     if (kind_ != all_gather) {
       Clock backwards{*topology_, machines_.all(), reduce_time_, at_once};
       Gather gather(group_, backwards, released);
-      backwards.run(gather, 0, progress_);
+      backwards.run(gather, 0, reported_from(0));
       store_reversed(std::move(backwards.sent), released, clock.free);
     }
     if (kind_ != reduce_scatter) {
       Gather gather(group_, clock, released);
-      clock.run(gather, *std::min_element(released.begin(), released.end()), progress_);
+      clock.run(gather, *std::min_element(released.begin(), released.end()), reported_from(0.5));
       store_gather(std::move(clock.sent));
     }
+  }
+
+  // An all-reduce has two halves.
+  Progress reported_from(double half) const {
+    if (!progress_ || kind_ != CollectiveKind::all_reduce) return progress_;
+    return [this, half](double share) { progress_(half + share / 2); };
   }
 
   // All that follows moves transfers so that they leave NPU 0.
@@ -962,7 +992,7 @@ class Synthesis {
     Transfers transfers{
         std::move(lane_route), std::move(op),     std::move(reads), std::move(lane_begin),
         std::move(chunks),     std::move(starts), quantum_};
-    return Schedule(collective_, machines_.routes(), std::move(transfers), translations(*topology_),
+    return Schedule(collective_, machines_.routes(), std::move(transfers), std::move(symmetry_),
                     std::move(provenance));
   }
 
@@ -970,6 +1000,7 @@ class Synthesis {
   std::shared_ptr<const Topology> topology_;
   std::shared_ptr<const Collective> collective_;
   const Progress& progress_;
+  Symmetry symmetry_;
   std::vector<std::int32_t> position_;  // of each NPU in the collective's group
   Machines machines_;
   CollectiveKind kind_;
