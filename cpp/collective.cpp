@@ -409,33 +409,15 @@ std::vector<std::int32_t> Collective::positions() const {
   return position;
 }
 
-ChunkId Collective::image(ChunkId chunk, std::span<const NodeId> node_image,
-                          std::span<const std::int32_t> position) const {
+bool Collective::has_pairs() const {
   using enum CollectiveKind;
-  const auto& part = parts_[0];
-  if (parts_.size() != 1 || explicit_rows(part.kind)) {
+  const auto kind = parts_[0].kind;
+  if (parts_.size() != 1 || explicit_rows(kind)) {
     throw InfeasibleError("only a single named collective has translated chunks");
   }
-  const std::int64_t x = chunk, n = part.members(), c = part.chunks;
-  const auto moved = [&](std::int64_t member) -> std::int64_t {
-    const NodeId node =
-        node_image[static_cast<std::size_t>(part.group[static_cast<std::size_t>(member)])];
-    const auto to = position[static_cast<std::size_t>(node)];
-    if (to < 0) throw InfeasibleError("the symmetry does not map the process group to itself");
-    return to;
-  };
-  switch (part.kind) {
-    case all_gather:
-    case reduce_scatter:
-    case all_reduce:
-      return static_cast<ChunkId>(moved(x / c) * c + x % c);
-    case all_to_all:
-    case all_to_all_v:
-      return static_cast<ChunkId>((moved(x / c / n) * n + moved(x / c % n)) * c + x % c);
-    default:
-      throw InfeasibleError("a " + std::string(name_of(part.kind)) +
-                            " has a root that no symmetry moves");
-  }
+  if (kind == all_to_all || kind == all_to_all_v) return true;
+  if (kind == all_gather || kind == reduce_scatter || kind == all_reduce) return false;
+  throw InfeasibleError("a " + std::string(name_of(kind)) + " has a root that no symmetry moves");
 }
 
 }  // namespace tacos

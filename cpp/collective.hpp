@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "column.hpp"
+#include "error.hpp"
 #include "topology.hpp"
 
 namespace tacos {
@@ -96,10 +97,25 @@ class Collective {
   Collective reversed() const;
   ChunkId reversed_chunk(ChunkId chunk) const;
 
-  // Where a renumbering of the NPUs takes a chunk, for named parts whose group it maps to itself;
-  // `position` is the inverse of the group as made by positions(). Throws otherwise.
-  ChunkId image(ChunkId chunk, std::span<const NodeId> node_image,
-                std::span<const std::int32_t> position) const;
+  // Where a renumbering of the NPUs takes a chunk: `moved` says where it takes an NPU, and
+  // `position` is the inverse of the group as made by positions(). Throws unless this is one named
+  // part without a root, whose group is mapped to itself.
+  template <typename Moved>
+  ChunkId image(ChunkId chunk, const Moved& moved, std::span<const std::int32_t> position) const {
+    const bool pairs = has_pairs();
+    const auto& part = parts_[0];
+    const auto n = static_cast<ChunkId>(part.members());
+    const auto pieces = static_cast<ChunkId>(part.chunks);
+    const auto member = [&](ChunkId i) {
+      const NodeId npu = moved(part.group[i]);
+      const auto to = position[static_cast<std::size_t>(npu)];
+      if (to < 0) throw InfeasibleError("the symmetry does not map the process group to itself");
+      return static_cast<ChunkId>(to);
+    };
+    const ChunkId block = chunk / pieces;
+    return (pairs ? member(block / n) * n + member(block % n) : member(block)) * pieces +
+           chunk % pieces;
+  }
   std::vector<std::int32_t> positions() const;  // NPU -> position in the (only) part's group, or -1
 
   bool operator==(const Collective& other) const {
@@ -108,6 +124,8 @@ class Collective {
 
  private:
   void check(const CollectivePart& part) const;
+  // Whether chunks belong to pairs of members or to single ones; throws where it is neither.
+  bool has_pairs() const;
   std::int64_t cut_bytes(ChunkId chunk) const;
 
   std::int32_t npus_ = 0;

@@ -208,43 +208,129 @@ Schedule::LinkUse Schedule::link_use() const {
   return whole;
 }
 
+namespace {
+
+// The elements of a symmetry's group, numbered by the powers of the generators, the first running
+// fastest; and where they take nodes.
+class Elements {
+ public:
+  Elements(const Symmetry& symmetry, std::size_t nodes) : symmetry_(symmetry) {
+    for (std::size_t g = 0; g < symmetry.orders.size(); ++g) {
+      auto& powers = powers_.emplace_back();
+      const auto generator = symmetry.node_image.slice(g * nodes, (g + 1) * nodes);
+      powers.emplace_back(generator.begin(), generator.end());
+      while ((std::int64_t{1} << powers.size()) < symmetry.orders[g]) {
+        const auto& half = powers.back();
+        std::vector<NodeId> twice(nodes);
+        for (std::size_t v = 0; v < nodes; ++v) twice[v] = half[static_cast<std::size_t>(half[v])];
+        powers.push_back(std::move(twice));
+      }
+    }
+  }
+
+  NodeId image(NodeId node, std::int64_t element) const {
+    for (std::size_t g = 0; element > 0; ++g) {
+      const auto power = static_cast<std::uint64_t>(element % symmetry_.orders[g]);
+      for (std::size_t bit = 0; power >> bit != 0; ++bit) {
+        if (power >> bit & 1) node = powers_[g][bit][static_cast<std::size_t>(node)];
+      }
+      element /= symmetry_.orders[g];
+    }
+    return node;
+  }
+
+  // Calls visit(image, element) with all images of a node or link, where `element` takes the image
+  // back.
+  template <typename Visit>
+  void each_image(std::int32_t of, std::span<const std::int32_t> images, const Visit& visit) const {
+    const auto count = images.size() / symmetry_.orders.size();
+    std::vector<std::int32_t> power(symmetry_.orders.size(), 0);
+    for (std::int64_t left = symmetry_.size(); left > 0; --left) {
+      std::int64_t back = 0, stride = 1;
+      for (std::size_t g = 0; g < power.size(); ++g) {
+        back += (symmetry_.orders[g] - power[g]) % symmetry_.orders[g] * stride;
+        stride *= symmetry_.orders[g];
+      }
+      visit(of, back);
+      // A generator applied as often as its order undoes it, so a carry needs no reset.
+      for (std::size_t g = 0; g < power.size(); ++g) {
+        of = images[g * count + static_cast<std::size_t>(of)];
+        if (++power[g] < symmetry_.orders[g]) break;
+        power[g] = 0;
+      }
+    }
+  }
+
+ private:
+  const Symmetry& symmetry_;
+  std::vector<std::vector<std::vector<NodeId>>> powers_;  // 1, 2, 4, … of each generator
+};
+
+}  // namespace
+
 Schedule::Rows Schedule::rows(std::optional<NodeId> node, std::optional<LinkId> link) const {
+  std::optional<Elements> elements;
+  if (symmetry_ && (node || link)) elements.emplace(*symmetry_, at(topology().nodes()));
   struct Found {
     Time start;
     TransferId transfer;
     std::int32_t lane;
+    std::int64_t element;
   };
   std::vector<Found> found;
-  const auto has = [](auto&& range, auto value) {
-    return std::find(range.begin(), range.end(), value) != range.end();
+  const auto find = [&](std::int32_t lane, std::int64_t element) {
+    for (auto i = transfers_.lane_begin[at(lane)]; i < transfers_.lane_begin[at(lane) + 1]; ++i) {
+      found.push_back({start(lane, i, 0), i, lane, element});
+    }
   };
+  // Lanes by what they touch: the nodes at their ends, or else their links.
+  std::vector<std::pair<std::int32_t, std::int32_t>> touched;
   for (std::int32_t lane = 0; lane < lanes(); ++lane) {
     const RouteId route = transfers_.lane_route[at(lane)];
-    if (node && !has(routes_->sources(route), *node) && !has(routes_->destinations(route), *node)) {
-      continue;
-    }
-    if (link && !has(routes_->links(route), *link)) continue;
-    for (auto i = transfers_.lane_begin[at(lane)]; i < transfers_.lane_begin[at(lane) + 1]; ++i) {
-      found.push_back({start(lane, i, 0), i, lane});
+    if (node) {
+      for (const NodeId end : routes_->sources(route)) touched.emplace_back(end, lane);
+      for (const NodeId end : routes_->destinations(route)) touched.emplace_back(end, lane);
+    } else if (link) {
+      for (const LinkId used : routes_->links(route)) touched.emplace_back(used, lane);
+    } else {
+      find(lane, 0);
     }
   }
+  std::sort(touched.begin(), touched.end());
+  touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
+  const auto find_touching = [&](std::int32_t what, std::int64_t element) {
+    auto i = std::lower_bound(touched.begin(), touched.end(), std::pair(what, std::int32_t{0}));
+    for (; i != touched.end() && i->first == what; ++i) find(i->second, element);
+  };
+  if (elements) {
+    const auto& images = node ? symmetry_->node_image : symmetry_->link_image;
+    elements->each_image(node ? *node : *link, images.span(), find_touching);
+  } else if (node || link) {
+    find_touching(node ? *node : *link, 0);
+  }
   std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
-    return std::pair(a.start, a.transfer) < std::pair(b.start, b.transfer);
+    return std::tie(a.start, a.transfer, a.element) < std::tie(b.start, b.transfer, b.element);
   });
+  const auto position = elements ? collective_->positions() : std::vector<std::int32_t>();
   Rows rows;
-  for (const auto& [when, transfer, lane] : found) {
+  for (const auto& [when, transfer, lane, element] : found) {
+    const auto moved = [&, by = element](NodeId v) { return by ? elements->image(v, by) : v; };
     const RouteId route = transfers_.lane_route[at(lane)];
-    const ChunkId chunk = transfers_.chunk[at(transfer)];
+    ChunkId chunk = transfers_.chunk[at(transfer)];
+    const auto bytes = collective_->bytes(chunk);
+    if (element) chunk = collective_->image(chunk, moved, position);
     const auto destinations = routes_->destinations(route);
-    for (const NodeId src : routes_->sources(route)) {
+    for (const NodeId from : routes_->sources(route)) {
+      const NodeId src = moved(from);
       for (std::size_t end = 0; end < destinations.size(); ++end) {
-        if (node && src != *node && destinations[end] != *node) continue;
+        const NodeId dst = moved(destinations[end]);
+        if (node && src != *node && dst != *node) continue;
         rows.transfer.push_back(transfer);
         rows.src.push_back(src);
-        rows.dst.push_back(destinations[end]);
+        rows.dst.push_back(dst);
         rows.route.push_back(route);
         rows.chunk.push_back(chunk);
-        rows.bytes.push_back(collective_->bytes(chunk));
+        rows.bytes.push_back(bytes);
         rows.op.push_back(transfers_.lane_op[at(lane)]);
         rows.reads.push_back(transfers_.lane_reads[at(lane)]);
         rows.start.push_back(when);
@@ -339,6 +425,7 @@ Schedule Schedule::expand() const {
   std::vector<LinkId> link_image(links);
   std::iota(node_image.begin(), node_image.end(), 0);
   std::iota(link_image.begin(), link_image.end(), 0);
+  const auto moved = [&](NodeId v) { return node_image[at(v)]; };
   std::vector<std::int32_t> power(s.orders.size(), 0);
   for (std::int64_t element = 0; element < group; ++element) {
     const auto first_route = static_cast<RouteId>(kinds.size());
@@ -355,7 +442,7 @@ Schedule Schedule::expand() const {
                            transfers_.lane_begin[at(lane)]);
     }
     for (const ChunkId c : transfers_.chunk) {
-      chunk.push_back(collective_->image(c, node_image, position));
+      chunk.push_back(collective_->image(c, moved, position));
     }
     start.insert(start.end(), transfers_.start.begin(), transfers_.start.end());
     // Applying a generator as often as its order undoes it, so the carry needs no reset.

@@ -13,9 +13,9 @@
 // ordered by start. A lane whose route has several legs keeps one start per leg, leg by leg; since
 // the legs of one lane are first come, first served, row i of every leg is the same transfer.
 //
-// Orbit. The packed transfers of representative chunks, plus a symmetry: commuting generators of
-// finite order, each given by where it takes every node and link. The whole schedule is what all
-// products of the generators make of the representatives.
+// Orbit. One packed transfer of each kind that are images of each other, plus a symmetry: commuting
+// generators of finite order, each given by where it takes every node and link. The whole schedule
+// is what all products of the generators make of the stored transfers.
 #pragma once
 
 #include <cstdint>
@@ -100,7 +100,7 @@ class Schedule {
   };
   LinkUse link_use() const;
 
-  // Stored transfers as plain columns. A transfer appears once per end beyond the first of a tree:
+  // Transfers as plain columns. A transfer appears once per end beyond the first of a tree:
   // one row per (source, destination) pair of its route.
   struct Rows {
     std::vector<TransferId> transfer;
@@ -111,7 +111,9 @@ class Schedule {
     std::vector<std::uint8_t> op, reads;
     std::vector<Time> start, arrival;
   };
-  // All rows, or those that touch `node`, or those whose route uses `link`; ordered by start.
+  // All rows, or those that touch `node`, or those whose route uses `link`; ordered by start. Of an
+  // orbit, all rows are the stored ones, but a node's or link's are those of the whole schedule:
+  // images, which share `transfer` and `route` with what is stored.
   Rows rows(std::optional<NodeId> node, std::optional<LinkId> link) const;
 
   // For each stored transfer, the stored transfers that wrote what it reads: `writer` between

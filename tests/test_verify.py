@@ -985,11 +985,46 @@ def test_the_group_must_act_freely_on_the_members():
     assert "does not act freely" in refused(orbit(collective, table, rows, [4], image, image))
 
 
-def test_one_orbit_has_one_representative():
-    rows = [(0, 0, COPY, READ_ACC, 0), (1, 1, COPY, READ_ACC, 0)]
-    assert refused(ring_all_gather(4, rows=rows)) == (
-        "chunks of npu 0 and npu 1 are both stored, but one is the other's image"
-    )
+def test_any_image_of_a_transfer_may_be_stored():
+    """One NPU's program: NPU 0 sends what came from NPUs 0, 3 and 2; or a mixture of images."""
+    sent_by_0 = [(0, (4 - i) % 4, COPY, READ_ACC, i * 2 * US) for i in range(3)]
+    assert agrees_with_expansion(ring_all_gather(4, rows=sent_by_0))
+    mixed = [(0, 0, COPY, READ_ACC, 0), (3, 2, COPY, READ_ACC, 2 * US), sent_by_0[2]]
+    assert agrees_with_expansion(ring_all_gather(4, rows=mixed))
+    early = [*sent_by_0[:2], (*sent_by_0[2][:4], 4 * US - 1)]
+    assert not agrees_with_expansion(ring_all_gather(4, rows=early))
+    assert messages(ring_all_gather(4, rows=early)) == [
+        "transfer 2 sends chunk 0 from npu 2 at 3.999 us, where it arrives only at 4.000 us"
+    ]
+
+
+def test_a_transfer_and_its_image_are_one_too_many():
+    """Chunk 0 from 0 to 1 and chunk 1 from 1 to 2 are images: both stored, each link is hit twice."""
+    rows = [(i, 0, COPY, READ_ACC, i * 2 * US) for i in range(3)]
+    twice = ring_all_gather(4, rows=[*rows, (1, 1, COPY, READ_ACC, 0)])
+    assert broken_rules(twice) == {"capacity", "unneeded"}
+    assert not agrees_with_expansion(twice)
+    later = ring_all_gather(4, rows=[*rows, (1, 1, COPY, READ_ACC, 6 * US)])
+    assert broken_rules(later) == {"unneeded"}
+    assert not agrees_with_expansion(later)
+
+
+def test_a_stored_transfer_may_end_at_a_switch_that_the_group_fixes():
+    """NPU 1 sends to the switch, which sends on to 0, then to 2: the switch is no free orbit."""
+    topology = tp.switch(3, multicast=True, bandwidth="1GB/s", latency="1us")
+    collective = co.all_gather(topology, 3000, chunks=1)
+    table = routes(topology, links=[[1], [3], [5]])
+    image = [1, 2, 0, 3]
+
+    def sent_on_at(first, second):
+        starts = [0, first, second]
+        rows = [(i, 1, COPY, READ_ACC, start) for i, start in enumerate(starts)]
+        return orbit(collective, table, rows, [3], image, links_under(topology, image))
+
+    assert agrees_with_expansion(sent_on_at(2 * US, 3 * US))
+    assert not agrees_with_expansion(sent_on_at(2 * US - 1, 3 * US))
+    assert "causality" in broken_rules(sent_on_at(2 * US - 1, 3 * US))
+    assert broken_rules(sent_on_at(2 * US, 3 * US - 1)) == {"capacity"}
 
 
 def test_the_chunks_of_an_orbit_have_one_size():

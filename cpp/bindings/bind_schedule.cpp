@@ -265,7 +265,10 @@ With given_away=True, `chunk` and `start` are used without copying; do not write
           nb::kw_only(), "npu"_a = nb::none(), "link"_a = nb::none(),
           nb::sig("def rows(self, *, npu: int | None = None, link: int | None = None) -> "
                   "dict[str, numpy.typing.NDArray[typing.Any]]"),
-          "Stored transfers as columns ordered by start: all, one NPU's, or one link's.")
+          R"(Transfers as columns ordered by start: all, one NPU's, or one link's.
+
+Of an orbit, all are the stored ones. One NPU's or one link's are those of the whole schedule; their
+`transfer` and `route` name what is stored, of which they are images.)")
       .def(
           "link_bytes",
           [](const Schedule& s) {

@@ -9,6 +9,7 @@ namespace tacos::bindings {
 void bind_topology(nb::module_& m);
 void bind_collective(nb::module_& m);
 void bind_schedule(nb::module_& m);
+void bind_symmetric(nb::module_& m);
 void bind_verify(nb::module_& m);
 void bind_synth(nb::module_& m);
 }  // namespace tacos::bindings
@@ -22,6 +23,7 @@ NB_MODULE(_core, m) {
   tacos::bindings::bind_topology(m);
   tacos::bindings::bind_collective(m);
   tacos::bindings::bind_schedule(m);
+  tacos::bindings::bind_symmetric(m);
   tacos::bindings::bind_verify(m);
   tacos::bindings::bind_synth(m);
 }

@@ -409,30 +409,98 @@ class Verifier {
                       " within the process group");
       }
     }
-    // One representative per orbit: the owner of the chunks that the stored transfers carry.
-    const std::int64_t per_owner = (part.kind == all_to_all ? n : 1) * part.chunks;
-    std::map<NodeId, std::int64_t> representative;
-    for (const ChunkId chunk : stored_.chunk) {
-      const auto owner = chunk / per_owner;
-      const NodeId first = lowest[at(part.group[at(owner)])];
-      const auto [found, added] = representative.emplace(first, owner);
-      if (!added && found->second != owner) {
-        return broken("chunks of " + topology_.name(part.group[at(found->second)]) + " and " +
-                      topology_.name(part.group[at(owner)]) +
-                      " are both stored, but one is the other's image");
-      }
-    }
-    for (std::int64_t i = 0; i < n; ++i) {
-      representative.emplace(lowest[at(part.group[at(i)])], i);
-    }
-    only_chunks_.emplace();
-    for (const auto& [first, owner] : representative) {
-      for (std::int64_t k = 0; k < per_owner; ++k) {
-        only_chunks_->push_back(static_cast<ChunkId>(owner * per_owner + k));
-      }
-    }
-    std::sort(only_chunks_->begin(), only_chunks_->end());
+    number_elements(s, lowest);
+    find_images(part, lowest);
     return true;
+  }
+
+  // Elements of the group are numbered by the powers of the generators, the first running fastest.
+  // Where an orbit has as many nodes as the group has elements, each of its nodes is the image of
+  // the lowest under just one element.
+  void number_elements(const Symmetry& s, std::span<const NodeId> lowest) {
+    const auto nodes = lowest.size(), group = at(s.size());
+    std::vector<std::size_t> members(nodes, 0);
+    for (const NodeId first : lowest) ++members[at(first)];
+    element_.assign(nodes, -1);
+    first_image_.assign(nodes, 0);
+    for (std::size_t v = 0; v < nodes; ++v) {
+      if (members[v] != group) continue;
+      const auto first = images_.size();
+      images_.push_back(static_cast<NodeId>(v));
+      for (std::size_t generator = 0; generator < s.orders.size(); ++generator) {
+        const auto image = s.node_image.slice(generator * nodes, (generator + 1) * nodes);
+        const auto block = images_.size() - first;  // the products of the generators before
+        for (auto left = block * at(s.orders[generator] - 1); left > 0; --left) {
+          images_.push_back(image[at(images_[images_.size() - block])]);
+        }
+      }
+      for (std::size_t i = first; i < images_.size(); ++i) {
+        element_[at(images_[i])] = static_cast<std::int32_t>(i - first);
+        first_image_[at(images_[i])] = first;
+      }
+    }
+  }
+
+  std::int32_t product(std::int32_t a, std::int32_t b) const {
+    std::int32_t result = 0, stride = 1;
+    for (const auto order : schedule_.symmetry()->orders) {
+      result += (a % order + b % order) % order * stride;
+      stride *= order;
+      a /= order;
+      b /= order;
+    }
+    return result;
+  }
+
+  std::int32_t inverse(std::int32_t a) const {
+    std::int32_t result = 0, stride = 1;
+    for (const auto order : schedule_.symmetry()->orders) {
+      result += (order - a % order) % order * stride;
+      stride *= order;
+      a /= order;
+    }
+    return result;
+  }
+
+  NodeId image(NodeId node, std::int32_t element) const {
+    if (element == 0) return node;
+    if (element_[at(node)] >= 0) {
+      return images_[first_image_[at(node)] + at(product(element_[at(node)], element))];
+    }
+    const auto& s = *schedule_.symmetry();
+    for (std::size_t g = 0; g < s.orders.size(); ++g) {
+      for (auto power = element % s.orders[g]; power > 0; --power) {
+        node = s.node_image[g * element_.size() + at(node)];
+      }
+      element /= s.orders[g];
+    }
+    return node;
+  }
+
+  // Of every stored transfer, the image that carries a chunk of the lowest member of an orbit.
+  void find_images(const CollectivePart& part, std::span<const NodeId> lowest) {
+    const auto position = collective_.positions();
+    const auto n = at(part.members()), pieces = at(part.chunks);
+    const bool pairs = part.kind == CollectiveKind::all_to_all;
+    per_owner_ = (pairs ? n : 1) * pieces;
+    std::vector<std::size_t> orbit(lowest.size());
+    for (std::size_t i = 0; i < n; ++i) {
+      if (lowest[at(part.group[i])] != part.group[i]) continue;
+      orbit[at(part.group[i])] = owners_.size();
+      owners_.push_back(i);
+    }
+    images_of_.reserve(stored_.chunk.size());
+    for (const ChunkId chunk : stored_.chunk) {
+      const NodeId owner = part.group[chunk / per_owner_];
+      const auto moved = inverse(element_[at(owner)]);
+      auto rest = chunk % per_owner_;
+      if (pairs) {
+        const NodeId receiver = image(part.group[rest / pieces], moved);
+        rest = at(position[at(receiver)]) * pieces + rest % pieces;
+      }
+      const auto index = orbit[at(lowest[at(owner)])] * per_owner_ + rest;
+      images_of_.push_back({static_cast<std::uint32_t>(index), moved});
+    }
   }
 
   // --- capacity ----------------------------------------------------------------------------------------
@@ -517,7 +585,26 @@ class Verifier {
   struct Carried {
     std::int64_t transfer;
     std::uint32_t lane;
+    std::int32_t moved;  // orbits: by which element
   };
+
+  // Which chunk of those that are checked a stored transfer carries, moved by which element.
+  struct Image {
+    std::uint32_t chunk;
+    std::int32_t moved;
+  };
+
+  // All chunks are checked, or of an orbit those of the lowest member of each orbit of members.
+  std::size_t checked_chunks() const {
+    return schedule_.symmetry() ? owners_.size() * per_owner_ : at(collective_.chunks());
+  }
+  ChunkId checked_chunk(std::size_t i) const {
+    if (!schedule_.symmetry()) return static_cast<ChunkId>(i);
+    return static_cast<ChunkId>(owners_[i / per_owner_] * per_owner_ + i % per_owner_);
+  }
+  Image checked_image(std::size_t transfer) const {
+    return schedule_.symmetry() ? images_of_[transfer] : Image{stored_.chunk[transfer], 0};
+  }
 
   // What one thread needs to follow one chunk.
   struct Scratch {
@@ -545,9 +632,11 @@ class Verifier {
   };
 
   void check_chunks() {
-    const ChunkId chunks = collective_.chunks();
-    std::vector<std::uint32_t> per_chunk(at(chunks) + 1, 0);
-    for (const ChunkId chunk : stored_.chunk) ++per_chunk[chunk];
+    const auto chunks = checked_chunks();
+    std::vector<std::uint32_t> per_chunk(chunks, 0);
+    for (std::size_t i = 0; i < stored_.chunk.size(); ++i) ++per_chunk[checked_image(i).chunk];
+    // Every thread needs arrays over all nodes.
+    threads_ = static_cast<std::int32_t>(std::min(at(threads_), chunks));
     std::vector<Scratch> scratch(at(threads_));
     for (auto& s : scratch) {
       const auto nodes = at(topology_.nodes());
@@ -557,8 +646,8 @@ class Verifier {
       s.wanted.assign(nodes, 0);
       s.input.assign(nodes, 0);
     }
-    for (ChunkId first = 0; first < chunks;) {
-      ChunkId last = first;
+    for (std::size_t first = 0; first < chunks;) {
+      auto last = first;
       std::int64_t total = 0;
       while (last < chunks &&
              (last == first || total + per_chunk[last] <= options_.block_transfers)) {
@@ -569,29 +658,23 @@ class Verifier {
     }
   }
 
-  void check_block(ChunkId first, ChunkId last, std::span<const std::uint32_t> per_chunk,
+  void check_block(std::size_t first, std::size_t last, std::span<const std::uint32_t> per_chunk,
                    std::size_t total, std::vector<Scratch>& scratch) {
-    std::vector<std::size_t> begin(at(last - first) + 1, 0);
-    for (ChunkId chunk = first; chunk < last; ++chunk) {
-      begin[at(chunk - first) + 1] = begin[at(chunk - first)] + per_chunk[chunk];
-    }
+    std::vector<std::size_t> begin(last - first + 1, 0);
+    for (auto i = first; i < last; ++i) begin[i - first + 1] = begin[i - first] + per_chunk[i];
     std::vector<Carried> carried(total);
     auto next = begin;
     for (std::size_t lane = 0; lane < at(schedule_.lanes()); ++lane) {
       for (auto i = stored_.lane_begin[lane]; i < stored_.lane_begin[lane + 1]; ++i) {
-        const ChunkId chunk = stored_.chunk[at(i)];
+        const auto [chunk, moved] = checked_image(at(i));
         if (chunk < first || chunk >= last) continue;
-        carried[next[at(chunk - first)]++] = {i, static_cast<std::uint32_t>(lane)};
+        carried[next[chunk - first]++] = {i, static_cast<std::uint32_t>(lane), moved};
       }
     }
-    const double scale = 0.6 / static_cast<double>(collective_.chunks());
-    parallel(at(last - first), 8, threads_, progress_, 0.4 + scale * static_cast<double>(first),
+    const double scale = 0.6 / static_cast<double>(checked_chunks());
+    parallel(last - first, 8, threads_, progress_, 0.4 + scale * static_cast<double>(first),
              0.4 + scale * static_cast<double>(last), [&](std::size_t i, std::int32_t thread) {
-               const auto chunk = first + static_cast<ChunkId>(i);
-               if (only_chunks_ &&
-                   !std::binary_search(only_chunks_->begin(), only_chunks_->end(), chunk)) {
-                 return;
-               }
+               const auto chunk = checked_chunk(first + i);
                const auto mine = std::span(carried).subspan(begin[i], begin[i + 1] - begin[i]);
                auto& s = scratch[at(thread)];
                check_legs(mine, s);
@@ -610,7 +693,7 @@ class Verifier {
   }
 
   void check_legs(std::span<const Carried> mine, Scratch& s) {
-    for (const auto& [transfer, lane] : mine) {
+    for (const auto& [transfer, lane, moved] : mine) {
       const auto& route = walk_of(lane);
       if (route.legs == 1) continue;
       s.passage.bytes = -1;
@@ -663,13 +746,13 @@ class Verifier {
     bool only_npus = true;
     std::uint32_t lane_before = 0;
     s.passage.bytes = -1;
-    for (const auto& [transfer, lane] : mine) {
+    for (const auto& [transfer, lane, moved] : mine) {
       const auto& route = walk_of(lane);
       if (lane != lane_before) s.passage.bytes = -1;
       lane_before = lane;
       s.passage.compute(topology_, route, bytes);
       for (std::size_t end = 0; end < route.destinations.size(); ++end) {
-        touch(route.destinations[end],
+        touch(image(route.destinations[end], moved),
               start(lane, transfer, route.legs - 1) + s.passage.arrive[end]);
         only_npus = only_npus && topology_.is_npu(route.destinations[end]);
         ++deliveries;
@@ -677,8 +760,9 @@ class Verifier {
     }
     const bool once = only_npus && deliveries == s.touched.size();
     if (once) {
-      for (const auto& [transfer, lane] : mine) {
-        for (const NodeId source : walk_of(lane).sources) {
+      for (const auto& [transfer, lane, moved] : mine) {
+        for (const NodeId from : walk_of(lane).sources) {
+          const NodeId source = image(from, moved);
           const Time now = start(lane, transfer, 0);
           const Time there =
               reads_input(lane) ? (s.input[at(source)] ? 0 : kNever) : s.available[at(source)];
@@ -711,11 +795,12 @@ class Verifier {
     s.carried.assign(mine.size(), {});
     s.useful.assign(mine.size(), 0);
     for (auto& event : s.events) {
-      const auto& [transfer, lane] = mine[event.entry];
+      const auto& [transfer, lane, moved] = mine[event.entry];
       const auto& route = walk_of(lane);
       Value& value = s.carried[event.entry];
       if (event.starts()) {
-        for (const NodeId source : route.sources) {
+        for (const NodeId from : route.sources) {
+          const NodeId source = image(from, moved);
           const bool there = reads_input(lane) ? s.input[at(source)] : s.holds[at(source)];
           if (!there) {
             const Time later = reads_input(lane) ? kNever : first_arrival(source, mine, s);
@@ -729,7 +814,7 @@ class Verifier {
         }
         continue;
       }
-      const NodeId node = route.destinations[event.destination];
+      const NodeId node = image(route.destinations[event.destination], moved);
       event.idle = !adds(lane) && s.holds[at(node)] && s.acc[at(node)] == value;
       Value result = value;
       if (adds(lane)) result += s.acc[at(node)];
@@ -756,9 +841,8 @@ class Verifier {
   Time first_arrival(NodeId node, std::span<const Carried> mine, const Scratch& s) const {
     for (const auto& event : s.events) {
       if (event.starts()) continue;
-      if (walk_of(mine[event.entry].lane).destinations[event.destination] == node) {
-        return event.time;
-      }
+      const auto& [transfer, lane, moved] = mine[event.entry];
+      if (image(walk_of(lane).destinations[event.destination], moved) == node) return event.time;
     }
     return kNever;
   }
@@ -772,7 +856,7 @@ class Verifier {
   void make_events(std::span<const Carried> mine, std::int64_t bytes, Scratch& s) {
     s.events.clear();
     for (std::uint32_t entry = 0; entry < mine.size(); ++entry) {
-      const auto& [transfer, lane] = mine[entry];
+      const auto& [transfer, lane, moved] = mine[entry];
       const auto& route = walk_of(lane);
       s.passage.bytes = -1;
       s.passage.compute(topology_, route, bytes);
@@ -800,10 +884,11 @@ class Verifier {
       }
     };
     for (const auto& event : s.events) {
-      const auto lane = mine[event.entry].lane;
+      const auto& [transfer, lane, moved] = mine[event.entry];
       const auto& route = walk_of(lane);
       if (event.starts()) {
-        for (const NodeId source : route.sources) {
+        for (const NodeId from : route.sources) {
+          const NodeId source = image(from, moved);
           if (reads_input(lane)) {
             add(carried[event.entry], {{sums ? source : NodeId{0}, 1}});
           } else {
@@ -812,7 +897,7 @@ class Verifier {
         }
         continue;
       }
-      Bag& into = acc[route.destinations[event.destination]];
+      Bag& into = acc[image(route.destinations[event.destination], moved)];
       if (!adds(lane)) into.clear();
       add(into, carried[event.entry]);
     }
@@ -860,10 +945,10 @@ class Verifier {
     std::vector<NodeId> marked;
     std::vector<NodeId> repeated(mine.size(), -1);  // where a transfer left the value as it was
     for (auto event = s.events.rbegin(); event != s.events.rend(); ++event) {
-      const auto& [transfer, lane] = mine[event->entry];
+      const auto& [transfer, lane, moved] = mine[event->entry];
       const auto& route = walk_of(lane);
       if (!event->starts()) {
-        const NodeId node = route.destinations[event->destination];
+        const NodeId node = image(route.destinations[event->destination], moved);
         if (event->idle) repeated[event->entry] = node;
         if (event->idle || !s.wanted[at(node)]) continue;
         s.useful[event->entry] = 1;
@@ -875,9 +960,9 @@ class Verifier {
                  node < 0 ? "delivers nothing that is read or wanted later"
                           : "reaches " + topology_.name(node) + ", which has that value already");
       } else if (!reads_input(lane)) {
-        for (const NodeId source : route.sources) {
-          s.wanted[at(source)] = 1;
-          marked.push_back(source);
+        for (const NodeId from : route.sources) {
+          marked.push_back(image(from, moved));
+          s.wanted[at(marked.back())] = 1;
         }
       }
     }
@@ -897,7 +982,14 @@ class Verifier {
   std::vector<std::int64_t> starts_begin_;
   std::vector<LinkId> link_class_;  // orbits: the lowest link of each orbit; else each link its own
   std::vector<std::int64_t> link_orbit_;
-  std::optional<std::vector<ChunkId>> only_chunks_;  // orbits: those of the representatives
+  // Orbits. Per node of an orbit as large as the group: the element that takes the orbit's lowest
+  // node there (otherwise -1), and where in images_ the images of that lowest node begin.
+  std::vector<std::int32_t> element_;
+  std::vector<std::size_t> first_image_;
+  std::vector<NodeId> images_;
+  std::vector<std::size_t> owners_;  // positions of the orbits' lowest members in the group
+  std::size_t per_owner_ = 1;        // chunks
+  std::vector<Image> images_of_;     // per stored transfer
 };
 
 }  // namespace

@@ -17,9 +17,10 @@
 // with probability below 2^-90. A chunk that fails is followed again with true multisets, to name what
 // is wrong. Chunks that are only copied need just the time of arrival at each node.
 //
-// An orbit is proven from its representatives: the group acts freely on the members of the collective,
-// each orbit of members has one representative, all stored transfers carry chunks of representatives,
-// and the windows on all links of one link orbit together do not overlap.
+// An orbit is proven from the chunks of one representative, the lowest member, per orbit of members
+// of the collective, on which the group must act freely. Every stored transfer is moved by the
+// element that takes its chunk's owner to the representative; what is reported speaks of these
+// images. The windows on all links of one link orbit together must not overlap.
 //
 // Cost: a few tens of nanoseconds per transfer and core; 24 bytes per transfer of a block.
 #pragma once

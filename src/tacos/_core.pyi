@@ -380,7 +380,10 @@ class Schedule:
 
     def rows(self, *, npu: int | None = None, link: int | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
         """
-        Stored transfers as columns ordered by start: all, one NPU's, or one link's.
+        Transfers as columns ordered by start: all, one NPU's, or one link's.
+
+        Of an orbit, all are the stored ones. One NPU's or one link's are those of the whole schedule; their
+        `transfer` and `route` name what is stored, of which they are images.
         """
 
     def link_bytes(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
@@ -421,6 +424,11 @@ class Schedule:
 def retime(collective: Collective, routes: Routes, route: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], step: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], reads: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: str = '{}', progress: object | None = None) -> Schedule:
     """
     Earliest start times of an ordered list of transfers; see tacos.schedule.retime.
+    """
+
+def synthesize_symmetric(topology: Topology, collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule:
+    """
+    Solves a collective for one NPU of a symmetric network; see tacos.synth.symmetric.
     """
 
 class Violation:

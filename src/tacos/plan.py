@@ -68,7 +68,7 @@ def synthesize(
     >>> coll = tacos.collective.all_reduce(topo, "64MB")
     >>> best = synthesize(topo, coll)
     >>> best.provenance["engine"]
-    'greedy'
+    'symmetric'
     """
     _check_sizes(topology, collective)
     if engine == "auto":
@@ -121,12 +121,15 @@ def _best_chunks(
     found: list[Schedule] = []
     fastest, failures = 0, 0
     for chunks in _CHUNK_COUNTS:
-        found.append(_run(topology, collective.with_chunks(chunks), engine, progress, options))
+        cut = collective.with_chunks(chunks)
+        if found and engine not in applicable(topology, cut):
+            break
+        found.append(_run(topology, cut, engine, progress, options))
         if found[-1].time_ps < found[fastest].time_ps:
             fastest, failures = len(found) - 1, 0
         elif chunks > 1:
             failures += 1
-        if failures == 2 or 2 * found[-1].transfers > _SEARCH_TRANSFERS:
+        if failures == 2 or 2 * found[-1].stored_transfers > _SEARCH_TRANSFERS:
             break
     enough = found[fastest].time_ps * _GOOD_ENOUGH
     best = next(schedule for schedule in found if schedule.time_ps <= enough)

@@ -1,7 +1,7 @@
 """Engines: ways to make a schedule.
 
-``ENGINES`` holds them by name: the greedy synthesizer, and the baselines, the algorithms everybody
-knows. :func:`applicable` says which of them suit a network and a collective.
+``ENGINES`` holds them by name: the symmetric and the greedy synthesizer, and the baselines, the
+algorithms everybody knows. :func:`applicable` says which of them suit a network and a collective.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tacos.synth import baselines
 from tacos.synth.baselines import BASELINES
 from tacos.synth.greedy import greedy
+from tacos.synth.symmetric import obstacle, symmetric
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = ["BASELINES", "ENGINES", "applicable"]
 
-ENGINES: dict[str, Callable[..., Schedule]] = {"greedy": greedy, **BASELINES}
+ENGINES: dict[str, Callable[..., Schedule]] = {
+    "symmetric": symmetric,
+    "greedy": greedy,
+    **BASELINES,
+}
 
 
 def applicable(topology: Topology, collective: Collective) -> list[str]:
@@ -30,4 +35,5 @@ def applicable(topology: Topology, collective: Collective) -> list[str]:
     >>> applicable(topo, tacos.collective.send_recv(topo, [(0, 1, "1KB")]))
     ['greedy', 'direct']
     """
-    return ["greedy", *baselines.applicable(topology, collective)]
+    synthesizers = ["greedy"] if obstacle(topology, collective) else ["symmetric", "greedy"]
+    return synthesizers + baselines.applicable(topology, collective)

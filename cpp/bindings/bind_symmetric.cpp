@@ -1,0 +1,25 @@
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include "columns.hpp"
+#include "synth/symmetric.hpp"
+
+namespace tacos::bindings {
+
+using namespace nb::literals;
+
+void bind_symmetric(nb::module_& m) {
+  m.def(
+      "synthesize_symmetric",
+      [](std::shared_ptr<Topology> topology, std::shared_ptr<Collective> collective,
+         std::string provenance, const nb::object& progress) {
+        const auto report = progress_to(progress);
+        const nb::gil_scoped_release release;
+        return std::make_shared<Schedule>(synthesize_symmetric(
+            std::move(topology), std::move(collective), std::move(provenance), report));
+      },
+      "topology"_a, "collective"_a, "provenance"_a = "{}", "progress"_a = nb::none(),
+      "Solves a collective for one NPU of a symmetric network; see tacos.synth.symmetric.");
+}
+
+}  // namespace tacos::bindings

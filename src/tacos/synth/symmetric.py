@@ -1,0 +1,90 @@
+"""The symmetric engine: one NPU's schedule, translated to all others.
+
+On a network that looks the same from every NPU it is enough to solve the problem of one. The answer
+is an orbit, O(N) where other schedules are O(N²): 1,000,000 NPUs take a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from tacos._core import synthesize_symmetric
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tacos._core import Collective, Schedule, Topology
+
+__all__ = ["obstacle", "symmetric"]
+
+_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
+
+
+def symmetric(
+    topology: Topology,
+    collective: Collective,
+    *,
+    progress: Callable[[float], object] | None = None,
+) -> Schedule:
+    """Solve a collective for one NPU of a symmetric network, and translate the answer.
+
+    Args:
+        topology: A ring, torus, hypercube, clique or switch, or a product of them, unedited.
+        collective: An all-gather, reduce-scatter, all-reduce or all-to-all of all NPUs whose size
+            gives equal chunks.
+        progress: Called with the share done, now and then.
+
+    Raises:
+        ValueError: The engine does not apply; the message says what it needs.
+
+    >>> import tacos
+    >>> topo = tacos.topology.torus(200, 200, link_model="blocking")
+    >>> coll = tacos.collective.all_gather(topo, 40_000 * 2**20, chunks=1)
+    >>> schedule = symmetric(topo, coll)
+    >>> schedule
+    <tacos.Schedule orbit: 1599960000 transfers in 214715.200000 us>
+    >>> schedule.time_ps / (500_000 + 20_971_520)  # hops, where 39,999 / 4 links is a bound
+    10000.0
+    >>> schedule.memory_bytes < 2**22, tacos.verify(schedule).ok
+    (True, True)
+    """
+    if needed := obstacle(topology, collective):
+        raise ValueError(f"symmetric needs {needed}")
+    resolved = collective if collective.resolved else collective.with_chunks(1)
+    provenance = json.dumps({"engine": "symmetric"})
+    return synthesize_symmetric(topology, resolved, provenance, progress=progress)
+
+
+def obstacle(topology: Topology, collective: Collective) -> str:
+    """What the engine needs and does not find, or nothing.
+
+    >>> import tacos
+    >>> torus = tacos.topology.torus(3, 3)
+    >>> obstacle(torus, tacos.collective.all_gather(torus, "9MB"))
+    ''
+    >>> obstacle(torus, tacos.collective.all_gather(torus, "1MB", chunks=1))
+    'equal chunks: the size of 1000000 B is no multiple of 9, the nearest are 999999 and 1000008 B'
+    """
+    if not topology.symmetric:
+        what = topology.family or "custom"
+        return (
+            "a network that is the same from every NPU (rings, tori, hypercubes, cliques, "
+            f"switches and their products, unedited), which this {what} topology does not claim"
+        )
+    if len(collective.parts) != 1:
+        return f"one collective, not {len(collective.parts)} at once"
+    part = collective.parts[0]
+    if part.kind not in _KINDS:
+        return f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}, not {part.kind}"
+    if len(part.group) != topology.npus:
+        return f"all {topology.npus} NPUs, not a group of {len(part.group)}"
+    cut = topology.npus * max(part.chunks, 1)
+    if below := part.size % cut:
+        nearest = [part.size - below, part.size - below + cut]
+        sizes = " and ".join(str(size) for size in nearest if size > 0)
+        return (
+            f"equal chunks: the size of {part.size} B is no multiple of {cut}, "
+            f"the nearest {'are' if nearest[0] else 'is'} {sizes} B"
+        )
+    return ""
