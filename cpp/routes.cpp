@@ -254,7 +254,8 @@ class Router {
   }
 
   void append_path(NodeId src, NodeId dst, std::vector<LinkId>& out) {
-    if (const LinkId direct = link_between(src, dst); direct >= 0) {
+    if (src != source_) list_neighbours(src);
+    if (const LinkId direct = direct_[static_cast<std::size_t>(dst)]; direct >= 0) {
       out.push_back(direct);
       return;
     }
@@ -265,6 +266,21 @@ class Router {
   }
 
  private:
+  // One entry per node, so that a pair costs no search: pairs come by source.
+  void list_neighbours(NodeId src) {
+    direct_.resize(static_cast<std::size_t>(topology_.nodes()), -1);
+    if (source_ >= 0) {
+      for (const LinkId link : topology_.out_links(source_)) {
+        direct_[static_cast<std::size_t>(topology_.dst(link))] = -1;
+      }
+    }
+    source_ = src;
+    for (const LinkId link : topology_.out_links(src)) {
+      LinkId& direct = direct_[static_cast<std::size_t>(topology_.dst(link))];
+      if (direct < 0) direct = link;
+    }
+  }
+
   LinkId link_between(NodeId src, NodeId dst) const {
     for (const LinkId link : topology_.out_links(src)) {
       if (topology_.dst(link) == dst) return link;
@@ -340,6 +356,8 @@ class Router {
 
   const Topology& topology_;
   bool by_dimension_ = false;
+  NodeId source_ = -1;
+  std::vector<LinkId> direct_;  // of source_: the first link to each node, or -1
   NodeId tree_root_ = -1;
   std::vector<LinkId> into_;  // of the tree rooted at tree_root_: the link that reaches each node
 };
@@ -347,7 +365,7 @@ class Router {
 }  // namespace
 
 Routes shortest_routes(std::shared_ptr<const Topology> topology, std::span<const NodeId> src,
-                       std::span<const NodeId> dst) {
+                       std::span<const NodeId> dst, const Progress& progress) {
   if (src.size() != dst.size()) invalid("as many sources as destinations are needed");
   for (std::size_t i = 0; i < src.size(); ++i) {
     for (const NodeId npu : {src[i], dst[i]}) {
@@ -366,7 +384,11 @@ Routes shortest_routes(std::shared_ptr<const Topology> topology, std::span<const
   Router router(*topology);
   std::vector<LinkId> found;
   std::vector<std::pair<std::size_t, std::size_t>> where(src.size());
+  std::size_t done = 0;
   for (const std::size_t i : order) {
+    if (progress && (++done & 0xffff) == 0) {
+      progress(static_cast<double>(done) / static_cast<double>(order.size()));
+    }
     const auto begin = found.size();
     router.append_path(src[i], dst[i], found);
     where[i] = {begin, found.size()};

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "column.hpp"
+#include "progress.hpp"
 #include "topology.hpp"
 
 namespace tacos {
@@ -107,6 +108,6 @@ class Routes {
 // products of rings, lines, cliques and switches dimension by dimension; otherwise the fewest hops
 // with the lowest link ids. Throws InfeasibleError naming the pair that is not connected.
 Routes shortest_routes(std::shared_ptr<const Topology> topology, std::span<const NodeId> src,
-                       std::span<const NodeId> dst);
+                       std::span<const NodeId> dst, const Progress& progress);
 
 }  // namespace tacos

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 
 import tacos.topology as build
+from tacos.errors import TacosError
 from tacos.view import draw
 from tacos.view.excerpt import excerpt
 from tacos.view.layout import place
@@ -217,7 +218,7 @@ def test_pictures_are_written_whole(tmp_path):
 
 def test_png_without_the_extra_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "resvg_py", None)
-    with pytest.raises(ImportError, match=r"pip install 'tacos-ccl\[plot\]'"):
+    with pytest.raises(TacosError, match=r"pip install 'tacos-ccl\[plot\]'"):
         draw(build.ring(3), tmp_path / "ring.png")
     assert list(tmp_path.iterdir()) == []
 

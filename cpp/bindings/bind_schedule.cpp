@@ -159,8 +159,9 @@ multicast tree and 2 for a reduce tree.)")
       [](std::shared_ptr<Topology> topology, const Array<std::int32_t>& src,
          const Array<std::int32_t>& dst) {
         const auto s = std::span(src.data(), src.shape(0)), d = std::span(dst.data(), dst.shape(0));
+        const auto interrupt = progress_to(nb::none());
         const nb::gil_scoped_release release;
-        return std::make_shared<Routes>(shortest_routes(std::move(topology), s, d));
+        return std::make_shared<Routes>(shortest_routes(std::move(topology), s, d, interrupt));
       },
       "topology"_a, "src"_a, "dst"_a,
       "Paths for algorithms that do not know the topology, one per pair of NPUs.");

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             result_action="return_value",
         )
     except CycloptsError as error:
-        return _fail(" ".join(str(error).split()) + " Try: tacos --help")
+        return _fail(" ".join(str(error).split()) + " See tacos --help, or tacos COMMAND --help.")
     except KeyboardInterrupt:
         return _fail("interrupted, nothing was written", 130)
     except BrokenPipeError:  # the reader of our output, such as head, has seen enough
@@ -255,12 +255,12 @@ def topo(
     Example: tacos topo dgx-h100:2 --draw h100.svg
     """
     network = _network(topology)
+    if output is not None:
+        formats.save(network, output)
     if draw is not None:
         from tacos import view
 
         view.draw(network, draw)
-    if output is not None:
-        formats.save(network, output)
     summary = topologies.describe(network)
     if as_json:
         print(json.dumps(summary, indent=2))
@@ -336,7 +336,7 @@ def _members(text: str, npus: int) -> list[int]:
 
 def _human(name: str, value: Any) -> str:
     """A value as people read it; the field's name says its unit."""
-    if value is None:
+    if value is None or (name == "busbw_Bps" and value == 0):
         return "-"
     if name.endswith("_s"):
         return units.format_time(value)
@@ -364,7 +364,9 @@ def _label(name: str) -> str:
 def _print(table: Table) -> None:
     from rich.console import Console
 
-    Console(highlight=False, markup=False, emoji=False).print(table)  # names are no markup
+    # Names are no markup, and a file has no width.
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
+    Console(highlight=False, markup=False, emoji=False, width=width).print(table)
 
 
 def _show(facts: dict[str, Any], title: str, as_json: bool, quiet: bool) -> None:
@@ -408,14 +410,15 @@ def comparison_table(result: Comparison) -> Table:
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "time": lambda row: units.format_time(row["time_s"]),
         "algbw\nGB/s": lambda row: f"{row['algbw_Bps'] / 1e9:.2f}",
-        "busbw\nGB/s": lambda row: f"{row['busbw_Bps'] / 1e9:.2f}",
+        "busbw\nGB/s": lambda row: f"{row['busbw_Bps'] / 1e9:.2f}" if row["busbw_Bps"] else "-",
+        "of the\nbound": lambda row: f"{row['efficiency']:.1%}" if row["efficiency"] else "-",
         "links\nbusy": lambda row: f"{row['utilisation']:.1%}",
         "chunks": lambda row: f"{row['chunks']:,}",
         "synthesis": lambda row: units.format_time(row["synthesis_s"]),
     }
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verified")
+    table.add_column("ok")
     for row in result.rows():
         cells = [show(row) if "time_s" in row else "-" for show in columns.values()]
         table.add_row(row["engine"], *cells, "yes" if row["ok"] else row["note"])

@@ -174,8 +174,11 @@ def all_to_all_v(
     """
     count = _count(npus)
     members = _group(count, group)
-    matrix = np.asarray(sizes)
     n = len(members)
+    try:
+        matrix = np.asarray(sizes)
+    except ValueError:
+        raise ValueError("sizes must be a matrix: all its rows must have one length") from None
     if matrix.shape != (n, n):
         raise ValueError(f"sizes has shape {matrix.shape}, the group needs ({n}, {n})")
     flat = column("sizes", matrix.ravel(), np.int64)

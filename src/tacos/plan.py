@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tacos.errors import InfeasibleError, TacosError
 from tacos.synth import ENGINES, applicable
 from tacos.verify import verify
@@ -18,7 +20,7 @@ from tacos.verify import verify
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tacos._core import Collective, Schedule, Topology
+    from tacos._core import Collective, CollectivePart, Schedule, Topology
 
 __all__ = ["Candidate", "Comparison", "compare", "engines", "synthesize"]
 
@@ -80,7 +82,67 @@ def synthesize(
         schedule = _run(topology, collective, engine, progress, options)
     else:
         schedule = _best_chunks(topology, collective, engine, progress, options)
-    return schedule.with_provenance({"seed": seed} | schedule.provenance)
+    facts = {"seed": seed, "bound_s": _port_bound(topology, collective)}
+    return schedule.with_provenance(facts | schedule.provenance)
+
+
+def _port_bound(topology: Topology, collective: Collective) -> float:
+    """A time that no schedule beats: what each NPU must send and receive, over its links.
+
+    Sums are counted as the least that any algorithm moves: every contribution leaves its NPU once,
+    every result arrives once, and an all-reduce of n buffers moves 2·(n - 1) of them in all, unless
+    switches reduce or multicast.
+    """
+    out, into = np.zeros(topology.npus), np.zeros(topology.npus)
+    everything = 0.0
+    for part in collective.parts:
+        send, receive = _least_traffic(part)
+        np.add.at(out, part.group if len(part.group) else part.inputs, send)
+        np.add.at(into, part.group if len(part.group) else part.outputs, receive)
+        if part.kind == "all_reduce" and not topology.switch_capabilities.any():
+            everything += 2 * (len(part.group) - 1) * part.size
+    bandwidth = topology.link_bandwidth_Bps.astype(float)
+    rates = [
+        np.bincount(ends, bandwidth, topology.nodes)[: topology.npus]
+        for ends in (topology.link_src, topology.link_dst)
+    ]
+    times = [
+        float(np.max(np.divide(load, rate, out=np.zeros_like(load), where=rate > 0)))
+        for load, rate in zip((out, into), rates, strict=True)
+    ]
+    if rates[0].sum() > 0:
+        times.append(everything / float(rates[0].sum()))
+    return max(times)
+
+
+def _least_traffic(part: CollectivePart) -> tuple[Any, Any]:
+    """Bytes that the members (or the rows' ends) send and receive at least."""
+    n, size = len(part.group), part.size
+    share, rest = size // max(n, 1), size - -(-size // max(n, 1))
+    if part.kind in ("send_recv", "custom"):
+        # A custom chunk may be held or wanted by several: only what is certain counts.
+        return (part.bytes, part.bytes) if part.kind == "send_recv" else (0, 0)
+    if n < 2:
+        return 0, 0
+    if part.kind == "all_to_all_v":
+        matrix = part.bytes.reshape(n, n)
+        own = np.diagonal(matrix)
+        return matrix.sum(axis=1) - own, matrix.sum(axis=0) - own
+    if part.kind in ("broadcast", "reduce", "gather", "scatter"):
+        at_root = np.arange(n) == part.root
+        one_way = {
+            "broadcast": (at_root * size, ~at_root * size),
+            "reduce": (~at_root * size, at_root * size),
+            "gather": (~at_root * share, at_root * rest),
+            "scatter": (at_root * rest, ~at_root * share),
+        }
+        return one_way[part.kind]
+    return {
+        "all_gather": (share, rest),
+        "reduce_scatter": (rest, share),
+        "all_to_all": (rest, rest),
+        "all_reduce": (size, size),
+    }[part.kind]
 
 
 def _check_sizes(topology: Topology, collective: Collective) -> None:

@@ -265,6 +265,9 @@ BASELINES: dict[str, Callable[..., Schedule]] = {
 """The baselines by name: functions of a topology and a collective, with options by keyword."""
 
 
+_MOST_HOPS = 2 * 10**7  # a few seconds' and gigabytes' worth
+
+
 def applicable(topology: Topology, collective: Collective) -> list[str]:
     """Names of the baselines that can do the collective on the network.
 
@@ -284,6 +287,11 @@ def _obstacle(name: str, topology: Topology, collective: Collective, dims: Dims)
         "double-binary-tree": {"all_reduce", "broadcast", "reduce"},
     }
     for part in collective.parts:
+        hops = len(part.group) ** 3 if part.kind.startswith("all_to_all") else 0
+        if name.endswith("ring") and hops > _MOST_HOPS:
+            return (
+                f"an all-to-all of fewer NPUs: {len(part.group)} take {hops:.0e} hops round a ring"
+            )
         allowed = kinds.get(name, None if len(part.group) else set())
         if allowed is not None and part.kind not in allowed:
             needed = " or ".join(sorted(allowed)) or "a collective of a group"

@@ -15,6 +15,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
+from tacos.errors import TacosError
 from tacos.files import replacing
 from tacos.units import format_bandwidth, format_time
 from tacos.view.excerpt import excerpt, times
@@ -80,7 +81,7 @@ def _png(svg: str) -> bytes:
     try:
         import resvg_py
     except ImportError:
-        raise ImportError(
+        raise TacosError(
             "PNG pictures need the extra plot: pip install 'tacos-ccl[plot]'"
         ) from None
     return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=2))
