@@ -628,7 +628,7 @@ class Exchange {
     for (const auto& machine : machines_) shortest = std::min(shortest, machine.period);
     level_ = std::max(shortest, longest / kLevels + 1);
     for (auto& queue : queues_) queue.levels.resize(at(longest / level_) + 1);
-    // The nearest first, so that within a level the last is served first.
+    // Within a level, what was offered last is served first.
     for (NodeId v = 1; v < group.order(); ++v) {
       for (std::int32_t k = 0; k < pieces_; ++k) {
         left_[index(v, k)] = v;

@@ -180,11 +180,12 @@ def _best_chunks(
     More chunks pipeline better until latencies outweigh it, so the search ends after two counts
     that did not help. What the model does not count (the work per transfer) speaks for few.
     """
+    applies = engine in applicable(topology, collective)  # not if only by its options
     found: list[Schedule] = []
     fastest, failures = 0, 0
     for chunks in _CHUNK_COUNTS:
         cut = collective.with_chunks(chunks)
-        if found and engine not in applicable(topology, cut):
+        if applies and engine not in applicable(topology, cut):
             break
         found.append(_run(topology, cut, engine, progress, options))
         if found[-1].time_ps < found[fastest].time_ps:
