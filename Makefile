@@ -49,6 +49,7 @@ format: $(VENV)/lint  ## put Python and C++ code into the form lint asks for
 
 bench: $(VENV)/core  ## measure speed and quality
 	@$(VENV)/bin/python benchmarks/foundation.py
+	@$(VENV)/bin/python benchmarks/synthesis.py
 	@$(VENV)/bin/python benchmarks/symmetric.py
 
 docs: $(VENV)/core $(VENV)/docs  ## the manual, in docs/_build/html

