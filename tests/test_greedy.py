@@ -194,3 +194,9 @@ def test_one_npu_and_nothing_to_do():
     assert greedy(alone, co.all_reduce(alone, "1KB", chunks=1)).transfers == 0
     pair = tp.ring(2)
     assert greedy(pair, co.all_gather(pair, "1KB", group=[1], chunks=2)).transfers == 0
+
+
+def test_what_cannot_fit_is_refused_at_once():
+    topology = tp.torus(1000, 1000)
+    with pytest.raises(tacos.TacosError, match=r"needs about .* GiB .* this machine has"):
+        greedy(topology, co.all_gather(topology, "1TB", chunks=1))

@@ -112,3 +112,47 @@ def test_the_bound_is_what_the_ports_allow():
         collective = tacos.collective.named(kind, topology, "4MB", chunks=1)
         schedule = tacos.synthesize(topology, collective, engine="greedy")
         assert schedule.provenance["bound_s"] == pytest.approx(bound)
+
+
+def test_effort_is_the_number_of_trials():
+    topology = tacos.topology.mi250(1)
+    collective = tacos.collective.all_gather(topology, "16MB", chunks=4)
+    each = [
+        tacos.synthesize(topology, collective, engine="greedy", seed=seed).time_ps
+        for seed in range(8)
+    ]
+    for effort, trials in (("fast", 1), ("normal", 1), (3, 3), ("high", 8)):
+        schedule = tacos.synthesize(topology, collective, engine="greedy", effort=effort)
+        assert schedule.time_ps == min(each[:trials])
+        assert schedule.provenance["effort"] == effort
+
+
+def test_a_time_limit_returns_the_best_so_far_or_says_that_there_is_none():
+    topology = tacos.topology.torus(16, 16)
+    collective = tacos.collective.all_gather(topology, "256MB", chunks=1)
+    enough = tacos.synthesize(topology, collective, time_limit=1000)
+    assert "cut_short" not in enough.provenance
+    many = tacos.synthesize(topology, collective, engine="greedy", effort=10**6, time_limit=0.3)
+    assert many.provenance["cut_short"]
+    assert tacos.verify(many).ok
+    with pytest.raises(tacos.TacosError, match="time_limit is 1e-09 s, too short"):
+        tacos.synthesize(topology, collective, engine="greedy", time_limit=1e-9)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"effort": "huge"}, {"effort": 0}, {"time_limit": 0}, {"time_limit": -1}]
+)
+def test_wrong_budgets(wrong):
+    topology = tacos.topology.ring(4)
+    collective = tacos.collective.all_gather(topology, "1MB", chunks=1)
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} is"):
+        tacos.synthesize(topology, collective, **wrong)
+
+
+def test_progress_never_goes_back():
+    topology = tacos.topology.torus(8, 8)
+    collective = tacos.collective.all_to_all(topology, "64MB")
+    shares: list[float] = []
+    tacos.synthesize(topology, collective, progress=shares.append)
+    assert shares == sorted(shares)
+    assert all(0 <= share <= 1 for share in shares)

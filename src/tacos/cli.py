@@ -101,6 +101,10 @@ def synth(
     group: Group = None,
     root: Root = None,
     seed: int = 0,
+    effort: Annotated[str, Parameter(help="fast, normal, high, or a number of trials.")] = "normal",
+    time_limit: Annotated[
+        float | None, Parameter(help="Seconds after which the best so far is taken.")
+    ] = None,
     output: Annotated[
         Path | None, Parameter(name=["-o", "--output"], help="A .tacos file.")
     ] = None,
@@ -117,7 +121,15 @@ def synth(
     wanted = _collective(network, collective, size, chunks, group, root)
     begin = time.perf_counter()
     with _progress("synthesizing", quiet or as_json) as report:
-        schedule = tacos.synthesize(network, wanted, engine=engine, seed=seed, progress=report)
+        schedule = tacos.synthesize(
+            network,
+            wanted,
+            engine=engine,
+            seed=seed,
+            effort=int(effort) if effort.isdecimal() else effort,
+            time_limit=time_limit,
+            progress=report,
+        )
     took = time.perf_counter() - begin
     with _progress("verifying", quiet or as_json) as report:
         check = tacos.verify(schedule, progress=report)

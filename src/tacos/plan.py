@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,12 +19,13 @@ from tacos.synth import ENGINES, applicable
 from tacos.verify import verify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from tacos._core import Collective, CollectivePart, Schedule, Topology
 
 __all__ = ["Candidate", "Comparison", "compare", "engines", "synthesize"]
 
+_EFFORTS: dict[str | int, int] = {"fast": 1, "normal": 1, "high": 8}
 _CHUNK_COUNTS = tuple(2**k for k in range(10))
 _SEARCH_TRANSFERS = 300_000
 """The chunk search stops before schedules of more transfers than this: they take seconds each."""
@@ -49,10 +51,14 @@ def synthesize(
     *,
     engine: str = "auto",
     seed: int = 0,
+    effort: str | int = "normal",
+    time_limit: float | None = None,
     progress: Callable[[float], object] | None = None,
     **options: Any,
 ) -> Schedule:
     """Find a schedule of a collective on a network.
+
+    The result depends on the arguments alone, but for a time limit that cuts the search short.
 
     Args:
         topology: The network.
@@ -60,11 +66,16 @@ def synthesize(
             1, 2, 4, … is searched.
         engine: A name from :func:`engines`, or ``"auto"`` for the best of all that apply.
         seed: For engines that draw at random; goes into the provenance.
+        effort: How many random starts the greedy engine gets: ``"fast"`` (1, and fewer chunk
+            counts), ``"normal"`` (1), ``"high"`` (8), or a number.
+        time_limit: Seconds after which the best so far is returned, with ``"cut_short"`` in its
+            provenance.
         progress: Called with the share done, now and then.
         options: Passed on to the engine, such as ``order="rank"`` for rings.
 
     Raises:
         InfeasibleError: An NPU that needs a chunk cannot be reached.
+        TacosError: The time limit passed before there was any schedule.
         ValueError: The engine is unknown, or does not apply to this problem.
 
     >>> import tacos
@@ -75,17 +86,147 @@ def synthesize(
     'symmetric'
     """
     _check_sizes(topology, collective)
-    if engine == "auto":
-        return _best_of_all(topology, collective, seed, progress, options)
-    _check_engine(engine)
-    if engine == "greedy":
-        options |= {"seed": seed}
-    if collective.resolved:
-        schedule = _run(topology, collective, engine, progress, options)
-    else:
-        schedule = _best_chunks(topology, collective, engine, progress, options)
-    facts = {"seed": seed, "bound_s": _port_bound(topology, collective)}
+    search = _Search(topology, collective, seed, effort, time_limit, progress)
+    try:
+        schedule = (
+            search.all_engines(options) if engine == "auto" else search.engine(engine, options)
+        )
+    except _TimeIsUp:
+        raise TacosError(f"time_limit is {time_limit} s, too short to find any schedule") from None
+    facts = {"seed": seed, "effort": effort, "bound_s": _port_bound(topology, collective)}
+    if search.cut_short:
+        facts["cut_short"] = True
     return schedule.with_provenance(facts | schedule.provenance)
+
+
+class _TimeIsUp(Exception):
+    """No error: it ends a search that may have found something."""
+
+
+class _Search:
+    """Runs of engines for one problem, under one budget of work and time."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        collective: Collective,
+        seed: int,
+        effort: str | int,
+        time_limit: float | None,
+        progress: Callable[[float], object] | None,
+    ) -> None:
+        trials = _EFFORTS.get(effort, effort)
+        if type(trials) is not int or trials < 1:
+            names = ", ".join(str(name) for name in _EFFORTS)
+            raise ValueError(f"effort is {effort!r}, allowed are {names} and positive numbers")
+        if time_limit is not None and not time_limit > 0:
+            raise ValueError(f"time_limit is {time_limit!r}, it must be positive")
+        self.topology, self.collective = topology, collective
+        self.seed, self.trials = seed, trials
+        self.counts = _CHUNK_COUNTS[::2] if effort == "fast" else _CHUNK_COUNTS
+        self.end = None if time_limit is None else time.monotonic() + time_limit
+        self.progress = progress
+        self.done, self.next = 0.0, 1.0  # the part of the whole that the present run is
+        self.cut_short = False
+
+    def report(self, share: float) -> None:
+        if self.end is not None and time.monotonic() > self.end:
+            raise _TimeIsUp
+        if self.progress is not None:
+            self.progress(self.done + (self.next - self.done) * share)
+
+    def found(self, runs: Iterable[Callable[[], Schedule]]) -> Iterator[Schedule]:
+        """The runs' results until the time is up; at least one."""
+        first = True
+        for run in runs:
+            try:
+                self.report(0.0)
+                schedule = run()
+            except _TimeIsUp:
+                self.cut_short = True
+                if first:
+                    raise
+                return
+            first = False
+            yield schedule
+
+    def once(self, engine: str, collective: Collective, options: dict[str, Any]) -> Schedule:
+        """An engine on a collective whose chunks are chosen; of several trials the best."""
+        if engine != "greedy":
+            return ENGINES[engine](self.topology, collective, progress=self.report, **options)
+        trials = options.get("trials", self.trials)
+        if type(trials) is not int or trials < 1:
+            raise ValueError(f"trials is {trials!r}, it must be a positive number")
+        options = {**options, "trials": 1}
+
+        def trial(seed: int) -> Schedule:
+            return ENGINES["greedy"](
+                self.topology, collective, seed=seed, progress=self.report, **options
+            )
+
+        runs = (partial(trial, self.seed + k) for k in range(trials))
+        return min(self.found(runs), key=lambda schedule: schedule.time_ps)
+
+    def engine(self, name: str, options: dict[str, Any]) -> Schedule:
+        """The engine's best; where the number of chunks is open, the fewest that are good enough.
+
+        More chunks pipeline better until latencies outweigh it, so the search ends after two counts
+        that did not help. What the model does not count (the work per transfer) speaks for few.
+        """
+        _check_engine(name)
+        if self.collective.resolved:
+            return self.once(name, self.collective, options)
+        applies = name in applicable(self.topology, self.collective)  # not if only by its options
+        begin, end = self.done, self.next
+        results: list[Schedule] = []
+
+        def runs() -> Iterator[Callable[[], Schedule]]:
+            for chunks in self.counts:
+                cut = self.collective.with_chunks(chunks)
+                if applies and name not in applicable(self.topology, cut):
+                    return
+                self.next = (self.done + end) / 2  # nobody knows how many there will be
+                yield partial(self.once, name, cut, options)
+                self.done = self.next
+
+        fastest = failures = 0
+        for schedule in self.found(runs()):
+            results.append(schedule)
+            if schedule.time_ps < results[fastest].time_ps:
+                fastest, failures = len(results) - 1, 0
+            elif len(results) > 1:
+                failures += 1
+            if failures == 2 or 2 * schedule.stored_transfers > _SEARCH_TRANSFERS:
+                break
+        self.done, self.next = begin, end
+        enough = results[fastest].time_ps * _GOOD_ENOUGH
+        best = next(schedule for schedule in results if schedule.time_ps <= enough)
+        tried = list(self.counts[: len(results)])
+        return best.with_provenance(best.provenance | {"chunk_counts_tried": tried})
+
+    def all_engines(self, options: dict[str, Any]) -> Schedule:
+        """The best of the engines that apply; the search ends where none can do much better."""
+        if options:
+            raise ValueError(f"options {', '.join(options)} need a named engine, not auto")
+        names = engines(self.topology, self.collective)
+        bound_ps = _port_bound(self.topology, self.collective) * 1e12
+        tried: list[str] = []
+
+        def runs() -> Iterator[Callable[[], Schedule]]:
+            for i, name in enumerate(names):
+                self.done, self.next = i / len(names), (i + 1) / len(names)
+                tried.append(name)
+                yield partial(self.engine, name, {})
+
+        best: Schedule | None = None
+        for schedule in self.found(runs()):
+            if best is None or schedule.time_ps < best.time_ps:
+                best = schedule
+            if bound_ps > _GOOD_AS_PERFECT * best.time_ps:
+                break
+        if best is None:
+            raise InfeasibleError(f"no engine applies to {self.collective!r} on {self.topology!r}")
+        return best.with_provenance(best.provenance | {"best_of": tried})
 
 
 def _port_bound(topology: Topology, collective: Collective) -> float:
@@ -157,78 +298,6 @@ def _check_sizes(topology: Topology, collective: Collective) -> None:
 def _check_engine(name: str) -> None:
     if name not in ENGINES:
         raise ValueError(f'unknown engine "{name}", known are auto, {", ".join(ENGINES)}')
-
-
-def _run(
-    topology: Topology,
-    collective: Collective,
-    engine: str,
-    progress: Callable[[float], object] | None,
-    options: dict[str, Any],
-) -> Schedule:
-    schedule: Schedule = ENGINES[engine](topology, collective, progress=progress, **options)
-    return schedule
-
-
-def _best_chunks(
-    topology: Topology,
-    collective: Collective,
-    engine: str,
-    progress: Callable[[float], object] | None,
-    options: dict[str, Any],
-) -> Schedule:
-    """The fewest chunks whose time is as good as the best, to half a percent.
-
-    More chunks pipeline better until latencies outweigh it, so the search ends after two counts
-    that did not help. What the model does not count (the work per transfer) speaks for few.
-    """
-    applies = engine in applicable(topology, collective)  # not if only by its options
-    found: list[Schedule] = []
-    fastest, failures = 0, 0
-    for chunks in _CHUNK_COUNTS:
-        cut = collective.with_chunks(chunks)
-        if applies and engine not in applicable(topology, cut):
-            break
-        found.append(_run(topology, cut, engine, progress, options))
-        if found[-1].time_ps < found[fastest].time_ps:
-            fastest, failures = len(found) - 1, 0
-        elif chunks > 1:
-            failures += 1
-        if failures == 2 or 2 * found[-1].stored_transfers > _SEARCH_TRANSFERS:
-            break
-    enough = found[fastest].time_ps * _GOOD_ENOUGH
-    best = next(schedule for schedule in found if schedule.time_ps <= enough)
-    tried = list(_CHUNK_COUNTS[: len(found)])
-    return best.with_provenance(best.provenance | {"chunk_counts_tried": tried})
-
-
-def _best_of_all(
-    topology: Topology,
-    collective: Collective,
-    seed: int,
-    progress: Callable[[float], object] | None,
-    options: dict[str, Any],
-) -> Schedule:
-    if options:
-        raise ValueError(f"options {', '.join(options)} need a named engine, not auto")
-    names = engines(topology, collective)
-    best: Schedule | None = None
-    tried = []
-    for i, name in enumerate(names):
-
-        def report(share: float, done: int = i) -> None:
-            if progress is not None:
-                progress((done + share) / len(names))
-
-        schedule = synthesize(topology, collective, engine=name, seed=seed, progress=report)
-        tried.append(name)
-        if best is None or schedule.time_ps < best.time_ps:
-            best = schedule
-        if (best.efficiency or 0) > _GOOD_AS_PERFECT:
-            break
-    if best is None:
-        raise InfeasibleError(f"no engine applies to {collective!r} on {topology!r}")
-    return best.with_provenance(best.provenance | {"best_of": tried})
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,14 @@ network, turned around. So a collective is solved in up to two phases, *collect*
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tacos._core import Collective, CollectivePart
 from tacos._core import greedy as _greedy
+from tacos.errors import TacosError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["greedy"]
 
 _SUMS = {"reduce_scatter", "reduce"}
+_SHARE_OF_MEMORY = 0.9
 _MOST_PAIRS = 10**7  # of chunks and NPUs that are worth listing in Python
 
 
@@ -60,6 +63,7 @@ def greedy(
         raise ValueError(f"trials is {trials!r}, it must be a positive number")
     if type(seed) is not int or not 0 <= seed < 2**63:
         raise ValueError(f"seed is {seed!r}, allowed are 0 to 2^63 - 1")
+    _check_memory(topology, collective)
     best: Schedule | None = None
     for trial in range(trials):
 
@@ -79,6 +83,28 @@ def greedy(
             best = found
     assert best is not None
     return best
+
+
+def _check_memory(topology: Topology, collective: Collective) -> None:
+    """Refuse at once what cannot fit, instead of after minutes of swapping."""
+    pairs = sum(
+        1.0 * part.chunks * len(part.group) ** 2
+        for part in collective.parts
+        if part.kind in ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
+    )
+    alike = topology.switches == 0 and all(
+        len(column) and column.min() == column.max()
+        for column in (topology.link_bandwidth_Bps, topology.link_latency_ps)
+    )
+    # The step-synchronous way writes 9 bytes per transfer; events, queues and lists take more.
+    regular = alike and all(part.kind == "all_gather" for part in collective.parts)
+    needed = pairs * (9 if regular else 60) + topology.npus * float(collective.chunks) / 4
+    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > _SHARE_OF_MEMORY * present:
+        raise TacosError(
+            f"the greedy engine needs about {needed / 2**30:.0f} GiB for {pairs:.1e} transfers, this "
+            f"machine has {present / 2**30:.0f} GiB"
+        )
 
 
 def _solve(
