@@ -32,8 +32,8 @@ def drop_links(topology: Topology, *links: LinkChoice, both: bool = False) -> To
 
     Args:
         topology: what to change.
-        links: link ids, or pairs (src, dst) of nodes.
-        both: whether a pair also stands for the links back.
+        links: link ids, or pairs (src, dst) of nodes: one direction each.
+        both: whether a pair also stands for the links back, as a dead cable does.
 
     Raises:
         ValueError: a link that does not exist, or an NPU that can no longer be reached.

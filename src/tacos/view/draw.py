@@ -277,9 +277,9 @@ class _Picture:
                 f'rx="{min(8, 0.2 * self.scale):.1f}" fill="#f5f7fa" stroke="#cbd2d9"/>'
             )
             if size >= 6:
-                yield _text(
-                    x + 0.5 * size, y + 1.25 * size, frame.label, size=size, more=f'fill="{_GREY}"'
-                )
+                # At the bottom, where no link to a switch above the box passes.
+                bottom = y + high - 0.5 * size
+                yield _text(x + 0.5 * size, bottom, frame.label, size=size, more=f'fill="{_GREY}"')
 
     # Links.
 
