@@ -111,8 +111,10 @@ class Steps {
     chunk_.resize(begin_[npus]);
     start_.resize(begin_[npus]);
     in_link_.resize(begin_[npus]);
-    received_.assign(npus, 0);
-    visible_.assign(at(lag_) + 1, std::vector<std::uint32_t>(npus, 0));
+    turn_.assign(npus, 0);
+    served_.assign(npus, 0);
+    clock_ = std::vector<std::atomic<std::uint32_t>>(npus);
+    received_ = std::vector<std::atomic<std::uint32_t>>(npus);
     cursor_.assign(at(topology_.links()), 0);
   }
 
@@ -125,18 +127,22 @@ class Steps {
     threads = std::min({threads, npus / 64 + 1, at(8 * cores)});
     std::atomic<std::size_t> missing{begin_[npus]};
     std::exception_ptr failure;
-    std::uint32_t idle = 0;
     bool done = missing == 0;
     std::size_t before = missing;
-    const auto next_step = [&]() noexcept {
-      // Runs on one thread while the others wait: publish what has arrived, and see whether to go on.
-      ++step_;
-      auto& now = visible_[step_ % visible_.size()];
-      std::copy(received_.begin(), received_.end(), now.begin());
-      idle = missing == before ? idle + 1 : 0;
-      before = missing;
-      done = missing == 0 || idle > lag_;
-      if (progress_ && step_ % 16 == 0 && !failure) {
+    std::uint32_t slowest = 0, until = kAhead;
+    const auto next_round = [&]() noexcept {
+      // Runs on one thread while the others wait.
+      std::uint32_t now = kFinished;
+      for (const auto& clock : clock_) now = std::min(now, clock.load(std::memory_order_relaxed));
+      // Nothing sent for as long as a chunk takes to arrive: nothing will ever be sent again.
+      const bool stuck = missing == before && now != kFinished && now - slowest > kAhead + lag_;
+      if (missing != before) {
+        before = missing;
+        slowest = now;
+      }
+      done = missing == 0 || stuck || now == kFinished;
+      until = now == kFinished ? kFinished : now + kAhead;
+      if (progress_ && !failure) {
         try {
           progress_(1.0 - static_cast<double>(missing) / static_cast<double>(begin_[npus]));
         } catch (...) {
@@ -145,12 +151,12 @@ class Steps {
       }
       done = done || failure;
     };
-    std::barrier barrier(static_cast<std::ptrdiff_t>(threads), next_step);
+    std::barrier barrier(static_cast<std::ptrdiff_t>(threads), next_round);
     const auto work = [&](std::size_t thread) {
       const auto first = npus * thread / threads, last = npus * (thread + 1) / threads;
       while (!done) {
         std::size_t matched = 0;
-        for (auto npu = first; npu < last; ++npu) matched += serve(static_cast<NodeId>(npu));
+        for (auto npu = first; npu < last; ++npu) matched += serve(static_cast<NodeId>(npu), until);
         missing -= matched;
         barrier.arrive_and_wait();
       }
@@ -167,38 +173,68 @@ class Steps {
 
  private:
   static constexpr std::size_t kMostInLinks = 255;  // numbered in a byte
+  static constexpr std::uint32_t kFinished = std::numeric_limits<std::uint32_t>::max();
+  static constexpr std::uint32_t kAhead = 256;  // steps that a destination may be ahead of others
 
-  // One step of one destination: each of its in-links chooses in turn.
-  std::size_t serve(NodeId npu) {
+  // Lets a destination run as many steps as its sources' logs decide, which loads its row of bits
+  // once for all of them. In a step, each in-link chooses in turn. What a source holds beyond what is
+  // known of it can matter only if nothing known is of use; then the destination waits, in the middle
+  // of its step, for the source's clock. So the result does not depend on who runs when.
+  std::size_t serve(NodeId npu, std::uint32_t until) {
     const auto links = topology_.in_links(npu);
     const auto total = begin_[at(npu) + 1] - begin_[at(npu)];
-    if (received_[at(npu)] == total || links.empty()) return 0;
-    const auto turn = first_turn(options_, npu, received_[at(npu)], links.size());
-    // What arrived lag steps ago or earlier may be sent now.
-    const auto& seen = visible_[(step_ + visible_.size() - at(lag_) + 1) % visible_.size()];
-    std::size_t matched = 0;
-    for (std::size_t i = 0; i < links.size(); ++i) {
-      const auto which = (turn + i) % links.size();
-      const LinkId link = links[which];
-      const auto source = at(topology_.src(link));
-      const auto own = own_[source].size();
-      const auto length = own + (step_ + 1 >= lag_ ? seen[source] : 0);
-      auto& cursor = cursor_[at(link)];
-      for (; cursor < length; ++cursor) {
-        const ChunkId chunk =
-            cursor < own ? own_[source][cursor] : chunk_[begin_[source] + cursor - own];
-        if (have_.test(at(npu), chunk)) continue;
-        have_.set(at(npu), chunk);
-        const auto row = begin_[at(npu)] + received_[at(npu)]++;
-        chunk_[row] = chunk;
-        start_[row] = step_;
-        in_link_[row] = static_cast<std::uint8_t>(which);
-        ++cursor;
-        ++matched;
+    auto received = received_[at(npu)].load(std::memory_order_relaxed);
+    auto step = clock_[at(npu)].load(std::memory_order_relaxed);
+    const auto before = received;
+    auto& served = served_[at(npu)];  // links that have chosen in this step
+    for (; step < until; ++step, served = 0) {
+      if (received == total || links.empty()) {
+        step = kFinished;
         break;
       }
+      if (served == 0) {
+        turn_[at(npu)] =
+            static_cast<std::uint8_t>(first_turn(options_, npu, received, links.size()));
+      }
+      for (; served < links.size(); ++served) {
+        const auto which = (at(turn_[at(npu)]) + served) % links.size();
+        if (!choose(npu, links[which], which, step, received)) break;
+      }
+      if (served < links.size()) break;
     }
-    return matched;
+    clock_[at(npu)].store(step, std::memory_order_release);
+    return received - before;
+  }
+
+  // One link's choice in a step; false if it cannot be known yet.
+  bool choose(NodeId npu, LinkId link, std::size_t which, std::uint32_t step,
+              std::uint32_t& received) {
+    const auto source = at(topology_.src(link));
+    const auto own = own_[source].size();
+    // The clock before the count: all that started before the clock is then counted.
+    const auto clock = clock_[source].load(std::memory_order_acquire);
+    const auto count = received_[source].load(std::memory_order_acquire);
+    for (auto& cursor = cursor_[at(link)];; ++cursor) {
+      ChunkId chunk = 0;
+      if (cursor < own) {
+        chunk = own_[source][cursor];
+      } else if (cursor - own < count) {
+        const auto row = begin_[source] + cursor - own;
+        if (start_[row] + lag_ > step) return true;  // not there yet
+        chunk = chunk_[row];
+      } else {
+        return clock == kFinished || clock + lag_ > step;
+      }
+      if (have_.test(at(npu), chunk)) continue;
+      have_.set(at(npu), chunk);
+      const auto row = begin_[at(npu)] + received;
+      chunk_[row] = chunk;
+      start_[row] = step;
+      in_link_[row] = static_cast<std::uint8_t>(which);
+      received_[at(npu)].store(++received, std::memory_order_release);
+      ++cursor;
+      return true;
+    }
   }
 
   [[noreturn]] void report_unreachable() const {
@@ -253,16 +289,17 @@ class Steps {
   Bits have_;  // or is being sent
   Time period_ = 0;
   std::uint32_t lag_ = 1;  // steps from a start to where the chunk can be sent on
-  std::uint32_t step_ = 0;
   bool too_many_links_ = false;
   std::vector<std::vector<ChunkId>> own_;  // what each NPU held at the start: the head of its log
   std::vector<std::size_t> begin_;         // each destination's region
   std::vector<ChunkId> chunk_;
   std::vector<std::uint32_t> start_;
   std::vector<std::uint8_t> in_link_;
-  std::vector<std::uint32_t> received_;              // per NPU, also what is still on its way
-  std::vector<std::vector<std::uint32_t>> visible_;  // received_ at the last few steps' beginnings
-  std::vector<std::uint32_t> cursor_;                // per link, into its source's log
+  std::vector<std::atomic<std::uint32_t>> received_;  // per NPU, also what is still on its way
+  std::vector<std::atomic<std::uint32_t>> clock_;     // per NPU: steps it has finished
+  std::vector<std::uint8_t> turn_;                    // of the step it is in: who chooses first,
+  std::vector<std::uint8_t> served_;                  // and how many have chosen
+  std::vector<std::uint32_t> cursor_;                 // per link, into its source's log
 };
 
 // --- events ----------------------------------------------------------------------------------------
