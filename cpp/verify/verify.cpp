@@ -254,6 +254,16 @@ class Verifier {
     for (RouteId r = 0; r < schedule.routes().count(); ++r) {
       walks_.push_back(walk(topology_, schedule.routes(), r));
     }
+    for (const Walk& route : walks_) {
+      any_legs_ = any_legs_ || route.legs > 1;
+      Hop hop{route.sources[0], route.destinations[0], 0, kFastest, false};
+      hop.simple = route.kind == RouteKind::path && route.legs == 1;
+      for (const auto& step : route.steps) {
+        hop.latency += topology_.latency(step.link);
+        hop.slowest = std::min(hop.slowest, topology_.bandwidth(step.link));
+      }
+      hops_.push_back(hop);
+    }
     starts_begin_.push_back(0);
     for (std::size_t lane = 0; lane < at(schedule.lanes()); ++lane) {
       const auto rows = stored_.lane_begin[lane + 1] - stored_.lane_begin[lane];
@@ -585,7 +595,8 @@ class Verifier {
   struct Carried {
     std::int64_t transfer;
     std::uint32_t lane;
-    std::int32_t moved;  // orbits: by which element
+    std::int32_t moved;   // orbits: by which element
+    std::uint32_t start;  // of leg 0, kept here since the column is read out of order otherwise
   };
 
   // Which chunk of those that are checked a stored transfer carries, moved by which element.
@@ -668,7 +679,9 @@ class Verifier {
       for (auto i = stored_.lane_begin[lane]; i < stored_.lane_begin[lane + 1]; ++i) {
         const auto [chunk, moved] = checked_image(at(i));
         if (chunk < first || chunk >= last) continue;
-        carried[next[chunk - first]++] = {i, static_cast<std::uint32_t>(lane), moved};
+        const auto row = starts_begin_[lane] + i - stored_.lane_begin[lane];
+        carried[next[chunk - first]++] = {i, static_cast<std::uint32_t>(lane), moved,
+                                          stored_.start[at(row)]};
       }
     }
     const double scale = 0.6 / static_cast<double>(checked_chunks());
@@ -677,7 +690,7 @@ class Verifier {
                const auto chunk = checked_chunk(first + i);
                const auto mine = std::span(carried).subspan(begin[i], begin[i + 1] - begin[i]);
                auto& s = scratch[at(thread)];
-               check_legs(mine, s);
+               if (any_legs_) check_legs(mine, s);
                const bool copied = !collective_.reduces(chunk) &&
                                    std::none_of(mine.begin(), mine.end(),
                                                 [&](const Carried& c) { return adds(c.lane); });
@@ -693,7 +706,7 @@ class Verifier {
   }
 
   void check_legs(std::span<const Carried> mine, Scratch& s) {
-    for (const auto& [transfer, lane, moved] : mine) {
+    for (const auto& [transfer, lane, moved, begin] : mine) {
       const auto& route = walk_of(lane);
       if (route.legs == 1) continue;
       s.passage.bytes = -1;
@@ -746,7 +759,20 @@ class Verifier {
     bool only_npus = true;
     std::uint32_t lane_before = 0;
     s.passage.bytes = -1;
-    for (const auto& [transfer, lane, moved] : mine) {
+    std::int64_t rate = 0;  // of the hop before, mostly that of all
+    Time sending = 0;
+    for (const auto& [transfer, lane, moved, begin] : mine) {
+      if (const Hop& hop = hops_[at(stored_.lane_route[lane])]; hop.simple) {
+        if (hop.slowest != rate) {
+          rate = hop.slowest;
+          sending = transmission_time(bytes, rate);
+        }
+        const Time now = static_cast<Time>(begin) * stored_.quantum;
+        touch(image(hop.to, moved), now + hop.latency + sending);
+        only_npus = only_npus && topology_.is_npu(hop.to);
+        ++deliveries;
+        continue;
+      }
       const auto& route = walk_of(lane);
       if (lane != lane_before) s.passage.bytes = -1;
       lane_before = lane;
@@ -760,13 +786,18 @@ class Verifier {
     }
     const bool once = only_npus && deliveries == s.touched.size();
     if (once) {
-      for (const auto& [transfer, lane, moved] : mine) {
-        for (const NodeId from : walk_of(lane).sources) {
-          const NodeId source = image(from, moved);
-          const Time now = start(lane, transfer, 0);
-          const Time there =
-              reads_input(lane) ? (s.input[at(source)] ? 0 : kNever) : s.available[at(source)];
-          if (there > now) missing(transfer, chunk, source, now, there);
+      const auto check_source = [&](const Carried& c, NodeId from) {
+        const NodeId source = image(from, c.moved);
+        const Time now = static_cast<Time>(c.start) * stored_.quantum;
+        const Time there =
+            reads_input(c.lane) ? (s.input[at(source)] ? 0 : kNever) : s.available[at(source)];
+        if (there > now) missing(c.transfer, chunk, source, now, there);
+      };
+      for (const Carried& c : mine) {
+        if (const Hop& hop = hops_[at(stored_.lane_route[c.lane])]; hop.simple) {
+          check_source(c, hop.from);
+        } else {
+          for (const NodeId from : walk_of(c.lane).sources) check_source(c, from);
         }
       }
       for (const NodeId npu : collective_.outputs(chunk)) {
@@ -795,7 +826,7 @@ class Verifier {
     s.carried.assign(mine.size(), {});
     s.useful.assign(mine.size(), 0);
     for (auto& event : s.events) {
-      const auto& [transfer, lane, moved] = mine[event.entry];
+      const auto& [transfer, lane, moved, begin] = mine[event.entry];
       const auto& route = walk_of(lane);
       Value& value = s.carried[event.entry];
       if (event.starts()) {
@@ -841,7 +872,7 @@ class Verifier {
   Time first_arrival(NodeId node, std::span<const Carried> mine, const Scratch& s) const {
     for (const auto& event : s.events) {
       if (event.starts()) continue;
-      const auto& [transfer, lane, moved] = mine[event.entry];
+      const auto& [transfer, lane, moved, begin] = mine[event.entry];
       if (image(walk_of(lane).destinations[event.destination], moved) == node) return event.time;
     }
     return kNever;
@@ -856,7 +887,7 @@ class Verifier {
   void make_events(std::span<const Carried> mine, std::int64_t bytes, Scratch& s) {
     s.events.clear();
     for (std::uint32_t entry = 0; entry < mine.size(); ++entry) {
-      const auto& [transfer, lane, moved] = mine[entry];
+      const auto& [transfer, lane, moved, begin] = mine[entry];
       const auto& route = walk_of(lane);
       s.passage.bytes = -1;
       s.passage.compute(topology_, route, bytes);
@@ -884,7 +915,7 @@ class Verifier {
       }
     };
     for (const auto& event : s.events) {
-      const auto& [transfer, lane, moved] = mine[event.entry];
+      const auto& [transfer, lane, moved, begin] = mine[event.entry];
       const auto& route = walk_of(lane);
       if (event.starts()) {
         for (const NodeId from : route.sources) {
@@ -945,7 +976,7 @@ class Verifier {
     std::vector<NodeId> marked;
     std::vector<NodeId> repeated(mine.size(), -1);  // where a transfer left the value as it was
     for (auto event = s.events.rbegin(); event != s.events.rend(); ++event) {
-      const auto& [transfer, lane, moved] = mine[event->entry];
+      const auto& [transfer, lane, moved, begin] = mine[event->entry];
       const auto& route = walk_of(lane);
       if (!event->starts()) {
         const NodeId node = image(route.destinations[event->destination], moved);
@@ -979,6 +1010,17 @@ class Verifier {
   std::int32_t threads_;
   Findings findings_;
   std::vector<Walk> walks_;
+  // A path of one leg in short, for the many transfers that take one: large schedules are read out of
+  // order, chunk by chunk, so what each needs must be small and close together.
+  struct Hop {
+    NodeId from, to;
+    Time latency;
+    std::int64_t slowest;  // bandwidth
+    bool simple;
+  };
+  static constexpr std::int64_t kFastest = std::numeric_limits<std::int64_t>::max();
+  std::vector<Hop> hops_;  // per route
+  bool any_legs_ = false;
   std::vector<std::int64_t> starts_begin_;
   std::vector<LinkId> link_class_;  // orbits: the lowest link of each orbit; else each link its own
   std::vector<std::int64_t> link_orbit_;

@@ -47,7 +47,7 @@ struct VerifyOptions {
   bool allow_unneeded = false;
   std::int64_t limit = 100;  // how many violations are kept
   std::int32_t threads = 0;  // 0: one per core
-  std::int64_t block_transfers = std::int64_t{1} << 26;
+  std::int64_t block_transfers = std::int64_t{1} << 25;
 };
 
 struct VerifyReport {

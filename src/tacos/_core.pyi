@@ -477,7 +477,7 @@ class VerifyReport:
     def violations(self) -> list[Violation]:
         """The violations, up to the limit."""
 
-def verify(schedule: Schedule, *, allow_unneeded: bool = False, limit: int = 100, threads: int = 0, block_transfers: int = 67108864, progress: object | None = None) -> VerifyReport:
+def verify(schedule: Schedule, *, allow_unneeded: bool = False, limit: int = 100, threads: int = 0, block_transfers: int = 33554432, progress: object | None = None) -> VerifyReport:
     """Checks a schedule; see tacos.verify."""
 
 def greedy(topology: Topology, collective: Collective, *, seed: int = 0, threads: int = 0, steps: bool = True, provenance: str = '{}', progress: object | None = None) -> Schedule:
