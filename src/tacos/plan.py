@@ -171,7 +171,7 @@ class _Search:
         """The engine's best; where the number of chunks is open, the fewest that are good enough.
 
         More chunks pipeline better until latencies outweigh it, so the search ends after two counts
-        that did not help. What the model does not count (the work per transfer) speaks for few.
+        that hardly helped. What the model does not count (the work per transfer) speaks for few.
         """
         _check_engine(name)
         if self.collective.resolved:
@@ -192,10 +192,10 @@ class _Search:
         fastest = failures = 0
         for schedule in self.found(runs()):
             results.append(schedule)
+            helped = schedule.time_ps * _GOOD_ENOUGH < results[fastest].time_ps
+            failures = 0 if helped or len(results) == 1 else failures + 1
             if schedule.time_ps < results[fastest].time_ps:
-                fastest, failures = len(results) - 1, 0
-            elif len(results) > 1:
-                failures += 1
+                fastest = len(results) - 1
             if failures == 2 or 2 * schedule.stored_transfers > _SEARCH_TRANSFERS:
                 break
         self.done, self.next = begin, end
