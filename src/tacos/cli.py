@@ -424,7 +424,6 @@ def comparison_table(result: Comparison) -> Table:
         "algbw\nGB/s": lambda row: f"{row['algbw_Bps'] / 1e9:.2f}",
         "busbw\nGB/s": lambda row: f"{row['busbw_Bps'] / 1e9:.2f}" if row["busbw_Bps"] else "-",
         "of the\nbound": lambda row: f"{row['efficiency']:.1%}" if row["efficiency"] else "-",
-        "links\nbusy": lambda row: f"{row['utilisation']:.1%}",
         "chunks": lambda row: f"{row['chunks']:,}",
         "synthesis": lambda row: units.format_time(row["synthesis_s"]),
     }
