@@ -168,9 +168,10 @@ def test_trials_keep_the_best():
     topology = tp.mi250(1)
     collective = co.all_gather(topology, "16MB", chunks=4)
     each = [greedy(topology, collective, seed=seed).time_ps for seed in range(4)]
-    best = greedy(topology, collective, trials=4)
+    best = tacos.synthesize(topology, collective, engine="greedy", trials=4)
     assert best.time_ps == min(each)
     assert best.provenance["seed"] == each.index(min(each))
+    assert best.provenance["trials"] == 4
 
 
 def test_an_unreachable_npu_is_named():
@@ -186,7 +187,9 @@ def test_wrong_options(options):
     topology = tp.ring(3)
     name = next(iter(options))
     with pytest.raises(ValueError, match=f"{name} is"):
-        greedy(topology, co.all_gather(topology, "3KB", chunks=1), **options)
+        tacos.synthesize(
+            topology, co.all_gather(topology, "3KB", chunks=1), engine="greedy", **options
+        )
 
 
 def test_one_npu_and_nothing_to_do():

@@ -6,7 +6,6 @@ to arrive.
 
 from __future__ import annotations
 
-import time
 from math import gcd
 
 import numpy as np
@@ -288,15 +287,16 @@ def test_an_empty_order_takes_no_time():
 
 
 def test_a_crowd_at_one_link_costs_no_retries():
-    """1's one chunk loses the last link again and again to 0's, whose heads come from farther."""
+    """1's one chunk loses the last link again and again to 0's, whose heads come from farther.
+
+    Were every loss to double its attempts, as it once did, this would never end.
+    """
     ends = [(0, 3), (3, 4), (1, 4), (4, 2), (2, 0), (2, 1)]
     topology = tp.from_links(3, [(a, b, "1GB/s", "1us") for a, b in ends], switches=2)
     many = 3000
     collective = messages_from(topology, [(0, 2)] * many + [(1, 2)])
     table = routes(topology, pairs=([0, 1], [2, 2]))
-    begin = time.perf_counter()
     schedule = retime(collective, table, route=[0] * many + [1], chunk=np.arange(many + 1), step=0)
-    assert time.perf_counter() - begin < 2
     assert schedule.time_ps == (many + 1 + 3) * US
 
 

@@ -56,6 +56,20 @@ class Bits {
   std::vector<std::uint64_t> bits_;
 };
 
+// When nothing more can be sent: who waits in vain, and for whom.
+[[noreturn]] void report_unreachable(const Topology& topology, const Collective& collective,
+                                     const Bits& have) {
+  for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
+    for (const NodeId npu : collective.outputs(chunk)) {
+      if (have.test(at(npu), chunk)) continue;
+      throw InfeasibleError(topology.name(collective.inputs(chunk)[0]) + " cannot reach " +
+                            topology.name(npu) + ", which needs its chunk " +
+                            std::to_string(chunk));
+    }
+  }
+  throw InfeasibleError("some NPU cannot be reached");
+}
+
 // --- steps -----------------------------------------------------------------------------------------
 
 // Whether the step-synchronous way applies: everybody wants every chunk, all chunks and all links are
@@ -167,7 +181,7 @@ class Steps {
       work(0);
     }
     if (failure) std::rethrow_exception(failure);
-    if (missing > 0) report_unreachable();
+    if (missing > 0) report_unreachable(topology_, collective_, have_);
     return lanes();
   }
 
@@ -235,18 +249,6 @@ class Steps {
       ++cursor;
       return true;
     }
-  }
-
-  [[noreturn]] void report_unreachable() const {
-    for (NodeId npu = 0; npu < topology_.npus(); ++npu) {
-      for (ChunkId chunk = 0; chunk < chunks_; ++chunk) {
-        if (have_.test(at(npu), chunk)) continue;
-        throw InfeasibleError(topology_.name(collective_.inputs(chunk)[0]) + " cannot reach " +
-                              topology_.name(npu) + ", which needs its chunk " +
-                              std::to_string(chunk));
-      }
-    }
-    throw InfeasibleError("some NPU cannot be reached");
   }
 
   // Sorts every destination's log by in-link, keeping the order of arrival, in place.
@@ -350,7 +352,8 @@ class Events {
     for (RouteId r = 0; r < routes_.count(); ++r) candidates_.push_back(r);
     match();
     while (missing_ > 0) {
-      if (events_.empty() && !match_without_question()) report_unreachable();
+      if (events_.empty() && !match_without_question())
+        report_unreachable(topology_, collective_, have_);
       now_ = events_.top().time;
       while (!events_.empty() && events_.top().time == now_) {
         const Event event = events_.top();
@@ -757,18 +760,6 @@ class Events {
     result_.chunk.push_back(chunk);
     result_.step.push_back(step_);
     result_.start.push_back(now_);
-  }
-
-  [[noreturn]] void report_unreachable() const {
-    for (ChunkId chunk = 0; chunk < collective_.chunks(); ++chunk) {
-      for (const NodeId npu : collective_.outputs(chunk)) {
-        if (have_.test(at(npu), chunk)) continue;
-        throw InfeasibleError(topology_.name(collective_.inputs(chunk)[0]) + " cannot reach " +
-                              topology_.name(npu) + ", which needs its chunk " +
-                              std::to_string(chunk));
-      }
-    }
-    throw InfeasibleError("some NPU cannot be reached");
   }
 
   const Topology& topology_;

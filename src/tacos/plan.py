@@ -71,7 +71,8 @@ def synthesize(
         time_limit: Seconds after which the best so far is returned, with ``"cut_short"`` in its
             provenance.
         progress: Called with the share done, now and then.
-        options: Passed on to the engine, such as ``order="rank"`` for rings.
+        options: Passed on to the engine, such as ``order="rank"`` for rings; ``trials=`` says the
+            number of greedy's random starts by itself.
 
     Raises:
         InfeasibleError: An NPU that needs a chunk cannot be reached.
@@ -157,15 +158,16 @@ class _Search:
         trials = options.get("trials", self.trials)
         if type(trials) is not int or trials < 1:
             raise ValueError(f"trials is {trials!r}, it must be a positive number")
-        options = {**options, "trials": 1}
+        others = {name: value for name, value in options.items() if name != "trials"}
 
         def trial(seed: int) -> Schedule:
             return ENGINES["greedy"](
-                self.topology, collective, seed=seed, progress=self.report, **options
+                self.topology, collective, seed=seed, progress=self.report, **others
             )
 
         runs = (partial(trial, self.seed + k) for k in range(trials))
-        return min(self.found(runs), key=lambda schedule: schedule.time_ps)
+        best = min(self.found(runs), key=lambda schedule: schedule.time_ps)
+        return best.with_provenance(best.provenance | {"trials": trials})
 
     def engine(self, name: str, options: dict[str, Any]) -> Schedule:
         """The engine's best; where the number of chunks is open, the fewest that are good enough.

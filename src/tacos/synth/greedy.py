@@ -35,7 +35,6 @@ def greedy(
     collective: Collective,
     *,
     seed: int = 0,
-    trials: int = 1,
     threads: int = 0,
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
@@ -46,7 +45,6 @@ def greedy(
         collective: Any collective, with its number of chunks chosen.
         seed: Varies the order in which links choose; 0 has the fixed order that suits regular
             networks.
-        trials: How many seeds, from `seed` on, to try; the best schedule is kept.
         threads: 0 uses all cores. The result does not depend on it.
         progress: Called with the share done, now and then.
 
@@ -59,30 +57,17 @@ def greedy(
     >>> round(greedy(topo, coll).time_s / 20.5e-6)  # steps; 63 chunks over 4 links need 16
     16
     """
-    if type(trials) is not int or trials < 1:
-        raise ValueError(f"trials is {trials!r}, it must be a positive number")
     if type(seed) is not int or not 0 <= seed < 2**63:
         raise ValueError(f"seed is {seed!r}, allowed are 0 to 2^63 - 1")
     _check_memory(topology, collective)
-    best: Schedule | None = None
-    for trial in range(trials):
 
-        def solve(network: Topology, problem: Collective, number: int = seed + trial) -> Schedule:
-            provenance = json.dumps({"engine": "greedy", "seed": number, "trials": trials})
-            return _greedy(
-                network,
-                problem,
-                seed=number,
-                threads=threads,
-                provenance=provenance,
-                progress=progress,
-            )
+    def solve(network: Topology, problem: Collective) -> Schedule:
+        provenance = json.dumps({"engine": "greedy", "seed": seed})
+        return _greedy(
+            network, problem, seed=seed, threads=threads, provenance=provenance, progress=progress
+        )
 
-        found = _solve(topology, collective, solve)
-        if best is None or found.time_ps < best.time_ps:
-            best = found
-    assert best is not None
-    return best
+    return _solve(topology, collective, solve)
 
 
 def _check_memory(topology: Topology, collective: Collective) -> None:
