@@ -1,0 +1,531 @@
+#include "synth/greedy_events.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <numeric>
+#include <queue>
+#include <span>
+#include <tuple>
+
+#include "synth/matching.hpp"
+
+namespace tacos {
+
+namespace {
+
+template <typename Int>
+std::size_t at(Int i) {
+  return static_cast<std::size_t>(i);
+}
+
+class Events {
+ public:
+  Events(const Routes& routes, const Collective& collective, std::int64_t typical_bytes,
+         const GreedyOptions& options, const Progress& progress)
+      : topology_(routes.topology()),
+        routes_(routes),
+        collective_(collective),
+        options_(options),
+        progress_(progress),
+        typical_bytes_(typical_bytes),
+        have_(at(topology_.npus()), collective.chunks()),
+        promised_(at(topology_.npus()), collective.chunks()) {
+    const auto npus = at(topology_.npus());
+    measure_routes();
+    index_routes();
+    find_regions();
+    log_.resize(npus);
+    received_.assign(npus, 0);
+    cursor_.assign(at(routes.count()), 0);
+    free_at_.assign(at(topology_.links()), 0);
+    stamp_.assign(at(routes.count()), 0);
+    for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
+      dense_ = dense_ && (collective.bytes(chunk) == 0 || collective.outputs(chunk).size() == npus);
+    }
+    if (!dense_) prepare_relays();
+    for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
+      for (const NodeId npu : collective.inputs(chunk)) {
+        promise(npu, chunk);
+        hold(npu, chunk);
+      }
+      for (const NodeId npu : collective.outputs(chunk)) missing_ += !have_.test(at(npu), chunk);
+    }
+    total_ = missing_;
+  }
+
+  TimedMoves run() {
+    for (RouteId r = 0; r < routes_.count(); ++r) candidates_.push_back(r);
+    match();
+    while (missing_ > 0) {
+      if (events_.empty() && !match_without_question())
+        report_unreachable(topology_, collective_, have_);
+      now_ = events_.top().time;
+      while (!events_.empty() && events_.top().time == now_) {
+        const Event event = events_.top();
+        events_.pop();
+        event.chunk == kLinkIsFree ? add_users(event.where) : arrive(event.where, event.chunk);
+      }
+      match();
+    }
+    if (!dense_) drop_what_was_in_vain();
+    return std::move(result_);
+  }
+
+ private:
+  static constexpr ChunkId kLinkIsFree = std::numeric_limits<ChunkId>::max();
+  static constexpr Time kFar = std::numeric_limits<Time>::max() / 4;
+
+  struct Event {
+    Time time;
+    std::uint64_t sequence;  // what started first is logged first
+    std::int32_t where;      // the NPU at which `chunk` arrives, or the link that becomes free
+    ChunkId chunk;
+    bool operator>(const Event& other) const {
+      return std::tie(time, sequence) > std::tie(other.time, other.sequence);
+    }
+  };
+
+  // --- what routes are like
+
+  // Offsets and times of all routes' links for a chunk of typical size.
+  void measure_routes() {
+    first_window_.push_back(0);
+    std::vector<Routes::Window> leg;
+    for (RouteId r = 0; r < routes_.count(); ++r) {
+      append_windows(r, typical_bytes_, windows_);
+      first_window_.push_back(windows_.size());
+      duration_.push_back(duration(r, typical_bytes_));
+      source_.push_back(routes_.sources(r)[0]);
+      destination_.push_back(routes_.destinations(r)[0]);
+    }
+  }
+
+  // All windows of a route as if its legs followed each other without waiting; retiming knows better.
+  void append_windows(RouteId r, std::int64_t bytes, std::vector<Routes::Window>& out) const {
+    Time before = 0;
+    for (std::int32_t leg = 0; leg < routes_.legs(r); ++leg) {
+      const auto first = out.size();
+      routes_.windows(r, leg, bytes, out);
+      for (auto i = first; i < out.size(); ++i) out[i].offset += before;
+      before += routes_.leg_time(r, leg, bytes);
+    }
+  }
+  Time duration(RouteId r, std::int64_t bytes) const {
+    Time time = 0;
+    for (std::int32_t leg = 0; leg < routes_.legs(r); ++leg)
+      time += routes_.leg_time(r, leg, bytes);
+    return time;
+  }
+
+  // Routes by source, by destination (in the order of their first links) and by link; for each route
+  // its place among those of its destination.
+  void index_routes() {
+    const auto npus = at(topology_.npus());
+    out_.resize(npus);
+    in_.resize(npus);
+    users_.resize(at(topology_.links()));
+    for (RouteId r = 0; r < routes_.count(); ++r) {
+      out_[at(source_[at(r)])].push_back(r);
+      in_[at(destination_[at(r)])].push_back(r);
+      for (const LinkId link : routes_.links(r)) users_[at(link)].push_back(r);
+    }
+    place_.resize(at(routes_.count()));
+    for (std::size_t npu = 0; npu < npus; ++npu) {
+      // Links in their order; through switches, each destination begins at its own place in the row,
+      // so that not all ask the same source at once.
+      const auto key = [&](RouteId r) {
+        const bool link = routes_.links(r).size() == 1;
+        return std::pair(link ? 0 : (at(source_[at(r)]) + npus - npu) % npus, routes_.links(r)[0]);
+      };
+      std::sort(in_[npu].begin(), in_[npu].end(),
+                [&](RouteId a, RouteId b) { return key(a) < key(b); });
+      for (std::size_t i = 0; i < in_[npu].size(); ++i) place_[at(in_[npu][i])] = i;
+    }
+  }
+
+  // Sorts the routes into classes of speed, each a third slower than the one before or more, and finds
+  // for every class but the fastest the regions that all faster routes together connect.
+  void find_regions() {
+    std::vector<Time> limits;  // the quickest duration of each class
+    auto sorted = duration_;
+    std::sort(sorted.begin(), sorted.end());
+    for (const Time time : sorted) {
+      if (limits.empty() || 3 * time >= 4 * limits.back()) limits.push_back(time);
+    }
+    class_.reserve(duration_.size());
+    for (const Time time : duration_) {
+      class_.push_back(at(std::upper_bound(limits.begin(), limits.end(), time) - limits.begin()) -
+                       1);
+    }
+    const auto npus = at(topology_.npus());
+    for (std::size_t level = 1; level < limits.size(); ++level) {
+      std::vector<std::size_t> region(npus);
+      std::iota(region.begin(), region.end(), std::size_t{0});
+      const auto root = [&](std::size_t npu) {
+        while (region[npu] != npu) npu = region[npu] = region[region[npu]];
+        return npu;
+      };
+      std::vector<std::int64_t> rate(npus, 0);
+      std::vector<std::vector<LinkId>> last(npus);
+      for (RouteId r = 0; r < routes_.count(); ++r) {
+        if (class_[at(r)] >= level) continue;
+        region[root(at(source_[at(r)]))] = root(at(destination_[at(r)]));
+        last[at(destination_[at(r)])].push_back(routes_.links(r).back());
+      }
+      for (std::size_t npu = 0; npu < npus; ++npu) region[npu] = root(npu);
+      for (std::size_t npu = 0; npu < npus; ++npu) {  // fast routes share their last links
+        std::sort(last[npu].begin(), last[npu].end());
+        last[npu].erase(std::unique(last[npu].begin(), last[npu].end()), last[npu].end());
+        for (const LinkId link : last[npu]) rate[npu] += topology_.bandwidth(link);
+      }
+      levels_.push_back({std::move(region), std::move(rate), Bits(npus, collective_.chunks()),
+                         Bits(npus, collective_.chunks())});
+    }
+  }
+
+  // --- relays
+
+  // For every wanted NPU the time from everywhere to it, and for every wanted (chunk, NPU) pair the
+  // place from where the chunk is carried on to that NPU.
+  void prepare_relays() {
+    const auto npus = at(topology_.npus());
+    std::vector<std::uint8_t> wanted(npus, 0);
+    first_pair_.assign(at(collective_.chunks()) + 1, 0);
+    wants_ = Bits(npus, collective_.chunks());
+    for (ChunkId chunk = 0; chunk < collective_.chunks(); ++chunk) {
+      first_pair_[at(chunk) + 1] = first_pair_[at(chunk)] + collective_.outputs(chunk).size();
+      for (const NodeId npu : collective_.outputs(chunk)) {
+        wanted[at(npu)] = 1;
+        wants_.set(at(npu), chunk);
+      }
+    }
+    distance_.assign(npus, {});
+    for (std::size_t npu = 0; npu < npus; ++npu) {
+      if (wanted[npu]) distance_[npu] = times_to(static_cast<NodeId>(npu));
+    }
+    queues_.resize(at(routes_.count()));
+    carrier_.assign(first_pair_.back(), -1);
+    for (ChunkId chunk = 0; chunk < collective_.chunks(); ++chunk) {
+      const auto outputs = collective_.outputs(chunk);
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        NodeId& carrier = carrier_[first_pair_[chunk] + i];
+        for (const NodeId npu : collective_.inputs(chunk)) {
+          const auto& time = distance_[at(outputs[i])];
+          if (carrier < 0 || time[at(npu)] < time[at(carrier)]) carrier = npu;
+        }
+      }
+    }
+  }
+
+  std::vector<Time> times_to(NodeId target) const {
+    using Entry = std::pair<Time, NodeId>;
+    std::vector<Time> time(at(topology_.npus()), kFar);
+    std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
+    time[at(target)] = 0;
+    queue.emplace(0, target);
+    while (!queue.empty()) {
+      const auto [reached, npu] = queue.top();
+      queue.pop();
+      if (reached > time[at(npu)]) continue;
+      for (const RouteId r : in_[at(npu)]) {
+        Time& before = time[at(source_[at(r)])];
+        if (reached + duration_[at(r)] >= before) continue;
+        before = reached + duration_[at(r)];
+        queue.emplace(before, source_[at(r)]);
+      }
+    }
+    return time;
+  }
+
+  // The chunk goes to `npu`: it carries it on to all that are nearer to it than to their carriers.
+  void carry(ChunkId chunk, NodeId npu) {
+    const auto outputs = collective_.outputs(chunk);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      NodeId& carrier = carrier_[first_pair_[chunk] + i];
+      const auto& time = distance_[at(outputs[i])];
+      if (time[at(npu)] < time[at(carrier)]) carrier = npu;
+    }
+  }
+
+  // A relay may be overtaken by a nearer one and turn out to have been in vain.
+  void drop_what_was_in_vain() {
+    Bits needed = wants_;
+    std::vector<std::uint8_t> keep(result_.route.size());
+    for (auto i = result_.route.size(); i-- > 0;) {
+      const RouteId r = result_.route[i];
+      keep[i] = needed.test(at(destination_[at(r)]), result_.chunk[i]);
+      if (keep[i]) needed.set(at(source_[at(r)]), result_.chunk[i]);
+    }
+    const auto filter = [&](auto& column) {
+      std::size_t kept = 0;
+      for (std::size_t i = 0; i < keep.size(); ++i) {
+        if (keep[i]) column[kept++] = column[i];
+      }
+      column.resize(kept);
+    };
+    filter(result_.route);
+    filter(result_.chunk);
+    filter(result_.step);
+    filter(result_.start);
+  }
+
+  bool of_use(NodeId from, NodeId npu, ChunkId chunk) const {
+    if (promised_.test(at(npu), chunk)) return false;
+    const auto outputs = collective_.outputs(chunk);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (carrier_[first_pair_[chunk] + i] != from) continue;
+      const auto& time = distance_[at(outputs[i])];
+      if (time[at(npu)] < time[at(from)]) return true;
+    }
+    return false;
+  }
+
+  // --- matching
+
+  void add_users(LinkId link) {
+    for (const RouteId r : users_[at(link)]) add_candidate(r);
+  }
+  void add_candidate(RouteId r) {
+    if (stamp_[at(r)] == moment_ || !is_free(r)) return;
+    stamp_[at(r)] = moment_;
+    candidates_.push_back(r);
+  }
+
+  void promise(NodeId npu, ChunkId chunk) {
+    promised_.set(at(npu), chunk);
+    for (auto& level : levels_) level.promised.set(level.region[at(npu)], chunk);
+  }
+  void hold(NodeId npu, ChunkId chunk) {
+    have_.set(at(npu), chunk);
+    for (auto& level : levels_) level.have.set(level.region[at(npu)], chunk);
+    dense_ ? log_[at(npu)].push_back(chunk) : enqueue(npu, chunk);
+  }
+
+  void arrive(NodeId npu, ChunkId chunk) {
+    hold(npu, chunk);
+    if (dense_ || wants_.test(at(npu), chunk)) --missing_;
+    for (const RouteId r : out_[at(npu)]) add_candidate(r);
+  }
+
+  bool is_free(RouteId r) const {
+    for (auto w = first_window_[at(r)]; w < first_window_[at(r) + 1]; ++w) {
+      if (free_at_[at(windows_[w].link)] > now_ + windows_[w].offset) return false;
+    }
+    return true;
+  }
+
+  // Lets the candidates choose: destination by destination, and there in turns.
+  void match() {
+    const auto npus = at(topology_.npus());
+    const auto shift = moment_ % npus;
+    keys_.clear();
+    for (const RouteId r : candidates_) {
+      const NodeId npu = destination_[at(r)];
+      const auto degree = in_[at(npu)].size();
+      const auto turn = first_turn(options_, npu, received_[at(npu)], degree);
+      const auto place = (place_[at(r)] + degree - turn) % degree;
+      keys_.emplace_back((at(npu) + npus - shift) % npus, place, r);
+    }
+    std::sort(keys_.begin(), keys_.end());
+    candidates_.clear();
+    ++moment_;
+    for (const auto& [npu, place, r] : keys_) {
+      if (!is_free(r)) continue;
+      const ChunkId chunk = choose(r);
+      if (chunk != kNothing) start(r, chunk);
+    }
+    if (progress_ && (moment_ & 0xff) == 0) {
+      progress_(1.0 - static_cast<double>(missing_) / static_cast<double>(total_));
+    }
+  }
+
+  // When everything is quiet, whoever can send does.
+  bool match_without_question() {
+    bool any = false;
+    for (RouteId r = 0; r < routes_.count(); ++r) {
+      const ChunkId chunk = first_useful(r);
+      if (chunk == kNothing || !is_free(r)) continue;
+      start(r, chunk);
+      any = true;
+    }
+    return any;
+  }
+
+  static constexpr ChunkId kNothing = std::numeric_limits<ChunkId>::max();
+
+  ChunkId choose(RouteId r) {
+    return dense_ && class_[at(r)] > 0 ? choose_slow(r) : first_useful(r);
+  }
+
+  ChunkId first_useful(RouteId r) {
+    if (!dense_) return farthest(r);
+    const auto& log = log_[at(source_[at(r)])];
+    auto& cursor = cursor_[at(r)];
+    for (; cursor < log.size(); ++cursor) {
+      if (!promised_.test(at(destination_[at(r)]), log[cursor])) return log[cursor];
+    }
+    return kNothing;
+  }
+
+  // Where relays carry chunks, those with the longest way to go are served first.
+  ChunkId farthest(RouteId r) {
+    auto& queue = queues_[at(r)];
+    for (; !queue.empty(); queue.pop()) {
+      if (of_use(source_[at(r)], destination_[at(r)], queue.top().chunk)) return queue.top().chunk;
+    }
+    return kNothing;
+  }
+  void enqueue(NodeId npu, ChunkId chunk) {
+    const auto outputs = collective_.outputs(chunk);
+    for (const RouteId r : out_[at(npu)]) {
+      Time longest = 0;
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        const auto& time = distance_[at(outputs[i])];
+        if (carrier_[first_pair_[chunk] + i] != npu) continue;
+        if (time[at(destination_[at(r)])] < time[at(npu)])
+          longest = std::max(longest, time[at(npu)]);
+      }
+      if (longest > 0) queues_[at(r)].push({longest, sequence_++, chunk});
+    }
+  }
+
+  // The question for slow routes; see the header.
+  ChunkId choose_slow(RouteId r) {
+    const auto npu = at(destination_[at(r)]);
+    const auto& level = levels_[class_[at(r)] - 1];
+    const auto region = level.region[npu];
+    const auto words = have_.words();
+    const auto* offered = have_.row(at(source_[at(r)]));
+    const auto* promised = promised_.row(npu);
+    const auto begin = mix(at(r)) % words;  // routes look in different places first
+    const auto missing_in = [&](const std::uint64_t* near) {
+      for (std::size_t i = 0; i < words; ++i) {
+        const auto w = (begin + i) % words;
+        if (const auto only = offered[w] & ~near[w]; only != 0) {
+          return static_cast<ChunkId>(w * 64 + at(std::countr_zero(only)));
+        }
+      }
+      return kNothing;
+    };
+    const auto last_missing_in = [&](const std::uint64_t* near) {
+      for (std::size_t i = words; i-- > 0;) {
+        const auto w = (begin + i) % words;
+        if (const auto any = offered[w] & ~near[w]; any != 0) {
+          return static_cast<ChunkId>(w * 64 + 63 - at(std::countl_zero(any)));
+        }
+      }
+      return kNothing;
+    };
+    const ChunkId only_here = missing_in(level.promised.row(region));
+    if (only_here != kNothing) return only_here;
+    if (level.rate[npu] > 0) {
+      const auto* waiting = level.have.row(region);
+      std::int64_t backlog = 0;
+      for (std::size_t w = 0; w < words; ++w) backlog += std::popcount(waiting[w] & ~promised[w]);
+      if (transmission_time(backlog * typical_bytes_, level.rate[npu]) < duration_[at(r)]) {
+        return kNothing;
+      }
+    }
+    // Rather what is not even near by, in the smaller regions of still faster routes.
+    for (auto finer = class_[at(r)] - 1; finer > 0; --finer) {
+      const auto& inner = levels_[finer - 1];
+      const ChunkId chunk = last_missing_in(inner.promised.row(inner.region[npu]));
+      if (chunk != kNothing) return chunk;
+    }
+    return last_missing_in(promised);
+  }
+
+  void start(RouteId r, ChunkId chunk) {
+    const auto bytes = collective_.bytes(chunk);
+    const NodeId npu = destination_[at(r)];
+    promise(npu, chunk);
+    ++received_[at(npu)];
+    if (!dense_) carry(chunk, npu);
+    const bool typical = bytes == typical_bytes_;
+    std::span<const Routes::Window> windows;
+    if (typical) {
+      windows = std::span(windows_).subspan(first_window_[at(r)],
+                                            first_window_[at(r) + 1] - first_window_[at(r)]);
+    } else {
+      odd_windows_.clear();
+      append_windows(r, bytes, odd_windows_);
+      windows = odd_windows_;
+    }
+    for (const auto& window : windows) {
+      free_at_[at(window.link)] = now_ + window.offset + window.busy;
+      events_.push({now_ + window.busy, sequence_++, window.link, kLinkIsFree});
+    }
+    const Time arrival = now_ + (typical ? duration_[at(r)] : duration(r, bytes));
+    events_.push({arrival, sequence_++, npu, chunk});
+    if (now_ != last_start_) {
+      last_start_ = now_;
+      ++step_;
+    }
+    result_.route.push_back(r);
+    result_.chunk.push_back(chunk);
+    result_.step.push_back(step_);
+    result_.start.push_back(now_);
+  }
+
+  const Topology& topology_;
+  const Routes& routes_;
+  const Collective& collective_;
+  const GreedyOptions& options_;
+  const Progress& progress_;
+  const std::int64_t typical_bytes_;
+  bool dense_ = true;     // everybody wants everything: no relays, no distances
+  Bits have_, promised_;  // promised: has it, or is being sent it
+  Bits wants_{0, 0};
+  std::size_t missing_ = 0, total_ = 0;  // wanted (chunk, NPU) pairs that have not arrived
+
+  std::vector<Routes::Window> windows_, odd_windows_;
+  std::vector<std::size_t> first_window_;
+  std::vector<Time> duration_;
+  std::vector<NodeId> source_, destination_;
+  std::vector<std::vector<RouteId>> out_, in_, users_;
+  std::vector<std::size_t> place_;
+  std::vector<std::size_t> class_;    // of speed; 0 is the fastest
+  struct Level {                      // what a class of routes must know of all faster ones
+    std::vector<std::size_t> region;  // of each NPU
+    std::vector<std::int64_t> rate;   // at which they reach each NPU
+    Bits have, promised;              // by anybody in the region
+  };
+  std::vector<Level> levels_;  // of classes 1, 2, …
+
+  std::vector<std::vector<Time>> distance_;  // to each wanted NPU, from all
+  std::vector<std::size_t> first_pair_;
+  std::vector<NodeId> carrier_;  // per wanted pair: from where the chunk goes on to the NPU
+
+  struct Queued {
+    Time distance;
+    std::uint64_t sequence;
+    ChunkId chunk;
+    bool operator<(const Queued& other) const {
+      return distance != other.distance ? distance < other.distance : sequence > other.sequence;
+    }
+  };
+  std::vector<std::priority_queue<Queued>> queues_;  // with relays: what each route could carry
+  std::vector<std::vector<ChunkId>> log_;            // without: what each NPU has received
+  std::vector<std::uint32_t> cursor_;
+  std::vector<std::size_t> received_;
+  std::vector<Time> free_at_;
+  std::vector<std::uint64_t> stamp_;
+  std::vector<RouteId> candidates_;
+  std::vector<std::tuple<std::size_t, std::size_t, RouteId>> keys_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::uint64_t moment_ = 1, sequence_ = 0;
+  Time now_ = 0, last_start_ = -1;
+  std::int32_t step_ = -1;
+  TimedMoves result_;
+};
+
+}  // namespace
+
+TimedMoves greedy_events(const Routes& routes, const Collective& collective,
+                         std::int64_t typical_bytes, const GreedyOptions& options,
+                         const Progress& progress) {
+  return Events(routes, collective, typical_bytes, options, progress).run();
+}
+
+}  // namespace tacos

@@ -1,0 +1,28 @@
+// The greedy engine event by event, for any network; see greedy.hpp.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "collective.hpp"
+#include "progress.hpp"
+#include "routes.hpp"
+#include "synth/greedy.hpp"
+
+namespace tacos {
+
+// Transfers in the order in which they start; equal starts have equal steps.
+struct TimedMoves {
+  std::vector<RouteId> route;
+  std::vector<ChunkId> chunk;
+  std::vector<std::int32_t> step;
+  std::vector<Time> start;
+};
+
+// Matches chunks to `routes`. Where these have several legs, the times assume that nothing waits
+// between them. Chunks of `typical_bytes` cost least.
+TimedMoves greedy_events(const Routes& routes, const Collective& collective,
+                         std::int64_t typical_bytes, const GreedyOptions& options,
+                         const Progress& progress);
+
+}  // namespace tacos

@@ -1,0 +1,260 @@
+#include "synth/greedy_steps.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <exception>
+#include <limits>
+#include <numeric>
+#include <thread>
+
+#include "synth/matching.hpp"
+
+namespace tacos {
+
+namespace {
+
+template <typename Int>
+std::size_t at(Int i) {
+  return static_cast<std::size_t>(i);
+}
+
+constexpr std::size_t kMostInLinks = 255;  // numbered in a byte
+
+// Whether the step-synchronous way applies: everybody wants every chunk, all chunks and all links are
+// alike and direct, and a chunk arrives a whole number of steps after its start.
+bool stepwise(const Topology& topology, const Collective& collective) {
+  if (topology.links() == 0 || topology.nodes() != topology.npus()) return false;
+  for (LinkId link = 1; link < topology.links(); ++link) {
+    if (topology.latency(link) != topology.latency(0)) return false;
+    if (topology.bandwidth(link) != topology.bandwidth(0)) return false;
+  }
+  for (NodeId npu = 0; npu < topology.npus(); ++npu) {
+    if (topology.in_links(npu).size() > kMostInLinks) return false;
+  }
+  const auto bytes = collective.chunks() > 0 ? collective.bytes(0) : 0;
+  if (bytes == 0) return false;
+  for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
+    if (collective.bytes(chunk) != bytes || collective.inputs(chunk).size() != 1 ||
+        static_cast<std::int32_t>(collective.outputs(chunk).size()) != topology.npus()) {
+      return false;
+    }
+  }
+  return topology.latency(0) % topology.busy_time(0, bytes) == 0 ||
+         topology.spec().link_model == LinkModel::blocking;
+}
+
+// Every destination has one region of the schedule's columns, filled in order of arrival: it is the log
+// that its neighbours read, and becomes its in-links' lanes in the end.
+class Steps {
+ public:
+  Steps(const Topology& topology, const Collective& collective, const GreedyOptions& options,
+        const Progress& progress)
+      : topology_(topology),
+        collective_(collective),
+        options_(options),
+        progress_(progress),
+        chunks_(collective.chunks()),
+        have_(at(topology.npus()), collective.chunks()) {
+    const auto npus = at(topology_.npus());
+    const auto bytes = collective.bytes(0);
+    period_ = topology_.busy_time(0, bytes);
+    const Time arrival = topology_.latency(0) + transmission_time(bytes, topology_.bandwidth(0));
+    lag_ = static_cast<std::uint32_t>((arrival + period_ - 1) / period_);
+    own_.resize(npus);
+    for (ChunkId chunk = 0; chunk < chunks_; ++chunk) {
+      const auto holder = at(collective.inputs(chunk)[0]);
+      own_[holder].push_back(chunk);
+      have_.set(holder, chunk);
+    }
+    begin_.assign(npus + 1, 0);
+    for (std::size_t npu = 0; npu < npus; ++npu) {
+      begin_[npu + 1] = begin_[npu] + chunks_ - own_[npu].size();
+    }
+    chunk_.resize(begin_[npus]);
+    start_.resize(begin_[npus]);
+    in_link_.resize(begin_[npus]);
+    turn_.assign(npus, 0);
+    served_.assign(npus, 0);
+    clock_ = std::vector<std::atomic<std::uint32_t>>(npus);
+    received_ = std::vector<std::atomic<std::uint32_t>>(npus);
+    cursor_.assign(at(topology_.links()), 0);
+  }
+
+  Transfers run() {
+    const auto npus = at(topology_.npus());
+    const auto cores = std::max(1u, std::thread::hardware_concurrency());
+    auto threads = options_.threads > 0 ? at(options_.threads) : at(cores);
+    threads = std::min({threads, npus / 64 + 1, at(8 * cores)});
+    std::atomic<std::size_t> missing{begin_[npus]};
+    std::exception_ptr failure;
+    bool done = missing == 0;
+    std::size_t before = missing;
+    std::uint32_t slowest = 0, until = kAhead;
+    const auto next_round = [&]() noexcept {
+      // Runs on one thread while the others wait.
+      std::uint32_t now = kFinished;
+      for (const auto& clock : clock_) now = std::min(now, clock.load(std::memory_order_relaxed));
+      // Nothing sent for as long as a chunk takes to arrive: nothing will ever be sent again.
+      const bool stuck = missing == before && now != kFinished && now - slowest > kAhead + lag_;
+      if (missing != before) {
+        before = missing;
+        slowest = now;
+      }
+      done = missing == 0 || stuck || now == kFinished;
+      until = now == kFinished ? kFinished : now + kAhead;
+      if (progress_ && !failure) {
+        try {
+          progress_(1.0 - static_cast<double>(missing) / static_cast<double>(begin_[npus]));
+        } catch (...) {
+          failure = std::current_exception();
+        }
+      }
+      done = done || failure;
+    };
+    std::barrier barrier(static_cast<std::ptrdiff_t>(threads), next_round);
+    const auto work = [&](std::size_t thread) {
+      const auto first = npus * thread / threads, last = npus * (thread + 1) / threads;
+      while (!done) {
+        std::size_t matched = 0;
+        for (auto npu = first; npu < last; ++npu) matched += serve(static_cast<NodeId>(npu), until);
+        missing -= matched;
+        barrier.arrive_and_wait();
+      }
+    };
+    {
+      std::vector<std::jthread> others;
+      for (std::size_t thread = 1; thread < threads; ++thread) others.emplace_back(work, thread);
+      work(0);
+    }
+    if (failure) std::rethrow_exception(failure);
+    if (missing > 0) report_unreachable(topology_, collective_, have_);
+    return lanes();
+  }
+
+ private:
+  static constexpr std::uint32_t kFinished = std::numeric_limits<std::uint32_t>::max();
+  static constexpr std::uint32_t kAhead = 256;  // steps that a destination may be ahead of others
+
+  // Lets a destination run as many steps as its sources' logs decide, which loads its row of bits
+  // once for all of them. In a step, each in-link chooses in turn. What a source holds beyond what is
+  // known of it can matter only if nothing known is of use; then the destination waits, in the middle
+  // of its step, for the source's clock. So the result does not depend on who runs when.
+  std::size_t serve(NodeId npu, std::uint32_t until) {
+    const auto links = topology_.in_links(npu);
+    const auto total = begin_[at(npu) + 1] - begin_[at(npu)];
+    auto received = received_[at(npu)].load(std::memory_order_relaxed);
+    auto step = clock_[at(npu)].load(std::memory_order_relaxed);
+    const auto before = received;
+    auto& served = served_[at(npu)];  // links that have chosen in this step
+    for (; step < until; ++step, served = 0) {
+      if (received == total || links.empty()) {
+        step = kFinished;
+        break;
+      }
+      if (served == 0) {
+        turn_[at(npu)] =
+            static_cast<std::uint8_t>(first_turn(options_, npu, received, links.size()));
+      }
+      for (; served < links.size(); ++served) {
+        const auto which = (at(turn_[at(npu)]) + served) % links.size();
+        if (!choose(npu, links[which], which, step, received)) break;
+      }
+      if (served < links.size()) break;
+    }
+    clock_[at(npu)].store(step, std::memory_order_release);
+    return received - before;
+  }
+
+  // One link's choice in a step; false if it cannot be known yet.
+  bool choose(NodeId npu, LinkId link, std::size_t which, std::uint32_t step,
+              std::uint32_t& received) {
+    const auto source = at(topology_.src(link));
+    const auto own = own_[source].size();
+    // The clock before the count: all that started before the clock is then counted.
+    const auto clock = clock_[source].load(std::memory_order_acquire);
+    const auto count = received_[source].load(std::memory_order_acquire);
+    for (auto& cursor = cursor_[at(link)];; ++cursor) {
+      ChunkId chunk = 0;
+      if (cursor < own) {
+        chunk = own_[source][cursor];
+      } else if (cursor - own < count) {
+        const auto row = begin_[source] + cursor - own;
+        if (start_[row] + lag_ > step) return true;  // not there yet
+        chunk = chunk_[row];
+      } else {
+        return clock == kFinished || clock + lag_ > step;
+      }
+      if (have_.test(at(npu), chunk)) continue;
+      have_.set(at(npu), chunk);
+      const auto row = begin_[at(npu)] + received;
+      chunk_[row] = chunk;
+      start_[row] = step;
+      in_link_[row] = static_cast<std::uint8_t>(which);
+      received_[at(npu)].store(++received, std::memory_order_release);
+      ++cursor;
+      return true;
+    }
+  }
+
+  // Sorts every destination's log by in-link, keeping the order of arrival, in place.
+  Transfers lanes() {
+    std::vector<RouteId> route;
+    std::vector<std::int64_t> lane_begin{0};
+    std::vector<ChunkId> chunk;
+    std::vector<std::uint32_t> start;
+    for (NodeId npu = 0; npu < topology_.npus(); ++npu) {
+      const auto links = topology_.in_links(npu);
+      const auto first = begin_[at(npu)], last = begin_[at(npu) + 1];
+      std::vector<std::size_t> next(links.size() + 1, 0);
+      for (auto row = first; row < last; ++row) ++next[at(in_link_[row]) + 1];
+      for (std::size_t i = 0; i < links.size(); ++i) {
+        route.push_back(links[i]);
+        lane_begin.push_back(lane_begin.back() + static_cast<std::int64_t>(next[i + 1]));
+      }
+      std::partial_sum(next.begin(), next.end(), next.begin());
+      chunk.assign(chunk_.begin() + static_cast<std::ptrdiff_t>(first),
+                   chunk_.begin() + static_cast<std::ptrdiff_t>(last));
+      start.assign(start_.begin() + static_cast<std::ptrdiff_t>(first),
+                   start_.begin() + static_cast<std::ptrdiff_t>(last));
+      for (std::size_t i = 0; i < chunk.size(); ++i) {
+        const auto to = first + next[at(in_link_[first + i])]++;
+        chunk_[to] = chunk[i];
+        start_[to] = start[i];
+      }
+    }
+    std::vector<std::uint8_t> op(route.size(), static_cast<std::uint8_t>(Op::copy));
+    std::vector<std::uint8_t> reads(route.size(), static_cast<std::uint8_t>(Reads::acc));
+    return {std::move(route),  std::move(op),     std::move(reads), std::move(lane_begin),
+            std::move(chunk_), std::move(start_), period_};
+  }
+
+  const Topology& topology_;
+  const Collective& collective_;
+  const GreedyOptions& options_;
+  const Progress& progress_;
+  const ChunkId chunks_;
+  Bits have_;  // or is being sent
+  Time period_ = 0;
+  std::uint32_t lag_ = 1;                  // steps from a start to where the chunk can be sent on
+  std::vector<std::vector<ChunkId>> own_;  // what each NPU held at the start: the head of its log
+  std::vector<std::size_t> begin_;         // each destination's region
+  std::vector<ChunkId> chunk_;
+  std::vector<std::uint32_t> start_;
+  std::vector<std::uint8_t> in_link_;
+  std::vector<std::atomic<std::uint32_t>> received_;  // per NPU, also what is still on its way
+  std::vector<std::atomic<std::uint32_t>> clock_;     // per NPU: steps it has finished
+  std::vector<std::uint8_t> turn_;                    // of the step it is in: who chooses first,
+  std::vector<std::uint8_t> served_;                  // and how many have chosen
+  std::vector<std::uint32_t> cursor_;                 // per link, into its source's log
+};
+
+}  // namespace
+
+std::optional<Transfers> greedy_steps(const Topology& topology, const Collective& collective,
+                                      const GreedyOptions& options, const Progress& progress) {
+  if (!stepwise(topology, collective)) return std::nullopt;
+  return Steps(topology, collective, options, progress).run();
+}
+
+}  // namespace tacos
