@@ -38,6 +38,7 @@ class Events {
     log_.resize(npus);
     received_.assign(npus, 0);
     cursor_.assign(at(routes.count()), 0);
+    region_cursor_.assign(at(routes.count()), 0);
     free_at_.assign(at(topology_.links()), 0);
     stamp_.assign(at(routes.count()), 0);
     for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
@@ -52,6 +53,7 @@ class Events {
       for (const NodeId npu : collective.outputs(chunk)) missing_ += !have_.test(at(npu), chunk);
     }
     total_ = missing_;
+    for (const auto& log : log_) initial_.push_back(log.size());
   }
 
   TimedMoves run() {
@@ -166,20 +168,24 @@ class Events {
         while (region[npu] != npu) npu = region[npu] = region[region[npu]];
         return npu;
       };
-      std::vector<std::int64_t> rate(npus, 0);
-      std::vector<std::vector<LinkId>> last(npus);
+      std::vector<std::vector<Entrance>> entrances(npus);
       for (RouteId r = 0; r < routes_.count(); ++r) {
         if (class_[at(r)] >= level) continue;
-        region[root(at(source_[at(r)]))] = root(at(destination_[at(r)]));
-        last[at(destination_[at(r)])].push_back(routes_.links(r).back());
+        const auto npu = at(destination_[at(r)]);
+        region[root(at(source_[at(r)]))] = root(npu);
+        const auto& last = windows_[first_window_[at(r) + 1] - 1];
+        entrances[npu].push_back({last.link, last.offset, last.busy, duration_[at(r)]});
       }
-      for (std::size_t npu = 0; npu < npus; ++npu) region[npu] = root(npu);
-      for (std::size_t npu = 0; npu < npus; ++npu) {  // fast routes share their last links
-        std::sort(last[npu].begin(), last[npu].end());
-        last[npu].erase(std::unique(last[npu].begin(), last[npu].end()), last[npu].end());
-        for (const LinkId link : last[npu]) rate[npu] += topology_.bandwidth(link);
+      for (std::size_t npu = 0; npu < npus; ++npu) {
+        region[npu] = root(npu);
+        auto& row = entrances[npu];  // fast routes share their last links: the quickest counts
+        std::sort(row.begin(), row.end(), [](const Entrance& a, const Entrance& b) {
+          return std::tie(a.link, a.duration) < std::tie(b.link, b.duration);
+        });
+        const auto same = [](const Entrance& a, const Entrance& b) { return a.link == b.link; };
+        row.erase(std::unique(row.begin(), row.end(), same), row.end());
       }
-      levels_.push_back({std::move(region), std::move(rate), Bits(npus, collective_.chunks()),
+      levels_.push_back({std::move(region), std::move(entrances), Bits(npus, collective_.chunks()),
                          Bits(npus, collective_.chunks())});
     }
   }
@@ -399,15 +405,6 @@ class Events {
     const auto* offered = have_.row(at(source_[at(r)]));
     const auto* promised = promised_.row(npu);
     const auto begin = mix(at(r)) % words;  // routes look in different places first
-    const auto missing_in = [&](const std::uint64_t* near) {
-      for (std::size_t i = 0; i < words; ++i) {
-        const auto w = (begin + i) % words;
-        if (const auto only = offered[w] & ~near[w]; only != 0) {
-          return static_cast<ChunkId>(w * 64 + at(std::countr_zero(only)));
-        }
-      }
-      return kNothing;
-    };
     const auto last_missing_in = [&](const std::uint64_t* near) {
       for (std::size_t i = words; i-- > 0;) {
         const auto w = (begin + i) % words;
@@ -417,15 +414,26 @@ class Events {
       }
       return kNothing;
     };
-    const ChunkId only_here = missing_in(level.promised.row(region));
-    if (only_here != kNothing) return only_here;
-    if (level.rate[npu] > 0) {
+    // A chunk that the region has been promised once stays so: the cursor never goes back. Routes begin
+    // at different places among what their source had from the start, so that no two regions get the
+    // same first and can pass on to each other what the source would have to send twice.
+    const auto& log = log_[at(source_[at(r)])];
+    for (auto& cursor = region_cursor_[at(r)]; cursor < log.size(); ++cursor) {
+      const auto own = initial_[at(source_[at(r)])];
+      const auto chunk = log[cursor < own ? (cursor + mix(at(r))) % own : cursor];
+      if (!level.promised.test(region, chunk)) return chunk;
+    }
+    if (!level.entrances[npu].empty()) {
       const auto* waiting = level.have.row(region);
       std::int64_t backlog = 0;
       for (std::size_t w = 0; w < words; ++w) backlog += std::popcount(waiting[w] & ~promised[w]);
-      if (transmission_time(backlog * typical_bytes_, level.rate[npu]) < duration_[at(r)]) {
-        return kNothing;
+      // As many as can arrive over the fast routes before this one could deliver.
+      for (const auto& entrance : level.entrances[npu]) {
+        const Time earliest = std::max(now_, free_at_[at(entrance.link)] - entrance.offset);
+        const Time left = now_ + duration_[at(r)] - earliest - entrance.duration;
+        if (left >= 0) backlog -= 1 + left / entrance.busy;
       }
+      if (backlog <= 0) return kNothing;
     }
     // Rather what is not even near by, in the smaller regions of still faster routes.
     for (auto finer = class_[at(r)] - 1; finer > 0; --finer) {
@@ -485,11 +493,15 @@ class Events {
   std::vector<NodeId> source_, destination_;
   std::vector<std::vector<RouteId>> out_, in_, users_;
   std::vector<std::size_t> place_;
-  std::vector<std::size_t> class_;    // of speed; 0 is the fastest
+  std::vector<std::size_t> class_;  // of speed; 0 is the fastest
+  struct Entrance {                 // a last link of fast routes, at its quickest
+    LinkId link;
+    Time offset, busy, duration;
+  };
   struct Level {                      // what a class of routes must know of all faster ones
     std::vector<std::size_t> region;  // of each NPU
-    std::vector<std::int64_t> rate;   // at which they reach each NPU
-    Bits have, promised;              // by anybody in the region
+    std::vector<std::vector<Entrance>> entrances;  // of each NPU
+    Bits have, promised;                           // by anybody in the region
   };
   std::vector<Level> levels_;  // of classes 1, 2, …
 
@@ -507,7 +519,8 @@ class Events {
   };
   std::vector<std::priority_queue<Queued>> queues_;  // with relays: what each route could carry
   std::vector<std::vector<ChunkId>> log_;            // without: what each NPU has received
-  std::vector<std::uint32_t> cursor_;
+  std::vector<std::size_t> initial_;
+  std::vector<std::uint32_t> cursor_, region_cursor_;
   std::vector<std::size_t> received_;
   std::vector<Time> free_at_;
   std::vector<std::uint64_t> stamp_;
