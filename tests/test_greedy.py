@@ -140,10 +140,12 @@ def test_nvlink_and_nics_are_both_busy():
     ("spec", "chunks", "best_GBps", "share"),
     [
         ("dgx-h100:1", 16, 514.29, 0.99),
-        ("dgx-h100:2", 64, 533.33, 0.97),
-        ("dgx-h100:4", 64, 516.13, 0.93),
+        ("dgx-h100:2", 64, 533.33, 0.98),
+        ("dgx-h100:4", 64, 516.13, 0.95),
         ("dgx-a100:2", 64, 346.67, 0.97),
         ("dgx-a100:4", 64, 266.67, 0.97),
+        ("mi250:1", 64, 342.86, 0.95),
+        ("mi250:2", 64, 354.13, 0.92),
         ("ndv2:2", 16, 25.0, 0.98),
         ("dgx-1:1", 64, 171.43, 0.98),
     ],
@@ -154,6 +156,50 @@ def test_machines_come_close_to_their_exact_optimum(spec, chunks, best_GBps, sha
     assert share * best_GBps < gather.algbw_Bps / 1e9 < best_GBps
     reduce = greedy(topology, co.all_reduce(topology, "1GB", chunks=chunks))
     assert 2 * reduce.algbw_Bps > 0.99 * gather.algbw_Bps
+
+
+@pytest.mark.parametrize(
+    ("n", "other", "causal_us"), [(8, 25, 841.31), (8, 75, 513.79), (16, 25, 3402.38)]
+)
+def test_heterogeneous_meshes_meet_the_bound_of_their_corners(n, other, causal_us):
+    """A corner has one link of each speed; both must work all the time and share the end well."""
+    topology = tp.mesh(
+        n, n, bandwidth=["50GiB/s", f"{other}GiB/s"], latency="500ns", link_model="blocking"
+    )
+    schedule = greedy(topology, co.all_gather(topology, n * n * 2**20, chunks=1))
+    assert schedule.time_s * 1e6 == pytest.approx(causal_us, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "chunks", "best_us"),
+    [
+        # 1 MB per pair: hops to go over all links, the bisection, and the NICs of a box.
+        ("torus:8x8@50GB/s,0ns", "all_to_all", 1, 1280),
+        ("torus:4x4x4@50GB/s,0ns", "all_to_all", 1, 640),
+        ("mesh:8x8@50GB/s,0ns", "all_to_all", 1, 2560),
+        ("dgx-h100:2", "all_to_all", 1, 160),
+        ("dgx-h100:4", "all_to_all", 1, 480),
+        ("mi250:2", "all_to_all", 1, 1000),
+        # 64 MB: into the root over four links, into a corner over two.
+        ("torus:8x8@50GB/s,0ns", "gather", 4, 315),
+        ("mesh:8x8@50GB/s,0ns", "scatter", 4, 630),
+    ],
+)
+def test_paths_share_the_load(spec, kind, chunks, best_us):
+    topology = tp.parse(spec)
+    size = 10**6 * (topology.npus if kind == "all_to_all" else 64)
+    schedule = greedy(topology, co.named(kind, topology, size, chunks=chunks))
+    assert tacos.verify(schedule).ok
+    assert best_us <= schedule.time_s * 1e6 < 1.05 * best_us
+
+
+def test_a_group_uses_what_its_relays_can_carry():
+    """Eight in a row of a torus: their own ring is a quarter of what reaches each of them."""
+    topology = tp.torus(8, 8, bandwidth="50GB/s", latency="500ns")
+    group = list(range(8))
+    schedule = greedy(topology, co.all_gather(topology, "1GB", group=group, chunks=32))
+    assert tacos.verify(schedule).ok
+    assert 7 / 8 / 200 < schedule.time_s < 1.1 * 7 / 8 / 200
 
 
 def test_a_slow_link_does_not_take_what_a_fast_way_brings_sooner():

@@ -1,11 +1,14 @@
 #include "synth/greedy.hpp"
 
+#include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "retime.hpp"
 #include "synth/greedy_events.hpp"
 #include "synth/greedy_steps.hpp"
 #include "synth/neighbours.hpp"
+#include "synth/paths.hpp"
 
 namespace tacos {
 
@@ -30,6 +33,18 @@ std::int64_t typical_size(const Collective& collective) {
   return 1;
 }
 
+// Whether everybody brings something and wants everything: then any route may take any chunk at any
+// time, and nobody needs a plan.
+bool all_to_everybody(const Collective& collective) {
+  const auto npus = static_cast<std::size_t>(collective.npus());
+  std::vector<std::uint8_t> brings(npus, 0);
+  for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
+    if (collective.bytes(chunk) > 0 && collective.outputs(chunk).size() != npus) return false;
+    for (const NodeId npu : collective.inputs(chunk)) brings[static_cast<std::size_t>(npu)] = 1;
+  }
+  return std::find(brings.begin(), brings.end(), 0) == brings.end();
+}
+
 }  // namespace
 
 Schedule greedy(const std::shared_ptr<const Topology>& topology,
@@ -47,17 +62,30 @@ Schedule greedy(const std::shared_ptr<const Topology>& topology,
     }
   }
   const auto bytes = typical_size(*collective);
-  auto routes = std::make_shared<const Routes>(neighbour_routes(topology, bytes));
-  const auto found = greedy_events(*routes, *collective, bytes, options, progress);
-  const std::vector<std::uint8_t> op(found.route.size(), static_cast<std::uint8_t>(Op::copy));
-  const std::vector<std::uint8_t> reads(found.route.size(), static_cast<std::uint8_t>(Reads::acc));
-  const Order order{found.route, found.chunk, found.step, op, reads};
-  // A route of several legs was taken as if nothing ever waited between them.
-  for (const RouteId route : found.route) {
-    if (routes->legs(route) > 1)
-      return retime(collective, std::move(routes), order, provenance, progress);
+  const auto schedule = [&](std::shared_ptr<const Routes> routes, const TimedMoves& moves) {
+    const auto count = moves.route.size();
+    const std::vector<std::uint8_t> op(count, static_cast<std::uint8_t>(Op::copy));
+    const std::vector<std::uint8_t> reads(count, static_cast<std::uint8_t>(Reads::acc));
+    const Order order{moves.route, moves.chunk, moves.step, op, reads};
+    // A route of several legs was taken as if nothing ever waited between them.
+    for (const RouteId route : moves.route) {
+      if (routes->legs(route) > 1)
+        return retime(collective, std::move(routes), order, provenance, progress);
+    }
+    return with_starts(collective, std::move(routes), order, moves.start, provenance, progress);
+  };
+  if (all_to_everybody(*collective)) {
+    auto routes = std::make_shared<const Routes>(neighbour_routes(topology, bytes));
+    const auto moves = greedy_events(*routes, *collective, bytes, options, progress);
+    return schedule(std::move(routes), moves);
   }
-  return with_starts(collective, std::move(routes), order, found.start, provenance, progress);
+  std::optional<Schedule> best;
+  for (auto& paths : lay_paths(topology, *collective, options.seed, progress)) {
+    const auto moves = greedy_events(paths, *collective, bytes, options, progress);
+    auto found = schedule(std::make_shared<const Routes>(std::move(paths.routes)), moves);
+    if (!best || found.time() < best->time()) best = std::move(found);
+  }
+  return std::move(*best);
 }
 
 }  // namespace tacos

@@ -2,18 +2,18 @@
 //
 // The problem. Every chunk has holders and NPUs that want it; nothing is summed (reductions are solved
 // on the reversed network and turned around). Time runs; whenever a route is free, it is given a chunk
-// that its source holds and that brings somebody who still waits nearer to it.
+// that its source holds and that its destination can use.
 //
-// The matching. Every NPU keeps the log of what it holds in order of arrival, every route a cursor into
-// its source's log. A route offers the first entry at or after its cursor that its destination can
-// use. An entry that is of no use once never becomes useful again (others only get nearer), so the
-// cursor never goes back, and a transfer costs about one look per route into its destination. First
-// in, first out also spreads chunks evenly: what arrived first is known least elsewhere.
+// The matching, where everybody wants everything. Every NPU keeps the log of what it holds in order of
+// arrival, every route a cursor into its source's log. A route offers the first entry at or after its
+// cursor that its destination neither has nor is being sent. An entry that is of no use once never
+// becomes useful again, so the cursor never goes back, and a transfer costs about one look per route
+// into its destination. First in, first out also spreads chunks evenly: what arrived first is known
+// least elsewhere.
 //
-// A chunk is of use to a destination that neither has it nor is being sent it, if it wants the chunk
-// or, where not everybody wants everything, if it is nearer (in time) to an NPU that does than the
-// chunk's present carrier towards that NPU, which sends it. So relays move a chunk only towards
-// somebody who waits for it; what turns out to have been in vain is dropped in the end.
+// Where not everybody brings something and wants everything, relays must know where to: each chunk's
+// paths are laid first, so that the links share the load (paths.hpp), and time only decides the order,
+// the longest way to go first. So a relay moves a chunk only towards somebody who waits for it.
 //
 // Where routes differ in speed, a slow one asks one more question. The routes clearly faster than it
 // connect the NPUs into regions. It first looks for a chunk that nobody in its destination's region has

@@ -21,10 +21,11 @@ std::size_t at(Int i) {
 
 class Events {
  public:
-  Events(const Routes& routes, const Collective& collective, std::int64_t typical_bytes,
-         const GreedyOptions& options, const Progress& progress)
+  Events(const Routes& routes, const Paths* paths, const Collective& collective,
+         std::int64_t typical_bytes, const GreedyOptions& options, const Progress& progress)
       : topology_(routes.topology()),
         routes_(routes),
+        paths_(paths),
         collective_(collective),
         options_(options),
         progress_(progress),
@@ -34,24 +35,31 @@ class Events {
     const auto npus = at(topology_.npus());
     measure_routes();
     index_routes();
-    find_regions();
+    if (paths == nullptr) find_regions();
     log_.resize(npus);
     received_.assign(npus, 0);
     cursor_.assign(at(routes.count()), 0);
     region_cursor_.assign(at(routes.count()), 0);
     free_at_.assign(at(topology_.links()), 0);
     stamp_.assign(at(routes.count()), 0);
-    for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
-      dense_ = dense_ && (collective.bytes(chunk) == 0 || collective.outputs(chunk).size() == npus);
+    if (paths_ != nullptr) {
+      queues_.resize(at(routes.count()));
+      carried_.assign(at(topology_.links()), 0);
+      to_carry_.assign(at(topology_.links()), 0);
+      for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
+        for (auto hop = paths_->begin[chunk]; hop < paths_->begin[chunk + 1]; ++hop) {
+          for (const LinkId link : routes.links(paths_->route[hop]))
+            to_carry_[at(link)] += topology_.busy_time(link, collective.bytes(chunk));
+        }
+      }
     }
-    if (!dense_) prepare_relays();
     for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
       for (const NodeId npu : collective.inputs(chunk)) {
         promise(npu, chunk);
         hold(npu, chunk);
       }
-      for (const NodeId npu : collective.outputs(chunk)) missing_ += !have_.test(at(npu), chunk);
     }
+    count_missing();
     total_ = missing_;
     for (const auto& log : log_) initial_.push_back(log.size());
   }
@@ -70,13 +78,14 @@ class Events {
       }
       match();
     }
-    if (!dense_) drop_what_was_in_vain();
     return std::move(result_);
   }
 
  private:
   static constexpr ChunkId kLinkIsFree = std::numeric_limits<ChunkId>::max();
   static constexpr Time kFar = std::numeric_limits<Time>::max() / 4;
+
+  using Key = std::tuple<std::size_t, std::size_t, RouteId>;
 
   struct Event {
     Time time;
@@ -87,6 +96,16 @@ class Events {
       return std::tie(time, sequence) > std::tie(other.time, other.sequence);
     }
   };
+
+  void count_missing() {
+    if (paths_ != nullptr) {
+      missing_ = paths_->route.size();
+    } else {
+      for (ChunkId chunk = 0; chunk < collective_.chunks(); ++chunk) {
+        for (const NodeId npu : collective_.outputs(chunk)) missing_ += !have_.test(at(npu), chunk);
+      }
+    }
+  }
 
   // --- what routes are like
 
@@ -190,103 +209,6 @@ class Events {
     }
   }
 
-  // --- relays
-
-  // For every wanted NPU the time from everywhere to it, and for every wanted (chunk, NPU) pair the
-  // place from where the chunk is carried on to that NPU.
-  void prepare_relays() {
-    const auto npus = at(topology_.npus());
-    std::vector<std::uint8_t> wanted(npus, 0);
-    first_pair_.assign(at(collective_.chunks()) + 1, 0);
-    wants_ = Bits(npus, collective_.chunks());
-    for (ChunkId chunk = 0; chunk < collective_.chunks(); ++chunk) {
-      first_pair_[at(chunk) + 1] = first_pair_[at(chunk)] + collective_.outputs(chunk).size();
-      for (const NodeId npu : collective_.outputs(chunk)) {
-        wanted[at(npu)] = 1;
-        wants_.set(at(npu), chunk);
-      }
-    }
-    distance_.assign(npus, {});
-    for (std::size_t npu = 0; npu < npus; ++npu) {
-      if (wanted[npu]) distance_[npu] = times_to(static_cast<NodeId>(npu));
-    }
-    queues_.resize(at(routes_.count()));
-    carrier_.assign(first_pair_.back(), -1);
-    for (ChunkId chunk = 0; chunk < collective_.chunks(); ++chunk) {
-      const auto outputs = collective_.outputs(chunk);
-      for (std::size_t i = 0; i < outputs.size(); ++i) {
-        NodeId& carrier = carrier_[first_pair_[chunk] + i];
-        for (const NodeId npu : collective_.inputs(chunk)) {
-          const auto& time = distance_[at(outputs[i])];
-          if (carrier < 0 || time[at(npu)] < time[at(carrier)]) carrier = npu;
-        }
-      }
-    }
-  }
-
-  std::vector<Time> times_to(NodeId target) const {
-    using Entry = std::pair<Time, NodeId>;
-    std::vector<Time> time(at(topology_.npus()), kFar);
-    std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
-    time[at(target)] = 0;
-    queue.emplace(0, target);
-    while (!queue.empty()) {
-      const auto [reached, npu] = queue.top();
-      queue.pop();
-      if (reached > time[at(npu)]) continue;
-      for (const RouteId r : in_[at(npu)]) {
-        Time& before = time[at(source_[at(r)])];
-        if (reached + duration_[at(r)] >= before) continue;
-        before = reached + duration_[at(r)];
-        queue.emplace(before, source_[at(r)]);
-      }
-    }
-    return time;
-  }
-
-  // The chunk goes to `npu`: it carries it on to all that are nearer to it than to their carriers.
-  void carry(ChunkId chunk, NodeId npu) {
-    const auto outputs = collective_.outputs(chunk);
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      NodeId& carrier = carrier_[first_pair_[chunk] + i];
-      const auto& time = distance_[at(outputs[i])];
-      if (time[at(npu)] < time[at(carrier)]) carrier = npu;
-    }
-  }
-
-  // A relay may be overtaken by a nearer one and turn out to have been in vain.
-  void drop_what_was_in_vain() {
-    Bits needed = wants_;
-    std::vector<std::uint8_t> keep(result_.route.size());
-    for (auto i = result_.route.size(); i-- > 0;) {
-      const RouteId r = result_.route[i];
-      keep[i] = needed.test(at(destination_[at(r)]), result_.chunk[i]);
-      if (keep[i]) needed.set(at(source_[at(r)]), result_.chunk[i]);
-    }
-    const auto filter = [&](auto& column) {
-      std::size_t kept = 0;
-      for (std::size_t i = 0; i < keep.size(); ++i) {
-        if (keep[i]) column[kept++] = column[i];
-      }
-      column.resize(kept);
-    };
-    filter(result_.route);
-    filter(result_.chunk);
-    filter(result_.step);
-    filter(result_.start);
-  }
-
-  bool of_use(NodeId from, NodeId npu, ChunkId chunk) const {
-    if (promised_.test(at(npu), chunk)) return false;
-    const auto outputs = collective_.outputs(chunk);
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      if (carrier_[first_pair_[chunk] + i] != from) continue;
-      const auto& time = distance_[at(outputs[i])];
-      if (time[at(npu)] < time[at(from)]) return true;
-    }
-    return false;
-  }
-
   // --- matching
 
   void add_users(LinkId link) {
@@ -294,6 +216,7 @@ class Events {
   }
   void add_candidate(RouteId r) {
     if (stamp_[at(r)] == moment_ || !is_free(r)) return;
+    if (paths_ != nullptr && queues_[at(r)].empty()) return;
     stamp_[at(r)] = moment_;
     candidates_.push_back(r);
   }
@@ -305,12 +228,12 @@ class Events {
   void hold(NodeId npu, ChunkId chunk) {
     have_.set(at(npu), chunk);
     for (auto& level : levels_) level.have.set(level.region[at(npu)], chunk);
-    dense_ ? log_[at(npu)].push_back(chunk) : enqueue(npu, chunk);
+    paths_ == nullptr ? log_[at(npu)].push_back(chunk) : enqueue(npu, chunk);
   }
 
   void arrive(NodeId npu, ChunkId chunk) {
     hold(npu, chunk);
-    if (dense_ || wants_.test(at(npu), chunk)) --missing_;
+    --missing_;
     for (const RouteId r : out_[at(npu)]) add_candidate(r);
   }
 
@@ -328,6 +251,10 @@ class Events {
     keys_.clear();
     for (const RouteId r : candidates_) {
       const NodeId npu = destination_[at(r)];
+      if (paths_ != nullptr) {
+        keys_.push_back(urgency(r));
+        continue;
+      }
       const auto degree = in_[at(npu)].size();
       const auto turn = first_turn(options_, npu, received_[at(npu)], degree);
       const auto place = (place_[at(r)] + degree - turn) % degree;
@@ -346,6 +273,18 @@ class Events {
     }
   }
 
+  // Routes compete for the links they share. First the one with the link that has most to carry; of
+  // equals, each destination's links begin with a source of their own and go on in turns.
+  Key urgency(RouteId r) const {
+    const auto npus = at(topology_.npus());
+    Time load = 0;
+    for (const LinkId link : routes_.links(r)) load = std::max(load, to_carry_[at(link)]);
+    const auto turn = carried_[at(routes_.links(r).back())];
+    const auto place =
+        (at(source_[at(r)]) + 2 * npus - at(destination_[at(r)]) - turn % npus) % npus;
+    return {at(kLongestSchedule - load), place, r};
+  }
+
   // When everything is quiet, whoever can send does.
   bool match_without_question() {
     bool any = false;
@@ -361,11 +300,11 @@ class Events {
   static constexpr ChunkId kNothing = std::numeric_limits<ChunkId>::max();
 
   ChunkId choose(RouteId r) {
-    return dense_ && class_[at(r)] > 0 ? choose_slow(r) : first_useful(r);
+    return paths_ == nullptr && class_[at(r)] > 0 ? choose_slow(r) : first_useful(r);
   }
 
   ChunkId first_useful(RouteId r) {
-    if (!dense_) return farthest(r);
+    if (paths_ != nullptr) return queues_[at(r)].empty() ? kNothing : queues_[at(r)].top().chunk;
     const auto& log = log_[at(source_[at(r)])];
     auto& cursor = cursor_[at(r)];
     for (; cursor < log.size(); ++cursor) {
@@ -374,25 +313,15 @@ class Events {
     return kNothing;
   }
 
-  // Where relays carry chunks, those with the longest way to go are served first.
-  ChunkId farthest(RouteId r) {
-    auto& queue = queues_[at(r)];
-    for (; !queue.empty(); queue.pop()) {
-      if (of_use(source_[at(r)], destination_[at(r)], queue.top().chunk)) return queue.top().chunk;
-    }
-    return kNothing;
-  }
+  // Of the chunks whose path goes over a route, the one with the longest way to go is served first.
   void enqueue(NodeId npu, ChunkId chunk) {
-    const auto outputs = collective_.outputs(chunk);
-    for (const RouteId r : out_[at(npu)]) {
-      Time longest = 0;
-      for (std::size_t i = 0; i < outputs.size(); ++i) {
-        const auto& time = distance_[at(outputs[i])];
-        if (carrier_[first_pair_[chunk] + i] != npu) continue;
-        if (time[at(destination_[at(r)])] < time[at(npu)])
-          longest = std::max(longest, time[at(npu)]);
-      }
-      if (longest > 0) queues_[at(r)].push({longest, sequence_++, chunk});
+    const auto first = paths_->route.begin() + static_cast<std::ptrdiff_t>(paths_->begin[chunk]);
+    const auto last = paths_->route.begin() + static_cast<std::ptrdiff_t>(paths_->begin[chunk + 1]);
+    auto hop = std::lower_bound(first, last, npu,
+                                [&](RouteId r, NodeId from) { return source_[at(r)] < from; });
+    for (; hop != last && source_[at(*hop)] == npu; ++hop) {
+      const auto remaining = paths_->remaining[at(hop - paths_->route.begin())];
+      queues_[at(*hop)].push({remaining, sequence_++, chunk});
     }
   }
 
@@ -449,7 +378,12 @@ class Events {
     const NodeId npu = destination_[at(r)];
     promise(npu, chunk);
     ++received_[at(npu)];
-    if (!dense_) carry(chunk, npu);
+    if (paths_ != nullptr) {
+      queues_[at(r)].pop();
+      for (const LinkId link : routes_.links(r))
+        to_carry_[at(link)] -= topology_.busy_time(link, bytes);
+      ++carried_[at(routes_.links(r).back())];
+    }
     const bool typical = bytes == typical_bytes_;
     std::span<const Routes::Window> windows;
     if (typical) {
@@ -478,14 +412,13 @@ class Events {
 
   const Topology& topology_;
   const Routes& routes_;
+  const Paths* paths_;  // null: everybody wants everything
   const Collective& collective_;
   const GreedyOptions& options_;
   const Progress& progress_;
   const std::int64_t typical_bytes_;
-  bool dense_ = true;     // everybody wants everything: no relays, no distances
-  Bits have_, promised_;  // promised: has it, or is being sent it
-  Bits wants_{0, 0};
-  std::size_t missing_ = 0, total_ = 0;  // wanted (chunk, NPU) pairs that have not arrived
+  Bits have_, promised_;                 // promised: has it, or is being sent it
+  std::size_t missing_ = 0, total_ = 0;  // arrivals to come
 
   std::vector<Routes::Window> windows_, odd_windows_;
   std::vector<std::size_t> first_window_;
@@ -505,27 +438,25 @@ class Events {
   };
   std::vector<Level> levels_;  // of classes 1, 2, …
 
-  std::vector<std::vector<Time>> distance_;  // to each wanted NPU, from all
-  std::vector<std::size_t> first_pair_;
-  std::vector<NodeId> carrier_;  // per wanted pair: from where the chunk goes on to the NPU
-
   struct Queued {
-    Time distance;
+    Time remaining;
     std::uint64_t sequence;
     ChunkId chunk;
     bool operator<(const Queued& other) const {
-      return distance != other.distance ? distance < other.distance : sequence > other.sequence;
+      return remaining != other.remaining ? remaining < other.remaining : sequence > other.sequence;
     }
   };
-  std::vector<std::priority_queue<Queued>> queues_;  // with relays: what each route could carry
-  std::vector<std::vector<ChunkId>> log_;            // without: what each NPU has received
+  std::vector<std::priority_queue<Queued>> queues_;  // with paths: what each route is to carry
+  std::vector<Time> to_carry_;                       // with paths: by each link, from now on
+  std::vector<std::size_t> carried_;
+  std::vector<std::vector<ChunkId>> log_;  // without: what each NPU has received
   std::vector<std::size_t> initial_;
   std::vector<std::uint32_t> cursor_, region_cursor_;
   std::vector<std::size_t> received_;
   std::vector<Time> free_at_;
   std::vector<std::uint64_t> stamp_;
   std::vector<RouteId> candidates_;
-  std::vector<std::tuple<std::size_t, std::size_t, RouteId>> keys_;
+  std::vector<Key> keys_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::uint64_t moment_ = 1, sequence_ = 0;
   Time now_ = 0, last_start_ = -1;
@@ -538,7 +469,13 @@ class Events {
 TimedMoves greedy_events(const Routes& routes, const Collective& collective,
                          std::int64_t typical_bytes, const GreedyOptions& options,
                          const Progress& progress) {
-  return Events(routes, collective, typical_bytes, options, progress).run();
+  return Events(routes, nullptr, collective, typical_bytes, options, progress).run();
+}
+
+TimedMoves greedy_events(const Paths& paths, const Collective& collective,
+                         std::int64_t typical_bytes, const GreedyOptions& options,
+                         const Progress& progress) {
+  return Events(paths.routes, &paths, collective, typical_bytes, options, progress).run();
 }
 
 }  // namespace tacos

@@ -8,6 +8,7 @@
 #include "progress.hpp"
 #include "routes.hpp"
 #include "synth/greedy.hpp"
+#include "synth/paths.hpp"
 
 namespace tacos {
 
@@ -19,9 +20,14 @@ struct TimedMoves {
   std::vector<Time> start;
 };
 
-// Matches chunks to `routes`. Where these have several legs, the times assume that nothing waits
+// Matches chunks that everybody wants to `routes`. Where these have several legs, the times assume that nothing waits
 // between them. Chunks of `typical_bytes` cost least.
 TimedMoves greedy_events(const Routes& routes, const Collective& collective,
+                         std::int64_t typical_bytes, const GreedyOptions& options,
+                         const Progress& progress);
+
+// Sends chunks along their paths, those with the longest way to go first.
+TimedMoves greedy_events(const Paths& paths, const Collective& collective,
                          std::int64_t typical_bytes, const GreedyOptions& options,
                          const Progress& progress);
 

@@ -48,15 +48,19 @@ class Bits {
   std::vector<std::uint64_t> bits_;
 };
 
+inline std::string cannot_reach(const Topology& topology, const Collective& collective,
+                                ChunkId chunk, NodeId npu) {
+  return topology.name(collective.inputs(chunk)[0]) + " cannot reach " + topology.name(npu) +
+         ", which needs its chunk " + std::to_string(chunk);
+}
+
 // When nothing more can be sent: who waits in vain, and for whom.
 [[noreturn]] inline void report_unreachable(const Topology& topology, const Collective& collective,
                                             const Bits& have) {
   for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
     for (const NodeId npu : collective.outputs(chunk)) {
       if (have.test(static_cast<std::size_t>(npu), chunk)) continue;
-      throw InfeasibleError(topology.name(collective.inputs(chunk)[0]) + " cannot reach " +
-                            topology.name(npu) + ", which needs its chunk " +
-                            std::to_string(chunk));
+      throw InfeasibleError(cannot_reach(topology, collective, chunk, npu));
     }
   }
   throw InfeasibleError("some NPU cannot be reached");

@@ -1,0 +1,341 @@
+#include "synth/paths.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <queue>
+#include <span>
+
+#include "synth/matching.hpp"
+
+namespace tacos {
+
+namespace {
+
+template <typename Int>
+std::size_t at(Int i) {
+  return static_cast<std::size_t>(i);
+}
+
+constexpr Time kUnreached = std::numeric_limits<Time>::max();
+constexpr Time kDearest = Time{1} << 50;     // of a link, so that sums over a path do not overflow
+constexpr std::int64_t kSearches = 2048;     // at least, where there are as many chunks
+constexpr std::int64_t kWork = 400'000'000;  // links looked at in all rounds, about
+constexpr int kRounds = 6;
+constexpr std::int64_t kWeight = 16;  // the price of the busiest link, in transmission times
+
+// One search lays these chunks: a single one, or several of one holder to one taker each.
+struct Batch {
+  std::vector<ChunkId> chunks;
+};
+
+class Layer {
+ public:
+  Layer(const Topology& topology, const Collective& collective, std::uint64_t seed)
+      : topology_(topology), collective_(collective) {
+    const auto nodes = at(topology.nodes());
+    cost_.assign(nodes, kUnreached);
+    into_.assign(nodes, -1);
+    price_.resize(at(topology.links()));
+    load_.assign(at(topology.links()), 0);
+    links_.resize(collective.chunks());
+    make_batches(seed);
+  }
+
+  // Calls `take` with the links of each chunk: without detours, and with them if that helps.
+  template <typename Take>
+  void run(const Progress& progress, const Take& take) {
+    std::int64_t work = 1;
+    for (const Batch& batch : batches_) {
+      // A tree of k takers is looked at k times, from all its NPUs.
+      const auto takers = static_cast<std::int64_t>(collective_.outputs(batch.chunks[0]).size());
+      work += topology_.links() * (1 + takers * takers / topology_.npus());
+    }
+    const auto rounds = std::clamp<std::int64_t>(kWork / work, 1, kRounds);
+    std::vector<std::vector<LinkId>> best;
+    Time least = kUnreached;
+    for (std::int64_t round = 0; round < rounds; ++round) {
+      detours_ = round > 0;
+      for (std::size_t i = 0; i < batches_.size(); ++i) {
+        if (detours_) lift(batches_[i]);
+        lay(batches_[i]);
+        if (progress && i % 64 == 0) {
+          const auto done = static_cast<double>(round) +
+                            static_cast<double>(i) / static_cast<double>(batches_.size());
+          progress(0.5 * done / static_cast<double>(rounds));
+        }
+      }
+      const Time busiest = load_.empty() ? 0 : *std::max_element(load_.begin(), load_.end());
+      if (round == 0) take(links_);
+      if (busiest >= least && round > 1) break;
+      if (busiest >= least) continue;
+      least = busiest;
+      if (detours_) best = links_;
+    }
+    if (!best.empty()) take(best);
+  }
+
+ private:
+  void make_batches(std::uint64_t seed) {
+    std::vector<std::vector<ChunkId>> simple(at(topology_.npus()));  // by holder
+    std::int64_t pairs = 0;
+    for (ChunkId chunk = 0; chunk < collective_.chunks(); ++chunk) {
+      const auto inputs = collective_.inputs(chunk), outputs = collective_.outputs(chunk);
+      if (outputs.empty()) continue;
+      if (inputs.size() == 1 && outputs.size() == 1) {
+        if (inputs[0] == outputs[0]) continue;
+        simple[at(inputs[0])].push_back(chunk);
+        ++pairs;
+      } else {
+        batches_.push_back({{chunk}});
+      }
+    }
+    const auto most = at(std::max<std::int64_t>(1, pairs / kSearches));
+    for (auto& chunks : simple) {
+      // Near and far takers mixed: those of one batch should not lie side by side.
+      std::sort(chunks.begin(), chunks.end(), [&](ChunkId a, ChunkId b) {
+        return std::pair(mix(a + seed), a) < std::pair(mix(b + seed), b);
+      });
+      for (std::size_t i = 0; i < chunks.size(); i += most) {
+        const auto end = std::min(i + most, chunks.size());
+        batches_.push_back({{chunks.begin() + static_cast<std::ptrdiff_t>(i),
+                             chunks.begin() + static_cast<std::ptrdiff_t>(end)}});
+      }
+    }
+    std::sort(batches_.begin(), batches_.end(), [&](const Batch& a, const Batch& b) {
+      return std::pair(mix(a.chunks[0] * 2 + seed), a.chunks[0]) <
+             std::pair(mix(b.chunks[0] * 2 + seed), b.chunks[0]);
+    });
+  }
+
+  void lift(const Batch& batch) {
+    for (const ChunkId chunk : batch.chunks) {
+      for (const LinkId link : links_[chunk]) {
+        load_[at(link)] -= topology_.busy_time(link, collective_.bytes(chunk));
+      }
+      links_[chunk].clear();
+    }
+  }
+
+  void lay(const Batch& batch) {
+    bytes_ = collective_.bytes(batch.chunks[0]);
+    const auto most = std::max_element(load_.begin(), load_.end());
+    if (most != load_.end()) {
+      busiest_ = std::max<Time>(1, *most);
+      const auto busy = topology_.busy_time(static_cast<LinkId>(most - load_.begin()), bytes_);
+      pipelined_ = detours_ ? std::max<Time>(1, busiest_ / busy / 8) : 1;
+    }
+    for (LinkId link = 0; link < topology_.links(); ++link) set_price(link);
+    tree_.clear();
+    for (const NodeId npu : collective_.inputs(batch.chunks[0])) tree_.emplace_back(0, npu);
+    if (batch.chunks.size() == 1) {
+      grow(batch.chunks[0]);
+    } else {
+      begin_search();
+      search([](NodeId) { return false; });
+      for (const ChunkId chunk : batch.chunks) join(chunk, collective_.outputs(chunk)[0]);
+    }
+  }
+
+  // Integers throughout: the same on every machine.
+  void set_price(LinkId link) {
+    const Time busy = topology_.busy_time(link, bytes_);
+    const auto share = static_cast<std::int64_t>(
+        std::min<__int128>(2048, static_cast<__int128>(load_[at(link)]) * 1024 / busiest_));
+    const auto square = share * share >> 10;
+    const auto weight = detours_ ? kWeight * square * square : share;  // of 2^20
+    const auto price =
+        (static_cast<__int128>(busy) * weight >> 20) + busy + topology_.latency(link);
+    price_[at(link)] = static_cast<Time>(std::min<__int128>(kDearest, price));
+  }
+
+  void begin_search() {
+    for (const NodeId node : touched_) cost_[at(node)] = kUnreached;
+    touched_.clear();
+    queue_ = {};
+    for (const auto& [ready, npu] : tree_) {
+      touched_.push_back(npu);
+      cost_[at(npu)] = ready;
+      into_[at(npu)] = -1;
+      queue_.emplace(ready, npu);
+    }
+  }
+
+  template <typename Stop>
+  bool search(const Stop& stop) {
+    while (!queue_.empty()) {
+      const auto [cost, node] = queue_.top();
+      if (cost == cost_[at(node)] && stop(node)) return true;
+      queue_.pop();
+      if (cost > cost_[at(node)]) continue;
+      for (const LinkId link : topology_.out_links(node)) {
+        const NodeId next = topology_.dst(link);
+        const Time through = cost + price_[at(link)];
+        if (through >= cost_[at(next)]) continue;
+        if (cost_[at(next)] == kUnreached) touched_.push_back(next);
+        cost_[at(next)] = through;
+        into_[at(next)] = link;
+        queue_.emplace(through, next);
+      }
+    }
+    return false;
+  }
+
+  void grow(ChunkId chunk) {
+    wanted_.assign(at(topology_.npus()), 0);
+    for (const NodeId npu : collective_.outputs(chunk)) wanted_[at(npu)] = 1;
+    std::size_t waiting = collective_.outputs(chunk).size();
+    const auto served = [&](NodeId npu) {
+      waiting -= wanted_[at(npu)];
+      wanted_[at(npu)] = 0;
+    };
+    for (const auto& [ready, npu] : tree_) served(npu);
+    const auto wanted = [&](NodeId node) {
+      return topology_.is_npu(node) && wanted_[at(node)] != 0;
+    };
+    while (waiting > 0) {
+      begin_search();
+      const bool found = search(wanted);
+      const auto missing = std::find(wanted_.begin(), wanted_.end(), 1) - wanted_.begin();
+      const NodeId npu = found ? queue_.top().second : static_cast<NodeId>(missing);
+      const auto path = join(chunk, npu);
+      // What this tree has taken makes its own further branches dearer, too.
+      for (const LinkId link : path) set_price(link);
+      Time time = cost_[at(topology_.src(path[0]))];
+      for (const LinkId link : path) {
+        const Time hop =
+            topology_.latency(link) + transmission_time(bytes_, topology_.bandwidth(link));
+        time = std::min(time + hop / pipelined_, kLongestSchedule);
+        if (!topology_.is_npu(topology_.dst(link))) continue;
+        tree_.emplace_back(time, topology_.dst(link));
+        served(topology_.dst(link));
+      }
+    }
+  }
+
+  // Adds the path that was found to `npu` to the chunk's links, and to what they carry.
+  std::span<const LinkId> join(ChunkId chunk, NodeId npu) {
+    if (cost_[at(npu)] == kUnreached) {
+      throw InfeasibleError(cannot_reach(topology_, collective_, chunk, npu));
+    }
+    auto& links = links_[chunk];
+    const auto first = links.size();
+    for (NodeId node = npu; into_[at(node)] >= 0; node = topology_.src(links.back())) {
+      links.push_back(into_[at(node)]);
+      load_[at(links.back())] += topology_.busy_time(links.back(), collective_.bytes(chunk));
+    }
+    std::reverse(links.begin() + static_cast<std::ptrdiff_t>(first), links.end());
+    return std::span(links).subspan(first);
+  }
+
+  const Topology& topology_;
+  const Collective& collective_;
+  bool detours_ = false;  // whether a longer way around a busy link may be worth it
+  std::vector<Batch> batches_;
+  std::vector<std::vector<LinkId>> links_;  // of each chunk: path after path, from NPU to NPU
+  Time busiest_ = 1;
+  // Chunks that follow each other wait for the depth of their trees once, all together; an eighth of
+  // them, since not all trees are equally deep.
+  Time pipelined_ = 1;
+  std::int64_t bytes_ = 0;
+  std::vector<Time> load_, price_;             // of each link
+  std::vector<Time> cost_;                     // of each node, from the tree
+  std::vector<std::pair<Time, NodeId>> tree_;  // when which NPU of the tree has the chunk
+  std::vector<LinkId> into_;
+  std::vector<NodeId> touched_;
+  std::vector<std::uint8_t> wanted_;
+  using Entry = std::pair<Time, NodeId>;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
+};
+
+// The hops of all chunks as rows of one table of routes.
+class Table {
+ public:
+  Table(const std::shared_ptr<const Topology>& topology, const Collective& collective)
+      : topology_(topology), collective_(collective) {}
+
+  Paths make(const std::vector<std::vector<LinkId>>& links) {
+    std::vector<std::size_t> begin{0};
+    std::vector<RouteId> route;
+    for (const auto& row : links) {
+      for (std::size_t first = 0, i = 0; i < row.size(); ++i) {
+        if (!topology_->is_npu(topology_->dst(row[i]))) continue;
+        route.push_back(id_of(std::span(row).subspan(first, i + 1 - first)));
+        first = i + 1;
+      }
+      begin.push_back(route.size());
+    }
+    std::vector<std::uint8_t> kinds(begin_.size() - 1, static_cast<std::uint8_t>(RouteKind::path));
+    Routes routes(topology_, std::move(kinds), std::move(begin_), std::move(links_));
+    auto remaining = times_left(routes, begin, route);
+    for (ChunkId chunk = 0; chunk < collective_.chunks(); ++chunk) {
+      sort_by_source(routes, begin[chunk], begin[chunk + 1], route, remaining);
+    }
+    return {std::move(routes), std::move(begin), std::move(route), std::move(remaining)};
+  }
+
+ private:
+  RouteId id_of(std::span<const LinkId> links) {
+    const auto [entry, fresh] = ids_.try_emplace(std::vector(links.begin(), links.end()),
+                                                 static_cast<RouteId>(begin_.size() - 1));
+    if (fresh) {
+      links_.insert(links_.end(), links.begin(), links.end());
+      begin_.push_back(static_cast<std::int64_t>(links_.size()));
+    }
+    return entry->second;
+  }
+
+  // A hop comes after the hop that feeds it, so one look from the last to the first is enough.
+  std::vector<Time> times_left(const Routes& routes, const std::vector<std::size_t>& begin,
+                               const std::vector<RouteId>& route) const {
+    std::vector<Time> remaining(route.size()), behind(at(topology_->npus()), 0);
+    for (ChunkId chunk = 0; chunk < collective_.chunks(); ++chunk) {
+      for (auto hop = begin[chunk + 1]; hop-- > begin[chunk];) {
+        const RouteId r = route[hop];
+        Time time = behind[at(routes.destinations(r)[0])];
+        for (std::int32_t leg = 0; leg < routes.legs(r); ++leg)
+          time += routes.leg_time(r, leg, collective_.bytes(chunk));
+        remaining[hop] = std::min(time, kLongestSchedule);
+        Time& longest = behind[at(routes.sources(r)[0])];
+        longest = std::max(longest, remaining[hop]);
+      }
+      for (auto hop = begin[chunk]; hop < begin[chunk + 1]; ++hop) {
+        behind[at(routes.sources(route[hop])[0])] = 0;
+      }
+    }
+    return remaining;
+  }
+
+  static void sort_by_source(const Routes& routes, std::size_t first, std::size_t last,
+                             std::vector<RouteId>& route, std::vector<Time>& remaining) {
+    std::vector<std::tuple<NodeId, RouteId, Time>> rows;
+    for (auto hop = first; hop < last; ++hop) {
+      rows.emplace_back(routes.sources(route[hop])[0], route[hop], remaining[hop]);
+    }
+    std::sort(rows.begin(), rows.end());
+    for (auto hop = first; hop < last; ++hop) {
+      std::tie(std::ignore, route[hop], remaining[hop]) = rows[hop - first];
+    }
+  }
+
+  const std::shared_ptr<const Topology>& topology_;
+  const Collective& collective_;
+  std::map<std::vector<LinkId>, RouteId> ids_;
+  std::vector<std::int64_t> begin_{0};
+  std::vector<LinkId> links_;
+};
+
+}  // namespace
+
+std::vector<Paths> lay_paths(const std::shared_ptr<const Topology>& topology,
+                             const Collective& collective, std::uint64_t seed,
+                             const Progress& progress) {
+  std::vector<Paths> result;
+  Layer(*topology, collective, seed).run(progress, [&](const auto& links) {
+    result.push_back(Table(topology, collective).make(links));
+  });
+  return result;
+}
+
+}  // namespace tacos

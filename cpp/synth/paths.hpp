@@ -1,0 +1,48 @@
+// Paths for chunks that not everybody wants: who relays what, decided before any time is.
+//
+// The problem. An all-to-all, a gather or a process group moves each chunk to one or a few NPUs, and
+// usually there are many ways. What limits the time is the link that carries most, so the paths must
+// share the load; no path can be judged by itself.
+//
+// The method. Every chunk gets the cheapest tree from its holders to those who want it, where a link
+// costs its latency, its transmission time and a price that grows with the fourth power of what it
+// carries already, relative to the busiest link. The first round lays all chunks one after the other,
+// with prices so low that they only choose among equally short ways; later rounds take each up again
+// and lay it anew at the prices the others make. The round whose busiest link carries least is kept. (Shortest paths under prices that rise steeply with the load are
+// how fractional multicommodity flow is approximated; N. Garg and J. Könemann, FOCS 1998.)
+//
+// A tree grows from NPU to NPU: the next wanted NPU is joined by the cheapest path from any NPU that
+// has the chunk by then. The time at which that NPU has it counts, so that trees stay shallow where
+// latency matters and become chains where bandwidth does.
+//
+// Chunks with one holder and one taker are laid several at a time from one search per holder, as few
+// as the budget of searches asks for. Cost: a search is O(links · log nodes).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "collective.hpp"
+#include "progress.hpp"
+#include "routes.hpp"
+
+namespace tacos {
+
+struct Paths {
+  Routes routes;
+  // The hops of chunk c are begin[c] … begin[c + 1], ordered by the NPU they leave.
+  std::vector<std::size_t> begin;
+  std::vector<RouteId> route;
+  // How long it takes from a hop's start until the last NPU behind it has the chunk.
+  std::vector<Time> remaining;
+};
+
+// The paths without detours, and second, where that makes the busiest link carry less, those with them:
+// longer ways take time, which only a schedule can tell. Throws InfeasibleError naming an NPU that
+// cannot reach another that wants its chunk.
+std::vector<Paths> lay_paths(const std::shared_ptr<const Topology>& topology,
+                             const Collective& collective, std::uint64_t seed,
+                             const Progress& progress);
+
+}  // namespace tacos
