@@ -85,7 +85,12 @@ class Events {
   static constexpr ChunkId kLinkIsFree = std::numeric_limits<ChunkId>::max();
   static constexpr Time kFar = std::numeric_limits<Time>::max() / 4;
 
-  using Key = std::tuple<std::size_t, std::size_t, RouteId>;
+  struct Key {  // who chooses first
+    std::uint64_t first;
+    std::uint32_t second;
+    RouteId route;
+    auto operator<=>(const Key&) const = default;
+  };
 
   struct Event {
     Time time;
@@ -204,8 +209,11 @@ class Events {
         const auto same = [](const Entrance& a, const Entrance& b) { return a.link == b.link; };
         row.erase(std::unique(row.begin(), row.end(), same), row.end());
       }
-      levels_.push_back({std::move(region), std::move(entrances), Bits(npus, collective_.chunks()),
-                         Bits(npus, collective_.chunks())});
+      std::vector<std::vector<std::size_t>> members(npus);
+      for (std::size_t npu = 0; npu < npus; ++npu) members[region[npu]].push_back(npu);
+      levels_.push_back({std::move(region), std::move(entrances), std::move(members),
+                         Bits(npus, collective_.chunks()), Bits(npus, collective_.chunks()),
+                         std::vector<std::int64_t>(npus, 0)});
     }
   }
 
@@ -216,18 +224,29 @@ class Events {
   }
   void add_candidate(RouteId r) {
     if (stamp_[at(r)] == moment_ || !is_free(r)) return;
-    if (paths_ != nullptr && queues_[at(r)].empty()) return;
+    if (first_useful(r) == kNothing) return;
     stamp_[at(r)] = moment_;
     candidates_.push_back(r);
   }
 
   void promise(NodeId npu, ChunkId chunk) {
     promised_.set(at(npu), chunk);
-    for (auto& level : levels_) level.promised.set(level.region[at(npu)], chunk);
+    for (auto& level : levels_) {
+      const auto region = level.region[at(npu)];
+      level.promised.set(region, chunk);
+      level.waiting[at(npu)] -= level.have.test(region, chunk);
+    }
   }
   void hold(NodeId npu, ChunkId chunk) {
     have_.set(at(npu), chunk);
-    for (auto& level : levels_) level.have.set(level.region[at(npu)], chunk);
+    for (auto& level : levels_) {
+      const auto region = level.region[at(npu)];
+      if (level.have.test(region, chunk)) continue;
+      level.have.set(region, chunk);
+      for (const auto member : level.members[region]) {
+        level.waiting[member] += !promised_.test(member, chunk);
+      }
+    }
     paths_ == nullptr ? log_[at(npu)].push_back(chunk) : enqueue(npu, chunk);
   }
 
@@ -258,12 +277,12 @@ class Events {
       const auto degree = in_[at(npu)].size();
       const auto turn = first_turn(options_, npu, received_[at(npu)], degree);
       const auto place = (place_[at(r)] + degree - turn) % degree;
-      keys_.emplace_back((at(npu) + npus - shift) % npus, place, r);
+      keys_.push_back({(at(npu) + npus - shift) % npus << 32 | place, 0, r});
     }
     std::sort(keys_.begin(), keys_.end());
     candidates_.clear();
     ++moment_;
-    for (const auto& [npu, place, r] : keys_) {
+    for (const auto& [first, second, r] : keys_) {
       if (!is_free(r)) continue;
       const ChunkId chunk = choose(r);
       if (chunk != kNothing) start(r, chunk);
@@ -282,7 +301,7 @@ class Events {
     const auto turn = carried_[at(routes_.links(r).back())];
     const auto place =
         (at(source_[at(r)]) + 2 * npus - at(destination_[at(r)]) - turn % npus) % npus;
-    return {at(kLongestSchedule - load), place, r};
+    return {at(kLongestSchedule - load), static_cast<std::uint32_t>(place), r};
   }
 
   // When everything is quiet, whoever can send does.
@@ -352,11 +371,10 @@ class Events {
       const auto chunk = log[cursor < own ? (cursor + mix(at(r))) % own : cursor];
       if (!level.promised.test(region, chunk)) return chunk;
     }
+    if (first_useful(r) == kNothing) return kNothing;
     if (!level.entrances[npu].empty()) {
-      const auto* waiting = level.have.row(region);
-      std::int64_t backlog = 0;
-      for (std::size_t w = 0; w < words; ++w) backlog += std::popcount(waiting[w] & ~promised[w]);
-      // As many as can arrive over the fast routes before this one could deliver.
+      // Less as many as can arrive over the fast routes before this one could deliver.
+      std::int64_t backlog = level.waiting[npu];
       for (const auto& entrance : level.entrances[npu]) {
         const Time earliest = std::max(now_, free_at_[at(entrance.link)] - entrance.offset);
         const Time left = now_ + duration_[at(r)] - earliest - entrance.duration;
@@ -433,8 +451,10 @@ class Events {
   };
   struct Level {                      // what a class of routes must know of all faster ones
     std::vector<std::size_t> region;  // of each NPU
-    std::vector<std::vector<Entrance>> entrances;  // of each NPU
-    Bits have, promised;                           // by anybody in the region
+    std::vector<std::vector<Entrance>> entrances;   // of each NPU
+    std::vector<std::vector<std::size_t>> members;  // of each region
+    Bits have, promised;                            // by anybody in the region
+    std::vector<std::int64_t> waiting;  // what an NPU's region has that it has not been promised
   };
   std::vector<Level> levels_;  // of classes 1, 2, …
 
