@@ -19,8 +19,6 @@ Topology::Topology(TopologySpec spec) : spec_(std::move(spec)) {
   if (nodes > std::numeric_limits<NodeId>::max()) invalid("a topology has at most 2^31 - 1 nodes");
   nodes_ = static_cast<std::int32_t>(nodes);
   check();
-  out_ = adjacency(spec_.link_src);
-  in_ = adjacency(spec_.link_dst);
 }
 
 void Topology::check() const {
@@ -80,8 +78,7 @@ void Topology::check() const {
   }
 }
 
-Topology::Adjacency Topology::adjacency(const Column<NodeId>& ends) const {
-  Adjacency result;
+void Topology::make_adjacency(Adjacency& result, const Column<NodeId>& ends) const {
   result.begin.assign(index(nodes_) + 1, 0);
   for (const NodeId node : ends) ++result.begin[index(node) + 1];
   for (std::size_t i = 1; i < result.begin.size(); ++i) result.begin[i] += result.begin[i - 1];
@@ -90,7 +87,6 @@ Topology::Adjacency Topology::adjacency(const Column<NodeId>& ends) const {
   for (std::size_t i = 0; i < ends.size(); ++i) {
     result.links[index(next[index(ends[i])]++)] = static_cast<LinkId>(i);
   }
-  return result;
 }
 
 std::vector<std::int32_t> Topology::hops(NodeId from, bool backwards) const {

@@ -14,6 +14,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -76,8 +78,12 @@ class Topology {
   }
 
   // Links that leave or enter a node, in order of id.
-  std::span<const LinkId> out_links(NodeId node) const { return adjacent(out_, node); }
-  std::span<const LinkId> in_links(NodeId node) const { return adjacent(in_, node); }
+  std::span<const LinkId> out_links(NodeId node) const {
+    return adjacent(*out_, spec_.link_src, node);
+  }
+  std::span<const LinkId> in_links(NodeId node) const {
+    return adjacent(*in_, spec_.link_dst, node);
+  }
 
   // How long `bytes` keep a link busy under the link model.
   Time busy_time(LinkId link, std::int64_t bytes) const {
@@ -101,26 +107,30 @@ class Topology {
   bool operator==(const Topology& other) const;
 
  private:
+  // Made when somebody asks: what uses a network's symmetry never does, and there it would be the
+  // largest part.
   struct Adjacency {
-    std::vector<std::int64_t> begin;
-    std::vector<LinkId> links;
+    std::once_flag made;
+    std::vector<LinkId> begin, links;
   };
   template <typename Int>
   static std::size_t index(Int i) {
     return static_cast<std::size_t>(i);
   }
-  static std::span<const LinkId> adjacent(const Adjacency& a, NodeId node) {
+  std::span<const LinkId> adjacent(Adjacency& a, const Column<NodeId>& ends, NodeId node) const {
+    std::call_once(a.made, [&] { make_adjacency(a, ends); });
     const auto from = index(a.begin[index(node)]), to = index(a.begin[index(node) + 1]);
     return std::span(a.links).subspan(from, to - from);
   }
-  Adjacency adjacency(const Column<NodeId>& ends) const;
+  void make_adjacency(Adjacency& a, const Column<NodeId>& ends) const;
   // Hops from `from` along (or, if `backwards`, against) the links; -1 where there is no way.
   std::vector<std::int32_t> hops(NodeId from, bool backwards) const;
   void check() const;
 
   TopologySpec spec_;
   std::int32_t nodes_ = 0;
-  Adjacency out_, in_;
+  std::shared_ptr<Adjacency> out_ = std::make_shared<Adjacency>();
+  std::shared_ptr<Adjacency> in_ = std::make_shared<Adjacency>();
 };
 
 }  // namespace tacos

@@ -39,14 +39,15 @@ std::shared_ptr<Topology> make_topology(
     const Array<std::int64_t>& link_latency_ps, const Array<std::int64_t>& link_bandwidth_Bps,
     const std::string& model, const std::string& mode, std::int64_t reduce_bandwidth_Bps,
     std::string family, const std::vector<std::pair<std::string, std::int32_t>>& dims,
-    bool symmetric, std::vector<std::string> names) {
+    bool symmetric, std::vector<std::string> names, bool given_away) {
+  const auto taken = [&](const auto& array) { return given_away ? adopt(array) : copy(array); };
   TopologySpec spec;
   spec.npus = npus;
   spec.switch_capabilities = copy(switch_capabilities);
-  spec.link_src = copy(link_src);
-  spec.link_dst = copy(link_dst);
-  spec.link_latency_ps = copy(link_latency_ps);
-  spec.link_bandwidth_Bps = copy(link_bandwidth_Bps);
+  spec.link_src = taken(link_src);
+  spec.link_dst = taken(link_dst);
+  spec.link_latency_ps = taken(link_latency_ps);
+  spec.link_bandwidth_Bps = taken(link_bandwidth_Bps);
   spec.link_model = link_model(model);
   spec.forwarding = forwarding(mode);
   spec.reduce_bandwidth_Bps = reduce_bandwidth_Bps;
@@ -68,7 +69,10 @@ immutable afterwards; the columns are read-only NumPy arrays, one entry per link
            "link_dst"_a, "link_latency_ps"_a, "link_bandwidth_Bps"_a, "link_model"_a = "pipelined",
            "forwarding"_a = "cut_through", "reduce_bandwidth_Bps"_a = 0, "family"_a = "",
            "dims"_a = std::vector<std::pair<std::string, std::int32_t>>{}, "symmetric"_a = false,
-           "names"_a = std::vector<std::string>{})
+           "names"_a = std::vector<std::string>{}, "given_away"_a = false,
+           R"(Checks that the columns fit together.
+
+With given_away=True, the links' columns are used without copying; do not write to them.)")
       .def_prop_ro("npus", &Topology::npus, "Number of NPUs.")
       .def_prop_ro(
           "switches", [](const Topology& t) { return t.nodes() - t.npus(); }, "Number of switches.")

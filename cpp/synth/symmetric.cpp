@@ -107,9 +107,10 @@ class Translation {
     for (NodeId s = topology.npus(); s < topology.nodes(); ++s) {
       if (node_[at(s)] < 0) refuse(topology.name(s));
     }
+    const bool switched = topology.nodes() > topology.npus();  // else all links leave some NPU
     for (NodeId v = 0; v < topology.npus(); ++v) {
       move_links(topology.out_links(v), topology.out_links(node_[at(v)]));
-      move_links(topology.in_links(v), topology.in_links(node_[at(v)]));
+      if (switched) move_links(topology.in_links(v), topology.in_links(node_[at(v)]));
     }
     for (LinkId l = 0; l < topology.links(); ++l) {
       if (link_[at(l)] < 0) refuse(topology.describe(l));

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -261,21 +261,28 @@ def copies(factor: Topology, inner: int, outer: int, *, first_switch: int) -> li
     NPU v of the line (i, o) is i + inner·(v + npus·o) in the product. A run is a stretch of links
     with ascending NPUs, such as all links v → v + 1 of a ring; each becomes one block.
     """
-    i, o = np.arange(inner), np.arange(outer)[:, None, None]
+    i = np.arange(inner, dtype=np.int32)  # half the memory of the default, and checked to be enough
+    o = np.arange(outer, dtype=np.int32)[:, None, None]
 
-    def numbered(node: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+    def numbered(node: NDArray[np.int32]) -> NDArray[np.int32]:
         npu = i + inner * (node + factor.npus * o)
+        if not factor.switches:
+            return npu.ravel()
         switch = first_switch + (i + inner * o) * factor.switches + node - factor.npus
         return np.where(node < factor.npus, npu, switch).ravel()
 
-    src, dst = factor.link_src.astype(np.int64), factor.link_dst.astype(np.int64)
+    def repeated(values: NDArray[np.int64], run: NDArray[np.int64]) -> int | NDArray[np.int64]:
+        if values[run].min() == values[run].max():
+            return int(values[run[0]])
+        return np.broadcast_to(values[run][:, None], (outer, run.size, inner)).ravel()
+
+    src, dst = factor.link_src, factor.link_dst
     npu = np.where(src < factor.npus, src, dst)
     runs = np.split(np.arange(factor.links), np.flatnonzero(np.diff(npu) <= 0) + 1)
     blocks = []
     for run in runs if factor.links else []:
-        column = run[:, None]
-        shape = (outer, run.size, inner)
-        bandwidth = np.broadcast_to(factor.link_bandwidth_Bps[column], shape).ravel()
-        latency = np.broadcast_to(factor.link_latency_ps[column], shape).ravel()
-        blocks.append(Links(numbered(src[column]), numbered(dst[column]), bandwidth, latency))
+        bandwidth = repeated(factor.link_bandwidth_Bps, run)
+        latency = repeated(factor.link_latency_ps, run)
+        ends = numbered(src[run][:, None]), numbered(dst[run][:, None])
+        blocks.append(Links(*ends, bandwidth, latency))
     return blocks

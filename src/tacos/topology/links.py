@@ -122,6 +122,7 @@ def assemble(
         dims=list(dims),
         symmetric=symmetric,
         names=list(names),
+        given_away=True,
     )
 
 
