@@ -12,6 +12,7 @@ void bind_schedule(nb::module_& m);
 void bind_symmetric(nb::module_& m);
 void bind_verify(nb::module_& m);
 void bind_synth(nb::module_& m);
+void bind_program(nb::module_& m);
 }  // namespace tacos::bindings
 
 NB_MODULE(_core, m) {
@@ -26,4 +27,5 @@ NB_MODULE(_core, m) {
   tacos::bindings::bind_symmetric(m);
   tacos::bindings::bind_verify(m);
   tacos::bindings::bind_synth(m);
+  tacos::bindings::bind_program(m);
 }

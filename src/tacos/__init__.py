@@ -16,6 +16,7 @@ from tacos import collective, topology
 from tacos._core import Collective, Schedule, Topology
 from tacos.errors import FormatError, InfeasibleError, SpecError, TacosError, VerificationError
 from tacos.formats import load, save
+from tacos.lower import Program, lower
 from tacos.plan import Candidate, Comparison, compare, engines, synthesize
 from tacos.schedule import Routes, retime, routes, summary
 from tacos.verify import Report, Violation, verify
@@ -28,6 +29,7 @@ __all__ = [
     "Comparison",
     "FormatError",
     "InfeasibleError",
+    "Program",
     "Report",
     "Routes",
     "Schedule",
@@ -41,6 +43,7 @@ __all__ = [
     "compare",
     "engines",
     "load",
+    "lower",
     "retime",
     "routes",
     "save",

@@ -487,3 +487,130 @@ def verify(schedule: Schedule, *, allow_unneeded: bool = False, limit: int = 100
 
 def greedy(topology: Topology, collective: Collective, *, seed: int = 0, threads: int = 0, steps: bool = True, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """A schedule of a collective that sums nothing; see tacos.synth.greedy."""
+
+class Program:
+    """
+    A collective algorithm as the ranks run it.
+
+    Ranks have threads, threads have steps over slots of an input, an output and a scratch buffer; no
+    bytes, no times. Made by tacos.lower and tacos.load, immutable; the columns are read-only NumPy arrays.
+    """
+
+    def __init__(self, *, collective: Collective, in_place: bool, scratch_slots: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_rank: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_channel: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_send_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_recv_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], src_buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], src_slot: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst_buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dst_slot: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], count: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], comes_from: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dep_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], dep: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: str = '{}') -> None:
+        """
+        The one door: checks that the columns fit together.
+
+        Columns must have the types that the properties of the same names have: nothing is converted.
+        """
+
+    @property
+    def collective(self) -> Collective:
+        """What the program achieves; its sizes are proportions."""
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the input and output slot of a chunk are the same memory."""
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+
+    @property
+    def threads(self) -> int:
+        """Number of threads of all ranks."""
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of all ranks."""
+
+    @property
+    def scratch_slots(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Scratch slots of each rank."""
+
+    @property
+    def thread_rank(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Rank of each thread, ascending."""
+
+    @property
+    def thread_channel(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Channel of each thread."""
+
+    @property
+    def thread_send_peer(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Whom a thread sends to, or -1."""
+
+    @property
+    def thread_recv_peer(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Whom a thread receives from, or -1."""
+
+    @property
+    def thread_begin(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """First step of each thread, then the number of steps."""
+
+    @property
+    def op(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """What each step does: an index into STEP_OPS."""
+
+    @property
+    def src_buffer(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """0 input, 1 output, 2 scratch, 3 none."""
+
+    @property
+    def src_slot(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """First slot that a step reads, or -1."""
+
+    @property
+    def dst_buffer(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """0 input, 1 output, 2 scratch, 3 none."""
+
+    @property
+    def dst_slot(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """First slot that a step writes, or -1."""
+
+    @property
+    def count(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Number of slots that a step moves."""
+
+    @property
+    def peer(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """The other rank of a one-sided step, a signal or a wait; else -1."""
+
+    @property
+    def comes_from(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """
+        The step that sends or signals what a step receives or waits for, or -1.
+        """
+
+    @property
+    def dep_begin(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """First dependency of each step, then their number."""
+
+    @property
+    def dep(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Steps of the same rank that must be complete before."""
+
+    def input_chunks(self, rank: int) -> Annotated[NDArray[numpy.uint32], dict(shape=(None,), writable=False)]:
+        """The chunk in each slot of a rank's input buffer."""
+
+    def output_chunks(self, rank: int) -> Annotated[NDArray[numpy.uint32], dict(shape=(None,), writable=False)]:
+        """The chunk that each slot of a rank's output buffer must end with."""
+
+    def describe(self, step: int) -> str:
+        """Where a step stands, in words."""
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Name, protocol, limits, and how the program was made."""
+
+    def with_provenance(self, provenance: dict[str, Any]) -> Program:
+        """The same program with another account of how it was made."""
+
+    def __eq__(self, other: object | None) -> bool:
+        """Equal collective, threads and steps; provenance may differ."""
+
+    def __hash__(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+def lower(schedule: Schedule, *, in_place: bool = False, rank: int | None = None, progress: object | None = None) -> Program:
+    """The program of a schedule; see tacos.lower."""

@@ -1,0 +1,196 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "columns.hpp"
+#include "lower.hpp"
+#include "program.hpp"
+
+namespace tacos::bindings {
+
+using namespace nb::literals;
+
+namespace {
+
+std::shared_ptr<Program> make_program(
+    std::shared_ptr<Collective> collective, bool in_place, const Array<std::int32_t>& scratch_slots,
+    const Array<std::int32_t>& thread_rank, const Array<std::int32_t>& thread_channel,
+    const Array<std::int32_t>& thread_send_peer, const Array<std::int32_t>& thread_recv_peer,
+    const Array<std::int64_t>& thread_begin, const Array<std::uint8_t>& op,
+    const Array<std::uint8_t>& src_buffer, const Array<std::int32_t>& src_slot,
+    const Array<std::uint8_t>& dst_buffer, const Array<std::int32_t>& dst_slot,
+    const Array<std::int32_t>& count, const Array<std::int32_t>& peer,
+    const Array<std::int32_t>& comes_from, const Array<std::int64_t>& dep_begin,
+    const Array<std::int32_t>& dep, std::string provenance) {
+  ProgramSpec spec;
+  spec.collective = std::move(collective);
+  spec.in_place = in_place;
+  spec.scratch_slots = copy(scratch_slots);
+  spec.thread_rank = copy(thread_rank);
+  spec.thread_channel = copy(thread_channel);
+  spec.thread_send_peer = copy(thread_send_peer);
+  spec.thread_recv_peer = copy(thread_recv_peer);
+  spec.thread_begin = copy(thread_begin);
+  spec.op = copy(op);
+  spec.src_buffer = copy(src_buffer);
+  spec.src_slot = copy(src_slot);
+  spec.dst_buffer = copy(dst_buffer);
+  spec.dst_slot = copy(dst_slot);
+  spec.count = copy(count);
+  spec.peer = copy(peer);
+  spec.comes_from = copy(comes_from);
+  spec.dep_begin = copy(dep_begin);
+  spec.dep = copy(dep);
+  spec.provenance = std::move(provenance);
+  const nb::gil_scoped_release release;  // the arguments are not touched any more
+  return std::make_shared<Program>(std::move(spec));
+}
+
+void check_rank(const Program& p, NodeId rank) {
+  if (rank >= 0 && rank < p.ranks()) return;
+  invalid("rank is " + std::to_string(rank) + ", allowed are 0 to " +
+          std::to_string(p.ranks() - 1));
+}
+
+}  // namespace
+
+void bind_program(nb::module_& m) {
+  nb::class_<Program>(m, "Program", R"(A collective algorithm as the ranks run it.
+
+Ranks have threads, threads have steps over slots of an input, an output and a scratch buffer; no
+bytes, no times. Made by tacos.lower and tacos.load, immutable; the columns are read-only NumPy arrays.)")
+      .def(nb::new_(&make_program), nb::kw_only(), "collective"_a, "in_place"_a, "scratch_slots"_a,
+           "thread_rank"_a, "thread_channel"_a, "thread_send_peer"_a, "thread_recv_peer"_a,
+           "thread_begin"_a, "op"_a, "src_buffer"_a, "src_slot"_a, "dst_buffer"_a, "dst_slot"_a,
+           "count"_a, "peer"_a, "comes_from"_a, "dep_begin"_a, "dep"_a, "provenance"_a = "{}",
+           R"(The one door: checks that the columns fit together.
+
+Columns must have the types that the properties of the same names have: nothing is converted.)")
+      .def_prop_ro(
+          "collective", [](const Program& p) { return p.spec().collective; },
+          "What the program achieves; its sizes are proportions.")
+      .def_prop_ro(
+          "in_place", [](const Program& p) { return p.spec().in_place; },
+          "Whether the input and output slot of a chunk are the same memory.")
+      .def_prop_ro("ranks", &Program::ranks, "Number of ranks.")
+      .def_prop_ro("threads", &Program::threads, "Number of threads of all ranks.")
+      .def_prop_ro("steps", &Program::steps, "Number of steps of all ranks.")
+      .def_prop_ro(
+          "scratch_slots", [](const Program& p) { return view(p.spec().scratch_slots); },
+          nb::rv_policy::reference, "Scratch slots of each rank.")
+      .def_prop_ro(
+          "thread_rank", [](const Program& p) { return view(p.spec().thread_rank); },
+          nb::rv_policy::reference, "Rank of each thread, ascending.")
+      .def_prop_ro(
+          "thread_channel", [](const Program& p) { return view(p.spec().thread_channel); },
+          nb::rv_policy::reference, "Channel of each thread.")
+      .def_prop_ro(
+          "thread_send_peer", [](const Program& p) { return view(p.spec().thread_send_peer); },
+          nb::rv_policy::reference, "Whom a thread sends to, or -1.")
+      .def_prop_ro(
+          "thread_recv_peer", [](const Program& p) { return view(p.spec().thread_recv_peer); },
+          nb::rv_policy::reference, "Whom a thread receives from, or -1.")
+      .def_prop_ro(
+          "thread_begin", [](const Program& p) { return view(p.spec().thread_begin); },
+          nb::rv_policy::reference, "First step of each thread, then the number of steps.")
+      .def_prop_ro(
+          "op", [](const Program& p) { return view(p.spec().op); }, nb::rv_policy::reference,
+          "What each step does: an index into STEP_OPS.")
+      .def_prop_ro(
+          "src_buffer", [](const Program& p) { return view(p.spec().src_buffer); },
+          nb::rv_policy::reference, "0 input, 1 output, 2 scratch, 3 none.")
+      .def_prop_ro(
+          "src_slot", [](const Program& p) { return view(p.spec().src_slot); },
+          nb::rv_policy::reference, "First slot that a step reads, or -1.")
+      .def_prop_ro(
+          "dst_buffer", [](const Program& p) { return view(p.spec().dst_buffer); },
+          nb::rv_policy::reference, "0 input, 1 output, 2 scratch, 3 none.")
+      .def_prop_ro(
+          "dst_slot", [](const Program& p) { return view(p.spec().dst_slot); },
+          nb::rv_policy::reference, "First slot that a step writes, or -1.")
+      .def_prop_ro(
+          "count", [](const Program& p) { return view(p.spec().count); }, nb::rv_policy::reference,
+          "Number of slots that a step moves.")
+      .def_prop_ro(
+          "peer", [](const Program& p) { return view(p.spec().peer); }, nb::rv_policy::reference,
+          "The other rank of a one-sided step, a signal or a wait; else -1.")
+      .def_prop_ro(
+          "comes_from", [](const Program& p) { return view(p.spec().comes_from); },
+          nb::rv_policy::reference,
+          "The step that sends or signals what a step receives or waits for, or -1.")
+      .def_prop_ro(
+          "dep_begin", [](const Program& p) { return view(p.spec().dep_begin); },
+          nb::rv_policy::reference, "First dependency of each step, then their number.")
+      .def_prop_ro(
+          "dep", [](const Program& p) { return view(p.spec().dep); }, nb::rv_policy::reference,
+          "Steps of the same rank that must be complete before.")
+      .def(
+          "input_chunks",
+          [](const Program& p, NodeId rank) {
+            check_rank(p, rank);
+            return give(input_chunks(p.collective(), rank));
+          },
+          "rank"_a, nb::rv_policy::reference, "The chunk in each slot of a rank's input buffer.")
+      .def(
+          "output_chunks",
+          [](const Program& p, NodeId rank) {
+            check_rank(p, rank);
+            return give(output_chunks(p.collective(), rank));
+          },
+          "rank"_a, nb::rv_policy::reference,
+          "The chunk that each slot of a rank's output buffer must end with.")
+      .def(
+          "describe",
+          [](const Program& p, StepId step) {
+            if (step < 0 || step >= p.steps()) {
+              throw nb::index_error(("step " + std::to_string(step) + " is not one of 0 to " +
+                                     std::to_string(p.steps() - 1))
+                                        .c_str());
+            }
+            return p.describe(step);
+          },
+          "step"_a, "Where a step stands, in words.")
+      .def_prop_ro(
+          "provenance",
+          [](const Program& p) {
+            return nb::module_::import_("json").attr("loads")(p.spec().provenance);
+          },
+          nb::sig("def provenance(self) -> dict[str, typing.Any]"),
+          "Name, protocol, limits, and how the program was made.")
+      .def(
+          "with_provenance",
+          [](const Program& p, const nb::dict& provenance) {
+            const nb::object text = nb::module_::import_("json").attr("dumps")(provenance);
+            return std::make_shared<Program>(p.with_provenance(nb::cast<std::string>(text)));
+          },
+          "provenance"_a,
+          nb::sig("def with_provenance(self, provenance: dict[str, typing.Any]) -> Program"),
+          "The same program with another account of how it was made.")
+      .def(
+          "__eq__",
+          [](const Program& a, nb::handle b) {
+            return nb::isinstance<Program>(b) && a == nb::cast<const Program&>(b);
+          },
+          "other"_a.none(), "Equal collective, threads and steps; provenance may differ.")
+      .def("__hash__",
+           [](const Program& p) { return nb::hash(nb::make_tuple(p.ranks(), p.steps())); })
+      .def("__repr__", [](const Program& p) {
+        return "<tacos.Program " + std::string(name_of(p.collective().parts()[0].kind)) + ": " +
+               std::to_string(p.ranks()) + " ranks, " + std::to_string(p.threads()) + " threads, " +
+               std::to_string(p.steps()) + " steps>";
+      });
+
+  m.def(
+      "lower",
+      [](const Schedule& schedule, bool in_place, std::optional<std::int32_t> rank,
+         const nb::object& progress) {
+        const auto report = progress_to(progress);
+        const nb::gil_scoped_release release;
+        return std::make_shared<Program>(lower(schedule, in_place, rank, report));
+      },
+      "schedule"_a, nb::kw_only(), "in_place"_a = false, "rank"_a = nb::none(),
+      "progress"_a = nb::none(), "The program of a schedule; see tacos.lower.");
+}
+
+}  // namespace tacos::bindings

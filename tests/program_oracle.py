@@ -1,0 +1,122 @@
+"""Runs programs in plain Python, one step at a time in a random order; the slow and simple truth.
+
+A slot holds a multiset of contributions (rank, chunk), or None while nobody has written it. Threads
+take turns at random; a step that must wait is tried again later. Whatever order is drawn, a right
+program ends with the right outputs, so a race or a missing dependency shows up sooner or later.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tacos.lower import BUFFERS, STEP_OPS
+
+
+def run(program, random):
+    """All steps in some order; returns what is wrong in the end, as sentences."""
+    collective = program.collective
+    memory = [_buffers(program, rank) for rank in range(program.ranks)]
+    begin = program.thread_begin.tolist()
+    position = begin[:-1].copy()
+    done = [False] * program.steps
+    messages = {}
+    while True:
+        ready = [
+            t for t in range(program.threads) if _can_run(program, position[t], begin[t + 1], done)
+        ]
+        if not ready:
+            break
+        thread = random.choice(ready)
+        step = position[thread]
+        _execute(program, step, int(program.thread_rank[thread]), memory, messages)
+        done[step] = True
+        position[thread] += 1
+    wrong = [f"{program.describe(i)} never runs" for i in range(program.steps) if not done[i]]
+    for rank in range(program.ranks):
+        for slot, chunk in enumerate(program.output_chunks(rank).tolist()):
+            inputs = collective.inputs(chunk)
+            want = [Counter((npu, chunk) for npu in inputs)]
+            if not collective.reduces(chunk):
+                want = [Counter([(npu, chunk)]) for npu in inputs]
+            if memory[rank]["output"][slot] not in want:
+                found = memory[rank]["output"][slot]
+                wrong.append(f"rank {rank}: output slot {slot} has {found} instead of {want[0]}")
+    return wrong
+
+
+def _buffers(program, rank):
+    inputs = [Counter([(rank, chunk)]) for chunk in program.input_chunks(rank).tolist()]
+    buffers = {
+        "input": inputs,
+        "output": [None] * len(program.output_chunks(rank)),
+        "scratch": [None] * int(program.scratch_slots[rank]),
+    }
+    if program.in_place:
+        outputs = program.output_chunks(rank).tolist()
+        alias = {
+            slot: outputs.index(chunk)
+            for slot, chunk in enumerate(program.input_chunks(rank).tolist())
+            if chunk in outputs
+        }
+        for slot, output in alias.items():
+            buffers["output"][output] = inputs[slot]
+        buffers["input"] = _Aliased(inputs, buffers["output"], alias)
+    return buffers
+
+
+class _Aliased(list):
+    """An input buffer of which some slots are slots of the output."""
+
+    def __init__(self, inputs, outputs, alias):
+        super().__init__(inputs)
+        self.outputs, self.alias = outputs, alias
+
+    def __getitem__(self, slot):
+        return self.outputs[self.alias[slot]] if slot in self.alias else super().__getitem__(slot)
+
+    def __setitem__(self, slot, value):
+        if slot in self.alias:
+            self.outputs[self.alias[slot]] = value
+        else:
+            super().__setitem__(slot, value)
+
+
+def _can_run(program, step, end, done):
+    if step == end:
+        return False
+    deps = program.dep[program.dep_begin[step] : program.dep_begin[step + 1]]
+    if not all(done[d] for d in deps.tolist()):
+        return False
+    waits = "recv" in STEP_OPS[program.op[step]] or STEP_OPS[program.op[step]] == "wait"
+    origin = int(program.comes_from[step])
+    return not waits or (origin >= 0 and done[origin])
+
+
+def _execute(program, step, rank, memory, messages):
+    op = STEP_OPS[program.op[step]]
+    reader = int(program.peer[step]) if op in ("get", "get_reduce") else rank
+    writer = int(program.peer[step]) if op == "put" else rank
+    sent = []
+    arrived = messages.pop(int(program.comes_from[step]), []) if "recv" in op else []
+    for i in range(int(program.count[step])):
+        value = None
+        if program.src_slot[step] >= 0:
+            source = memory[reader][BUFFERS[program.src_buffer[step]]]
+            value = source[int(program.src_slot[step]) + i]
+        if op in ("recv", "recv_send"):
+            value = arrived[i]
+        elif op.startswith("recv_reduce"):
+            value = _sum(value, arrived[i])
+        if program.dst_slot[step] >= 0:
+            into = memory[writer][BUFFERS[program.dst_buffer[step]]]
+            slot = int(program.dst_slot[step]) + i
+            if op in ("reduce", "get_reduce"):
+                value = _sum(into[slot], value)
+            into[slot] = value
+        sent.append(value)
+    if op.endswith("send") or op == "recv_reduce_forward":
+        messages[step] = sent
+
+
+def _sum(a, b):
+    return None if a is None or b is None else a + b

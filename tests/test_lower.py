@@ -1,0 +1,115 @@
+"""Lowering: programs that do what their schedules say, whatever order their threads run in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tacos
+from tacos import collective as co
+from tacos import topology as tp
+from tacos.lower import BUFFERS, STEP_OPS, lower
+from tests import program_oracle
+from tests.strategies import collectives, topologies
+
+
+@given(network=topologies(), data=st.data())
+@settings(max_examples=100)
+def test_programs_end_with_the_right_outputs(network, data):
+    collective = data.draw(collectives(network.npus, max_chunks=3))
+    engine = data.draw(st.sampled_from(tacos.engines(network, collective)))
+    schedule = tacos.synthesize(network, collective, engine=engine)
+    if schedule.routes.kinds.any() or not all(collective.chunk_bytes()):
+        return
+    program = lower(schedule, in_place=data.draw(st.booleans()))
+    assert program_oracle.run(program, data.draw(st.randoms(use_true_random=False))) == []
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce", "all_to_all"])
+@pytest.mark.parametrize("spec", ["torus:3x3", "dgx-h100:1", "ring:5"])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_named_collectives(spec, kind, in_place):
+    import random
+
+    topology = tp.parse(spec)
+    schedule = tacos.synthesize(topology, co.named(kind, topology, "1MB", chunks=2))
+    program = lower(schedule, in_place=in_place)
+    assert program_oracle.run(program, random.Random(0)) == []
+
+
+def test_an_all_gather_around_a_ring_of_three():
+    """By hand: one copy of the own part, and every chunk goes to both neighbours."""
+    topology = tp.ring(3, bidirectional=False)
+    schedule = tacos.synthesize(topology, co.all_gather(topology, "3KB", chunks=1), engine="greedy")
+    program = lower(schedule)
+    rows = [
+        (
+            int(program.thread_rank[t]),
+            int(program.thread_send_peer[t]),
+            int(program.thread_recv_peer[t]),
+            [
+                (STEP_OPS[program.op[i]], BUFFERS[program.src_buffer[i]], int(program.src_slot[i]),
+                 BUFFERS[program.dst_buffer[i]], int(program.dst_slot[i]))
+                for i in range(*program.thread_begin[t : t + 2])
+            ],
+        )
+        for t in range(3)
+    ]  # fmt: skip
+    assert rows == [
+        (0, -1, -1, [("copy", "input", 0, "output", 0)]),
+        (0, -1, 2, [("recv", "none", -1, "output", 2), ("recv", "none", -1, "output", 1)]),
+        (0, 1, -1, [("send", "input", 0, "none", -1), ("send", "output", 2, "none", -1)]),
+    ]
+    # The second send passes on what the first receive brought.
+    assert program.dep_begin[:6].tolist() == [0, 0, 0, 0, 0, 1]
+    assert program.dep[:1].tolist() == [1]
+    assert program.comes_from[:5].tolist()[0] == -1
+
+
+def test_a_reduce_scatter_keeps_partial_sums_in_scratch_and_the_input_as_it_is():
+    topology = tp.ring(4, bidirectional=False)
+    schedule = tacos.synthesize(
+        topology, co.reduce_scatter(topology, "4KB", chunks=1), engine="ring"
+    )
+    program = lower(schedule)
+    written = {BUFFERS[b] for b in program.dst_buffer.tolist()} - {"none"}
+    assert written == {"output", "scratch"}
+    # Partial sums leave as soon as they are made: one slot is enough at a time.
+    assert program.scratch_slots.max() <= 2
+    assert {STEP_OPS[o] for o in program.op.tolist()} == {"send", "recv_reduce"}
+
+
+def test_one_rank_of_a_symmetric_schedule():
+    topology = tp.torus(4, 4)
+    schedule = tacos.synthesize(
+        topology, co.all_gather(topology, "16MB", chunks=1), engine="symmetric"
+    )
+    assert schedule.form == "orbit"
+    whole, one = lower(schedule), lower(schedule, rank=5)
+    own = whole.thread_rank == 5
+    assert np.array_equal(one.thread_send_peer, whole.thread_send_peer[own])
+    first, last = (
+        whole.thread_begin[np.flatnonzero(own)[0]],
+        whole.thread_begin[np.flatnonzero(own)[-1] + 1],
+    )
+    for name in ("op", "src_slot", "dst_slot", "src_buffer", "dst_buffer", "count"):
+        assert np.array_equal(getattr(one, name), getattr(whole, name)[first:last])
+    big = tp.torus(200, 200)
+    huge = tacos.synthesize(big, co.all_gather(big, "40GB", chunks=1), engine="symmetric")
+    assert lower(huge, rank=0).steps == 2 * 39999 + 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: lower(tacos.synthesize(t := tp.ring(4), co.all_gather(t, "2B", chunks=1))),
+         "chunk 2 of 4 has no bytes: choose fewer chunks"),
+        (lambda: lower(tacos.synthesize(t := tp.ring(4), co.all_gather(t, "4B", chunks=1)), rank=4),
+         "rank is 4, allowed are 0 to 3"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_said(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
