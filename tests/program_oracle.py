@@ -19,7 +19,7 @@ def run(program, random):
     begin = program.thread_begin.tolist()
     position = begin[:-1].copy()
     done = [False] * program.steps
-    messages = {}
+    messages: dict[int, list[Counter | None]] = {}
     while True:
         ready = [
             t for t in range(program.threads) if _can_run(program, position[t], begin[t + 1], done)
@@ -46,7 +46,7 @@ def run(program, random):
 
 def _buffers(program, rank):
     inputs = [Counter([(rank, chunk)]) for chunk in program.input_chunks(rank).tolist()]
-    buffers = {
+    buffers: dict[str, list] = {
         "input": inputs,
         "output": [None] * len(program.output_chunks(rank)),
         "scratch": [None] * int(program.scratch_slots[rank]),
