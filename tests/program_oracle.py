@@ -104,9 +104,9 @@ def _execute(program, step, rank, memory, messages):
             source = memory[reader][BUFFERS[program.src_buffer[step]]]
             value = source[int(program.src_slot[step]) + i]
         if op in ("recv", "recv_send"):
-            value = arrived[i]
+            value = arrived[i] if i < len(arrived) else None
         elif op.startswith("recv_reduce"):
-            value = _sum(value, arrived[i])
+            value = _sum(value, arrived[i] if i < len(arrived) else None)
         if program.dst_slot[step] >= 0:
             into = memory[writer][BUFFERS[program.dst_buffer[step]]]
             slot = int(program.dst_slot[step]) + i

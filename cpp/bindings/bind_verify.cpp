@@ -3,16 +3,16 @@
 
 #include "columns.hpp"
 #include "verify/verify.hpp"
+#include "verify/verify_program.hpp"
 
 namespace tacos::bindings {
 
 using namespace nb::literals;
 
 void bind_verify(nb::module_& m) {
-  nb::class_<Violation>(m, "Violation", "One way in which a schedule is wrong.")
-      .def_ro("rule", &Violation::rule,
-              "causality, capacity, postcondition, contribution, unneeded or symmetry.")
-      .def_ro("transfer", &Violation::transfer, "Stored transfer, or -1.")
+  nb::class_<Violation>(m, "Violation", "One way in which a schedule or a program is wrong.")
+      .def_ro("rule", &Violation::rule, "Which of the rules listed at tacos.verify.")
+      .def_ro("transfer", &Violation::transfer, "Stored transfer, or step of a program, or -1.")
       .def_ro("time_ps", &Violation::time, "When in picoseconds, or -1.")
       .def_ro("chunk", &Violation::chunk, "Chunk, or -1.")
       .def_ro("link", &Violation::link, "Link, or -1.")
@@ -20,7 +20,7 @@ void bind_verify(nb::module_& m) {
       .def("__repr__", [](const Violation& v) { return v.rule + ": " + v.message; });
 
   nb::class_<VerifyReport>(m, "VerifyReport", "What the verifier found.")
-      .def_ro("checked", &VerifyReport::checked, "Stored transfers that were checked.")
+      .def_ro("checked", &VerifyReport::checked, "Stored transfers, or steps, that were checked.")
       .def_ro("found", &VerifyReport::found, "Number of violations, also beyond the limit.")
       .def_ro("violations", &VerifyReport::violations, "The violations, up to the limit.");
 
@@ -36,6 +36,16 @@ void bind_verify(nb::module_& m) {
       "schedule"_a, nb::kw_only(), "allow_unneeded"_a = false, "limit"_a = 100, "threads"_a = 0,
       "block_transfers"_a = std::int64_t{1} << 25, "progress"_a = nb::none(),
       "Checks a schedule; see tacos.verify.");
+
+  m.def(
+      "verify_program",
+      [](const Program& program, std::int64_t limit, const nb::object& progress) {
+        const auto report = progress_to(progress);
+        const nb::gil_scoped_release release;
+        return verify(program, limit, report);
+      },
+      "program"_a, nb::kw_only(), "limit"_a = 100, "progress"_a = nb::none(),
+      "Checks a program; see tacos.verify.");
 }
 
 }  // namespace tacos::bindings

@@ -437,17 +437,15 @@ def synthesize_symmetric(topology: Topology, collective: Collective, provenance:
     """
 
 class Violation:
-    """One way in which a schedule is wrong."""
+    """One way in which a schedule or a program is wrong."""
 
     @property
     def rule(self) -> str:
-        """
-        causality, capacity, postcondition, contribution, unneeded or symmetry.
-        """
+        """Which of the rules listed at tacos.verify."""
 
     @property
     def transfer(self) -> int:
-        """Stored transfer, or -1."""
+        """Stored transfer, or step of a program, or -1."""
 
     @property
     def time_ps(self) -> int:
@@ -472,7 +470,7 @@ class VerifyReport:
 
     @property
     def checked(self) -> int:
-        """Stored transfers that were checked."""
+        """Stored transfers, or steps, that were checked."""
 
     @property
     def found(self) -> int:
@@ -484,6 +482,9 @@ class VerifyReport:
 
 def verify(schedule: Schedule, *, allow_unneeded: bool = False, limit: int = 100, threads: int = 0, block_transfers: int = 33554432, progress: object | None = None) -> VerifyReport:
     """Checks a schedule; see tacos.verify."""
+
+def verify_program(program: Program, *, limit: int = 100, progress: object | None = None) -> VerifyReport:
+    """Checks a program; see tacos.verify."""
 
 def greedy(topology: Topology, collective: Collective, *, seed: int = 0, threads: int = 0, steps: bool = True, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """A schedule of a collective that sums nothing; see tacos.synth.greedy."""

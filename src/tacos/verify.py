@@ -1,4 +1,4 @@
-"""The verifier: is a schedule right?
+"""The verifier: is a schedule, or a program, right?
 
 It shares the data classes with what it checks and nothing else: routes are walked again link by
 link, times are computed again from the topology, values are followed from the inputs to the
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tacos._core import Violation
+from tacos._core import Program, Violation, verify_program
 from tacos._core import verify as _verify
 from tacos.errors import VerificationError
 
@@ -28,14 +28,16 @@ class Report:
 
     Attributes:
         ok: Whether nothing is wrong.
-        checked: Stored transfers that were checked.
+        checked: Stored transfers, or steps of a program, that were checked.
         found: Number of violations, also those beyond the limit.
         violations: The violations that were kept, grouped by rule.
+        subject: What was checked: a schedule or a program.
     """
 
     checked: int
     found: int
     violations: tuple[Violation, ...]
+    subject: str = "schedule"
 
     @property
     def ok(self) -> bool:
@@ -47,20 +49,20 @@ class Report:
         if self.ok:
             return
         more = f" (and {self.found - 1} more)" if self.found > 1 else ""
-        raise VerificationError(f"the schedule is wrong: {self.violations[0].message}{more}")
+        raise VerificationError(f"the {self.subject} is wrong: {self.violations[0].message}{more}")
 
 
 def verify(
-    schedule: Schedule,
+    schedule: Schedule | Program,
     *,
     allow_unneeded: bool = False,
     limit: int = 100,
     threads: int = 0,
     progress: Callable[[float], object] | None = None,
 ) -> Report:
-    """Check a schedule, whatever made it.
+    """Check a schedule or a program, whatever made it.
 
-    The rules:
+    The rules for schedules:
 
     - *causality*: a transfer starts only when its source holds what it reads;
     - *capacity*: no two transfers use a physical link at one time;
@@ -69,11 +71,20 @@ def verify(
     - *unneeded*: every transfer changes what some NPU needs in the end;
     - *symmetry*: for an orbit, the generators act as claimed and preserve topology and collective.
 
+    The rules for programs, of which a violation's ``transfer`` is a step:
+
+    - *unmatched*: every send has one receive, and every wait one signal;
+    - *deadlock*: the steps can all run;
+    - *undefined*: a step reads only what something has been written to;
+    - *input*: out of place, the input stays as it is;
+    - *race*: two steps that touch a slot, one of them writing, are ordered;
+    - *postcondition* and *contribution*, as above.
+
     Args:
-        schedule: Packed, or an orbit, which is proven from its representatives.
+        schedule: Packed, or an orbit, which is proven from its representatives; or a program.
         allow_unneeded: Do not report transfers that nobody needs.
         limit: How many violations to keep; all are counted.
-        threads: 0 uses all cores.
+        threads: 0 uses all cores; a program is checked by one.
         progress: Called with the share done, now and then.
 
     >>> import tacos
@@ -81,11 +92,16 @@ def verify(
     >>> coll = tacos.collective.all_gather(topo, "1MB", chunks=1)
     >>> verify(tacos.synthesize(topo, coll, engine="ring")).ok
     True
+    >>> verify(tacos.lower(tacos.synthesize(topo, coll))).ok
+    True
     """
     if not 1 <= limit < 2**31:
         raise ValueError(f"limit is {limit}, allowed are 1 to 2^31 - 1")
     if not 0 <= threads < 2**15:
         raise ValueError(f"threads is {threads}, allowed are 0 for all cores and positive numbers")
+    if isinstance(schedule, Program):
+        found = verify_program(schedule, limit=limit, progress=progress)
+        return Report(found.checked, found.found, tuple(found.violations), "program")
     found = _verify(
         schedule, allow_unneeded=allow_unneeded, limit=limit, threads=threads, progress=progress
     )

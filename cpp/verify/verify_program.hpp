@@ -1,0 +1,32 @@
+// The checker of programs: does an algorithm as the ranks run it do what it says?
+//
+// The rules, each a value of Violation::rule:
+//   unmatched      every send has one receive of the same count at its peer, and every wait a signal;
+//   deadlock       the steps can all run: nobody waits in a circle;
+//   undefined      a step reads only slots that something has been written to;
+//   input          out of place, nobody writes an input slot;
+//   race           two steps that touch a slot, one of them writing, are ordered;
+//   postcondition  every output slot ends with its chunk;
+//   contribution   every sum contains every contribution exactly once.
+// Sends are taken as buffered: they wait for no receive.
+//
+// The steps form a graph: next in thread, depends on, comes from. They are executed once in a
+// topological order on symbols instead of data: a value is a number of contributions and the sum modulo
+// 2^128 of one hashed weight for each, so that different multisets agree with probability below 2^-90;
+// a chunk that fails is followed again with true multisets to name what is wrong. Two steps of one
+// rank are ordered if its threads and dependencies say so, which clocks of its threads tell in O(1);
+// what they do not order is searched for in the whole graph, since messages order steps, too.
+//
+// Shares the data classes with what it checks and nothing else. Cost: O(steps · threads of a rank).
+#pragma once
+
+#include "program.hpp"
+#include "progress.hpp"
+#include "verify/verify.hpp"
+
+namespace tacos {
+
+// Violations name a step as their `transfer`.
+VerifyReport verify(const Program& program, std::int64_t limit, const Progress& progress);
+
+}  // namespace tacos
