@@ -27,7 +27,19 @@ struct Move {
   StepId send = -1;  // the step that sends it
 };
 
+// A table may list a route more than once; for each, the first that uses the same links.
+std::vector<RouteId> same_routes(const Routes& routes) {
+  std::map<std::vector<LinkId>, RouteId> first;
+  std::vector<RouteId> same;
+  for (RouteId r = 0; r < routes.count(); ++r) {
+    const auto links = routes.links(r);
+    same.push_back(first.try_emplace({links.begin(), links.end()}, r).first->second);
+  }
+  return same;
+}
+
 std::vector<Move> all_moves(const Schedule& schedule) {
+  const auto same = same_routes(schedule.routes());
   std::vector<Move> moves;
   moves.reserve(at(schedule.stored_transfers()));
   const auto& t = schedule.stored();
@@ -46,9 +58,10 @@ std::vector<Move> all_moves(const Schedule& schedule) {
 
 std::vector<Move> moves_of(const Schedule& schedule, NodeId rank) {
   const auto rows = schedule.rows(rank, std::nullopt);
+  const auto same = same_routes(schedule.routes());
   std::vector<Move> moves;
   for (std::size_t i = 0; i < rows.src.size(); ++i) {
-    moves.push_back({rows.src[i], rows.dst[i], rows.chunk[i], rows.route[i],
+    moves.push_back({rows.src[i], rows.dst[i], rows.chunk[i], same[at(rows.route[i])],
                      static_cast<Op>(rows.op[i]), static_cast<Reads>(rows.reads[i]), rows.start[i],
                      rows.arrival[i]});
   }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
@@ -35,7 +36,7 @@ def changed(program, **columns):
 def made(collective, threads, *, in_place=False, scratch=0):
     """A program from rows: threads are (rank, send peer, recv peer, steps), a step is
     (op, src buffer, src slot, dst buffer, dst slot, comes_from, dependencies, peer) or shorter."""
-    nothing = (None, NONE, -1, NONE, -1, -1, [], -1)
+    nothing: tuple[Any, ...] = (None, NONE, -1, NONE, -1, -1, [], -1)
     filled = [
         (STEP_OPS.index(step[0]), *(
             default if value is None else value
