@@ -47,7 +47,7 @@ std::vector<Move> all_moves(const Schedule& schedule) {
     const RouteId route = t.lane_route[at(lane)];
     for (auto i = t.lane_begin[at(lane)]; i < t.lane_begin[at(lane) + 1]; ++i) {
       moves.push_back({schedule.routes().sources(route)[0],
-                       schedule.routes().destinations(route)[0], t.chunk[at(i)], route,
+                       schedule.routes().destinations(route)[0], t.chunk[at(i)], same[at(route)],
                        static_cast<Op>(t.lane_op[at(lane)]),
                        static_cast<Reads>(t.lane_reads[at(lane)]), schedule.start(lane, i, 0),
                        schedule.arrival(lane, i)});
