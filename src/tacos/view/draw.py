@@ -7,19 +7,16 @@ way, labels and the legend. Where the nodes go is `layout`'s business, which of 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
-from xml.sax.saxutils import escape
 
 import numpy as np
 
-from tacos.errors import TacosError
-from tacos.files import replacing
 from tacos.units import format_bandwidth, format_time
+from tacos.view import svg
 from tacos.view.excerpt import excerpt, times
 from tacos.view.layout import Floats, Ints, Layout, place
+from tacos.view.svg import COLOURS, GREY, INK, MARGIN, PAPER
 
 if TYPE_CHECKING:
     import os
@@ -31,12 +28,6 @@ __all__ = ["draw"]
 
 Labels: TypeAlias = Literal["auto", "ids", "names", "none"]
 
-# Okabe and Ito's palette, which people with any colour vision can tell apart.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_INK, _GREY, _PAPER = "#1f2933", "#616e7c", "#ffffff"
-_FONT = "Helvetica, Arial, 'DejaVu Sans', sans-serif"
-_STYLE = f'font-family="{_FONT}" fill="{_INK}" role="img"'
-_MARGIN = 28.0
 _DETAILED = 300  # nodes up to which every node and link has its own shape and tooltip
 _MOST_LINES = 20_000
 
@@ -58,33 +49,19 @@ def draw(
         width: Width of the picture in pixels; the height follows from the layout.
 
     >>> import tacos.topology
-    >>> svg = draw(tacos.topology.torus(4, 4))
-    >>> svg.startswith("<svg ") and "16 NPUs" in svg
+    >>> picture = draw(tacos.topology.torus(4, 4))
+    >>> picture.startswith("<svg ") and "16 NPUs" in picture
     True
     """
     if labels not in ("auto", "ids", "names", "none"):
         raise ValueError(f'labels is {labels!r}, allowed are "auto", "ids", "names" and "none"')
     if not 100 <= width <= 20_000:
         raise ValueError(f"width is {width!r}, allowed are 100 to 20000 pixels")
-    target = None if path is None else Path(path)
-    if target is not None and target.suffix.lower() not in (".svg", ".png"):
-        raise ValueError(f'path is "{target}", allowed are names that end in .svg or .png')
-    svg = _Picture.of(topology, labels, width).svg()
+    target = None if path is None else svg.checked(path)
+    picture = _Picture.of(topology, labels, width).svg()
     if target is not None:
-        data = _png(svg) if target.suffix.lower() == ".png" else svg.encode()
-        with replacing(target) as out:
-            out.write(data)
-    return svg
-
-
-def _png(svg: str) -> bytes:
-    try:
-        import resvg_py
-    except ImportError:
-        raise TacosError(
-            "PNG pictures need the extra plot: pip install 'tacos-ccl[plot]'"
-        ) from None
-    return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=2))
+        svg.save(picture, target)
+    return picture
 
 
 # Links as strands: one line for a link and its twin.
@@ -117,12 +94,12 @@ def _classes(topology: Topology) -> tuple[list[_Class], Ints]:
         np.stack([-speed, latency]), axis=1, return_inverse=True, return_counts=True
     )
     kind = kind.ravel().astype(np.int64)
-    if len(counts) <= len(_COLOURS):
+    if len(counts) <= len(COLOURS):
         texts = [f"{format_bandwidth(-fast)}, {format_time(wait / 1e12)}" for fast, wait in pairs.T]
         peak = [-int(fast) for fast in pairs[0]]
     else:  # too many to tell apart: ranges of bandwidth
         cuts = np.unique(
-            np.quantile(speed, np.linspace(0, 1, len(_COLOURS) + 1)[1:-1], method="nearest")
+            np.quantile(speed, np.linspace(0, 1, len(COLOURS) + 1)[1:-1], method="nearest")
         )
         band = len(cuts) - np.searchsorted(cuts, speed, side="left")
         _, kind = np.unique(band, return_inverse=True)
@@ -132,9 +109,7 @@ def _classes(topology: Topology) -> tuple[list[_Class], Ints]:
         peak = [int(s.max()) for s in ranges]
     low, high = np.log(min(peak, default=1)), np.log(max(peak, default=1))
     return [
-        _Class(
-            texts[k], int(counts[k]), _COLOURS[k], 1.2 + 1.6 * _share(np.log(peak[k]), low, high)
-        )
+        _Class(texts[k], int(counts[k]), COLOURS[k], 1.2 + 1.6 * _share(np.log(peak[k]), low, high))
         for k in range(len(counts))
     ], kind
 
@@ -219,7 +194,7 @@ class _Picture:
             low = np.minimum(low, (frame.left, frame.top))
             high = np.maximum(high, (frame.right, frame.bottom))
         extent = np.maximum(high - low, 1e-6)
-        scale = min((width - 2 * _MARGIN) / extent[0], 0.8 * width / extent[1], 96.0 / gap)
+        scale = min((width - 2 * MARGIN) / extent[0], 0.8 * width / extent[1], 96.0 / gap)
         small = topology.nodes <= _DETAILED
         top = 74.0
         offset = np.array([width / 2 - scale * (low[0] + high[0]) / 2, top - scale * low[1]])
@@ -247,21 +222,15 @@ class _Picture:
     def svg(self) -> str:
         title, subtitle = _title(self.whole), _subtitle(self.whole)
         legend, height = self._legend()
-        size = f'width="{self.width}" height="{height:.0f}"'
-        box = f'viewBox="0 0 {self.width} {height:.0f}"'
-        lines = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" {size} {box} {_STYLE}>',
-            f"<title>{_escaped(title)}: {subtitle}</title>",
-            f'<rect width="100%" height="100%" fill="{_PAPER}"/>',
-            _text(_MARGIN, 34, title, size=19, more='font-weight="bold"'),
-            _text(_MARGIN, 54, subtitle, size=12.5, more=f'fill="{_GREY}"'),
+        shapes = [
+            svg.text(MARGIN, 34, title, size=19, more='font-weight="bold"'),
+            svg.text(MARGIN, 54, subtitle, size=12.5, more=f'fill="{GREY}"'),
             *self._frames(),
             *self._links(),
             *self._nodes(),
             *legend,
-            "</svg>",
         ]
-        return "\n".join(lines) + "\n"
+        return svg.document(shapes, self.width, height, f"{title}: {subtitle}")
 
     def _frames(self) -> Iterator[str]:
         offset = self.xy[0] - self.layout.xy[0] * self.scale
@@ -279,7 +248,9 @@ class _Picture:
             if size >= 6:
                 # At the bottom, where no link to a switch above the box passes.
                 bottom = y + high - 0.5 * size
-                yield _text(x + 0.5 * size, bottom, frame.label, size=size, more=f'fill="{_GREY}"')
+                yield svg.text(
+                    x + 0.5 * size, bottom, frame.label, size=size, more=f'fill="{GREY}"'
+                )
 
     # Links.
 
@@ -296,7 +267,7 @@ class _Picture:
                 yield f'<path d="{"".join(shape.path for shape in shapes)}"/>'
             else:
                 for i, shape in zip(lines, shapes, strict=True):
-                    tip = _escaped(self._link_text(int(i), one))
+                    tip = svg.escaped(self._link_text(int(i), one))
                     yield f'<path d="{shape.path}"><title>{tip}</title></path>'
             yield "</g>"
             yield from self._arrows(lines, shapes, one)
@@ -323,7 +294,7 @@ class _Picture:
                 yield f'<polygon points="{corners}" fill="{one.colour}"/>'
             if strands.links[i] > 1 and self.radius >= 5:
                 x, y = shape.middle
-                yield _text(x, y, f"×{strands.links[i]}", size=10, more=_HALO)
+                yield svg.text(x, y, f"×{strands.links[i]}", size=10, more=_HALO)
 
     def _link_text(self, i: int, one: _Class) -> str:
         strands = self.strands
@@ -379,12 +350,12 @@ class _Picture:
 
     def _nodes(self) -> Iterator[str]:
         outline = min(1.2, 0.15 * self.radius)
-        yield f'<g fill="#e4eef6" stroke="{_INK}" stroke-width="{outline:.2f}">'
+        yield f'<g fill="#e4eef6" stroke="{INK}" stroke-width="{outline:.2f}">'
         for node in range(self.topology.npus):
             x, y = self.xy[node]
             yield self._with_tip(f'circle cx="{x:.1f}" cy="{y:.1f}" r="{self.radius:.1f}"', node)
         yield "</g>"
-        yield f'<g fill="#3e4c59" stroke="{_PAPER}" stroke-width="0.8">'
+        yield f'<g fill="#3e4c59" stroke="{PAPER}" stroke-width="0.8">'
         for node in range(self.topology.npus, self.topology.nodes):
             x, y = self.xy[node]
             half = max(self.layout.half[node] * self.scale, self.radius)
@@ -401,7 +372,7 @@ class _Picture:
         if not self.detailed:
             return f"<{shape}/>"
         tag = shape.partition(" ")[0]
-        return f"<{shape}><title>{_escaped(self._full_name(node))}</title></{tag}>"
+        return f"<{shape}><title>{svg.escaped(self._full_name(node))}</title></{tag}>"
 
     def _full_name(self, node: int) -> str:
         if self.topology.names:
@@ -428,9 +399,9 @@ class _Picture:
         below = size < 6 and self.labels != "auto"  # asked for: beside the nodes, then
         for (x, y), text in zip(self.xy, texts, strict=False):
             if below:
-                yield _text(x, y + self.radius + 9, text, size=9, more=_HALO)
+                yield svg.text(x, y + self.radius + 9, text, size=9, more=_HALO)
             elif size >= 6:
-                yield _text(x, y + 0.35 * size, text, size=size, more=_MIDDLE)
+                yield svg.text(x, y + 0.35 * size, text, size=size, more=_MIDDLE)
         for switch in range(self.topology.npus, self.topology.nodes):
             yield from self._switch_label(switch)
 
@@ -443,7 +414,7 @@ class _Picture:
         size = min(12.0, 0.72 * high, _fitting([text], wide))
         if size >= 6:
             x, y = self.xy[switch]
-            yield _text(x, y + 0.35 * size, text, size=size, more=f'{_MIDDLE} fill="{_PAPER}"')
+            yield svg.text(x, y + 0.35 * size, text, size=size, more=f'{_MIDDLE} fill="{PAPER}"')
 
     # Legend and notes.
 
@@ -465,19 +436,19 @@ class _Picture:
             entries.append((sign, f"{one.text} ({one.links:,} links)"))
         if self.strands.way.any():
             entries.append((_ARROW_SIGN, "one way, or its twin differs"))
-        shapes, x, y = [], _MARGIN, self.height + 30
+        shapes, x, y = [], MARGIN, self.height + 30
         for sign, text in entries:
             wide = 34 + 6.6 * len(text) + 20
-            if x + wide > self.width - _MARGIN / 2 and x > _MARGIN:
-                x, y = _MARGIN, y + 22
+            if x + wide > self.width - MARGIN / 2 and x > MARGIN:
+                x, y = MARGIN, y + 22
             shapes.append(
-                f'<g transform="translate({x:.1f} {y:.1f})">{sign}{_text(34, 0, text, size=12)}</g>'
+                f'<g transform="translate({x:.1f} {y:.1f})">{sign}{svg.text(34, 0, text, size=12)}</g>'
             )
             x += wide
         for note in self.notes:
             y += 22
             shapes.append(
-                _text(_MARGIN, y, note, size=12, more=f'fill="{_GREY}" font-style="italic"')
+                svg.text(MARGIN, y, note, size=12, more=f'fill="{GREY}" font-style="italic"')
             )
         return shapes, y + 20
 
@@ -518,26 +489,16 @@ def _at(point: Floats) -> str:
     return f"{point[0]:.1f} {point[1]:.1f}"
 
 
-_HALO = f'paint-order="stroke" stroke="{_PAPER}" stroke-width="3" text-anchor="middle"'
-_NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_HALO = f'paint-order="stroke" stroke="{PAPER}" stroke-width="3" text-anchor="middle"'
 _MIDDLE = 'text-anchor="middle"'
-_NPU_SIGN = f'<circle cx="13" cy="-4" r="6" fill="#e4eef6" stroke="{_INK}"/>'
+_NPU_SIGN = f'<circle cx="13" cy="-4" r="6" fill="#e4eef6" stroke="{INK}"/>'
 _SWITCH_SIGN = '<rect x="3" y="-10" width="22" height="12" rx="3" fill="#3e4c59"/>'
-_ARROW_SIGN = f'<path d="M0 -4H26" stroke="{_INK}"/><polygon points="18,-4 9,-8.5 9,0.5"/>'
-
-
-def _escaped(text: str) -> str:
-    """Text for XML, which has no place for control characters."""
-    return escape(_NOT_XML.sub("\ufffd", text))
+_ARROW_SIGN = f'<path d="M0 -4H26" stroke="{INK}"/><polygon points="18,-4 9,-8.5 9,0.5"/>'
 
 
 def _fitting(texts: list[str], width: float) -> float:
     """The font size at which the longest of the texts is `width` wide."""
     return width / (0.58 * max(1, *map(len, texts)))
-
-
-def _text(x: float, y: float, text: str, *, size: float, more: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:.1f}" {more}>{_escaped(text)}</text>'
 
 
 def _title(topology: Topology) -> str:

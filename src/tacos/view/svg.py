@@ -1,0 +1,113 @@
+"""What all pictures share: ink, escaped text, and files that appear whole."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape
+
+from tacos.errors import TacosError
+from tacos.files import replacing
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
+
+__all__ = [
+    "COLOURS",
+    "GREY",
+    "INK",
+    "MARGIN",
+    "PAPER",
+    "checked",
+    "document",
+    "escaped",
+    "save",
+    "text",
+]
+
+# Okabe and Ito's palette, which people with any colour vision can tell apart.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+INK, GREY, PAPER = "#1f2933", "#616e7c", "#ffffff"
+MARGIN = 28.0
+_FONT = "Helvetica, Arial, 'DejaVu Sans', sans-serif"
+_NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def escaped(words: str) -> str:
+    """Text for XML, which has no place for control characters.
+
+    >>> escaped("a<b")
+    'a&lt;b'
+    """
+    return escape(_NOT_XML.sub("\ufffd", words), {'"': "&quot;"})
+
+
+def text(x: float, y: float, words: str, *, size: float, more: str = "") -> str:
+    """A line of text with its baseline's left end at (x, y); `more` is further attributes.
+
+    >>> text(1, 2, "hello", size=12)
+    '<text x="1.0" y="2.0" font-size="12.0" >hello</text>'
+    """
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:.1f}" {more}>{escaped(words)}</text>'
+
+
+def document(shapes: Iterable[str], width: float, height: float, title: str) -> str:
+    """A picture on white paper; the title is for those who cannot see it.
+
+    >>> document([], 30, 20, "nothing").splitlines()[1]
+    '<title>nothing</title>'
+    """
+    size = f'width="{width:.0f}" height="{height:.0f}"'
+    box = f'viewBox="0 0 {width:.0f} {height:.0f}"'
+    style = f'font-family="{_FONT}" fill="{INK}" role="img"'
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} {box} {style}>',
+        f"<title>{escaped(title)}</title>",
+        f'<rect width="100%" height="100%" fill="{PAPER}"/>',
+        *shapes,
+        "</svg>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def checked(path: str | os.PathLike[str]) -> Path:
+    """The path if a picture can go there.
+
+    Raises:
+        ValueError: The name does not end in .svg or .png.
+        TacosError: It ends in .png, and what PNG needs is not installed.
+
+    >>> checked("ring.svg").name
+    'ring.svg'
+    """
+    target = Path(path)
+    if target.suffix.lower() not in (".svg", ".png"):
+        raise ValueError(f'path is "{target}", allowed are names that end in .svg or .png')
+    if target.suffix.lower() == ".png":
+        try:
+            import resvg_py  # noqa: F401
+        except ImportError:
+            raise TacosError(
+                "PNG pictures need the extra plot: pip install 'tacos-ccl[plot]'"
+            ) from None
+    return target
+
+
+def save(svg: str, path: str | os.PathLike[str]) -> None:
+    """Write a picture as SVG or, with the extra ``plot``, as PNG at twice its size.
+
+    >>> save(document([], 30, 20, "nothing"), "/dev/null")
+    Traceback (most recent call last):
+        ...
+    ValueError: path is "/dev/null", allowed are names that end in .svg or .png
+    """
+    target = checked(path)
+    data = svg.encode()
+    if target.suffix.lower() == ".png":
+        import resvg_py
+
+        data = bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=2))
+    with replacing(target) as out:
+        out.write(data)
