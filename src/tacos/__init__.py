@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from importlib.metadata import version as _version
 
+import tacos.pickling  # noqa: F401, it registers how the classes are pickled
 from tacos import collective, topology
 from tacos._core import Collective, Schedule, Topology
+from tacos.compare import Candidate, Comparison, Figures, Sweep, compare
 from tacos.errors import FormatError, InfeasibleError, SpecError, TacosError, VerificationError
 from tacos.formats import load, save
 from tacos.lower import Program, lower
-from tacos.plan import Candidate, Comparison, compare, engines, synthesize
+from tacos.plan import engines, synthesize
 from tacos.schedule import Routes, retime, routes, summary
 from tacos.verify import Report, Violation, verify
 
@@ -27,6 +29,7 @@ __all__ = [
     "Candidate",
     "Collective",
     "Comparison",
+    "Figures",
     "FormatError",
     "InfeasibleError",
     "Program",
@@ -34,6 +37,7 @@ __all__ = [
     "Routes",
     "Schedule",
     "SpecError",
+    "Sweep",
     "TacosError",
     "Topology",
     "VerificationError",

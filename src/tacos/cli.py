@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from tacos.plan import Comparison
+    from tacos.compare import Comparison
 
 app = App(
     name="tacos",

@@ -1,29 +1,26 @@
-"""From a question to an answer: which engine, how many chunks, and how the candidates compare.
+"""From a question to an answer: which engine, and how many chunks.
 
 :func:`synthesize` is what most people call. It runs an engine, searches the number of chunks where
-the collective leaves it open, and returns one schedule that says how it was made. :func:`compare`
-runs several engines on one problem and checks each answer with the verifier.
+the collective leaves it open, and returns one schedule that says how it was made.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tacos.errors import InfeasibleError, TacosError
-from tacos.synth import ENGINES, applicable
-from tacos.verify import verify
+from tacos.synth import ENGINES, applicable, obstacle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from tacos._core import Collective, CollectivePart, Schedule, Topology
 
-__all__ = ["Candidate", "Comparison", "compare", "engines", "synthesize"]
+__all__ = ["bound_s", "check_engine", "check_sizes", "engines", "obstacles", "synthesize"]
 
 _EFFORTS: dict[str | int, int] = {"fast": 1, "normal": 1, "high": 8}
 _CHUNK_COUNTS = tuple(2**k for k in range(10))
@@ -45,6 +42,18 @@ def engines(topology: Topology, collective: Collective) -> list[str]:
     return applicable(topology, collective)
 
 
+def obstacles(topology: Topology, collective: Collective) -> dict[str, str]:
+    """The engines that do not apply to a problem, with what each of them needs.
+
+    >>> import tacos
+    >>> topo = tacos.topology.mesh(3, 3)
+    >>> obstacles(topo, tacos.collective.all_gather(topo, "1MB"))["one-shot"]
+    'all_reduce, not all_gather'
+    """
+    found = {name: obstacle(name, topology, collective) for name in ENGINES}
+    return {name: needed for name, needed in found.items() if needed}
+
+
 def synthesize(
     topology: Topology,
     collective: Collective,
@@ -54,6 +63,7 @@ def synthesize(
     effort: str | int = "normal",
     time_limit: float | None = None,
     progress: Callable[[float], object] | None = None,
+    known_bound_s: float | None = None,
     **options: Any,
 ) -> Schedule:
     """Find a schedule of a collective on a network.
@@ -71,6 +81,7 @@ def synthesize(
         time_limit: Seconds after which the best so far is returned, with ``"cut_short"`` in its
             provenance.
         progress: Called with the share done, now and then.
+        known_bound_s: The problem's bound, for callers that have it already.
         options: Passed on to the engine, such as ``order="rank"`` for rings; ``trials=`` says the
             number of greedy's random starts by itself.
 
@@ -86,15 +97,15 @@ def synthesize(
     >>> best.provenance["engine"]
     'symmetric'
     """
-    _check_sizes(topology, collective)
-    search = _Search(topology, collective, seed, effort, time_limit, progress)
+    check_sizes(topology, collective)
+    search = _Search(topology, collective, seed, effort, time_limit, progress, known_bound_s)
     try:
         schedule = (
             search.all_engines(options) if engine == "auto" else search.engine(engine, options)
         )
     except _TimeIsUp:
         raise TacosError(f"time_limit is {time_limit} s, too short to find any schedule") from None
-    facts = {"seed": seed, "effort": effort, "bound_s": _port_bound(topology, collective)}
+    facts = {"seed": seed, "effort": effort, "bound_s": search.bound_s}
     if search.cut_short:
         facts["cut_short"] = True
     return schedule.with_provenance(facts | schedule.provenance)
@@ -115,6 +126,7 @@ class _Search:
         effort: str | int,
         time_limit: float | None,
         progress: Callable[[float], object] | None,
+        known_bound_s: float | None,
     ) -> None:
         trials = _EFFORTS.get(effort, effort)
         if type(trials) is not int or trials < 1:
@@ -124,6 +136,7 @@ class _Search:
             raise ValueError(f"time_limit is {time_limit!r}, it must be positive")
         self.topology, self.collective = topology, collective
         self.seed, self.trials = seed, trials
+        self.bound_s = bound_s(topology, collective) if known_bound_s is None else known_bound_s
         self.counts = _CHUNK_COUNTS[::2] if effort == "fast" else _CHUNK_COUNTS
         self.end = None if time_limit is None else time.monotonic() + time_limit
         self.progress = progress
@@ -175,7 +188,7 @@ class _Search:
         More chunks pipeline better until latencies outweigh it, so the search ends after two counts
         that hardly helped. What the model does not count (the work per transfer) speaks for few.
         """
-        _check_engine(name)
+        check_engine(name)
         if self.collective.resolved:
             return self.once(name, self.collective, options)
         applies = name in applicable(self.topology, self.collective)  # not if only by its options
@@ -211,7 +224,7 @@ class _Search:
         if options:
             raise ValueError(f"options {', '.join(options)} need a named engine, not auto")
         names = engines(self.topology, self.collective)
-        bound_ps = _port_bound(self.topology, self.collective) * 1e12
+        bound_ps = self.bound_s * 1e12
         tried: list[str] = []
 
         def runs() -> Iterator[Callable[[], Schedule]]:
@@ -231,12 +244,17 @@ class _Search:
         return best.with_provenance(best.provenance | {"best_of": tried})
 
 
-def _port_bound(topology: Topology, collective: Collective) -> float:
+def bound_s(topology: Topology, collective: Collective) -> float:
     """A time that no schedule beats: what each NPU must send and receive, over its links.
 
     Sums are counted as the least that any algorithm moves: every contribution leaves its NPU once,
     every result arrives once, and an all-reduce of n buffers moves 2·(n - 1) of them in all, unless
     switches reduce or multicast.
+
+    >>> import tacos
+    >>> topo = tacos.topology.switch(4, bandwidth="1GB/s", latency="0ns")
+    >>> bound_s(topo, tacos.collective.all_gather(topo, "4MB"))  # 3 MB into every port
+    0.003
     """
     out, into = np.zeros(topology.npus), np.zeros(topology.npus)
     everything = 0.0
@@ -290,121 +308,15 @@ def _least_traffic(part: CollectivePart) -> tuple[Any, Any]:
     }[part.kind]
 
 
-def _check_sizes(topology: Topology, collective: Collective) -> None:
+def check_sizes(topology: Topology, collective: Collective) -> None:
+    """A ValueError if the collective is for another number of NPUs."""
     if collective.npus != topology.npus:
         raise ValueError(
             f"the collective is for {collective.npus} NPUs, the topology has {topology.npus}"
         )
 
 
-def _check_engine(name: str) -> None:
+def check_engine(name: str) -> None:
+    """A ValueError if there is no engine of that name."""
     if name not in ENGINES:
         raise ValueError(f'unknown engine "{name}", known are auto, {", ".join(ENGINES)}')
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One engine's answer in a comparison.
-
-    Attributes:
-        engine: Its name.
-        schedule: What it returned, or None if it failed.
-        ok: Whether the verifier found nothing wrong.
-        note: Why there is no schedule, or the first violation; empty if all is well.
-        seconds: How long the synthesis took.
-    """
-
-    engine: str
-    schedule: Schedule | None
-    ok: bool
-    note: str
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Engines side by side on one problem, the fastest schedule first."""
-
-    topology: Topology
-    collective: Collective
-    candidates: tuple[Candidate, ...]
-
-    @property
-    def best(self) -> Schedule:
-        """The fastest schedule that the verifier accepts."""
-        for candidate in self.candidates:
-            if candidate.ok and candidate.schedule is not None:
-                return candidate.schedule
-        raise InfeasibleError(f"no engine solved {self.collective!r}")
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One plain dictionary per candidate, for tables and JSON."""
-        return [_row(candidate) for candidate in self.candidates]
-
-
-def _row(candidate: Candidate) -> dict[str, Any]:
-    schedule = candidate.schedule
-    row: dict[str, Any] = {"engine": candidate.engine, "ok": candidate.ok, "note": candidate.note}
-    row["synthesis_s"] = candidate.seconds
-    if schedule is not None:
-        used = schedule.link_utilisation()
-        row |= {
-            "time_s": schedule.time_s,
-            "algbw_Bps": schedule.algbw_Bps,
-            "busbw_Bps": schedule.busbw_Bps,
-            "efficiency": schedule.efficiency,
-            "chunks": schedule.collective.chunks,
-            "transfers": schedule.transfers,
-            "utilisation": float(used.mean()) if len(used) else 0.0,
-        }
-    return row
-
-
-def compare(
-    topology: Topology,
-    collective: Collective,
-    *,
-    engines: Iterable[str] | None = None,
-    seed: int = 0,
-    progress: Callable[[float], object] | None = None,
-) -> Comparison:
-    """Run several engines on one problem and check each answer with the verifier.
-
-    Args:
-        topology: The network.
-        collective: What is to be achieved.
-        engines: Names; all that apply where none are given.
-        seed: For engines that draw at random.
-        progress: Called with the share done, now and then.
-
-    >>> import tacos
-    >>> topo = tacos.topology.ring(4)
-    >>> coll = tacos.collective.all_gather(topo, "4MB")
-    >>> [c.engine for c in compare(topo, coll, engines=["ring", "bidirectional-ring"]).candidates]
-    ['bidirectional-ring', 'ring']
-    """
-    names = list(engines) if engines is not None else applicable(topology, collective)
-    _check_sizes(topology, collective)
-    for name in names:
-        _check_engine(name)
-    candidates = []
-    for i, name in enumerate(names):
-
-        def report(share: float, done: int = i) -> None:
-            if progress is not None:
-                progress((done + share) / len(names))
-
-        begin = time.perf_counter()
-        try:
-            schedule = synthesize(topology, collective, engine=name, seed=seed, progress=report)
-        except (TacosError, ValueError, MemoryError) as error:
-            took = time.perf_counter() - begin
-            note = str(error) or "not enough memory"
-            candidates.append(Candidate(name, None, False, note, took))
-            continue
-        took = time.perf_counter() - begin
-        check = verify(schedule, progress=lambda _: report(1.0))
-        note = "" if check.ok else check.violations[0].message
-        candidates.append(Candidate(name, schedule, check.ok, note, took))
-    candidates.sort(key=lambda c: (not c.ok, c.schedule.time_ps if c.schedule else 0, c.engine))
-    return Comparison(topology, collective, tuple(candidates))

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 from tacos.synth import baselines
 from tacos.synth.baselines import BASELINES
 from tacos.synth.greedy import greedy
-from tacos.synth.symmetric import obstacle, symmetric
+from tacos.synth.symmetric import obstacle as symmetric_obstacle
+from tacos.synth.symmetric import symmetric
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tacos._core import Collective, Schedule, Topology
 
-__all__ = ["BASELINES", "ENGINES", "applicable"]
+__all__ = ["BASELINES", "ENGINES", "applicable", "obstacle"]
 
 ENGINES: dict[str, Callable[..., Schedule]] = {
     "symmetric": symmetric,
@@ -35,5 +36,19 @@ def applicable(topology: Topology, collective: Collective) -> list[str]:
     >>> applicable(topo, tacos.collective.send_recv(topo, [(0, 1, "1KB")]))
     ['greedy', 'direct']
     """
-    synthesizers = ["greedy"] if obstacle(topology, collective) else ["symmetric", "greedy"]
-    return synthesizers + baselines.applicable(topology, collective)
+    return [name for name in ENGINES if not obstacle(name, topology, collective)]
+
+
+def obstacle(engine: str, topology: Topology, collective: Collective) -> str:
+    """What an engine needs and does not find, or nothing.
+
+    >>> import tacos
+    >>> topo = tacos.topology.mesh(3, 3)
+    >>> obstacle("one-shot", topo, tacos.collective.broadcast(topo, "1KB"))
+    'all_reduce, not broadcast'
+    """
+    if engine == "symmetric":
+        return symmetric_obstacle(topology, collective)
+    if engine in BASELINES:
+        return baselines.obstacle(engine, topology, collective)
+    return ""

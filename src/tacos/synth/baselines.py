@@ -276,11 +276,20 @@ def applicable(topology: Topology, collective: Collective) -> list[str]:
     >>> applicable(topo, tacos.collective.broadcast(topo, "1MB", group=[0, 1, 2]))
     ['ring', 'bidirectional-ring', 'direct', 'halving-doubling', 'double-binary-tree', 'bruck']
     """
-    return [name for name in BASELINES if not _obstacle(name, topology, collective, topology.dims)]
+    return [name for name in BASELINES if not obstacle(name, topology, collective)]
 
 
-def _obstacle(name: str, topology: Topology, collective: Collective, dims: Dims) -> str:
-    """What the baseline needs and does not find, or nothing."""
+def obstacle(
+    name: str, topology: Topology, collective: Collective, dims: Dims | None = None
+) -> str:
+    """What the baseline needs and does not find, or nothing; `dims` in place of the topology's.
+
+    >>> import tacos
+    >>> topo = tacos.topology.torus(3, 3)
+    >>> obstacle("swing", topo, tacos.collective.all_gather(topo, "1MB"))
+    "a torus whose sizes are powers of two, not [('ring', 3), ('ring', 3)]"
+    """
+    dims = topology.dims if dims is None else dims
     kinds = {
         "direct": None,
         "one-shot": {"all_reduce"},
@@ -322,8 +331,8 @@ def _synthesize(
         raise ValueError(
             f"the collective is for {collective.npus} NPUs, the topology has {topology.npus}"
         )
-    if obstacle := _obstacle(name, topology, collective, options.get("dims", topology.dims)):
-        raise ValueError(f"{name} needs {obstacle}")
+    if needed := obstacle(name, topology, collective, options.get("dims")):
+        raise ValueError(f"{name} needs {needed}")
     resolved = collective if collective.resolved else collective.with_chunks(1)
     parts = [moves(part) for part in resolved.parts]
     provenance = {"engine": name, **options}

@@ -1,0 +1,444 @@
+"""Engines side by side, on one problem or over a row of sizes.
+
+:func:`compare` runs every engine that applies, under one model of time, checks each answer with the
+verifier and sorts by time. It hides how the work is spread: over the cores of this machine, or over
+any executor, always with the same results in the same order.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import groupby
+from threading import Event
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
+
+from tacos._core import Collective
+from tacos.errors import InfeasibleError, TacosError
+from tacos.plan import bound_s, check_engine, check_sizes, obstacles, synthesize
+from tacos.plan import engines as applicable
+from tacos.units import format_size, format_time
+from tacos.verify import verify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from concurrent.futures import Executor, Future
+
+    from tacos._core import Schedule, Topology
+
+    Progress: TypeAlias = Callable[[float], object]
+
+__all__ = ["Candidate", "Comparison", "Figures", "Sweep", "compare"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """A schedule in numbers, as nccl-tests counts them.
+
+    Attributes:
+        time_s: When the last transfer arrives.
+        algbw_Bps: Size over time.
+        busbw_Bps: The same times what the collective needs per link; 0 where that is not defined.
+        chunks: How many there are in all.
+        transfers: How many there are.
+        utilisation: Share of the time that the links are busy, on average.
+        cut_short: Whether the time limit ended the search.
+    """
+
+    time_s: float
+    algbw_Bps: float
+    busbw_Bps: float
+    chunks: int
+    transfers: int
+    utilisation: float
+    cut_short: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One engine's answer.
+
+    Attributes:
+        engine: Its name.
+        schedule: What it returned. None if it failed; in a sweep, also if another one is better.
+        ok: Whether the verifier found nothing wrong.
+        note: Why there is no schedule, or the first violation; empty if all is well.
+        seconds: How long the synthesis took.
+        figures: The schedule in numbers; None if it failed.
+    """
+
+    engine: str
+    schedule: Schedule | None
+    ok: bool
+    note: str
+    seconds: float
+    figures: Figures | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Engines side by side on one problem.
+
+    Attributes:
+        topology: The network.
+        collective: What is to be achieved.
+        candidates: The fastest first, then those that failed.
+        bound_s: A time that no schedule beats.
+        left_out: The engines that do not apply, each with what it needs.
+    """
+
+    topology: Topology
+    collective: Collective
+    candidates: tuple[Candidate, ...]
+    bound_s: float = 0.0
+    left_out: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def solved(self) -> tuple[Candidate, ...]:
+        """The candidates whose schedules the verifier accepts, the fastest first."""
+        return tuple(candidate for candidate in self.candidates if candidate.ok)
+
+    @property
+    def best(self) -> Schedule:
+        """The fastest schedule that the verifier accepts."""
+        for candidate in self.solved:
+            if candidate.schedule is not None:
+                return candidate.schedule
+        raise InfeasibleError(f"no engine solved {self.collective!r}")
+
+    def efficiency(self, candidate: Candidate) -> float | None:
+        """The bound divided by the candidate's time; None where either is missing."""
+        if candidate.figures is None or not self.bound_s or not candidate.figures.time_s:
+            return None
+        return self.bound_s / candidate.figures.time_s
+
+    def speed_up(self, over: str = "ring") -> float | None:
+        """How many times as fast the best candidate is as another one; None if that is not here."""
+        other = next((c.figures for c in self.solved if c.engine == over), None)
+        best = self.solved[0].figures if self.solved else None
+        return other.time_s / best.time_s if other and best and best.time_s else None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One plain dictionary per candidate, for tables, JSON and CSV; units are in the names."""
+        return [
+            {
+                "collective": self.collective.kind.replace("_", "-"),
+                "size_bytes": self.collective.size_bytes,
+                "engine": candidate.engine,
+                "ok": candidate.ok,
+                "note": candidate.note,
+                "synthesis_s": candidate.seconds,
+                "bound_s": self.bound_s,
+                "efficiency": self.efficiency(candidate),
+            }
+            | (asdict(candidate.figures) if candidate.figures else {})
+            for candidate in self.candidates
+        ]
+
+    def verdict(self) -> str:
+        """Who wins, and by how much, in a sentence.
+
+        >>> import tacos
+        >>> topo = tacos.topology.ring(4, bandwidth="1GB/s", latency="0ns")
+        >>> coll = tacos.collective.all_gather(topo, "4MB", chunks=2)
+        >>> print(compare(topo, coll, engines=["ring", "bidirectional-ring"]).verdict())
+        bidirectional-ring is the fastest: 1.5 ms, 100.0 % of the bound, 2.00 times as fast as ring.
+        """
+        if not self.solved or self.solved[0].figures is None:
+            return f"No engine solved {self.collective!r}."
+        best, seconds = self.solved[0], self.solved[0].figures.time_s
+        words = [f"{best.engine} is the fastest: {format_time(seconds)}"]
+        if efficiency := self.efficiency(best):
+            words.append(f"{100 * efficiency:.1f} % of the bound")
+        if best.engine != "ring" and (factor := self.speed_up()):
+            words.append(f"{factor:.2f} times as fast as ring")
+        return ", ".join(words) + "."
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Engines side by side over a row of sizes; of each size, only the best schedule is kept."""
+
+    topology: Topology
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """All that solved some size, those that win most often first."""
+        first = [name for _, _, name in self.winners()]
+        names = dict.fromkeys(sorted(first, key=lambda name: -first.count(name)))
+        return tuple(
+            names | dict.fromkeys(c.engine for one in self.comparisons for c in one.solved)
+        )
+
+    def winners(self) -> list[tuple[int, int, str]]:
+        """Ranges of sizes (the first, the last) in which one engine is the fastest.
+
+        >>> import tacos
+        >>> topo = tacos.topology.ring(8)
+        >>> sizes = [tacos.collective.all_reduce(topo, size) for size in ("8KB", "80KB", "8MB")]
+        >>> compare(topo, sizes, engines=["direct", "ring"]).winners()
+        [(8000, 80000, 'direct'), (8000000, 8000000, 'ring')]
+        """
+        best = [(c.collective.size_bytes, c.solved[0].engine) for c in self.comparisons if c.solved]
+        spans = [list(span) for _, span in groupby(best, key=lambda pair: pair[1])]
+        return [(span[0][0], span[-1][0], span[0][1]) for span in spans]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One plain dictionary per size and candidate, for tables, JSON and CSV."""
+        return [row for comparison in self.comparisons for row in comparison.rows()]
+
+    def verdict(self) -> str:
+        """Who wins where, in a sentence or two."""
+        if not self.winners():
+            return "No engine solved any of the sizes."
+        spans = [
+            f"{engine} at {format_size(low)}" + (f" to {format_size(high)}" if low < high else "")
+            for low, high, engine in self.winners()
+        ]
+        words = f"The fastest: {', '.join(spans)}."
+        factors = [factor for one in self.comparisons if (factor := one.speed_up())]
+        if not factors or max(factors) == 1:
+            return words
+        return f"{words} {min(factors):.2f} to {max(factors):.2f} times as fast as ring."
+
+
+@overload
+def compare(
+    topology: Topology,
+    collective: Collective,
+    *,
+    engines: Iterable[str] | None = None,
+    seed: int = 0,
+    effort: str | int = "normal",
+    time_limit: float | None = 60.0,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> Comparison: ...
+
+
+@overload
+def compare(
+    topology: Topology,
+    collective: Sequence[Collective],
+    *,
+    engines: Iterable[str] | None = None,
+    seed: int = 0,
+    effort: str | int = "normal",
+    time_limit: float | None = 60.0,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> Sweep: ...
+
+
+def compare(
+    topology: Topology,
+    collective: Collective | Sequence[Collective],
+    *,
+    engines: Iterable[str] | None = None,
+    seed: int = 0,
+    effort: str | int = "normal",
+    time_limit: float | None = 60.0,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> Comparison | Sweep:
+    """Run several engines on one problem, or on several sizes of it, and verify each answer.
+
+    Args:
+        topology: The network.
+        collective: What is to be achieved, or a list of it in several sizes.
+        engines: Names; all that apply where none are given.
+        seed: For engines that draw at random.
+        effort: As for :func:`~tacos.plan.synthesize`.
+        time_limit: Seconds for each engine and size. It is a guard: an engine that has found
+            nothing by then is not asked again for the sizes that are still to come.
+        executor: Where the work is done, such as a process pool or Dask's executor; the threads
+            of this machine if none is given. It stays open.
+        progress: Called with the share done, now and then.
+
+    Returns:
+        A :class:`Comparison`, or a :class:`Sweep` of them for a list.
+
+    Raises:
+        ValueError: An engine is unknown, or a collective does not fit the topology or the others.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4)
+    >>> coll = tacos.collective.all_gather(topo, "4MB")
+    >>> [c.engine for c in compare(topo, coll, engines=["ring", "bidirectional-ring"]).candidates]
+    ['bidirectional-ring', 'ring']
+    """
+    single = isinstance(collective, Collective)
+    problems = [collective] if isinstance(collective, Collective) else list(collective)
+    names = None if engines is None else list(dict.fromkeys(engines))
+    _check(topology, problems, names, time_limit)
+    bounds = [bound_s(topology, problem) for problem in problems]
+    tasks, owner = [], []
+    for i, (problem, bound) in enumerate(zip(problems, bounds, strict=True)):
+        for name in applicable(topology, problem) if names is None else names:
+            tasks.append(_Task(topology, problem, bound, name, seed, effort, time_limit))
+            owner.append(i)
+    found: list[list[Candidate]] = [[] for _ in problems]
+    for k, candidate in _results(tasks, executor, progress):
+        answers = [*found[owner[k]], candidate]
+        found[owner[k]] = answers if single else _best_kept(answers)
+    comparisons = tuple(
+        Comparison(
+            topology,
+            problem,
+            tuple(sorted(found[i], key=_rank)),
+            bounds[i],
+            tuple(obstacles(topology, problem).items()) if names is None else (),
+        )
+        for i, problem in enumerate(problems)
+    )
+    return comparisons[0] if single else Sweep(topology, comparisons)
+
+
+def _check(
+    topology: Topology,
+    problems: list[Collective],
+    names: list[str] | None,
+    time_limit: float | None,
+) -> None:
+    if not problems:
+        raise ValueError("collective is an empty list, there is nothing to compare")
+    for problem in problems:
+        check_sizes(topology, problem)
+        if problem.kind != problems[0].kind:
+            raise ValueError(
+                f"collective has {problems[0].kind} and {problem.kind}, one comparison takes one kind"
+            )
+    for name in names or ():
+        check_engine(name)
+    if time_limit is not None and not time_limit > 0:
+        raise ValueError(f"time_limit is {time_limit!r}, it must be positive")
+
+
+def _rank(candidate: Candidate) -> tuple[bool, float, str]:
+    seconds = candidate.figures.time_s if candidate.figures else 0.0
+    return not candidate.ok, seconds, candidate.engine
+
+
+def _best_kept(candidates: list[Candidate]) -> list[Candidate]:
+    """Schedules may take megabytes, and a sweep has hundreds."""
+    best = min(candidates, key=_rank)
+    return [c if c is best else replace(c, schedule=None) for c in candidates]
+
+
+# The work, and who does it.
+
+
+class _Task(NamedTuple):
+    """One engine on one problem: all that another process needs to know."""
+
+    topology: Topology
+    collective: Collective
+    bound_s: float
+    engine: str
+    seed: int
+    effort: str | int
+    time_limit: float | None
+
+
+def _candidate(task: _Task, report: Progress | None = None) -> Candidate:
+    begin = time.perf_counter()
+    try:
+        schedule = synthesize(
+            task.topology,
+            task.collective,
+            engine=task.engine,
+            seed=task.seed,
+            effort=task.effort,
+            time_limit=task.time_limit,
+            progress=report,
+            known_bound_s=task.bound_s,
+        )
+    except (TacosError, ValueError, MemoryError) as error:
+        took = time.perf_counter() - begin
+        return Candidate(task.engine, None, False, str(error) or "not enough memory", took)
+    took = time.perf_counter() - begin
+    check = verify(schedule, progress=partial(_alive, report))
+    note = "" if check.ok else check.violations[0].message
+    return Candidate(task.engine, schedule, check.ok, note, took, _figures(schedule))
+
+
+def _alive(report: Progress | None, _: float) -> None:
+    """Verifying is no progress of its own, but must be able to stop."""
+    if report is not None:
+        report(1.0)
+
+
+def _figures(schedule: Schedule) -> Figures:
+    used = schedule.link_utilisation()
+    return Figures(
+        time_s=schedule.time_s,
+        algbw_Bps=schedule.algbw_Bps,
+        busbw_Bps=schedule.busbw_Bps,
+        chunks=schedule.collective.chunks,
+        transfers=schedule.transfers,
+        utilisation=float(used.mean()) if len(used) else 0.0,
+        cut_short=bool(schedule.provenance.get("cut_short")),
+    )
+
+
+class _Stopped(Exception):
+    """No error: it ends a thread whose result nobody waits for any more."""
+
+
+def _results(
+    tasks: list[_Task], executor: Executor | None, progress: Progress | None
+) -> Iterator[tuple[int, Candidate]]:
+    """The number of every task with its result, as they come in."""
+    stop, shares = Event(), [0.0] * len(tasks)
+
+    def report(k: int, share: float) -> None:
+        if stop.is_set():
+            raise _Stopped
+        shares[k] = share
+
+    pool = ThreadPoolExecutor(os.cpu_count()) if executor is None else executor
+    futures: dict[Future[Candidate], int] = {}
+    try:
+        for k, task in enumerate(tasks):
+            # A foreign executor may be another process, where a callback has nobody to call.
+            back = partial(report, k) if executor is None else None
+            futures[pool.submit(_candidate, task, back)] = k
+        pending = set(futures)
+        while pending:
+            # Woken now and then, to report progress and to hear Ctrl-C.
+            done, pending = wait(pending, timeout=0.1, return_when=FIRST_COMPLETED)
+            for future in sorted(done, key=futures.__getitem__):
+                k, candidate = futures[future], future.result()
+                shares[k] = 1.0
+                yield k, candidate
+                if _too_slow(tasks[k], candidate):
+                    for other in [
+                        f for f in pending if tasks[futures[f]].engine == tasks[k].engine
+                    ]:
+                        if other.cancel():
+                            pending.discard(other)
+                            shares[futures[other]] = 1.0
+                            yield futures[other], _not_tried(tasks[k])
+            if progress is not None:
+                progress(sum(shares) / len(tasks))
+    finally:
+        stop.set()
+        for future in futures:
+            future.cancel()
+        if executor is None:
+            pool.shutdown()
+
+
+def _too_slow(task: _Task, candidate: Candidate) -> bool:
+    limit = task.time_limit
+    return candidate.figures is None and limit is not None and candidate.seconds >= limit
+
+
+def _not_tried(task: _Task) -> Candidate:
+    size = format_size(task.collective.size_bytes)
+    note = f"not tried: found nothing in {task.time_limit:g} s at {size}"
+    return Candidate(task.engine, None, False, note, 0.0)
