@@ -13,7 +13,6 @@ from rich.console import Console
 
 import tacos
 from tacos import view
-from tacos.cli import comparison_table
 
 PROBLEMS = [
     ("torus:8x8@50GB/s,500ns", "all-reduce", "64MB"),
@@ -38,7 +37,8 @@ def main(out: Path) -> int:
             failures += not candidate.ok
             if candidate.schedule is not None:
                 tacos.save(candidate.schedule, folder / f"{kind}-{candidate.engine}.tacos")
-        console.print(comparison_table(result))
+        view.save(view.picture(result, spec), folder / f"{kind}.svg")
+        console.print(*view.comparison_tables(result, spec), result.verdict() + "\n")
     files = sorted(path for path in out.rglob("*") if path.is_file())
     console.print(f"{len(files)} files in {out}: schedules (tacos info FILE) and pictures")
     if failures:

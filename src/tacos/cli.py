@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+import textwrap
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from rich.table import Table
-
-    from tacos.compare import Comparison
 
 app = App(
     name="tacos",
@@ -146,9 +146,11 @@ def synth(
 def compare(
     topology: Network,
     collective: Kind,
-    size: Size,
     /,
-    *,
+    *sizes: Size,
+    sweep: Annotated[
+        str | None, Parameter(help="Sizes from one to another, each twice the last: 1KB:4GB.")
+    ] = None,
     engines: Annotated[
         str | None, Parameter(help="Names separated by commas; default: all.")
     ] = None,
@@ -156,23 +158,51 @@ def compare(
     group: Group = None,
     root: Root = None,
     seed: int = 0,
+    time_limit: Annotated[
+        float, Parameter(help="Seconds for each engine and size, as a guard.")
+    ] = 60.0,
+    csv: Annotated[Path | None, Parameter(help="Write all figures into this file.")] = None,
+    output: Annotated[
+        Path | None, Parameter(name=["-o", "--output"], help="Draw it: a .svg or .png file.")
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Run all engines that apply side by side, verify each, best first.
+    """Run all engines that apply side by side and verify each, at one size or over many.
 
-    Example: tacos compare dgx-h100:2 all-reduce 1GB
+    Example: tacos compare dgx-h100:4 all-reduce --sweep 1KB:4GB -o all-reduce.svg
     """
+    from tacos import view
+
+    for option, path in (("--csv", csv), ("--output", output)):
+        if path is not None:
+            _check_folder(option, path)
+    if output is not None:
+        view.checked(output)
     network = _network(topology)
-    wanted = _collective(network, collective, size, chunks, group, root)
+    asked: list[str | int] = [*sizes]
+    if sweep is not None:
+        asked += units.size_range(sweep, what="--sweep")
+    if not asked:
+        raise ValueError("there is no SIZE: give one or more, such as 64MB, or --sweep 1KB:4GB")
+    wanted = [_collective(network, collective, size, chunks, group, root) for size in asked]
     names = engines.split(",") if engines else None
     with _progress("comparing", quiet or as_json) as report:
-        result = tacos.compare(network, wanted, engines=names, seed=seed, progress=report)
+        found = tacos.compare(
+            network, wanted, engines=names, seed=seed, time_limit=time_limit, progress=report
+        )
+    result = found if len(wanted) > 1 else found.comparisons[0]
+    if csv is not None:
+        view.write_csv(result, csv)
+    if output is not None:
+        view.save(view.picture(result, topology), output)
     if as_json:
         print(json.dumps(result.rows(), indent=2))
     elif not quiet:
-        _print(comparison_table(result))
-    return 0 if any(candidate.ok for candidate in result.candidates) else 1
+        for table in view.comparison_tables(result, topology, _width()):
+            _print(table)
+        print(*(textwrap.fill(line, _width()) for line in view.remarks(result)), sep="\n")
+    return 0 if all(one.solved for one in found.comparisons) else 1
 
 
 @app.command
@@ -307,8 +337,12 @@ def _check_target(path: Path) -> None:
     """What would only fail after the work fails before it."""
     if path.suffix != ".tacos":
         raise ValueError(f"--output is {path}, a schedule goes into a .tacos file")
+    _check_folder("--output", path)
+
+
+def _check_folder(option: str, path: Path) -> None:
     if not path.absolute().parent.is_dir():
-        raise ValueError(f"--output is {path}, but there is no folder {path.parent}")
+        raise ValueError(f"{option} is {path}, but there is no folder {path.parent}")
 
 
 def _schedule(path: Path) -> Schedule:
@@ -319,7 +353,7 @@ def _schedule(path: Path) -> Schedule:
 
 
 def _collective(
-    network: Topology, kind: str, size: str, chunks: str, group: str | None, root: int | None
+    network: Topology, kind: str, size: str | int, chunks: str, group: str | None, root: int | None
 ) -> tacos.Collective:
     if chunks != "auto" and not chunks.isdecimal():
         raise ValueError(f"--chunks is {chunks!r}, allowed are auto and positive numbers")
@@ -376,9 +410,14 @@ def _label(name: str) -> str:
 def _print(table: Table) -> None:
     from rich.console import Console
 
-    # Names are no markup, and a file has no width.
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
-    Console(highlight=False, markup=False, emoji=False, width=width).print(table)
+    # Names are no markup.
+    Console(highlight=False, markup=False, emoji=False, width=_width()).print(table)
+
+
+def _width() -> int:
+    """Characters in a line; a file has no width."""
+    known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return shutil.get_terminal_size().columns if known else 120
 
 
 def _show(facts: dict[str, Any], title: str, as_json: bool, quiet: bool) -> None:
@@ -405,35 +444,6 @@ def _verdict(check: tacos.Report, quiet: bool) -> int:
         for violation in check.violations:
             print(f"{violation.rule}: {violation.message}", file=sys.stderr)
     return _fail(f"not valid: {check.found:,} violations", 1)
-
-
-def comparison_table(result: Comparison) -> Table:
-    """The table that ``tacos compare`` prints."""
-    from rich import box
-    from rich.table import Table
-
-    kind = result.collective.kind.replace("_", "-")
-    title = (
-        f"{kind} of {units.format_size(result.collective.size_bytes)} on "
-        f"{result.topology.family or 'custom'}, {result.topology.npus} NPUs"
-    )
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("engine", style="bold", no_wrap=True)
-    columns: dict[str, Callable[[dict[str, Any]], str]] = {
-        "time": lambda row: units.format_time(row["time_s"]),
-        "algbw\nGB/s": lambda row: f"{row['algbw_Bps'] / 1e9:.2f}",
-        "busbw\nGB/s": lambda row: f"{row['busbw_Bps'] / 1e9:.2f}" if row["busbw_Bps"] else "-",
-        "of the\nbound": lambda row: f"{row['efficiency']:.1%}" if row["efficiency"] else "-",
-        "chunks": lambda row: f"{row['chunks']:,}",
-        "synthesis": lambda row: units.format_time(row["synthesis_s"]),
-    }
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("ok")
-    for row in result.rows():
-        cells = [show(row) if "time_s" in row else "-" for show in columns.values()]
-        table.add_row(row["engine"], *cells, "yes" if row["ok"] else row["note"])
-    return table
 
 
 def _topology_table(name: str, summary: topologies.Summary) -> Table:

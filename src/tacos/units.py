@@ -20,6 +20,7 @@ __all__ = [
     "format_size",
     "format_time",
     "size_bytes",
+    "size_range",
     "time_ps",
 ]
 
@@ -98,6 +99,30 @@ def size_bytes(value: Quantity, *, what: str = "size") -> int:
     (64000000, 67108864, 1000000, 4096)
     """
     return _whole(value, _SIZE, what)
+
+
+def size_range(text: str, *, what: str = "sizes") -> list[int]:
+    """Sizes in bytes from ``"LOW:HIGH"`` or ``"LOW:HIGH:FACTOR"``, each twice or FACTOR times the last.
+
+    The highest is always among them.
+
+    >>> size_range("1KB:10KB"), size_range("1KiB:1MiB:32")
+    ([1000, 2000, 4000, 8000, 10000], [1024, 32768, 1048576])
+    """
+    ends = text.split(":")
+    if not 2 <= len(ends) <= 3:
+        raise ValueError(f"{what} {text!r} is not understood; write for example 1KB:4GB")
+    low, high = (size_bytes(end, what=what) for end in ends[:2])
+    factor = _parsed(ends[2], {"": Fraction(1)}) if len(ends) == 3 else Fraction(2)
+    if factor is None or factor < Fraction(11, 10):
+        raise ValueError(f"{what} {text!r} has the factor {ends[2]!r}, it must be at least 1.1")
+    if low > high:
+        raise ValueError(f"{what} {text!r} must go from the lower to the higher size")
+    found, size = [], Fraction(low)
+    while size < high:
+        found.append(round(size))
+        size *= factor
+    return list(dict.fromkeys([*found, high]))
 
 
 def _whole(value: Quantity, kind: _Kind, what: str) -> int:

@@ -1,10 +1,25 @@
-"""Pictures of networks and of figures; :func:`save` writes them as SVG or PNG."""
+"""Pictures of networks and of figures, and tables; :func:`save` writes a picture as SVG or PNG."""
 
 from __future__ import annotations
 
 from tacos.view.axes import Axis
 from tacos.view.charts import Series, bars, heat_map, lines, stack
+from tacos.view.comparison import comparison_tables, picture, remarks, write_csv
 from tacos.view.draw import draw
-from tacos.view.svg import save
+from tacos.view.svg import checked, save
 
-__all__ = ["Axis", "Series", "bars", "draw", "heat_map", "lines", "save", "stack"]
+__all__ = [
+    "Axis",
+    "Series",
+    "bars",
+    "checked",
+    "comparison_tables",
+    "draw",
+    "heat_map",
+    "lines",
+    "picture",
+    "remarks",
+    "save",
+    "stack",
+    "write_csv",
+]

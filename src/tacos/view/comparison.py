@@ -1,0 +1,265 @@
+"""Comparisons for people: tables in the layout of nccl-tests, and pictures under the bound."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING, Any
+
+from tacos.compare import Sweep
+from tacos.files import replacing
+from tacos.synth import BASELINES
+from tacos.units import format_size, format_time
+from tacos.view.axes import Axis
+from tacos.view.charts import Series, bars, lines, stack
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+    from rich.table import Table
+
+    from tacos.compare import Candidate, Comparison
+
+__all__ = ["comparison_tables", "picture", "remarks", "write_csv"]
+
+_NAN = float("nan")
+_COLUMNS = (
+    "collective", "size_bytes", "engine", "ok", "time_s", "algbw_Bps", "busbw_Bps", "bound_s",
+    "efficiency", "chunks", "transfers", "utilisation", "synthesis_s", "cut_short", "note",
+)  # fmt: skip
+
+
+def comparison_tables(result: Comparison | Sweep, name: str = "", width: int = 80) -> list[Table]:
+    """What ``tacos compare`` prints: a row per engine; of a sweep, a row per size.
+
+    Args:
+        result: What :func:`tacos.compare.compare` returned.
+        name: What to call the network.
+        width: How many characters fit in a line; wider tables are cut into several.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4)
+    >>> result = tacos.compare(topo, tacos.collective.all_gather(topo, "4MB"), engines=["ring"])
+    >>> [table] = comparison_tables(result)
+    >>> [column.header.split()[0] for column in table.columns][:4]
+    ['engine', 'time', 'algbw', 'busbw']
+    """
+    if not isinstance(result, Sweep):
+        return [_engines_table(result, name)]
+    most = max(1, (width - 12) // 11)
+    parts = [result.engines[i : i + most] for i in range(0, len(result.engines), most)]
+    return [_sizes_table(result, name), *(_busbw_table(result, part) for part in parts)]
+
+
+def remarks(result: Comparison | Sweep) -> list[str]:
+    """The verdict, what went wrong, and which engines do not apply, each in a sentence.
+
+    >>> import tacos
+    >>> topo = tacos.topology.mesh(2, 2)
+    >>> result = tacos.compare(topo, tacos.collective.all_gather(topo, "4MB"))
+    >>> "one-shot does not apply: it needs all_reduce, not all_gather." in remarks(result)
+    True
+    """
+    comparisons = result.comparisons if isinstance(result, Sweep) else (result,)
+    found: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    for one in comparisons:
+        size = one.collective.size_bytes
+        for candidate in one.candidates:
+            if not candidate.ok:
+                found.setdefault((candidate.engine, "failed"), []).append((size, candidate.note))
+            elif candidate.figures and candidate.figures.cut_short:
+                reason = "more time may find better"
+                found.setdefault((candidate.engine, "was cut short"), []).append((size, reason))
+        for engine, needs in one.left_out:
+            found.setdefault((engine, "does not apply"), []).append((size, f"it needs {needs}"))
+    words = [result.verdict()]
+    for (engine, what), cases in found.items():
+        sizes = [format_size(size) for size, _ in cases]
+        at = "" if len(cases) == len(comparisons) else f" at {', '.join(sizes)}"
+        words.append(f"{engine} {what}{at}: {cases[0][1]}.")
+    return words
+
+
+def picture(result: Comparison | Sweep, name: str = "") -> str:
+    """A comparison as SVG text: busbw as bars; of a sweep, time and busbw over size.
+
+    The bound is drawn as a line that no schedule crosses.
+
+    Raises:
+        ValueError: No engine has solved the problem.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4)
+    >>> coll = tacos.collective.all_gather(topo, "4MB")
+    >>> "bound" in picture(tacos.compare(topo, coll, engines=["ring"]), "ring:4")
+    True
+    """
+    comparisons = result.comparisons if isinstance(result, Sweep) else (result,)
+    if not any(one.solved for one in comparisons):
+        raise ValueError("there is nothing to draw: no engine solved the problem")
+    if not isinstance(result, Sweep):
+        return _bars(result, name)
+    sizes = [one.collective.size_bytes for one in comparisons]
+    size = Axis("size", "size", log=True)
+    speed = Axis("busbw" if _has_busbw(result) else "algbw", "bandwidth")
+    times, speeds = [], []
+    for engine in result.engines:
+        role: Any = "plain" if engine in BASELINES else "strong"
+        mine = [_of(one, engine) for one in comparisons]
+        seconds = [c.figures.time_s if c and c.figures else _NAN for c in mine]
+        times.append(Series(engine, [s or _NAN for s in seconds], sizes, role))
+        speeds.append(Series(engine, [_speed(c) if c else _NAN for c in mine], sizes, role))
+    limits = [(one.bound_s or _NAN, _bound_speed(one) or _NAN) for one in comparisons]
+    if any(one.bound_s for one in comparisons):
+        times.append(Series("bound", [limit for limit, _ in limits], sizes, "floor"))
+        speeds.append(Series("bound", [limit for _, limit in limits], sizes, "ceiling"))
+    top = lines(times, size, Axis("time", "time", log=True), title=_title(comparisons[0], name))
+    return stack([top, lines(speeds, size, speed)])
+
+
+def write_csv(result: Comparison | Sweep, path: str | os.PathLike[str]) -> None:
+    """Write the figures of a comparison as a table with one line per size and engine.
+
+    >>> import tacos, tempfile, pathlib
+    >>> topo = tacos.topology.ring(4)
+    >>> result = tacos.compare(topo, tacos.collective.all_gather(topo, "4MB"), engines=["ring"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "figures.csv")
+    ...     write_csv(result, file)
+    ...     file.read_text().splitlines()[1].split(",")[:4]
+    ['all-gather', '4000000', 'ring', 'True']
+    """
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, _COLUMNS)
+    writer.writeheader()
+    writer.writerows(result.rows())
+    with replacing(path) as out:
+        out.write(text.getvalue().encode())
+
+
+def _bars(result: Comparison, name: str) -> str:
+    speeds = [_speed(candidate) for candidate in result.solved]
+    shares = [result.efficiency(candidate) for candidate in result.solved]
+    limit = _bound_speed(result)
+    return bars(
+        [candidate.engine for candidate in result.solved],
+        [Series("speed", speeds)],
+        Axis("busbw" if _has_busbw(result) else "algbw", "bandwidth"),
+        title=_title(result, name, size=True),
+        mark=(limit, "bound") if limit else None,
+        notes=[
+            format_time(c.figures.time_s) + (f", {100 * share:.1f} % of the bound" if share else "")
+            for c, share in zip(result.solved, shares, strict=True)
+            if c.figures
+        ],
+    )
+
+
+def _of(one: Comparison, engine: str) -> Candidate | None:
+    return next((candidate for candidate in one.solved if candidate.engine == engine), None)
+
+
+def _has_busbw(result: Comparison | Sweep) -> bool:
+    """Not every collective has nccl-tests' factor."""
+    comparisons = result.comparisons if isinstance(result, Sweep) else (result,)
+    return any(c.figures and c.figures.busbw_Bps for one in comparisons for c in one.solved)
+
+
+def _speed(candidate: Candidate) -> float:
+    figures = candidate.figures
+    return (figures.busbw_Bps or figures.algbw_Bps) if figures else _NAN
+
+
+def _bound_speed(one: Comparison) -> float:
+    """The bound as a bandwidth; 0 where there is none."""
+    figures = one.solved[0].figures if one.solved else None
+    if figures is None or not one.bound_s:
+        return 0.0
+    factor = figures.busbw_Bps / figures.algbw_Bps if figures.algbw_Bps else 0.0
+    return one.collective.size_bytes / one.bound_s * (factor or 1.0)
+
+
+def _title(one: Comparison, name: str, *, size: bool = False) -> str:
+    kind = one.collective.kind.replace("_", "-")
+    of = f" of {format_size(one.collective.size_bytes)}" if size else ""
+    where = name or one.topology.family.replace("_", "-") or "a custom topology"
+    return f"{kind}{of} on {where}, {one.topology.npus} NPUs"
+
+
+# Tables.
+
+
+def _engines_table(result: Comparison, name: str) -> Table:
+    table = _table(_title(result, name, size=True), ["engine"])
+    for title in ("time\nus", "algbw\nGB/s", "busbw\nGB/s", "of the\nbound", "chunks", "synthesis"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("ok")
+    for candidate in result.candidates:
+        figures = candidate.figures
+        best = " *" if candidate is next(iter(result.solved), None) else ""
+        cells = ["-"] * 5
+        if figures:
+            cells = [*_cells(result, candidate), f"{figures.chunks:,}"]
+        took = format_time(float(f"{candidate.seconds:.2g}"))
+        table.add_row(candidate.engine + best, *cells, took, "yes" if candidate.ok else "NO")
+    return table
+
+
+def _sizes_table(result: Sweep, name: str) -> Table:
+    table = _table(_title(result.comparisons[0], name), [])
+    for title in (
+        "size\nB",
+        "time\nus",
+        "algbw\nGB/s",
+        "busbw\nGB/s",
+        "of the\nbound",
+        "ring's\ntime",
+    ):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("fastest", no_wrap=True)
+    for one in result.comparisons:
+        size = f"{one.collective.size_bytes:,}"
+        if not one.solved:
+            table.add_row(size, *["-"] * 6)
+            continue
+        factor = one.speed_up()
+        against = f"{factor:.2f}×" if factor else "-"
+        table.add_row(size, *_cells(one, one.solved[0]), against, one.solved[0].engine)
+    return table
+
+
+def _busbw_table(result: Sweep, engines: tuple[str, ...]) -> Table:
+    what = "busbw" if _has_busbw(result) else "algbw"
+    table = _table(f"{what} in GB/s (* the fastest)", [])
+    table.add_column("size\nB", justify="right", no_wrap=True)
+    for engine in engines:
+        table.add_column(engine.replace("-", "-\n"), justify="right", no_wrap=True)
+    for one in result.comparisons:
+        cells = []
+        for candidate in (_of(one, engine) for engine in engines):
+            best = "*" if candidate is not None and candidate is one.solved[0] else " "
+            cells.append(f"{_speed(candidate) / 1e9:.2f}{best}" if candidate else "- ")
+        table.add_row(f"{one.collective.size_bytes:,}", *cells)
+    return table
+
+
+def _cells(one: Comparison, candidate: Candidate) -> Iterator[str]:
+    """Time, algbw, busbw and the share of the bound."""
+    if candidate.figures is None:
+        return
+    yield f"{candidate.figures.time_s * 1e6:.2f}"
+    for speed in (candidate.figures.algbw_Bps, candidate.figures.busbw_Bps):
+        yield f"{speed / 1e9:.2f}" if speed else "-"
+    share = one.efficiency(candidate)
+    yield f"{100 * share:.1f} %" if share else "-"
+
+
+def _table(title: str, columns: list[str]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for column in columns:
+        table.add_column(column, style="bold", no_wrap=True)
+    return table
