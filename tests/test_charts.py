@@ -65,7 +65,7 @@ def placed_texts(svg):
 def within_the_paper(svg):
     root = parsed(svg)
     for one, x, y in placed_texts(svg):
-        room = 0.55 * float(one.get("font-size")) * len(one.text)
+        room = 0.6 * float(one.get("font-size")) * len(one.text)
         share = {"end": 1.0, "middle": 0.5}.get(one.get("text-anchor"), 0.0)
         assert x - share * room >= 0, one.text
         assert x + (1 - share) * room <= float(root.get("width")), one.text

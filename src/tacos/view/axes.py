@@ -18,7 +18,7 @@ __all__ = ["CENTRE", "RIGHT", "TEXTS", "Axis", "Frame", "Scale", "fitted"]
 Unit: TypeAlias = Literal["number", "share", "size", "time", "bandwidth"]
 
 TEXTS: dict[Unit, Callable[[float], str]] = {
-    "number": lambda value: f"{value:,.4g}",
+    "number": lambda value: f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}",
     "share": lambda value: f"{100 * value:.3g} %",
     "size": format_size,
     "time": format_time,

@@ -75,7 +75,7 @@ def lines(series: Sequence[Series], x: Axis, y: Axis, *, title: str = "", width:
     """
     _check(series, x, y, width)
     styles = _styles(series)
-    legend = max(len(one.name) for one in series) * 6.6 + 48
+    legend = max(len(one.name) for one in series) * 7.4 + 50
     xs = np.concatenate([np.asarray(one.x, float)[_drawn(one)] for one in series])
     ys = np.concatenate([np.asarray(one.y, float)[_drawn(one)] for one in series])
     top, height = (58.0 if title else 28.0), 300.0
@@ -350,7 +350,7 @@ def _row_legend(
     """Signs and names in rows, and where they end."""
     shapes, x = [], MARGIN
     for sign, one in entries:
-        wide = 34 + 6.6 * len(one.name) + 20
+        wide = 34 + 7.2 * len(one.name) + 16
         if x + wide > width - MARGIN / 2 and x > MARGIN:
             x, y = MARGIN, y + 22
         words = svg.text(34, 0, one.name, size=12)
