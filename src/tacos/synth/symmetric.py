@@ -69,8 +69,8 @@ def obstacle(topology: Topology, collective: Collective) -> str:
     if not topology.symmetric:
         what = topology.family or "custom"
         return (
-            "a network that is the same from every NPU (rings, tori, hypercubes, cliques, "
-            f"switches and their products, unedited), which this {what} topology does not claim"
+            "a network that is the same from every NPU (as tori, cliques and switches are), "
+            f"which this {what} topology does not claim"
         )
     if len(collective.parts) != 1:
         return f"one collective, not {len(collective.parts)} at once"
