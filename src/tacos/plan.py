@@ -139,7 +139,7 @@ class _Search:
         self.bound_s = bound_s(topology, collective) if known_bound_s is None else known_bound_s
         self.counts = _CHUNK_COUNTS[::2] if effort == "fast" else _CHUNK_COUNTS
         self.end = None if time_limit is None else time.monotonic() + time_limit
-        self.progress = progress
+        self.progress, self.told = progress, 0.0
         self.done, self.next = 0.0, 1.0  # the part of the whole that the present run is
         self.cut_short = False
 
@@ -147,7 +147,9 @@ class _Search:
         if self.end is not None and time.monotonic() > self.end:
             raise _TimeIsUp
         if self.progress is not None:
-            self.progress(self.done + (self.next - self.done) * share)
+            # An engine with several passes starts each at zero.
+            self.told = max(self.told, self.done + (self.next - self.done) * share)
+            self.progress(self.told)
 
     def found(self, runs: Iterable[Callable[[], Schedule]]) -> Iterator[Schedule]:
         """The runs' results until the time is up; at least one."""
