@@ -365,3 +365,11 @@ def test_refusals_name_what_is_missing():
         BASELINES["bruck"](ring, co.send_recv(ring, [(0, 1, 5)]))
     with pytest.raises(ValueError, match="the collective is for 8 NPUs, the topology has 6"):
         BASELINES["direct"](ring, co.all_gather(8, "1MB"))
+
+
+def test_one_shot_is_refused_before_it_fills_the_memory():
+    topology = tacos.topology.torus(32, 32)
+    collective = tacos.collective.all_reduce(topology, "1GB")
+    assert "one-shot" not in tacos.engines(topology, collective)
+    with pytest.raises(ValueError, match=r"one-shot needs an all-reduce of fewer NPUs: 1024 take"):
+        tacos.synthesize(topology, collective, engine="one-shot")

@@ -301,6 +301,9 @@ def obstacle(
             return (
                 f"an all-to-all of fewer NPUs: {len(part.group)} take {hops:.0e} hops round a ring"
             )
+        copies = len(part.group) ** 3 * max(part.chunks, 1)
+        if name == "one-shot" and copies > _MOST_HOPS:
+            return f"an all-reduce of fewer NPUs: {len(part.group)} take {copies:.0e} transfers"
         allowed = kinds.get(name, None if len(part.group) else set())
         if allowed is not None and part.kind not in allowed:
             needed = " or ".join(sorted(allowed)) or "a collective of a group"

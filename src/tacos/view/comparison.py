@@ -202,7 +202,8 @@ def _engines_table(result: Comparison, name: str) -> Table:
         if figures:
             cells = [*_cells(result, candidate), f"{figures.chunks:,}"]
         took = format_time(float(f"{candidate.seconds:.2g}"))
-        table.add_row(candidate.engine + best, *cells, took, "yes" if candidate.ok else "NO")
+        ok = "yes" if candidate.ok else "NO" if figures else "-"
+        table.add_row(candidate.engine + best, *cells, took, ok)
     return table
 
 
