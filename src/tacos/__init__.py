@@ -14,6 +14,7 @@ from importlib.metadata import version as _version
 
 from tacos import collective, topology
 from tacos._core import Collective, Schedule, Topology
+from tacos.bound import Bound, bound
 from tacos.errors import FormatError, InfeasibleError, SpecError, TacosError, VerificationError
 from tacos.formats import load, save
 from tacos.lower import Program, lower
@@ -24,6 +25,7 @@ from tacos.verify import Report, Violation, verify
 __version__ = _version("tacos-ccl")
 
 __all__ = [
+    "Bound",
     "Candidate",
     "Collective",
     "Comparison",
@@ -39,6 +41,7 @@ __all__ = [
     "VerificationError",
     "Violation",
     "__version__",
+    "bound",
     "collective",
     "compare",
     "engines",

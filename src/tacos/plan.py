@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from tacos.bound import Bound, bound
 from tacos.errors import InfeasibleError, TacosError
 from tacos.synth import ENGINES, applicable
 from tacos.verify import verify
@@ -21,7 +20,7 @@ from tacos.verify import verify
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from tacos._core import Collective, CollectivePart, Schedule, Topology
+    from tacos._core import Collective, Schedule, Topology
 
 __all__ = ["Candidate", "Comparison", "compare", "engines", "synthesize"]
 
@@ -86,15 +85,21 @@ def synthesize(
     >>> best.provenance["engine"]
     'symmetric'
     """
-    _check_sizes(topology, collective)
-    search = _Search(topology, collective, seed, effort, time_limit, progress)
+    return _synthesize(
+        _Search(topology, collective, seed, effort, time_limit, progress), engine, options
+    )
+
+
+def _synthesize(search: _Search, engine: str, options: dict[str, Any]) -> Schedule:
     try:
+        search.find_bound()
         schedule = (
             search.all_engines(options) if engine == "auto" else search.engine(engine, options)
         )
     except _TimeIsUp:
-        raise TacosError(f"time_limit is {time_limit} s, too short to find any schedule") from None
-    facts = {"seed": seed, "effort": effort, "bound_s": _port_bound(topology, collective)}
+        limit = f"time_limit is {search.time_limit} s"
+        raise TacosError(f"{limit}, too short to find any schedule") from None
+    facts = {"seed": search.seed, "effort": search.effort, "bound_s": search.find_bound().time_s}
     if search.cut_short:
         facts["cut_short"] = True
     return schedule.with_provenance(facts | schedule.provenance)
@@ -122,8 +127,10 @@ class _Search:
             raise ValueError(f"effort is {effort!r}, allowed are {names} and positive numbers")
         if time_limit is not None and not time_limit > 0:
             raise ValueError(f"time_limit is {time_limit!r}, it must be positive")
+        _check_sizes(topology, collective)
         self.topology, self.collective = topology, collective
-        self.seed, self.trials = seed, trials
+        self.seed, self.effort, self.trials, self.time_limit = seed, effort, trials, time_limit
+        self.bound: Bound | None = None
         self.counts = _CHUNK_COUNTS[::2] if effort == "fast" else _CHUNK_COUNTS
         self.end = None if time_limit is None else time.monotonic() + time_limit
         self.progress = progress
@@ -135,6 +142,12 @@ class _Search:
             raise _TimeIsUp
         if self.progress is not None:
             self.progress(self.done + (self.next - self.done) * share)
+
+    def find_bound(self) -> Bound:
+        """The time that no schedule of this problem beats, computed once."""
+        if self.bound is None:
+            self.bound = bound(self.topology, self.collective, progress=lambda _: self.report(0.0))
+        return self.bound
 
     def found(self, runs: Iterable[Callable[[], Schedule]]) -> Iterator[Schedule]:
         """The runs' results until the time is up; at least one."""
@@ -211,7 +224,7 @@ class _Search:
         if options:
             raise ValueError(f"options {', '.join(options)} need a named engine, not auto")
         names = engines(self.topology, self.collective)
-        bound_ps = _port_bound(self.topology, self.collective) * 1e12
+        bound_ps = self.find_bound().time_ps
         tried: list[str] = []
 
         def runs() -> Iterator[Callable[[], Schedule]]:
@@ -229,65 +242,6 @@ class _Search:
         if best is None:
             raise InfeasibleError(f"no engine applies to {self.collective!r} on {self.topology!r}")
         return best.with_provenance(best.provenance | {"best_of": tried})
-
-
-def _port_bound(topology: Topology, collective: Collective) -> float:
-    """A time that no schedule beats: what each NPU must send and receive, over its links.
-
-    Sums are counted as the least that any algorithm moves: every contribution leaves its NPU once,
-    every result arrives once, and an all-reduce of n buffers moves 2·(n - 1) of them in all, unless
-    switches reduce or multicast.
-    """
-    out, into = np.zeros(topology.npus), np.zeros(topology.npus)
-    everything = 0.0
-    for part in collective.parts:
-        send, receive = _least_traffic(part)
-        np.add.at(out, part.group if len(part.group) else part.inputs, send)
-        np.add.at(into, part.group if len(part.group) else part.outputs, receive)
-        if part.kind == "all_reduce" and not topology.switch_capabilities.any():
-            everything += 2 * (len(part.group) - 1) * part.size
-    bandwidth = topology.link_bandwidth_Bps.astype(float)
-    rates = [
-        np.bincount(ends, bandwidth, topology.nodes)[: topology.npus]
-        for ends in (topology.link_src, topology.link_dst)
-    ]
-    times = [
-        float(np.max(np.divide(load, rate, out=np.zeros_like(load), where=rate > 0)))
-        for load, rate in zip((out, into), rates, strict=True)
-    ]
-    if rates[0].sum() > 0:
-        times.append(everything / float(rates[0].sum()))
-    return max(times)
-
-
-def _least_traffic(part: CollectivePart) -> tuple[Any, Any]:
-    """Bytes that the members (or the rows' ends) send and receive at least."""
-    n, size = len(part.group), part.size
-    share, rest = size // max(n, 1), size - -(-size // max(n, 1))
-    if part.kind in ("send_recv", "custom"):
-        # A custom chunk may be held or wanted by several: only what is certain counts.
-        return (part.bytes, part.bytes) if part.kind == "send_recv" else (0, 0)
-    if n < 2:
-        return 0, 0
-    if part.kind == "all_to_all_v":
-        matrix = part.bytes.reshape(n, n)
-        own = np.diagonal(matrix)
-        return matrix.sum(axis=1) - own, matrix.sum(axis=0) - own
-    if part.kind in ("broadcast", "reduce", "gather", "scatter"):
-        at_root = np.arange(n) == part.root
-        one_way = {
-            "broadcast": (at_root * size, ~at_root * size),
-            "reduce": (~at_root * size, at_root * size),
-            "gather": (~at_root * share, at_root * rest),
-            "scatter": (at_root * rest, ~at_root * share),
-        }
-        return one_way[part.kind]
-    return {
-        "all_gather": (share, rest),
-        "reduce_scatter": (rest, share),
-        "all_to_all": (rest, rest),
-        "all_reduce": (size, size),
-    }[part.kind]
 
 
 def _check_sizes(topology: Topology, collective: Collective) -> None:
@@ -388,6 +342,7 @@ def compare(
     for name in names:
         _check_engine(name)
     candidates = []
+    best: Bound | None = None
     for i, name in enumerate(names):
 
         def report(share: float, done: int = i) -> None:
@@ -396,7 +351,10 @@ def compare(
 
         begin = time.perf_counter()
         try:
-            schedule = synthesize(topology, collective, engine=name, seed=seed, progress=report)
+            search = _Search(topology, collective, seed, "normal", None, report)
+            search.bound = best
+            schedule = _synthesize(search, name, {})
+            best = search.bound
         except (TacosError, ValueError, MemoryError) as error:
             took = time.perf_counter() - begin
             note = str(error) or "not enough memory"
