@@ -34,6 +34,18 @@ def test_synth_writes_a_file_that_verifies(tmp_path, capsys):
     assert tacos.load(path).time_s == facts["time_s"]
 
 
+def test_bound_says_the_time_and_why(capsys):
+    call = ["bound", "switch:4@1GB/s,0ns", "all-gather", "4MB"]
+    assert main(call) == 0
+    shown = capsys.readouterr().out
+    assert "3 ms" in shown
+    assert "3 MB must enter npu 0 over one link of 1 GB/s" in " ".join(shown.split())
+    assert main([*call, "--chunks", "1", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["time_s"] == facts["bandwidth_s"] == 3e-3
+    assert (facts["exact"], facts["cut"], facts["latency_s"]) == (True, [0], 1e-3)
+
+
 def test_synth_takes_engine_chunks_group_and_root(capsys):
     call = ["synth", "ring:6", "broadcast", "1KB", "--engine", "ring", "--chunks", "2"]
     assert main([*call, "--group", "0,2-4", "--root", "3", "--json"]) == 0

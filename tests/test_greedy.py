@@ -249,3 +249,12 @@ def test_what_cannot_fit_is_refused_at_once():
     topology = tp.torus(1000, 1000)
     with pytest.raises(tacos.TacosError, match=r"needs about .* GiB .* this machine has"):
         greedy(topology, co.all_gather(topology, "1TB", chunks=1))
+
+
+def test_switches_joined_without_latency():
+    """Both ways between two switches take no time: no path may go round in circles."""
+    ends = [(0, 2), (2, 0), (1, 3), (3, 1), (2, 3), (3, 2)]
+    topology = tp.from_links(2, [(a, b, "1GB/s", 0) for a, b in ends], switches=2)
+    collective = tacos.collective.all_gather(topology, "2MB", chunks=1)
+    schedule = tacos.synthesize(topology, collective, engine="greedy")
+    assert schedule.time_s == pytest.approx(1e-3)

@@ -4,6 +4,7 @@
 #include <limits>
 #include <queue>
 #include <tuple>
+#include <utility>
 
 namespace tacos {
 
@@ -20,6 +21,7 @@ class Quickest {
   Quickest(const Topology& topology, std::int64_t bytes) : topology_(topology), bytes_(bytes) {
     const auto nodes = at(topology.nodes());
     time_.resize(nodes);
+    hops_.resize(nodes);
     into_.resize(nodes);
   }
 
@@ -28,9 +30,10 @@ class Quickest {
   void from(NodeId source, Add&& add) {
     struct Entry {
       Time time, latency, slowest;
+      std::int32_t hops;
       NodeId node;
       bool operator>(const Entry& other) const {
-        return std::tie(time, node) > std::tie(other.time, other.node);
+        return std::tie(time, hops, node) > std::tie(other.time, other.hops, other.node);
       }
     };
     std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
@@ -40,28 +43,33 @@ class Quickest {
     }
     if (seen_.empty()) std::fill(time_.begin(), time_.end(), kUnseen);
     seen_.clear();
-    const auto expand = [&](NodeId node, Time latency, Time slowest) {
+    const auto expand = [&](NodeId node, Time latency, Time slowest, std::int32_t hops) {
       for (const LinkId link : topology_.out_links(node)) {
         const NodeId next = topology_.dst(link);
         if (next == source || (node == source && topology_.is_npu(next))) continue;
         const Time later = latency + topology_.latency(link);
         const Time slower = std::max(slowest, transmission_time(bytes_, topology_.bandwidth(link)));
         const Time time = later + slower;
-        if (time > time_[at(next)]) continue;
+        // Of equally quick paths the shortest, lest links without latency lead round in circles.
+        const std::pair arrival{time, hops}, known{time_[at(next)], hops_[at(next)]};
+        if (arrival > known) continue;
         if (time_[at(next)] == kUnseen) seen_.push_back(next);
-        if (time < time_[at(next)]) {
+        if (arrival < known) {
           time_[at(next)] = time;
+          hops_[at(next)] = hops;
           into_[at(next)].clear();
-          if (!topology_.is_npu(next)) queue.push({time, later, slower, next});
+          if (!topology_.is_npu(next)) queue.push({time, later, slower, hops, next});
         }
         into_[at(next)].push_back(link);
       }
     };
-    expand(source, 0, 0);
+    expand(source, 0, 0, 1);
     while (!queue.empty()) {
       const Entry entry = queue.top();
       queue.pop();
-      if (entry.time == time_[at(entry.node)]) expand(entry.node, entry.latency, entry.slowest);
+      if (entry.time == time_[at(entry.node)] && entry.hops == hops_[at(entry.node)]) {
+        expand(entry.node, entry.latency, entry.slowest, entry.hops + 1);
+      }
     }
     std::vector<NodeId> npus;
     for (const NodeId node : seen_) {
@@ -86,6 +94,7 @@ class Quickest {
   const Topology& topology_;
   std::int64_t bytes_;
   std::vector<Time> time_;
+  std::vector<std::int32_t> hops_;
   std::vector<std::vector<LinkId>> into_;  // the links over which the quickest paths arrive
   std::vector<NodeId> seen_;
 };

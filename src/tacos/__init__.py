@@ -15,6 +15,7 @@ from importlib.metadata import version as _version
 import tacos.pickling  # noqa: F401, it registers how the classes are pickled
 from tacos import collective, topology
 from tacos._core import Collective, Schedule, Topology
+from tacos.bound import Bound, bound
 from tacos.compare import Candidate, Comparison, Figures, Sweep, compare
 from tacos.errors import FormatError, InfeasibleError, SpecError, TacosError, VerificationError
 from tacos.formats import load, save
@@ -26,6 +27,7 @@ from tacos.verify import Report, Violation, verify
 __version__ = _version("tacos-ccl")
 
 __all__ = [
+    "Bound",
     "Candidate",
     "Collective",
     "Comparison",
@@ -43,6 +45,7 @@ __all__ = [
     "VerificationError",
     "Violation",
     "__version__",
+    "bound",
     "collective",
     "compare",
     "engines",

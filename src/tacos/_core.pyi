@@ -486,6 +486,102 @@ def verify(schedule: Schedule, *, allow_unneeded: bool = False, limit: int = 100
 def verify_program(program: Program, *, limit: int = 100, progress: object | None = None) -> VerifyReport:
     """Checks a program; see tacos.verify."""
 
+class Bottleneck:
+    """A set of nodes and what must pass its links."""
+
+    @property
+    def nodes(self) -> list[int]:
+        """The nodes of the set, or of the first of several."""
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the links out of it bind, or those into it."""
+
+    @property
+    def sets(self) -> int:
+        """How many disjoint sets of its kind bind together."""
+
+    @property
+    def bytes(self) -> float:
+        """What must pass."""
+
+    @property
+    def links(self) -> int:
+        """How many links there are."""
+
+    @property
+    def bandwidth_Bps(self) -> float:
+        """Their joint bandwidth."""
+
+class BoundReport:
+    """What the search for a bound found."""
+
+    @property
+    def time_ps(self) -> int:
+        """The largest bound."""
+
+    @property
+    def latency_ps(self) -> int:
+        """The longest way that a chunk has to go."""
+
+    @property
+    def src(self) -> int:
+        """Where the longest way begins, or -1."""
+
+    @property
+    def dst(self) -> int:
+        """Where the longest way ends, or -1."""
+
+    @property
+    def all_ways(self) -> bool:
+        """Whether every way was measured."""
+
+    @property
+    def bandwidth_s(self) -> float:
+        """The narrowest cut, as a fluid."""
+
+    @property
+    def bottleneck(self) -> Bottleneck:
+        """The narrowest cut; no nodes: none."""
+
+    @property
+    def in_chunks(self) -> bool:
+        """Whether whole chunks make the time."""
+
+    @property
+    def all_cuts(self) -> bool:
+        """Whether every NPU's cuts were searched."""
+
+    @property
+    def lines(self) -> bool:
+        """Whether all pairs were weighed along the dimensions."""
+
+    @property
+    def line_s(self) -> float:
+        """What all pairs need in the fullest dimension."""
+
+    @property
+    def line(self) -> int:
+        """That dimension, or -1."""
+
+    @property
+    def even_lines(self) -> bool:
+        """Whether each has links of one speed."""
+
+    @property
+    def two_halves(self) -> bool:
+        """
+        Whether a reduce-scatter and an all-gather reach an all-reduce's bound.
+        """
+
+def bound(topology: Topology, collective: Collective, progress: object | None = None) -> BoundReport:
+    """See tacos.bound."""
+
+def distance_sum(topology: Topology, collective: Collective, length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], progress: object | None = None) -> float:
+    """
+    Bytes times distance of all pairs that have something to send, by lengths of the links.
+    """
+
 def greedy(topology: Topology, collective: Collective, *, seed: int = 0, threads: int = 0, steps: bool = True, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """A schedule of a collective that sums nothing; see tacos.synth.greedy."""
 

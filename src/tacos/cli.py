@@ -206,6 +206,39 @@ def compare(
 
 
 @app.command
+def bound(
+    topology: Network,
+    collective: Kind,
+    size: Size,
+    /,
+    *,
+    chunks: Chunks = "auto",
+    group: Group = None,
+    root: Root = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Say how fast a collective can be at best, and why: the time that no schedule beats.
+
+    Example: tacos bound dgx-h100:4 all-reduce 1GB
+    """
+    network = _network(topology)
+    wanted = _collective(network, collective, size, chunks, group, root)
+    with _progress("bounding", quiet or as_json) as report:
+        best = tacos.bound(network, wanted, progress=report)
+    facts: dict[str, Any] = {"time_s": best.time_s}
+    if best.time_ps:
+        facts["algbw_Bps"] = wanted.size_bytes / best.time_s
+        facts["busbw_Bps"] = facts["algbw_Bps"] * wanted.bus_factor
+    facts |= {"latency_s": best.latency_s, "bandwidth_s": best.bandwidth_s}
+    facts |= {"exact": best.exact, "why": best.why}
+    if as_json:
+        facts["cut"] = list(best.cut)
+    _show(facts, "bound", as_json, quiet)
+    return 0
+
+
+@app.command
 def verify(
     file: Annotated[Path, Parameter(help="A .tacos file.")],
     /,
@@ -392,6 +425,8 @@ def _human(name: str, value: Any) -> str:
         return units.format_size(value)
     if name.startswith("utilisation") or name == "efficiency":
         return f"{100 * value:.1f} %"
+    if name == "exact":
+        return "yes" if value else "not known"
     if isinstance(value, bool):
         return "yes" if value else "NO"
     if isinstance(value, int):

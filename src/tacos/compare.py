@@ -17,8 +17,9 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 from tacos._core import Collective
+from tacos.bound import bound
 from tacos.errors import InfeasibleError, TacosError
-from tacos.plan import bound_s, check_engine, check_sizes, obstacles, synthesize
+from tacos.plan import check_engine, check_sizes, obstacles, synthesize
 from tacos.plan import engines as applicable
 from tacos.units import format_size, format_time
 from tacos.verify import verify
@@ -275,11 +276,11 @@ def compare(
     problems = [collective] if isinstance(collective, Collective) else list(collective)
     names = None if engines is None else list(dict.fromkeys(engines))
     _check(topology, problems, names, time_limit)
-    bounds = [bound_s(topology, problem) for problem in problems]
+    bounds = [bound(topology, problem).time_s for problem in problems]
     tasks, owner = [], []
-    for i, (problem, bound) in enumerate(zip(problems, bounds, strict=True)):
+    for i, (problem, least) in enumerate(zip(problems, bounds, strict=True)):
         for name in applicable(topology, problem) if names is None else names:
-            tasks.append(_Task(topology, problem, bound, name, seed, effort, time_limit))
+            tasks.append(_Task(topology, problem, least, name, seed, effort, time_limit))
             owner.append(i)
     found: list[list[Candidate]] = [[] for _ in problems]
     for k, candidate in _results(tasks, executor, progress):

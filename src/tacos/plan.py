@@ -10,17 +10,16 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from tacos.bound import bound
 from tacos.errors import InfeasibleError, TacosError
 from tacos.synth import ENGINES, applicable, obstacle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from tacos._core import Collective, CollectivePart, Schedule, Topology
+    from tacos._core import Collective, Schedule, Topology
 
-__all__ = ["bound_s", "check_engine", "check_sizes", "engines", "obstacles", "synthesize"]
+__all__ = ["check_engine", "check_sizes", "engines", "obstacles", "synthesize"]
 
 _EFFORTS: dict[str | int, int] = {"fast": 1, "normal": 1, "high": 8}
 _CHUNK_COUNTS = tuple(2**k for k in range(10))
@@ -136,7 +135,7 @@ class _Search:
             raise ValueError(f"time_limit is {time_limit!r}, it must be positive")
         self.topology, self.collective = topology, collective
         self.seed, self.trials = seed, trials
-        self.bound_s = bound_s(topology, collective) if known_bound_s is None else known_bound_s
+        self.known_bound_s = known_bound_s
         self.counts = _CHUNK_COUNTS[::2] if effort == "fast" else _CHUNK_COUNTS
         self.end = None if time_limit is None else time.monotonic() + time_limit
         self.progress, self.told = progress, 0.0
@@ -150,6 +149,14 @@ class _Search:
             # An engine with several passes starts each at zero.
             self.told = max(self.told, self.done + (self.next - self.done) * share)
             self.progress(self.told)
+
+    @property
+    def bound_s(self) -> float:
+        """The time that no schedule of this problem beats, computed once."""
+        if self.known_bound_s is None:
+            found = bound(self.topology, self.collective, progress=lambda _: self.report(0.0))
+            self.known_bound_s = found.time_s
+        return self.known_bound_s
 
     def found(self, runs: Iterable[Callable[[], Schedule]]) -> Iterator[Schedule]:
         """The runs' results until the time is up; at least one."""
@@ -244,70 +251,6 @@ class _Search:
         if best is None:
             raise InfeasibleError(f"no engine applies to {self.collective!r} on {self.topology!r}")
         return best.with_provenance(best.provenance | {"best_of": tried})
-
-
-def bound_s(topology: Topology, collective: Collective) -> float:
-    """A time that no schedule beats: what each NPU must send and receive, over its links.
-
-    Sums are counted as the least that any algorithm moves: every contribution leaves its NPU once,
-    every result arrives once, and an all-reduce of n buffers moves 2·(n - 1) of them in all, unless
-    switches reduce or multicast.
-
-    >>> import tacos
-    >>> topo = tacos.topology.switch(4, bandwidth="1GB/s", latency="0ns")
-    >>> bound_s(topo, tacos.collective.all_gather(topo, "4MB"))  # 3 MB into every port
-    0.003
-    """
-    out, into = np.zeros(topology.npus), np.zeros(topology.npus)
-    everything = 0.0
-    for part in collective.parts:
-        send, receive = _least_traffic(part)
-        np.add.at(out, part.group if len(part.group) else part.inputs, send)
-        np.add.at(into, part.group if len(part.group) else part.outputs, receive)
-        if part.kind == "all_reduce" and not topology.switch_capabilities.any():
-            everything += 2 * (len(part.group) - 1) * part.size
-    bandwidth = topology.link_bandwidth_Bps.astype(float)
-    rates = [
-        np.bincount(ends, bandwidth, topology.nodes)[: topology.npus]
-        for ends in (topology.link_src, topology.link_dst)
-    ]
-    times = [
-        float(np.max(np.divide(load, rate, out=np.zeros_like(load), where=rate > 0)))
-        for load, rate in zip((out, into), rates, strict=True)
-    ]
-    if rates[0].sum() > 0:
-        times.append(everything / float(rates[0].sum()))
-    return max(times)
-
-
-def _least_traffic(part: CollectivePart) -> tuple[Any, Any]:
-    """Bytes that the members (or the rows' ends) send and receive at least."""
-    n, size = len(part.group), part.size
-    share, rest = size // max(n, 1), size - -(-size // max(n, 1))
-    if part.kind in ("send_recv", "custom"):
-        # A custom chunk may be held or wanted by several: only what is certain counts.
-        return (part.bytes, part.bytes) if part.kind == "send_recv" else (0, 0)
-    if n < 2:
-        return 0, 0
-    if part.kind == "all_to_all_v":
-        matrix = part.bytes.reshape(n, n)
-        own = np.diagonal(matrix)
-        return matrix.sum(axis=1) - own, matrix.sum(axis=0) - own
-    if part.kind in ("broadcast", "reduce", "gather", "scatter"):
-        at_root = np.arange(n) == part.root
-        one_way = {
-            "broadcast": (at_root * size, ~at_root * size),
-            "reduce": (~at_root * size, at_root * size),
-            "gather": (~at_root * share, at_root * rest),
-            "scatter": (at_root * rest, ~at_root * share),
-        }
-        return one_way[part.kind]
-    return {
-        "all_gather": (share, rest),
-        "reduce_scatter": (rest, share),
-        "all_to_all": (rest, rest),
-        "all_reduce": (size, size),
-    }[part.kind]
 
 
 def check_sizes(topology: Topology, collective: Collective) -> None:

@@ -1,0 +1,496 @@
+#include "bound/bound.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include "bound/demand.hpp"
+#include "bound/parts.hpp"
+#include "bound/passage.hpp"
+#include "bound/ways.hpp"
+#include "graph/cuts.hpp"
+
+namespace tacos {
+
+namespace {
+
+using enum CollectiveKind;
+
+template <typename Int>
+std::size_t at(Int i) {
+  return static_cast<std::size_t>(i);
+}
+
+constexpr double kFlowBudget = 3e8;  // of links touched by flows
+constexpr NodeId kNodesForFlows =
+    2048;  // of a symmetric network; beyond, its dimensions say enough
+constexpr NodeId kNpusForRemainders = 64;  // beyond, a byte more or less makes no difference
+constexpr double kSame = 1 + 1e-9;
+
+double seconds(Ratio ratio) {
+  return static_cast<double>(ratio.bytes) / static_cast<double>(ratio.bandwidth_Bps);
+}
+
+// Whether every NPU takes part alike, so that a symmetry of the network is one of the problem.
+bool everybody_alike(const Topology& topology, const Collective& collective) {
+  return std::all_of(
+      collective.parts().begin(), collective.parts().end(), [&](const CollectivePart& part) {
+        const bool unrooted = part.kind == all_gather || part.kind == reduce_scatter ||
+                              part.kind == all_reduce || part.kind == all_to_all;
+        return unrooted && part.members() == topology.npus();
+      });
+}
+
+class Search {
+ public:
+  Search(const Topology& topology, const Collective& collective, const Progress& progress)
+      : topology_(topology),
+        collective_(collective),
+        progress_(progress),
+        symmetric_(topology.spec().symmetric && everybody_alike(topology, collective)),
+        uneven_(std::any_of(collective.parts().begin(), collective.parts().end(),
+                            [](const CollectivePart& part) {
+                              return part.members() > 0 && part.size % part.members() != 0;
+                            })),
+        large_(symmetric_ && topology.nodes() > kNodesForFlows),
+        twin_(large_ ? std::vector<NodeId>() : twins(topology)) {}
+
+  BoundReport run() {
+    report_.way = longest_way(topology_, collective_, {symmetric_, large_, twin_}, progress_);
+    weigh_ports();
+    weigh_blocks();
+    weigh_halves();
+    if (symmetric_) weigh_lines();
+    if (large_) {
+      report_.all_cuts = false;
+      for (const auto& part : collective_.parts()) {
+        if (part.kind == all_reduce) weigh_dimensions(part);
+      }
+    } else {
+      for (const auto& part : collective_.parts()) {
+        if (part.kind == all_reduce) weigh_all_reduce(part);
+      }
+      if (!report_.two_halves) {
+        search_flows(false);
+        if (!two_way_sums()) search_flows(true);
+        search_custom();
+      }
+    }
+    report_.time = std::max(report_.time, report_.way.time);
+    return report_;
+  }
+
+  // Only the cuts of single NPUs' demands, and for every NPU the set around it that binds.
+  Ratio run_flows(bool reversed) {
+    keep_tight_ = !reversed;
+    weigh_ports();
+    weigh_blocks();
+    search_flows(reversed);
+    return best_;
+  }
+  bool all_cuts() const { return report_.all_cuts; }
+  std::vector<std::vector<NodeId>> tight_sets();
+
+ private:
+  void weigh_lines();
+
+  // --- cuts ---
+
+  // Weighs the cut around `nodes`: what must leave them or, if not `leaving`, enter.
+  void weigh(std::span<const NodeId> nodes, bool leaving) {
+    NodeSet inside(at(topology_.nodes()), leaving ? 0 : 1);
+    for (const NodeId node : nodes) inside[at(node)] = leaving ? 1 : 0;
+    const auto load = crossing(collective_, inside);
+    if (load.bytes == 0) return;
+    Exits exits;
+    for (const NodeId node : nodes) {
+      for (const auto link : leaving ? topology_.out_links(node) : topology_.in_links(node)) {
+        const NodeId other = leaving ? topology_.dst(link) : topology_.src(link);
+        if (inside[at(other)] == inside[at(node)]) continue;
+        exits.add(topology_.bandwidth(link), topology_.latency(link));
+      }
+    }
+    if (exits.links() == 0) name_the_unreachable(inside);
+    weigh(load, exits, {std::vector(nodes.begin(), nodes.end()), leaving});
+  }
+
+  void weigh(const Crossing& load, const Exits& exits, Bottleneck bottleneck) {
+    auto bytes = load.bytes, bandwidth = exits.bandwidth_Bps();
+    while (bytes > kLargestTerm || bandwidth > kLargestTerm) bytes /= 2, bandwidth /= 2;
+    const Ratio ratio{static_cast<std::int64_t>(bytes),
+                      std::max<std::int64_t>(static_cast<std::int64_t>(bandwidth), 1)};
+    if (static_cast<__int128>(ratio.bytes) * best_.bandwidth_Bps >
+        static_cast<__int128>(best_.bytes) * ratio.bandwidth_Bps) {
+      best_ = ratio;
+      report_.bandwidth_s =
+          static_cast<double>(load.bytes) / static_cast<double>(exits.bandwidth_Bps());
+      bottleneck.bytes = static_cast<double>(load.bytes);
+      bottleneck.links = exits.links();
+      bottleneck.bandwidth_Bps = static_cast<double>(exits.bandwidth_Bps());
+      report_.bottleneck = std::move(bottleneck);
+    }
+    const Time fluid = exits.fluid(load.bytes);
+    const Time whole = whole_chunks(load, exits, topology_.spec().link_model, fluid);
+    if (whole > report_.time) {
+      report_.time = whole;
+      report_.time_in_chunks = whole > fluid;
+    }
+  }
+
+  void weigh_set(const NodeSet& inside, bool leaving) {
+    std::vector<NodeId> nodes, others;
+    for (NodeId node = 0; node < topology_.nodes(); ++node) {
+      (inside[at(node)] ? nodes : others).push_back(node);
+    }
+    // The smaller side is the one that people can name.
+    if (nodes.size() <= others.size()) {
+      weigh(nodes, leaving);
+    } else {
+      weigh(others, !leaving);
+    }
+  }
+
+  [[noreturn]] void name_the_unreachable(const NodeSet& inside) const {
+    std::pair<NodeId, NodeId> found{0, 0};
+    ways(collective_, [&](const Way& way) {
+      for (const NodeId a : way.from) {
+        for (const NodeId b : way.to) {
+          const auto [from, to] = way.reversed ? std::pair{b, a} : std::pair{a, b};
+          if (!inside[at(from)] || inside[at(to)]) continue;
+          found = {from, to};
+          return false;
+        }
+      }
+      return true;
+    });
+    unreachable(topology_, found.first, found.second);
+  }
+
+  // The NPUs whose links have most to carry, in and out, and those whose links need most time for it.
+  void weigh_ports() {
+    const auto load = ports(collective_);
+    // Of equal NPUs the last one has the smallest piece.
+    const NodeId stride = symmetric_ ? std::max<NodeId>(topology_.npus() - 1, 1) : 1;
+    for (const bool leaving : {true, false}) {
+      std::pair<double, NodeId> fullest{0, -1}, slowest{0, -1};
+      for (NodeId npu = 0; npu < topology_.npus(); npu += stride) {
+        const auto bytes = (leaving ? load.out : load.in)[at(npu)];
+        if (bytes == 0) continue;
+        double bandwidth = 1e-300;  // no links: more than any time
+        Time latency = kLongestTime;
+        for (const auto link : leaving ? topology_.out_links(npu) : topology_.in_links(npu)) {
+          bandwidth += static_cast<double>(topology_.bandwidth(link));
+          latency = std::min(latency, topology_.latency(link));
+        }
+        const auto time = bytes / bandwidth;
+        const auto arrival = time + static_cast<double>(latency) / kPicosecondsPerSecond;
+        if (time > fullest.first) fullest = {time, npu};
+        if (arrival > slowest.first) slowest = {arrival, npu};
+      }
+      if (fullest.second < 0) continue;
+      weigh(std::span(&fullest.second, 1), leaving);
+      if (slowest.second != fullest.second) weigh(std::span(&slowest.second, 1), leaving);
+    }
+  }
+
+  // Blocks of NPUs that agree in some of their coordinates: boxes, racks, rows, planes.
+  void weigh_blocks() {
+    for (const auto& chosen : dimension_choices(topology_)) {
+      if (large_) {
+        const auto block = block_of_first(topology_, chosen);
+        weigh(block, true);
+        weigh(block, false);
+        continue;
+      }
+      const auto parts = blocks(topology_, chosen);
+      if (parts.count < 2) continue;
+      for (const bool leaving : {true, false}) {
+        const auto width = parts.bandwidth(topology_, leaving);
+        const auto narrow = std::min_element(width.begin(), width.end()) - width.begin();
+        weigh(parts.nodes(static_cast<std::int32_t>(narrow)), leaving);
+      }
+    }
+  }
+
+  // Halves along every dimension, which is where pairs of NPUs meet.
+  void weigh_halves() {
+    const bool pairs = std::any_of(
+        collective_.parts().begin(), collective_.parts().end(), [](const CollectivePart& part) {
+          return part.kind == all_to_all || part.kind == all_to_all_v || part.kind == send_recv;
+        });
+    if (!pairs) return;
+    for (std::size_t d = 0; d < topology_.spec().dims.size(); ++d) {
+      const auto half = half_along(topology_, d);
+      weigh_set(half, true);
+      weigh_set(half, false);
+    }
+  }
+
+  // --- flows ---
+
+  // NPUs of which one is searched for all that are like it.
+  std::vector<NodeId> representatives() const {
+    if (symmetric_ && (!uneven_ || topology_.npus() > kNpusForRemainders)) {
+      return {0, topology_.npus() - 1};
+    }
+    const auto kind = alike(collective_);
+    std::map<std::pair<NodeId, std::int32_t>, NodeId> seen;
+    std::vector<NodeId> result;
+    for (NodeId npu = 0; npu < topology_.npus(); ++npu) {
+      if (seen.emplace(std::pair{twin_[at(npu)], kind[at(npu)]}, npu).second) result.push_back(npu);
+    }
+    return result;
+  }
+
+  // Whether all is all-reduce and what leaves a set could enter it as well: then a set whose links
+  // bind outwards binds inwards, and is found from the one side.
+  bool two_way_sums() const {
+    return balanced() && std::all_of(collective_.parts().begin(), collective_.parts().end(),
+                                     [](const auto& part) { return part.kind == all_reduce; });
+  }
+
+  double flow_work() const {
+    std::vector<Time> hop(at(topology_.links()), 1);
+    const NodeId first = 0;
+    const auto far = distances(topology_, std::span(&first, 1), hop, false);
+    const auto longest = *std::max_element(far.begin(), far.end());
+    return static_cast<double>(topology_.links() + topology_.nodes()) *
+           static_cast<double>(std::max<Time>(longest, 1));
+  }
+
+  void search_flows(bool reversed) {
+    const auto npus = representatives();
+    const auto affordable = at(std::max(kFlowBudget / flow_work(), 1.0));
+    const std::size_t stride =
+        std::max<std::size_t>((npus.size() + affordable - 1) / affordable, 1);
+    if (stride > 1) report_.all_cuts = false;
+    std::optional<CutSearch> search;
+    for (std::size_t i = 0; i < npus.size(); i += stride) {
+      if (progress_)
+        progress_((0.5 * reversed) +
+                  0.5 * static_cast<double>(i) / static_cast<double>(npus.size()));
+      const auto demand = demand_at(collective_, npus[i], reversed);
+      if (!demand) continue;
+      if (!search) search.emplace(topology_, reversed);
+      deepen(*search, *demand, reversed);
+    }
+  }
+
+  std::vector<NodeId> npus_of(const NodeSet& nodes) const {
+    std::vector<NodeId> result;
+    for (NodeId npu = 0; npu < topology_.npus(); ++npu) {
+      if (nodes[at(npu)]) result.push_back(npu);
+    }
+    return result;
+  }
+
+  void search_custom() {
+    std::optional<CutSearch> search;
+    double left = kFlowBudget / flow_work();
+    custom_demands(collective_, [&](const SinkDemand& demand) {
+      if (!search) search.emplace(topology_, false);
+      deepen(*search, demand, false);
+      if (progress_) progress_(0.9);
+      if (--left > 0) return true;
+      report_.all_cuts = false;
+      return false;
+    });
+  }
+
+  // Dinkelbach's iteration from the best cut known.
+  void deepen(CutSearch& search, const SinkDemand& demand, bool reversed) {
+    while (const auto inside = search.above(demand, best_)) {
+      const auto before = seconds(best_);
+      weigh_set(*inside, !reversed);
+      if (seconds(best_) <= before) return;  // rounding, or a relaxed search
+    }
+    if (!keep_tight_) return;
+    auto npus = npus_of(search.tight());
+    if (npus.size() == at(topology_.npus())) npus.clear();  // no set at all
+    tight_.push_back({demand.sink, best_, std::move(npus)});
+  }
+
+  // --- all-reduce among sets ---
+
+  void weigh_parts(const CollectivePart& part, const Parts& parts) {
+    if (parts.count < 2) return;
+    for (const bool leaving : {true, false}) {
+      const auto exits = parts.exits(topology_, leaving);
+      if (exits.links() == 0) continue;
+      weigh(whole_buffer(part, 2 * (std::int64_t{parts.count} - 1)), exits,
+            {parts.nodes(0), leaving, parts.count});
+    }
+  }
+
+  void weigh_dimensions(const CollectivePart& part) {
+    // A switch that adds or copies would have to be in one of the sets.
+    const auto& capabilities = topology_.spec().switch_capabilities;
+    if (std::any_of(capabilities.begin(), capabilities.end(), [](auto c) { return c != 0; }))
+      return;
+    for (const auto& chosen : dimension_choices(topology_)) {
+      const auto block = block_of_first(topology_, chosen);
+      NodeSet inside(at(topology_.nodes()));
+      for (const NodeId node : block) inside[at(node)] = 1;
+      Exits exits;
+      for (const NodeId node : block) {
+        for (const auto link : topology_.out_links(node)) {
+          if (inside[at(topology_.dst(link))]) continue;
+          exits.add(topology_.bandwidth(link), topology_.latency(link));
+        }
+      }
+      std::int64_t npus = 0;
+      for (const NodeId node : block) npus += topology_.is_npu(node);
+      const auto sets = topology_.npus() / npus;
+      exits.repeat(sets);
+      weigh(whole_buffer(part, 2 * (sets - 1)), exits,
+            {block, true, static_cast<std::int32_t>(sets)});
+    }
+  }
+
+  void weigh_all_reduce(const CollectivePart& part) {
+    if (part.members() < 2) return;
+    for (const auto& chosen : dimension_choices(topology_)) {
+      auto parts = blocks(topology_, chosen);
+      parts.gather_members(topology_, part.group.span());
+      weigh_parts(part, parts);
+    }
+    // An all-gather of the same buffer: its binding sets are those of the all-reduce, and the time of
+    // both halves is a time that can be reached.
+    auto half = part;
+    half.chunks = 0;
+    half.kind = all_gather;
+    const Collective gathering(topology_.npus(), {half});
+    Search forth(topology_, gathering, progress_);
+    const double there = seconds(forth.run_flows(false));
+    double back = there;
+    if (!balanced()) {
+      half.kind = reduce_scatter;
+      const Collective scattering(topology_.npus(), {half});
+      Search other(topology_, scattering, progress_);
+      back = seconds(other.run_flows(true));
+      report_.all_cuts = report_.all_cuts && other.all_cuts();
+    }
+    report_.all_cuts = report_.all_cuts && forth.all_cuts();
+    auto parts = Parts::of_sets(topology_, forth.tight_sets());
+    parts.gather_members(topology_, part.group.span());
+    weigh_parts(part, parts);
+    report_.two_halves = collective_.parts().size() == 1 && report_.all_cuts &&
+                         report_.bandwidth_s * kSame >= there + back;
+  }
+
+  bool balanced() const {
+    for (NodeId node = 0; node < topology_.nodes(); ++node) {
+      __int128 sum = 0;
+      for (const auto link : topology_.out_links(node)) sum += topology_.bandwidth(link);
+      for (const auto link : topology_.in_links(node)) sum -= topology_.bandwidth(link);
+      if (sum != 0) return false;
+    }
+    return true;
+  }
+
+  static constexpr __int128 kLargestTerm = static_cast<__int128>(1) << 62;
+
+  const Topology& topology_;
+  const Collective& collective_;
+  const Progress& progress_;
+  const bool symmetric_;
+  const bool uneven_;               // members' pieces differ by a byte
+  const bool large_;                // too large for flows and for whole shortest paths
+  const std::vector<NodeId> twin_;  // the first node with the same neighbours
+  Ratio best_;
+  BoundReport report_;
+  struct Tight {
+    NodeId sink;
+    Ratio time;  // of the best cut when it was searched
+    std::vector<NodeId> npus;
+  };
+  bool keep_tight_ = false;
+  std::vector<Tight> tight_;
+};
+
+// After an all-gather's search: per member the smallest set around it that binds, unless it is as wide
+// as the network.
+std::vector<std::vector<NodeId>> Search::tight_sets() {
+  std::vector<std::vector<NodeId>> result;
+  const auto& group = collective_.parts()[0].group;
+  std::optional<CutSearch> search;
+  for (auto& found : tight_) {
+    if (seconds(found.time) != seconds(best_)) {  // a narrower cut was found later
+      if (!search) search.emplace(topology_, false);
+      if (search->above(*demand_at(collective_, found.sink, false), best_)) continue;
+      found.npus = npus_of(search->tight());
+    }
+    NodeSet inside(at(topology_.npus()));
+    for (const NodeId npu : found.npus) inside[at(npu)] = 1;
+    const auto is_inside = [&](NodeId npu) { return inside[at(npu)] != 0; };
+    if (found.npus.empty() || std::all_of(group.begin(), group.end(), is_inside)) continue;
+    if (symmetric_) {
+      for (NodeId npu = 0; npu < topology_.npus(); ++npu) {
+        result.push_back(translated(topology_, found.npus, npu));
+      }
+      break;
+    }
+    result.push_back(found.npus);
+    for (const NodeId npu : group) {
+      if (twin_[at(npu)] != twin_[at(found.sink)] || is_inside(npu)) continue;
+      result.push_back(found.npus);
+      std::replace(result.back().begin(), result.back().end(), found.sink, npu);
+    }
+  }
+  return result;
+}
+
+// What all pairs send along one dimension fills everybody's links of that dimension alike.
+void Search::weigh_lines() {
+  double block = 0;
+  for (const auto& part : collective_.parts()) {
+    if (part.kind == all_to_all)
+      block += std::floor(static_cast<double>(part.size) / part.members());
+  }
+  if (block == 0) return;
+  const auto dims = lines(topology_, 0);
+  report_.lines = !dims.empty();
+  for (std::size_t d = 0; d < dims.size(); ++d) {
+    if (dims[d].hops == 0) continue;
+    const double others = static_cast<double>(topology_.npus()) / topology_.spec().dims[d].size;
+    const double time = block * others * static_cast<double>(dims[d].hops) /
+                        static_cast<double>(dims[d].bandwidth_Bps);
+    report_.even_lines = report_.even_lines && dims[d].even;
+    if (time <= report_.line_s) continue;
+    report_.line_s = time;
+    report_.line = static_cast<std::int32_t>(d);
+  }
+}
+
+}  // namespace
+
+BoundReport bound(const Topology& topology, const Collective& collective,
+                  const Progress& progress) {
+  return Search(topology, collective, progress).run();
+}
+
+double distance_sum(const Topology& topology, const Collective& collective,
+                    std::span<const std::int64_t> length, const Progress& progress) {
+  double sum = 0;
+  const bool symmetric = topology.spec().symmetric && everybody_alike(topology, collective);
+  const NodeId sources = symmetric ? 1 : topology.npus();
+  for (NodeId npu = 0; npu < sources; ++npu) {
+    if (progress) progress(static_cast<double>(npu) / sources);
+    std::vector<std::int64_t> distance;
+    for (const auto& part : collective.parts()) {
+      if (part.kind != all_to_all && part.kind != all_to_all_v && part.kind != send_recv) continue;
+      const Collective alone(topology.npus(), {part});
+      const auto demand = demand_at(alone, npu, true);
+      if (!demand) continue;
+      if (distance.empty()) distance = distances(topology, std::span(&npu, 1), length, false);
+      for (const auto& [node, bytes] : demand->supplies) {
+        const auto far = std::max<std::int64_t>(distance[at(node)], 0);
+        sum += static_cast<double>(far) * static_cast<double>(bytes);
+      }
+    }
+  }
+  return symmetric ? sum * topology.npus() : sum;
+}
+
+}  // namespace tacos

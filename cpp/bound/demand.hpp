@@ -1,0 +1,65 @@
+// What a collective asks of the network, whatever the algorithm: how much must leave a set of nodes,
+// what one NPU needs from whom, and how far it has to travel.
+//
+// A chunk must leave a set S at least once if some output is outside S and
+//   - all its inputs are in S (equal replicas), or
+//   - some input is in S (a sum, which contains every input).
+// Switches that multicast or reduce can make one passage serve many, but not none.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "collective.hpp"
+#include "graph/cuts.hpp"
+
+namespace tacos {
+
+struct Crossing {
+  __int128 bytes = 0;
+  std::map<std::int64_t, std::int64_t> chunks;  // how many of each size; empty: not chosen yet
+};
+
+// What must leave the set at least once. O(members), or O(pairs) where sizes differ by pair.
+Crossing crossing(const Collective& collective, const NodeSet& inside);
+
+// All that has to move: every chunk that somebody needs and does not hold, `times` over.
+Crossing whole_buffer(const CollectivePart& part, std::int64_t times);
+
+// The NPUs' least traffic: what has to leave and to enter each. O(members) or O(pairs).
+struct Ports {
+  std::vector<double> out, in;
+};
+Ports ports(const Collective& collective);
+
+// What everybody needs, as seen by NPU `npu`: what has to come in (`reversed`: to go out, with the
+// destinations as supplies). Sums are seen where they have one end; an all-reduce against its first
+// member. Nothing of custom parts. Empty if there is no such demand.
+std::optional<SinkDemand> demand_at(const Collective& collective, NodeId npu, bool reversed);
+
+// The custom chunks' demands, one for each pair of a chunk and an NPU that needs it (for sums: and
+// one for each that contributes).
+void custom_demands(const Collective& collective,
+                    const std::function<bool(const SinkDemand&)>& take);
+
+// NPUs that demand_at() and ways() see alike, as far as the collective is concerned: equal numbers.
+// Numbers are different for all where pairs may have any sizes.
+std::vector<std::int32_t> alike(const Collective& collective);
+
+// A chunk of `bytes` goes from the nearest of `from` to all of `to`; `reversed`: from all of `to` to
+// all of `from`, of which there is one then.
+struct Way {
+  std::span<const NodeId> from, to;
+  std::int64_t bytes = 0;
+  bool reversed = false;
+  bool own = false;  // whether `to` differs from one NPU to the next
+};
+// The ways a collective needs: at most one per NPU and part or, in custom parts, per chunk.
+// Where pairs may have any sizes, the smallest. Ends when `take` returns false.
+void ways(const Collective& collective, const std::function<bool(const Way&)>& take);
+
+}  // namespace tacos

@@ -1,0 +1,62 @@
+// Disjoint sets of nodes: the boxes, racks, rows and planes of a network, or sets that a search found.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "bound/passage.hpp"
+#include "topology.hpp"
+
+namespace tacos {
+
+struct Parts {
+  std::int32_t count = 0;
+  std::vector<std::int32_t> of;  // per node: its set, or -1
+
+  // Sets of NPUs, the larger ones first where they overlap. A switch joins the set to which that
+  // takes more links from the outside than it adds.
+  static Parts of_sets(const Topology& topology, std::vector<std::vector<NodeId>> sets);
+
+  std::vector<NodeId> nodes(std::int32_t set) const;
+  // Of every set, out of it or into it.
+  std::vector<double> bandwidth(const Topology& topology, bool leaving) const;
+  // The links out of (or into) all sets.
+  Exits exits(const Topology& topology, bool leaving) const;
+
+  // Only sets that hold a member remain; whatever else can add or copy joins one of them.
+  void gather_members(const Topology& topology, std::span<const NodeId> members);
+
+  void join_switches(const Topology& topology);
+};
+
+// Subsets of a topology's dimensions, as one flag each, that make at least two blocks.
+std::vector<std::vector<bool>> dimension_choices(const Topology& topology);
+
+// The blocks of NPUs that differ in the chosen dimensions only, with their switches.
+Parts blocks(const Topology& topology, const std::vector<bool>& chosen);
+
+// The block of NPU 0, in time proportional to its size.
+std::vector<NodeId> block_of_first(const Topology& topology, const std::vector<bool>& chosen);
+
+// The lower half of a dimension, with its switches.
+std::vector<std::uint8_t> half_along(const Topology& topology, std::size_t dimension);
+
+// The set moved by the coordinates of `by`.
+std::vector<NodeId> translated(const Topology& topology, std::span<const NodeId> npus, NodeId by);
+
+// What a symmetric network is like along one of its dimensions.
+struct Line {
+  Time farthest_ps = 0;  // to the farthest NPU that differs from NPU 0 in this dimension only
+  NodeId farthest = 0;
+  std::int64_t hops = 0;  // from NPU 0 to all those NPUs together; through a switch is one
+  std::int64_t bandwidth_Bps = 0, first_Bps = 0;  // of NPU 0's links along it: all, and one
+  bool even = true;                               // whether they are alike
+};
+
+// The lines of a symmetric topology through NPU 0, in time proportional to their lengths; empty where
+// some link changes two coordinates at once, so that the network is no product of lines.
+std::vector<Line> lines(const Topology& topology, std::int64_t bytes);
+
+}  // namespace tacos

@@ -1,0 +1,112 @@
+#include "bound/ways.hpp"
+
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bound/demand.hpp"
+#include "bound/parts.hpp"
+#include "graph/cuts.hpp"
+
+namespace tacos {
+
+namespace {
+
+template <typename Int>
+std::size_t at(Int i) {
+  return static_cast<std::size_t>(i);
+}
+
+constexpr double kBudget = 3e7;  // of links touched
+
+// Lower bounds of a chunk's time on every link. Through switches a chunk is serialized once, by the
+// slowest link; the first link and the last one are at most as slow.
+class Costs {
+ public:
+  explicit Costs(const Topology& topology)
+      : topology_(topology), first_(at(topology.links())), last_(first_) {}
+
+  void set(std::int64_t bytes) {
+    if (bytes == bytes_) return;
+    bytes_ = bytes;
+    const bool whole = topology_.spec().forwarding == Forwarding::store_and_forward;
+    for (LinkId link = 0; link < topology_.links(); ++link) {
+      const Time send = sending_time(bytes, topology_.bandwidth(link));
+      const Time latency = topology_.latency(link);
+      first_[at(link)] = latency + (whole || topology_.is_npu(topology_.src(link)) ? send : 0);
+      last_[at(link)] = latency + (whole || topology_.is_npu(topology_.dst(link)) ? send : 0);
+    }
+  }
+  std::span<const Time> first() const { return first_; }
+  std::span<const Time> last() const { return last_; }
+
+ private:
+  const Topology& topology_;
+  std::vector<Time> first_, last_;
+  std::int64_t bytes_ = -1;
+};
+
+void measure(const Topology& topology, const Way& way, std::span<const Time> cost,
+             LongestWay& longest) {
+  const auto distance = distances(topology, way.from, cost, way.reversed);
+  for (const NodeId npu : way.to) {
+    const Time far = distance[at(npu)];
+    const auto [from, to] =
+        way.reversed ? std::pair{npu, way.from[0]} : std::pair{way.from[0], npu};
+    if (far < 0) unreachable(topology, from, to);
+    if (far > longest.time) longest = {far, from, to, longest.all};
+  }
+}
+
+// In a product of symmetric networks the distances add up over the dimensions.
+LongestWay along_all_lines(const Topology& topology, std::int64_t bytes) {
+  LongestWay result{0, 0, 0};
+  const auto dims = lines(topology, bytes);
+  result.all = !dims.empty();
+  for (const auto& line : dims) {
+    result.time += line.farthest_ps;
+    result.to += line.farthest;
+  }
+  return result;
+}
+
+}  // namespace
+
+void unreachable(const Topology& topology, NodeId from, NodeId to) {
+  throw InfeasibleError(topology.name(from) + " cannot reach " + topology.name(to));
+}
+
+LongestWay longest_way(const Topology& topology, const Collective& collective,
+                       const Likeness& likeness, const Progress& progress) {
+  LongestWay result;
+  Costs costs(topology);
+  double work = 0;
+  std::set<std::tuple<NodeId, const NodeId*, std::size_t, std::int64_t, bool>> seen;
+  ways(collective, [&](const Way& way) {
+    if (way.to.empty()) return true;
+    if (likeness.large) {
+      result = along_all_lines(topology, way.bytes);
+      return false;
+    }
+    // From an NPU with the same neighbours it is as far.
+    if (way.from.size() == 1 && !way.own) {
+      const NodeId twin = likeness.twin[at(way.from[0])];
+      if (!seen.emplace(twin, way.to.data(), way.to.size(), way.bytes, way.reversed).second) {
+        return true;
+      }
+    }
+    costs.set(way.bytes);
+    measure(topology, way, costs.first(), result);
+    if (way.bytes > 0 && topology.nodes() > topology.npus()) {
+      measure(topology, way, costs.last(), result);
+    }
+    if (progress) progress(0);
+    work += static_cast<double>(topology.links() + topology.nodes());
+    result.all = work < kBudget;
+    return result.all && !likeness.symmetric;
+  });
+  return result;
+}
+
+}  // namespace tacos

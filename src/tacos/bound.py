@@ -1,0 +1,438 @@
+"""How fast a collective can be at best: a time that no schedule beats, with its reason.
+
+Three arguments bound every schedule. *Ways*: a chunk has to travel from where it is to where it is
+needed. *Cuts*: what must leave a set of nodes passes the links out of it; the narrowest set is
+searched by maximum flows, which for an all-gather gives the optimum of ForestColl's theory. *Sets*: an
+all-reduce among p disjoint sets of nodes passes their borders 2(p - 1) times with every byte. Where
+every pair of NPUs has bytes of its own (all-to-all), these use up capacity in proportion to their
+distance, and the best lengths to measure with come from a linear program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tacos import units
+from tacos._core import bound as _search
+from tacos._core import distance_sum
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from tacos._core import BoundReport, Collective, CollectivePart, Topology
+
+__all__ = ["Bound", "bound"]
+
+_PAIRS = ("all_to_all", "all_to_all_v", "send_recv")
+_SPREADS = ("all_gather", "broadcast", "reduce_scatter", "reduce", "all_reduce")
+_LP_COLUMNS = 8_000
+"""A linear program of more flows than this (sources times links) takes more than a second."""
+_LP_LENGTHS = 10**9
+_DISTANCES = 50_000_000
+"""Distances are summed where NPUs times links are fewer: a few seconds."""
+_SAME = 1 + 1e-9
+_UNITS = {"nvl72": "rack", "fat_tree": "leaf", "dragonfly": "group", "rail": "box"} | dict.fromkeys(
+    ("dgx1", "dgx2", "dgx_a100", "dgx_h100", "mi250", "mi300x", "ndv2"), "box"
+)
+"""What the innermost part of a network is called, by its family."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A time that no schedule beats.
+
+    Attributes:
+        time_ps: The largest valid bound, in picoseconds, rounded down.
+        latency_s: The longest way that some chunk has to go, with its serialization.
+        bandwidth_s: What the narrowest cut needs for its bytes, as if they were a fluid.
+        exact: Whether ``bandwidth_s`` is known to be reached by large buffers in many chunks.
+        why: What binds, and what keeps the bound from being exact.
+        cut: Nodes around which the narrowest cut runs (of several sets, the first); empty if the
+            bound is no cut's.
+    """
+
+    time_ps: int
+    latency_s: float
+    bandwidth_s: float
+    exact: bool
+    why: str
+    cut: tuple[int, ...]
+
+    @property
+    def time_s(self) -> float:
+        """The largest valid bound in seconds."""
+        return self.time_ps / 1e12
+
+
+def bound(
+    topology: Topology,
+    collective: Collective,
+    *,
+    progress: Callable[[float], object] | None = None,
+) -> Bound:
+    """A time that no schedule of a collective on a network can beat.
+
+    It is the largest of several: the longest way; the narrowest cut with the latencies of its
+    links; and, where the number of chunks is chosen, the time in which that many whole chunks pass
+    the cut under the topology's link model. With ``chunks="auto"`` the buffer counts as a fluid.
+    All-to-all and other pairs are solved exactly by a linear program if HiGHS is installed (``pip
+    install 'tacos-ccl[milp]'``) and the network is small, else bounded by cuts and distances.
+
+    Args:
+        topology: The network.
+        collective: What is to be achieved.
+        progress: Called with the share done, now and then.
+
+    Raises:
+        InfeasibleError: An NPU that needs a chunk cannot be reached.
+        ValueError: The collective is for another number of NPUs.
+
+    >>> import tacos
+    >>> topo = tacos.topology.dgx_h100(16)
+    >>> best = bound(topo, tacos.collective.all_gather(topo, "1GB"))
+    >>> best.bandwidth_s, best.exact  # 15/16 of a gigabyte into a box of 8 NICs
+    (0.00234375, True)
+    >>> best.why
+    '937.5 MB must enter box 0 over 8 NICs of together 400 GB/s; this can be reached'
+    """
+    if collective.npus != topology.npus:
+        raise ValueError(
+            f"the collective is for {collective.npus} NPUs, the topology has {topology.npus}"
+        )
+    report = _search(topology, collective, progress)
+    pairs = _pairs(topology, collective, report, progress)
+    doubts = _doubts(topology, collective, report, pairs)
+    bandwidth_s = max(report.bandwidth_s, pairs.time_s)
+    # Sums of distances are floating point: 1e-12 is more than their rounding.
+    time_ps = max(report.time_ps, int(pairs.time_s * (1 - 1e-12) * 1e12))
+    return Bound(
+        time_ps=time_ps,
+        latency_s=report.latency_ps / 1e12,
+        bandwidth_s=bandwidth_s,
+        exact=not doubts,
+        why=_why(topology, report, pairs, time_ps, doubts),
+        cut=() if pairs.time_s > report.bandwidth_s else tuple(report.bottleneck.nodes),
+    )
+
+
+# --- pairs: all-to-all and messages --------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """What bytes times distance say."""
+
+    time_s: float = 0.0
+    exact: bool = False
+    why: str = ""
+    doubt: str = "only some lengths of the links were tried"
+
+
+def _pairs(
+    topology: Topology,
+    collective: Collective,
+    report: BoundReport,
+    progress: Callable[[float], object] | None,
+) -> _Pairs:
+    kinds = [part.kind for part in collective.parts]
+    if not any(kind in _PAIRS for kind in kinds) or not topology.links:
+        return _Pairs()
+    if report.lines:
+        what = f"all pairs' bytes times hops fill the links of dimension {report.line}"
+        doubt = "a dimension has links of several speeds"
+        return _Pairs(report.line_s, report.even_lines, what, doubt)
+    if topology.npus * topology.links > _DISTANCES:
+        return _Pairs(doubt="the network is too large to measure distances")
+    if not all(kind in _PAIRS for kind in kinds):
+        candidates, doubt = _lengths(topology), "other collectives share the network"
+    elif topology.npus * topology.links > _LP_COLUMNS:
+        candidates, doubt = _lengths(topology), "the network is too large for a linear program"
+    elif find_spec("highspy") is None:
+        candidates, doubt = _lengths(topology), "HiGHS is not installed (tacos-ccl[milp])"
+    else:
+        flow_s, lengths = _concurrent_flow(topology, collective)
+        time_s = _distance_bound(topology, collective, lengths, progress)
+        exact = time_s * (1 + 1e-6) >= flow_s
+        return _Pairs(time_s, exact, "all pairs' bytes fill the links, however they are routed")
+    times = {
+        what: _distance_bound(topology, collective, length, progress) for what, length in candidates
+    }
+    what = max(times, key=lambda name: times[name])
+    return _Pairs(times[what], False, f"all pairs' bytes times distance fill {what}", doubt)
+
+
+def _distance_bound(
+    topology: Topology,
+    collective: Collective,
+    length: NDArray[np.int64],
+    progress: Callable[[float], object] | None,
+) -> float:
+    capacity = float(length.astype(float) @ topology.link_bandwidth_Bps.astype(float))
+    return distance_sum(topology, collective, length, progress) / capacity if capacity else 0.0
+
+
+def _lengths(topology: Topology) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """Lengths of links that make good bounds: all alike, or one of the speeds only."""
+    yield "all links", np.ones(topology.links, np.int64)
+    speeds, kind = np.unique(topology.link_bandwidth_Bps, return_inverse=True)
+    if 1 < len(speeds) <= 4:
+        for i, speed in enumerate(speeds.tolist()):
+            name = f"the links of {units.format_bandwidth(speed)}"
+            yield name, (kind.ravel() == i).astype(np.int64)
+
+
+def _demands(topology: Topology, collective: Collective) -> NDArray[np.float64]:
+    """Bytes from every NPU to every other."""
+    result = np.zeros((topology.npus, topology.npus))
+    for part in collective.parts:
+        if part.kind == "send_recv":
+            np.add.at(result, (part.inputs, part.outputs), part.bytes)
+            continue
+        n = len(part.group)
+        each = part.size // n + (np.arange(n) < part.size % n)
+        block = part.bytes.reshape(n, n) if part.kind == "all_to_all_v" else np.tile(each, (n, 1))
+        result[np.ix_(part.group, part.group)] += block
+    np.fill_diagonal(result, 0)
+    return result
+
+
+def _concurrent_flow(topology: Topology, collective: Collective) -> tuple[float, NDArray[np.int64]]:
+    """The least time in which all pairs' bytes flow, and the links' lengths that prove it.
+
+    One commodity per source: f[s, e] bytes of source s on link e, and the time. What enters a node
+    and does not leave it is the source's demand there; a link carries what its bandwidth lets pass.
+    """
+    import highspy
+
+    demand = _demands(topology, collective)
+    sources = np.flatnonzero(demand.sum(axis=1))
+    nodes, links = topology.nodes, topology.links
+    # In units of the fastest link and the largest demand, which keeps the program well scaled.
+    rate = float(topology.link_bandwidth_Bps.max())
+    scale = float(demand.max()) or 1.0
+    k, e = np.meshgrid(np.arange(len(sources)), np.arange(links), indexing="ij")
+    column = k * links + e
+    rows = np.concatenate(
+        [
+            k * nodes + topology.link_dst[e],
+            k * nodes + topology.link_src[e],
+            e + len(sources) * nodes,
+        ]
+    )
+    columns = np.concatenate([column] * 3).ravel()
+    values = np.repeat([1.0, -1.0, 1.0], column.size)
+    capacity_rows = len(sources) * nodes + np.arange(links)
+    rows = np.append(rows.ravel(), capacity_rows)
+    columns = np.append(columns, np.full(links, len(sources) * links))
+    values = np.append(values, -topology.link_bandwidth_Bps / rate)
+    wanted = np.zeros((len(sources), nodes))
+    wanted[:, : topology.npus] = demand[sources] / scale
+    wanted[np.arange(len(sources)), sources] = -wanted.sum(axis=1)
+    lower = np.append(wanted.ravel(), np.full(links, -highspy.kHighsInf))
+    upper = np.append(wanted.ravel(), np.zeros(links))
+
+    order = np.lexsort((rows, columns))
+    program = highspy.HighsLp()
+    program.num_col_, program.num_row_ = len(sources) * links + 1, len(lower)
+    program.col_cost_ = np.append(np.zeros(len(sources) * links), 1.0)
+    program.col_lower_ = np.zeros(program.num_col_)
+    program.col_upper_ = np.full(program.num_col_, highspy.kHighsInf)
+    program.row_lower_, program.row_upper_ = lower, upper
+    program.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    starts = np.searchsorted(columns[order], np.arange(program.num_col_ + 1))
+    program.a_matrix_.start_ = starts
+    program.a_matrix_.index_ = rows[order]
+    program.a_matrix_.value_ = values[order]
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("threads", 1)
+    solver.passModel(program)
+    solver.run()
+    prices = -np.array(solver.getSolution().row_dual)[capacity_rows]
+    prices = np.maximum(prices, 0) / max(float(prices.max(initial=0)), 1e-300)
+    time_s = float(solver.getInfo().objective_function_value) * scale / rate
+    return time_s, np.round(prices * _LP_LENGTHS).astype(np.int64)
+
+
+# --- what is known of reaching it ----------------------------------------------------------------
+
+
+def _doubts(
+    topology: Topology, collective: Collective, report: BoundReport, pairs: _Pairs
+) -> list[str]:
+    """Why the bandwidth bound may not be reached; nothing where it is known that it can be."""
+    bandwidth_s = max(report.bandwidth_s, pairs.time_s)
+    if bandwidth_s == 0:
+        return []
+    kinds = {part.kind for part in collective.parts}
+    if kinds <= set(_PAIRS):
+        solved = pairs.exact or (report.all_cuts and _one_end(collective.parts))
+        return [] if solved else [pairs.doubt]
+    if len(collective.parts) > 1:
+        return ["several collectives share the network"]
+    part = collective.parts[0]
+    if part.kind == "all_reduce" and _star_s(topology, part) <= bandwidth_s * _SAME:
+        return []
+    if _ports_suffice(topology, part, report):
+        return []
+    doubts = [] if report.all_cuts else ["only some cuts were searched"]
+    if part.kind in ("gather", "scatter"):
+        return doubts
+    if part.kind not in _SPREADS:
+        return [*doubts, "nothing is known of custom conditions"]
+    if part.kind == "all_reduce" and not report.two_halves:
+        doubts.append("a reduce-scatter and an all-gather take longer")
+    if topology.switches or len(part.group) < topology.npus:
+        doubts += _unbalanced(topology, len(part.group) < topology.npus)
+    return doubts
+
+
+def _unbalanced(topology: Topology, relays: bool) -> list[str]:
+    """Switches and relays are no obstacle where as much enters every node as leaves it."""
+    rates = topology.link_bandwidth_Bps.astype(float)
+    excess = np.bincount(topology.link_dst, rates, topology.nodes)
+    excess -= np.bincount(topology.link_src, rates, topology.nodes)
+    uneven = np.flatnonzero(excess)
+    if not len(uneven):
+        return []
+    through = "relays" if relays else "switches"
+    name = topology.node_name(int(uneven[0]))
+    return [f"it is routed through {through}, and {name} is unbalanced (in and out differ)"]
+
+
+def _one_end(parts: Sequence[CollectivePart]) -> bool:
+    """Whether all messages have one source or one destination: then a flow is an optimum."""
+    if any(part.kind != "send_recv" for part in parts):
+        return False
+    ends = [
+        np.concatenate(column)
+        for column in zip(*((p.inputs, p.outputs) for p in parts), strict=True)
+    ]
+    return any((column == column[0]).all() for column in ends)
+
+
+def _star_s(topology: Topology, part: CollectivePart) -> float:
+    """The time of an all-reduce in one switch that reduces and multicasts, as NVLS does it."""
+    best = float("inf")
+    for i in np.flatnonzero(topology.switch_capabilities == 3).tolist():
+        node = topology.npus + i
+        rates = topology.link_bandwidth_Bps.astype(float)
+        up, down = topology.link_dst == node, topology.link_src == node
+        at_members = [
+            np.bincount(topology.link_src[up], rates[up], topology.nodes)[part.group],
+            np.bincount(topology.link_dst[down], rates[down], topology.nodes)[part.group],
+        ]
+        narrowest = float(np.min(at_members))
+        if narrowest > 0:
+            best = min(best, part.size / narrowest)
+    return best
+
+
+def _ports_suffice(topology: Topology, part: CollectivePart, report: BoundReport) -> bool:
+    """Whether one NPU's links bind in a symmetric network of equal links where nothing else can.
+
+    A connected vertex-transitive network without parallel links is as well connected as one NPU
+    (Mader, Hamidoune), so that no other cut is narrower; and one switch is no obstacle.
+    """
+    cut = report.bottleneck
+    if not (topology.symmetric and len(cut.nodes) == 1 and part.kind in _SPREADS):
+        return False
+    if part.kind == "all_reduce" and cut.sets < topology.npus:
+        return False
+    rates = topology.link_bandwidth_Bps
+    if len(part.group) < topology.npus or rates.min() != rates.max():
+        return False
+    if topology.switches:
+        return topology.switches == 1 and topology.links == 2 * topology.npus
+    first = topology.link_dst[topology.link_src == 0]
+    return len(np.unique(first)) == len(first)
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+
+def _why(
+    topology: Topology,
+    report: BoundReport,
+    pairs: _Pairs,
+    time_ps: int,
+    doubts: list[str],
+) -> str:
+    if time_ps == 0:
+        return "nothing has to move"
+    binds = _bottleneck(topology, report) if report.bandwidth_s >= pairs.time_s else pairs.why
+    if report.latency_ps == time_ps:
+        far = f"{topology.node_name(report.src)} to {topology.node_name(report.dst)}"
+        rest = f", more than bandwidth asks for ({binds})" if binds else ""
+        return f"a chunk needs {units.format_time(time_ps / 1e12)} from {far}{rest}"
+    if report.in_chunks and time_ps == report.time_ps:
+        binds += ", in whole chunks"
+    if not report.all_ways:
+        doubts = [*doubts, "only some ways were measured"]
+    return f"{binds}; " + (
+        f"may be out of reach: {', '.join(doubts)}" if doubts else "this can be reached"
+    )
+
+
+def _bottleneck(topology: Topology, report: BoundReport) -> str:
+    cut = report.bottleneck
+    if not cut.nodes:
+        return ""
+    name, links = _named(topology, cut.nodes)
+    together = units.format_bandwidth(cut.bandwidth_Bps)
+    over = (
+        f"{cut.links} {links}s of together {together}"
+        if cut.links > 1
+        else f"one {links} of {together}"
+    )
+    does = "leave" if cut.leaving else "enter"
+    if cut.sets == 1:
+        return f"{units.format_size(cut.bytes)} must {does} {name} over {over}"
+    times = 2 * (cut.sets - 1)
+    return (
+        f"every byte must {does} {name} and its like ({cut.sets} in all) {times} times over {over}"
+    )
+
+
+def _named(topology: Topology, nodes: Sequence[int]) -> tuple[str, str]:
+    """A set of nodes and the links around it, as people call them."""
+    npus = np.array([node for node in nodes if node < topology.npus])
+    if len(npus) <= 1:
+        return topology.node_name(int(npus[0]) if len(npus) else nodes[0]), "link"
+    first, count = int(npus[0]), len(npus)
+    if npus[-1] == first + count - 1:
+        unit = _UNITS.get(topology.family)
+        if unit and first % count == 0 and _is_unit(topology, count):
+            nic = unit in ("box", "rack") and topology.family != "rail"
+            return f"{unit} {first // count}", "NIC" if nic else "link"
+        return f"NPUs {first} to {first + count - 1}", "link"
+    return _slab(topology, npus) or _listed(topology, npus.tolist()), "link"
+
+
+def _is_unit(topology: Topology, count: int) -> bool:
+    """Whether so many NPUs are one box: all but the outermost dimension, or one leaf's NPUs."""
+    sizes = [size for _, size in topology.dims] or [0]
+    inner = sizes[0] if topology.family == "fat_tree" else int(np.prod(sizes[:-1]))
+    return count == inner < topology.npus
+
+
+def _slab(topology: Topology, npus: NDArray[np.int64]) -> str:
+    """The NPUs that are a range in one dimension and everything in the others; else nothing."""
+    step, ranges, count = 1, [], 1
+    for d, (_, size) in enumerate(topology.dims):
+        at = np.unique(npus // step % size)
+        step, count = step * size, count * len(at)
+        if len(at) < size and at[-1] - at[0] == len(at) - 1:
+            ranges.append(f"{at[0]} to {at[-1]} in dimension {d}")
+    return f"the NPUs at {ranges[0]}" if len(ranges) == 1 and count == len(npus) else ""
+
+
+def _listed(topology: Topology, npus: list[int]) -> str:
+    some = ", ".join(topology.node_name(npu) for npu in npus[:3])
+    return some + (f" and {len(npus) - 3} more NPUs" if len(npus) > 3 else "")

@@ -1,0 +1,463 @@
+"""The bound: equal to the known optima, to all cuts tried one by one, and never above a schedule."""
+
+from __future__ import annotations
+
+import sys
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tacos
+from tacos import collective as co
+from tacos import topology as tp
+
+from . import strategies
+
+GB = 10**9
+
+# --- known optima --------------------------------------------------------------------------------
+
+# Machine, all-gather bandwidth in GB/s: the exact optima of ForestColl's theory.
+OPTIMA = [
+    (tp.dgx_a100(1), 342.86),
+    (tp.dgx_a100(2, fabric="rail"), 346.67),
+    (tp.dgx_a100(4), 266.67),
+    (tp.dgx_h100(1), 514.29),
+    (tp.dgx_h100(2), 533.33),
+    (tp.dgx_h100(4), 516.13),
+    (tp.dgx_h100(8), 457.14),
+    (tp.dgx_h100(16), 426.67),
+    (tp.dgx_h100(16, fabric="rail"), 426.67),
+    (tp.mi250(1), 342.86),
+    (tp.mi250(2), 354.13),
+    (tp.mi250(4), 341.33),
+    (tp.mi300x(1), 512),
+    (tp.mi300x(2), 531.2),
+    (tp.mi300x(4), 514.06),
+    (tp.nvl72(1), 912.68),
+    (tp.nvl72(2), 956.64),
+    (tp.dgx_a100(4, bandwidth="180GB/s", nic_bandwidth="12.5GB/s"), 133.33),
+    (tp.torus(4, 4, bandwidth="1GB/s"), 4.267),
+    (tp.torus(4, 4, 4, bandwidth="1GB/s"), 6.095),
+    (tp.torus(8, 8, 8, bandwidth="1GB/s"), 6.012),
+    (tp.dgx1(1), 171.43),
+    (tp.ndv2(2), 25.0),
+    (tp.ndv2(4), 16.67),
+]
+
+
+@pytest.mark.parametrize(("network", "optimum"), OPTIMA, ids=lambda x: getattr(x, "family", ""))
+def test_known_optima(network, optimum):
+    size = 1000 * GB * network.npus
+    for kind, share in [("all_gather", 1), ("reduce_scatter", 1), ("all_reduce", 2)]:
+        best = tacos.bound(network, co.named(kind, network, size))
+        assert size / best.bandwidth_s / GB == pytest.approx(optimum / share, rel=1e-3)
+        assert best.exact
+        assert "can be reached" in best.why
+
+
+def test_one_way_nics():
+    """TE-CCL's DGX-2: odd GPUs send, even ones receive, 12.5 GB/s each beside 125 GB/s.
+
+    An odd GPU takes in 31/32 at 125 GB/s: 129.03 GB/s. The 32 GPUs of an all-reduce send 62 times
+    the buffer over 32·125 + 16·12.5 = 4200 GB/s, less time than two all-gathers: senders and
+    receivers need not be the same.
+    """
+    network = tp.dgx2(2, relay=True)
+    gathered = tacos.bound(network, co.all_gather(network, 32 * GB))
+    assert 32 / gathered.bandwidth_s == pytest.approx(129.03, rel=1e-4)
+    assert not gathered.exact
+    assert "unbalanced" in gathered.why
+    reduced = tacos.bound(network, co.all_reduce(network, 32 * GB))
+    assert reduced.bandwidth_s == pytest.approx(32 * 62 / 4200)
+
+
+def star(*rates, **switch):
+    links = [
+        (a, b, f"{rate}GB/s", "0ns")
+        for npu, rate in enumerate(rates)
+        for a, b in ((npu, len(rates)), (len(rates), npu))
+    ]
+    return tp.from_links(len(rates), links, **({"switches": 1} | switch))
+
+
+def test_unequal_ports():
+    """The slow NPU sends its gigabyte once: 100 ms, where two all-gathers would need 150 ms."""
+    network = star(100, 100, 100, 10)
+    best = tacos.bound(network, co.all_reduce(network, "1GB"))
+    assert best.time_s == best.bandwidth_s == 0.1
+    assert best.cut == (3,)
+    assert "1 GB must leave npu 3 over one link of 10 GB/s" in best.why
+    gathered = tacos.bound(network, co.all_gather(network, "1GB"))
+    assert gathered.bandwidth_s == pytest.approx(0.075)
+
+
+def test_switches_that_add_and_copy():
+    """Each of 8 NPUs sends and receives the buffer once, where it takes 2·7/8 without NVLS."""
+    for nvls, share in [(False, 2 * 7 / 8), (True, 1)]:
+        network = tp.dgx_h100(1, nvls=nvls)
+        best = tacos.bound(network, co.all_reduce(network, "1GB"))
+        assert best.bandwidth_s == pytest.approx(share / 450)
+        assert best.exact
+    # Four such boxes still exchange 2·3/4 of the buffer each, over 400 GB/s.
+    four = tp.dgx_h100(4, nvls=True)
+    best = tacos.bound(four, co.all_reduce(four, "1GB"))
+    assert best.bandwidth_s == pytest.approx(1.5 / 400)
+    assert "box 0 and its like (4 in all) 6 times over 32 NICs" in best.why
+
+
+def test_a_switch_that_only_copies():
+    """The contributions still have to meet at NPUs, so 1 GB over 450 GB/s is not known to be enough."""
+    network = tp.switch(8, bandwidth="450GB/s", multicast=True)
+    best = tacos.bound(network, co.all_reduce(network, "1GB"))
+    assert best.bandwidth_s == pytest.approx(1 / 450)
+    assert not best.exact
+
+
+@pytest.mark.parametrize(
+    "network", [tp.torus(50, 50), tp.switch(4096), tp.torus(16, 16, 16), tp.hypercube(12)]
+)
+def test_large_symmetric_networks(network):
+    """Beyond 2,048 nodes: N - 1 of N pieces enter an NPU, and that is all there is to it."""
+    size = 1000 * network.npus
+    width = int(network.link_bandwidth_Bps[network.link_dst == 0].sum())
+    for kind, share in [("all_gather", 1), ("reduce_scatter", 1), ("all_reduce", 2)]:
+        best = tacos.bound(network, co.named(kind, network, size))
+        assert best.bandwidth_s == pytest.approx(share * (size - 1000) / width)
+        assert best.exact
+    assert best.latency_s == pytest.approx(network.diameter(1) * network.link_latency_ps[0] / 1e12)
+
+
+def test_large_and_small_say_the_same():
+    """A slow dimension of 3 rings around fast ones: the ring is the narrow part, small or large."""
+    for n in (8, 800):
+        network = tp.product(
+            tp.ring(n, bandwidth=f"{10 * n}GB/s", latency="1us"),
+            tp.ring(3, bandwidth="1GB/s", latency="5us"),
+        )
+        best = tacos.bound(network, co.all_gather(network, 3 * n * 1000, chunks=1))
+        assert best.bandwidth_s == pytest.approx(2 * n * 1000 / (2 * n * 1e9))
+        assert best.cut == tuple(range(n))
+        assert best.latency_s == pytest.approx(n // 2 * (1e-6 + 1e-7 / n) + 5e-6 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "milliseconds"),
+    [
+        ("all_gather", 6),  # 3/4 of 8 MB enter an NPU through 1 GB/s
+        ("reduce_scatter", 6),
+        ("all_reduce", 12),
+        ("broadcast", 8),
+        ("reduce", 8),
+        ("gather", 6),
+        ("scatter", 6),
+        ("all_to_all", 12),  # 2 MB from each of 4 to 1, 2 and 3 hops
+    ],
+)
+def test_a_one_way_ring(kind, milliseconds):
+    network = tp.ring(4, bandwidth="1GB/s", latency=0, bidirectional=False)
+    best = tacos.bound(network, co.named(kind, network, "8MB"))
+    assert best.bandwidth_s * 1e3 == pytest.approx(milliseconds)
+    assert best.exact
+
+
+def test_a_box_in_words():
+    network = tp.dgx_h100(16)
+    best = tacos.bound(network, co.reduce_scatter(network, "1GB"))
+    assert best.cut == (*range(8), 128)
+    assert "must leave box 0 over 8 NICs of together 400 GB/s" in best.why
+
+
+def test_relays():
+    """Two opposite NPUs of a ring: both ways round, 2 GB/s."""
+    network = tp.ring(4, bandwidth="1GB/s", latency="1us")
+    best = tacos.bound(network, co.all_reduce(network, "1GB", group=[0, 2]))
+    assert best.bandwidth_s == pytest.approx(0.5)
+    assert best.exact
+    assert best.latency_s == pytest.approx(2e-6)
+    lame = tp.drop_links(network, (1, 2))
+    best = tacos.bound(lame, co.all_gather(lame, "1GB", group=[0, 1, 2]))
+    assert not best.exact
+    assert "relays" in best.why
+
+
+# --- parts of a bound ----------------------------------------------------------------------------
+
+
+def line(**model):
+    """Two links of 1 GB/s: from 0 to 1 after 1 us, from 1 to 2 after 3 us."""
+    rows = [(0, 1, "1GB/s", "1us"), (1, 2, "1GB/s", "3us"), (2, 0, "1GB/s", "0us")]
+    return tp.from_links(3, rows, **model)
+
+
+def test_latency():
+    """2 KB in two chunks: the first is there after 1 + 1 + 3 + 1 us, both after another 1 us."""
+    best = tacos.bound(line(), co.broadcast(3, "2KB", chunks=2))
+    assert best.latency_s == pytest.approx(6e-6)
+    assert best.time_s == pytest.approx(6e-6)
+    assert "from npu 0 to npu 2" in best.why
+    fluid = tacos.bound(line(), co.broadcast(3, "2KB"))
+    assert fluid.latency_s == pytest.approx(4e-6)
+    assert fluid.time_s == pytest.approx(5e-6)  # the second link: 3 us, then 2 KB
+
+
+def test_whole_chunks():
+    """Three chunks of 1 KB on two links need two turns of 1 us; blocking links 1.5 us each."""
+    rows = [(0, 1, "1GB/s", "500ns")] * 2 + [(1, 0, "1GB/s", "500ns")]
+    pipelined, blocking = (
+        tp.from_links(2, rows, link_model=model) for model in ("pipelined", "blocking")
+    )
+    coll = co.broadcast(2, "3KB", chunks=3)
+    assert tacos.bound(pipelined, coll).time_ps == 2_500_000
+    assert tacos.bound(blocking, coll).time_ps == 3_000_000
+    assert "in whole chunks" in tacos.bound(blocking, coll).why
+    assert tacos.bound(blocking, co.broadcast(2, "3KB")).time_ps == 2_000_000
+
+
+def test_nothing_to_do():
+    network = tp.ring(4)
+    for coll in (
+        co.all_reduce(network, "1GB", group=[2]),
+        co.custom(4, ["1MB"], before=[[0, 1]], after=[[1]]),
+    ):
+        best = tacos.bound(network, coll)
+        assert (best.time_ps, best.exact, best.why) == (0, True, "nothing has to move")
+
+
+def test_several_at_once():
+    """Two broadcasts from one NPU share its link; each alone would take half as long."""
+    network = tp.switch(4, bandwidth="1GB/s", latency=0)
+    both = co.together(*(co.broadcast(network, "1GB", root=0, chunks=1) for _ in range(2)))
+    best = tacos.bound(network, both)
+    assert best.bandwidth_s == pytest.approx(2)
+    assert "several collectives" in best.why
+
+
+def test_replicas_are_asked_of_both():
+    """A chunk at 0 and 1 reaches 3 over both their links."""
+    rows = [(a, b, "1GB/s", 0) for a, b in [(0, 3), (1, 3), (0, 1), (1, 0), (3, 0), (2, 0), (0, 2)]]
+    network = tp.from_links(4, rows)
+    coll = co.custom(network, ["1GB"], before=[[0, 1]], after=[[3]])
+    assert tacos.bound(network, coll).bandwidth_s == pytest.approx(0.5)
+
+
+def test_what_cannot_be_reached():
+    network = tacos.Topology(
+        npus=3,
+        switch_capabilities=np.zeros(0, np.uint8),
+        link_src=np.array([0, 1], np.int32),
+        link_dst=np.array([1, 0], np.int32),
+        link_latency_ps=np.zeros(2, np.int64),
+        link_bandwidth_Bps=np.full(2, GB),
+    )
+    assert tacos.bound(network, co.all_gather(network, "1GB", group=[0, 1])).bandwidth_s == 0.5
+    for kind in ("all_gather", "all_reduce", "all_to_all", "broadcast", "reduce"):
+        with pytest.raises(tacos.InfeasibleError, match=r"npu \d cannot reach npu \d"):
+            tacos.bound(network, co.named(kind, network, "1GB"))
+
+
+def test_wrong_size():
+    with pytest.raises(ValueError, match="the collective is for 5 NPUs, the topology has 4"):
+        tacos.bound(tp.ring(4), co.all_gather(5, "1MB"))
+
+
+# --- pairs ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "spec", ["ring:5", "torus:4x4", "torus:2x6", "fc:5", "switch:5", "ring:3*switch:3"]
+)
+def test_linear_program_agrees_with_dimensions(spec):
+    """A renumbered network is not known to be symmetric, and is solved by the linear program."""
+    network = tp.parse(spec)
+    plain = tp.renumber(network, range(network.npus))
+    assert network.symmetric
+    assert not plain.symmetric
+    size = 1000 * network.npus
+    lines = tacos.bound(network, co.all_to_all(network, size))
+    program = tacos.bound(plain, co.all_to_all(plain, size))
+    assert program.bandwidth_s == pytest.approx(lines.bandwidth_s, rel=1e-6)
+    assert lines.exact
+    assert program.exact
+
+
+def test_pairs_without_a_solver(monkeypatch):
+    """NICs of 400 GB/s per box: 8·8 pairs' bytes leave it, which cuts and distances find too."""
+    monkeypatch.setattr(sys.modules["tacos.bound"], "find_spec", lambda _: None)
+    network = tp.dgx_h100(2)
+    best = tacos.bound(network, co.all_to_all(network, 16 * GB))
+    assert best.bandwidth_s == pytest.approx(64 / 400)
+    assert not best.exact
+    assert "HiGHS is not installed" in best.why
+
+
+def test_uneven_pairs():
+    """NPU 0 sends 3 GB to 1 and nothing else happens: two ways round a ring of three."""
+    network = tp.renumber(tp.ring(3, bandwidth="1GB/s", latency=0), range(3))
+    best = tacos.bound(network, co.all_to_all_v(3, [[0, 3 * GB, 0], [0, 0, 0], [0, 0, 0]]))
+    assert best.bandwidth_s == pytest.approx(1.5)
+    assert best.exact
+
+
+# --- laws ----------------------------------------------------------------------------------------
+
+
+def needed(collective, inside):
+    """Bytes that must leave a set of nodes, chunk by chunk."""
+    sizes = collective.chunk_bytes().tolist()
+    total = 0
+    for chunk, size in enumerate(sizes):
+        held = [npu in inside for npu in collective.inputs(chunk)]
+        leaves = any(held) if collective.reduces(chunk) else bool(held) and all(held)
+        if leaves and any(npu not in inside for npu in collective.outputs(chunk)):
+            total += size
+    return total
+
+
+def narrowest_cut(topology, collective):
+    """All cuts, one by one."""
+    ends = list(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True))
+    rates = topology.link_bandwidth_Bps.tolist()
+    worst = 0.0
+    for count in range(1, topology.nodes):
+        for chosen in combinations(range(topology.nodes), count):
+            inside = set(chosen)
+            out = sum(
+                r for (a, b), r in zip(ends, rates, strict=True) if a in inside and b not in inside
+            )
+            worst = max(worst, needed(collective, inside) / out)
+    return worst
+
+
+def best_sets(topology, collective):
+    """All families of disjoint sets that hold a member, everything that can add or copy in one."""
+    (part,) = collective.parts
+    members = set(part.group.tolist())
+    ends = list(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True))
+    rates = topology.link_bandwidth_Bps.tolist()
+    able = topology.switch_capabilities != 0
+    worst = 0.0
+    for labels in product(range(-1, len(members)), repeat=topology.nodes):
+        if any(
+            labels[v] < 0 and (v < topology.npus or able[v - topology.npus])
+            for v in range(topology.nodes)
+        ):
+            continue
+        sets = {label for label in labels if label >= 0}
+        if len(sets) < 2 or {labels[v] for v in members} != sets:
+            continue
+        out = sum(
+            r
+            for (a, b), r in zip(ends, rates, strict=True)
+            if labels[a] >= 0 and labels[a] != labels[b]
+        )
+        into = sum(
+            r
+            for (a, b), r in zip(ends, rates, strict=True)
+            if labels[b] >= 0 and labels[a] != labels[b]
+        )
+        worst = max(worst, 2 * (len(sets) - 1) * part.size / min(out, into))
+    return worst
+
+
+@settings(max_examples=150)
+@given(strategies.random_topologies(max_npus=5, max_switches=2), st.data())
+def test_all_cuts_one_by_one(network, data):
+    """The search finds the narrowest cut of every collective whose sums have one end."""
+    kinds = [
+        "all_gather",
+        "reduce_scatter",
+        "broadcast",
+        "reduce",
+        "gather",
+        "scatter",
+        "all_reduce",
+    ]
+    group = data.draw(st.permutations(range(network.npus)))[
+        : data.draw(st.integers(1, network.npus))
+    ]
+    kind, size = (
+        data.draw(st.sampled_from(kinds)),
+        data.draw(st.sampled_from([1, 7, 1000, 1001, 12000])),
+    )
+    coll = co.named(kind, network, size, group=group, chunks=1)
+    found, cuts = tacos.bound(network, coll), narrowest_cut(network, coll)
+    if kind == "all_reduce":
+        assert found.bandwidth_s >= cuts * (1 - 1e-9)
+        if network.nodes <= 5:
+            assert found.bandwidth_s <= max(cuts, best_sets(network, coll)) * (1 + 1e-9)
+    else:
+        assert found.bandwidth_s == pytest.approx(cuts, rel=1e-9)
+
+
+@settings(max_examples=80)
+@given(strategies.random_topologies(max_npus=4, max_switches=2), st.data())
+def test_custom_conditions_use_true_cuts(network, data):
+    coll = data.draw(strategies.collectives(network.npus, max_chunks=2))
+    pairs = coll.kind in ("all_to_all", "all_to_all_v", "send_recv")
+    found, cuts = tacos.bound(network, coll), narrowest_cut(network, coll)
+    if pairs:  # the linear program may know more than any cut
+        assert found.bandwidth_s >= cuts * (1 - 1e-6)
+    elif coll.kind != "all_reduce":
+        assert found.bandwidth_s <= cuts * (1 + 1e-9)
+
+
+@settings(max_examples=150)
+@given(strategies.orders())
+def test_no_schedule_is_faster(order):
+    """Random correct schedules, with relays, multicast and reduce trees."""
+    schedule = order.retimed()
+    assert tacos.bound(schedule.topology, order.collective).time_ps <= schedule.time_ps
+
+
+@settings(max_examples=40)
+@given(strategies.topologies(), st.data())
+def test_no_engine_is_faster(network, data):
+    coll = data.draw(strategies.collectives(network.npus))
+    best = tacos.bound(network, coll)
+    for engine in tacos.engines(network, coll):
+        schedule = tacos.synthesize(network, coll, engine=engine)
+        assert best.time_ps <= schedule.time_ps, engine
+
+
+@given(strategies.quick_topologies(), st.data())
+def test_fluid_is_no_later_than_chunks(network, data):
+    kind = data.draw(st.sampled_from(strategies.UNROOTED + strategies.ROOTED))
+    fluid = tacos.bound(network, co.named(kind, network, 1001))
+    cut = tacos.bound(network, co.named(kind, network, 1001, chunks=data.draw(st.integers(1, 5))))
+    assert fluid.time_ps <= cut.time_ps
+    assert fluid.bandwidth_s == cut.bandwidth_s
+
+
+@given(strategies.random_topologies(max_npus=5), st.data())
+def test_one_more_link_never_hurts(network, data):
+    if network.npus < 2:
+        return
+    a, b = data.draw(st.permutations(range(network.npus)))[:2]
+    links = [*columns(network), (a, b, 10**9, 0)]
+    more = tp.from_links(
+        network.npus,
+        [(src, dst, f"{rate}B/s", f"{latency}ps") for src, dst, rate, latency in links],
+        switches=[[name for bit, name in ((1, "multicast"), (2, "reduce")) if bits & bit]
+                  for bits in network.switch_capabilities.tolist()],
+        link_model=network.link_model,
+        forwarding=network.forwarding,
+    )  # fmt: skip
+    kind = data.draw(st.sampled_from(["all_gather", "reduce_scatter", "broadcast", "gather"]))
+    coll = co.named(kind, network, 1000)
+    assert tacos.bound(more, coll).bandwidth_s <= tacos.bound(network, coll).bandwidth_s * (
+        1 + 1e-9
+    )
+
+
+def columns(network):
+    return zip(
+        network.link_src.tolist(),
+        network.link_dst.tolist(),
+        network.link_bandwidth_Bps.tolist(),
+        network.link_latency_ps.tolist(),
+        strict=True,
+    )
