@@ -14,6 +14,7 @@ import tacos
 from tacos import collective as co
 from tacos import topology as tp
 from tacos.synth import BASELINES, applicable, ways
+from tacos.synth.moves import named_part
 from tacos.synth.ring_order import hamiltonian_cycle, ring_cost, ring_order
 from tests.strategies import ROOTED, collectives, quick_topologies, topologies
 
@@ -101,6 +102,20 @@ def test_open_chunk_counts_become_one():
     topology = tp.ring(4)
     schedule = BASELINES["ring"](topology, co.all_gather(topology, "1MB"))
     assert schedule.collective.chunks == 4
+
+
+def test_many_pieces_are_columns():
+    """100,000 pieces of each block, taking turns between two ways round; one more takes the first.
+
+    Three pieces of four blocks: pieces 0 and 2 go two places ahead and one back, piece 1 one and two.
+    """
+    topology = tp.ring(4, **NO_LATENCY)
+    collective = co.all_gather(topology, "4MB", chunks=100_001)
+    assert BASELINES["bidirectional-ring"](topology, collective).transfers == 12 * 100_001
+    part = co.all_gather(4, 1200, chunks=3).parts[0]
+    moves = named_part(part, ways.two_way_ring(4))
+    ahead = (moves.pairs[1] - moves.pairs[0])[moves.route] % 4 == 1
+    assert [int(ahead[moves.chunk % 3 == piece].sum()) for piece in range(3)] == [8, 4, 8]
 
 
 # --- as fast as they should be ------------------------------------------------------------------

@@ -30,7 +30,7 @@ import numpy as np
 
 from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE
 from tacos.synth import ways
-from tacos.synth.moves import Moves, concatenate, named_part, to_schedule
+from tacos.synth.moves import Moves, check_memory, concatenate, named_part, to_schedule
 from tacos.synth.ring_order import ring_order
 
 if TYPE_CHECKING:
@@ -382,7 +382,8 @@ def _listed(part: CollectivePart, npus: int) -> Moves:
     if part.kind == "send_recv":
         rows = np.arange(len(part.inputs))
         moves = _straight(part.inputs, part.outputs, rows, npus)
-        return concatenate([moves.piece(k, part.chunks) for k in range(part.chunks)])
+        check_memory(len(rows) * part.chunks)
+        return moves.piece(0, part.chunks).rounds(part.chunks, 1)
     chunks = np.arange(len(part.bytes))
     of_input = np.repeat(chunks, np.diff(part.input_begin))
     of_output = np.repeat(chunks, np.diff(part.output_begin))
