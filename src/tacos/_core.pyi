@@ -436,6 +436,11 @@ def synthesize_symmetric(topology: Topology, collective: Collective, provenance:
     Solves a collective for one NPU of a symmetric network; see tacos.synth.symmetric.
     """
 
+def translations(topology: Topology) -> tuple[list[int], numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32]]:
+    """
+    The moves by one along each dimension: orders, node_image and link_image of a schedule.
+    """
+
 class Violation:
     """One way in which a schedule or a program is wrong."""
 
@@ -615,3 +620,7 @@ class Program:
 
 def lower(schedule: Schedule, *, in_place: bool = False, rank: int | None = None, progress: object | None = None) -> Program:
     """The program of a schedule; see tacos.lower."""
+def multitree(topology: Topology, roots: numpy.typing.NDArray[numpy.int32], member_begin: numpy.typing.NDArray[numpy.int64], members: numpy.typing.NDArray[numpy.int32], progress: object | None = None) -> tuple[Routes, numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32]]:
+    """
+    Trees that grow together: routes, and of each edge its tree, step and route; see tacos.synth.multitree.
+    """

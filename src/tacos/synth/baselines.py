@@ -23,7 +23,6 @@ network. An open chunk count becomes 1; to search for a better one is up to the 
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +30,8 @@ import numpy as np
 from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE
 from tacos.synth import ways
 from tacos.synth.moves import Moves, check_memory, concatenate, named_part, to_schedule
+from tacos.synth.multitree import multitree
+from tacos.synth.needs import check, obstacle
 from tacos.synth.ring_order import ring_order
 
 if TYPE_CHECKING:
@@ -40,14 +41,12 @@ if TYPE_CHECKING:
 
     from tacos._core import Collective, CollectivePart, Schedule, Topology
     from tacos.synth.moves import Way
+    from tacos.synth.needs import Dims
     from tacos.synth.ring_order import Order
 
     Progress = Callable[[float], object] | None
-    Dims = Sequence[tuple[str, int]]
 
-__all__ = ["BASELINES", "applicable"]
-
-DIMENSIONS = frozenset({"ring", "line", "clique", "switch", "box"})
+__all__ = ["BASELINES", "applicable", "obstacle"]
 
 
 def ring(
@@ -261,11 +260,9 @@ BASELINES: dict[str, Callable[..., Schedule]] = {
     "bruck": bruck,
     "hierarchical": hierarchical,
     "swing": swing,
+    "multitree": multitree,
 }
 """The baselines by name: functions of a topology and a collective, with options by keyword."""
-
-
-_MOST_HOPS = 2 * 10**7  # a few seconds' and gigabytes' worth
 
 
 def applicable(topology: Topology, collective: Collective) -> list[str]:
@@ -274,52 +271,9 @@ def applicable(topology: Topology, collective: Collective) -> list[str]:
     >>> import tacos
     >>> topo = tacos.topology.mesh(3, 3)
     >>> applicable(topo, tacos.collective.broadcast(topo, "1MB", group=[0, 1, 2]))
-    ['ring', 'bidirectional-ring', 'direct', 'halving-doubling', 'double-binary-tree', 'bruck']
+    ['ring', 'bidirectional-ring', 'direct', 'halving-doubling', 'double-binary-tree', 'bruck', 'multitree']
     """
     return [name for name in BASELINES if not obstacle(name, topology, collective)]
-
-
-def obstacle(
-    name: str, topology: Topology, collective: Collective, dims: Dims | None = None
-) -> str:
-    """What the baseline needs and does not find, or nothing; `dims` in place of the topology's.
-
-    >>> import tacos
-    >>> topo = tacos.topology.torus(3, 3)
-    >>> obstacle("swing", topo, tacos.collective.all_gather(topo, "1MB"))
-    "a torus whose sizes are powers of two, not [('ring', 3), ('ring', 3)]"
-    """
-    dims = topology.dims if dims is None else dims
-    kinds = {
-        "direct": None,
-        "one-shot": {"all_reduce"},
-        "double-binary-tree": {"all_reduce", "broadcast", "reduce"},
-    }
-    for part in collective.parts:
-        hops = len(part.group) ** 3 if part.kind.startswith("all_to_all") else 0
-        if name.endswith("ring") and hops > _MOST_HOPS:
-            return (
-                f"an all-to-all of fewer NPUs: {len(part.group)} take {hops:.0e} hops round a ring"
-            )
-        copies = len(part.group) ** 3 * max(part.chunks, 1)
-        if name == "one-shot" and copies > _MOST_HOPS:
-            return f"an all-reduce of fewer NPUs: {len(part.group)} take {copies:.0e} transfers"
-        allowed = kinds.get(name, None if len(part.group) else set())
-        if allowed is not None and part.kind not in allowed:
-            needed = " or ".join(sorted(allowed)) or "a collective of a group"
-            return f"{needed}, not {part.kind}"
-        if name in {"hierarchical", "swing"} and len(part.group) != topology.npus:
-            return f"all {topology.npus} NPUs, not a group of {len(part.group)}"
-    if name in {"hierarchical", "swing"} and (
-        not dims
-        or any(kind not in DIMENSIONS or size < 1 for kind, size in dims)
-        or prod(size for _, size in dims) != topology.npus
-    ):
-        kinds_text = ", ".join(sorted(DIMENSIONS))
-        return f"dimensions ({kinds_text}) that hold {topology.npus} NPUs, not {list(dims)}"
-    if name == "swing" and any(kind != "ring" or size & (size - 1) for kind, size in dims):
-        return f"a torus whose sizes are powers of two, not {list(dims)}"
-    return ""
 
 
 def _synthesize(
@@ -330,12 +284,7 @@ def _synthesize(
     progress: Progress,
     **options: Any,
 ) -> Schedule:
-    if collective.npus != topology.npus:
-        raise ValueError(
-            f"the collective is for {collective.npus} NPUs, the topology has {topology.npus}"
-        )
-    if needed := obstacle(name, topology, collective, options.get("dims")):
-        raise ValueError(f"{name} needs {needed}")
+    check(name, topology, collective, options.get("dims"))
     resolved = collective if collective.resolved else collective.with_chunks(1)
     parts = [moves(part) for part in resolved.parts]
     provenance = {"engine": name, **options}

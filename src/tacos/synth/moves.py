@@ -129,8 +129,14 @@ class Moves:
 
     def only(self, which: NDArray[Any] | slice) -> Moves:
         """The moves that `which` (a mask, positions or a slice) selects."""
-        columns = (self.route, self.chunk, self.step, self.op, self.reads)
-        return Moves(self.pairs, *(column[which] for column in columns))
+        return Moves(
+            pairs=self.pairs,
+            route=self.route[which],
+            chunk=self.chunk[which],
+            step=self.step[which],
+            op=self.op[which],
+            reads=self.reads[which],
+        )
 
     def paths(self, block: NDArray[Any], end: NDArray[Any]) -> Moves:
         """Of the tree of chunk `block[i]` the path that leads to `end[i]`, as moves of chunk i."""

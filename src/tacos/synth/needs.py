@@ -1,0 +1,82 @@
+"""What each baseline needs of a network and a collective, in words for people who lack it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tacos._core import Collective, Topology
+
+__all__ = ["Dims", "check", "obstacle"]
+
+Dims = Sequence[tuple[str, int]]
+"""Kind and size of each dimension."""
+
+DIMENSIONS = frozenset({"ring", "line", "clique", "switch", "box"})
+_SPREAD_AND_SUM = {"all_gather", "reduce_scatter", "all_reduce"}
+_KINDS = {
+    "one-shot": {"all_reduce"},
+    "double-binary-tree": {"all_reduce", "broadcast", "reduce"},
+    "multitree": _SPREAD_AND_SUM | {"broadcast", "reduce"},
+}
+_ON_GRIDS = {"hierarchical", "swing"}
+_MOST_HOPS = 2 * 10**7  # a few seconds' and gigabytes' worth
+_MOST_TREES = 1024  # two seconds' worth on a torus, ten through a switch
+
+
+def obstacle(
+    name: str, topology: Topology, collective: Collective, dims: Dims | None = None
+) -> str:
+    """What the baseline needs and does not find, or nothing; `dims` in place of the topology's.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(6)
+    >>> obstacle("swing", topo, tacos.collective.all_reduce(topo, "1MB"))
+    "a torus whose sizes are powers of two, not [('ring', 6)]"
+    """
+    dims = topology.dims if dims is None else dims
+    for part in collective.parts:
+        members = len(part.group)
+        hops = members**3 if part.kind.startswith("all_to_all") else 0
+        if name in {"ring", "bidirectional-ring"} and hops > _MOST_HOPS:
+            return f"an all-to-all of fewer NPUs: {members} take {hops:.0e} hops round a ring"
+        allowed = _KINDS.get(name, None if members or name == "direct" else set())
+        if allowed is not None and part.kind not in allowed:
+            needed = " or ".join(sorted(allowed)) or "a collective of a group"
+            return f"{needed}, not {part.kind}"
+        if name == "multitree" and members > _MOST_TREES:
+            return f"a group of at most {_MOST_TREES} NPUs, not {members}"
+        if name in _ON_GRIDS and members != topology.npus:
+            return f"all {topology.npus} NPUs, not a group of {members}"
+    if name in _ON_GRIDS and (
+        not dims
+        or any(kind not in DIMENSIONS or size < 1 for kind, size in dims)
+        or prod(size for _, size in dims) != topology.npus
+    ):
+        kinds = ", ".join(sorted(DIMENSIONS))
+        return f"dimensions ({kinds}) that hold {topology.npus} NPUs, not {list(dims)}"
+    if name == "swing" and any(kind != "ring" or size & (size - 1) for kind, size in dims):
+        return f"a torus whose sizes are powers of two, not {list(dims)}"
+    return ""
+
+
+def check(name: str, topology: Topology, collective: Collective, dims: Dims | None = None) -> None:
+    """Refuse what the baseline cannot do.
+
+    Raises:
+        ValueError: One sentence that says what is missing.
+
+    >>> import tacos
+    >>> check("bruck", tacos.topology.ring(6), tacos.collective.all_gather(8, "1MB"))
+    Traceback (most recent call last):
+        ...
+    ValueError: the collective is for 8 NPUs, the topology has 6
+    """
+    if collective.npus != topology.npus:
+        raise ValueError(
+            f"the collective is for {collective.npus} NPUs, the topology has {topology.npus}"
+        )
+    if needed := obstacle(name, topology, collective, dims):
+        raise ValueError(f"{name} needs {needed}")
