@@ -33,6 +33,7 @@ from tacos.synth.moves import Moves, check_memory, concatenate, named_part, to_s
 from tacos.synth.multitree import multitree
 from tacos.synth.needs import check, obstacle
 from tacos.synth.ring_order import ring_order
+from tacos.synth.themis import themis
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -260,6 +261,7 @@ BASELINES: dict[str, Callable[..., Schedule]] = {
     "bruck": bruck,
     "hierarchical": hierarchical,
     "swing": swing,
+    "themis": themis,
     "multitree": multitree,
 }
 """The baselines by name: functions of a topology and a collective, with options by keyword."""

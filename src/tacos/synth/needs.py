@@ -19,9 +19,10 @@ _SPREAD_AND_SUM = {"all_gather", "reduce_scatter", "all_reduce"}
 _KINDS = {
     "one-shot": {"all_reduce"},
     "double-binary-tree": {"all_reduce", "broadcast", "reduce"},
+    "themis": _SPREAD_AND_SUM,
     "multitree": _SPREAD_AND_SUM | {"broadcast", "reduce"},
 }
-_ON_GRIDS = {"hierarchical", "swing"}
+_ON_GRIDS = {"hierarchical", "swing", "themis"}
 _MOST_HOPS = 2 * 10**7  # a few seconds' and gigabytes' worth
 _MOST_TREES = 1024  # two seconds' worth on a torus, ten through a switch
 
@@ -59,7 +60,17 @@ def obstacle(
         return f"dimensions ({kinds}) that hold {topology.npus} NPUs, not {list(dims)}"
     if name == "swing" and any(kind != "ring" or size & (size - 1) for kind, size in dims):
         return f"a torus whose sizes are powers of two, not {list(dims)}"
-    return ""
+    return _themis_obstacle(topology, collective) if name == "themis" else ""
+
+
+def _themis_obstacle(topology: Topology, collective: Collective) -> str:
+    if not topology.symmetric:
+        return "a network that is the same from every NPU: rings, cliques, switches and products"
+    if len(collective.parts) != 1:
+        return f"one collective, not {len(collective.parts)} at once"
+    part = collective.parts[0]
+    chunks = topology.npus * max(part.chunks, 1)
+    return f"a byte for each of {chunks} chunks, not {part.size}" if part.size < chunks else ""
 
 
 def check(name: str, topology: Topology, collective: Collective, dims: Dims | None = None) -> None:
