@@ -4,6 +4,7 @@
 #include "columns.hpp"
 #include "synth/greedy.hpp"
 #include "synth/multitree.hpp"
+#include "synth/tree_layout.hpp"
 
 namespace tacos::bindings {
 
@@ -48,6 +49,26 @@ void bind_synth(nb::module_& m) {
               "numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32]]"),
       "Trees that grow together: routes, and of each edge its tree, step and route; see "
       "tacos.synth.multitree.");
+
+  m.def(
+      "lay_out_trees",
+      [](const Array<std::int32_t>& parent, const Array<std::int32_t>& place,
+         const std::shared_ptr<Routes>& routes, const Array<std::int64_t>& weight, bool fixed_root,
+         std::int64_t trials, const nb::object& progress) {
+        const auto span = [](const auto& array) { return std::span(array.data(), array.shape(0)); };
+        const TreeLayout problem{span(parent), span(weight), fixed_root, trials};
+        const auto report = progress_to(progress);
+        std::vector<std::int32_t> found;
+        {
+          const nb::gil_scoped_release release;
+          found = lay_out(problem, *routes, span(place), report);
+        }
+        return give(std::move(found));
+      },
+      "parent"_a, "place"_a, "routes"_a, "weight"_a, nb::kw_only(), "fixed_root"_a, "trials"_a,
+      "progress"_a = nb::none(), nb::rv_policy::reference,
+      "Ranks for the places of trees such that their edges share few links; see "
+      "tacos.synth.trees.");
 }
 
 }  // namespace tacos::bindings

@@ -624,3 +624,8 @@ def multitree(topology: Topology, roots: numpy.typing.NDArray[numpy.int32], memb
     """
     Trees that grow together: routes, and of each edge its tree, step and route; see tacos.synth.multitree.
     """
+
+def lay_out_trees(parent: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], place: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], routes: Routes, weight: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], *, fixed_root: bool, trials: int, progress: object | None = None) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+    """
+    Ranks for the places of trees such that their edges share few links; see tacos.synth.trees.
+    """

@@ -31,13 +31,23 @@ from numpy.typing import NDArray
 from tacos._core import Collective
 from tacos.errors import TacosError
 from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE, retime, routes
+from tacos.synth.needs import check
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from tacos._core import CollectivePart, Schedule, Topology
 
-__all__ = ["Moves", "Way", "check_memory", "concatenate", "named_part", "to_schedule"]
+__all__ = [
+    "Moves",
+    "Way",
+    "by_parts",
+    "check_memory",
+    "concatenate",
+    "cut",
+    "named_part",
+    "to_schedule",
+]
 
 Ints = NDArray[np.int32]
 
@@ -209,7 +219,23 @@ def named_part(part: CollectivePart, ways: Sequence[Way], npus: Ints | None = No
     by_npu = np.argsort(npus, kind="stable")
     homes = by_npu[np.searchsorted(npus, part.group, sorter=by_npu)].astype(np.int32)
     whole = [_one_piece(part, way, homes) for way in ways[: part.chunks]]
-    return _cut(whole, part.chunks).between(npus)
+    return cut(whole, part.chunks).between(npus)
+
+
+def cut(whole: Sequence[Moves], pieces: int) -> Moves:
+    """The moves of all pieces of every chunk, piece k in the manner of ``whole[k % len(whole)]``.
+
+    Piece after piece: where several could leave at once, a pipeline wants the first ones to.
+
+    >>> hop = Moves.of((np.array([0]), np.array([1])), np.array([0]), np.array([5]), 0)
+    >>> cut([hop], 3).chunk.tolist()
+    [15, 16, 17]
+    """
+    rounds, rest = divmod(pieces, len(whole))
+    one_round = concatenate([moves.piece(k, pieces) for k, moves in enumerate(whole)])
+    count = rounds * len(one_round.route) + sum(len(moves.route) for moves in whole[:rest])
+    check_memory(count)
+    return one_round.rounds(rounds + (rest > 0), len(whole)).only(slice(count))
 
 
 def to_schedule(
@@ -251,16 +277,28 @@ def to_schedule(
     )
 
 
-def _cut(whole: Sequence[Moves], pieces: int) -> Moves:
-    """The moves of all pieces of every chunk, piece k in the manner of ``whole[k % len(whole)]``.
+def by_parts(
+    name: str,
+    topology: Topology,
+    collective: Collective,
+    moves: Callable[[CollectivePart], Moves],
+    progress: Callable[[float], object] | None,
+    **options: Any,
+) -> Schedule:
+    """Check that a baseline applies, then make its schedule from the moves of each part.
 
-    Piece after piece: where several could leave at once, a pipeline wants the first ones to.
+    >>> from tacos import collective, topology
+    >>> from tacos.synth import ways
+    >>> ring = topology.ring(4, bandwidth="1GB/s", latency="1us")
+    >>> gather = collective.all_gather(ring, "4KB")
+    >>> by_parts("bruck", ring, gather, lambda part: named_part(part, ways.bruck(4)), None).transfers
+    12
     """
-    rounds, rest = divmod(pieces, len(whole))
-    one_round = concatenate([moves.piece(k, pieces) for k, moves in enumerate(whole)])
-    count = rounds * len(one_round.route) + sum(len(moves.route) for moves in whole[:rest])
-    check_memory(count)
-    return one_round.rounds(rounds + (rest > 0), len(whole)).only(slice(count))
+    check(name, topology, collective, options.get("dims"))
+    resolved = collective if collective.resolved else collective.with_chunks(1)
+    parts = [moves(part) for part in resolved.parts]
+    provenance = {"engine": name, **options}
+    return to_schedule(topology, resolved, parts, provenance=provenance, progress=progress)
 
 
 def check_memory(moves: int) -> None:

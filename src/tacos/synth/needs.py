@@ -19,10 +19,13 @@ _SPREAD_AND_SUM = {"all_gather", "reduce_scatter", "all_reduce"}
 _KINDS = {
     "one-shot": {"all_reduce"},
     "double-binary-tree": {"all_reduce", "broadcast", "reduce"},
+    "c-cube": {"all_reduce", "broadcast", "reduce"},
+    "2d-ring": {"all_reduce"},
+    "parameter-server": {"all_reduce"},
     "themis": _SPREAD_AND_SUM,
     "multitree": _SPREAD_AND_SUM | {"broadcast", "reduce"},
 }
-_ON_GRIDS = {"hierarchical", "swing", "themis"}
+_ON_GRIDS = {"hierarchical", "swing", "themis", "2d-ring"}
 _MOST_HOPS = 2 * 10**7  # a few seconds' and gigabytes' worth
 _MOST_TREES = 1024  # two seconds' worth on a torus, ten through a switch
 
@@ -60,6 +63,11 @@ def obstacle(
         return f"dimensions ({kinds}) that hold {topology.npus} NPUs, not {list(dims)}"
     if name == "swing" and any(kind != "ring" or size & (size - 1) for kind, size in dims):
         return f"a torus whose sizes are powers of two, not {list(dims)}"
+    if name == "2d-ring":
+        lines = [kind in {"ring", "line"} for kind, size in dims if size > 1]
+        return (
+            "" if lines == [True, True] else f"a torus or mesh of two dimensions, not {list(dims)}"
+        )
     return _themis_obstacle(topology, collective) if name == "themis" else ""
 
 
