@@ -462,6 +462,11 @@ def test_refusals_name_what_is_missing():
         server(ring, co.all_reduce(ring, "1MB"), servers=7)
     with pytest.raises(ValueError, match=r"servers is \[6\], it must name NPUs from 0 to 5, each"):
         server(ring, co.all_reduce(ring, "1MB"), servers=[6])
+    large = tp.torus(32, 32)
+    with pytest.raises(
+        ValueError, match="parameter-server needs an all-reduce of fewer NPUs: 1024"
+    ):
+        server(large, co.all_reduce(large, "1MB"))
     with pytest.raises(ValueError, match="the collective is for 8 NPUs, the topology has 6"):
         BASELINES["direct"](ring, co.all_gather(8, "1MB"))
 

@@ -494,6 +494,16 @@ def verify_program(program: Program, *, limit: int = 100, progress: object | Non
 def greedy(topology: Topology, collective: Collective, *, seed: int = 0, threads: int = 0, steps: bool = True, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """A schedule of a collective that sums nothing; see tacos.synth.greedy."""
 
+def multitree(topology: Topology, roots: numpy.typing.NDArray[numpy.int32], member_begin: numpy.typing.NDArray[numpy.int64], members: numpy.typing.NDArray[numpy.int32], progress: object | None = None) -> tuple[Routes, numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32]]:
+    """
+    Trees that grow together: routes, and of each edge its tree, step and route; see tacos.synth.multitree.
+    """
+
+def lay_out_trees(parent: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], place: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], routes: Routes, weight: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], *, fixed_root: bool, trials: int, progress: object | None = None) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+    """
+    Ranks for the places of trees such that their edges share few links; see tacos.synth.trees.
+    """
+
 class Program:
     """
     A collective algorithm as the ranks run it.
@@ -620,12 +630,3 @@ class Program:
 
 def lower(schedule: Schedule, *, in_place: bool = False, rank: int | None = None, progress: object | None = None) -> Program:
     """The program of a schedule; see tacos.lower."""
-def multitree(topology: Topology, roots: numpy.typing.NDArray[numpy.int32], member_begin: numpy.typing.NDArray[numpy.int64], members: numpy.typing.NDArray[numpy.int32], progress: object | None = None) -> tuple[Routes, numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32]]:
-    """
-    Trees that grow together: routes, and of each edge its tree, step and route; see tacos.synth.multitree.
-    """
-
-def lay_out_trees(parent: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], place: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], routes: Routes, weight: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], *, fixed_root: bool, trials: int, progress: object | None = None) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
-    """
-    Ranks for the places of trees such that their edges share few links; see tacos.synth.trees.
-    """

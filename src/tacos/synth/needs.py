@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from tacos.schedule import routes
+
 if TYPE_CHECKING:
-    from tacos._core import Collective, Topology
+    from tacos._core import Collective, CollectivePart, Topology
 
 __all__ = ["Dims", "check", "obstacle"]
 
@@ -43,13 +47,13 @@ def obstacle(
     dims = topology.dims if dims is None else dims
     for part in collective.parts:
         members = len(part.group)
-        hops = members**3 if part.kind.startswith("all_to_all") else 0
-        if name in {"ring", "bidirectional-ring"} and hops > _MOST_HOPS:
-            return f"an all-to-all of fewer NPUs: {members} take {hops:.0e} hops round a ring"
         allowed = _KINDS.get(name, None if members or name == "direct" else set())
         if allowed is not None and part.kind not in allowed:
             needed = " or ".join(sorted(allowed)) or "a collective of a group"
             return f"{needed}, not {part.kind}"
+        if (hops := _hops(name, topology, part)) > _MOST_HOPS:
+            kind = part.kind.replace("_", "-")
+            return f"an {kind} of fewer NPUs: {members} take {hops:.0e} hops"
         if name == "multitree" and members > _MOST_TREES:
             return f"a group of at most {_MOST_TREES} NPUs, not {members}"
         if name in _ON_GRIDS and members != topology.npus:
@@ -69,6 +73,19 @@ def obstacle(
             "" if lines == [True, True] else f"a torus or mesh of two dimensions, not {list(dims)}"
         )
     return _themis_obstacle(topology, collective) if name == "themis" else ""
+
+
+def _hops(name: str, topology: Topology, part: CollectivePart) -> int:
+    """How many hops the transfers make together, of those that may be too many."""
+    members, chunks = len(part.group), max(part.chunks, 1)
+    if name in {"ring", "bidirectional-ring"} and part.kind.startswith("all_to_all"):
+        return members**3
+    if name == "one-shot":
+        return members**3 * chunks
+    if name == "parameter-server" and members > 1:
+        ways = routes(topology, pairs=(part.group[1:], np.repeat(part.group[:1], members - 1)))
+        return 2 * members * chunks * len(ways.links)
+    return 0
 
 
 def _themis_obstacle(topology: Topology, collective: Collective) -> str:
