@@ -14,6 +14,7 @@ import tacos
 from tacos import collective as co
 from tacos import topology as tp
 from tacos.synth import BASELINES, applicable, ways
+from tacos.synth.moves import named_part
 from tacos.synth.ring_order import hamiltonian_cycle, ring_cost, ring_order
 from tests.strategies import ROOTED, collectives, quick_topologies, topologies
 
@@ -101,6 +102,20 @@ def test_open_chunk_counts_become_one():
     topology = tp.ring(4)
     schedule = BASELINES["ring"](topology, co.all_gather(topology, "1MB"))
     assert schedule.collective.chunks == 4
+
+
+def test_many_pieces_are_columns():
+    """100,000 pieces of each block, taking turns between two ways round; one more takes the first.
+
+    Three pieces of four blocks: pieces 0 and 2 go two places ahead and one back, piece 1 one and two.
+    """
+    topology = tp.ring(4, **NO_LATENCY)
+    collective = co.all_gather(topology, "4MB", chunks=100_001)
+    assert BASELINES["bidirectional-ring"](topology, collective).transfers == 12 * 100_001
+    part = co.all_gather(4, 1200, chunks=3).parts[0]
+    moves = named_part(part, ways.two_way_ring(4))
+    ahead = (moves.pairs[1] - moves.pairs[0])[moves.route] % 4 == 1
+    assert [int(ahead[moves.chunk % 3 == piece].sum()) for piece in range(3)] == [8, 4, 8]
 
 
 # --- as fast as they should be ------------------------------------------------------------------
@@ -278,6 +293,83 @@ def test_swing_on_a_ring():
     assert swing < time_us("halving-doubling", large, "all_reduce", "80KB", chunks=2)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "hops"), [((8,), 1 / 2 + 1 / 4 + 3 / 8), ((8, 8), 3 / 4 + 3 / 16 + 9 / 64)]
+)
+def test_swing_loads_all_links_alike(sizes, hops):
+    """Partners are 1, 1, 3 hops away with 1/2, 1/4, … of the buffer; two dimensions take turns.
+
+    With a piece for each dimension and direction, these hops are spread evenly over all links, and
+    a link never waits: the time is its load.
+    """
+    topology = tp.torus(*sizes, **NO_LATENCY)
+    pieces = 2 * len(sizes)
+    size = 1000 * pieces * topology.npus
+    collective = co.all_reduce(topology, size, chunks=pieces)
+    schedule = BASELINES["swing"](topology, collective)
+    load = 2 * size * hops / pieces
+    assert set(schedule.link_bytes().tolist()) == {load}
+    assert schedule.time_ps >= load * 1000
+    if len(sizes) == 2:
+        assert schedule.time_ps <= 1.1 * load * 1000
+
+
+def test_hierarchical_dimensions_overlap():
+    """4 x 4, S = 128 KB: the first dimension takes 3/4 S at 2 GB/s, there and back; the second, with
+    a quarter of the data, is done meanwhile, but for the first chunk and the last.
+    """
+    topology = tp.torus(4, 4, **NO_LATENCY)
+    assert time_us("hierarchical", topology, "all_reduce", "128KB", chunks=8) == 96
+    assert time_us("hierarchical", topology, "all_reduce", "128KB", chunks=1) > 96
+
+
+def test_2d_ring():
+    """3 x 3, 36 KB in blocks of 1 KB: 2/3 of it twice along each dimension, over four links, 24 us.
+
+    9 B: every block makes four hops, each 1 us and 1 ns, and some wait for others.
+    """
+    topology = tp.torus(3, 3, **NO_LATENCY)
+    assert 24 <= time_us("2d-ring", topology, "all_reduce", "36KB", chunks=4) <= 27
+    collective = co.all_reduce(topology, "36KB", chunks=4)
+    assert BASELINES["2d-ring"](topology, collective).link_bytes().sum() == 36 * 24000
+    assert 4 < time_us("2d-ring", tp.torus(3, 3, **SPEED), "all_reduce", 9) < 4.02
+
+
+def test_a_central_server():
+    """Four workers, chunks of 1 KB. On one of them: three times 4 KB in, the last chunk thrice out.
+
+    On a fifth NPU: 16 KB in, the last chunk four times out. On two more: half of that.
+    """
+    switch = tp.switch(4, **NO_LATENCY)
+    assert time_us("parameter-server", switch, "all_reduce", "4KB") == 12 + 3
+    wider = tp.switch(6, **NO_LATENCY)
+    for servers, expected in (([4], 16 + 4), ([5, 4], 8 + 4)):
+        collective = co.all_reduce(wider, "4KB", group=[3, 1, 0, 2], chunks=1)
+        schedule = BASELINES["parameter-server"](wider, collective, servers=servers)
+        assert tacos.verify(schedule).ok
+        assert schedule.time_ps == expected * US
+
+
+def test_sharded_servers():
+    """All four serve a chunk: 3 KB in and 3 KB out, as in the direct algorithm. Two: twice that."""
+    switch = tp.switch(4, **NO_LATENCY)
+    assert time_us("parameter-server", switch, "all_reduce", "4KB", servers=4) == 6
+    assert time_us("parameter-server", switch, "all_reduce", "4KB", servers=2) <= 12
+
+
+@given(st.data())
+def test_servers_anywhere(data):
+    topology = data.draw(quick_topologies())
+    npus = range(topology.npus)
+    group = data.draw(st.lists(st.sampled_from(npus), min_size=1, unique=True))
+    servers = data.draw(st.lists(st.sampled_from(npus), min_size=1, unique=True))
+    chunks = data.draw(st.integers(1, 3))
+    collective = co.all_reduce(topology, 1001, group=group, chunks=chunks)
+    for choice in (servers, 1, len(group)):
+        schedule = BASELINES["parameter-server"](topology, collective, servers=choice)
+        assert tacos.verify(schedule).ok
+
+
 # --- the order of a ring ------------------------------------------------------------------------
 
 
@@ -363,6 +455,18 @@ def test_refusals_name_what_is_missing():
         BASELINES["double-binary-tree"](ring, co.all_gather(ring, "1MB"))
     with pytest.raises(ValueError, match="bruck needs a collective of a group, not send_recv"):
         BASELINES["bruck"](ring, co.send_recv(ring, [(0, 1, 5)]))
+    with pytest.raises(ValueError, match="2d-ring needs a torus or mesh of two dimensions, not"):
+        BASELINES["2d-ring"](ring, co.all_reduce(ring, "1MB"))
+    server = BASELINES["parameter-server"]
+    with pytest.raises(ValueError, match="servers is 7, allowed are 1 to 6 "):
+        server(ring, co.all_reduce(ring, "1MB"), servers=7)
+    with pytest.raises(ValueError, match=r"servers is \[6\], it must name NPUs from 0 to 5, each"):
+        server(ring, co.all_reduce(ring, "1MB"), servers=[6])
+    large = tp.torus(32, 32)
+    with pytest.raises(
+        ValueError, match="parameter-server needs an all-reduce of fewer NPUs: 1024"
+    ):
+        server(large, co.all_reduce(large, "1MB"))
     with pytest.raises(ValueError, match="the collective is for 8 NPUs, the topology has 6"):
         BASELINES["direct"](ring, co.all_gather(8, "1MB"))
 

@@ -1,5 +1,6 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "columns.hpp"
 #include "synth/symmetric.hpp"
@@ -20,6 +21,22 @@ void bind_symmetric(nb::module_& m) {
       },
       "topology"_a, "collective"_a, "provenance"_a = "{}", "progress"_a = nb::none(),
       "Solves a collective for one NPU of a symmetric network; see tacos.synth.symmetric.");
+
+  m.def(
+      "translations",
+      [](const Topology& topology) {
+        Symmetry symmetry;
+        {
+          const nb::gil_scoped_release release;
+          symmetry = translations(topology);
+        }
+        return nb::make_tuple(symmetry.orders, view(symmetry.node_image),
+                              view(symmetry.link_image));
+      },
+      "topology"_a,
+      nb::sig("def translations(topology: Topology) -> tuple[list[int], "
+              "numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32]]"),
+      "The moves by one along each dimension: orders, node_image and link_image of a schedule.");
 }
 
 }  // namespace tacos::bindings

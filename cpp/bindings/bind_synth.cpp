@@ -3,6 +3,8 @@
 
 #include "columns.hpp"
 #include "synth/greedy.hpp"
+#include "synth/multitree.hpp"
+#include "synth/tree_layout.hpp"
 
 namespace tacos::bindings {
 
@@ -23,6 +25,50 @@ void bind_synth(nb::module_& m) {
       "topology"_a, "collective"_a, nb::kw_only(), "seed"_a = 0, "threads"_a = 0, "steps"_a = true,
       "provenance"_a = "{}", "progress"_a = nb::none(),
       "A schedule of a collective that sums nothing; see tacos.synth.greedy.");
+
+  m.def(
+      "multitree",
+      [](std::shared_ptr<Topology> topology, const Array<std::int32_t>& roots,
+         const Array<std::int64_t>& member_begin, const Array<std::int32_t>& members,
+         const nb::object& progress) {
+        const auto span = [](const auto& array) { return std::span(array.data(), array.shape(0)); };
+        const auto report = progress_to(progress);
+        Trees trees;
+        {
+          const nb::gil_scoped_release release;
+          trees = multitree(topology, span(roots), span(member_begin), span(members), report);
+        }
+        return nb::make_tuple(trees.routes, give(std::move(trees.tree)),
+                              give(std::move(trees.step)), give(std::move(trees.route)));
+      },
+      "topology"_a, "roots"_a, "member_begin"_a, "members"_a, "progress"_a = nb::none(),
+      nb::sig("def multitree(topology: Topology, roots: numpy.typing.NDArray[numpy.int32], "
+              "member_begin: numpy.typing.NDArray[numpy.int64], "
+              "members: numpy.typing.NDArray[numpy.int32], progress: object | None = None) -> "
+              "tuple[Routes, numpy.typing.NDArray[numpy.int32], "
+              "numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32]]"),
+      "Trees that grow together: routes, and of each edge its tree, step and route; see "
+      "tacos.synth.multitree.");
+
+  m.def(
+      "lay_out_trees",
+      [](const Array<std::int32_t>& parent, const Array<std::int32_t>& place,
+         const std::shared_ptr<Routes>& routes, const Array<std::int64_t>& weight, bool fixed_root,
+         std::int64_t trials, const nb::object& progress) {
+        const auto span = [](const auto& array) { return std::span(array.data(), array.shape(0)); };
+        const TreeLayout problem{span(parent), span(weight), fixed_root, trials};
+        const auto report = progress_to(progress);
+        std::vector<std::int32_t> found;
+        {
+          const nb::gil_scoped_release release;
+          found = lay_out(problem, *routes, span(place), report);
+        }
+        return give(std::move(found));
+      },
+      "parent"_a, "place"_a, "routes"_a, "weight"_a, nb::kw_only(), "fixed_root"_a, "trials"_a,
+      "progress"_a = nb::none(), nb::rv_policy::reference,
+      "Ranks for the places of trees such that their edges share few links; see "
+      "tacos.synth.trees.");
 }
 
 }  // namespace tacos::bindings

@@ -436,6 +436,11 @@ def synthesize_symmetric(topology: Topology, collective: Collective, provenance:
     Solves a collective for one NPU of a symmetric network; see tacos.synth.symmetric.
     """
 
+def translations(topology: Topology) -> tuple[list[int], numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32]]:
+    """
+    The moves by one along each dimension: orders, node_image and link_image of a schedule.
+    """
+
 class Violation:
     """One way in which a schedule or a program is wrong."""
 
@@ -584,6 +589,16 @@ def distance_sum(topology: Topology, collective: Collective, length: Annotated[N
 
 def greedy(topology: Topology, collective: Collective, *, seed: int = 0, threads: int = 0, steps: bool = True, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """A schedule of a collective that sums nothing; see tacos.synth.greedy."""
+
+def multitree(topology: Topology, roots: numpy.typing.NDArray[numpy.int32], member_begin: numpy.typing.NDArray[numpy.int64], members: numpy.typing.NDArray[numpy.int32], progress: object | None = None) -> tuple[Routes, numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32]]:
+    """
+    Trees that grow together: routes, and of each edge its tree, step and route; see tacos.synth.multitree.
+    """
+
+def lay_out_trees(parent: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], place: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], routes: Routes, weight: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], *, fixed_root: bool, trials: int, progress: object | None = None) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+    """
+    Ranks for the places of trees such that their edges share few links; see tacos.synth.trees.
+    """
 
 class Program:
     """

@@ -9,29 +9,39 @@ direct                2α + 2/n Sβ with a link to everybody,    reduce-scatter,
                       2α + 2(n-1)/n Sβ through one port
 one-shot              α + Sβ or α + (n-1)Sβ, likewise          everybody sends everything
 halving-doubling      2 lg n α + 2(n-1)/n Sβ                   Rabenseifner, 2004
-double-binary-tree    about 2 lg n α + 2Sβ with many chunks    Sanders, Speck and Träff, 2009; NCCL
+double-binary-tree    (2d + K)(α + Sβ/K) per tree, depth d,    Sanders, Speck and Träff, 2009; NCCL
+                      K chunks, S half of the buffer
+c-cube                the same with a link for each edge       C-Cube: Cho et al., 2023
 bruck                 2⌈lg n⌉α + 2(n-1)/n Sβ                   Bruck et al., 1997
+2d-ring               2⌊n₀/2⌋α + (n₀-1)/n₀ Sβ/2, and with n₁   rings of rows, then of columns
 hierarchical          Σ 2(nᵢ-1)αᵢ + 2(nᵢ-1)/nᵢ S/(n₀…nᵢ₋₁)βᵢ   BlueConnect: Cho et al., 2019
 swing                 as halving-doubling, with short hops     Swing: De Sensi et al., 2024
+themis                2(n-1)/n S / Σ 1/βᵢ with many chunks     Themis: Rashidi et al., 2022
+multitree             2(n-1)/n Sβ / links per NPU, nearly      MultiTree: Huang et al., 2021
+parameter-server      2α + (n+1)Sβ at a central server         k servers share the work
 ====================  =======================================  ====================================
 
 if members wait for each other after every step. Nothing waits here, so times can be shorter, and
-with several chunks they overlap. The algorithms are in :mod:`tacos.synth.ways`, the collectives
-derived from each in :mod:`tacos.synth.moves`. Routes are those of someone who does not know the
+with several chunks they overlap. Most algorithms are in :mod:`tacos.synth.ways`, the collectives
+derived from each in :mod:`tacos.synth.moves`; the larger ones have modules of their own. Routes are those of someone who does not know the
 network. An open chunk count becomes 1; to search for a better one is up to the caller.
 """
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE
 from tacos.synth import ways
-from tacos.synth.moves import Moves, concatenate, named_part, to_schedule
+from tacos.synth.moves import Moves, by_parts, check_memory, concatenate, cut, named_part
+from tacos.synth.multitree import multitree
+from tacos.synth.needs import obstacle
 from tacos.synth.ring_order import ring_order
+from tacos.synth.servers import parameter_server
+from tacos.synth.themis import themis
+from tacos.synth.trees import c_cube, double_binary_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,14 +50,12 @@ if TYPE_CHECKING:
 
     from tacos._core import Collective, CollectivePart, Schedule, Topology
     from tacos.synth.moves import Way
+    from tacos.synth.needs import Dims
     from tacos.synth.ring_order import Order
 
     Progress = Callable[[float], object] | None
-    Dims = Sequence[tuple[str, int]]
 
-__all__ = ["BASELINES", "applicable"]
-
-DIMENSIONS = frozenset({"ring", "line", "clique", "switch", "box"})
+__all__ = ["BASELINES", "applicable", "obstacle"]
 
 
 def ring(
@@ -108,7 +116,7 @@ def direct(topology: Topology, collective: Collective, *, progress: Progress = N
             return _listed(part, topology.npus)
         return named_part(part, ways.star(len(part.group)))
 
-    return _synthesize("direct", topology, collective, moves, progress)
+    return by_parts("direct", topology, collective, moves, progress)
 
 
 def one_shot(topology: Topology, collective: Collective, *, progress: Progress = None) -> Schedule:
@@ -129,7 +137,7 @@ def one_shot(topology: Topology, collective: Collective, *, progress: Progress =
         chunk = np.arange(n * part.chunks)
         return Moves.of((pairs[0], pairs[1]), route, chunk, 0, op=REDUCE, reads=READ_INPUT)
 
-    return _synthesize("one-shot", topology, collective, moves, progress)
+    return by_parts("one-shot", topology, collective, moves, progress)
 
 
 def halving_doubling(
@@ -146,25 +154,7 @@ def halving_doubling(
     def moves(part: CollectivePart) -> Moves:
         return named_part(part, ways.halving_doubling(len(part.group)))
 
-    return _synthesize("halving-doubling", topology, collective, moves, progress)
-
-
-def double_binary_tree(
-    topology: Topology, collective: Collective, *, progress: Progress = None
-) -> Schedule:
-    """All-reduce, broadcast and reduce over two trees, half of the chunks on each.
-
-    >>> import tacos
-    >>> topo = tacos.topology.fully_connected(4, bandwidth="1GB/s", latency="1us")
-    >>> coll = tacos.collective.broadcast(topo, "2KB", chunks=2)
-    >>> double_binary_tree(topo, coll).time_ps // 10**6      # three levels
-    6
-    """
-
-    def moves(part: CollectivePart) -> Moves:
-        return named_part(part, ways.double_tree(len(part.group), rooted=part.root >= 0))
-
-    return _synthesize("double-binary-tree", topology, collective, moves, progress)
+    return by_parts("halving-doubling", topology, collective, moves, progress)
 
 
 def bruck(topology: Topology, collective: Collective, *, progress: Progress = None) -> Schedule:
@@ -179,7 +169,7 @@ def bruck(topology: Topology, collective: Collective, *, progress: Progress = No
     def moves(part: CollectivePart) -> Moves:
         return named_part(part, ways.bruck(len(part.group)))
 
-    return _synthesize("bruck", topology, collective, moves, progress)
+    return by_parts("bruck", topology, collective, moves, progress)
 
 
 def hierarchical(
@@ -227,9 +217,37 @@ def hierarchical(
         ]
         return named_part(part, grids, np.arange(topology.npus, dtype=np.int32))
 
-    return _synthesize(
-        "hierarchical", topology, collective, moves, progress, dims=shape, order=turns
-    )
+    return by_parts("hierarchical", topology, collective, moves, progress, dims=shape, order=turns)
+
+
+def two_d_ring(
+    topology: Topology, collective: Collective, *, progress: Progress = None
+) -> Schedule:
+    """All-reduce round the rings of one dimension, then of the other: few steps, twice the data.
+
+    Half of the blocks begin with each dimension, and all go both ways.
+
+    >>> import tacos
+    >>> topo = tacos.topology.torus(3, 3, bandwidth="1GB/s", latency="1us")
+    >>> coll = tacos.collective.all_reduce(topo, "9KB")
+    >>> two_d_ring(topo, coll).time_ps // 10**6          # hierarchical: 10
+    11
+    """
+    strides = np.cumprod([1, *(size for _, size in topology.dims)]).tolist()
+    sides = [(*dim, at) for dim, at in zip(topology.dims, strides, strict=False) if dim[1] > 1]
+
+    def moves(part: CollectivePart) -> Moves:
+        inside = [_inside(topology, *side) for side in sides]
+        whole = []
+        for k in range(2 * max(map(len, inside))):
+            turn = [
+                (size, stride, found[k // 2 % len(found)])
+                for (_, size, stride), found in zip(sides, inside, strict=True)
+            ]
+            whole.append(ways.side_by_side(turn[:: -1 if k % 2 else 1], part.group))
+        return cut(whole[: part.chunks], part.chunks)
+
+    return by_parts("2d-ring", topology, collective, moves, progress)
 
 
 def swing(topology: Topology, collective: Collective, *, progress: Progress = None) -> Schedule:
@@ -248,7 +266,7 @@ def swing(topology: Topology, collective: Collective, *, progress: Progress = No
         sizes = [size for _, size in topology.dims]
         return named_part(part, ways.swing(sizes), np.arange(topology.npus, dtype=np.int32))
 
-    return _synthesize("swing", topology, collective, moves, progress)
+    return by_parts("swing", topology, collective, moves, progress)
 
 
 BASELINES: dict[str, Callable[..., Schedule]] = {
@@ -258,14 +276,16 @@ BASELINES: dict[str, Callable[..., Schedule]] = {
     "one-shot": one_shot,
     "halving-doubling": halving_doubling,
     "double-binary-tree": double_binary_tree,
+    "c-cube": c_cube,
     "bruck": bruck,
+    "2d-ring": two_d_ring,
     "hierarchical": hierarchical,
     "swing": swing,
+    "themis": themis,
+    "multitree": multitree,
+    "parameter-server": parameter_server,
 }
 """The baselines by name: functions of a topology and a collective, with options by keyword."""
-
-
-_MOST_HOPS = 2 * 10**7  # a few seconds' and gigabytes' worth
 
 
 def applicable(topology: Topology, collective: Collective) -> list[str]:
@@ -273,73 +293,10 @@ def applicable(topology: Topology, collective: Collective) -> list[str]:
 
     >>> import tacos
     >>> topo = tacos.topology.mesh(3, 3)
-    >>> applicable(topo, tacos.collective.broadcast(topo, "1MB", group=[0, 1, 2]))
-    ['ring', 'bidirectional-ring', 'direct', 'halving-doubling', 'double-binary-tree', 'bruck']
+    >>> applicable(topo, tacos.collective.all_to_all(topo, "1MB", group=[0, 1, 2]))
+    ['ring', 'bidirectional-ring', 'direct', 'halving-doubling', 'bruck']
     """
     return [name for name in BASELINES if not obstacle(name, topology, collective)]
-
-
-def obstacle(
-    name: str, topology: Topology, collective: Collective, dims: Dims | None = None
-) -> str:
-    """What the baseline needs and does not find, or nothing; `dims` in place of the topology's.
-
-    >>> import tacos
-    >>> topo = tacos.topology.torus(3, 3)
-    >>> obstacle("swing", topo, tacos.collective.all_gather(topo, "1MB"))
-    "a torus whose sizes are powers of two, not [('ring', 3), ('ring', 3)]"
-    """
-    dims = topology.dims if dims is None else dims
-    kinds = {
-        "direct": None,
-        "one-shot": {"all_reduce"},
-        "double-binary-tree": {"all_reduce", "broadcast", "reduce"},
-    }
-    for part in collective.parts:
-        hops = len(part.group) ** 3 if part.kind.startswith("all_to_all") else 0
-        if name.endswith("ring") and hops > _MOST_HOPS:
-            return (
-                f"an all-to-all of fewer NPUs: {len(part.group)} take {hops:.0e} hops round a ring"
-            )
-        copies = len(part.group) ** 3 * max(part.chunks, 1)
-        if name == "one-shot" and copies > _MOST_HOPS:
-            return f"an all-reduce of fewer NPUs: {len(part.group)} take {copies:.0e} transfers"
-        allowed = kinds.get(name, None if len(part.group) else set())
-        if allowed is not None and part.kind not in allowed:
-            needed = " or ".join(sorted(allowed)) or "a collective of a group"
-            return f"{needed}, not {part.kind}"
-        if name in {"hierarchical", "swing"} and len(part.group) != topology.npus:
-            return f"all {topology.npus} NPUs, not a group of {len(part.group)}"
-    if name in {"hierarchical", "swing"} and (
-        not dims
-        or any(kind not in DIMENSIONS or size < 1 for kind, size in dims)
-        or prod(size for _, size in dims) != topology.npus
-    ):
-        kinds_text = ", ".join(sorted(DIMENSIONS))
-        return f"dimensions ({kinds_text}) that hold {topology.npus} NPUs, not {list(dims)}"
-    if name == "swing" and any(kind != "ring" or size & (size - 1) for kind, size in dims):
-        return f"a torus whose sizes are powers of two, not {list(dims)}"
-    return ""
-
-
-def _synthesize(
-    name: str,
-    topology: Topology,
-    collective: Collective,
-    moves: Callable[[CollectivePart], Moves],
-    progress: Progress,
-    **options: Any,
-) -> Schedule:
-    if collective.npus != topology.npus:
-        raise ValueError(
-            f"the collective is for {collective.npus} NPUs, the topology has {topology.npus}"
-        )
-    if needed := obstacle(name, topology, collective, options.get("dims")):
-        raise ValueError(f"{name} needs {needed}")
-    resolved = collective if collective.resolved else collective.with_chunks(1)
-    parts = [moves(part) for part in resolved.parts]
-    provenance = {"engine": name, **options}
-    return to_schedule(topology, resolved, parts, provenance=provenance, progress=progress)
 
 
 def _ring(
@@ -363,7 +320,7 @@ def _ring(
         origins.add(origin)
         return named_part(part, algorithm(len(npus)), npus)
 
-    schedule = _synthesize(name, topology, collective, moves, progress)
+    schedule = by_parts(name, topology, collective, moves, progress)
     return schedule.with_provenance({**schedule.provenance, "order": ", ".join(sorted(origins))})
 
 
@@ -382,7 +339,8 @@ def _listed(part: CollectivePart, npus: int) -> Moves:
     if part.kind == "send_recv":
         rows = np.arange(len(part.inputs))
         moves = _straight(part.inputs, part.outputs, rows, npus)
-        return concatenate([moves.piece(k, part.chunks) for k in range(part.chunks)])
+        check_memory(len(rows) * part.chunks)
+        return moves.piece(0, part.chunks).rounds(part.chunks, 1)
     chunks = np.arange(len(part.bytes))
     of_input = np.repeat(chunks, np.diff(part.input_begin))
     of_output = np.repeat(chunks, np.diff(part.output_begin))

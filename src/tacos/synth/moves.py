@@ -20,6 +20,7 @@ Columns are int32 where that is enough: a ring of 4,096 NPUs has 16.8 million mo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -28,19 +29,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacos._core import Collective
+from tacos.errors import TacosError
 from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE, retime, routes
+from tacos.synth.needs import check
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from tacos._core import CollectivePart, Schedule, Topology
 
-__all__ = ["Moves", "Way", "concatenate", "named_part", "to_schedule"]
+__all__ = [
+    "Moves",
+    "Way",
+    "by_parts",
+    "check_memory",
+    "concatenate",
+    "cut",
+    "named_part",
+    "to_schedule",
+]
 
 Ints = NDArray[np.int32]
 
 
-_MOST_PIECES = 2**16  # each costs some work in Python
+_BYTES_PER_MOVE = 120  # here and while the moves are timed
+_SHARE_OF_MEMORY = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +125,28 @@ class Moves:
         """The moves of piece k of every chunk, each being cut into `of` pieces."""
         return self if of == 1 else replace(self, chunk=self.chunk * np.uint32(of) + np.uint32(k))
 
-    def only(self, which: NDArray[Any]) -> Moves:
-        """The moves that `which` (a mask, or positions) selects."""
-        columns = (self.route, self.chunk, self.step, self.op, self.reads)
-        return Moves(self.pairs, *(column[which] for column in columns))
+    def rounds(self, count: int, pieces: int) -> Moves:
+        """The same `count` times, each time with chunks that are `pieces` further on."""
+        first = np.arange(count, dtype=np.uint32)[:, None] * np.uint32(pieces)
+        return Moves(
+            pairs=self.pairs,
+            route=np.tile(self.route, count),
+            chunk=(self.chunk + first).ravel(),
+            step=np.tile(self.step, count),
+            op=np.tile(self.op, count),
+            reads=np.tile(self.reads, count),
+        )
+
+    def only(self, which: NDArray[Any] | slice) -> Moves:
+        """The moves that `which` (a mask, positions or a slice) selects."""
+        return Moves(
+            pairs=self.pairs,
+            route=self.route[which],
+            chunk=self.chunk[which],
+            step=self.step[which],
+            op=self.op[which],
+            reads=self.reads[which],
+        )
 
     def paths(self, block: NDArray[Any], end: NDArray[Any]) -> Moves:
         """Of the tree of chunk `block[i]` the path that leads to `end[i]`, as moves of chunk i."""
@@ -185,16 +216,26 @@ def named_part(part: CollectivePart, ways: Sequence[Way], npus: Ints | None = No
     npus = part.group if npus is None else npus
     if len(npus) == 1:
         return _nothing()
-    if part.chunks > _MOST_PIECES:
-        raise ValueError(
-            f"chunks is {part.chunks}, baselines cut into at most {_MOST_PIECES} pieces"
-        )
     by_npu = np.argsort(npus, kind="stable")
     homes = by_npu[np.searchsorted(npus, part.group, sorter=by_npu)].astype(np.int32)
     whole = [_one_piece(part, way, homes) for way in ways[: part.chunks]]
-    # Piece after piece: where several could leave at once, a pipeline wants the first ones to.
-    cut = [whole[k % len(whole)].piece(k, part.chunks) for k in range(part.chunks)]
-    return concatenate(cut).between(npus)
+    return cut(whole, part.chunks).between(npus)
+
+
+def cut(whole: Sequence[Moves], pieces: int) -> Moves:
+    """The moves of all pieces of every chunk, piece k in the manner of ``whole[k % len(whole)]``.
+
+    Piece after piece: where several could leave at once, a pipeline wants the first ones to.
+
+    >>> hop = Moves.of((np.array([0]), np.array([1])), np.array([0]), np.array([5]), 0)
+    >>> cut([hop], 3).chunk.tolist()
+    [15, 16, 17]
+    """
+    rounds, rest = divmod(pieces, len(whole))
+    one_round = concatenate([moves.piece(k, pieces) for k, moves in enumerate(whole)])
+    count = rounds * len(one_round.route) + sum(len(moves.route) for moves in whole[:rest])
+    check_memory(count)
+    return one_round.rounds(rounds + (rest > 0), len(whole)).only(slice(count))
 
 
 def to_schedule(
@@ -234,6 +275,47 @@ def to_schedule(
         provenance=provenance,
         progress=progress,
     )
+
+
+def by_parts(
+    name: str,
+    topology: Topology,
+    collective: Collective,
+    moves: Callable[[CollectivePart], Moves],
+    progress: Callable[[float], object] | None,
+    **options: Any,
+) -> Schedule:
+    """Check that a baseline applies, then make its schedule from the moves of each part.
+
+    >>> from tacos import collective, topology
+    >>> from tacos.synth import ways
+    >>> ring = topology.ring(4, bandwidth="1GB/s", latency="1us")
+    >>> gather = collective.all_gather(ring, "4KB")
+    >>> by_parts("bruck", ring, gather, lambda part: named_part(part, ways.bruck(4)), None).transfers
+    12
+    """
+    check(name, topology, collective, options.get("dims"))
+    resolved = collective if collective.resolved else collective.with_chunks(1)
+    parts = [moves(part) for part in resolved.parts]
+    provenance = {"engine": name, **options}
+    return to_schedule(topology, resolved, parts, provenance=provenance, progress=progress)
+
+
+def check_memory(moves: int) -> None:
+    """Refuse at once what cannot fit, instead of after minutes of swapping.
+
+    >>> check_memory(10**12)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    tacos._core.TacosError: 1.0e+12 transfers need about 111759 GiB, ...
+    """
+    needed = moves * _BYTES_PER_MOVE
+    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > _SHARE_OF_MEMORY * present:
+        raise TacosError(
+            f"{moves:.1e} transfers need about {needed / 2**30:.0f} GiB, this machine has "
+            f"{present / 2**30:.0f} GiB; fewer chunks make fewer transfers"
+        )
 
 
 def _one_piece(part: CollectivePart, way: Way, homes: Ints) -> Moves:

@@ -27,8 +27,11 @@ __all__ = [
     "halving_doubling",
     "line",
     "one_way_ring",
+    "side_by_side",
     "star",
     "swing",
+    "tree_parents",
+    "two_trees",
     "two_way_ring",
 ]
 
@@ -201,6 +204,40 @@ def grid(sides: Sequence[tuple[int, int, Way]]) -> Way:
     return way
 
 
+def side_by_side(sides: Sequence[tuple[int, int, Way]], homes: Ints) -> Moves:
+    """All-reduce of whole blocks along one dimension after the other, as moves of chunk i for home i.
+
+    In every line of a dimension each block is summed at the place that its home has along the line,
+    and spread from there. So every line does it all, with sums of whole lines the second time.
+
+    Args:
+        sides: Dimensions as for :func:`grid`. Blocks whose home has coordinates with an odd sum go
+            through them in the opposite order.
+        homes: One for each block.
+
+    >>> rows, columns = (3, 1, line(3)[0]), (2, 3, line(2)[0])
+    >>> side_by_side([rows, columns], np.arange(6, dtype=np.int32)).steps
+    6
+    """
+    n = prod(size for size, _, _ in sides)
+    odd = sum(homes // stride % size for size, stride, _ in sides) % 2
+    found = []
+    for parity, turn in enumerate((sides, sides[::-1])):
+        block, step = np.flatnonzero(odd == parity), 0
+        for size, stride, inside in turn:
+            lines = np.arange(n // size, dtype=np.int32)
+            begin = lines // stride * (stride * size) + lines % stride
+            at = homes[block] // stride % size
+            for moves in (inside(at, True).turned(), inside(at, False)):
+                src, dst = (begin + place[:, None] * np.int32(stride) for place in moves.pairs)
+                route = moves.route[:, None] * np.int32(len(lines)) + lines
+                chunk, steps = block[moves.chunk][:, None], moves.step[:, None] + np.int32(step)
+                op = int(moves.op.max(initial=0))
+                found.append(Moves.of((src, dst), route, chunk, steps, op=op))
+                step += moves.steps
+    return concatenate(found)
+
+
 def double_tree(n: int, *, rooted: bool) -> list[Way]:
     """Two binary trees of which each place is a leaf in one and an inner node in the other.
 
@@ -214,7 +251,7 @@ def double_tree(n: int, *, rooted: bool) -> list[Way]:
     [(0, 2), (2, 1), (2, 3), (0, 3), (3, 1), (1, 2)]
     """
     place = np.arange(n, dtype=np.int32)
-    parent = _tree_parents(n)
+    parent = tree_parents(n)
     other = n - 1 - place if n % 2 == 0 else (place + 1) % n
     second = np.empty_like(parent)
     second[other.argsort()] = np.where(parent < 0, -1, other.argsort()[parent])
@@ -223,18 +260,57 @@ def double_tree(n: int, *, rooted: bool) -> list[Way]:
         second[0] = -1
 
     def way(homes: Ints, _: bool, first: int) -> Moves:
-        trees = []
-        for t, up in enumerate((parent, second)):
-            depth = _depths(up)
-            below = np.argsort(depth, kind="stable")[1:]
-            shift = homes[0] if rooted else 0
-            pairs = (up[below] + shift) % n, (below + shift) % n
-            block = np.arange((t + first) % 2, len(homes), 2)
-            route = np.arange(n - 1)[:, None]
-            trees.append(Moves.of(pairs, route, block, depth[below][:, None] - 1))
-        return concatenate(trees)
+        shift = homes[0] if rooted else 0
+        return _down([_shifted(up, shift) for up in (parent, second)], len(homes), first)
 
     return [partial(way, first=first) for first in (0, 1)]
+
+
+def tree_parents(n: int) -> Ints:
+    """The in-order binary tree of places 1 … n-1, with 0 above it: odd places are leaves.
+
+    The parent of …01000 and of …11000 is …10000, or …00000 where the former is beyond n.
+
+    >>> tree_parents(8).tolist()
+    [-1, 2, 4, 2, 0, 6, 4, 6]
+    """
+    place = np.arange(n, dtype=np.int32)
+    bit = place & -place
+    up = (place ^ bit) | (bit << 1)
+    parent = np.where(up < n, up, place ^ bit)
+    parent[0] = -1
+    return parent
+
+
+def two_trees(parents: Sequence[Ints]) -> list[Way]:
+    """Any two trees, given by the parent of each place (-1 for the root); homes do not matter.
+
+    >>> moves = two_trees([np.array([-1, 0, 1]), np.array([-1, 2, 0])])[0](np.array([0, 0]), False)
+    >>> list(zip(*(column.tolist() for column in moves.pairs)))     # the first tree, the second
+    [(0, 1), (1, 2), (0, 2), (2, 1)]
+    """
+
+    def way(homes: Ints, _: bool, first: int) -> Moves:
+        return _down(parents, len(homes), first)
+
+    return [partial(way, first=first) for first in (0, 1)]
+
+
+def _down(parents: Sequence[Ints], blocks: int, first: int) -> Moves:
+    """Blocks take turns between the trees, block 0 going down tree `first`."""
+    trees = []
+    for t, up in enumerate(parents):
+        depth = _depths(up)
+        below = np.argsort(depth, kind="stable")[1:]
+        block = np.arange((t + first) % 2, blocks, 2)
+        route = np.arange(len(below))[:, None]
+        trees.append(Moves.of((up[below], below), route, block, depth[below][:, None] - 1))
+    return concatenate(trees)
+
+
+def _shifted(parent: Ints, by: int) -> Ints:
+    """The same tree with every place `by` further on."""
+    return np.roll(np.where(parent < 0, -1, (parent + by) % len(parent)), by)
 
 
 def _around(n: int, homes: Ints, ahead: Ints | int, behind: Ints | int) -> Moves:
@@ -263,19 +339,6 @@ def _exchange(partners: Sequence[Ints], homes: Ints) -> Moves:
         steps.append(Moves.of((place, partner), holders, np.arange(len(homes)), step))
         holders = np.concatenate([holders, partner[holders]])
     return concatenate(steps)
-
-
-def _tree_parents(n: int) -> Ints:
-    """The in-order binary tree of places 1 … n-1, with 0 above it: odd places are leaves.
-
-    The parent of …01000 and of …11000 is …10000, or …00000 where the former is beyond n.
-    """
-    place = np.arange(n, dtype=np.int32)
-    bit = place & -place
-    up = (place ^ bit) | (bit << 1)
-    parent = np.where(up < n, up, place ^ bit)
-    parent[0] = -1
-    return parent
 
 
 def _depths(parent: Ints) -> Ints:

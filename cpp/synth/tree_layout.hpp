@@ -1,0 +1,32 @@
+// Where two trees lie on a network: which rank has which place, so that tree edges seldom share links.
+//
+// Both trees have the same form: parent[p] is the place above p, and place 0 is the root. An edge uses
+// the links of the route up and those of the route down. The price of a layout is the sum over all links
+// of the cube of their load (so that one full link outweighs several others), then the number of
+// links that all edges use. Two ranks change places in one tree wherever that lowers the price, until
+// it nowhere does; then the search starts again from a shuffle, and the best layout is kept. A trial
+// costs the links of the few edges that it moves.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "progress.hpp"
+#include "routes.hpp"
+
+namespace tacos {
+
+struct TreeLayout {
+  std::span<const std::int32_t> parent;
+  std::span<const std::int64_t> weight;  // of one edge on each link; at most 64
+  bool fixed_root = false;               // place 0 keeps its rank
+  std::int64_t trials = 0;
+};
+
+// `routes` leads from rank i to rank j at number i·n + j (whatever it is for i = j). `place` says which
+// rank has which place, tree after tree; returns a better one.
+std::vector<std::int32_t> lay_out(const TreeLayout& problem, const Routes& routes,
+                                  std::span<const std::int32_t> place, const Progress& progress);
+
+}  // namespace tacos

@@ -1,0 +1,118 @@
+"""What each baseline needs of a network and a collective, in words for people who lack it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tacos.schedule import routes
+
+if TYPE_CHECKING:
+    from tacos._core import Collective, CollectivePart, Topology
+
+__all__ = ["Dims", "check", "obstacle"]
+
+Dims = Sequence[tuple[str, int]]
+"""Kind and size of each dimension."""
+
+DIMENSIONS = frozenset({"ring", "line", "clique", "switch", "box"})
+_SPREAD_AND_SUM = {"all_gather", "reduce_scatter", "all_reduce"}
+_KINDS = {
+    "one-shot": {"all_reduce"},
+    "double-binary-tree": {"all_reduce", "broadcast", "reduce"},
+    "c-cube": {"all_reduce", "broadcast", "reduce"},
+    "2d-ring": {"all_reduce"},
+    "parameter-server": {"all_reduce"},
+    "themis": _SPREAD_AND_SUM,
+    "multitree": _SPREAD_AND_SUM | {"broadcast", "reduce"},
+}
+_ON_GRIDS = {"hierarchical", "swing", "themis", "2d-ring"}
+_MOST_HOPS = 2 * 10**7  # a few seconds' and gigabytes' worth
+_MOST_TREES = 1024  # two seconds' worth on a torus, ten through a switch
+
+
+def obstacle(
+    name: str, topology: Topology, collective: Collective, dims: Dims | None = None
+) -> str:
+    """What the baseline needs and does not find, or nothing; `dims` in place of the topology's.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(6)
+    >>> obstacle("swing", topo, tacos.collective.all_reduce(topo, "1MB"))
+    "a torus whose sizes are powers of two, not [('ring', 6)]"
+    """
+    dims = topology.dims if dims is None else dims
+    for part in collective.parts:
+        members = len(part.group)
+        allowed = _KINDS.get(name, None if members or name == "direct" else set())
+        if allowed is not None and part.kind not in allowed:
+            needed = " or ".join(sorted(allowed)) or "a collective of a group"
+            return f"{needed}, not {part.kind}"
+        if (hops := _hops(name, topology, part)) > _MOST_HOPS:
+            kind = part.kind.replace("_", "-")
+            return f"an {kind} of fewer NPUs: {members} take {hops:.0e} hops"
+        if name == "multitree" and members > _MOST_TREES:
+            return f"a group of at most {_MOST_TREES} NPUs, not {members}"
+        if name in _ON_GRIDS and members != topology.npus:
+            return f"all {topology.npus} NPUs, not a group of {members}"
+    if name in _ON_GRIDS and (
+        not dims
+        or any(kind not in DIMENSIONS or size < 1 for kind, size in dims)
+        or prod(size for _, size in dims) != topology.npus
+    ):
+        kinds = ", ".join(sorted(DIMENSIONS))
+        return f"dimensions ({kinds}) that hold {topology.npus} NPUs, not {list(dims)}"
+    if name == "swing" and any(kind != "ring" or size & (size - 1) for kind, size in dims):
+        return f"a torus whose sizes are powers of two, not {list(dims)}"
+    if name == "2d-ring":
+        lines = [kind in {"ring", "line"} for kind, size in dims if size > 1]
+        return (
+            "" if lines == [True, True] else f"a torus or mesh of two dimensions, not {list(dims)}"
+        )
+    return _themis_obstacle(topology, collective) if name == "themis" else ""
+
+
+def _hops(name: str, topology: Topology, part: CollectivePart) -> int:
+    """How many hops the transfers make together, of those that may be too many."""
+    members, chunks = len(part.group), max(part.chunks, 1)
+    if name in {"ring", "bidirectional-ring"} and part.kind.startswith("all_to_all"):
+        return members**3
+    if name == "one-shot":
+        return members**3 * chunks
+    if name == "parameter-server" and members > 1:
+        ways = routes(topology, pairs=(part.group[1:], np.repeat(part.group[:1], members - 1)))
+        return 2 * members * chunks * len(ways.links)
+    return 0
+
+
+def _themis_obstacle(topology: Topology, collective: Collective) -> str:
+    if not topology.symmetric:
+        return "a network that is the same from every NPU: rings, cliques, switches and products"
+    if len(collective.parts) != 1:
+        return f"one collective, not {len(collective.parts)} at once"
+    part = collective.parts[0]
+    chunks = topology.npus * max(part.chunks, 1)
+    return f"a byte for each of {chunks} chunks, not {part.size}" if part.size < chunks else ""
+
+
+def check(name: str, topology: Topology, collective: Collective, dims: Dims | None = None) -> None:
+    """Refuse what the baseline cannot do.
+
+    Raises:
+        ValueError: One sentence that says what is missing.
+
+    >>> import tacos
+    >>> check("bruck", tacos.topology.ring(6), tacos.collective.all_gather(8, "1MB"))
+    Traceback (most recent call last):
+        ...
+    ValueError: the collective is for 8 NPUs, the topology has 6
+    """
+    if collective.npus != topology.npus:
+        raise ValueError(
+            f"the collective is for {collective.npus} NPUs, the topology has {topology.npus}"
+        )
+    if needed := obstacle(name, topology, collective, dims):
+        raise ValueError(f"{name} needs {needed}")

@@ -1,0 +1,121 @@
+"""Sums made of copies: collect every chunk at an owner, then spread it from there.
+
+A chunk's sum at its owner is its spread from the owner on the reversed network, turned around. So a
+synthesizer that can only copy solves any collective in up to two phases, *collect* to the owners and
+*spread* from them, each chunk spreading as soon as its sum is complete.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tacos._core import Collective, CollectivePart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from tacos._core import Schedule, Topology
+
+__all__ = ["in_phases"]
+
+_SUMS = {"reduce_scatter", "reduce"}
+_MOST_PAIRS = 10**7  # of chunks and NPUs that are worth listing in Python
+
+
+def in_phases(
+    topology: Topology,
+    collective: Collective,
+    solve: Callable[[Topology, Collective], Schedule],
+    *,
+    owners: Collection[int] = (),
+) -> Schedule:
+    """The schedule of a collective, by a synthesizer of collectives that sum nothing.
+
+    Args:
+        topology, collective: Where, and what to do.
+        solve: Gives a schedule of such a collective; the network may be the reversed one.
+        owners: Where the sums of an all-reduce are made, chunk after chunk at another one; without
+            them, at all members.
+
+    >>> import tacos
+    >>> from tacos.synth import ENGINES
+    >>> ring = tacos.topology.ring(4, bandwidth="1GB/s", latency="1us")
+    >>> coll = tacos.collective.all_reduce(ring, "4KB", chunks=1)
+    >>> in_phases(ring, coll, ENGINES["bidirectional-ring"]).time_s    # twice 2 (1 us + 1 us)
+    8e-06
+    """
+    kinds = {part.kind for part in collective.parts}
+    custom_sums = any(part.kind == "custom" and part.reduces.any() for part in collective.parts)
+    if not custom_sums and not kinds & (_SUMS | {"all_reduce"}):
+        return solve(topology, collective)
+    if kinds <= _SUMS:
+        return solve(topology.reversed(), collective.reversed()).reverse()
+    gather = _all_gathers(collective) if kinds == {"all_reduce"} and not owners else None
+    if gather is not None:
+        collect = solve(topology.reversed(), gather).reverse()
+        return collect.then(solve(topology, gather), collective)
+    before, after = _phases(collective, owners)
+    return solve(topology.reversed(), before).reverse().then(solve(topology, after), collective)
+
+
+def _all_gathers(collective: Collective) -> Collective | None:
+    """The all-gathers that spread the sums of all-reduces, if they cut the buffers alike.
+
+    Where sizes do not divide, the last byte of a piece may be in the next one; that costs the times
+    (they are computed again), so only what is too large to list chunk by chunk accepts it.
+    """
+    parts = [
+        CollectivePart("all_gather", part.size, chunks=part.chunks, group=part.group)
+        for part in collective.parts
+    ]
+    gather = Collective(collective.npus, parts)
+    pairs = sum(part.chunks * len(part.group) ** 2 for part in collective.parts)
+    mine, theirs = gather.chunk_bytes(), collective.chunk_bytes()
+    alike = (
+        np.array_equal(mine, theirs)
+        if pairs < _MOST_PAIRS
+        else not (mine != theirs)[mine * theirs == 0].any()
+    )
+    return gather if alike else None
+
+
+def _phases(collective: Collective, owners: Collection[int]) -> tuple[Collective, Collective]:
+    """Collecting, seen from the end, and spreading: chunk by chunk, with the same numbers.
+
+    A sum is made at one of its contributors, so that nobody on the way there has it complete; if
+    possible at one that needs it, chunk after chunk at another one.
+    """
+    holders, contributors, finals = [], [], []
+    for chunk in range(collective.chunks):
+        inputs, outputs = collective.inputs(chunk), collective.outputs(chunk)
+        sums = collective.reduces(chunk) and bool(outputs)
+        able = sorted(set(inputs) & set(outputs)) or inputs
+        able = [npu for npu in owners if npu in able] or able
+        owner = [able[chunk % len(able)]] if sums else inputs or [0]
+        holders.append(owner)
+        contributors.append(inputs if sums else owner[:1])
+        finals.append(outputs)
+    size = collective.size_bytes
+
+    def spread(outputs: list[list[int]], begin: list[list[int]]) -> Collective:
+        part = CollectivePart(
+            "custom",
+            size,
+            chunks=1,
+            bytes=collective.chunk_bytes(),
+            inputs=np.array([npu for row in begin for npu in row], np.int32),
+            input_begin=_begin(begin),
+            outputs=np.array([npu for row in outputs for npu in row], np.int32),
+            output_begin=_begin(outputs),
+            reduces=np.zeros(collective.chunks, np.uint8),
+        )
+        return Collective(collective.npus, [part])
+
+    collecting = spread(contributors, [owner[:1] for owner in holders])
+    return collecting, spread(finals, holders)
+
+
+def _begin(rows: list[list[int]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.cumsum([0, *(len(row) for row in rows)]).astype(np.int64)

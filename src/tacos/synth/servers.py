@@ -1,0 +1,93 @@
+"""Parameter servers: everybody pushes to a server, which sums and hands out the result.
+
+A central server takes n·S bytes in and sends n·S out, which overlap chunk by chunk; k servers share
+that. Servers may be members of the group (colocated) or any other NPUs (dedicated): with dedicated
+ones a worker's port carries S bytes each way, less than the 2(n-1)/n S of a ring.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE
+from tacos.synth.moves import Moves, by_parts, check_memory, concatenate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from tacos._core import Collective, CollectivePart, Schedule, Topology
+
+__all__ = ["parameter_server"]
+
+
+def parameter_server(
+    topology: Topology,
+    collective: Collective,
+    *,
+    servers: int | Sequence[int] = 1,
+    progress: Callable[[float], object] | None = None,
+) -> Schedule:
+    """All-reduce through servers: chunks go to them in turn, are summed there and sent back.
+
+    Args:
+        topology: Any network.
+        collective: All-reduces.
+        servers: 1 for a central server, the first member; a number for so many of the members,
+            evenly spread; or the NPUs that serve, which need not be members.
+        progress: Called with the share done, now and then.
+
+    >>> import tacos
+    >>> topo = tacos.topology.switch(5, bandwidth="1GB/s", latency=0)
+    >>> coll = tacos.collective.all_reduce(topo, "4KB", group=[0, 1, 2, 3], chunks=1)
+    >>> parameter_server(topo, coll, servers=[4]).time_ps // 10**6   # 16 KB in, the last 4 KB out
+    20
+    """
+    if not isinstance(servers, int):
+        chosen = [int(npu) for npu in servers]
+        if not chosen or len(set(chosen)) < len(chosen) or not _within(chosen, topology.npus):
+            raise ValueError(
+                f"servers is {chosen}, it must name NPUs from 0 to {topology.npus - 1}, each once"
+            )
+        servers = chosen
+    given = servers
+
+    def moves(part: CollectivePart) -> Moves:
+        return _push_and_pull(part, _servers(part, given))
+
+    return by_parts("parameter-server", topology, collective, moves, progress, servers=servers)
+
+
+def _within(npus: Sequence[int], count: int) -> bool:
+    return all(0 <= npu < count for npu in npus)
+
+
+def _servers(part: CollectivePart, servers: int | Sequence[int]) -> NDArray[Any]:
+    if not isinstance(servers, int):
+        return np.array(servers, np.int32)
+    members = len(part.group)
+    if not 1 <= servers <= members:
+        raise ValueError(f"servers is {servers}, allowed are 1 to {members} (the group's size)")
+    return part.group[np.arange(servers) * members // servers]
+
+
+def _push_and_pull(part: CollectivePart, servers: NDArray[Any]) -> Moves:
+    """Chunk i to server i mod k and back, in an order in which workers visit servers in turn."""
+    n, k = len(part.group), len(servers)
+    chunks = np.arange(n * part.chunks)
+    check_memory(2 * n * len(chunks))
+    worker = np.tile(np.arange(n), len(chunks))
+    chunk = np.repeat(chunks, n)
+    order = np.lexsort((chunk, (chunk - worker) % n, chunk // k))
+    worker, chunk = worker[order], chunk[order]
+    # Servers keep their own contributions, and one worker needs no server.
+    others = (part.group[worker] != servers[chunk % k]) & (n > 1)
+    worker, chunk = worker[others], chunk[others]
+    pairs = np.repeat(part.group, k), np.tile(servers, n)
+    route = worker * k + chunk % k
+    push = Moves.of(pairs, route, chunk, 0, op=REDUCE, reads=READ_INPUT)
+    pull = Moves.of(pairs[::-1], route, chunk, 1, op=COPY, reads=READ_ACC)
+    return concatenate([push, pull])
