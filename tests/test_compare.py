@@ -47,7 +47,7 @@ def test_figures_are_those_of_nccl_tests():
     assert row["algbw_Bps"] == pytest.approx(4e6 / 3.003e-3)
     assert row["busbw_Bps"] == pytest.approx(3e6 / 3.003e-3)
     assert row["bound_s"] == result.bound_s == pytest.approx(2.002e-3)
-    assert row["efficiency"] == pytest.approx(1.5 / 3.003)
+    assert row["efficiency"] == pytest.approx(2 / 3)
     assert row["size_bytes"] == 4_000_000
     assert not row["cut_short"]
 
