@@ -92,6 +92,7 @@ class Ordered {
     return start + duration;
   }
   void waits(Item, Leg, Item) const {}
+  void prefetch(std::span<const service::Arrival>, std::size_t) const {}
   template <typename Ready>
   void on_start(Item item, Leg leg, Time now, std::span<const Routes::Window>, Ready&& ready) {
     starts_[first_start_[item] + leg] = now;

@@ -20,12 +20,14 @@
 //   void waits(Item, leg, Item before)       the leg waits for a link that `before` took last
 //   void on_start(Item, leg, Time now, windows, Ready)
 //   void on_arrival(Item, leg, end, Time now, Ready)
+//   void prefetch(arrivals, i)               arrival i is about to be handled, and then those after it
 //
 // Cost: O(n log w) for n legs of which w are under way or waiting at a time.
 #pragma once
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -60,6 +62,68 @@ struct Try {
     return std::tie(ready, item, leg) < std::tie(other.ready, other.item, other.leg);
   }
   bool operator>(const Try& other) const { return other < *this; }
+};
+
+// A leg that waits, in the order in which it is served.
+struct Waiting {
+  Time ready;
+  Item item;
+  Leg leg;
+  bool operator>(const Waiting& other) const {
+    return std::tie(ready, item) > std::tie(other.ready, other.item);
+  }
+};
+
+// Legs that wait for the same links. They mostly come in the order in which they leave, so that a list
+// does where a heap would cost a walk through memory.
+class Line {
+ public:
+  bool empty() const { return first_ == waiting_.size(); }
+  const Waiting& top() const { return waiting_[first_]; }
+  // Returns whether `who` is now the first.
+  bool push(const Waiting& who) {
+    waiting_.push_back(who);
+    auto i = waiting_.size() - 1;
+    for (; i > first_ && waiting_[i - 1] > waiting_[i]; --i) {
+      std::swap(waiting_[i - 1], waiting_[i]);
+    }
+    return i == first_;
+  }
+  void pop() {
+    if (++first_ < 64 || 2 * first_ < waiting_.size()) return;
+    waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(first_));
+    first_ = 0;
+  }
+
+ private:
+  std::vector<Waiting> waiting_;
+  std::size_t first_ = 0;
+};
+
+// Sorts numbers of which most lie close to each other, as do the transfers of one moment.
+class Sorter {
+ public:
+  void sort(std::vector<std::uint64_t>& numbers) {
+    if (std::is_sorted(numbers.begin(), numbers.end())) return;
+    const auto [low, high] = std::minmax_element(numbers.begin(), numbers.end());
+    const auto least = *low, range = *high - *low;
+    if (range / 64 > numbers.size()) {
+      std::sort(numbers.begin(), numbers.end());
+      return;
+    }
+    bits_.assign(range / 64 + 1, 0);
+    for (const auto number : numbers)
+      bits_[(number - least) / 64] |= std::uint64_t{1} << (number - least) % 64;
+    auto next = numbers.begin();
+    for (std::size_t word = 0; word < bits_.size(); ++word) {
+      for (auto bits = bits_[word]; bits != 0; bits &= bits - 1) {
+        *next++ = least + word * 64 + static_cast<std::uint64_t>(std::countr_zero(bits));
+      }
+    }
+  }
+
+ private:
+  std::vector<std::uint64_t> bits_;
 };
 
 // A leg's arrival; at the end of the last leg `leg` counts the destination from there on.
@@ -144,7 +208,12 @@ class Service {
         whole_chunks_(routes.topology().spec().forwarding == Forwarding::store_and_forward),
         links_(at(routes.topology().links())),
         line_at_(crossings_.legs(), kNone),
-        queue_of_(crossings_.windows(), kNone) {}
+        queue_of_(crossings_.windows(), kNone) {
+    Leg most = 1;
+    for (RouteId r = 0; r < routes.count(); ++r)
+      most = std::max(most, static_cast<Leg>(routes.legs(r)));
+    leg_bits_ = std::bit_width(most - 1);
+  }
 
   // Until nothing is left that could start; returns the number of legs that did.
   std::size_t run() {
@@ -156,27 +225,19 @@ class Service {
     while (!agenda_.empty()) {
       agenda_.take(moment);
       now_ = moment.time;
-      fresh_ = &moment.tries;
-      for (const auto& [item, leg] : moment.arrivals) {
+      fresh_.clear();
+      handling_arrivals_ = true;
+      for (std::size_t i = 0; i < moment.arrivals.size(); ++i) {
+        user_.prefetch(moment.arrivals, i);
+        const auto [item, leg] = moment.arrivals[i];
         const auto last = static_cast<Leg>(routes_.legs(user_.route(item))) - 1;
         user_.on_arrival(item, std::min(leg, last), leg - std::min(leg, last), now_, ready);
       }
-      fresh_ = nullptr;
-      if (!std::is_sorted(moment.tries.begin(), moment.tries.end())) {
-        std::sort(moment.tries.begin(), moment.tries.end());
-      }
-      for (std::size_t i = 0; i < moment.tries.size() || !late_.empty();) {
-        // What becomes possible while we serve this moment takes its place in the order.
-        if (late_.empty() || (i < moment.tries.size() && late_.front() > moment.tries[i])) {
-          attempt(moment.tries[i++]);
-        } else {
-          std::pop_heap(late_.begin(), late_.end(), std::greater<>());
-          const Try next = late_.back();
-          late_.pop_back();
-          attempt(next);
-        }
-      }
-      handled += moment.arrivals.size() + moment.tries.size();
+      handling_arrivals_ = false;
+      std::sort(moment.tries.begin(), moment.tries.end());
+      sorter_.sort(fresh_);
+      serve_moment(moment.tries);
+      handled += moment.arrivals.size() + moment.tries.size() + fresh_.size();
       if (progress_ && handled > 0xffff) {
         handled = 0;
         progress_(static_cast<double>(started_) / static_cast<double>(options_.legs));
@@ -187,21 +248,12 @@ class Service {
 
  private:
   using Window = Routes::Window;
-  struct Waiting {
-    Time ready;
-    Item item;
-    Leg leg;
-    bool operator>(const Waiting& other) const {
-      return std::tie(ready, item) > std::tie(other.ready, other.item);
-    }
-  };
-  using Line = std::priority_queue<Waiting, std::vector<Waiting>, std::greater<>>;
   // Heads of lines that wait for one link, which they reach at one offset.
   struct Queue {
     LinkId link;
     Time offset;
     std::uint32_t calls;
-    Line waiting;
+    std::priority_queue<Waiting, std::vector<Waiting>, std::greater<>> waiting;
   };
   struct Link {
     Time free_at = 0;
@@ -226,11 +278,36 @@ class Service {
     time = round_up(time);
     if (time > now_) {
       agenda_.add(time, attempt);
-    } else if (fresh_ != nullptr) {
-      fresh_->push_back(attempt);
+    } else if (handling_arrivals_) {
+      fresh_.push_back(std::uint64_t{attempt.item} << leg_bits_ | attempt.leg);
     } else {
       late_.push_back(attempt);
       std::push_heap(late_.begin(), late_.end(), std::greater<>());
+    }
+  }
+
+  // Everything that is possible at this moment, in the order of service: what had to wait, what has
+  // just become ready, and in its place among them what becomes possible while we serve.
+  void serve_moment(std::span<const Try> tries) {
+    std::size_t i = 0, j = 0;
+    while (i < tries.size() || j < fresh_.size() || !late_.empty()) {
+      Try next{};
+      const Try* first = i < tries.size() ? &tries[i] : nullptr;
+      if (j < fresh_.size()) {
+        next = {now_, static_cast<Item>(fresh_[j] >> leg_bits_),
+                static_cast<Leg>(fresh_[j] & ((std::uint64_t{1} << leg_bits_) - 1)), kNone, 0};
+        if (first == nullptr || next < *first) first = &next;
+      }
+      if (!late_.empty() && (first == nullptr || late_.front() < *first)) {
+        std::pop_heap(late_.begin(), late_.end(), std::greater<>());
+        next = late_.back();
+        late_.pop_back();
+      } else if (first == &next) {
+        ++j;
+      } else {
+        next = tries[i++];
+      }
+      attempt(next);
     }
   }
 
@@ -242,18 +319,17 @@ class Service {
     }
     if (next.queue == kNone) {
       Line* line = line_of(who);
-      if (line != nullptr) {
-        line->push(who);
-        if (line->top().item != who.item) return;  // its turn comes when those before it are gone
-      }
-      serve(who);
+      // Its turn comes when those before it in the line are gone.
+      if (line == nullptr || line->push(who)) serve(who);
       return;
     }
     auto& queue = queues_[next.queue];
     if (queue.calls != next.call) return;  // somebody else heads the queue now
     queue.waiting.pop();
     const Line* line = line_of(who);
+    called_ = next.queue;  // whoever comes to head it now is called once, below
     if (line == nullptr || line->top().item == who.item) serve(who);
+    called_ = kNone;
     call_head(next.queue);
   }
 
@@ -369,7 +445,7 @@ class Service {
     }
     auto& queue = queues_[id];
     queue.waiting.push(who);
-    if (queue.waiting.top().item == who.item) call_head(id);
+    if (id != called_ && queue.waiting.top().item == who.item) call_head(id);
   }
 
   void call_head(std::uint32_t id) {
@@ -398,8 +474,12 @@ class Service {
   Agenda agenda_;
   Time now_ = 0;
   std::size_t started_ = 0;
-  std::vector<Try>* fresh_ = nullptr;  // where what becomes ready goes while arrivals are handled
-  std::vector<Try> late_;              // a heap: legs that became possible while others started
+  std::uint32_t called_ = kNone;  // the queue whose head is being served
+  bool handling_arrivals_ = false;
+  std::vector<std::uint64_t> fresh_;  // legs (item, leg) that arrivals of this moment made ready
+  int leg_bits_ = 0;
+  std::vector<Try> late_;  // a heap: legs that became possible while others started
+  Sorter sorter_;
 };
 
 }  // namespace tacos::service
