@@ -17,19 +17,20 @@ simulation::Timing timing_of(const std::string& name) {
   invalid("timing is \"" + name + "\", allowed are dependencies, order, schedule");
 }
 
-// Rows (link, time, speed), grouped by link and ordered by time.
-void read_speeds(const Array<std::int32_t>& link, const Array<std::int64_t>& time,
-                 const Array<std::int64_t>& speed, simulation::Options& options) {
+// Rows (link, time, slowdown), grouped by link and ordered by time.
+void read_changes(const Array<std::int32_t>& link, const Array<std::int64_t>& time,
+                  const Array<std::int64_t>& slowdown, simulation::Options& options) {
   for (std::size_t i = 0; i < link.shape(0); ++i) {
-    options.speeds[link.data()[i]].push_back({time.data()[i], speed.data()[i]});
+    options.changes[link.data()[i]].push_back({time.data()[i], slowdown.data()[i]});
   }
 }
 
 nb::dict simulate_columns(const Schedule& schedule, const Routes& routes, const std::string& timing,
-                          bool congestion, bool record, const Array<std::int32_t>& speed_link,
-                          const Array<std::int64_t>& speed_time, const Array<std::int64_t>& speed,
-                          const Array<std::int64_t>& late, const Array<std::int64_t>& reduce_speed,
-                          std::int64_t jitter_ps, std::uint64_t seed, const nb::object& progress) {
+                          bool congestion, bool record, const Array<std::int32_t>& slow_link,
+                          const Array<std::int64_t>& slow_time, const Array<std::int64_t>& slowdown,
+                          const Array<std::int64_t>& late,
+                          const Array<std::int64_t>& reduce_slowdown, std::int64_t jitter_ps,
+                          std::uint64_t seed, const nb::object& progress) {
   simulation::Options options;
   options.timing = timing_of(timing);
   options.congestion = congestion;
@@ -37,8 +38,9 @@ nb::dict simulate_columns(const Schedule& schedule, const Routes& routes, const 
   options.jitter = jitter_ps;
   options.seed = seed;
   options.late.assign(late.data(), late.data() + late.shape(0));
-  options.reduce_speed.assign(reduce_speed.data(), reduce_speed.data() + reduce_speed.shape(0));
-  read_speeds(speed_link, speed_time, speed, options);
+  options.reduce_slowdown.assign(reduce_slowdown.data(),
+                                 reduce_slowdown.data() + reduce_slowdown.shape(0));
+  read_changes(slow_link, slow_time, slowdown, options);
   const auto report = progress_to(progress);
   simulation::Result result;
   {
@@ -64,19 +66,19 @@ nb::dict simulate_columns(const Schedule& schedule, const Routes& routes, const 
 void bind_simulate(nb::module_& m) {
   m.def(
       "simulate", &simulate_columns, "schedule"_a, "routes"_a, nb::kw_only(), "timing"_a,
-      "congestion"_a, "record"_a, "speed_link"_a.noconvert(), "speed_time_ps"_a.noconvert(),
-      "speed"_a.noconvert(), "late_ps"_a.noconvert(), "reduce_speed"_a.noconvert(), "jitter_ps"_a,
-      "seed"_a, "progress"_a = nb::none(),
+      "congestion"_a, "record"_a, "slow_link"_a.noconvert(), "slow_time_ps"_a.noconvert(),
+      "slowdown"_a.noconvert(), "late_ps"_a.noconvert(), "reduce_slowdown"_a.noconvert(),
+      "jitter_ps"_a, "seed"_a, "progress"_a = nb::none(),
       nb::sig("def simulate(schedule: Schedule, routes: Routes, *, timing: str, congestion: bool, "
-              "record: bool, speed_link: numpy.typing.NDArray[numpy.int32], "
-              "speed_time_ps: numpy.typing.NDArray[numpy.int64], "
-              "speed: numpy.typing.NDArray[numpy.int64], "
+              "record: bool, slow_link: numpy.typing.NDArray[numpy.int32], "
+              "slow_time_ps: numpy.typing.NDArray[numpy.int64], "
+              "slowdown: numpy.typing.NDArray[numpy.int64], "
               "late_ps: numpy.typing.NDArray[numpy.int64], "
-              "reduce_speed: numpy.typing.NDArray[numpy.int64], jitter_ps: int, seed: int, "
+              "reduce_slowdown: numpy.typing.NDArray[numpy.int64], jitter_ps: int, seed: int, "
               "progress: object | None = None) -> dict[str, numpy.typing.NDArray[typing.Any]]"),
       R"(Runs a packed schedule over routes, one per lane; see tacos.simulate.
 
-Rows (speed_link, speed_time_ps, speed) give links other speeds, in parts of 2**32, from a time on.)");
+Rows (slow_link, slow_time_ps, slowdown) make links slower from a time on, in parts of 2**20; 0 is down.)");
 }
 
 }  // namespace tacos::bindings

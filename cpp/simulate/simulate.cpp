@@ -131,13 +131,13 @@ class Replay {
 
   Time leaves(Item item, const Window& window, Time start) const {
     const Time clean = start + window.offset + window.busy;
-    return options_.speeds.empty() ? clean : clean + delay(item, window, start);
+    return options_.changes.empty() ? clean : clean + delay(item, window, start);
   }
 
   Time arrives(Item item, Leg leg, std::size_t end, Time start, Time duration) const {
     Time time = start + duration;
     const RouteId r = route(item);
-    if (!options_.speeds.empty()) time += delay_on_the_way(item, leg, end, start);
+    if (!options_.changes.empty()) time += delay_on_the_way(item, leg, end, start);
     if (options_.jitter > 0) time += jitter(item, leg, end);
     const auto rate = routes_.topology().spec().reduce_bandwidth_Bps;
     if (rate > 0 && static_cast<std::int32_t>(leg) + 1 == routes_.legs(r) &&
@@ -226,8 +226,8 @@ class Replay {
 
   // How much longer than by rule the chunk keeps the link.
   Time delay(Item item, const Window& window, Time start) const {
-    const auto found = options_.speeds.find(window.link);
-    if (found == options_.speeds.end()) return 0;
+    const auto found = options_.changes.find(window.link);
+    if (found == options_.changes.end()) return 0;
     const auto& topology = routes_.topology();
     const Time begin = start + window.offset;
     const Time work = transmission_time(bytes(item), topology.bandwidth(window.link));
@@ -235,7 +235,7 @@ class Replay {
     if (!end) {
       throw InfeasibleError("transfer " + std::to_string(tasks_[item].transfer) +
                             " can never cross " + topology.describe(window.link) +
-                            ", which stays down or almost from " +
+                            ", which is down or nearly so from " +
                             std::to_string(found->second.back().time) + " ps on");
     }
     return *end - begin - work;
@@ -273,10 +273,8 @@ class Replay {
   }
 
   Time reduce_time(NodeId node, Time clean) const {
-    if (options_.reduce_speed.empty() || !routes_.topology().is_npu(node)) return clean;
-    const auto speed = options_.reduce_speed[at(node)];
-    const auto work = static_cast<__int128>(clean) * kFullSpeed;
-    return static_cast<Time>((work + speed - 1) / speed);
+    if (options_.reduce_slowdown.empty() || !routes_.topology().is_npu(node)) return clean;
+    return slowed(clean, options_.reduce_slowdown[at(node)]);
   }
 
   void number_legs() {

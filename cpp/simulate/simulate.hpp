@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <unordered_map>
 #include <vector>
 
 #include "progress.hpp"
@@ -30,10 +31,10 @@ struct Options {
   Timing timing = Timing::dependencies;
   bool congestion = true;
   bool record = true;  // intervals, arrivals and causes; otherwise only when everybody is done
-  std::unordered_map<LinkId, std::vector<SpeedChange>> speeds;
-  std::vector<Time> late;                  // per NPU, or empty
-  std::vector<std::int64_t> reduce_speed;  // per NPU in parts of kFullSpeed, or empty
-  Time jitter = 0;                         // each delay is uniform between 0 and this
+  std::unordered_map<LinkId, std::vector<Change>> changes;  // of the links that are slow at times
+  std::vector<Time> late;                                   // per NPU, or empty
+  std::vector<std::int64_t> reduce_slowdown;                // per NPU in parts of kNormal, or empty
+  Time jitter = 0;  // each delay is uniform between 0 and this
   std::uint64_t seed = 0;
 };
 

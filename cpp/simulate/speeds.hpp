@@ -1,43 +1,49 @@
-// Links whose speed changes over time: faults and slow senders.
+// Work whose pace changes over time: links with faults, slow senders.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "topology.hpp"
 
 namespace tacos::simulation {
 
-// The speed of a link in parts of kFullSpeed, from each time on; the first time is 0. 0 means down.
-inline constexpr std::int64_t kFullSpeed = std::int64_t{1} << 32;
+// How many times slower than by rule, in parts of kNormal, so that whole factors are exact; 0 means
+// that nothing moves.
+inline constexpr std::int64_t kNormal = std::int64_t{1} << 20;
 
-struct SpeedChange {
+// How slow a link is from a time on; the first time of a link is 0.
+struct Change {
   Time time;
-  std::int64_t speed;
+  std::int64_t slowdown;
 };
 
-// When work that takes `work` at full speed is done, if begun at `begin`: rounded up, or nothing if
-// the link stays down.
-inline std::optional<Time> finish(std::span<const SpeedChange> speeds, Time begin, Time work) {
-  auto now = std::upper_bound(speeds.begin(), speeds.end(), begin,
-                              [](Time t, const SpeedChange& change) { return t < change.time; }) -
+inline Time slowed(Time time, std::int64_t slowdown) {
+  return static_cast<Time>((static_cast<__int128>(time) * slowdown + kNormal - 1) / kNormal);
+}
+
+// When work that normally takes `work` is done, if begun at `begin`: rounded up, or nothing if it never
+// is.
+inline std::optional<Time> finish(std::span<const Change> changes, Time begin, Time work) {
+  auto now = std::upper_bound(changes.begin(), changes.end(), begin,
+                              [](Time t, const Change& change) { return t < change.time; }) -
              1;
-  auto left = static_cast<__int128>(work) * kFullSpeed;
+  // In parts of a picosecond; what is done in a part of the time is rounded down.
+  constexpr std::int64_t kParts = std::int64_t{1} << 20;
+  auto left = static_cast<__int128>(work) * kParts;
   for (;; ++now) {
-    const bool last = now + 1 == speeds.end();
-    const auto possible = last ? left : static_cast<__int128>((now + 1)->time - begin) * now->speed;
-    if (possible >= left && (now->speed > 0 || left == 0)) {
-      if (left == 0) return begin;
-      const auto takes = (left + now->speed - 1) / now->speed;
+    const bool last = now + 1 == changes.end();
+    if (now->slowdown > 0) {
+      const auto takes = (left * now->slowdown + kParts * kNormal - 1) / (kParts * kNormal);
       if (takes > kLongestSchedule) return std::nullopt;
-      return begin + static_cast<Time>(takes);
+      const Time end = begin + static_cast<Time>(takes);
+      if (last || end <= (now + 1)->time) return end;
+      left -= static_cast<__int128>((now + 1)->time - begin) * kParts * kNormal / now->slowdown;
     }
     if (last) return std::nullopt;
-    left -= possible;
     begin = (now + 1)->time;
   }
 }

@@ -485,11 +485,11 @@ def verify(schedule: Schedule, *, allow_unneeded: bool = False, limit: int = 100
 
 def verify_program(program: Program, *, limit: int = 100, progress: object | None = None) -> VerifyReport:
     """Checks a program; see tacos.verify."""
-def simulate(schedule: Schedule, routes: Routes, *, timing: str, congestion: bool, record: bool, speed_link: numpy.typing.NDArray[numpy.int32], speed_time_ps: numpy.typing.NDArray[numpy.int64], speed: numpy.typing.NDArray[numpy.int64], late_ps: numpy.typing.NDArray[numpy.int64], reduce_speed: numpy.typing.NDArray[numpy.int64], jitter_ps: int, seed: int, progress: object | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
+def simulate(schedule: Schedule, routes: Routes, *, timing: str, congestion: bool, record: bool, slow_link: numpy.typing.NDArray[numpy.int32], slow_time_ps: numpy.typing.NDArray[numpy.int64], slowdown: numpy.typing.NDArray[numpy.int64], late_ps: numpy.typing.NDArray[numpy.int64], reduce_slowdown: numpy.typing.NDArray[numpy.int64], jitter_ps: int, seed: int, progress: object | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
     """
     Runs a packed schedule over routes, one per lane; see tacos.simulate.
 
-    Rows (speed_link, speed_time_ps, speed) give links other speeds, in parts of 2**32, from a time on.
+    Rows (slow_link, slow_time_ps, slowdown) make links slower from a time on, in parts of 2**20; 0 is down.
     """
 
 def greedy(topology: Topology, collective: Collective, *, seed: int = 0, threads: int = 0, steps: bool = True, provenance: str = '{}', progress: object | None = None) -> Schedule:
