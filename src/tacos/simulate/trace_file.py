@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tacos.simulate.trace import Trace
 
-__all__ = ["write"]
+__all__ = ["format_of", "write"]
 
 _BATCH = 1 << 16
 _ALL_FLOWS = 100_000
@@ -34,26 +34,37 @@ _PS_PER_US = 10**6
 
 
 def write(trace: Trace, path: str | os.PathLike[str], *, format: str | None = None) -> None:
-    """Write a trace in the format that the name's ending, or `format`, says.
+    """Write a trace in the format that the name's ending, or `format`, says."""
+    chosen = format_of(path, format)
+    with replacing(path) as out, _compressed(out, chosen.endswith(".gz")) as stream:
+        _writers()[chosen](trace, stream)
 
-    >>> write(None, "trace.png")
+
+def format_of(path: str | os.PathLike[str], format: str | None = None) -> str:
+    """The format that a name's ending, or `format`, says.
+
+    >>> format_of("run.perfetto.json.gz")
+    'json.gz'
+    >>> format_of("trace.png")
     Traceback (most recent call last):
     tacos.errors.FormatError: trace.png: a trace goes into .json, .json.gz, .csv, .csv.gz, .parquet
     """
-    writers: dict[str, Callable[[Trace, IO[bytes]], None]] = {
+    name = Path(path).name.lower()
+    chosen = format or next((ending for ending in _writers() if name.endswith(f".{ending}")), "")
+    if chosen not in _writers():
+        allowed = ", ".join(f".{ending}" for ending in _writers())
+        raise FormatError(f"{path}: a trace goes into {allowed}")
+    return chosen
+
+
+def _writers() -> dict[str, Callable[[Trace, IO[bytes]], None]]:
+    return {
         "json": _write_chrome,
         "json.gz": _write_chrome,
         "csv": _write_csv,
         "csv.gz": _write_csv,
         "parquet": _write_parquet,
     }
-    name = Path(path).name.lower()
-    chosen = format or next((ending for ending in writers if name.endswith(f".{ending}")), None)
-    if chosen not in writers:
-        allowed = ", ".join(f".{ending}" for ending in writers)
-        raise FormatError(f"{path}: a trace goes into {allowed}")
-    with replacing(path) as out, _compressed(out, chosen.endswith(".gz")) as stream:
-        writers[chosen](trace, stream)
 
 
 @contextmanager
