@@ -6,8 +6,8 @@
 // yet its turn has arrived and lies ready beside the cell. Within a turn the order does not matter:
 // reads change nothing, and sums may come in any order.
 //
-// Most cells of most schedules have one turn or two, so a turn is 8 bytes, and an access that nobody
-// waits for has none.
+// A turn is 8 bytes. Most cells of most schedules need none: nobody waits for an access, or one write
+// is waited for by one read, which the write then names itself.
 #pragma once
 
 #include <algorithm>
@@ -42,6 +42,8 @@ class Turns {
  public:
   // An access that nobody waits for.
   static constexpr std::uint32_t kFree = kNone;
+  // Set in what stands for a turn: the rest is the one transfer that waits for this write.
+  static constexpr std::uint32_t kDirect = 1u << 31;
 
   Turns(const Schedule& schedule, std::span<Task> tasks, const Progress& progress)
       : schedule_(schedule), tasks_(tasks), durations_(static_cast<std::size_t>(schedule.lanes())) {
@@ -68,12 +70,17 @@ class Turns {
 
   // Hints for what `write` will touch, in two steps; for transfers with one destination.
   void prefetch_turn(Item item) const {
-    if (!trees_ && tasks_[item].writes != kFree)
-      __builtin_prefetch(&turns_[tasks_[item].writes], 1);
+    const auto turn = trees_ ? kFree : tasks_[item].writes;
+    if (turn == kFree) return;
+    if ((turn & kDirect) != 0) {
+      __builtin_prefetch(&tasks_[turn ^ kDirect], 1);
+    } else {
+      __builtin_prefetch(&turns_[turn], 1);
+    }
   }
   void prefetch_reader(Item item) const {
     const auto turn = trees_ ? kFree : tasks_[item].writes;
-    if (turn == kFree || turns_[turn].last != 0) return;
+    if ((turn & kDirect) != 0 || turns_[turn].last != 0) return;  // kFree among them
     const auto& next = turns_[turn + 1];
     if (next.reads != 0 && next.left == 1) __builtin_prefetch(&tasks_[next.first], 1);
   }
@@ -94,7 +101,12 @@ class Turns {
   template <typename Release, typename Visible>
   void write(Item item, std::size_t end, Release&& release, Visible&& visible) {
     const auto turn = trees_ ? turns_of(item)[sources(item).size() + end] : tasks_[item].writes;
-    if (turn != kFree && turns_[turn].first == kClosed) {
+    if ((turn & kDirect) != 0) {
+      visible(item, end);
+      if (turn != kFree) release(turn ^ kDirect);
+      return;
+    }
+    if (turns_[turn].first == kClosed) {
       held_[turn].emplace_back(item, end);
       return;
     }
@@ -272,6 +284,11 @@ class Turns {
     if (cell[0].reads && holds_[cell[0].node] != chunk) {
       refuse(cell[0].item, static_cast<NodeId>(cell[0].node));
     }
+    if (cell.size() == 2 && !cell[0].reads && cell[1].reads) {
+      turn_of(cell[0].access) = kDirect | cell[1].item;
+      ++tasks_[cell[1].item].waits;
+      return;
+    }
     const auto same_turn = [](const Event& a, const Event& b) {
       return a.reads == b.reads && !a.copies && !b.copies;
     };
@@ -280,6 +297,7 @@ class Turns {
       while (end < cell.size() && (end == begin || same_turn(cell[begin], cell[end]))) ++end;
       if (first && end == cell.size()) return;
       const auto turn = static_cast<std::uint32_t>(turns_.size());
+      if (turn >= kDirect - 1) invalid("the schedule is too long to simulate");
       const bool last = end == cell.size(), reads = cell[begin].reads;
       const auto count = static_cast<std::uint32_t>(end - begin);
       std::uint32_t what = first ? kOpen : kClosed;
