@@ -1,4 +1,4 @@
-"""How busy the links of a trace were over time, in characters for a terminal."""
+"""How busy the links of a trace were over time: in characters for a terminal, or as a picture."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacos.units import format_time
+from tacos.view.axes import Axis
+from tacos.view.charts import heat_map
 
 if TYPE_CHECKING:
     from tacos.simulate.trace import Trace
 
-__all__ = ["heat_text"]
+__all__ = ["heat_picture", "heat_text"]
 
 _SHADES = " ░▒▓█"
 
@@ -46,6 +48,30 @@ def heat_text(trace: Trace, *, width: int = 80, height: int = 16) -> str:
     end = format_time(trace.time_s)
     rows.append(f"{'':{margin}} 0{end:>{bins + 1}}")
     return "\n".join(rows)
+
+
+def heat_picture(trace: Trace) -> str:
+    """The same as an SVG picture, every link a row.
+
+    Raises:
+        ValueError: Nothing happens in the trace.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4)
+    >>> coll = tacos.collective.all_gather(topo, "4MB", chunks=1)
+    >>> trace = tacos.simulate(tacos.synthesize(topo, coll, engine="ring"))
+    >>> "npu 0 -&gt; npu 1" in heat_picture(trace)
+    True
+    """
+    if trace.time_ps == 0:
+        raise ValueError("the trace takes no time, there is nothing to draw")
+    return heat_map(
+        np.clip(trace.utilisation_over_time(600)[1], 0, 1),
+        Axis("time", "time"),
+        (0, trace.time_s),
+        row_labels=[_label(trace, link, link + 1) for link in range(trace.topology.links)],
+        title=f"How busy the links are, {format_time(trace.time_s)} in all",
+    )
 
 
 def _label(trace: Trace, begin: int, end: int) -> str:
