@@ -184,6 +184,8 @@ def test_sim_prints_the_summary_and_a_heat_map(saved, tmp_path, capsys):
     assert json.loads(out.read_text())["traceEvents"]
     assert main(["sim", str(saved), "--topology", "ring:4@25GB/s", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["loss"] > 0.9
+    assert main(["sim", str(saved), "--quiet", "-o", str(tmp_path / "heat.svg")]) == 0
+    assert "npu 0 -&gt; npu 1" in (tmp_path / "heat.svg").read_text()
 
 
 @pytest.mark.parametrize(
@@ -192,7 +194,8 @@ def test_sim_prints_the_summary_and_a_heat_map(saved, tmp_path, capsys):
         (["--fault", "link=0-1,begin=2us,end=1us"], "it must end later"),
         (["--fault", "link=0-2"], "there is no link from node 0 to node 2"),
         (["--topology", "ring:5"], "topology has 5 NPUs"),
-        (["-o", "t.png"], "t.png: a trace goes into .json"),
+        (["-o", "t.txt"], "t.txt: a trace goes into .json"),
+        (["-o", "nowhere/t.json"], "there is no folder nowhere"),
         (["--fault", "link=0-1"], "can never cross link 0 (npu 0 -> npu 1)"),
     ],
 )

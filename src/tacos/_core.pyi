@@ -485,6 +485,7 @@ def verify(schedule: Schedule, *, allow_unneeded: bool = False, limit: int = 100
 
 def verify_program(program: Program, *, limit: int = 100, progress: object | None = None) -> VerifyReport:
     """Checks a program; see tacos.verify."""
+
 def simulate(schedule: Schedule, routes: Routes, *, timing: str, congestion: bool, record: bool, slow_link: numpy.typing.NDArray[numpy.int32], slow_time_ps: numpy.typing.NDArray[numpy.int64], slowdown: numpy.typing.NDArray[numpy.int64], late_ps: numpy.typing.NDArray[numpy.int64], reduce_slowdown: numpy.typing.NDArray[numpy.int64], jitter_ps: int, seed: int, progress: object | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
     """
     Runs a packed schedule over routes, one per lane; see tacos.simulate.

@@ -268,7 +268,10 @@ def sim(
     seed: Annotated[int, Parameter(help="Of the jitter.")] = 0,
     output: Annotated[
         Path | None,
-        Parameter(name=["-o", "--output"], help="The trace: .json for Perfetto, .csv, .parquet."),
+        Parameter(
+            name=["-o", "--output"],
+            help="The trace (.json for Perfetto, .csv, .parquet) or the heat map (.svg, .png).",
+        ),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -277,8 +280,12 @@ def sim(
 
     Example: tacos sim ar.tacos --fault link=0-1,begin=10us,end=1ms -o trace.json
     """
+    from tacos import view
+
+    pictured = output is not None and output.suffix.lower() in (".svg", ".png")
     if output is not None:
-        format_of(output)
+        view.checked(output) if pictured else format_of(output)
+        _check_folder("--output", output)
     faults = [tacos.Fault.parse(text) for text in fault]
     stragglers = [tacos.Straggler.parse(text) for text in straggler]
     schedule = _schedule(file)
@@ -295,12 +302,10 @@ def sim(
             progress=report,
         )
     if output is not None:
-        trace.save(output)
+        view.save(view.heat_picture(trace), output) if pictured else trace.save(output)
     _show(trace.summary(), str(file), as_json, quiet)
-    if not as_json and not quiet and trace.topology.links:
-        from tacos.view import heat_text
-
-        print(heat_text(trace, width=_width()))
+    if not as_json and not quiet:
+        print(view.heat_text(trace, width=_width()))
     return 0
 
 
@@ -483,13 +488,6 @@ def _width() -> int:
     """Characters in a line; a file has no width."""
     known = sys.stdout.isatty() or "COLUMNS" in os.environ
     return shutil.get_terminal_size().columns if known else 120
-
-
-def _width() -> int:
-    """Of the terminal, as rich sees it."""
-    from rich.console import Console
-
-    return Console().width
 
 
 def _show(facts: dict[str, Any], title: str, as_json: bool, quiet: bool) -> None:
