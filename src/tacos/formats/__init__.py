@@ -36,14 +36,14 @@ _FORMATS: dict[str, tuple[type, Any]] = {
 
 
 @runtime_checkable
-class _WritesItself(Protocol):
+class WritesItself(Protocol):
     """A trace, for one: its formats belong to the layer that made it."""
 
     def save(self, path: str | os.PathLike[str], *, format: str | None = None) -> None: ...
 
 
 def save(
-    obj: Schedule | Topology | _WritesItself,
+    obj: Schedule | Topology | WritesItself,
     path: str | os.PathLike[str],
     *,
     format: str | None = None,
@@ -63,7 +63,7 @@ def save(
     Traceback (most recent call last):
     tacos.errors.FormatError: ring.tacos: a .tacos file holds a Schedule, not a Topology
     """
-    if isinstance(obj, _WritesItself):
+    if isinstance(obj, WritesItself):
         obj.save(path, format=format)
         return
     name = _chosen(path, format)

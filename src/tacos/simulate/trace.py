@@ -29,9 +29,14 @@ class Trace:
 
     Attributes:
         topology: The network of the run.
-        link, begin_ps, end_ps, transfer: The busy intervals, ordered by begin.
-        arrival_npu, arrival_ps, arrival_bytes, arrival_transfer: What was whole and in its place
-            when, ordered by time.
+        link: Of each busy interval, in the order in which they begin: the link.
+        begin_ps: When it begins.
+        end_ps: When it ends.
+        transfer: What the link was busy with.
+        arrival_npu: Of each arrival (a chunk whole and in its place), in order of time: where.
+        arrival_ps: When.
+        arrival_bytes: How much.
+        arrival_transfer: By which transfer.
         npu_finish_ps: When each NPU was done.
         cause: Per transfer, the one it waited for last (for its data or for a link), or -1; None if
             nobody noted it.
