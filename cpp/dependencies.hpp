@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <numeric>
 #include <span>
 #include <unordered_map>
@@ -16,11 +15,12 @@
 #include "progress.hpp"
 #include "retime.hpp"
 #include "routes.hpp"
+#include "service.hpp"
 
 namespace tacos::dependencies {
 
-using Item = std::uint32_t;  // a transfer's position in the order, sorted by step
-constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+using service::Item;  // a transfer's position in the order, sorted by step
+using service::kNone;
 
 template <typename Int>
 std::size_t at(Int i) {

@@ -1,16 +1,13 @@
 #include "retime.hpp"
 
 #include <algorithm>
-#include <array>
-#include <deque>
 #include <limits>
-#include <map>
 #include <numeric>
-#include <queue>
 #include <unordered_map>
 #include <utility>
 
 #include "dependencies.hpp"
+#include "service.hpp"
 
 namespace tacos {
 
@@ -19,6 +16,7 @@ namespace {
 using dependencies::at;
 using dependencies::Item;
 using dependencies::kNone;
+using service::Leg;
 
 // The order's rows that move bytes, sorted by step.
 std::vector<Item> sorted_rows(const Collective& collective, const Order& order) {
@@ -47,96 +45,16 @@ std::vector<Item> sorted_rows(const Collective& collective, const Order& order) 
   return rows;
 }
 
-// A leg that may be able to start.
-struct Try {
-  Time ready;
-  Item item;
-  std::uint32_t leg;
-  std::uint32_t queue;  // the queue it heads, or kNone
-  std::uint32_t call;   // which call of that queue's head this is; only the last one counts
-
-  bool operator>(const Try& other) const {
-    return std::tie(ready, item, leg) > std::tie(other.ready, other.item, other.leg);
-  }
-};
-
-// A leg's arrival; at the end of the last leg `leg` counts the destination from there on.
-struct Arrival {
-  Item item;
-  std::uint32_t leg;
-};
-
-// What happens when. Regular networks have many events at one moment, so events are kept in one
-// list per moment and only the moments in a heap.
-class Agenda {
+// An order as the event loop sees it: who waits for whom by the steps, and the starts it finds.
+class Ordered {
  public:
-  struct Moment {
-    Time time = 0;
-    std::vector<Arrival> arrivals;
-    std::vector<Try> tries;
-  };
-
-  void add(Time time, const Arrival& arrival) { at_time(time).arrivals.push_back(arrival); }
-  void add(Time time, const Try& attempt) { at_time(time).tries.push_back(attempt); }
-  bool empty() const { return order_.empty(); }
-
-  // Removes the earliest moment; what `moment` held before is reused.
-  void take(Moment& moment) {
-    const auto [time, slot] = order_.top();
-    order_.pop();
-    slots_.erase(time);
-    moment.arrivals.clear();
-    moment.tries.clear();
-    std::swap(moment, moments_[slot]);
-    spare_.push_back(slot);
-    last_ = {{{-1, 0}, {-1, 0}}};
-  }
-
- private:
-  using Slot = std::uint32_t;
-
-  Moment& at_time(Time time) {
-    for (const auto& [known, slot] : last_) {
-      if (known == time) return moments_[slot];
-    }
-    const auto [found, added] = slots_.try_emplace(time, 0);
-    if (added) {
-      if (spare_.empty()) {
-        spare_.push_back(static_cast<Slot>(moments_.size()));
-        moments_.emplace_back();
-      }
-      found->second = spare_.back();
-      spare_.pop_back();
-      moments_[found->second].time = time;
-      order_.emplace(time, found->second);
-    }
-    last_ = {{{time, found->second}, last_[0]}};
-    return moments_[found->second];
-  }
-
-  std::vector<Moment> moments_;
-  std::vector<Slot> spare_;
-  std::unordered_map<Time, Slot> slots_;
-  // The two moments used last: arrivals and attempts mostly go to the same two in turn.
-  std::array<std::pair<Time, Slot>, 2> last_{{{-1, 0}, {-1, 0}}};
-  std::priority_queue<std::pair<Time, Slot>, std::vector<std::pair<Time, Slot>>, std::greater<>>
-      order_;
-};
-
-// Serves the legs by the rule of retime.hpp.
-class Service {
- public:
-  Service(const Collective& collective, const Routes& routes, const Order& order,
-          std::span<const Item> rows, Time quantum, const Progress& progress)
+  Ordered(const Collective& collective, const Routes& routes, const Order& order,
+          std::span<const Item> rows, const Progress& progress)
       : collective_(collective),
         routes_(routes),
         order_(order),
         rows_(rows),
-        quantum_(quantum),
-        progress_(progress),
-        whole_chunks_(routes.topology().spec().forwarding == Forwarding::store_and_forward),
-        dependencies_(collective, routes, order, rows, progress),
-        free_at_(at(routes.topology().links()), 0) {
+        dependencies_(collective, routes, order, rows, progress) {
     first_start_.reserve(rows.size() + 1);
     std::size_t total = 0;
     for (const Item row : rows) {
@@ -145,264 +63,75 @@ class Service {
     }
     first_start_.push_back(total);
     starts_.assign(total, -1);
-    first_line_.reserve(at(routes.count()));
-    std::size_t lines = 0;
-    for (RouteId r = 0; r < routes.count(); ++r) {
-      first_line_.push_back(lines);
-      lines += at(routes.legs(r));
-    }
-    line_at_.assign(lines, kNone);
   }
 
-  // Start of every leg of every item, item by item.
-  std::vector<Time> run() {
+  std::size_t legs() const { return starts_.size(); }
+  std::vector<Time> take_starts() { return std::move(starts_); }
+
+  RouteId route(Item item) const { return order_.route[rows_[item]]; }
+  ChunkId chunk(Item item) const { return order_.chunk[rows_[item]]; }
+  std::int64_t bytes(Item item) const { return collective_.bytes(chunk(item)); }
+  std::span<const Item> gang(Item item) const { return dependencies_.gang(item); }
+
+  template <typename Ready>
+  void begin(Ready&& ready) const {
     for (Item item = 0; item < rows_.size(); ++item) {
-      if (dependencies_.leader(item) == item && dependencies_.is_free(item)) {
-        agenda_.add(0, Try{0, item, 0, kNone, 0});
-      }
+      if (dependencies_.leader(item) == item && dependencies_.is_free(item)) ready(item, 0);
     }
-    Agenda::Moment moment;
-    std::size_t handled = 0;
-    while (!agenda_.empty()) {
-      agenda_.take(moment);
-      now_ = moment.time;
-      for (const auto& arrival : moment.arrivals) arrive(arrival);
-      for (const auto& attempt : late_) moment.tries.push_back(attempt);
-      late_.clear();
-      std::sort(moment.tries.begin(), moment.tries.end(),
-                [](const Try& a, const Try& b) { return b > a; });
-      for (std::size_t i = 0; i < moment.tries.size() || !late_.empty();) {
-        // What becomes possible while we serve this moment takes its place in the order.
-        if (late_.empty() || (i < moment.tries.size() && late_.front() > moment.tries[i])) {
-          attempt(moment.tries[i++]);
-        } else {
-          std::pop_heap(late_.begin(), late_.end(), std::greater<>());
-          const Try next = late_.back();
-          late_.pop_back();
-          attempt(next);
-        }
-      }
-      handled += moment.arrivals.size() + moment.tries.size();
-      if (progress_ && handled > 0xffff) {
-        handled = 0;
-        progress_(static_cast<double>(started_) / static_cast<double>(starts_.size()));
-      }
+  }
+  Time not_before(Item, Leg) const { return 0; }
+  Time leaves(Item, const Routes::Window& window, Time start) const {
+    return start + window.offset + window.busy;
+  }
+  Time arrives(Item item, Leg leg, std::size_t, Time start, Time duration) const {
+    const auto rate = routes_.topology().spec().reduce_bandwidth_Bps;
+    const bool reduces = order_.op[rows_[item]] == static_cast<std::uint8_t>(Op::reduce);
+    if (rate > 0 && reduces && static_cast<std::int32_t>(leg) + 1 == routes_.legs(route(item))) {
+      duration += transmission_time(bytes(item), rate);
     }
-    const auto stuck = std::find(starts_.begin(), starts_.end(), -1);
-    if (stuck != starts_.end()) {
-      throw InfeasibleError(
-          "the order can never run: two transfers of one step exchange a chunk "
-          "over a shared link, or wait for each other");
+    return start + duration;
+  }
+  void waits(Item, Leg, Item) const {}
+  void prefetch(std::span<const service::Arrival>, std::size_t) const {}
+  template <typename Ready>
+  void on_start(Item item, Leg leg, Time now, std::span<const Routes::Window>, Ready&& ready) {
+    starts_[first_start_[item] + leg] = now;
+    if (leg > 0) return;
+    dependencies_.on_start(item, [&](Item released) { ready(released, 0); });
+  }
+  template <typename Ready>
+  void on_arrival(Item item, Leg leg, std::size_t end, Time, Ready&& ready) {
+    if (static_cast<std::int32_t>(leg) + 1 < routes_.legs(route(item))) {
+      ready(item, leg + 1);
+    } else {
+      dependencies_.on_arrival(item, end, [&](Item released) { ready(released, 0); });
     }
-    return std::move(starts_);
   }
 
  private:
-  struct Waiting {
-    Time ready;
-    Item item;
-    std::uint32_t leg;
-    bool operator>(const Waiting& other) const {
-      return std::pair(ready, item) > std::pair(other.ready, other.item);
-    }
-  };
-  using Line = std::priority_queue<Waiting, std::vector<Waiting>, std::greater<>>;
-  // Heads of lines that wait for one link, which they reach at one offset.
-  struct Queue {
-    LinkId link;
-    Time offset;
-    std::uint32_t calls;
-    Line waiting;
-  };
-
-  RouteId route(Item item) const { return order_.route[rows_[item]]; }
-  std::int64_t bytes(Item item) const { return collective_.bytes(order_.chunk[rows_[item]]); }
-  Time round_up(Time time) const { return (time + quantum_ - 1) / quantum_ * quantum_; }
-
-  void ready(Item item, std::uint32_t leg) { try_at(now_, {now_, item, leg, kNone, 0}); }
-
-  void try_at(Time time, const Try& attempt) {
-    time = round_up(time);
-    if (time > now_) {
-      agenda_.add(time, attempt);
-      return;
-    }
-    late_.push_back(attempt);
-    std::push_heap(late_.begin(), late_.end(), std::greater<>());
-  }
-
-  // The windows of a leg; for the first leg of a gang those of all members.
-  void find_windows(Item item, std::uint32_t leg) {
-    windows_.clear();
-    const auto gang = leg == 0 ? dependencies_.gang(item) : std::span<const Item>();
-    if (gang.empty()) {
-      routes_.windows(route(item), static_cast<std::int32_t>(leg), bytes(item), windows_);
-    }
-    for (const Item member : gang) routes_.windows(route(member), 0, bytes(member), windows_);
-  }
-
-  void attempt(const Try& next) {
-    const Waiting who{next.ready, next.item, next.leg};
-    if (next.queue == kNone) {
-      Line* line = line_of(who);
-      if (line != nullptr) {
-        line->push(who);
-        if (line->top().item != who.item) return;  // its turn comes when those before it are gone
-      }
-      serve(who);
-      return;
-    }
-    auto& queue = queues_[next.queue];
-    if (queue.calls != next.call) return;  // somebody else heads the queue now
-    queue.waiting.pop();
-    const Line* line = line_of(who);
-    if (line == nullptr || line->top().item == who.item) serve(who);
-    call_head(next.queue);
-  }
-
-  // Starts a leg that is first in its line, or lets it wait for the link that frees last.
-  void serve(const Waiting& who) {
-    find_windows(who.item, who.leg);
-    Time earliest = now_;
-    const Routes::Window* blocking = nullptr;
-    for (const auto& window : windows_) {
-      const Time possible = free_at_[at(window.link)] - window.offset;
-      if (possible <= earliest) continue;
-      earliest = possible;
-      blocking = &window;
-    }
-    if (blocking != nullptr) {
-      stand_in_line(who);
-      park(who, *blocking);
-      return;
-    }
-    start(who.item, who.leg);
-    Line* line = line_of(who);
-    if (line == nullptr) return;
-    line->pop();
-    if (!line->empty()) {
-      serve(line->top());
-      return;
-    }
-    std::uint32_t& slot = line_at_[line_id(who)];
-    spare_lines_.push_back(slot);
-    slot = kNone;
-  }
-
-  // Legs over one route have the same links, so only the first of them is worth trying: those
-  // behind it stand in line. A gang, which has several routes, stands alone, as does a tree under
-  // store-and-forward, which reaches its links the later the larger the chunk is.
-  std::size_t line_id(const Waiting& who) const {
-    return first_line_[at(route(who.item))] + who.leg;
-  }
-  bool stands_alone(const Waiting& who) const {
-    if (whole_chunks_ && routes_.kind(route(who.item)) != RouteKind::path) return true;
-    return who.leg == 0 && !dependencies_.gang(who.item).empty();
-  }
-  Line* line_of(const Waiting& who) {
-    if (stands_alone(who)) return nullptr;
-    const std::uint32_t slot = line_at_[line_id(who)];
-    return slot == kNone ? nullptr : &lines_[slot];
-  }
-  void stand_in_line(const Waiting& who) {
-    if (stands_alone(who) || line_of(who) != nullptr) return;
-    if (spare_lines_.empty()) {
-      spare_lines_.push_back(static_cast<std::uint32_t>(lines_.size()));
-      lines_.emplace_back();
-    }
-    line_at_[line_id(who)] = spare_lines_.back();
-    lines_[spare_lines_.back()].push(who);
-    spare_lines_.pop_back();
-  }
-
-  void start(Item item, std::uint32_t leg) {
-    for (const auto& window : windows_) {
-      Time& free_at = free_at_[at(window.link)];
-      // Only members of a gang can meet here: each link was free a moment ago.
-      if (free_at > now_ + window.offset) {
-        throw InfeasibleError("transfers of one step exchange chunk " +
-                              std::to_string(order_.chunk[rows_[item]]) + " over the shared " +
-                              routes_.topology().describe(window.link));
-      }
-      free_at = now_ + window.offset + window.busy;
-    }
-    const auto gang = leg == 0 ? dependencies_.gang(item) : std::span<const Item>();
-    if (gang.empty()) start_one(item, leg);
-    for (const Item member : gang) start_one(member, leg);
-  }
-
-  void start_one(Item item, std::uint32_t leg) {
-    starts_[first_start_[item] + leg] = now_;
-    ++started_;
-    const RouteId r = route(item);
-    const bool last = static_cast<std::int32_t>(leg) + 1 == routes_.legs(r);
-    const auto ends = last ? static_cast<std::uint32_t>(routes_.destinations(r).size()) : 1;
-    for (std::uint32_t end = 0; end < ends; ++end) {
-      Time time = now_ + routes_.leg_time(r, static_cast<std::int32_t>(leg), bytes(item), end);
-      const auto rate = routes_.topology().spec().reduce_bandwidth_Bps;
-      if (last && rate > 0 && order_.op[rows_[item]] == static_cast<std::uint8_t>(Op::reduce)) {
-        time += transmission_time(bytes(item), rate);
-      }
-      if (time > kLongestSchedule) invalid("the schedule takes over 26 days");
-      agenda_.add(time, Arrival{item, leg + end});
-    }
-    if (leg == 0) {
-      dependencies_.on_start(item, [&](Item released) { ready(released, 0); });
-    }
-  }
-
-  void arrive(const Arrival& arrival) {
-    const auto last_leg = static_cast<std::uint32_t>(routes_.legs(route(arrival.item))) - 1;
-    if (arrival.leg < last_leg) {
-      ready(arrival.item, arrival.leg + 1);
-      return;
-    }
-    dependencies_.on_arrival(arrival.item, arrival.leg - last_leg,
-                             [&](Item released) { ready(released, 0); });
-  }
-
-  // The heads that wait for a link are woken one at a time, so that a crowd costs few retries.
-  void park(const Waiting& who, const Routes::Window& blocking) {
-    const auto [found, added] = queue_at_.try_emplace({blocking.link, blocking.offset},
-                                                      static_cast<std::uint32_t>(queues_.size()));
-    if (added) queues_.push_back({blocking.link, blocking.offset, 0, {}});
-    auto& queue = queues_[found->second];
-    queue.waiting.push(who);
-    if (queue.waiting.top().item == who.item) call_head(found->second);
-  }
-
-  void call_head(std::uint32_t id) {
-    auto& queue = queues_[id];
-    ++queue.calls;
-    if (queue.waiting.empty()) return;
-    const auto& head = queue.waiting.top();
-    const Time when = std::max(now_, free_at_[at(queue.link)] - queue.offset);
-    try_at(when, {head.ready, head.item, head.leg, id, queue.calls});
-  }
-
   const Collective& collective_;
   const Routes& routes_;
   const Order& order_;
   std::span<const Item> rows_;
-  const Time quantum_;
-  const Progress& progress_;
-  const bool whole_chunks_;
   dependencies::Dependencies dependencies_;
-  std::vector<Time> free_at_;  // per link
   std::vector<std::size_t> first_start_;
   std::vector<Time> starts_;
-  std::vector<Routes::Window> windows_;
-  std::vector<std::size_t> first_line_;  // per route, into line_at_
-  std::vector<std::uint32_t> line_at_;   // per leg of a route: its line, if anybody stands in it
-  std::deque<Line> lines_;
-  std::vector<std::uint32_t> spare_lines_;
-  std::vector<Queue> queues_;
-  std::map<std::pair<LinkId, Time>, std::uint32_t> queue_at_;
-  Agenda agenda_;
-  Time now_ = 0;
-  std::size_t started_ = 0;
-  std::vector<Try> late_;  // a heap: legs that became possible at this very moment
 };
+
+// Start of every leg of every item, item by item.
+std::vector<Time> earliest_starts(const Collective& collective, const Routes& routes,
+                                  const Order& order, std::span<const Item> rows, Time quantum,
+                                  const Progress& progress) {
+  Ordered ordered(collective, routes, order, rows, progress);
+  const auto legs = ordered.legs();
+  service::Service loop(ordered, routes, {quantum, true, rows.size(), legs}, progress);
+  if (loop.run() < legs) {
+    throw InfeasibleError(
+        "the order can never run: two transfers of one step exchange a chunk "
+        "over a shared link, or wait for each other");
+  }
+  return ordered.take_starts();
+}
 
 // The largest quantum that divides all starts.
 Time common_quantum(std::span<const Time> starts) {
@@ -528,7 +257,7 @@ Schedule retime(std::shared_ptr<const Collective> collective, std::shared_ptr<co
     }
   }
   const auto rows = sorted_rows(*collective, order);
-  auto starts = Service(*collective, *routes, order, rows, 1, progress).run();
+  auto starts = earliest_starts(*collective, *routes, order, rows, 1, progress);
   Time quantum = common_quantum(starts);
   const auto latest = [&] {
     return starts.empty() ? 0 : *std::max_element(starts.begin(), starts.end());
@@ -536,7 +265,7 @@ Schedule retime(std::shared_ptr<const Collective> collective, std::shared_ptr<co
   while (latest() / quantum > kLargestStart) {
     // Rounding every start up to a multiple of q makes a chain of k transfers at most k·q longer.
     quantum = latest() / kLargestStart + latest() / kLargestStart / 64 + 1;
-    starts = Service(*collective, *routes, order, rows, quantum, progress).run();
+    starts = earliest_starts(*collective, *routes, order, rows, quantum, progress);
   }
   auto transfers = pack(*routes, order, rows, starts, quantum);
   return Schedule(std::move(collective), std::move(routes), std::move(transfers), std::nullopt,

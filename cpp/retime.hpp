@@ -1,4 +1,4 @@
-// Earliest start times of an ordered list of transfers: the only code that decides when things start.
+// Earliest start times of an ordered list of transfers, by the service rule of service.hpp.
 //
 // The order. Every transfer has a step. It reads what transfers of earlier steps wrote at its source,
 // and transfers of the same or a later step must not disturb what it reads. Within a chunk this gives
@@ -10,11 +10,8 @@
 //   - a `copy` waits until all writers of earlier steps have arrived, as does whatever follows one.
 // A list sorted by step is served in that order where times tie.
 //
-// The service rule. A leg is ready when its dependencies are met (the first) or when the leg before
-// has arrived (the others). At every moment the ready legs are tried in the order (ready time, position
-// in the list); a leg starts if every link of it is free from the moment the chunk's head reaches that
-// link, and takes each for its own window. Nothing is reserved ahead, nothing slips into a gap in front
-// of a window already taken.
+// A leg is ready when its dependencies are met (the first) or when the leg before has arrived (the
+// others); from there on service.hpp decides.
 //
 // Cost: O(n log w) for n transfers of which w are under way or waiting at a time, and some 90 bytes per
 // transfer.

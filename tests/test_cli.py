@@ -181,3 +181,38 @@ def test_quiet_prints_nothing(capsys):
     assert main(["synth", "ring:4", "all-gather", "1MB", "--quiet"]) == 0
     assert main(["compare", "ring:4", "all-gather", "1MB", "--quiet"]) == 0
     assert capsys.readouterr() == ("", "")
+
+
+def test_sim_prints_the_summary_and_a_heat_map(saved, tmp_path, capsys):
+    assert main(["sim", str(saved)]) == 0
+    shown = capsys.readouterr().out
+    assert "utilisation mean" in shown
+    assert "█" in shown
+    cut = ["--fault", "link=0-1,begin=10us,end=30us", "--straggler", "npu=1,late=1us"]
+    out = tmp_path / "t.json"
+    assert main(["sim", str(saved), *cut, "--jitter", "10ns", "--json", "-o", str(out)]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["loss"] > 0.3
+    assert json.loads(out.read_text())["traceEvents"]
+    assert main(["sim", str(saved), "--topology", "ring:4@25GB/s", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["loss"] > 0.9
+    assert main(["sim", str(saved), "--quiet", "-o", str(tmp_path / "heat.svg")]) == 0
+    assert "npu 0 -&gt; npu 1" in (tmp_path / "heat.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--fault", "link=0-1,begin=2us,end=1us"], "it must end later"),
+        (["--fault", "link=0-2"], "there is no link from node 0 to node 2"),
+        (["--topology", "ring:5"], "topology has 5 NPUs"),
+        (["-o", "t.txt"], "t.txt: a trace goes into .json"),
+        (["-o", "nowhere/t.json"], "there is no folder nowhere"),
+        (["--fault", "link=0-1"], "can never cross link 0 (npu 0 -> npu 1)"),
+    ],
+)
+def test_sim_refuses_with_one_sentence(saved, capsys, more, message):
+    assert main(["sim", str(saved), *more]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1

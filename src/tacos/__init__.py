@@ -22,6 +22,7 @@ from tacos.formats import load, save
 from tacos.lower import Program, lower
 from tacos.plan import engines, synthesize
 from tacos.schedule import Routes, retime, routes, summary
+from tacos.simulate import Fault, Straggler, Trace, simulate
 from tacos.verify import Report, Violation, verify
 
 __version__ = _version("tacos-ccl")
@@ -31,6 +32,7 @@ __all__ = [
     "Candidate",
     "Collective",
     "Comparison",
+    "Fault",
     "Figures",
     "FormatError",
     "InfeasibleError",
@@ -39,9 +41,11 @@ __all__ = [
     "Routes",
     "Schedule",
     "SpecError",
+    "Straggler",
     "Sweep",
     "TacosError",
     "Topology",
+    "Trace",
     "VerificationError",
     "Violation",
     "__version__",
@@ -54,6 +58,7 @@ __all__ = [
     "retime",
     "routes",
     "save",
+    "simulate",
     "summary",
     "synthesize",
     "topology",

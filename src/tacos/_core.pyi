@@ -587,6 +587,13 @@ def distance_sum(topology: Topology, collective: Collective, length: Annotated[N
     Bytes times distance of all pairs that have something to send, by lengths of the links.
     """
 
+def simulate(schedule: Schedule, routes: Routes, *, timing: str, congestion: bool, record: bool, slow_link: numpy.typing.NDArray[numpy.int32], slow_time_ps: numpy.typing.NDArray[numpy.int64], slowdown: numpy.typing.NDArray[numpy.int64], late_ps: numpy.typing.NDArray[numpy.int64], reduce_slowdown: numpy.typing.NDArray[numpy.int64], jitter_ps: int, seed: int, progress: object | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
+    """
+    Runs a packed schedule over routes, one per lane; see tacos.simulate.
+
+    Rows (slow_link, slow_time_ps, slowdown) make links slower from a time on, in parts of 2**20; 0 is down.
+    """
+
 def greedy(topology: Topology, collective: Collective, *, seed: int = 0, threads: int = 0, steps: bool = True, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """A schedule of a collective that sums nothing; see tacos.synth.greedy."""
 

@@ -24,6 +24,7 @@ from tacos import formats, units
 from tacos import topology as topologies
 from tacos._core import Schedule, Topology
 from tacos.errors import TacosError
+from tacos.simulate.trace_file import format_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -273,6 +274,75 @@ _VIOLATION_FIELDS = ("rule", "transfer", "time_ps", "chunk", "link", "message")
 
 
 @app.command
+def sim(
+    file: Annotated[Path, Parameter(help="A .tacos file.")],
+    /,
+    *,
+    topology: Annotated[
+        str | None, Parameter(help="Where to run it, if not on its own network: spec or file.")
+    ] = None,
+    timing: Annotated[
+        Literal["dependencies", "order", "schedule"],
+        Parameter(help="dependencies: when data are there; order: per link in order; schedule."),
+    ] = "dependencies",
+    congestion: Annotated[bool, Parameter(help="Whether a busy link keeps others waiting.")] = True,
+    fault: Annotated[
+        tuple[str, ...],
+        Parameter(
+            help="link=0-1,begin=10us,end=20us,slowdown=4 (or npu=3; no slowdown: down).",
+            negative="",
+        ),
+    ] = (),
+    straggler: Annotated[
+        tuple[str, ...],
+        Parameter(help="npu=3,late=20us,slowdown=1.5 (one of the two will do).", negative=""),
+    ] = (),
+    jitter: Annotated[str, Parameter(help="The most by which a delivery may be late.")] = "0s",
+    seed: Annotated[int, Parameter(help="Of the jitter.")] = 0,
+    output: Annotated[
+        Path | None,
+        Parameter(
+            name=["-o", "--output"],
+            help="The trace (.json for Perfetto, .csv, .parquet) or the heat map (.svg, .png).",
+        ),
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Simulate a schedule: what its network, or another one, makes of it.
+
+    Example: tacos sim ar.tacos --fault link=0-1,begin=10us,end=1ms -o trace.json
+    """
+    from tacos import view
+
+    pictured = output is not None and output.suffix.lower() in (".svg", ".png")
+    if output is not None:
+        view.checked(output) if pictured else format_of(output)
+        _check_folder("--output", output)
+    faults = [tacos.Fault.parse(text) for text in fault]
+    stragglers = [tacos.Straggler.parse(text) for text in straggler]
+    schedule = _schedule(file)
+    with _progress("simulating", quiet or as_json) as report:
+        trace = tacos.simulate(
+            schedule,
+            None if topology is None else _network(topology),
+            timing=timing,
+            congestion=congestion,
+            faults=faults,
+            stragglers=stragglers,
+            jitter=jitter,
+            seed=seed,
+            progress=report,
+        )
+    if output is not None:
+        view.save(view.heat_picture(trace), output) if pictured else trace.save(output)
+    _show(trace.summary(), str(file), as_json, quiet)
+    if not as_json and not quiet:
+        print(view.heat_text(trace, width=_width()))
+    return 0
+
+
+@app.command
 def info(
     file: Annotated[Path, Parameter(help="A .tacos file.")],
     /,
@@ -423,7 +493,7 @@ def _human(name: str, value: Any) -> str:
         return units.format_bandwidth(value)
     if name.endswith(("_bytes", "bytes_max", "bytes_total")):
         return units.format_size(value)
-    if name.startswith("utilisation") or name == "efficiency":
+    if name.startswith("utilisation") or name in ("efficiency", "loss"):
         return f"{100 * value:.1f} %"
     if name == "exact":
         return "yes" if value else "not known"

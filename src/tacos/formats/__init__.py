@@ -5,6 +5,8 @@
 ``.yaml`` ``.yml`` ``.json``  a topology, as people write it
 ============================  ========================================
 
+A trace is written too, by its own formats (`tacos.simulate.Trace.save`).
+
 A format is a module with ``read(path)`` and ``write(object, path)``; they do not know each other.
 """
 
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tacos._core import Schedule, Topology
 from tacos.errors import FormatError
@@ -33,10 +35,20 @@ _FORMATS: dict[str, tuple[type, Any]] = {
 }
 
 
+@runtime_checkable
+class WritesItself(Protocol):
+    """A trace, for one: its formats belong to the layer that made it."""
+
+    def save(self, path: str | os.PathLike[str], *, format: str | None = None) -> None: ...
+
+
 def save(
-    obj: Schedule | Topology, path: str | os.PathLike[str], *, format: str | None = None
+    obj: Schedule | Topology | WritesItself,
+    path: str | os.PathLike[str],
+    *,
+    format: str | None = None,
 ) -> None:
-    """Write a schedule or a topology to a file, whole or not at all.
+    """Write a schedule, a topology or a trace to a file, whole or not at all.
 
     Args:
         obj: What to write.
@@ -51,6 +63,9 @@ def save(
     Traceback (most recent call last):
     tacos.errors.FormatError: ring.tacos: a .tacos file holds a Schedule, not a Topology
     """
+    if isinstance(obj, WritesItself):
+        obj.save(path, format=format)
+        return
     name = _chosen(path, format)
     kind, module = _FORMATS[name]
     if not isinstance(obj, kind):

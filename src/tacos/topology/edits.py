@@ -42,7 +42,7 @@ def drop_links(topology: Topology, *links: LinkChoice, both: bool = False) -> To
     >>> drop_links(ring(4), (0, 1), (2, 3)).links
     6
     """
-    keep = ~_chosen(topology, links, both)
+    keep = ~chosen_links(topology, links, both)
     columns = columns_of(topology)
     return _with_links(
         topology, Links(*(np.asarray(column)[keep] for column in columns)), bool(keep.all())
@@ -74,7 +74,7 @@ def degrade(
     """
     if not 0 < factor <= 1:
         raise ValueError(f"factor is {factor!r}, it must be above 0 and at most 1")
-    chosen = _chosen(topology, links, both)
+    chosen = chosen_links(topology, links, both)
     old = columns_of(topology)
     bandwidth = np.where(chosen, _scaled(old.bandwidth_Bps, factor, least=1), old.bandwidth_Bps)
     latency_ps = (
@@ -163,8 +163,13 @@ def renumber(topology: Topology, permutation: Sequence[int]) -> Topology:
     return _selected(topology, np.argsort(new), np.ones(topology.nodes, bool))
 
 
-def _chosen(topology: Topology, links: Sequence[Any], both: bool) -> NDArray[np.bool_]:
-    """Which links the choices stand for."""
+def chosen_links(topology: Topology, links: Sequence[Any], both: bool = False) -> NDArray[np.bool_]:
+    """Which links the choices stand for, as a mask over all links.
+
+    >>> from tacos.topology import ring
+    >>> chosen_links(ring(3), [(0, 1), 4]).tolist()
+    [True, False, False, False, True, False]
+    """
     src, dst = topology.link_src, topology.link_dst
     chosen = np.zeros(topology.links, bool)
     for choice in links:

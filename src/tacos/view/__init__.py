@@ -6,6 +6,7 @@ from tacos.view.axes import Axis
 from tacos.view.charts import Series, bars, heat_map, lines, stack
 from tacos.view.comparison import comparison_tables, picture, remarks, write_csv
 from tacos.view.draw import draw
+from tacos.view.heat import heat_picture, heat_text
 from tacos.view.svg import checked, save
 
 __all__ = [
@@ -16,6 +17,8 @@ __all__ = [
     "comparison_tables",
     "draw",
     "heat_map",
+    "heat_picture",
+    "heat_text",
     "lines",
     "picture",
     "remarks",

@@ -1,0 +1,100 @@
+"""Speed and memory of the simulator: nanoseconds and bytes per transfer, against 200 ns.
+
+``--large`` adds 4,096 NPUs; ``--json`` prints the rows for scripts. Times are processor time, of one
+core. Memory is what a run adds to the process at its peak, the trace included.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import tacos
+
+TARGET_NS = 200
+
+
+def ring(npus):
+    topology = tacos.topology.ring(npus)
+    collective = tacos.collective.all_gather(topology, npus << 20, chunks=1)
+    return tacos.synthesize(topology, collective, engine="ring", order="rank")
+
+
+def mesh(side):
+    topology = tacos.topology.mesh(side, side)
+    collective = tacos.collective.all_gather(topology, side * side << 16, chunks=1)
+    return tacos.synthesize(topology, collective, engine="greedy")
+
+
+CASES = {
+    "ring 1024": lambda: ring(1024),
+    "ring 2048": lambda: ring(2048),
+    "mesh 16x16 greedy": lambda: mesh(16),
+    "mesh 32x32 greedy": lambda: mesh(32),
+}
+LARGE = {"ring 4096": lambda: ring(4096)}
+
+
+def memory(field):
+    """VmRSS, or VmHWM: the most since it was last reset."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+def measure(path, timing):
+    """Nanoseconds (the best of some runs) and bytes per transfer, in this process."""
+    schedule = tacos.load(path)
+    Path("/proc/self/clear_refs").write_text("5")
+    before, best = memory("VmRSS"), float("inf")
+    for _ in range(3 if schedule.transfers < 10**7 else 1):
+        begin = time.process_time()
+        trace = tacos.simulate(schedule, timing=timing)
+        best = min(best, time.process_time() - begin)
+        grown = memory("VmHWM") - before
+        ok = trace.time_ps <= schedule.time_ps
+        del trace
+    return {
+        "transfers": schedule.transfers,
+        "ns": best / schedule.transfers * 1e9,
+        "bytes": grown / schedule.transfers,
+        "ok": bool(ok),
+    }
+
+
+def main():
+    if "--one" in sys.argv:
+        print(json.dumps(measure(*sys.argv[sys.argv.index("--one") + 1 :])))
+        return
+    cases = CASES | (LARGE if "--large" in sys.argv else {})
+    rows = []
+    print(f"{'':20}{'timing':>14}{'transfers':>13}{'ns each':>9}{'of 200':>8}{'bytes each':>12}")
+    for name, make in cases.items():
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "s.tacos"
+            tacos.save(make(), path)
+            for timing in ("dependencies", "order", "schedule"):
+                command = [sys.executable, __file__, "--one", str(path), timing]
+                run = subprocess.run(command, check=True, capture_output=True, text=True)
+                row = {"what": name, "timing": timing, **json.loads(run.stdout)}
+                rows.append(row)
+                print(f"{name:20}{timing:>14}{row['transfers']:13,}{row['ns']:9.0f}"
+                      f"{row['ns'] / TARGET_NS:8.2f}{row['bytes']:12.0f}")  # fmt: skip
+    # Writing a million intervals for Perfetto.
+    trace = tacos.simulate(mesh(32))
+    for name in ("t.json", "t.json.gz", "t.csv", "t.parquet"):
+        with tempfile.TemporaryDirectory() as folder:
+            begin = time.process_time()
+            trace.save(Path(folder) / name)
+            took = time.process_time() - begin
+            size = (Path(folder) / name).stat().st_size
+            print(f"{len(trace.link):,} intervals to {name}: {took:.1f} s, {size / 2**20:.0f} MiB")
+    if "--json" in sys.argv:
+        print(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()

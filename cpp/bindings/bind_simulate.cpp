@@ -1,0 +1,84 @@
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include "columns.hpp"
+#include "simulate/simulate.hpp"
+
+namespace tacos::bindings {
+
+using namespace nb::literals;
+
+namespace {
+
+simulation::Timing timing_of(const std::string& name) {
+  if (name == "dependencies") return simulation::Timing::dependencies;
+  if (name == "order") return simulation::Timing::order;
+  if (name == "schedule") return simulation::Timing::schedule;
+  invalid("timing is \"" + name + "\", allowed are dependencies, order, schedule");
+}
+
+// Rows (link, time, slowdown), grouped by link and ordered by time.
+void read_changes(const Array<std::int32_t>& link, const Array<std::int64_t>& time,
+                  const Array<std::int64_t>& slowdown, simulation::Options& options) {
+  for (std::size_t i = 0; i < link.shape(0); ++i) {
+    options.changes[link.data()[i]].push_back({time.data()[i], slowdown.data()[i]});
+  }
+}
+
+nb::dict simulate_columns(const Schedule& schedule, const Routes& routes, const std::string& timing,
+                          bool congestion, bool record, const Array<std::int32_t>& slow_link,
+                          const Array<std::int64_t>& slow_time, const Array<std::int64_t>& slowdown,
+                          const Array<std::int64_t>& late,
+                          const Array<std::int64_t>& reduce_slowdown, std::int64_t jitter_ps,
+                          std::uint64_t seed, const nb::object& progress) {
+  simulation::Options options;
+  options.timing = timing_of(timing);
+  options.congestion = congestion;
+  options.record = record;
+  options.jitter = jitter_ps;
+  options.seed = seed;
+  options.late.assign(late.data(), late.data() + late.shape(0));
+  options.reduce_slowdown.assign(reduce_slowdown.data(),
+                                 reduce_slowdown.data() + reduce_slowdown.shape(0));
+  read_changes(slow_link, slow_time, slowdown, options);
+  const auto report = progress_to(progress);
+  simulation::Result result;
+  {
+    const nb::gil_scoped_release release;
+    result = simulation::simulate(schedule, routes, options, report);
+  }
+  nb::dict columns;
+  columns["link"] = give(std::move(result.link));
+  columns["begin_ps"] = give(std::move(result.begin));
+  columns["end_ps"] = give(std::move(result.end));
+  columns["transfer"] = give(std::move(result.transfer));
+  columns["arrival_npu"] = give(std::move(result.arrival_npu));
+  columns["arrival_ps"] = give(std::move(result.arrival_time));
+  columns["arrival_bytes"] = give(std::move(result.arrival_bytes));
+  columns["arrival_transfer"] = give(std::move(result.arrival_transfer));
+  columns["npu_finish_ps"] = give(std::move(result.finish));
+  columns["cause"] = give(std::move(result.cause));
+  return columns;
+}
+
+}  // namespace
+
+void bind_simulate(nb::module_& m) {
+  m.def(
+      "simulate", &simulate_columns, "schedule"_a, "routes"_a, nb::kw_only(), "timing"_a,
+      "congestion"_a, "record"_a, "slow_link"_a.noconvert(), "slow_time_ps"_a.noconvert(),
+      "slowdown"_a.noconvert(), "late_ps"_a.noconvert(), "reduce_slowdown"_a.noconvert(),
+      "jitter_ps"_a, "seed"_a, "progress"_a = nb::none(),
+      nb::sig("def simulate(schedule: Schedule, routes: Routes, *, timing: str, congestion: bool, "
+              "record: bool, slow_link: numpy.typing.NDArray[numpy.int32], "
+              "slow_time_ps: numpy.typing.NDArray[numpy.int64], "
+              "slowdown: numpy.typing.NDArray[numpy.int64], "
+              "late_ps: numpy.typing.NDArray[numpy.int64], "
+              "reduce_slowdown: numpy.typing.NDArray[numpy.int64], jitter_ps: int, seed: int, "
+              "progress: object | None = None) -> dict[str, numpy.typing.NDArray[typing.Any]]"),
+      R"(Runs a packed schedule over routes, one per lane; see tacos.simulate.
+
+Rows (slow_link, slow_time_ps, slowdown) make links slower from a time on, in parts of 2**20; 0 is down.)");
+}
+
+}  // namespace tacos::bindings

@@ -1,0 +1,485 @@
+// The service rule: when every leg of a list of transfers starts. The only event loop of the model;
+// retime and simulate are its two users.
+//
+// A leg is ready when what it waits for is there. At every moment the ready legs are tried in the order
+// (ready time, position in the list); a leg starts if every link of it is free from the moment the
+// chunk's head reaches that link, and takes each for its own window. Nothing is reserved ahead, nothing
+// slips into a gap in front of a window already taken.
+//
+// Who waits for whom, how long things take and what is written down is the user's business, a class
+// with these members (Ready is a callable `ready(item, leg)`, to be called for what waits for nothing
+// more):
+//   RouteId route(Item), ChunkId chunk(Item), std::int64_t bytes(Item)
+//   std::span<const Item> gang(Item)         transfers that start together with this one, or none
+//   void begin(Ready)                        what is ready from the first moment on
+//   Time not_before(Item, leg)               when the leg may start at the earliest
+//   Time leaves(Item, Window, Time start)    when the link is free again
+//   Time arrives(Item, leg, end, Time start, Time duration)
+//                                            when the leg's chunk is whole at its end (of the last leg: at
+//                                            destination number `end`), which takes `duration` by rule
+//   void waits(Item, leg, Item before)       the leg waits for a link that `before` took last
+//   void on_start(Item, leg, Time now, windows, Ready)
+//   void on_arrival(Item, leg, end, Time now, Ready)
+//   void prefetch(arrivals, i)               arrival i is about to be handled, and then those after it
+//
+// Cost: O(n log w) for n legs of which w are under way or waiting at a time.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <map>
+#include <queue>
+#include <span>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "crossings.hpp"
+#include "progress.hpp"
+#include "routes.hpp"
+
+namespace tacos::service {
+
+using Item = std::uint32_t;  // a transfer's position in the list
+using Leg = std::uint32_t;
+constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+
+// A leg that may be able to start.
+struct Try {
+  Time ready;
+  Item item;
+  Leg leg;
+  std::uint32_t queue;  // the queue it heads, or kNone
+  std::uint32_t call;   // which call of that queue's head this is; only the last one counts
+
+  bool operator<(const Try& other) const {
+    return std::tie(ready, item, leg) < std::tie(other.ready, other.item, other.leg);
+  }
+  bool operator>(const Try& other) const { return other < *this; }
+};
+
+// A leg that waits, in the order in which it is served.
+struct Waiting {
+  Time ready;
+  Item item;
+  Leg leg;
+  bool operator>(const Waiting& other) const {
+    return std::tie(ready, item) > std::tie(other.ready, other.item);
+  }
+};
+
+// Legs that wait for the same links. They mostly come in the order in which they leave, so that a list
+// does where a heap would cost a walk through memory.
+class Line {
+ public:
+  bool empty() const { return first_ == waiting_.size(); }
+  const Waiting& top() const { return waiting_[first_]; }
+  // Returns whether `who` is now the first.
+  bool push(const Waiting& who) {
+    waiting_.push_back(who);
+    auto i = waiting_.size() - 1;
+    for (; i > first_ && waiting_[i - 1] > waiting_[i]; --i) {
+      std::swap(waiting_[i - 1], waiting_[i]);
+    }
+    return i == first_;
+  }
+  void pop() {
+    if (++first_ < 64 || 2 * first_ < waiting_.size()) return;
+    waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(first_));
+    first_ = 0;
+  }
+
+ private:
+  std::vector<Waiting> waiting_;
+  std::size_t first_ = 0;
+};
+
+// Sorts numbers of which most lie close to each other, as do the transfers of one moment.
+class Sorter {
+ public:
+  void sort(std::vector<std::uint64_t>& numbers) {
+    if (std::is_sorted(numbers.begin(), numbers.end())) return;
+    const auto [low, high] = std::minmax_element(numbers.begin(), numbers.end());
+    const auto least = *low, range = *high - *low;
+    if (range / 64 > numbers.size()) {
+      std::sort(numbers.begin(), numbers.end());
+      return;
+    }
+    bits_.assign(range / 64 + 1, 0);
+    for (const auto number : numbers)
+      bits_[(number - least) / 64] |= std::uint64_t{1} << (number - least) % 64;
+    auto next = numbers.begin();
+    for (std::size_t word = 0; word < bits_.size(); ++word) {
+      for (auto bits = bits_[word]; bits != 0; bits &= bits - 1) {
+        *next++ = least + word * 64 + static_cast<std::uint64_t>(std::countr_zero(bits));
+      }
+    }
+  }
+
+ private:
+  std::vector<std::uint64_t> bits_;
+};
+
+// A leg's arrival; at the end of the last leg `leg` counts the destination from there on.
+struct Arrival {
+  Item item;
+  Leg leg;
+};
+
+// What happens when. Regular networks have many events at one moment, so events are kept in one
+// list per moment and only the moments in a heap.
+class Agenda {
+ public:
+  struct Moment {
+    Time time = 0;
+    std::vector<Arrival> arrivals;
+    std::vector<Try> tries;
+  };
+
+  void add(Time time, const Arrival& arrival) { at_time(time).arrivals.push_back(arrival); }
+  void add(Time time, const Try& attempt) { at_time(time).tries.push_back(attempt); }
+  bool empty() const { return order_.empty(); }
+
+  // Removes the earliest moment; what `moment` held before is reused.
+  void take(Moment& moment) {
+    const auto [time, slot] = order_.top();
+    order_.pop();
+    slots_.erase(time);
+    moment.arrivals.clear();
+    moment.tries.clear();
+    std::swap(moment, moments_[slot]);
+    spare_.push_back(slot);
+    last_ = {{{-1, 0}, {-1, 0}}};
+  }
+
+ private:
+  using Slot = std::uint32_t;
+
+  Moment& at_time(Time time) {
+    for (const auto& [known, slot] : last_) {
+      if (known == time) return moments_[slot];
+    }
+    const auto [found, added] = slots_.try_emplace(time, 0);
+    if (added) {
+      if (spare_.empty()) {
+        spare_.push_back(static_cast<Slot>(moments_.size()));
+        moments_.emplace_back();
+      }
+      found->second = spare_.back();
+      spare_.pop_back();
+      moments_[found->second].time = time;
+      order_.emplace(time, found->second);
+    }
+    last_ = {{{time, found->second}, last_[0]}};
+    return moments_[found->second];
+  }
+
+  std::vector<Moment> moments_;
+  std::vector<Slot> spare_;
+  std::unordered_map<Time, Slot> slots_;
+  // The two moments used last: arrivals and attempts mostly go to the same two in turn.
+  std::array<std::pair<Time, Slot>, 2> last_{{{-1, 0}, {-1, 0}}};
+  std::priority_queue<std::pair<Time, Slot>, std::vector<std::pair<Time, Slot>>, std::greater<>>
+      order_;
+};
+
+struct Options {
+  Time quantum = 1;        // starts are multiples of it
+  bool congestion = true;  // whether a link in use keeps others waiting
+  std::size_t items = 0;   // about how many transfers come: many make a table of durations worth it
+  std::size_t legs = 0;    // of all transfers, for the progress report
+};
+
+template <typename User>
+class Service {
+ public:
+  Service(User& user, const Routes& routes, const Options& options, const Progress& progress)
+      : user_(user),
+        routes_(routes),
+        options_(options),
+        progress_(progress),
+        crossings_(routes, options.items),
+        whole_chunks_(routes.topology().spec().forwarding == Forwarding::store_and_forward),
+        links_(at(routes.topology().links())),
+        line_at_(crossings_.legs(), kNone),
+        queue_of_(crossings_.windows(), kNone) {
+    Leg most = 1;
+    for (RouteId r = 0; r < routes.count(); ++r)
+      most = std::max(most, static_cast<Leg>(routes.legs(r)));
+    leg_bits_ = std::bit_width(most - 1);
+  }
+
+  // Until nothing is left that could start; returns the number of legs that did.
+  std::size_t run() {
+    const auto ready = [this](Item item, Leg leg) { make_ready(item, leg); };
+    now_ = -1;  // before everything, so that what is ready at 0 comes with the first moment
+    user_.begin(ready);
+    Agenda::Moment moment;
+    std::size_t handled = 0;
+    while (!agenda_.empty()) {
+      agenda_.take(moment);
+      now_ = moment.time;
+      fresh_.clear();
+      handling_arrivals_ = true;
+      for (std::size_t i = 0; i < moment.arrivals.size(); ++i) {
+        user_.prefetch(moment.arrivals, i);
+        const auto [item, leg] = moment.arrivals[i];
+        const auto last = static_cast<Leg>(routes_.legs(user_.route(item))) - 1;
+        user_.on_arrival(item, std::min(leg, last), leg - std::min(leg, last), now_, ready);
+      }
+      handling_arrivals_ = false;
+      std::sort(moment.tries.begin(), moment.tries.end());
+      sorter_.sort(fresh_);
+      serve_moment(moment.tries);
+      handled += moment.arrivals.size() + moment.tries.size() + fresh_.size();
+      if (progress_ && handled > 0xffff) {
+        handled = 0;
+        progress_(static_cast<double>(started_) / static_cast<double>(options_.legs));
+      }
+    }
+    return started_;
+  }
+
+ private:
+  using Window = Routes::Window;
+  // Heads of lines that wait for one link, which they reach at one offset.
+  struct Queue {
+    LinkId link;
+    Time offset;
+    std::uint32_t calls;
+    std::priority_queue<Waiting, std::vector<Waiting>, std::greater<>> waiting;
+  };
+  struct Link {
+    Time free_at = 0;
+    Item taken_by = kNone;
+  };
+
+  template <typename Int>
+  static std::size_t at(Int i) {
+    return static_cast<std::size_t>(i);
+  }
+  Time round_up(Time time) const {
+    if (options_.quantum == 1) return time;
+    return (time + options_.quantum - 1) / options_.quantum * options_.quantum;
+  }
+
+  void make_ready(Item item, Leg leg) {
+    const Time ready = std::max(now_, user_.not_before(item, leg));
+    try_at(ready, {ready, item, leg, kNone, 0});
+  }
+
+  void try_at(Time time, const Try& attempt) {
+    time = round_up(time);
+    if (time > now_) {
+      agenda_.add(time, attempt);
+    } else if (handling_arrivals_) {
+      fresh_.push_back(std::uint64_t{attempt.item} << leg_bits_ | attempt.leg);
+    } else {
+      late_.push_back(attempt);
+      std::push_heap(late_.begin(), late_.end(), std::greater<>());
+    }
+  }
+
+  // Everything that is possible at this moment, in the order of service: what had to wait, what has
+  // just become ready, and in its place among them what becomes possible while we serve.
+  void serve_moment(std::span<const Try> tries) {
+    std::size_t i = 0, j = 0;
+    while (i < tries.size() || j < fresh_.size() || !late_.empty()) {
+      Try next{};
+      const Try* first = i < tries.size() ? &tries[i] : nullptr;
+      if (j < fresh_.size()) {
+        next = {now_, static_cast<Item>(fresh_[j] >> leg_bits_),
+                static_cast<Leg>(fresh_[j] & ((std::uint64_t{1} << leg_bits_) - 1)), kNone, 0};
+        if (first == nullptr || next < *first) first = &next;
+      }
+      if (!late_.empty() && (first == nullptr || late_.front() < *first)) {
+        std::pop_heap(late_.begin(), late_.end(), std::greater<>());
+        next = late_.back();
+        late_.pop_back();
+      } else if (first == &next) {
+        ++j;
+      } else {
+        next = tries[i++];
+      }
+      attempt(next);
+    }
+  }
+
+  void attempt(const Try& next) {
+    const Waiting who{next.ready, next.item, next.leg};
+    if (!options_.congestion) {
+      start(who, find_windows(who));
+      return;
+    }
+    if (next.queue == kNone) {
+      Line* line = line_of(who);
+      // Its turn comes when those before it in the line are gone.
+      if (line == nullptr || line->push(who)) serve(who);
+      return;
+    }
+    auto& queue = queues_[next.queue];
+    if (queue.calls != next.call) return;  // somebody else heads the queue now
+    queue.waiting.pop();
+    const Line* line = line_of(who);
+    called_ = next.queue;  // whoever comes to head it now is called once, below
+    if (line == nullptr || line->top().item == who.item) serve(who);
+    called_ = kNone;
+    call_head(next.queue);
+  }
+
+  // The windows of a leg; for the first leg of a gang those of all members.
+  std::span<const Window> find_windows(const Waiting& who) {
+    const auto gang = who.leg == 0 ? user_.gang(who.item) : std::span<const Item>();
+    if (gang.empty()) {
+      return crossings_.of(user_.route(who.item), who.leg, user_.bytes(who.item)).windows;
+    }
+    gang_windows_.clear();
+    for (const Item member : gang) {
+      routes_.windows(user_.route(member), 0, user_.bytes(member), gang_windows_);
+    }
+    return gang_windows_;
+  }
+
+  // Starts a leg that is first in its line, or lets it wait for the link that frees last.
+  void serve(const Waiting& who) {
+    const auto windows = find_windows(who);
+    Time earliest = now_;
+    const Window* blocking = nullptr;
+    for (const auto& window : windows) {
+      const Time possible = links_[at(window.link)].free_at - window.offset;
+      if (possible <= earliest) continue;
+      earliest = possible;
+      blocking = &window;
+    }
+    if (blocking != nullptr) {
+      user_.waits(who.item, who.leg, links_[at(blocking->link)].taken_by);
+      stand_in_line(who);
+      park(who, *blocking);
+      return;
+    }
+    start(who, windows);
+    Line* line = line_of(who);
+    if (line == nullptr) return;
+    line->pop();
+    if (!line->empty()) {
+      serve(line->top());
+      return;
+    }
+    std::uint32_t& slot = line_at_[line_id(who)];
+    spare_lines_.push_back(slot);
+    slot = kNone;
+  }
+
+  // Legs over one route have the same links, so only the first of them is worth trying: those
+  // behind it stand in line. A gang, which has several routes, stands alone, as does a tree under
+  // store-and-forward, which reaches its links the later the larger the chunk is.
+  std::size_t line_id(const Waiting& who) const {
+    return crossings_.leg_id(user_.route(who.item), who.leg);
+  }
+  bool stands_alone(const Waiting& who) const {
+    if (whole_chunks_ && routes_.kind(user_.route(who.item)) != RouteKind::path) return true;
+    return who.leg == 0 && !user_.gang(who.item).empty();
+  }
+  Line* line_of(const Waiting& who) {
+    const std::uint32_t slot = line_at_[line_id(who)];
+    return slot == kNone || stands_alone(who) ? nullptr : &lines_[slot];
+  }
+  void stand_in_line(const Waiting& who) {
+    std::uint32_t& slot = line_at_[line_id(who)];
+    if (slot != kNone || stands_alone(who)) return;
+    if (spare_lines_.empty()) {
+      spare_lines_.push_back(static_cast<std::uint32_t>(lines_.size()));
+      lines_.emplace_back();
+    }
+    slot = spare_lines_.back();
+    lines_[slot].push(who);
+    spare_lines_.pop_back();
+  }
+
+  void start(const Waiting& who, std::span<const Window> windows) {
+    for (const auto& window : windows) {
+      Link& link = links_[at(window.link)];
+      // Only members of a gang can meet here: each link was free a moment ago.
+      if (options_.congestion && link.free_at > now_ + window.offset) {
+        throw InfeasibleError("transfers of one step exchange chunk " +
+                              std::to_string(user_.chunk(who.item)) + " over the shared " +
+                              routes_.topology().describe(window.link));
+      }
+      link.free_at = user_.leaves(who.item, window, now_);
+      link.taken_by = who.item;
+    }
+    const auto gang = who.leg == 0 ? user_.gang(who.item) : std::span<const Item>();
+    if (gang.empty()) start_one(who.item, who.leg);
+    for (const Item member : gang) start_one(member, who.leg);
+  }
+
+  void start_one(Item item, Leg leg) {
+    ++started_;
+    const auto crossing = crossings_.of(user_.route(item), leg, user_.bytes(item));
+    for (std::size_t end = 0; end < crossing.times.size(); ++end) {
+      const Time time = user_.arrives(item, leg, end, now_, crossing.times[end]);
+      if (time > kLongestSchedule) invalid("the schedule takes over 26 days");
+      agenda_.add(time, Arrival{item, leg + static_cast<Leg>(end)});
+    }
+    user_.on_start(item, leg, now_, crossing.windows,
+                   [this](Item next, Leg next_leg) { make_ready(next, next_leg); });
+  }
+
+  // The heads that wait for a link are woken one at a time, so that a crowd costs few retries.
+  void park(const Waiting& who, const Window& blocking) {
+    const auto position = crossings_.position(&blocking);
+    const bool lasting = position < queue_of_.size() && !stands_alone(who);
+    std::uint32_t id = lasting ? queue_of_[position] : kNone;
+    if (id == kNone) {
+      const auto [found, added] = queue_at_.try_emplace({blocking.link, blocking.offset},
+                                                        static_cast<std::uint32_t>(queues_.size()));
+      if (added) queues_.push_back({blocking.link, blocking.offset, 0, {}});
+      id = found->second;
+      if (lasting) queue_of_[position] = id;
+    }
+    auto& queue = queues_[id];
+    queue.waiting.push(who);
+    if (id != called_ && queue.waiting.top().item == who.item) call_head(id);
+  }
+
+  void call_head(std::uint32_t id) {
+    auto& queue = queues_[id];
+    ++queue.calls;
+    if (queue.waiting.empty()) return;
+    const auto& head = queue.waiting.top();
+    const Time when = std::max(now_, links_[at(queue.link)].free_at - queue.offset);
+    try_at(when, {head.ready, head.item, head.leg, id, queue.calls});
+  }
+
+  User& user_;
+  const Routes& routes_;
+  const Options options_;
+  const Progress& progress_;
+  Crossings crossings_;
+  const bool whole_chunks_;
+  std::vector<Link> links_;
+  std::vector<Window> gang_windows_;
+  std::vector<std::uint32_t> line_at_;  // per leg of a route: its line, if anybody stands in it
+  std::deque<Line> lines_;
+  std::vector<std::uint32_t> spare_lines_;
+  std::vector<Queue> queues_;
+  std::vector<std::uint32_t> queue_of_;  // per window in the table: the queue before it, once found
+  std::map<std::pair<LinkId, Time>, std::uint32_t> queue_at_;
+  Agenda agenda_;
+  Time now_ = 0;
+  std::size_t started_ = 0;
+  std::uint32_t called_ = kNone;  // the queue whose head is being served
+  bool handling_arrivals_ = false;
+  std::vector<std::uint64_t> fresh_;  // legs (item, leg) that arrivals of this moment made ready
+  int leg_bits_ = 0;
+  std::vector<Try> late_;  // a heap: legs that became possible while others started
+  Sorter sorter_;
+};
+
+}  // namespace tacos::service

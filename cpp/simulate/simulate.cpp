@@ -1,0 +1,417 @@
+#include "simulate/simulate.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <tuple>
+
+#include "service.hpp"
+#include "simulate/turns.hpp"
+
+namespace tacos::simulation {
+
+namespace {
+
+using Window = Routes::Window;
+
+template <typename Int>
+std::size_t at(Int i) {
+  return static_cast<std::size_t>(i);
+}
+
+// All transfers by the start of their first leg, then by number: a radix sort, as starts are few bits.
+std::vector<Task> sorted_by_start(const Schedule& schedule) {
+  std::vector<Task> tasks, other;
+  tasks.reserve(at(schedule.stored_transfers()));
+  std::size_t first = 0;
+  std::uint32_t latest = 0;
+  const auto& stored = schedule.stored();
+  for (std::int32_t lane = 0; lane < schedule.lanes(); ++lane) {
+    const auto begin = stored.lane_begin[at(lane)], end = stored.lane_begin[at(lane) + 1];
+    for (auto i = begin; i < end; ++i) {
+      const auto start = stored.start[first + at(i - begin)];
+      latest = std::max(latest, start);
+      tasks.push_back({static_cast<std::uint32_t>(lane), static_cast<std::uint32_t>(i), start});
+    }
+    first += at(end - begin) * at(schedule.routes().legs(stored.lane_route[at(lane)]));
+  }
+  constexpr int kBits = 11;
+  other.resize(tasks.size());
+  for (int shift = 0; shift < 32 && latest >> shift != 0; shift += kBits) {
+    std::vector<std::size_t> begin((std::size_t{1} << kBits) + 1, 0);
+    const auto digit = [&](const Task& task) { return task.start >> shift & ((1u << kBits) - 1); };
+    for (const auto& task : tasks) ++begin[digit(task) + 1];
+    std::partial_sum(begin.begin(), begin.end(), begin.begin());
+    for (const auto& task : tasks) other[begin[digit(task)]++] = task;
+    tasks.swap(other);
+  }
+  return tasks;
+}
+
+std::uint64_t mixed(std::uint64_t x) {  // splitmix64's finalizer
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+// A schedule as the event loop sees it.
+class Replay {
+ public:
+  Replay(const Schedule& schedule, const Routes& routes, const Options& options,
+         std::span<Task> tasks, const Progress& progress)
+      : schedule_(schedule),
+        routes_(routes),
+        options_(options),
+        tasks_(tasks),
+        turns_(schedule, tasks, progress) {
+    number_legs();
+    if (options.timing == Timing::order) order_links();
+    const auto npus = at(schedule.topology().npus());
+    result_.finish.assign(npus, 0);
+    if (!options.record) return;
+    cause_.assign(tasks.size(), kNone);
+    std::size_t intervals = 0, arrivals = 0;
+    for (std::int32_t lane = 0; lane < schedule.lanes(); ++lane) {
+      const auto rows = at(stored().lane_begin[at(lane) + 1] - stored().lane_begin[at(lane)]);
+      intervals += rows * routes.links(lane).size();
+      arrivals += rows * routes.destinations(lane).size();
+    }
+    result_.link.reserve(intervals);
+    result_.begin.reserve(intervals);
+    result_.end.reserve(intervals);
+    result_.transfer.reserve(intervals);
+    result_.arrival_npu.reserve(arrivals);
+    result_.arrival_time.reserve(arrivals);
+    result_.arrival_bytes.reserve(arrivals);
+    result_.arrival_transfer.reserve(arrivals);
+  }
+
+  std::size_t legs() const { return tasks_.size() + more_waits_.size(); }
+  Result take_result() {
+    result_.cause.assign(cause_.size(), -1);
+    for (Item item = 0; item < cause_.size(); ++item) {
+      if (cause_[item] == kNone) continue;
+      result_.cause[tasks_[item].transfer] =
+          static_cast<std::int32_t>(tasks_[cause_[item]].transfer);
+    }
+    return std::move(result_);
+  }
+  // Some transfer that has not started.
+  std::uint32_t stuck() const {
+    for (Item item = 0; item < tasks_.size(); ++item) {
+      if (tasks_[item].waits > 0) return tasks_[item].transfer;
+    }
+    return 0;
+  }
+
+  // What the event loop asks.
+  RouteId route(Item item) const { return static_cast<RouteId>(tasks_[item].lane); }
+  ChunkId chunk(Item item) const { return stored().chunk[tasks_[item].transfer]; }
+  std::int64_t bytes(Item item) const { return schedule_.collective().bytes(chunk(item)); }
+  std::span<const Item> gang(Item) const { return {}; }
+
+  template <typename Ready>
+  void begin(Ready&& ready) const {
+    for (Item item = 0; item < tasks_.size(); ++item) {
+      if (tasks_[item].waits == 0) ready(item, 0);
+    }
+  }
+
+  Time not_before(Item item, Leg leg) const {
+    Time earliest = 0;
+    if (options_.timing == Timing::schedule) earliest = own_start(item, leg);
+    if (leg > 0 || options_.late.empty()) return earliest;
+    for (const NodeId node : routes_.sources(route(item))) {
+      if (routes_.topology().is_npu(node)) earliest = std::max(earliest, options_.late[at(node)]);
+    }
+    return earliest;
+  }
+
+  Time leaves(Item item, const Window& window, Time start) const {
+    const Time clean = start + window.offset + window.busy;
+    return options_.changes.empty() ? clean : clean + delay(item, window, start);
+  }
+
+  Time arrives(Item item, Leg leg, std::size_t end, Time start, Time duration) const {
+    Time time = start + duration;
+    const RouteId r = route(item);
+    if (!options_.changes.empty()) time += delay_on_the_way(item, leg, end, start);
+    if (options_.jitter > 0) time += jitter(item, leg, end);
+    const auto rate = routes_.topology().spec().reduce_bandwidth_Bps;
+    if (rate > 0 && static_cast<std::int32_t>(leg) + 1 == routes_.legs(r) &&
+        stored().lane_op[tasks_[item].lane] == static_cast<std::uint8_t>(Op::reduce)) {
+      time += reduce_time(routes_.destinations(r)[end], transmission_time(bytes(item), rate));
+    }
+    return time;
+  }
+
+  // The data of an arrival lie scattered: they are fetched some arrivals ahead.
+  void prefetch(std::span<const service::Arrival> arrivals, std::size_t i) const {
+    if (i + 24 < arrivals.size()) __builtin_prefetch(&tasks_[arrivals[i + 24].item]);
+    if (i + 16 < arrivals.size()) turns_.prefetch_turn(arrivals[i + 16].item);
+    if (i + 8 < arrivals.size()) turns_.prefetch_reader(arrivals[i + 8].item);
+  }
+
+  void waits(Item item, Leg, Item before) {
+    if (options_.record) cause_[item] = before;
+  }
+
+  template <typename Ready>
+  void on_start(Item item, Leg leg, Time now, std::span<const Window> windows, Ready&& ready) {
+    if (options_.timing == Timing::schedule && now != own_start(item, leg)) {
+      throw InfeasibleError("transfer " + std::to_string(tasks_[item].transfer) +
+                            " cannot start at its own " + std::to_string(own_start(item, leg)) +
+                            " ps: what it sends is there at " + std::to_string(now) + " ps");
+    }
+    if (options_.record) {
+      for (const auto& window : windows) {
+        result_.link.push_back(window.link);
+        result_.begin.push_back(now + window.offset);
+        result_.end.push_back(leaves(item, window, now));
+        result_.transfer.push_back(static_cast<std::int32_t>(tasks_[item].transfer));
+      }
+    }
+    if (options_.timing == Timing::order) {
+      for (const auto& window : windows) {
+        auto& cursor = cursor_[at(window.link)];
+        if (++cursor == queue_begin_[at(window.link) + 1]) continue;
+        release(queue_[cursor].first, queue_[cursor].second, item, ready);
+      }
+    }
+    if (leg > 0) return;
+    turns_.read(
+        item, [&](Item reader) { release(reader, 0, item, ready); },
+        [&](Item writer, std::size_t end) { arrived(writer, end, now); });
+  }
+
+  template <typename Ready>
+  void on_arrival(Item item, Leg leg, std::size_t end, Time now, Ready&& ready) {
+    if (static_cast<std::int32_t>(leg) + 1 < routes_.legs(route(item))) {
+      if (--waits_of(item, leg + 1) == 0) ready(item, leg + 1);
+      return;
+    }
+    turns_.write(
+        item, end, [&](Item reader) { release(reader, 0, item, ready); },
+        [&](Item writer, std::size_t to) { arrived(writer, to, now); });
+  }
+
+ private:
+  const Transfers& stored() const { return schedule_.stored(); }
+  std::uint32_t& waits_of(Item item, Leg leg) {
+    return leg == 0 ? tasks_[item].waits : more_waits_[first_more_[item] + leg - 1];
+  }
+  Time own_start(Item item, Leg leg) const {
+    return schedule_.start(static_cast<std::int32_t>(tasks_[item].lane), tasks_[item].transfer,
+                           static_cast<std::int32_t>(leg));
+  }
+  template <typename Ready>
+  void release(Item item, Leg leg, Item by, Ready&& ready) {
+    if (--waits_of(item, leg) > 0) return;
+    if (options_.record && leg == 0) cause_[item] = by;
+    ready(item, leg);
+  }
+
+  void arrived(Item item, std::size_t end, Time now) {
+    const NodeId node = routes_.destinations(route(item))[end];
+    if (!routes_.topology().is_npu(node)) return;
+    result_.finish[at(node)] = now;
+    if (!options_.record) return;
+    result_.arrival_npu.push_back(node);
+    result_.arrival_time.push_back(now);
+    result_.arrival_bytes.push_back(bytes(item));
+    result_.arrival_transfer.push_back(static_cast<std::int32_t>(tasks_[item].transfer));
+  }
+
+  // How much longer than by rule the chunk keeps the link.
+  Time delay(Item item, const Window& window, Time start) const {
+    const auto found = options_.changes.find(window.link);
+    if (found == options_.changes.end()) return 0;
+    const auto& topology = routes_.topology();
+    const Time begin = start + window.offset;
+    const Time work = transmission_time(bytes(item), topology.bandwidth(window.link));
+    const auto end = finish(found->second, begin, work);
+    if (!end) {
+      throw InfeasibleError("transfer " + std::to_string(tasks_[item].transfer) +
+                            " can never cross " + topology.describe(window.link) +
+                            ", which is down or nearly so from " +
+                            std::to_string(found->second.back().time) + " ps on");
+    }
+    return *end - begin - work;
+  }
+
+  // The longest of these on the way to one end of a leg.
+  Time delay_on_the_way(Item item, Leg leg, std::size_t end, Time start) const {
+    const RouteId r = route(item);
+    thread_local std::vector<Window> windows;
+    windows.clear();
+    routes_.windows(r, static_cast<std::int32_t>(leg), bytes(item), windows);
+    Time longest = 0;
+    if (routes_.kind(r) != RouteKind::multicast) {
+      for (const auto& window : windows) longest = std::max(longest, delay(item, window, start));
+      return longest;
+    }
+    // A tree lists a link after the one that feeds it, so one pass back follows the branch.
+    NodeId node = routes_.destinations(r)[end];
+    for (std::size_t i = windows.size(); i-- > 0;) {
+      if (routes_.topology().dst(windows[i].link) != node) continue;
+      longest = std::max(longest, delay(item, windows[i], start));
+      node = routes_.topology().src(windows[i].link);
+    }
+    return longest;
+  }
+
+  Time jitter(Item item, Leg leg, std::size_t end) const {
+    auto draw = mixed(options_.seed);
+    for (const std::uint64_t part :
+         {std::uint64_t{tasks_[item].transfer}, std::uint64_t{leg}, end}) {
+      draw = mixed(draw ^ part);
+    }
+    const auto range = static_cast<unsigned __int128>(options_.jitter) + 1;
+    return static_cast<Time>(range * draw >> 64);
+  }
+
+  Time reduce_time(NodeId node, Time clean) const {
+    if (options_.reduce_slowdown.empty() || !routes_.topology().is_npu(node)) return clean;
+    return slowed(clean, options_.reduce_slowdown[at(node)]);
+  }
+
+  void number_legs() {
+    bool single = true;
+    for (RouteId r = 0; r < routes_.count(); ++r) single = single && routes_.legs(r) == 1;
+    if (single) return;
+    first_more_.reserve(tasks_.size());
+    for (Item item = 0; item < tasks_.size(); ++item) {
+      first_more_.push_back(more_waits_.size());
+      more_waits_.resize(more_waits_.size() + at(routes_.legs(route(item)) - 1),
+                         1);  // the leg before
+    }
+  }
+
+  // The legs of each link by their own starts; all but a link's first wait for the one before them.
+  void order_links() {
+    std::vector<std::pair<Item, Leg>> legs;
+    for (Item item = 0; item < tasks_.size(); ++item) {
+      for (std::int32_t leg = 0; leg < routes_.legs(route(item)); ++leg) {
+        legs.emplace_back(item, static_cast<Leg>(leg));
+      }
+    }
+    if (legs.size() > tasks_.size()) {
+      std::stable_sort(legs.begin(), legs.end(), [&](const auto& a, const auto& b) {
+        return own_start(a.first, a.second) < own_start(b.first, b.second);
+      });
+    }
+    queue_begin_.assign(at(routes_.topology().links()) + 1, 0);
+    std::vector<std::size_t> lane_begin{0};  // into lane_links, per leg of each lane
+    std::vector<std::size_t> lane_leg;
+    std::vector<Window> windows;
+    for (RouteId r = 0; r < routes_.count(); ++r) {
+      lane_leg.push_back(lane_begin.size() - 1);
+      for (std::int32_t leg = 0; leg < routes_.legs(r); ++leg) {
+        routes_.windows(r, leg, 1, windows);
+        lane_begin.push_back(windows.size());
+      }
+    }
+    const auto each_link = [&](const std::pair<Item, Leg>& which, const auto& visit) {
+      const auto i = lane_leg[at(route(which.first))] + which.second;
+      for (auto w = lane_begin[i]; w < lane_begin[i + 1]; ++w) visit(at(windows[w].link));
+    };
+    for (const auto& leg : legs) each_link(leg, [&](std::size_t l) { ++queue_begin_[l + 1]; });
+    std::partial_sum(queue_begin_.begin(), queue_begin_.end(), queue_begin_.begin());
+    cursor_.assign(queue_begin_.begin(), queue_begin_.end() - 1);
+    queue_.resize(queue_begin_.back());
+    auto next = cursor_;
+    for (const auto& leg : legs) {
+      each_link(leg, [&](std::size_t l) {
+        if (next[l] != queue_begin_[l]) ++waits_of(leg.first, leg.second);
+        queue_[next[l]++] = leg;
+      });
+    }
+  }
+
+  const Schedule& schedule_;
+  const Routes& routes_;
+  const Options& options_;
+  std::span<Task> tasks_;
+  Turns turns_;
+  // If some transfers have several legs: what each leg beyond the first still waits for.
+  std::vector<std::size_t> first_more_;
+  std::vector<std::uint32_t> more_waits_;
+  std::vector<Item> cause_;  // the transfer that each one waited for last
+  // Timing::order: the legs of each link in their order, and which comes next.
+  std::vector<std::size_t> queue_begin_, cursor_;
+  std::vector<std::pair<Item, Leg>> queue_;
+  Result result_;
+};
+
+template <typename T>
+void permute(std::vector<T>& column, std::span<const std::uint32_t> order) {
+  std::vector<T> sorted;
+  sorted.reserve(column.size());
+  for (const auto i : order) sorted.push_back(column[i]);
+  column = std::move(sorted);
+}
+
+void sort_intervals(Result& result) {
+  if (std::is_sorted(result.begin.begin(), result.begin.end())) return;
+  std::vector<std::uint32_t> order(result.begin.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](auto a, auto b) { return result.begin[a] < result.begin[b]; });
+  permute(result.link, order);
+  permute(result.begin, order);
+  permute(result.end, order);
+  permute(result.transfer, order);
+}
+
+void check_capacity(const Topology& topology, const Result& result) {
+  std::vector<std::size_t> last(at(topology.links()), result.link.size());
+  for (std::size_t i = 0; i < result.link.size(); ++i) {
+    auto& before = last[at(result.link[i])];
+    if (before < i && result.end[before] > result.begin[i]) {
+      throw InfeasibleError("transfers " + std::to_string(result.transfer[before]) + " and " +
+                            std::to_string(result.transfer[i]) + " both use " +
+                            topology.describe(result.link[i]) + " at " +
+                            std::to_string(result.begin[i]) + " ps");
+    }
+    before = i;
+  }
+}
+
+}  // namespace
+
+Result simulate(const Schedule& schedule, const Routes& routes, const Options& given,
+                const Progress& progress) {
+  if (schedule.symmetry()) invalid("an orbit is expanded before it is simulated");
+  if (schedule.transfers() > std::numeric_limits<std::int32_t>::max()) {
+    invalid("a schedule of " + std::to_string(schedule.transfers()) +
+            " transfers is too long to simulate, the most are 2^31 - 1");
+  }
+  Options options = given;
+  // Its own starts are kept whatever the links do; whether they can bear it is seen afterwards.
+  const bool strict = options.timing == Timing::schedule;
+  if (options.timing != Timing::dependencies) {
+    for (std::int32_t lane = 0; lane < schedule.lanes(); ++lane) {
+      if (routes.legs(lane) == schedule.routes().legs(schedule.stored().lane_route[at(lane)]))
+        continue;
+      invalid("on a topology that forwards differently only timing \"dependencies\" makes sense");
+    }
+  }
+  options.record = options.record || (strict && options.congestion);
+  auto tasks = sorted_by_start(schedule);
+  Replay replay(schedule, routes, options, tasks, progress);
+  const auto legs = replay.legs();
+  service::Service loop(replay, routes, {1, options.congestion && !strict, tasks.size(), legs},
+                        progress);
+  if (loop.run() < legs) {
+    throw InfeasibleError("transfer " + std::to_string(replay.stuck()) +
+                          " can never start: it waits for a transfer that waits for it");
+  }
+  auto result = replay.take_result();
+  sort_intervals(result);
+  if (strict && options.congestion) check_capacity(routes.topology(), result);
+  return result;
+}
+
+}  // namespace tacos::simulation

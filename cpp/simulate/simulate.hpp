@@ -1,0 +1,60 @@
+// Simulation: what a network makes of a schedule.
+//
+// The transfers of the schedule, in the order of its starts, go through the service rule of
+// service.hpp. What waits for what is taken from the schedule's own times (turns.hpp); how its start
+// times count is the `Timing`. Every transfer reads what it reads in the schedule, so a run computes
+// the same values, only at other times.
+//
+// Disturbances leave the rule as it is. A link's speed may change over time: its bytes progress at that
+// speed, its window ends when they are through, and a leg arrives as much later as the link on its way
+// that lost most. Jitter makes each leg arrive later by a draw that depends on seed, transfer, leg and
+// destination only. A late NPU's transfers start no earlier than it does.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "progress.hpp"
+#include "schedule.hpp"
+#include "simulate/speeds.hpp"
+
+namespace tacos::simulation {
+
+enum class Timing : std::uint8_t {
+  dependencies,  // a transfer starts when its data are there and its links are free
+  order,         // the same, and every link serves its legs in the order of the schedule's starts
+  schedule,      // at the schedule's own starts, or not at all
+};
+
+struct Options {
+  Timing timing = Timing::dependencies;
+  bool congestion = true;
+  bool record = true;  // intervals, arrivals and causes; otherwise only when everybody is done
+  std::unordered_map<LinkId, std::vector<Change>> changes;  // of the links that are slow at times
+  std::vector<Time> late;                                   // per NPU, or empty
+  std::vector<std::int64_t> reduce_slowdown;                // per NPU in parts of kNormal, or empty
+  Time jitter = 0;  // each delay is uniform between 0 and this
+  std::uint64_t seed = 0;
+};
+
+struct Result {
+  // When a link was taken by which transfer, ordered by begin.
+  std::vector<LinkId> link;
+  std::vector<Time> begin, end;
+  std::vector<std::int32_t> transfer;
+  // When a chunk was whole and in its place at an NPU, in order of time.
+  std::vector<NodeId> arrival_npu;
+  std::vector<Time> arrival_time;
+  std::vector<std::int64_t> arrival_bytes;
+  std::vector<std::int32_t> arrival_transfer;
+  std::vector<std::int32_t> cause;  // per transfer: the one it waited for last, or -1
+  std::vector<Time> finish;         // per NPU: its last arrival, or 0
+};
+
+// `schedule` is packed and has fewer than 2^31 transfers. `routes` has one route per lane; it may be
+// on another topology than the schedule.
+Result simulate(const Schedule& schedule, const Routes& routes, const Options& options,
+                const Progress& progress);
+
+}  // namespace tacos::simulation

@@ -1,0 +1,335 @@
+// The order in which every `acc` is read and written, taken from a schedule's own times.
+//
+// A cell is the `acc` of one chunk at one node. Its accesses, ordered by time (an arrival at t before a
+// start at t), fall into turns: a run of reads, a run of sums, or one copy. A turn begins when the one
+// before it is over. A read that is not yet its turn is a transfer that has to wait; a write that is not
+// yet its turn has arrived and lies ready beside the cell. Within a turn the order does not matter:
+// reads change nothing, and sums may come in any order.
+//
+// A turn is 8 bytes. Most cells of most schedules need none: nobody waits for an access, or one write
+// is waited for by one read, which the write then names itself.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "progress.hpp"
+#include "schedule.hpp"
+#include "service.hpp"
+
+namespace tacos::simulation {
+
+using service::Item;
+using service::kNone;
+using service::Leg;
+
+// What a run knows of a transfer, in one place of memory; tasks are sorted by `start`, that of the first
+// leg in quanta.
+struct Task {
+  std::uint32_t lane, transfer, start;
+  std::uint32_t waits = 0;  // what its first leg still waits for
+  // The turns in which its source is read and its destination written; of a transfer with several
+  // sources or destinations, `reads` is where they are listed.
+  std::uint32_t reads = kNone, writes = kNone;
+};
+
+class Turns {
+ public:
+  // An access that nobody waits for.
+  static constexpr std::uint32_t kFree = kNone;
+  // Set in what stands for a turn: the rest is the one transfer that waits for this write.
+  static constexpr std::uint32_t kDirect = 1u << 31;
+
+  Turns(const Schedule& schedule, std::span<Task> tasks, const Progress& progress)
+      : schedule_(schedule), tasks_(tasks), durations_(static_cast<std::size_t>(schedule.lanes())) {
+    number_accesses();
+    count_.assign(at(schedule.topology().nodes()), 0);
+    holds_.assign(at(schedule.topology().nodes()), kNone);
+    std::vector<std::size_t> chunk_end;
+    const auto by_chunk = sorted_by_chunk(chunk_end);
+    std::size_t begin = 0, told = 0;
+    for (ChunkId chunk = 0; chunk < schedule.collective().chunks(); ++chunk) {
+      const auto end = chunk_end[chunk];
+      if (begin < end) add_chunk(chunk, std::span(by_chunk).subspan(begin, end - begin));
+      begin = end;
+      if (progress && begin - told > 0xffff) {
+        told = begin;
+        progress(0);
+      }
+    }
+    durations_ = {};
+    events_ = sorted_ = {};
+    count_ = holds_ = {};
+    nodes_ = {};
+  }
+
+  // Hints for what `write` will touch, in two steps; for transfers with one destination.
+  void prefetch_turn(Item item) const {
+    const auto turn = trees_ ? kFree : tasks_[item].writes;
+    if (turn == kFree) return;
+    if ((turn & kDirect) != 0) {
+      __builtin_prefetch(&tasks_[turn ^ kDirect], 1);
+    } else {
+      __builtin_prefetch(&turns_[turn], 1);
+    }
+  }
+  void prefetch_reader(Item item) const {
+    const auto turn = trees_ ? kFree : tasks_[item].writes;
+    if ((turn & kDirect) != 0 || turns_[turn].last != 0) return;  // kFree among them
+    const auto& next = turns_[turn + 1];
+    if (next.reads != 0 && next.left == 1) __builtin_prefetch(&tasks_[next.first], 1);
+  }
+
+  // The transfer has started. `release(item)` is called once for every turn that a transfer has waited
+  // for, `visible(item, end)` for every write that had to wait beside its cell.
+  template <typename Release, typename Visible>
+  void read(Item item, Release&& release, Visible&& visible) {
+    if (!trees_) {
+      take(tasks_[item].reads, release, visible);
+      return;
+    }
+    const auto sources = this->sources(item).size();
+    for (std::size_t i = 0; i < sources; ++i) take(turns_of(item)[i], release, visible);
+  }
+
+  // The transfer is whole at destination `end`; `visible(item, end)` is called now or later.
+  template <typename Release, typename Visible>
+  void write(Item item, std::size_t end, Release&& release, Visible&& visible) {
+    const auto turn = trees_ ? turns_of(item)[sources(item).size() + end] : tasks_[item].writes;
+    if ((turn & kDirect) != 0) {
+      visible(item, end);
+      if (turn != kFree) release(turn ^ kDirect);
+      return;
+    }
+    if (turns_[turn].first == kClosed) {
+      held_[turn].emplace_back(item, end);
+      return;
+    }
+    visible(item, end);
+    take(turn, release, visible);
+  }
+
+ private:
+  static constexpr std::uint32_t kClosed = 0, kOpen = 1;
+  static constexpr std::uint32_t kMostAccesses = (1u << 30) - 1;  // of one turn
+  struct Turn {
+    std::uint32_t left : 30;  // accesses still to come
+    std::uint32_t reads : 1;
+    std::uint32_t last : 1;  // of its cell
+    // Reads: the reader if there is one, else the first of them in readers_; writes: whether it has
+    // begun.
+    std::uint32_t first;
+  };
+  struct Event {
+    std::int64_t key;  // time, and writes before reads
+    std::uint32_t node, item;
+    std::size_t access;
+    bool reads, copies;
+  };
+  struct Duration {
+    std::int64_t bytes = -1;
+    Time time = 0;  // from the start of the last leg to the arrival
+  };
+
+  template <typename Int>
+  static std::size_t at(Int i) {
+    return static_cast<std::size_t>(i);
+  }
+  std::span<const NodeId> sources(Item item) const {
+    return schedule_.routes().sources(schedule_.stored().lane_route[tasks_[item].lane]);
+  }
+  const std::uint32_t* turns_of(Item item) const { return &tree_turns_[tasks_[item].reads]; }
+  // An access is a number: where it stands in tree_turns_, or 2·item for a read and one more for a write.
+  std::size_t first_access(Item item) const {
+    return trees_ ? tasks_[item].reads : 2 * static_cast<std::size_t>(item);
+  }
+  std::uint32_t& turn_of(std::size_t access) {
+    if (trees_) return tree_turns_[access];
+    Task& task = tasks_[access / 2];
+    return access % 2 == 0 ? task.reads : task.writes;
+  }
+
+  template <typename Release, typename Visible>
+  void take(std::uint32_t turn, Release&& release, Visible&& visible) {
+    while (turn != kFree && --turns_[turn].left == 0 && turns_[turn].last == 0) {
+      ++turn;
+      auto& next = turns_[turn];
+      if (next.reads != 0) {
+        if (next.left == 1) {
+          release(next.first);
+        } else {
+          for (std::uint32_t i = 0; i < next.left; ++i) release(readers_[next.first + i]);
+        }
+        return;
+      }
+      next.first = kOpen;
+      const auto found = held_.find(turn);
+      if (found == held_.end()) return;
+      const auto waiting = std::move(found->second);
+      held_.erase(found);
+      for (const auto& [item, end] : waiting) visible(item, end);
+      // The loop counts one of them.
+      const auto counted = static_cast<std::uint32_t>(waiting.size()) - 1;
+      next.left = (next.left - counted) & kMostAccesses;
+    }
+  }
+
+  void number_accesses() {
+    const auto& routes = schedule_.routes();
+    for (std::int32_t lane = 0; lane < schedule_.lanes(); ++lane) {
+      trees_ = trees_ || routes.kind(schedule_.stored().lane_route[at(lane)]) != RouteKind::path;
+    }
+    if (!trees_) return;
+    std::size_t accesses = 0;
+    for (Task& task : tasks_) {
+      const RouteId route = schedule_.stored().lane_route[task.lane];
+      task.reads = static_cast<std::uint32_t>(accesses);
+      accesses += routes.sources(route).size() + routes.destinations(route).size();
+    }
+    if (accesses >= kNone) invalid("the schedule's trees have too many ends to simulate");
+    tree_turns_.assign(accesses, kFree);
+  }
+
+  // Items chunk by chunk, with what add_chunk needs of each: a walk through memory otherwise.
+  struct Access {
+    Item item;
+    std::uint32_t lane, start;
+  };
+  std::vector<Access> sorted_by_chunk(std::vector<std::size_t>& next) const {
+    const auto& chunks = schedule_.stored().chunk;
+    next.assign(at(schedule_.collective().chunks()) + 1, 0);
+    for (const ChunkId chunk : chunks) ++next[at(chunk) + 1];
+    std::partial_sum(next.begin(), next.end(), next.begin());
+    std::vector<Access> sorted(tasks_.size());
+    for (Item item = 0; item < tasks_.size(); ++item) {
+      if (item + 16 < tasks_.size()) __builtin_prefetch(&chunks[tasks_[item + 16].transfer]);
+      const Task& task = tasks_[item];
+      sorted[next[at(chunks[task.transfer])]++] = {item, task.lane, task.start};
+    }
+    return sorted;
+  }
+
+  Time arrival(const Access& access, Time start, std::int64_t bytes, std::size_t end) {
+    const auto lane = static_cast<std::int32_t>(access.lane);
+    const std::int32_t legs = schedule_.routes().legs(schedule_.stored().lane_route[access.lane]);
+    if (trees_ || legs > 1) return schedule_.arrival(lane, tasks_[access.item].transfer, end);
+    auto& known = durations_[access.lane];
+    if (known.bytes != bytes) {
+      known = {bytes, schedule_.arrival(lane, tasks_[access.item].transfer) - start};
+    }
+    return start + known.time;
+  }
+
+  void add_chunk(ChunkId chunk, std::span<const Access> transfers) {
+    const auto& stored = schedule_.stored();
+    for (const NodeId node : schedule_.collective().inputs(chunk)) holds_[at(node)] = chunk;
+    const auto bytes = schedule_.collective().bytes(chunk);
+    events_.clear();
+    for (const auto& transfer : transfers) {
+      const Item item = transfer.item;
+      const RouteId route = stored.lane_route[transfer.lane];
+      const bool acc = stored.lane_reads[transfer.lane] == static_cast<std::uint8_t>(Reads::acc);
+      const bool copies = stored.lane_op[transfer.lane] == static_cast<std::uint8_t>(Op::copy);
+      const Time start = static_cast<Time>(transfer.start) * stored.quantum;
+      auto access = first_access(item);
+      for (const NodeId node : schedule_.routes().sources(route)) {
+        if (acc) {
+          add({2 * start + 1, static_cast<std::uint32_t>(node), item, access, true, false});
+        } else if (holds_[at(node)] != chunk) {
+          refuse(item, node);
+        }
+        ++access;
+      }
+      const auto ends = schedule_.routes().destinations(route);
+      for (std::size_t end = 0; end < ends.size(); ++end, ++access) {
+        add({2 * arrival(transfer, start, bytes, end), static_cast<std::uint32_t>(ends[end]), item,
+             access, false, copies});
+      }
+    }
+    // Cell by cell: nodes_ in order of first touch, count_ as where the next event of a node goes.
+    std::size_t total = 0;
+    for (const std::uint32_t node : nodes_) {
+      const auto here = count_[node];
+      count_[node] = static_cast<std::uint32_t>(total);
+      total += here;
+    }
+    sorted_.resize(total);
+    for (const auto& event : events_) sorted_[count_[event.node]++] = event;
+    std::size_t begin = 0;
+    for (const std::uint32_t node : nodes_) {
+      add_cell(chunk, std::span(sorted_).subspan(begin, count_[node] - begin));
+      begin = count_[node];
+      count_[node] = 0;
+    }
+    nodes_.clear();
+  }
+
+  void add(const Event& event) {
+    if (count_[event.node]++ == 0) nodes_.push_back(event.node);
+    events_.push_back(event);
+  }
+
+  void add_cell(ChunkId chunk, std::span<Event> cell) {
+    const auto earlier = [](const Event& a, const Event& b) {
+      return std::tie(a.key, a.access) < std::tie(b.key, b.access);
+    };
+    if (!std::is_sorted(cell.begin(), cell.end(), earlier)) {
+      std::sort(cell.begin(), cell.end(), earlier);
+    }
+    if (cell[0].reads && holds_[cell[0].node] != chunk) {
+      refuse(cell[0].item, static_cast<NodeId>(cell[0].node));
+    }
+    if (cell.size() == 2 && !cell[0].reads && cell[1].reads) {
+      turn_of(cell[0].access) = kDirect | cell[1].item;
+      ++tasks_[cell[1].item].waits;
+      return;
+    }
+    const auto same_turn = [](const Event& a, const Event& b) {
+      return a.reads == b.reads && !a.copies && !b.copies;
+    };
+    bool first = true;
+    for (std::size_t begin = 0, end = 0; begin < cell.size(); begin = end, first = false) {
+      while (end < cell.size() && (end == begin || same_turn(cell[begin], cell[end]))) ++end;
+      if (first && end == cell.size()) return;
+      const auto turn = static_cast<std::uint32_t>(turns_.size());
+      if (turn >= kDirect - 1) invalid("the schedule is too long to simulate");
+      const bool last = end == cell.size(), reads = cell[begin].reads;
+      const auto count = static_cast<std::uint32_t>(end - begin);
+      std::uint32_t what = first ? kOpen : kClosed;
+      if (reads) what = count == 1 ? cell[begin].item : static_cast<std::uint32_t>(readers_.size());
+      turns_.push_back({count & kMostAccesses, reads, last, what});
+      for (std::size_t i = begin; i < end; ++i) {
+        if (!reads || !last) turn_of(cell[i].access) = turn;
+        if (!reads || first) continue;
+        if (count > 1) readers_.push_back(cell[i].item);
+        ++tasks_[cell[i].item].waits;
+      }
+    }
+  }
+
+  [[noreturn]] void refuse(Item item, NodeId node) const {
+    throw InfeasibleError(
+        "transfer " + std::to_string(tasks_[item].transfer) +
+        " can never start: " + schedule_.topology().name(node) + " has nothing of chunk " +
+        std::to_string(schedule_.stored().chunk[tasks_[item].transfer]) + " that it could read");
+  }
+
+  const Schedule& schedule_;
+  std::span<Task> tasks_;
+  bool trees_ = false;  // whether some transfers have more than one source and one destination
+  std::vector<std::uint32_t> tree_turns_;  // with trees: per source, then per destination
+  std::vector<Turn> turns_;                // of one cell after the other
+  std::vector<Item> readers_;
+  std::unordered_map<std::uint32_t, std::vector<std::pair<Item, std::size_t>>> held_;
+  // While building only:
+  std::vector<Duration> durations_;  // per lane
+  std::vector<Event> events_, sorted_;
+  std::vector<std::uint32_t> count_, holds_, nodes_;
+};
+
+}  // namespace tacos::simulation

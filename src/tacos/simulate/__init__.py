@@ -1,0 +1,225 @@
+"""Simulation: what a network makes of a schedule.
+
+The core is event-driven and serves transfers by the rule that times schedules: what is ready first
+goes first, and a link carries one transfer at a time. :func:`simulate` returns a
+:class:`~tacos.simulate.trace.Trace`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from tacos import units
+from tacos._core import Routes
+from tacos._core import simulate as _simulate
+from tacos.errors import InfeasibleError, TacosError
+from tacos.simulate.faults import Fault, Straggler, disturbances
+from tacos.simulate.trace import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from numpy.typing import NDArray
+
+    from tacos._core import Schedule, Topology
+
+__all__ = ["Fault", "Straggler", "Trace", "simulate"]
+
+_BYTES_PER_TRANSFER = 150
+"""What a run takes, trace included, for each transfer of one link."""
+
+
+def simulate(
+    schedule: Schedule,
+    topology: Topology | None = None,
+    *,
+    timing: Literal["dependencies", "order", "schedule"] = "dependencies",
+    congestion: bool = True,
+    faults: Iterable[Fault] = (),
+    jitter: units.Quantity = 0,
+    stragglers: Iterable[Straggler] = (),
+    seed: int = 0,
+    profile: str | None = None,
+    memory_limit: units.Quantity = "16GiB",
+    progress: Callable[[float], object] | None = None,
+) -> Trace:
+    """Run a schedule on a network and record what every link and NPU does.
+
+    Every transfer reads what it reads in the schedule, so a run computes the same results, only at
+    other times. How the schedule's start times count is the `timing`:
+
+    - ``"dependencies"``: not at all. A transfer is ready when its data are there; ready transfers
+      are served by (ready time, place in the schedule's order of starts). This is what a network
+      makes of a schedule that was stripped of its times.
+    - ``"order"``: as an order. Every link serves its transfers one after the other as the schedule
+      has them, as an executor with one queue per link does: a transfer that waits for data holds up
+      those behind it.
+    - ``"schedule"``: exactly. Every transfer starts at its own time, or the run ends with an error
+      that says why it cannot.
+
+    Args:
+        schedule: What to run. An orbit is expanded first.
+        topology: Where to run it, if not on the network it was made for: the same nodes, and links
+            of other speeds, or fewer.
+        timing: See above.
+        congestion: Whether a busy link keeps others waiting. Without, a transfer takes its latency
+            and transmission times and waits for nothing but its data.
+        faults: Links or NPUs that are down or slow for a time. A transfer on a link that goes down
+            stops, and goes on afterwards; it arrives as much later as the link on its way that lost
+            most.
+        jitter: Every delivery (at the end of each leg of a route) is late by a random time between
+            0 and this, uniformly; it depends on the seed, the transfer, the leg and the destination
+            only.
+        stragglers: NPUs that start late or are slower than the others.
+        seed: Of the jitter.
+        profile: Another simulator to imitate; none is known.
+        memory_limit: A run that would take more memory is refused.
+        progress: Called with the share done, now and then.
+
+    Returns:
+        The trace. Where something disturbs the run, `trace.loss` compares it with the same run
+        undisturbed on the schedule's own topology.
+
+    Raises:
+        InfeasibleError: A transfer can never start or never finish.
+        ValueError: An argument is out of range, or `topology` is not the same network.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4, bandwidth="50GB/s", latency="500ns")
+    >>> coll = tacos.collective.all_gather(topo, "4MB", chunks=1)
+    >>> schedule = tacos.synthesize(topo, coll, engine="ring")
+    >>> trace = simulate(schedule)
+    >>> trace.time_s == schedule.time_s
+    True
+    >>> cut = Fault(link=(0, 1), begin="10us", end="30us")
+    >>> f"{simulate(schedule, faults=[cut]).loss:.1%}"
+    '32.5%'
+    """
+    if profile is not None:
+        raise ValueError(f"profile is {profile!r}, there is none of that name")
+    packed = _packed(schedule, units.size_bytes(memory_limit, what="memory_limit"))
+    routes = _lane_routes(packed, topology)
+    network = routes.topology
+    faults, stragglers = tuple(faults), tuple(stragglers)
+    jitter_ps = units.time_ps(jitter, what="jitter")
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed is {seed}, allowed are 0 to 2^64 - 1")
+    disturbed = bool(faults or stragglers or jitter_ps or topology is not None)
+
+    def run(over: Routes, record: bool, jitter: int, **columns: Any) -> dict[str, NDArray[Any]]:
+        return _simulate(
+            packed,
+            over,
+            timing=timing,
+            congestion=congestion,
+            record=record,
+            jitter_ps=jitter,
+            seed=seed,
+            progress=progress,
+            **columns,
+        )
+
+    columns = run(routes, True, jitter_ps, **disturbances(network, faults, stragglers))
+    clean_ps = int(columns["npu_finish_ps"].max(initial=0))
+    if disturbed:
+        own = _lane_routes(packed, None)
+        undisturbed = run(own, False, 0, **disturbances(own.topology, (), ()))
+        clean_ps = int(undisturbed["npu_finish_ps"].max(initial=0))
+    provenance: dict[str, Any] = {
+        "simulator": "tacos",
+        "timing": timing,
+        "congestion": congestion,
+        "transfers": packed.transfers,
+        "schedule_time_ps": schedule.time_ps,
+        "clean_time_ps": clean_ps,
+        "schedule": schedule.provenance,
+    }
+    if disturbed:
+        provenance |= {
+            "faults": [repr(fault) for fault in faults],
+            "stragglers": [repr(straggler) for straggler in stragglers],
+            "jitter_ps": jitter_ps,
+            "seed": seed,
+            "other_topology": topology is not None,
+        }
+    return Trace(network, provenance=provenance, **columns)
+
+
+def _packed(schedule: Schedule, limit: int) -> Schedule:
+    links = float(np.diff(schedule.routes.link_begin).mean()) if schedule.routes.count else 1.0
+    need = int(schedule.transfers * _BYTES_PER_TRANSFER * max(1.0, links / 2))
+    if schedule.form == "orbit":
+        need += schedule.expanded_bytes
+    if need > limit:
+        raise TacosError(
+            f"simulating {schedule.transfers:,} transfers takes about {units.format_size(need)} of "
+            f"memory, memory_limit is {units.format_size(limit)}"
+        )
+    return schedule.expand()
+
+
+def _lane_routes(schedule: Schedule, topology: Topology | None) -> Routes:
+    """The route of every lane, on the schedule's topology or on another with the same nodes."""
+    table, lane_route = schedule.routes, schedule.lane_route
+    counts = np.diff(table.link_begin)[lane_route]
+    begin = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=begin[1:])
+    at = np.repeat(table.link_begin[lane_route] - begin[:-1], counts) + np.arange(begin[-1])
+    links = table.links[at]
+    if topology is None:
+        topology = schedule.topology
+    else:
+        links = _moved_links(schedule, topology)[links]
+        lost = np.flatnonzero(links < 0)
+        if lost.size:
+            gone = int(table.links[at[lost[0]]])
+            lane = int(np.searchsorted(begin, lost[0], side="right")) - 1
+            used = schedule.lane_begin[lane]
+            raise InfeasibleError(
+                f"transfer {used} can never finish: it crosses {_described(schedule, gone)}, "
+                "which the topology does not have"
+            )
+    return Routes(topology, table.kinds[lane_route], begin, np.ascontiguousarray(links, np.int32))
+
+
+def _described(schedule: Schedule, link: int) -> str:
+    topology = schedule.topology
+    ends = (topology.link_src[link], topology.link_dst[link])
+    return f"link {link} ({' -> '.join(topology.node_name(int(end)) for end in ends)})"
+
+
+def _moved_links(schedule: Schedule, topology: Topology) -> NDArray[np.int64]:
+    """Per link of the schedule's topology the same link of another one, or -1.
+
+    Links are the same if they join the same nodes; parallel links are matched in order of id.
+    """
+    old = schedule.topology
+    if (topology.npus, topology.nodes) != (old.npus, old.nodes):
+        raise ValueError(
+            f"topology has {topology.npus} NPUs and {topology.nodes - topology.npus} switches, the "
+            f"schedule's has {old.npus} and {old.nodes - old.npus}"
+        )
+    keys, ranks = _numbered(old)
+    new_keys, new_ranks = _numbered(topology)
+    order = np.lexsort((new_ranks, new_keys))
+    width = int(max(ranks.max(initial=0), new_ranks.max(initial=0))) + 1
+    found = np.searchsorted((new_keys * width + new_ranks)[order], keys * width + ranks)
+    found = np.minimum(found, len(order) - 1)
+    moved: NDArray[np.int64] = order[found] if len(order) else np.full(len(keys), -1)
+    if len(order):
+        same = (new_keys[moved] == keys) & (new_ranks[moved] == ranks)
+        moved = np.where(same, moved, -1)
+    return moved
+
+
+def _numbered(topology: Topology) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Per link a number for its pair of ends, and how many links of that pair come before it."""
+    keys = topology.link_src.astype(np.int64) * topology.nodes + topology.link_dst
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    first = np.searchsorted(ordered, ordered, side="left")
+    ranks = np.empty(len(keys), np.int64)
+    ranks[order] = np.arange(len(keys)) - first
+    return keys, ranks

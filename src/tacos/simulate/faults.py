@@ -1,0 +1,217 @@
+"""What goes wrong in a network: links and NPUs that are slow, down or late."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from math import inf, isinf
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos.topology.edits import chosen_links
+from tacos.units import Quantity, time_ps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from tacos._core import Topology
+
+__all__ = ["Fault", "Straggler"]
+
+_NORMAL = 2**20  # the core counts slowdowns in parts of this
+_SLOWEST = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A time in which a link, or all links of an NPU, are down or slow.
+
+    Bytes on such a link progress at 1/slowdown of its speed; on a link that is down they stop, and go
+    on afterwards. Several faults of one link at one time multiply.
+
+    Attributes:
+        link: A link's id, or a pair (src, dst) of nodes, which stands for all links between them.
+        npu: Instead of a link: an NPU, for all links to and from it.
+        begin: When it begins.
+        end: When it is over; None means never.
+        slowdown: How many times slower; ``inf``, the default, means down.
+
+    Raises:
+        ValueError: It ends before it begins, or a field is out of range.
+
+    >>> Fault(link=(0, 1), begin="10us", end="20us", slowdown=4).slowdown
+    4
+    >>> Fault(npu=2, begin="2us", end="1us")
+    Traceback (most recent call last):
+    ValueError: a fault begins at '2us' and ends at '1us', it must end later
+    """
+
+    link: int | tuple[int, int] | None = None
+    npu: int | None = None
+    begin: Quantity = 0
+    end: Quantity | None = None
+    slowdown: float = inf
+
+    def __post_init__(self) -> None:
+        if (self.link is None) == (self.npu is None):
+            raise ValueError("a fault needs either a link or an npu")
+        _check_slowdown("a fault", self.slowdown)
+        begin, end = self._window_ps()
+        if end is not None and end <= begin:
+            raise ValueError(
+                f"a fault begins at {self.begin!r} and ends at {self.end!r}, it must end later"
+            )
+
+    def _window_ps(self) -> tuple[int, int | None]:
+        end = None if self.end is None or self.end == inf else time_ps(self.end, what="end")
+        return time_ps(self.begin, what="begin"), end
+
+    @classmethod
+    def parse(cls, text: str) -> Fault:
+        """A fault from the form the command takes.
+
+        >>> Fault.parse("link=0-1,begin=10us,end=20us,slowdown=4")
+        Fault(link=(0, 1), npu=None, begin='10us', end='20us', slowdown=4.0)
+        """
+        fields = _fields("fault", text, ("link", "npu", "begin", "end", "slowdown"))
+        if "link" in fields:
+            ends = [_whole("link", end) for end in fields["link"].split("-")]
+            if len(ends) > 2:
+                raise ValueError(f"link is {fields['link']!r}, write a number or two as in 0-1")
+            fields["link"] = ends[0] if len(ends) == 1 else tuple(ends)
+        return cls(**_numbers(fields))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Straggler:
+    """An NPU that starts late or is slower than the others.
+
+    Attributes:
+        npu: Which.
+        late: Nothing leaves it before this time.
+        slowdown: How many times longer it takes to send, and to reduce where that takes time.
+
+    >>> Straggler(npu=3, late="20us").late
+    '20us'
+    """
+
+    npu: int
+    late: Quantity = 0
+    slowdown: float = 1
+
+    def __post_init__(self) -> None:
+        time_ps(self.late, what="late")
+        _check_slowdown("a straggler", self.slowdown)
+        if isinf(self.slowdown):
+            raise ValueError("a straggler's slowdown is inf, such an NPU never sends: drop it")
+
+    @classmethod
+    def parse(cls, text: str) -> Straggler:
+        """A straggler from the form the command takes.
+
+        >>> Straggler.parse("npu=3,late=20us,slowdown=1.5")
+        Straggler(npu=3, late='20us', slowdown=1.5)
+        """
+        fields = _fields("straggler", text, ("npu", "late", "slowdown"))
+        if "npu" not in fields:
+            raise ValueError(f"straggler {text!r} names no npu")
+        return cls(**_numbers(fields))
+
+
+def _check_slowdown(what: str, slowdown: Any) -> None:
+    number = isinstance(slowdown, int | float) and not isinstance(slowdown, bool)
+    if not number or not (1 <= slowdown <= _SLOWEST or slowdown == inf):
+        raise ValueError(f"{what}'s slowdown is {slowdown!r}, allowed are 1 to 10^9, and inf")
+
+
+def _fields(what: str, text: str, allowed: Sequence[str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for item in text.split(","):
+        name, equals, value = item.partition("=")
+        if not equals or name not in allowed or name in fields:
+            raise ValueError(
+                f"{what} {text!r} has {item!r}, write each of {', '.join(allowed)} once at most, "
+                "as in begin=10us"
+            )
+        fields[name] = value
+    return fields
+
+
+def _whole(name: str, text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"{name} is {text!r}, it must be a whole number")
+    return int(text)
+
+
+def _numbers(fields: dict[str, Any]) -> dict[str, Any]:
+    if "npu" in fields:
+        fields["npu"] = _whole("npu", fields["npu"])
+    if "slowdown" in fields:
+        try:
+            fields["slowdown"] = float(fields["slowdown"])
+        except ValueError:
+            raise ValueError(f"slowdown is {fields['slowdown']!r}, it must be a number") from None
+    return fields
+
+
+# --- as the core takes them ---------------------------------------------------------------------
+
+
+def disturbances(
+    topology: Topology, faults: Iterable[Fault], stragglers: Iterable[Straggler]
+) -> dict[str, NDArray[Any]]:
+    """The columns of the core: how slow each link is from which time on, how late each NPU."""
+    windows: dict[int, list[tuple[int, int | None, float]]] = defaultdict(list)
+    for fault in faults:
+        if fault.npu is not None:
+            npu = _npu(topology, fault.npu)
+            links = np.flatnonzero((topology.link_src == npu) | (topology.link_dst == npu))
+        else:
+            links = np.flatnonzero(chosen_links(topology, [fault.link]))
+        for link in links.tolist():
+            windows[link].append((*fault._window_ps(), fault.slowdown))
+    late = np.zeros(topology.npus, np.int64)
+    reduce_slowdown = np.ones(topology.npus)
+    for straggler in stragglers:
+        npu = _npu(topology, straggler.npu)
+        late[npu] = max(late[npu], time_ps(straggler.late))
+        reduce_slowdown[npu] *= straggler.slowdown
+        if straggler.slowdown > 1:
+            for link in np.flatnonzero(topology.link_src == npu).tolist():
+                windows[link].append((0, None, straggler.slowdown))
+    rows = [(link, *change) for link in sorted(windows) for change in _changes(windows[link])]
+    changes = np.array(rows, np.int64).reshape(-1, 3)
+    slow = (reduce_slowdown > 1).any()
+    return {
+        "slow_link": changes[:, 0].astype(np.int32),
+        "slow_time_ps": changes[:, 1].copy(),
+        "slowdown": changes[:, 2].copy(),
+        "late_ps": late if late.any() else late[:0],
+        "reduce_slowdown": np.array([_parts(s) for s in reduce_slowdown if slow], np.int64),
+    }
+
+
+def _npu(topology: Topology, npu: Any) -> int:
+    if not isinstance(npu, int | np.integer) or not 0 <= npu < topology.npus:
+        raise ValueError(f"there is no NPU {npu!r}, the NPUs are 0 to {topology.npus - 1}")
+    return int(npu)
+
+
+def _changes(windows: list[tuple[int, int | None, float]]) -> list[tuple[int, int]]:
+    """(time, slowdown from then on), beginning at 0."""
+    times = {0} | {t for begin, end, _ in windows for t in (begin, end) if t is not None}
+    changes = []
+    for time in sorted(times):
+        slowdown = 1.0
+        for begin, end, factor in windows:
+            if begin <= time and (end is None or time < end):
+                slowdown *= factor
+        changes.append((time, _parts(slowdown)))
+    return changes
+
+
+def _parts(slowdown: float) -> int:
+    return 0 if isinf(slowdown) else round(min(slowdown, _SLOWEST) * _NORMAL)

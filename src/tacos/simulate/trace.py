@@ -1,0 +1,337 @@
+"""Traces: what every link and every NPU did in a simulation, as columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos.columns import column
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from tacos._core import Topology
+
+__all__ = ["Trace"]
+
+_BATCH = 1 << 20
+
+
+class Trace:
+    """When every link was busy with which transfer, and what arrived when at which NPU.
+
+    Immutable; every attribute but the first and the last is a read-only column. Times are whole
+    picoseconds.
+
+    Attributes:
+        topology: The network of the run.
+        link: Of each busy interval, in the order in which they begin: the link.
+        begin_ps: When it begins.
+        end_ps: When it ends.
+        transfer: What the link was busy with.
+        arrival_npu: Of each arrival (a chunk whole and in its place), in order of time: where.
+        arrival_ps: When.
+        arrival_bytes: How much.
+        arrival_transfer: By which transfer.
+        npu_finish_ps: When each NPU was done.
+        cause: Per transfer, the one it waited for last (for its data or for a link), or -1; None if
+            nobody noted it.
+        provenance: How the trace was made.
+
+    >>> import tacos
+    >>> topo = tacos.topology.mesh(2, bandwidth="1GB/s", latency="1us")
+    >>> trace = Trace(
+    ...     topo, link=[0], begin_ps=[0], end_ps=[10**6], transfer=[0], arrival_npu=[1],
+    ...     arrival_ps=[2 * 10**6], arrival_bytes=[1000], arrival_transfer=[0],
+    ...     npu_finish_ps=[0, 2 * 10**6], provenance={},
+    ... )
+    >>> trace.time_s, trace.link_utilisation().tolist()
+    (2e-06, [0.5, 0.0])
+    """
+
+    __slots__ = (
+        "arrival_bytes",
+        "arrival_npu",
+        "arrival_ps",
+        "arrival_transfer",
+        "begin_ps",
+        "cause",
+        "end_ps",
+        "link",
+        "npu_finish_ps",
+        "provenance",
+        "topology",
+        "transfer",
+    )
+
+    topology: Topology
+    link: NDArray[np.int32]
+    begin_ps: NDArray[np.int64]
+    end_ps: NDArray[np.int64]
+    transfer: NDArray[np.int32]
+    arrival_npu: NDArray[np.int32]
+    arrival_ps: NDArray[np.int64]
+    arrival_bytes: NDArray[np.int64]
+    arrival_transfer: NDArray[np.int32]
+    npu_finish_ps: NDArray[np.int64]
+    cause: NDArray[np.int32] | None
+    provenance: dict[str, Any]
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        link: ArrayLike,
+        begin_ps: ArrayLike,
+        end_ps: ArrayLike,
+        transfer: ArrayLike,
+        arrival_npu: ArrayLike,
+        arrival_ps: ArrayLike,
+        arrival_bytes: ArrayLike,
+        arrival_transfer: ArrayLike,
+        npu_finish_ps: ArrayLike,
+        provenance: Mapping[str, Any],
+        cause: ArrayLike | None = None,
+    ) -> None:
+        """Check that the columns fit together, and bring them into the order of time.
+
+        Raises:
+            ValueError: They do not; the message names the column.
+        """
+        intervals = {
+            "begin_ps": column("begin_ps", begin_ps, np.int64),
+            "end_ps": column("end_ps", end_ps, np.int64),
+            "link": column("link", link, np.int32),
+            "transfer": column("transfer", transfer, np.int32),
+        }
+        arrivals = {
+            "arrival_ps": column("arrival_ps", arrival_ps, np.int64),
+            "arrival_npu": column("arrival_npu", arrival_npu, np.int32),
+            "arrival_bytes": column("arrival_bytes", arrival_bytes, np.int64),
+            "arrival_transfer": column("arrival_transfer", arrival_transfer, np.int32),
+        }
+        finish = column("npu_finish_ps", npu_finish_ps, np.int64)
+        causes = None if cause is None else column("cause", cause, np.int32)
+        for columns in (intervals, arrivals):
+            _check_lengths(columns)
+        _check_range("link", intervals["link"], topology.links)
+        _check_range("arrival_npu", arrivals["arrival_npu"], topology.npus)
+        if len(finish) != topology.npus:
+            raise ValueError(f"npu_finish_ps has {len(finish)} entries for {topology.npus} NPUs")
+        if (intervals["end_ps"] < intervals["begin_ps"]).any():
+            raise ValueError("end_ps has an interval that ends before it begins")
+        for name, values in {
+            **_in_order(intervals, "begin_ps"),
+            **_in_order(arrivals, "arrival_ps"),
+            "npu_finish_ps": finish,
+            "cause": causes,
+        }.items():
+            object.__setattr__(self, name, values if values is None else _read_only(values))
+        object.__setattr__(self, "topology", topology)
+        object.__setattr__(self, "provenance", dict(provenance))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a trace is immutable, {name} cannot be set")
+
+    def __repr__(self) -> str:
+        return f"<tacos.Trace: {len(self.link)} busy intervals in {self.time_ps * 1e-6} us>"
+
+    # --- figures ----------------------------------------------------------------------------------
+
+    @property
+    def time_ps(self) -> int:
+        """When the last NPU was done, in picoseconds."""
+        return int(self.npu_finish_ps.max(initial=0))
+
+    @property
+    def time_s(self) -> float:
+        """When the last NPU was done, in seconds."""
+        return self.time_ps * 1e-12
+
+    @property
+    def loss(self) -> float | None:
+        """By how much the run took longer than the undisturbed one: 0.1 means 10 %.
+
+        None where nobody ran the undisturbed one.
+        """
+        clean = self.provenance.get("clean_time_ps")
+        return self.time_ps / clean - 1 if clean else None
+
+    def busy_ps(self) -> NDArray[np.int64]:
+        """Per link, how long it was busy in all."""
+        busy = np.zeros(self.topology.links, np.int64)
+        np.add.at(busy, self.link, self.end_ps - self.begin_ps)
+        return busy
+
+    def link_utilisation(self) -> NDArray[np.float64]:
+        """Per link, the share of the time that it was busy."""
+        share: NDArray[np.float64] = self.busy_ps() / max(1, self.time_ps)
+        return share
+
+    def utilisation_over_time(
+        self, bins: int = 100
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """How busy every link was in equal parts of the time.
+
+        Returns:
+            The bins + 1 edges in seconds, and a share per link (row) and bin (column). Without
+            congestion a link may carry several transfers at once, which makes more than 1.
+        """
+        edges = self._edges(bins)
+        inside = np.zeros((self.topology.links, bins), np.int64)
+        covered = np.zeros((self.topology.links, bins + 1), np.int64)  # changes of whole coverage
+        for part in _batches(len(self.link)):
+            link, begin, end = self.link[part], self.begin_ps[part], self.end_ps[part]
+            begin, end = np.minimum(begin, edges[-1]), np.minimum(end, edges[-1])
+            first = np.minimum(np.searchsorted(edges, begin, side="right") - 1, bins - 1)
+            last = np.maximum(np.searchsorted(edges, end, side="left") - 1, first)
+            np.add.at(inside, (link, first), edges[first + 1] - begin)
+            np.add.at(inside, (link, last), end - edges[last + 1])
+            np.add.at(covered, (link, first + 1), 1)
+            np.add.at(covered, (link, last + 1), -1)
+        width = np.diff(edges)
+        inside += np.cumsum(covered[:, :-1], axis=1) * width
+        return _seconds(edges), inside / np.maximum(width, 1)
+
+    def npu_progress(self, bins: int = 100) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """How much had arrived at every NPU by the end of equal parts of the time.
+
+        Returns:
+            The bins + 1 edges in seconds, and bytes per NPU (row) and bin (column).
+        """
+        edges = self._edges(bins)
+        arrived = np.zeros((self.topology.npus, bins), np.int64)
+        for part in _batches(len(self.arrival_npu)):
+            when = np.searchsorted(edges[1:], self.arrival_ps[part], side="left")
+            where = (self.arrival_npu[part], np.minimum(when, bins - 1))
+            np.add.at(arrived, where, self.arrival_bytes[part])
+        return _seconds(edges), np.cumsum(arrived, axis=1)
+
+    def critical_path(self) -> dict[str, NDArray[Any]]:
+        """The chain of transfers that determines the end, first to last.
+
+        Each waited for the one before it, for its data or for a link.
+
+        Returns:
+            Columns ``transfer``, ``begin_ps`` (when it took its first link), ``arrival_ps`` (its
+            last).
+
+        Raises:
+            ValueError: The trace does not say what waited for what.
+        """
+        if self.cause is None:
+            raise ValueError("this trace does not say which transfer waited for which")
+        chain: list[int] = []
+        if len(self.arrival_ps):
+            at = int(self.arrival_transfer[-1])
+            while at >= 0:
+                chain.append(at)
+                at = int(self.cause[at])
+        begin = np.full(len(self.cause), np.iinfo(np.int64).max)
+        np.minimum.at(begin, self.transfer, self.begin_ps)
+        arrival = np.zeros(len(self.cause), np.int64)
+        np.maximum.at(arrival, self.arrival_transfer, self.arrival_ps)
+        transfers = np.array(chain[::-1], np.int32)
+        return {
+            "transfer": transfers,
+            "begin_ps": begin[transfers],
+            "arrival_ps": arrival[transfers],
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """The trace in numbers, as plain values that can go into JSON; units are in the names."""
+        used = self.link_utilisation()
+        provenance, topology = self.provenance, self.topology
+        facts: dict[str, Any] = {
+            "topology": repr(topology)[len("<tacos.Topology ") : -1],
+            "timing": provenance.get("timing"),
+            "congestion": provenance.get("congestion"),
+            "transfers": provenance.get("transfers"),
+            "time_s": self.time_s,
+        }
+        for name in ("schedule_time", "clean_time"):
+            if f"{name}_ps" in provenance:
+                facts[f"{name}_s"] = provenance[f"{name}_ps"] * 1e-12
+        facts["loss"] = self.loss
+        facts["utilisation_mean"] = float(used.mean()) if used.size else 0.0
+        facts["utilisation_max"] = float(used.max(initial=0))
+        if used.size:
+            link = int(used.argmax())
+            ends = (int(topology.link_src[link]), int(topology.link_dst[link]))
+            facts["busiest_link"] = " -> ".join(topology.node_name(end) for end in ends)
+        facts["first_npu_done_s"] = int(self.npu_finish_ps.min()) * 1e-12
+        facts["last_npu"] = topology.node_name(int(self.npu_finish_ps.argmax()))
+        if self.cause is not None:
+            facts["critical_path_transfers"] = len(self.critical_path()["transfer"])
+        return facts
+
+    def rows(self) -> dict[str, NDArray[Any]]:
+        """The busy intervals as columns, with the ends of their links."""
+        return {
+            "transfer": self.transfer,
+            "link": self.link,
+            "src": self.topology.link_src[self.link],
+            "dst": self.topology.link_dst[self.link],
+            "begin_ps": self.begin_ps,
+            "end_ps": self.end_ps,
+        }
+
+    def save(self, path: str | os.PathLike[str], *, format: str | None = None) -> None:
+        """Write the trace to a file, whole or not at all; `tacos.save` does the same.
+
+        The ending of the name chooses: ``.json`` for Perfetto and Chrome (open it at
+        ui.perfetto.dev), ``.csv``, ``.parquet`` (needs the extra ``arrow``); ``.json.gz`` and
+        ``.csv.gz`` are compressed.
+
+        Raises:
+            FormatError: The ending is unknown, or the disk refuses.
+        """
+        from tacos.simulate import trace_file
+
+        trace_file.write(self, path, format=format)
+
+    def _edges(self, bins: Any) -> NDArray[np.int64]:
+        if not isinstance(bins, int | np.integer) or not 1 <= bins <= 2**20:
+            raise ValueError(f"bins is {bins!r}, allowed are 1 to 2^20")
+        time = self.time_ps
+        return np.array([time * i // bins for i in range(bins + 1)], np.int64)
+
+
+def _seconds(picoseconds: NDArray[np.int64]) -> NDArray[np.float64]:
+    return picoseconds.astype(np.float64) * 1e-12
+
+
+def _batches(count: int) -> Iterator[slice]:
+    """Parts of a column, so that what is computed from it stays small."""
+    for begin in range(0, count, _BATCH):
+        yield slice(begin, begin + _BATCH)
+
+
+def _check_lengths(columns: Mapping[str, NDArray[Any]]) -> None:
+    (first, values), *others = columns.items()
+    for name, other in others:
+        if len(other) != len(values):
+            raise ValueError(f"{name} has {len(other)} entries, {first} has {len(values)}")
+
+
+def _check_range(name: str, values: NDArray[Any], count: int) -> None:
+    for value in (int(values.min(initial=0)), int(values.max(initial=0))):
+        if len(values) and not 0 <= value < count:
+            raise ValueError(f"{name} has {value}, allowed are 0 to {count - 1}")
+
+
+def _in_order(columns: dict[str, NDArray[Any]], by: str) -> dict[str, NDArray[Any]]:
+    if (columns[by][1:] >= columns[by][:-1]).all():
+        return columns
+    order = np.argsort(columns[by], kind="stable")
+    return {name: values[order] for name, values in columns.items()}
+
+
+def _read_only(values: NDArray[Any]) -> NDArray[Any]:
+    view = values.view()
+    view.flags.writeable = False
+    return view
