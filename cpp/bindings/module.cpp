@@ -14,6 +14,7 @@ void bind_verify(nb::module_& m);
 void bind_bound(nb::module_& m);
 void bind_synth(nb::module_& m);
 void bind_program(nb::module_& m);
+void bind_astra(nb::module_& m);
 }  // namespace tacos::bindings
 
 NB_MODULE(_core, m) {
@@ -30,4 +31,5 @@ NB_MODULE(_core, m) {
   tacos::bindings::bind_bound(m);
   tacos::bindings::bind_synth(m);
   tacos::bindings::bind_program(m);
+  tacos::bindings::bind_astra(m);
 }

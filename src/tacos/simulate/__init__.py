@@ -1,0 +1,1 @@
+"""Simulation: what a network makes of a schedule or a workload."""
