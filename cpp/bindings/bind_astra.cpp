@@ -108,17 +108,16 @@ afterwards; the columns are read-only NumPy arrays.)")
           [](const Schedule& schedule, bool fences) {
             return std::make_shared<Workload>(Workload::from_schedule(schedule, fences));
           },
-          "schedule"_a, nb::kw_only(), "fences"_a = true,
-          nb::call_guard<nb::gil_scoped_release>(),
+          "schedule"_a, nb::kw_only(), "fences"_a = true, nb::call_guard<nb::gil_scoped_release>(),
           R"(The messages of a schedule, each waiting for what it reads.
 
-With `fences`, sends that share their first link leave in the schedule's order: a computation of
-1 ns stands before each. Raises ValueError for a transfer that ends at a switch.)")
+With `fences`, sends that share their first link leave in the schedule's order: each also waits for
+a computation that ends 1 ns after the send before it began. Without, they leave as ASTRA-sim happens
+to find them. Raises ValueError for a transfer that ends at a switch.)")
       .def_prop_ro("npus", &Workload::npus, "Number of ranks.")
       .def_prop_ro("nodes", &Workload::nodes, "Number of nodes.")
       .def_prop_ro("rank", shown(&WorkloadColumns::rank), keep, "Rank of each node.")
-      .def_prop_ro("kind", shown(&WorkloadColumns::kind), keep,
-                   "0 send, 1 recv, 2 comp, 3 coll.")
+      .def_prop_ro("kind", shown(&WorkloadColumns::kind), keep, "0 send, 1 recv, 2 comp, 3 coll.")
       .def_prop_ro("peer", shown(&WorkloadColumns::peer), keep, "The other rank of a send or recv.")
       .def_prop_ro("bytes", shown(&WorkloadColumns::bytes), keep,
                    "Size of a message or collective.")
@@ -132,8 +131,7 @@ With `fences`, sends that share their first link leave in the schedule's order: 
                    "1 for a comp that leaves the NPU free.")
       .def_prop_ro("group", shown(&WorkloadColumns::group), keep,
                    "Group of a collective, 0 for all ranks.")
-      .def_prop_ro("priority", shown(&WorkloadColumns::priority), keep,
-                   "Priority of a collective.")
+      .def_prop_ro("priority", shown(&WorkloadColumns::priority), keep, "Priority of a collective.")
       .def_prop_ro("dims", shown(&WorkloadColumns::dims), keep,
                    "Dimensions that a collective uses, as bits.")
       .def_prop_ro("dep_begin", shown(&WorkloadColumns::dep_begin), keep,

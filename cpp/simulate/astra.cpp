@@ -47,7 +47,8 @@ class Simulator : public Listener {
   Result run(const Progress& progress) {
     for (std::int32_t rank = 0; rank < workload_.npus(); ++rank) advance(rank);
     network_.run(*this, [&] {
-      if (progress) progress(static_cast<double>(finished_) / static_cast<double>(workload_.nodes()));
+      if (progress)
+        progress(static_cast<double>(finished_) / static_cast<double>(workload_.nodes()));
     });
     refuse_unfinished();
     Result result;
@@ -99,8 +100,8 @@ class Simulator : public Listener {
     void stage(std::int64_t bytes, bool sum) override {
       const Stream& s = stream();
       const auto delay = s.local ? kLocalDelay : simulator_.system_.endpoint_delay;
-      simulator_.network_.later(
-          s.rank, delay, {Handler::Kind::stream, stream_, sum ? kToSum : kStaged, bytes});
+      simulator_.network_.later(s.rank, delay,
+                                {Handler::Kind::stream, stream_, sum ? kToSum : kStaged, bytes});
     }
     void send(std::int32_t rank, std::int64_t bytes) override {
       simulator_.send(stream().rank, rank, bytes, tag(), {});
@@ -225,9 +226,10 @@ class Simulator : public Listener {
     }
     const auto streams = (bytes + chunk - 1) / chunk;
     datasets_[at(dataset)].streams_left = static_cast<std::int32_t>(streams);
-    const auto lines = group != 0 && at(workload_.npus()) != members->size()
-                           ? std::vector<Place>{{0, group_implementation(comm), line_in(rank, *members)}}
-                           : lines_of(rank, comm, c.dims[row], group != 0);
+    const auto lines =
+        group != 0 && at(workload_.npus()) != members->size()
+            ? std::vector<Place>{{0, group_implementation(comm), line_in(rank, *members)}}
+            : lines_of(rank, comm, c.dims[row], group != 0);
     for (std::int64_t i = 0; i < streams; ++i) {
       auto phases = phases_of(rank, comm, chunk, lines);
       if (phases.empty()) return;  // no dimension takes part: the node never ends
@@ -258,15 +260,12 @@ class Simulator : public Listener {
     std::int32_t stride = 1;
     std::size_t dim = 0;
     for (const auto& implementation : system_.of(comm)) {
-      if (implementation.whole) {
-        places.push_back({dim, implementation, {workload_.npus(), rank, 0, 1}});
-        break;
-      }
-      const auto size = dims_[dim].size;
+      const auto size = implementation.whole ? workload_.npus() : dims_[dim].size;
       const auto position = rank / stride % size;
       if (all || (involved >> dim & 1) != 0) {
         places.push_back({dim, implementation, {size, position, rank - position * stride, stride}});
       }
+      if (implementation.whole) break;
       stride *= size;
       ++dim;
     }
@@ -314,8 +313,8 @@ class Simulator : public Listener {
       id = state.group_streams.try_emplace(group, group * kGroupStreams).first->second++;
     }
     const auto number = static_cast<std::int32_t>(streams_.size());
-    streams_.push_back(std::make_unique<Stream>(
-        Stream{rank, dataset, id, priority, members, std::move(phases)}));
+    streams_.push_back(
+        std::make_unique<Stream>(Stream{rank, dataset, id, priority, members, std::move(phases)}));
     streams_.back()->host = std::make_unique<StreamHost>(*this, number);
     next_phase(number);
   }
@@ -391,8 +390,8 @@ class Simulator : public Listener {
       stream.phase->on(Stage::begin);
       return;
     }
-    const auto place = stream.members == nullptr ? stream.rank
-                                                 : line_in(stream.rank, *stream.members).position;
+    const auto place =
+        stream.members == nullptr ? stream.rank : line_in(stream.rank, *stream.members).position;
     const auto program = static_cast<std::int32_t>(programs_.size());
     programs_.push_back(std::make_unique<Program>(*algorithms_[at(phase.algorithm)], place, true));
     programs_.back()->stream = number;

@@ -24,7 +24,8 @@ Nanoseconds floor(double time) {
 }  // namespace
 
 std::size_t Network::KeyHash::operator()(const Key& key) const {
-  auto hash = static_cast<std::uint64_t>(key.bytes) * 0x9e3779b97f4a7c15 + pair_key(key.src, key.dst);
+  auto hash =
+      static_cast<std::uint64_t>(key.bytes) * 0x9e3779b97f4a7c15 + pair_key(key.src, key.dst);
   hash = (hash ^ (hash >> 32)) * 0xd6e8feb86659fd93 + static_cast<std::uint64_t>(key.tag);
   hash = (hash ^ (hash >> 29)) * 0xbf58476d1ce4e5b9;
   return static_cast<std::size_t>(hash ^ (hash >> 32));
@@ -122,8 +123,7 @@ Nanoseconds Network::unaware_delay(const Message& message) const {
       const auto hops = dim.block == Block::ring       ? std::min(ahead, dim.size - ahead)
                         : dim.block == Block::switched ? 2
                                                        : 1;
-      return floor(hops * dim.latency_ns +
-                   static_cast<double>(message.bytes) / dim.bytes_per_ns);
+      return floor(hops * dim.latency_ns + static_cast<double>(message.bytes) / dim.bytes_per_ns);
     }
     src /= dim.size;
     dst /= dim.size;

@@ -78,8 +78,8 @@ class Program {
   }
 
   const Workload& workload;
-  std::int32_t stream = -1;                              // of a custom collective
-  const std::vector<std::int32_t>* members = nullptr;    // whose ranks its numbers mean
+  std::int32_t stream = -1;                            // of a custom collective
+  const std::vector<std::int32_t>* members = nullptr;  // whose ranks its numbers mean
 
  private:
   // Among nodes of one kind the one with the lowest id starts first.
@@ -179,7 +179,8 @@ struct RankState {
   std::vector<std::vector<std::int32_t>> active;  // streams by queue, those that run first
   std::vector<std::size_t> running;               // by queue
   std::vector<QueueTurns> queues;                 // by dimension
-  std::map<std::pair<std::uint8_t, std::size_t>, std::int32_t> trees;  // used, by comm and dimension
+  std::map<std::pair<std::uint8_t, std::size_t>, std::int32_t>
+      trees;  // used, by comm and dimension
   std::map<std::int32_t, std::int32_t> group_streams;
   std::map<std::pair<std::int32_t, std::uint8_t>, std::int32_t> group_algorithm;
 };

@@ -42,32 +42,35 @@ void check(const std::vector<Dimension>& dims, const Workload& workload,
     if (!native(comm)) {
       invalid(workload.describe(row) + ": ASTRA-sim has no reduce, gather, scatter or barrier");
     }
-    const auto members = c.group[row] == 0 ? at(workload.npus()) : workload.group(c.group[row]).size();
+    const auto members =
+        c.group[row] == 0 ? at(workload.npus()) : workload.group(c.group[row]).size();
     if (algorithm_of[row] >= 0) {
       const auto npus = algorithms[at(algorithm_of[row])]->npus();
       if (at(npus) != members) {
         invalid(workload.describe(row) + " is one of " + std::to_string(members) +
                 " ranks, its algorithm is for " + std::to_string(npus));
       }
-      if (system.splits != 1) invalid("splits is " + std::to_string(system.splits) +
-                                      ", with a custom collective it must be 1");
+      if (system.splits != 1)
+        invalid("splits is " + std::to_string(system.splits) +
+                ", with a custom collective it must be 1");
       continue;
     }
     const auto& list = system.of(comm);
     if (list.empty() || list.size() > dims.size() || dims.size() > kMostDims) {
-      invalid("a collective needs an implementation for each of 1 to " +
-              std::to_string(kMostDims) + " dimensions, here " + std::to_string(list.size()) +
-              " for " + std::to_string(dims.size()));
+      invalid("a collective needs an implementation for each of 1 to " + std::to_string(kMostDims) +
+              " dimensions, here " + std::to_string(list.size()) + " for " +
+              std::to_string(dims.size()));
     }
     const bool part = members != at(workload.npus());
     for (std::size_t dim = 0; dim < list.size(); ++dim) {
-      const auto size = part                ? static_cast<std::int32_t>(members)
-                        : list[dim].whole   ? workload.npus()
-                                            : dims[dim].size;
+      const auto size = part              ? static_cast<std::int32_t>(members)
+                        : list[dim].whole ? workload.npus()
+                                          : dims[dim].size;
       const bool tree = list[dim].algorithm == Algorithm::double_binary_tree;
       const bool halving = list[dim].algorithm == Algorithm::halving_doubling;
       if (halving && comm == Comm::all_to_all) invalid("halvingDoubling makes no all-to-all");
-      if (tree && part && list.size() == 1) invalid("doubleBinaryTree works on whole dimensions, not on groups");
+      if (tree && part && list.size() == 1)
+        invalid("doubleBinaryTree works on whole dimensions, not on groups");
       if ((tree || halving) && !(part && list.size() > 1) &&
           !std::has_single_bit(static_cast<unsigned>(size))) {
         invalid(std::string(tree ? "doubleBinaryTree" : "halvingDoubling") +
@@ -88,7 +91,8 @@ void add_all_pairs(const std::vector<std::int32_t>& ranks, Pairs& pairs) {
   }
 }
 
-void add_messages(const Workload& workload, const std::vector<std::int32_t>* members, Pairs& pairs) {
+void add_messages(const Workload& workload, const std::vector<std::int32_t>* members,
+                  Pairs& pairs) {
   const auto& c = workload.columns();
   const auto rank = [&](std::int32_t r) { return members == nullptr ? r : (*members)[at(r)]; };
   for (std::size_t row = 0; row < at(workload.nodes()); ++row) {

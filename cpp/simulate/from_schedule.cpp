@@ -76,12 +76,10 @@ class Builder {
            schedule_.topology().spec().reduce_bandwidth_Bps > 0;
   }
 
-  // Every rank's nodes in the order of the schedule's starts; idle ranks get one comp.
+  // Every rank's nodes in the order of the schedule's starts. A send that is not the first on its
+  // link has a fence before it; idle ranks get one comp.
   void place(bool fences) {
-    std::vector<std::uint32_t> shared(at(schedule_.topology().links()), 0);
-    if (fences) {
-      for (std::size_t m = 0; m < messages(); ++m) ++shared[at(first_link(m))];
-    }
+    std::vector<bool> used(at(schedule_.topology().links()), false);
     std::vector<Row> count(at(schedule_.topology().npus()), 0);
     fence_.assign(messages(), kNone);
     sum_.assign(messages(), kNone);
@@ -89,7 +87,9 @@ class Builder {
     recv_.resize(messages());
     for (std::size_t m = 0; m < messages(); ++m) {
       auto &sender = count[at(rows_.src[m])], &receiver = count[at(rows_.dst[m])];
-      if (fences && shared[at(first_link(m))] > 1) fence_[m] = sender++;
+      const auto link = at(first_link(m));
+      if (fences && used[link]) fence_[m] = sender++;
+      used[link] = true;
       send_[m] = sender++;
       recv_[m] = receiver++;
       if (sums(m)) sum_[m] = receiver++;
@@ -125,8 +125,8 @@ class Builder {
       set(send_[m], NodeKind::send, rows_.dst[m]);
       set(recv_[m], NodeKind::recv, rows_.src[m]);
       if (sum_[m] != kNone) {
-        const auto time = transmission_time(
-            rows_.bytes[m], schedule_.topology().spec().reduce_bandwidth_Bps);
+        const auto time =
+            transmission_time(rows_.bytes[m], schedule_.topology().spec().reduce_bandwidth_Bps);
         duration_us_[sum_[m]] = (time + 500'000) / 1'000'000;  // files know whole microseconds
       }
     }
@@ -144,24 +144,26 @@ class Builder {
     }
 
     std::vector<std::pair<Row, Row>> edges;
-    std::vector<Row> last_fence(at(schedule_.topology().links()), kNone);
-    for (std::size_t m = 0; m < messages(); ++m) {
-      const Row waits = fence_[m] == kNone ? send_[m] : fence_[m];
+    // What the send of message m waits for, `node` is to wait for.
+    const auto wait_like = [&](Row node, std::uint32_t m) {
       const auto t = at(rows_.transfer[m]);
       for (auto i = written.begin[t]; i < written.begin[t + 1]; ++i) {
         const auto writer = at(written.writer[at(i)]);
         for (auto j = message_begin[writer]; j < message_begin[writer + 1]; ++j) {
           const auto read = of_transfer[at(j)];
           if (rows_.dst[read] != rows_.src[m]) continue;
-          edges.emplace_back(waits, sum_[read] == kNone ? recv_[read] : sum_[read]);
+          edges.emplace_back(node, sum_[read] == kNone ? recv_[read] : sum_[read]);
         }
       }
-      if (fence_[m] != kNone) {
-        Row& before = last_fence[at(first_link(m))];
-        if (before != kNone) edges.emplace_back(fence_[m], before);
-        before = fence_[m];
-        edges.emplace_back(send_[m], fence_[m]);
-      }
+      if (fence_[m] != kNone) edges.emplace_back(node, fence_[m]);
+    };
+    std::vector<std::uint32_t> last(at(schedule_.topology().links()), kNone);
+    for (std::uint32_t m = 0; m < messages(); ++m) {
+      wait_like(send_[m], m);
+      auto& before = last[at(first_link(m))];
+      if (fence_[m] != kNone)
+        wait_like(fence_[m], before);  // so it ends 1 ns after that send began
+      before = m;
       if (sum_[m] != kNone) edges.emplace_back(sum_[m], recv_[m]);
     }
     std::sort(edges.begin(), edges.end());

@@ -45,9 +45,9 @@ class HashOrder {
   static constexpr std::uint32_t kNone = 0xffffffff;
   // What the set's table of primes comes to when keys are added one by one.
   static constexpr std::array<std::uint64_t, 28> kSizes = {
-      13,       29,       59,        127,       257,       541,       1109,
-      2357,     5087,     10273,     20753,     42043,     85229,     172933,
-      351061,   712697,   1447153,   2938679,   5967347,   12117689,  24607243,
+      13,       29,        59,        127,       257,       541,        1109,
+      2357,     5087,      10273,     20753,     42043,     85229,      172933,
+      351061,   712697,    1447153,   2938679,   5967347,   12117689,   24607243,
       49969847, 101473717, 206062531, 418451333, 849749479, 1725587117, 3504151727};
 
   std::size_t bucket(std::uint64_t key) const { return key % buckets_.size(); }
@@ -75,7 +75,7 @@ class HashOrder {
   }
 
   std::vector<Node> nodes_ = {{0, 0, 0}};  // node 0 stands before the first
-  std::vector<std::uint32_t> buckets_;  // of each, the node before its first
+  std::vector<std::uint32_t> buckets_;     // of each, the node before its first
   std::size_t size_ = 0;
 };
 

@@ -37,14 +37,15 @@ void Workload::refuse(std::size_t row, const std::string& why) const {
 void Workload::check_shape() const {
   if (c_.npus < 1) invalid("npus is " + std::to_string(c_.npus) + ", it must be at least 1");
   const auto rows = c_.rank.size();
-  if (rows > std::numeric_limits<std::uint32_t>::max()) invalid("a workload has at most 2^32 nodes");
+  if (rows > std::numeric_limits<std::uint32_t>::max())
+    invalid("a workload has at most 2^32 nodes");
   const std::pair<const char*, std::size_t> sizes[] = {
-      {"kind", c_.kind.size()},         {"peer", c_.peer.size()},
-      {"bytes", c_.bytes.size()},       {"tag", c_.tag.size()},
-      {"comm", c_.comm.size()},         {"duration_us", c_.duration_us.size()},
-      {"id", c_.id.size()},             {"on_cpu", c_.on_cpu.size()},
-      {"group", c_.group.size()},       {"priority", c_.priority.size()},
-      {"dims", c_.dims.size()},         {"dep_begin", c_.dep_begin.size() - 1},
+      {"kind", c_.kind.size()},   {"peer", c_.peer.size()},
+      {"bytes", c_.bytes.size()}, {"tag", c_.tag.size()},
+      {"comm", c_.comm.size()},   {"duration_us", c_.duration_us.size()},
+      {"id", c_.id.size()},       {"on_cpu", c_.on_cpu.size()},
+      {"group", c_.group.size()}, {"priority", c_.priority.size()},
+      {"dims", c_.dims.size()},   {"dep_begin", c_.dep_begin.size() - 1},
   };
   for (const auto& [column, size] : sizes) {
     if (size != rows) {

@@ -71,7 +71,8 @@ class Workload {
   // How many nodes a row waits for, and who waits for it, in the order of ASTRA-sim's hash sets.
   std::uint32_t parents(std::size_t row) const { return parents_[row]; }
   std::span<const std::uint32_t> children(std::size_t row) const {
-    return std::span(children_).subspan(child_begin_[row], child_begin_[row + 1] - child_begin_[row]);
+    return std::span(children_).subspan(child_begin_[row],
+                                        child_begin_[row + 1] - child_begin_[row]);
   }
   // The rows of a rank that wait for nothing, in the order in which ASTRA-sim finds them.
   std::vector<std::uint32_t> roots(std::int32_t rank) const;
@@ -80,9 +81,9 @@ class Workload {
   std::string describe(std::size_t row) const;
 
   // The messages of a schedule: a send and a recv per transfer and pair of ends, waiting for the
-  // recvs of what it reads; a comp after the recv of a sum where reducing takes time. `fences` puts
-  // a comp of 1 ns before each of several sends that share their first link, a chain in the order of
-  // the schedule, so that they leave in that order.
+  // recvs of what it reads; a comp after the recv of a sum where reducing takes time. With `fences`
+  // sends that share their first link leave in the schedule's order: each also waits for a comp that
+  // ends 1 ns after the send before it began.
   static Workload from_schedule(const Schedule& schedule, bool fences);
 
  private:

@@ -741,8 +741,9 @@ class Workload:
         """
         The messages of a schedule, each waiting for what it reads.
 
-        With `fences`, sends that share their first link leave in the schedule's order: a computation of
-        1 ns stands before each. Raises ValueError for a transfer that ends at a switch.
+        With `fences`, sends that share their first link leave in the schedule's order: each also waits for
+        a computation that ends 1 ns after the send before it began. Without, they leave as ASTRA-sim happens
+        to find them. Raises ValueError for a transfer that ends at a switch.
         """
 
     @property

@@ -3,7 +3,8 @@
 ASTRA-sim has two analytical backends. The congestion-aware one stores and forwards whole messages
 over links that serve first come first served; the congestion-unaware one gives every message a
 delay of its own, as if it were alone. Both count whole nanoseconds and round every delay down.
-This module computes what they would report, without their files and a thousand times faster.
+This module computes what they would report, without their files and about a hundred times
+faster.
 
 A bandwidth of 50 in an ASTRA-sim file means 50 GiB/s: write ``bandwidth="50GiB/s"`` here.
 """
@@ -70,7 +71,10 @@ class AstraSystem:
             value = getattr(self, name)
             if not isinstance(value, int) or not 1 <= value < 2**31:
                 raise ValueError(f"{name} is {value!r}, it must be a whole number from 1 on")
-        for what, known in (("implementations", self.implementations), ("algorithms", self.algorithms)):
+        for what, known in (
+            ("implementations", self.implementations),
+            ("algorithms", self.algorithms),
+        ):
             for key in known:
                 if key not in _NATIVE and not (what == "algorithms" and isinstance(key, int)):
                     raise ValueError(f"{what} has {key!r}, allowed are {', '.join(_NATIVE)}")
@@ -233,7 +237,9 @@ def _dimensions(topology: Topology, aware: bool) -> list[_Dimension]:
     _, first, count = np.unique(ends, return_index=True, return_counts=True)
     if (count > 1).any():
         link = int(first[np.argmax(count > 1)])
-        src, dst = (topology.node_name(int(c[link])) for c in (topology.link_src, topology.link_dst))
+        src, dst = (
+            topology.node_name(int(c[link])) for c in (topology.link_src, topology.link_dst)
+        )
         raise ValueError(
             f"astra-sim-aware needs one link at most from a node to another, there are several "
             f"from {src} to {dst}"
@@ -267,7 +273,9 @@ def _algorithms(workload: Workload, system: AstraSystem) -> NDArray[np.int32]:
     """For each node the custom collective it uses, or -1; a node's own before its kind's."""
     which = np.full(workload.nodes, -1, np.int32)
     collectives = workload.kind == COLL
-    for number, key in sorted(enumerate(system.algorithms), key=lambda item: isinstance(item[1], int)):
+    for number, key in sorted(
+        enumerate(system.algorithms), key=lambda item: isinstance(item[1], int)
+    ):
         chosen = workload.id == key if isinstance(key, int) else workload.comm == COMMS[key]
         which[collectives & chosen] = number
     return which

@@ -65,11 +65,11 @@ def from_nodes(
     rank: ArrayLike,
     kind: ArrayLike,
     peer: ArrayLike = -1,
-    bytes: ArrayLike = 0,  # noqa: A002 - the column's name everywhere
+    bytes: ArrayLike = 0,
     tag: ArrayLike = 0,
     duration_us: ArrayLike = 0,
     comm: ArrayLike = 0,
-    id: ArrayLike | None = None,  # noqa: A002
+    id: ArrayLike | None = None,
     on_cpu: ArrayLike = 0,
     group: ArrayLike = 0,
     priority: ArrayLike = 0,
