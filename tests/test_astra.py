@@ -205,7 +205,7 @@ def test_shipped_examples():
 
 def custom_ring_all_reduce(n, size, sum_us):
     """Each rank, 2(n-1) times: send to the next, receive from the last, in the first half sum."""
-    rows = {"rank": [], "kind": [], "peer": [], "tag": [], "duration_us": []}
+    rows: dict[str, list[int]] = {"rank": [], "kind": [], "peer": [], "tag": [], "duration_us": []}
     begin, dep = [0], []
 
     def node(rank, kind, peer=-1, tag=0, duration_us=0, after=None):
@@ -297,11 +297,9 @@ def workloads(draw, npus):
         if past and kind != RECV:
             dep += draw(st.lists(st.sampled_from(past), max_size=2))
         begin.append(len(dep))
-    rank, kind, peer, size, tag, duration = zip(*nodes, strict=True)
-    return from_nodes(
-        npus, rank=rank, kind=kind, peer=peer, bytes=size, tag=tag, duration_us=duration,
-        dep_begin=begin, dep=dep,
-    )  # fmt: skip
+    names = ("rank", "kind", "peer", "bytes", "tag", "duration_us")
+    columns = dict(zip(names, zip(*nodes, strict=True), strict=True))
+    return from_nodes(npus, **columns, dep_begin=begin, dep=dep)
 
 
 TOPOLOGIES = [
@@ -322,7 +320,7 @@ def test_links_serve_first_come_first_served(data):
     pairs = np.unique(np.stack((result.src, result.dst), 1), axis=0)
     table = tacos.routes(topology, pairs=tuple(pairs.T))
     route = {tuple(pair): i for i, pair in enumerate(pairs.tolist())}
-    comes = {}
+    comes: dict[int, list[tuple[int, int]]] = {}
     for m in range(len(result.src)):
         at = int(result.send_ns[m])
         hops = np.flatnonzero(result.hop_message == m)

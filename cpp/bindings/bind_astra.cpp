@@ -56,7 +56,7 @@ astra::Policy policy(const std::string& name) {
 }
 
 // The columns of a result, by the names that tacos.simulate.astra gives them.
-nb::dict columns_of(astra::Result result) {
+nb::typed<nb::dict, nb::str, nb::any> columns_of(astra::Result result) {
   std::vector<std::int32_t> src, dst, tag;
   std::vector<std::int64_t> bytes, sent, arrived, node;
   for (const auto& message : result.messages) {
@@ -69,7 +69,7 @@ nb::dict columns_of(astra::Result result) {
     const bool of_node = message.on_send.kind == astra::Handler::Kind::node;
     node.push_back(of_node ? static_cast<std::int64_t>(message.on_send.row) : -1);
   }
-  nb::dict out;
+  nb::typed<nb::dict, nb::str, nb::any> out;
   out["npu_finish_ns"] = give(std::move(result.finish));
   out["npu_compute_ns"] = give(std::move(result.compute));
   out["src"] = give(std::move(src));

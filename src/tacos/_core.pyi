@@ -816,7 +816,7 @@ class Workload:
 
     def __repr__(self) -> str: ...
 
-def astra_simulate(topology: Topology, dims: Sequence[tuple[int, int, int, int]], aware: bool, workload: Workload, algorithms: Sequence[Workload], algorithm_of: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], *, endpoint_delay_ns: int, memory_Bps: int, splits: int, active_chunks: int, queues: int, policy: str, local_bandwidth_aware: bool, rendezvous: bool, implementations: Sequence[Sequence[str]], progress: object | None = None) -> dict:
+def astra_simulate(topology: Topology, dims: Sequence[tuple[int, int, int, int]], aware: bool, workload: Workload, algorithms: Sequence[Workload], algorithm_of: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], *, endpoint_delay_ns: int, memory_Bps: int, splits: int, active_chunks: int, queues: int, policy: str, local_bandwidth_aware: bool, rendezvous: bool, implementations: Sequence[Sequence[str]], progress: object | None = None) -> dict[str, Any]:
     """ASTRA-sim's analytical simulation; see tacos.simulate.astra."""
 
 def hash_set_order(keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], reference: bool = False) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,), writable=False)]:

@@ -11,6 +11,7 @@ A bandwidth of 50 in an ASTRA-sim file means 50 GiB/s: write ``bandwidth="50GiB/
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -18,21 +19,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacos._core import astra_simulate
-from tacos.simulate.workload import COLL, COMMS, collective
+from tacos.simulate.workload import COLL, COMMS, Workload, collective
 from tacos.topology import fully_connected, product, ring, switch
 from tacos.units import Quantity, bandwidth_Bps, time_ps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from tacos._core import Topology, Workload
+    from tacos._core import Topology
 
 __all__ = ["AstraResult", "AstraSystem", "run"]
 
 _BLOCKS = {"ring": ring, "clique": fully_connected, "switch": switch}
 _NATIVE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+Implementations = Mapping[str, Sequence[str]]
+"""By kind of collective, one name per dimension."""
+Algorithms = Mapping[str | int, Workload]
+"""By kind of collective, or by node id."""
 _Dimension = tuple[int, int, int, int]  # block, size, bytes per second, picoseconds
 
 
@@ -63,8 +68,8 @@ class AstraSystem:
     queues: int = 1
     policy: str = "lifo"
     local_bandwidth_aware: bool = True
-    implementations: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    algorithms: Mapping[str | int, Workload] = field(default_factory=dict)
+    implementations: Implementations = field(default_factory=dict)
+    algorithms: Algorithms = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("splits", "active_chunks", "queues"):
@@ -89,12 +94,19 @@ class AstraResult:
         aware: Whether links were shared.
         npu_finish_ns: When each rank was done.
         npu_compute_ns: How long each rank computed.
-        src, dst, bytes, tag, send_ns, arrive_ns: Of each message, in the order in which either side
-            came first. Handshakes of the rendezvous protocol are messages too.
+        src: Sender of each message. Messages come in the order in which either side was first;
+            handshakes of the rendezvous protocol are messages too.
+        dst: Receiver of each message.
+        bytes: Size of each message.
+        tag: Tag of each message.
+        send_ns: When each message was sent.
+        arrive_ns: When it had arrived.
         send_node: Row of the send, in the workload or, with `as_custom`, in the collective; -1 for
             messages that the system made.
-        hop_link, hop_message, hop_begin_ns, hop_end_ns: When a link was busy, and with what; empty
-            where links are not shared.
+        hop_link: Each link that was busy for a while; empty where links are not shared.
+        hop_message: With which message.
+        hop_begin_ns: From when on.
+        hop_end_ns: Until when.
     """
 
     topology: Topology
