@@ -726,6 +726,7 @@ class Program:
 
 def lower(schedule: Schedule, *, in_place: bool = False, rank: int | None = None, progress: object | None = None) -> Program:
     """The program of a schedule; see tacos.lower."""
+
 class Workload:
     """
     What each rank does: nodes that wait for one another.
