@@ -592,3 +592,34 @@ def test_progress_may_stop_a_run():
 
     with pytest.raises(KeyboardInterrupt):
         run(ring_all_gather(512, 8), tp.ring(512), aware=True, progress=stop)
+
+
+@pytest.mark.parametrize(
+    ("spec", "profile", "time_ns"),
+    [
+        ("ring:4", "astra-sim-aware", 60093),
+        ("ring:8", "astra-sim-unaware", 140217),
+        ("switch:4", "astra-sim-aware", 120186),
+        ("switch:8", "astra-sim-unaware", 143717),
+    ],
+)
+def test_simulate_takes_the_profiles_by_name(spec, profile, time_ns):
+    """A ring all-gather of 1 MiB shards, from our own schedule; see ASTRA-sim's runs above."""
+    topology = tacos.topology.parse(f"{spec}@50GiB/s,500ns")
+    size = topology.npus * 2**20
+    collective = tacos.collective.all_gather(topology, size, chunks=1)
+    schedule = tacos.synthesize(topology, collective, engine="ring")
+    trace = tacos.simulate(schedule, profile=profile)
+    assert trace.npu_finish_ps.tolist() == [1000 * time_ns] * topology.npus
+    assert trace.provenance["simulator"] == profile
+
+
+def test_profiles_want_a_topology_and_nothing_that_disturbs():
+    ring = tacos.topology.ring(4)
+    schedule = tacos.synthesize(ring, tacos.collective.all_gather(ring, "4KB", chunks=1))
+    with pytest.raises(ValueError, match="takes no timing, congestion or disturbances"):
+        tacos.simulate(schedule, profile="astra-sim-aware", jitter="1us")
+    with pytest.raises(ValueError, match="a workload needs a topology"):
+        tacos.simulate(ring_all_gather(4, "1KiB"), profile="astra-sim-aware")
+    with pytest.raises(ValueError, match="a workload needs a profile, allowed are astra-sim"):
+        tacos.simulate(ring_all_gather(4, "1KiB"), ring)

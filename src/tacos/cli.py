@@ -299,6 +299,10 @@ def sim(
     ] = (),
     jitter: Annotated[str, Parameter(help="The most by which a delivery may be late.")] = "0s",
     seed: Annotated[int, Parameter(help="Of the jitter.")] = 0,
+    profile: Annotated[
+        Literal["astra-sim-aware", "astra-sim-unaware"] | None,
+        Parameter(help="Count as this simulator does, to the nanosecond."),
+    ] = None,
     output: Annotated[
         Path | None,
         Parameter(
@@ -332,6 +336,7 @@ def sim(
             stragglers=stragglers,
             jitter=jitter,
             seed=seed,
+            profile=profile,
             progress=report,
         )
     if output is not None:
