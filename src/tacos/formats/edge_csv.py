@@ -41,6 +41,7 @@ _COLUMNS = {
     "bandwidth": ("bandwidth", "bw"),
 }
 _SWITCHES = ("*switch*",)
+_SKIPPED = re.compile(rb"(?:[ \t]*(?:#[^\n]*|\r?)\n)*")
 _NPUS_LINE = re.compile(rb"[ \t]*([0-9]{1,9})[ \t]*\r?\n")
 _BATCH = 1 << 16
 
@@ -116,11 +117,15 @@ def _body(data: bytes) -> _Body:
     if b'"' in data:
         line = data[: data.index(b'"')].count(b"\n") + 1
         raise ValueError(f"line {line}: quotes are not supported")
-    npus, line = None, 1
+    before = _SKIPPED.match(data)
+    assert before is not None  # it matches nothing, too
+    line, data = 1 + before[0].count(b"\n"), data[before.end() :]
+    npus = None
     if first := _NPUS_LINE.match(data):
-        npus, line, data = int(first[1]), 2, data[first.end() :]
+        npus, data = int(first[1]), data[first.end() :]
         if npus < 1:
-            raise ValueError("line 1: the number of NPUs is 0, it must be at least 1")
+            raise ValueError(f"line {line}: the number of NPUs is 0, it must be at least 1")
+        line += 1
     head, _, rest = data.partition(b"\n")
     words = [word.strip() for word in head.decode("utf-8", "replace").split(",")]
     if len(words) > 64:
@@ -240,18 +245,17 @@ def write(topology: Topology, path: str | os.PathLike[str]) -> None:
     if not topology.links:
         raise FormatError(f"{path}: the topology has no links, so an edge list would be empty")
     labels = _labels(topology)
-    speeds, which = np.unique(
-        np.stack([topology.link_latency_ps, topology.link_bandwidth_Bps]),
-        axis=1,
-        return_inverse=True,
-    )
-    texts = [f"{time_text(int(wait))},{bandwidth_text(int(fast))}\n" for wait, fast in speeds.T]
-    columns: list[Any] = [topology.link_src, topology.link_dst, which.ravel()]
+    waits, wait_of = np.unique(topology.link_latency_ps, return_inverse=True)
+    speeds, speed_of = np.unique(topology.link_bandwidth_Bps, return_inverse=True)
+    wait, fast = [*map(time_text, waits.tolist())], [*map(bandwidth_text, speeds.tolist())]
+    columns: list[Any] = [topology.link_src, topology.link_dst, wait_of, speed_of]
     with replacing(path) as out:
         out.write(b"src,dst,latency,bandwidth\n")
         for at in range(0, topology.links, _BATCH):
             rows = zip(*(column[at : at + _BATCH].tolist() for column in columns), strict=True)
-            text = "".join(f"{labels[src]},{labels[dst]},{texts[kind]}" for src, dst, kind in rows)
+            text = "".join(
+                f"{labels[src]},{labels[dst]},{wait[i]},{fast[k]}\n" for src, dst, i, k in rows
+            )
             out.write(text.encode())
 
 

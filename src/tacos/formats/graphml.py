@@ -17,7 +17,7 @@ import numpy as np
 
 from tacos.files import replacing
 from tacos.formats import xml_events
-from tacos.formats.source import about, bytes_of, quoted
+from tacos.formats.source import about, bytes_of, quantity, quoted
 from tacos.topology.links import Links, assemble, raise_if_disconnected
 from tacos.units import Quantity, bandwidth_Bps, time_ps
 
@@ -239,7 +239,7 @@ class _Reader:
             names=names,
             link_model=self.of_graph.get("link_model") or "pipelined",
             forwarding=self.of_graph.get("forwarding") or "cut_through",
-            reduce_bandwidth=_plain(self.of_graph.get("reduce_bandwidth", "")) or None,
+            reduce_bandwidth=quantity(self.of_graph.get("reduce_bandwidth", "")) or None,
         )
         return raise_if_disconnected(topology)
 
@@ -248,25 +248,13 @@ class _Reader:
     ) -> NDArray[np.int64]:
         values = []
         for speed, line in zip(self.speed_codes, self.speed_lines, strict=True):
-            value: Quantity | None = _plain(speed[place]) if speed[place] else default
+            value: Quantity | None = quantity(speed[place]) if speed[place] else default
             if value is None:
                 raise ValueError(
                     f"line {line}: <edge> has no {what}, and no argument {what} is given"
                 )
             values.append(convert(value, what=f"line {line}: {what} of <edge>"))
         return np.array(values, np.int64)
-
-
-def _plain(text: str) -> Quantity:
-    """A number where the text is one; a string with a unit, or garbage, otherwise."""
-    if re.fullmatch(r"[0-9]{1,18}", text):
-        return int(text)
-    if re.fullmatch(r"[-+0-9.eE]{1,60}", text):
-        try:
-            return float(text)
-        except ValueError:
-            return text
-    return text
 
 
 def write(topology: Topology, path: str | os.PathLike[str]) -> None:
@@ -289,25 +277,21 @@ def write(topology: Topology, path: str | os.PathLike[str]) -> None:
         for text in (topology.family, *topology.names):
             if _UNWRITABLE.search(text):
                 raise ValueError(f"the name {quoted(text)} has characters that XML cannot hold")
-    speeds, which = np.unique(
-        np.stack([topology.link_bandwidth_Bps, topology.link_latency_ps]),
-        axis=1,
-        return_inverse=True,
-    )
-    texts = [
-        _data(bandwidth=int(fast), latency=float(f"{int(wait)}e-12")) for fast, wait in speeds.T
-    ]
+    speeds, speed_of = np.unique(topology.link_bandwidth_Bps, return_inverse=True)
+    waits, wait_of = np.unique(topology.link_latency_ps, return_inverse=True)
+    fast = [_data(bandwidth=speed) for speed in speeds.tolist()]
+    wait = [_data(latency=float(f"{ps}e-12")) for ps in waits.tolist()]
+    columns: list[Any] = [topology.link_src, topology.link_dst, speed_of, wait_of]
     with replacing(path) as out:
         out.write(_head(topology).encode())
         for at in range(0, topology.nodes, _BATCH):
             nodes = range(at, min(at + _BATCH, topology.nodes))
             out.write("".join(_node(topology, topology.names, i) for i in nodes).encode())
-        columns: list[Any] = [topology.link_src, topology.link_dst, which.ravel()]
         for at in range(0, topology.links, _BATCH):
             rows = zip(*(column[at : at + _BATCH].tolist() for column in columns), strict=True)
             text = "".join(
-                f'    <edge source="{src}" target="{dst}">{texts[kind]}</edge>\n'
-                for src, dst, kind in rows
+                f'    <edge source="{src}" target="{dst}">{fast[i]}{wait[k]}</edge>\n'
+                for src, dst, i, k in rows
             )
             out.write(text.encode())
         out.write(b"  </graph>\n</graphml>\n")

@@ -144,22 +144,27 @@ class Machine:
         waiting = sorted(alive - ends, reverse=True)
         while waiting:
             device = waiting.pop()
-            passes_on = len(at[device]) == 2 and self.kinds[device] == "bridge"
-            if device not in alive or device in ends or (len(at[device]) > 1 and not passes_on):
+            if device not in alive or device in ends:
                 continue
-            gone = [cables.pop(i) for i in sorted(at[device])]
-            others = [cable.b if cable.a == device else cable.a for cable in gone]
-            if passes_on and others[0] == others[1]:
-                passes_on = False  # there and back again
-            for i, other in zip(sorted(at[device]), others, strict=True):
+            mine = [(i, cables[i]) for i in sorted(at[device])]
+            others = [cable.b if cable.a == device else cable.a for _, cable in mine]
+            leads_on = len(set(others)) > 1
+            # A bridge that joins two ends is where they meet.
+            is_link = (
+                self.kinds[device] == "bridge" and len(mine) == 2 and not ends.issuperset(others)
+            )
+            if leads_on and not is_link:
+                continue
+            alive.discard(device)
+            for (i, _), other in zip(mine, others, strict=True):
+                del cables[i]
                 at[other].discard(i)
                 waiting.append(other)
-            alive.discard(device)
-            if passes_on:
+            if leads_on:
                 new = next(number)
-                bandwidth = min(cable.bandwidth_Bps for cable in gone)
-                latency = max(cable.latency_ps for cable in gone)
+                bandwidth = min(cable.bandwidth_Bps for _, cable in mine)
+                latency = max(cable.latency_ps for _, cable in mine)
                 cables[new] = Cable(others[0], others[1], bandwidth, latency)
-                at[others[0]].add(new)
-                at[others[1]].add(new)
+                for other in others:
+                    at[other].add(new)
         return alive, [cables[i] for i in sorted(cables)]

@@ -34,6 +34,7 @@ __all__ = ["read"]
 
 _MOST_BYTES = 1 << 26
 _MB = 10**6
+_MOST_CABLES = 1000  # between two devices
 
 # MB/s of one cable, nominal and as NCCL or RCCL count it, from this generation on.
 _NVLINK = {60: (20_000, 18_000), 70: (25_000, 20_000), 80: (25_000, 20_000), 86: (14_062, 12_000),
@@ -57,15 +58,15 @@ class _Element:
     line: int
     children: list[_Element] = field(default_factory=list)
 
-    def whole(self, key: str, default: int | None = None, least: int = 0) -> int:
+    def whole(self, key: str, default: int | None = None, least: int = 0, most: int = 10**9) -> int:
         """An attribute that is a whole number."""
         text = self.attributes.get(key, "")
         if not text and default is not None:
             return default
-        if not re.fullmatch(r"-?[0-9]{1,9}", text) or int(text) < least:
+        if not re.fullmatch(r"-?[0-9]{1,9}", text) or not least <= int(text) <= most:
             raise ValueError(
                 f"line {self.line}: {key} of <{self.name}> is {quoted(text)}, "
-                f"it must be a whole number of at least {least}"
+                f"it must be a whole number from {least} to {most}"
             )
         return int(text)
 
@@ -255,12 +256,18 @@ class _Builder:
         for gpu in self.gpus:
             for cable in gpu.element.children if gpu.element is not None else []:
                 if cable.name == "c2c":
-                    speed = cable.whole("bw", least=1) * cable.whole("count", 1, least=1) * _MB
+                    speed = (
+                        cable.whole("bw", least=1)
+                        * cable.whole("count", 1, least=1, most=_MOST_CABLES)
+                        * _MB
+                    )
                     self.machine.join(gpu.device, gpu.cpu, speed, self.cable_ps)
                     continue
                 if cable.name not in ("nvlink", "xgmi"):
                     continue
-                speed = cable.whole("count", 1, least=1) * self._cable_Bps(gpu, cable)
+                speed = cable.whole("count", 1, least=1, most=_MOST_CABLES) * self._cable_Bps(
+                    gpu, cable
+                )
                 target, kind = cable.text("target"), cable.text("tclass")
                 if (other := self.by_busid.get(target)) is not None:
                     if other is gpu:

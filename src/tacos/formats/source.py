@@ -6,7 +6,8 @@ UTF-8 is refused. A reader raises a ValueError about the text, `about` puts the 
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import re
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
-__all__ = ["about", "beginning", "bytes_of", "fields_of", "quoted", "text_of"]
+    from tacos.units import Quantity
+
+__all__ = ["about", "beginning", "bytes_of", "fields_of", "quantity", "quoted", "text_of"]
 
 MOST_BYTES = 1 << 29
 _HEAD = 1 << 16
@@ -83,6 +86,20 @@ def quoted(value: object) -> str:
     """
     text = repr(value)
     return text if len(text) <= 60 else text[:40] + "…"
+
+
+def quantity(text: str) -> Quantity:
+    """A field of a text: a number where it is one, else a string that should have a unit.
+
+    >>> quantity("50000000000"), quantity("5e-7"), quantity("500ns")
+    (50000000000, 5e-07, '500ns')
+    """
+    if re.fullmatch(r"[0-9]{1,18}", text):
+        return int(text)
+    with suppress(ValueError):
+        if re.fullmatch(r"[-+0-9.eE]{1,60}", text):
+            return float(text)
+    return text
 
 
 def fields_of(data: Any, kind: Any) -> Any:

@@ -7,11 +7,12 @@ of short byte strings and then of numbers. A wrong field is found afterwards, wi
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tacos.formats.source import quoted
+from tacos.formats.source import quantity, quoted
 from tacos.units import bandwidth_Bps
 
 if TYPE_CHECKING:
@@ -156,30 +157,21 @@ def quantities(
     >>> quantities(np.array([b"500ns", b"1us"]), "latency", np.array([1, 2]), time_ps)
     array([ 500000, 1000000])
     """
-    unit = float(convert(1)) if unit is None else unit
-    try:
-        numbers = fields.astype(np.float64) * unit
-    except ValueError:
-        numbers = np.empty(0)  # some have units
-    else:
-        numbers = np.rint(numbers)
+    one = float(convert(1))
+    unit = one if unit is None else unit
+    with suppress(ValueError), np.errstate(over="ignore"):  # some have units, or are too large
+        numbers = np.rint(fields.astype(np.float64) * unit)
         if bool(np.all((numbers >= (convert is bandwidth_Bps)) & (numbers < 2**53))):
             return numbers.astype(np.int64)
     distinct, which = np.unique(fields, return_inverse=True)
     values = np.empty(distinct.size, np.int64)
     for i, text in enumerate(distinct.tolist()):
-        word = text.decode("utf-8", "replace")
-        plain: float | None = None
-        if re.fullmatch(r"[-+0-9.eE]{1,60}", word):
-            try:
-                plain = float(word)
-            except ValueError:
-                plain = None
+        value = quantity(text.decode("utf-8", "replace"))
+        if unit != one and not isinstance(value, str):
+            value *= unit / one  # convert takes SI units
         try:
-            # A plain number is of the column's unit, which is convert's own number of SI units.
-            values[i] = convert(word if plain is None else plain * unit / convert(1))
+            values[i] = convert(value)
         except ValueError:
             line = lines[int(np.flatnonzero(which.ravel() == i)[0])]
-            convert(word if plain is None else plain, what=f"line {line}: {what}")
-            raise
+            convert(value, what=f"line {line}: {what}")  # raises again, and says where
     return values[which.ravel()]
