@@ -89,6 +89,28 @@ def test_garbage(tmp_path_factory, text, ending):
     read_or_refuse(file, file.name)
 
 
+@pytest.mark.parametrize("ending", [".xml", ".csv", ".txt", ".json", ".yml", ".topo", ".graphml"])
+@pytest.mark.parametrize("filler", [" ", "\n", "\t\n", "9", "<a>", "[", ",", "GPU0 ", "0 0 0\n"])
+def test_long_runs_of_anything_take_no_time(tmp_path, ending, filler):
+    """A quadratic step would take minutes here."""
+    file = tmp_path / f"long{ending}"
+    file.write_text("0,1" + filler * 300_000 + "x")
+    read_or_refuse(file, file.name)
+    file.write_text(filler * 300_000)
+    read_or_refuse(file, file.name)
+
+
+def test_machines_of_absurd_size(tmp_path):
+    file = tmp_path / "big.xml"
+    for inside, says in (
+        ("<cpu/>" * 300, "<system> has 300 <cpu>, allowed are 1 to 256"),
+        ("<cpu>" + "<pci/>" * 20_000 + "</cpu>", "more than 16384 elements are no machine"),
+    ):
+        file.write_text(f"<system>{inside}</system>")
+        with pytest.raises(FormatError, match=says):
+            tacos.load(file)
+
+
 ENTITIES = "".join(f'<!ENTITY e{i} "{f"&e{i - 1};" * 10 if i else "bomb"}">' for i in range(12))
 EVIL = {
     "bomb": f'<!DOCTYPE graphml [{ENTITIES}]><{{root}}>&e11;</{{root}}>',

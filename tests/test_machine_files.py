@@ -84,6 +84,27 @@ def test_boxes_meet_on_a_switch_or_on_rails():
     assert one.node_name(5) == "box1/gpu1"
 
 
+def test_without_pcie_a_box_is_what_its_builder_makes():
+    """Two boxes of four GPUs on NVSwitch, whose two NICs are shared by the GPUs beside them."""
+    two = tacos.load(FILES / "h100.xml", boxes=2, pcie=False)
+    assert cables(two) == {
+        **{(f"box{b}/gpu{i}", f"box{b}/nvswitch"): 450 for b in range(2) for i in range(4)},
+        **{(f"box{b}/gpu{i}", f"box{b}/mlx5_{i // 2}"): 50 for b in range(2) for i in range(4)},
+        **{(f"box{b}/mlx5_{k}", "fabric"): 50 for b in range(2) for k in range(2)},
+    }
+    assert latency_ns(two, "box0/gpu0", "box0/mlx5_0") == 250
+    smi = tacos.load(FILES / "nvidia_smi.txt", pcie=False)
+    assert cables(smi) == {(f"gpu{i}", "nvswitch"): 300 for i in range(4)}
+
+
+def test_gpus_share_near_nics_evenly(load_text):
+    nic = '<pci busid="n{0}" class="0x020700"><nic><net name="n{0}" speed="200000"/></nic></pci>'
+    gpus = "".join(gpu(i, nvlink(i + 1, 1) if i < 3 else "", 'sm="70"') for i in range(4))
+    box = load_text(system(gpus + nic.format(0) + nic.format(1)), boxes=2, pcie=False)
+    near = {pair for pair in cables(box) if "box0/n" in pair[1] and "gpu" in pair[0]}
+    assert near == {(f"box0/gpu{i}", f"box0/n{i % 2}") for i in range(4)}
+
+
 def test_bridges_that_only_pass_on_are_part_of_the_link():
     """xGMI: 4 cables of 50 GB/s. Lanes: 8 of PCIe 4 (15.752 GB/s), or 16 of PCIe 3 (15.76 GB/s)."""
     box = tacos.load(FILES / "mi250.xml")
@@ -186,7 +207,7 @@ def test_wrong_options(tmp_path):
         "fabric": ("mesh", 'fabric is \'mesh\', allowed are "switch" and "rail"'),
         "speeds": ("fast", 'speeds is \'fast\', allowed are "nominal" and "nccl"'),
         "latency": ("fast", "latency 'fast' is not understood"),
-        "box": (2, 'the format nccl has no option "box", allowed are boxes, fabric, speeds'),
+        "box": (2, 'the format nccl has no option "box", allowed are boxes, fabric, pcie'),
     }.items():
         with pytest.raises(ValueError, match=re.escape(says)):
             tacos.load(FILES / "h100.xml", **{option: value})

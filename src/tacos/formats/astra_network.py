@@ -55,7 +55,7 @@ def looks_like(head: str) -> bool:
     >>> looks_like("topology: [ Ring ]\\nnpus_count: [ 4 ]"), looks_like("tacos: 1")
     (True, False)
     """
-    return re.search(r"^\s*npus_count\s*:", head, re.MULTILINE) is not None
+    return re.search(r"^[ \t]*npus_count[ \t]*:", head, re.MULTILINE) is not None
 
 
 def looks_like_ns3(head: str) -> bool:

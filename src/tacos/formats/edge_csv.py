@@ -261,11 +261,11 @@ def write(topology: Topology, path: str | os.PathLike[str]) -> None:
 
 def _labels(topology: Topology) -> Sequence[int | str]:
     names = topology.names
-    if names and all(re.fullmatch(r"[^\s,\"#][^,\"\n\r]*", name) for name in names):
+    if names and all(re.fullmatch(r'[^\s,"#]+(?: [^\s,"#]+)*', name) for name in names):
         said = [fnmatch.fnmatchcase(name.lower(), _SWITCHES[0]) for name in names]
         true = [i >= topology.npus for i in range(topology.nodes)]
-        trimmed = all(name == name.strip() and len(name.encode()) <= 64 for name in names)
-        if said == true and trimmed and not all(name.isdigit() for name in names):
+        short = all(len(name.encode()) <= 64 for name in names)
+        if said == true and short and not all(name.isdigit() for name in names):
             return names
     if not topology.switches:
         return range(topology.npus)

@@ -67,6 +67,57 @@ class Machine:
         """A cable between two devices."""
         self.cables.append(Cable(a, b, bandwidth_Bps, latency_ps))
 
+    def without_pcie(self) -> Machine:
+        """The same machine without bridges and CPUs: every GPU has a link to the NIC nearest to it.
+
+        GPUs then reach each other over their own cables only, as libraries let them where there are
+        such cables. Of NICs equally near the one with fewest GPUs so far is taken.
+        """
+        kept = [
+            device for device, kind in enumerate(self.kinds) if kind in ("gpu", "nic", "switch")
+        ]
+        number = {device: i for i, device in enumerate(kept)}
+        plain = Machine(
+            [self.kinds[device] for device in kept],
+            [self.names[device] for device in kept],
+            [
+                cable._replace(a=number[cable.a], b=number[cable.b])
+                for cable in self.cables
+                if cable.a in number and cable.b in number
+            ],
+            {number[nic]: speed for nic, speed in self.nic_Bps.items()},
+        )
+        users = dict.fromkeys(self._useful_nics(), 0)
+        at: list[list[Cable]] = [[] for _ in self.kinds]
+        for cable in self.cables:
+            at[cable.a].append(cable)
+            at[cable.b].append(cable)
+        for gpu in kept:
+            ways = self._ways_to_nics(gpu, at) if self.kinds[gpu] == "gpu" else []
+            ways = [way for way in ways if way[1].b in users]
+            if ways:
+                _, way = min(ways, key=lambda one: (one[0], users[one[1].b], one[1].b))
+                users[way.b] += 1
+                plain.cables.append(way._replace(a=number[gpu], b=number[way.b]))
+        return plain
+
+    def _ways_to_nics(self, gpu: int, at: list[list[Cable]]) -> list[tuple[int, Cable]]:
+        """For every NIC the number of links on the way from a GPU, and the way as one cable."""
+        reached = {gpu: (0, Cable(gpu, gpu, 2**62, 0))}
+        queue = [gpu]
+        for device in queue:
+            if device != gpu and self.kinds[device] in ("gpu", "nic", "switch"):
+                continue
+            hops, way = reached[device]
+            for cable in at[device]:
+                other = cable.b if cable.a == device else cable.a
+                if other not in reached:
+                    speed = min(way.bandwidth_Bps, cable.bandwidth_Bps)
+                    wait = max(way.latency_ps, cable.latency_ps)
+                    reached[other] = hops + 1, Cable(gpu, other, speed, wait)
+                    queue.append(other)
+        return [found for device, found in reached.items() if self.kinds[device] == "nic"]
+
     def topology(
         self, *, boxes: int = 1, fabric: str = "switch", nic_latency_ps: int = 1_300_000
     ) -> Topology:

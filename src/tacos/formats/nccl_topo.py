@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["read"]
 
 _MOST_BYTES = 1 << 26
+_MOST_ELEMENTS = 1 << 14
+_MOST_CPUS = 256
 _MB = 10**6
 _MOST_CABLES = 1000  # between two devices
 
@@ -79,6 +81,7 @@ def read(
     *,
     boxes: int = 1,
     fabric: str = "switch",
+    pcie: bool = True,
     speeds: str = "nominal",
     latency: Quantity = "700ns",
     pcie_latency: Quantity = "250ns",
@@ -90,6 +93,8 @@ def read(
         path: The file.
         boxes: How many such machines; one alone has no NICs.
         fabric: ``"switch"``, which joins all NICs, or ``"rail"``, one for the NICs of each place.
+        pcie: Whether GPUs also reach each other over PCIe; if not, bridges and CPUs are left out,
+            and every GPU has a link to the NIC nearest to it.
         speeds: ``"nominal"`` (vendors' figures) or ``"nccl"`` (what NCCL and RCCL count with).
         latency: Of a direct NVLink or xGMI cable; a way through NVSwitch takes as long in all.
         pcie_latency: Of a PCIe link, and between CPUs.
@@ -120,14 +125,19 @@ def read(
         )
         builder.system(_tree(bytes_of(path, _MOST_BYTES)))
         nic_ps = time_ps(nic_latency, what="nic_latency")
-        return builder.machine.topology(boxes=boxes, fabric=fabric, nic_latency_ps=nic_ps)
+        machine = builder.machine if pcie else builder.machine.without_pcie()
+        return machine.topology(boxes=boxes, fabric=fabric, nic_latency_ps=nic_ps)
 
 
 def _tree(data: bytes) -> _Element:
     top = _Element("", {}, 0)
-    open_elements = [top]
+    open_elements, count = [top], 0
 
     def start(name: str, attributes: dict[str, str], line: int) -> None:
+        nonlocal count
+        count += 1
+        if count > _MOST_ELEMENTS:
+            raise ValueError(f"line {line}: more than {_MOST_ELEMENTS} elements are no machine")
         element = _Element(name, attributes, line)
         open_elements[-1].children.append(element)
         open_elements.append(element)
@@ -157,8 +167,11 @@ class _Builder:
 
     def system(self, root: _Element) -> None:
         cpus = [element for element in root.children if element.name == "cpu"]
-        if not cpus:
-            raise ValueError(f"line {root.line}: <system> has no <cpu>")
+        if not 1 <= len(cpus) <= _MOST_CPUS:
+            found = f"{len(cpus)} <cpu>" if cpus else "no <cpu>"
+            raise ValueError(
+                f"line {root.line}: <system> has {found}, allowed are 1 to {_MOST_CPUS}"
+            )
         for element in cpus:
             self._find_gpus(element)
         self._number_gpus()

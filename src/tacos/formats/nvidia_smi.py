@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["looks_like", "read"]
 
 _MOST_BYTES = 1 << 24
+_MOST_DEVICES = 512
 _MOST_LINKS = 18  # NVLinks of one GPU, of any generation so far
 _CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _DEVICE = re.compile(r"GPU[0-9]{1,4}|NIC[0-9]{1,4}|mlx[0-9]_[0-9a-z_]{1,20}|hfi[0-9_]{1,8}")
@@ -39,7 +40,7 @@ def looks_like(head: str) -> bool:
     >>> looks_like("\\tGPU0\\tGPU1\\tCPU Affinity"), looks_like("2 0 1")
     (True, False)
     """
-    return bool(re.search(r"^\s*GPU[0-9]+(\s|$)", _CONTROL.sub("", head), re.MULTILINE))
+    return bool(re.search(r"^[ \t]*GPU[0-9]+(\s|$)", _CONTROL.sub("", head), re.MULTILINE))
 
 
 def read(
@@ -47,6 +48,7 @@ def read(
     *,
     boxes: int = 1,
     fabric: str = "switch",
+    pcie: bool = True,
     bandwidth: Quantity = "25GB/s",
     latency: Quantity = "700ns",
     pcie_bandwidth: Quantity = "31.5GB/s",
@@ -60,6 +62,8 @@ def read(
         path: The file with the command's output.
         boxes: How many such machines; one alone has no NICs.
         fabric: ``"switch"``, which joins all NICs, or ``"rail"``, one for the NICs of each place.
+        pcie: Whether GPUs also reach each other over PCIe; if not, bridges and CPUs are left out,
+            and every GPU has a link to the NIC nearest to it.
         bandwidth, latency: Of one NVLink: 25 GB/s for NVLink 2 to 4, 50 GB/s for NVLink 5. A way
             through NVSwitch takes the same latency in all.
         pcie_bandwidth, pcie_latency: Of a PCIe link and between CPUs; the default is PCIe 4 x16.
@@ -85,8 +89,9 @@ def read(
         for name in names:
             machine.add("gpu" if name.startswith("GPU") else "nic", name.lower(), nic_Bps)
         _join_nvlinks(machine, names, cells, bandwidth_Bps(bandwidth), time_ps(latency))
-        pcie = bandwidth_Bps(pcie_bandwidth, what="pcie_bandwidth"), time_ps(pcie_latency)
-        _join_pcie(machine, cells, numa, pcie)
+        link = bandwidth_Bps(pcie_bandwidth, what="pcie_bandwidth"), time_ps(pcie_latency)
+        _join_pcie(machine, cells, numa, link)
+        machine = machine if pcie else machine.without_pcie()
         nic_ps = time_ps(nic_latency, what="nic_latency")
         return machine.topology(boxes=boxes, fabric=fabric, nic_latency_ps=nic_ps)
 
@@ -102,6 +107,8 @@ def _matrix(text: str) -> tuple[list[str], list[list[str]], list[str]]:
         if not _DEVICE.fullmatch(word):
             break
         names.append(word)
+    if len(names) > _MOST_DEVICES:
+        raise ValueError(f"line {head + 1}: {len(names)} devices, allowed are {_MOST_DEVICES}")
     if len(set(names)) != len(names):
         raise ValueError(f"line {head + 1}: a device is named twice")
     rows: dict[str, list[str]] = {}
@@ -183,6 +190,7 @@ def _groups(count: int, together: Callable[[int, int], bool]) -> list[int]:
 
     def lowest(item: int) -> int:
         while group[item] != item:
+            group[item] = group[group[item]]
             item = group[item]
         return item
 

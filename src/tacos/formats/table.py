@@ -49,11 +49,11 @@ def split(data: bytes, separator: bytes, columns: int, first_line: int = 1) -> T
     >>> table.columns, table.lines
     ([array([b'0', b'12'], dtype='|S2'), array([b'1', b'3'], dtype='|S1')], array([1, 3]))
     """
-    data = re.sub(rb"[ \t]*\r?\n[ \t]*", b"\n", data.strip(b" \t\r")) if _is_spaced(data) else data
-    if separator == b" ":
-        data = re.sub(rb"[ \t]+", b" ", data)
-    elif b" " in data or b"\t" in data:
-        data = re.sub(rb"[ \t]*" + re.escape(separator) + rb"[ \t]*", separator, data)
+    if any(byte in data for byte in (b" ", b"\t", b"\r")):
+        # Runs become one space first: each step is linear, whatever the text.
+        data = re.sub(rb"[ \t\r]+", b" ", data).strip(b" ")
+        for around in (b"\n", separator):
+            data = data.replace(b" " + around, around).replace(around + b" ", around)
     text = np.frombuffer(data.rstrip(b"\n") + b"\n", np.uint8)
     line_ends = np.flatnonzero(text == ord("\n"))
     line_starts = np.append(0, line_ends[:-1] + 1)
@@ -75,10 +75,6 @@ def split(data: bytes, separator: bytes, columns: int, first_line: int = 1) -> T
         starts = line_starts[lines] if k == 0 else delimiters[first + k - 1] + 1
         result.append(_gathered(text, starts, ends, lines + first_line))
     return Table(result, lines + first_line)
-
-
-def _is_spaced(data: bytes) -> bool:
-    return any(byte in data for byte in (b" ", b"\t", b"\r"))
 
 
 def _gathered(

@@ -15,6 +15,7 @@ share their bandwidth evenly among the links that leave it.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -257,9 +258,9 @@ def _allowed(node: Topology, sketch: Intranode, profile: _Profile, costs: _Costs
         port = costs.bandwidth("node_betas_list[0]", profile.node_betas_list[0])
         half = costs.latency("alpha", profile.alpha) // 2
         blocks = []
-        distinct = list(dict.fromkeys(sets))
-        for i, group in enumerate(distinct):
-            members, fast = np.array(group), port * sets.count(group)
+        distinct = Counter(sets)
+        for i, (group, count) in enumerate(distinct.items()):
+            members, fast = np.array(group), port * count
             at = np.full_like(members, gpus + i)
             blocks += [Links(members, at, fast, half), Links(at, members, fast, half)]
         return _named(profile, gpus, blocks, [0] * len(distinct))
