@@ -13,7 +13,7 @@ import sys
 import textwrap
 import time
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path  # noqa: TC003  (the command's types are looked up at run time)
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
@@ -43,7 +43,10 @@ Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON fo
 Quiet = Annotated[bool, Parameter(negative="", help="Print nothing but errors.")]
 Network = Annotated[
     str,
-    Parameter(help="A spec such as torus:4x4@50GB/s,500ns or dgx-h100:2, or a .yaml/.json file."),
+    Parameter(
+        help="A spec such as torus:4x4@50GB/s,500ns or dgx-h100:2, or a file; node.xml:4 or "
+        "node.xml:4:rail are four machines that NCCL has described."
+    ),
 ]
 Kind = Annotated[str, Parameter(help="all-reduce, all-gather, reduce-scatter, all-to-all, …")]
 Size = Annotated[str, Parameter(help="Size of the buffer as nccl-tests counts it, such as 64MB.")]
@@ -118,7 +121,7 @@ def synth(
     """
     if output is not None:
         _check_target(output)
-    network = _network(topology)
+    network = formats.network(topology)
     wanted = _collective(network, collective, size, chunks, group, root)
     begin = time.perf_counter()
     with _progress("synthesizing", quiet or as_json) as report:
@@ -180,7 +183,7 @@ def compare(
             _check_folder(option, path)
     if output is not None:
         view.checked(output)
-    network = _network(topology)
+    network = formats.network(topology)
     asked: list[str | int] = [*sizes]
     if sweep is not None:
         asked += units.size_range(sweep, what="--sweep")
@@ -223,7 +226,7 @@ def bound(
 
     Example: tacos bound dgx-h100:4 all-reduce 1GB
     """
-    network = _network(topology)
+    network = formats.network(topology)
     wanted = _collective(network, collective, size, chunks, group, root)
     with _progress("bounding", quiet or as_json) as report:
         best = tacos.bound(network, wanted, progress=report)
@@ -329,7 +332,7 @@ def sim(
     with _progress("simulating", quiet or as_json) as report:
         trace = tacos.simulate(
             schedule,
-            None if topology is None else _network(topology),
+            None if topology is None else formats.network(topology),
             timing=timing,
             congestion=congestion,
             faults=faults,
@@ -349,7 +352,7 @@ def sim(
 
 @app.command
 def info(
-    file: Annotated[Path, Parameter(help="A .tacos file.")],
+    file: Annotated[Path, Parameter(help="A .tacos file, or the file of a topology.")],
     /,
     *,
     npu: Annotated[int | None, Parameter(help="List the transfers of this NPU.")] = None,
@@ -364,7 +367,11 @@ def info(
     """
     if rows < 1:
         raise ValueError(f"--rows is {rows}, it must be positive")
-    schedule = _schedule(file)
+    loaded = formats.load(file)
+    if isinstance(loaded, Topology) and npu is None and link is None:
+        _show_topology(str(file), loaded, as_json, quiet)
+        return 0
+    schedule = _as_schedule(file, loaded)
     if npu is None and link is None:
         facts = tacos.summary(schedule) | {
             "form": schedule.form,
@@ -395,7 +402,11 @@ def topo(
     *,
     draw: Annotated[Path | None, Parameter(help="Draw it into this .svg or .png file.")] = None,
     output: Annotated[
-        Path | None, Parameter(name=["-o", "--output"], help="Write it as a .yaml or .json file.")
+        Path | None,
+        Parameter(
+            name=["-o", "--output"],
+            help="Write it as a .yaml, .json, .graphml, .csv or .astra.yml (ASTRA-sim) file.",
+        ),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -404,18 +415,14 @@ def topo(
 
     Example: tacos topo dgx-h100:2 --draw h100.svg
     """
-    network = _network(topology)
+    network = formats.network(topology)
     if output is not None:
         formats.save(network, output)
     if draw is not None:
         from tacos import view
 
         view.draw(network, draw)
-    summary = topologies.describe(network)
-    if as_json:
-        print(json.dumps(summary, indent=2))
-    elif not quiet:
-        _print(_topology_table(topology, summary))
+    _show_topology(topology, network, as_json, quiet)
     return 0
 
 
@@ -432,15 +439,6 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
 # --- reading what people type ------------------------------------------------------------------
 
 
-def _network(text: str) -> Topology:
-    path = Path(text)
-    loaded: Schedule | Topology
-    if path.is_file() or path.suffix in (".yaml", ".yml", ".json", ".tacos"):
-        loaded = formats.load(path)
-        return loaded.topology if isinstance(loaded, Schedule) else loaded
-    return topologies.parse(text)
-
-
 def _check_target(path: Path) -> None:
     """What would only fail after the work fails before it."""
     if path.suffix != ".tacos":
@@ -454,7 +452,10 @@ def _check_folder(option: str, path: Path) -> None:
 
 
 def _schedule(path: Path) -> Schedule:
-    loaded = formats.load(path)
+    return _as_schedule(path, formats.load(path))
+
+
+def _as_schedule(path: Path, loaded: Schedule | Topology) -> Schedule:
     if isinstance(loaded, Schedule):
         return loaded
     raise ValueError(f"{path} holds a topology, not a schedule")
@@ -545,6 +546,14 @@ def _show(facts: dict[str, Any], title: str, as_json: bool, quiet: bool) -> None
     for name, value in facts.items():
         table.add_row(_label(name), _human(name, value))
     _print(table)
+
+
+def _show_topology(title: str, network: Topology, as_json: bool, quiet: bool) -> None:
+    summary = topologies.describe(network)
+    if as_json:
+        print(json.dumps(summary, indent=2))
+    elif not quiet:
+        _print(_topology_table(title, summary))
 
 
 def _verdict(check: tacos.Report, quiet: bool) -> int:

@@ -1,38 +1,111 @@
-"""Files: `save` and `load` choose the format by the ending of the file's name.
+"""Files: `save` and `load` choose the format by the ending of the file's name and what it holds.
 
-============================  ========================================
-``.tacos``                    a schedule with all that belongs to it
-``.yaml`` ``.yml`` ``.json``  a topology, as people write it
-============================  ========================================
+===============  ==================================  ===============================================
+``tacos``        ``.tacos``                          a schedule with all that belongs to it
+``yaml``         ``.yaml`` ``.yml``                  a topology, as people write it
+``json``         ``.json``                           the same
+``graphml``      ``.graphml``, read also ``.xml``    a topology, for graph tools
+``csv``          ``.csv``                            a topology as a list of links
+``astra-sim``    ``.astra.yml``, read also ``.yml``  a network of ASTRA-sim's analytical back end
+``nccl``         ``.xml``                            a machine as NCCL and RCCL dump it; only read
+``nvidia-smi``   ``.txt``                            what ``nvidia-smi topo -m`` prints; only read
+``ns3``          ``.txt`` ``.topo``                  a topology of ASTRA-sim's ns-3; only read
+``taccl``        ``.json``                           a topology of TACCL, with a sketch; only read
+``teccl``        ``.json``                           an input of TE-CCL; only read
+===============  ==================================  ===============================================
 
 A trace is written too, by its own formats (`tacos.simulate.Trace.save`).
 
 A format is a module with ``read(path)`` and ``write(object, path)``; they do not know each other.
+Further arguments of ``read`` can be given to `load`.
 """
 
 from __future__ import annotations
 
+import inspect
+import re
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from tacos._core import Schedule, Topology
 from tacos.errors import FormatError
-from tacos.formats import native, topology_file
+from tacos.formats import (
+    astra_network,
+    edge_csv,
+    graphml,
+    native,
+    nccl_topo,
+    nvidia_smi,
+    taccl,
+    teccl,
+    topology_file,
+    xml_events,
+)
+from tacos.formats.source import beginning
+from tacos.topology import parse
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-__all__ = ["load", "save"]
+__all__ = ["load", "network", "save"]
 
-# A format is called by the ending of its files.
-_FORMATS: dict[str, tuple[type, Any]] = {
-    "tacos": (Schedule, native),
-    "yaml": (Topology, topology_file),
-    "yml": (Topology, topology_file),
-    "json": (Topology, topology_file),
+
+class _Format(NamedTuple):
+    """What a format's files hold, how they end where they are read, and where they are written."""
+
+    kind: type
+    read: Callable[..., Any]
+    endings: tuple[str, ...]
+    is_one: Callable[[str], bool] | None = None
+    """Tells by the beginning of a text whether it is one; None: whatever ends like this."""
+    write: Callable[..., None] | None = None
+    written: tuple[str, ...] = ()
+
+
+# Of the formats that share an ending, the first that recognises the text is taken.
+_FORMATS: dict[str, _Format] = {
+    "tacos": _Format(Schedule, native.read, (".tacos",), None, native.write, (".tacos",)),
+    "astra-sim": _Format(
+        Topology,
+        astra_network.read,
+        (".yaml", ".yml"),
+        astra_network.looks_like,
+        astra_network.write,
+        (".astra.yml", ".astra.yaml"),
+    ),
+    "taccl": _Format(Topology, taccl.read, (".json",), taccl.looks_like),
+    "teccl": _Format(Topology, teccl.read, (".json",), teccl.looks_like),
+    "yaml": _Format(
+        Topology,
+        topology_file.read,
+        (".yaml", ".yml"),
+        None,
+        topology_file.write,
+        (".yaml", ".yml"),
+    ),
+    "json": _Format(
+        Topology, topology_file.read, (".json",), None, topology_file.write, (".json",)
+    ),
+    "nccl": _Format(
+        Topology, nccl_topo.read, (".xml",), lambda head: xml_events.root_of(head) == "system"
+    ),
+    "graphml": _Format(
+        Topology,
+        graphml.read,
+        (".graphml", ".xml"),
+        lambda head: xml_events.root_of(head) == "graphml",
+        graphml.write,
+        (".graphml",),
+    ),
+    "csv": _Format(Topology, edge_csv.read, (".csv",), None, edge_csv.write, (".csv",)),
+    "nvidia-smi": _Format(Topology, nvidia_smi.read, (".txt", ".log"), nvidia_smi.looks_like),
+    "ns3": _Format(
+        Topology, astra_network.read_ns3, (".txt", ".topo"), astra_network.looks_like_ns3
+    ),
 }
+_SAME_AS = {"yml": "yaml"}
 
 
 @runtime_checkable
@@ -53,7 +126,7 @@ def save(
     Args:
         obj: What to write.
         path: Where; a file that is there is replaced.
-        format: ``"tacos"``, ``"yaml"`` or ``"json"``, if the name's ending does not say it.
+        format: One of the names above, if the name's ending does not say it.
 
     Raises:
         FormatError: The ending is unknown or does not suit the object, or the disk refuses.
@@ -66,44 +139,118 @@ def save(
     if isinstance(obj, WritesItself):
         obj.save(path, format=format)
         return
-    name = _chosen(path, format)
-    kind, module = _FORMATS[name]
-    if not isinstance(obj, kind):
+    name = _given(format) or _by_ending(path)
+    chosen = _FORMATS[name]
+    if chosen.write is None:
+        raise FormatError(f"{path}: files of the format {name} are read, not written")
+    if not isinstance(obj, chosen.kind):
         found = type(obj).__name__
-        raise FormatError(f"{path}: a .{name} file holds a {kind.__name__}, not a {found}")
+        raise FormatError(f"{path}: a .{name} file holds a {chosen.kind.__name__}, not a {found}")
     with _system_errors(path):
-        module.write(obj, path)
+        chosen.write(obj, path)
 
 
-def load(path: str | os.PathLike[str], *, format: str | None = None) -> Any:
-    """Read what `save` wrote: a Schedule from a ``.tacos`` file, a Topology from the others.
+def load(path: str | os.PathLike[str], *, format: str | None = None, **options: Any) -> Any:
+    """Read a file: a Schedule from a ``.tacos`` file, a Topology from the others.
 
     Args:
         path: The file.
-        format: ``"tacos"``, ``"yaml"`` or ``"json"``, if the name's ending does not say it.
+        format: One of the names above, if ending and content do not say it.
+        options: Arguments of the format's ``read``, such as ``boxes=4, fabric="rail"`` for a machine.
 
     Raises:
         FormatError: The file is missing or not what its name says; the message names it.
+        ValueError: The format has no such option.
 
     >>> load("missing.tacos")
     Traceback (most recent call last):
     tacos.errors.FormatError: missing.tacos: No such file or directory
     """
-    _, module = _FORMATS[_chosen(path, format)]
     with _system_errors(path):
-        return module.read(path)
+        name = _given(format) or _by_content(path)
+        read = _FORMATS[name].read
+        known = list(inspect.signature(read).parameters)[1:]
+        for option in options:
+            if option not in known:
+                allowed = f"allowed are {', '.join(known)}" if known else "there are none"
+                raise ValueError(f'the format {name} has no option "{option}", {allowed}')
+        return read(path, **options)
 
 
-def _chosen(path: str | os.PathLike[str], format: str | None) -> str:
-    if format is not None:
-        if format not in _FORMATS:
-            raise ValueError(f'format is "{format}", allowed are {", ".join(_FORMATS)}')
-        return format
-    for ending in _FORMATS:
-        if Path(path).name.lower().endswith(f".{ending}"):
-            return ending
-    allowed = ", ".join(f".{ending}" for ending in _FORMATS)
-    raise FormatError(f"{path}: the name's ending says no format, allowed are {allowed}")
+_BOXES = re.compile(r"(.+\.\w+):([0-9]{1,9})(?::(switch|rail))?")
+
+
+def network(text: str) -> Topology:
+    """The topology that a file holds or a short name stands for, as the command takes them.
+
+    A machine's file may be followed by the number of boxes and their fabric: ``node.xml:4``,
+    ``node.xml:4:rail``. The topology of a schedule's file is the one it runs on.
+
+    Raises:
+        FormatError: The file cannot be read.
+        SpecError: There is no such file, and the short name is wrong.
+
+    >>> network("torus:4x4").npus
+    16
+    """
+    path = Path(text)
+    options: dict[str, Any] = {}
+    machine = _BOXES.fullmatch(text)
+    if (
+        machine
+        and not path.exists()
+        and (Path(machine[1]).exists() or _ends_like_a_file(machine[1]))
+    ):
+        path, options = (
+            Path(machine[1]),
+            {"boxes": int(machine[2]), "fabric": machine[3] or "switch"},
+        )
+    if not path.is_file() and not _ends_like_a_file(str(path)):
+        return parse(text)
+    loaded = load(path, **options)
+    return loaded.topology if isinstance(loaded, Schedule) else loaded
+
+
+def _ends_like_a_file(text: str) -> bool:
+    return any(text.lower().endswith(e) for chosen in _FORMATS.values() for e in chosen.endings)
+
+
+def _given(format: str | None) -> str | None:
+    if format is None:
+        return None
+    name = _SAME_AS.get(format, format)
+    if name not in _FORMATS:
+        raise ValueError(f'format is "{format}", allowed are {", ".join(_FORMATS)}')
+    return name
+
+
+def _by_ending(path: str | os.PathLike[str]) -> str:
+    """The format to write, by the longest ending that fits."""
+    file = Path(path).name.lower()
+    endings = {ending: name for name, chosen in _FORMATS.items() for ending in chosen.written}
+    fitting = [ending for ending in endings if file.endswith(ending)]
+    if not fitting:
+        raise FormatError(
+            f"{path}: the name's ending says no format, allowed are {', '.join(endings)}"
+        )
+    return endings[max(fitting, key=len)]
+
+
+def _by_content(path: str | os.PathLike[str]) -> str:
+    """The format to read: by the ending, and by how the text begins where that does not say it."""
+    file = Path(path).name.lower()
+    fitting = [name for name, chosen in _FORMATS.items() if file.endswith(chosen.endings)]
+    if len(fitting) == 1 or (fitting and not Path(path).exists()):
+        return fitting[0]  # a file that is not there will be missed by any of them
+    head = beginning(path)
+    for name in fitting or _FORMATS:
+        is_one = _FORMATS[name].is_one
+        if is_one(head) if is_one is not None else fitting:
+            return name
+    if fitting:
+        raise FormatError(f"{path}: the file is none of {', '.join(fitting)} by its content")
+    endings = dict.fromkeys(ending for chosen in _FORMATS.values() for ending in chosen.endings)
+    raise FormatError(f"{path}: the name's ending says no format, allowed are {', '.join(endings)}")
 
 
 @contextmanager
