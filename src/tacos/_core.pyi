@@ -831,3 +831,6 @@ def hash_set_order(keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), or
     """
     Distinct keys in the order of libstdc++'s hash set: ours, or that of this build's library.
     """
+
+def lift(program: Program, topology: Topology, size_bytes: int, *, provenance: str = '{}', progress: object | None = None) -> Schedule:
+    """The schedule of a program; see tacos.lift."""
