@@ -117,7 +117,7 @@ class Execution {
       transfer.urgency = still_to_come[at(transfer.sender)];
       if (transfer.version >= 0 || !reduces_[transfer.chunk]) continue;
       refuse(transfer.receiver, "takes in " + named(transfer.chunk) +
-                                    " which is neither sent on nor ends as output" + kUnsayable);
+                                    " that is neither sent on nor ends as output" + kUnsayable);
     }
     return std::move(transfers_);
   }
@@ -303,7 +303,7 @@ class Execution {
         seen_[at(there.a)] = searches_;
         parts_.push_back(there.a);
       } else {
-        if (base != kNothing) return "a sum that contains the rank's own part twice";
+        if (base != kNothing) return "a sum of two values of which a rank keeps only one";
         base = part;
       }
     }
@@ -323,8 +323,8 @@ class Execution {
   // Lets the transfers in `parts_` make the next version of an `acc`.
   void write(Acc& acc, std::int32_t number, bool adds, NodeId rank, ChunkId chunk) {
     const auto& brings = brings_[at(rank)];
-    const bool empty = !adds && acc.version == 0 &&
-                       !std::binary_search(brings.begin(), brings.end(), chunk);
+    const bool empty =
+        !adds && acc.version == 0 && !std::binary_search(brings.begin(), brings.end(), chunk);
     ++acc.version;
     for (std::size_t i = 0; i < parts_.size(); ++i) {
       LiftedTransfer& transfer = transfers_[at(parts_[i])];
@@ -375,9 +375,10 @@ class Execution {
   std::vector<bool> reduces_;                 // per chunk
   std::vector<std::size_t> first_;            // slot of every rank's three buffers
   std::vector<ValueId> slots_;
-  std::vector<std::vector<std::int32_t>> shared_;  // in place: output slot of each input slot, or -1
-  std::vector<ThreadId> threads_;                  // per step
-  std::vector<std::int32_t> message_;              // per step: first transfer of what it sends
+  std::vector<std::vector<std::int32_t>>
+      shared_;                         // in place: output slot of each input slot, or -1
+  std::vector<ThreadId> threads_;      // per step
+  std::vector<std::int32_t> message_;  // per step: first transfer of what it sends
   std::vector<LiftedTransfer> transfers_;
   std::vector<std::int64_t> seen_;  // per transfer, the last search that met it
   std::int64_t searches_ = 0;
@@ -486,9 +487,10 @@ Schedule lift(const Program& program, std::shared_ptr<const Topology> topology, 
     reads.push_back(static_cast<std::uint8_t>(transfer.reads));
   }
   const Order columns{route, chunk, order.steps, op, reads};
-  return retime(std::move(collective), ways.routes(), columns, std::move(provenance), [&](double share) {
-    if (progress) progress(0.5 + 0.5 * share);
-  });
+  return retime(std::move(collective), ways.routes(), columns, std::move(provenance),
+                [&](double share) {
+                  if (progress) progress(0.5 + 0.5 * share);
+                });
 }
 
 }  // namespace tacos

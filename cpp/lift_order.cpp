@@ -45,8 +45,7 @@ class Constraints {
         all.push_back({transfer.source, transfer.source_version, true, false, t});
       }
       if (transfer.target >= 0) {
-        all.push_back(
-            {transfer.target, transfer.version, false, transfer.op == Op::reduce, t});
+        all.push_back({transfer.target, transfer.version, false, transfer.op == Op::reduce, t});
       }
     }
     std::sort(all.begin(), all.end(),
@@ -169,7 +168,8 @@ LiftedOrder find_order(const std::vector<LiftedTransfer>& transfers, std::int32_
   LiftedOrder order;
   const Constraints constraints(transfers);
   const auto component = components(Graph(constraints.nodes(), constraints.edges()));
-  const auto count = component.empty() ? 0 : *std::max_element(component.begin(), component.end()) + 1;
+  const auto count =
+      component.empty() ? 0 : *std::max_element(component.begin(), component.end()) + 1;
   std::vector<Edge> between;
   std::vector<std::int32_t> waits(at(count), 0);
   for (const Edge& edge : constraints.edges()) {

@@ -36,7 +36,7 @@ struct LiftedTransfer {
 struct LiftedOrder {
   std::vector<std::int32_t> transfers;  // in order
   std::vector<std::int32_t> steps;      // of those
-  std::int32_t circular = -1;           // a transfer that would have to follow itself; then no order
+  std::int32_t circular = -1;  // a transfer that would have to follow itself; then no order
 };
 
 LiftedOrder find_order(const std::vector<LiftedTransfer>& transfers, std::int32_t npus,
