@@ -23,7 +23,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.fixture(params=CASES, ids=lambda case: "-".join(case))
+@pytest.fixture(params=CASES, ids="-".join)
 def program(request):
     spec, kind, engine = request.param
     topology = tp.parse(spec)

@@ -13,7 +13,7 @@ import sys
 import textwrap
 import time
 from contextlib import contextmanager
-from pathlib import Path  # noqa: TC003  (the command's types are looked up at run time)
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
@@ -22,8 +22,9 @@ import tacos
 from tacos import collective as collectives
 from tacos import formats, units
 from tacos import topology as topologies
-from tacos._core import Schedule, Topology
-from tacos.errors import TacosError
+from tacos._core import Program, Schedule, Topology
+from tacos.errors import FormatError, TacosError
+from tacos.lower import describe
 from tacos.simulate.trace_file import format_of
 
 if TYPE_CHECKING:
@@ -55,6 +56,10 @@ Chunks = Annotated[
 ]
 Group = Annotated[
     str | None, Parameter(help="NPUs that take part, in rank order: 0,2,4 or 0-7. All by default.")
+]
+Algorithm = Annotated[Path, Parameter(help="A schedule or a program, in any format that is read.")]
+Format = Annotated[
+    str | None, Parameter(help="The file's format, if ending and content do not say it.")
 ]
 Root = Annotated[int | None, Parameter(help="Root of a broadcast, reduce, gather or scatter.")]
 
@@ -110,7 +115,7 @@ def synth(
         float | None, Parameter(help="Seconds after which the best so far is taken.")
     ] = None,
     output: Annotated[
-        Path | None, Parameter(name=["-o", "--output"], help="A .tacos file.")
+        Path | None, Parameter(name=["-o", "--output"], help="A .tacos file, or another format.")
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -244,9 +249,10 @@ def bound(
 
 @app.command
 def verify(
-    file: Annotated[Path, Parameter(help="A .tacos file.")],
+    file: Algorithm,
     /,
     *,
+    format: Format = None,
     allow_unneeded: Annotated[
         bool, Parameter(negative="", help="Do not report transfers that nobody needs.")
     ] = False,
@@ -254,13 +260,13 @@ def verify(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Check a schedule: causality, link capacity, and what everybody ends with.
+    """Check a schedule or a program: who waits for whom, what is shared, what everybody ends with.
 
     Example: tacos verify ar.tacos
     """
-    schedule = _schedule(file)
+    loaded = _algorithm(file, format)
     with _progress("verifying", quiet or as_json) as report:
-        check = tacos.verify(schedule, allow_unneeded=allow_unneeded, limit=limit, progress=report)
+        check = tacos.verify(loaded, allow_unneeded=allow_unneeded, limit=limit, progress=report)
     if as_json:
         violations = [
             {name: getattr(v, name) for name in _VIOLATION_FIELDS} for v in check.violations
@@ -269,7 +275,11 @@ def verify(
         print(json.dumps(found | {"violations": violations}, indent=2))
         return 0 if check.ok else 1
     if check.ok and not quiet:
-        print(f"ok: {schedule.transfers:,} transfers in {units.format_time(schedule.time_s)}")
+        if isinstance(loaded, Program):
+            held = f"{loaded.steps:,} steps in {loaded.threads:,} threads of {loaded.ranks:,} ranks"
+        else:
+            held = f"{loaded.transfers:,} transfers in {units.format_time(loaded.time_s)}"
+        print(f"ok: {held}")
     return _verdict(check, quiet)
 
 
@@ -278,12 +288,14 @@ _VIOLATION_FIELDS = ("rule", "transfer", "time_ps", "chunk", "link", "message")
 
 @app.command
 def sim(
-    file: Annotated[Path, Parameter(help="A .tacos file.")],
+    file: Algorithm,
     /,
     *,
+    format: Format = None,
     topology: Annotated[
         str | None, Parameter(help="Where to run it, if not on its own network: spec or file.")
     ] = None,
+    size: Annotated[str | None, Parameter(help="Of a program's buffer, such as 64MB.")] = None,
     timing: Annotated[
         Literal["dependencies", "order", "schedule"],
         Parameter(help="dependencies: when data are there; order: per link in order; schedule."),
@@ -316,7 +328,7 @@ def sim(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Simulate a schedule: what its network, or another one, makes of it.
+    """Simulate a schedule or a program: what its network, or another one, makes of it.
 
     Example: tacos sim ar.tacos --fault link=0-1,begin=10us,end=1ms -o trace.json
     """
@@ -328,11 +340,15 @@ def sim(
         _check_folder("--output", output)
     faults = [tacos.Fault.parse(text) for text in fault]
     stragglers = [tacos.Straggler.parse(text) for text in straggler]
-    schedule = _schedule(file)
+    loaded = _algorithm(file, format)
+    network = None if topology is None else formats.network(topology)
+    if isinstance(loaded, Schedule) and size is not None:
+        raise ValueError(f"--size is {size}, but {file} holds a schedule, which has its size")
+    schedule = _lifted(loaded, network, size, quiet or as_json)
     with _progress("simulating", quiet or as_json) as report:
         trace = tacos.simulate(
             schedule,
-            None if topology is None else formats.network(topology),
+            network,
             timing=timing,
             congestion=congestion,
             faults=faults,
@@ -352,9 +368,10 @@ def sim(
 
 @app.command
 def info(
-    file: Annotated[Path, Parameter(help="A .tacos file, or the file of a topology.")],
+    file: Annotated[Path, Parameter(help="A schedule, a program or a topology.")],
     /,
     *,
+    format: Format = None,
     npu: Annotated[int | None, Parameter(help="List the transfers of this NPU.")] = None,
     link: Annotated[int | None, Parameter(help="List the transfers over this link.")] = None,
     rows: Annotated[int, Parameter(help="How many transfers to list.")] = 20,
@@ -367,11 +384,18 @@ def info(
     """
     if rows < 1:
         raise ValueError(f"--rows is {rows}, it must be positive")
-    loaded = formats.load(file)
+    loaded = formats.load(file, format=format)
     if isinstance(loaded, Topology) and npu is None and link is None:
         _show_topology(str(file), loaded, as_json, quiet)
         return 0
-    schedule = _as_schedule(file, loaded)
+    if isinstance(loaded, Program) and npu is None and link is None:
+        facts = describe(loaded) | {"provenance": loaded.provenance}
+        _show(facts, str(file), as_json, quiet)
+        return 0
+    schedule = loaded
+    if not isinstance(schedule, Schedule):
+        held = type(loaded).__name__.lower()
+        raise FormatError(f"{file} holds a {held}, --npu and --link are about schedules")
     if npu is None and link is None:
         facts = tacos.summary(schedule) | {
             "form": schedule.form,
@@ -393,6 +417,77 @@ def info(
     elif not quiet:
         _print(_transfer_table(schedule, table, rows))
     return 0
+
+
+@app.command
+def convert(
+    source: Annotated[Path, Parameter(help="A schedule, a program or a topology.")],
+    target: Annotated[Path, Parameter(help="What to write; its ending says the format.")],
+    /,
+    *,
+    from_format: Annotated[
+        str | None, Parameter(name="--from", help="Format of SOURCE, if it does not show.")
+    ] = None,
+    to_format: Annotated[
+        str | None, Parameter(name="--to", help="Format of TARGET, if its name does not say it.")
+    ] = None,
+    dialect: Annotated[str | None, Parameter(help="Of the format, such as msccl or azure.")] = None,
+    protocol: Annotated[str | None, Parameter(help="Simple, LL or LL128.")] = None,
+    channels: Annotated[int | None, Parameter(help="The most channels to use.")] = None,
+    instances: Annotated[int | None, Parameter(help="Copies that run side by side.")] = None,
+    in_place: Annotated[
+        bool | None, Parameter(help="Whether input and output are one buffer.")
+    ] = None,
+    name: Annotated[str | None, Parameter(help="Of the algorithm, in the file.")] = None,
+    topology: Annotated[
+        str | None, Parameter(help="The network of a program: spec or file.")
+    ] = None,
+    size: Annotated[str | None, Parameter(help="Of a program's buffer, such as 64MB.")] = None,
+    unchecked: Annotated[
+        bool, Parameter(negative="", help="Convert without verifying what is read.")
+    ] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Read an algorithm or a topology, verify it, and write it in another format.
+
+    Example: tacos convert ar.tacos ar.xml --protocol LL
+    """
+    _check_folder("TARGET", target)
+    loaded = formats.load(source, format=from_format)
+    options: dict[str, Any] = {
+        "dialect": dialect,
+        "protocol": protocol,
+        "channels": channels,
+        "instances": instances,
+        "in_place": in_place,
+        "name": name,
+    }
+    options = {option: value for option, value in options.items() if value is not None}
+    if not isinstance(loaded, Topology) and not unchecked:
+        with _progress("verifying", quiet or as_json) as report:
+            check = tacos.verify(loaded, limit=20, progress=report)
+        if not check.ok:
+            return _verdict(check, quiet)
+    network = None if topology is None else formats.network(topology)
+    taken = [k for k in (Program, Schedule) if formats.takes(k, target, format=to_format)]
+    if isinstance(loaded, Program) and taken == [Schedule]:
+        loaded = _lifted(loaded, network, size, quiet or as_json)
+    else:
+        given = {"topology": network, "size": size}
+        options |= {option: value for option, value in given.items() if value is not None}
+    formats.save(loaded, target, format=to_format, **options)
+    _show({"from": str(source), "to": str(target)} | _outline(loaded), "converted", as_json, quiet)
+    return 0
+
+
+def _outline(loaded: Schedule | Program | Topology) -> dict[str, Any]:
+    """What was converted, in a few words."""
+    if isinstance(loaded, Topology):
+        return {"topology": repr(loaded)[len("<tacos.Topology ") : -1]}
+    facts = tacos.summary(loaded) if isinstance(loaded, Schedule) else describe(loaded)
+    names = ("collective", "topology", "ranks", "chunks", "steps", "transfers", "time_s")
+    return {name: facts[name] for name in names if name in facts}
 
 
 @app.command
@@ -441,8 +536,8 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
 
 def _check_target(path: Path) -> None:
     """What would only fail after the work fails before it."""
-    if path.suffix != ".tacos":
-        raise ValueError(f"--output is {path}, a schedule goes into a .tacos file")
+    if not formats.takes(Schedule, path):
+        raise ValueError(f"--output is {path}, a file that holds no schedule")
     _check_folder("--output", path)
 
 
@@ -451,14 +546,30 @@ def _check_folder(option: str, path: Path) -> None:
         raise ValueError(f"{option} is {path}, but there is no folder {path.parent}")
 
 
-def _schedule(path: Path) -> Schedule:
-    return _as_schedule(path, formats.load(path))
+def _algorithm(path: Path, format: str | None = None) -> Schedule | Program:
+    loaded: Schedule | Program | Topology = formats.load(path, format=format)
+    if isinstance(loaded, Topology):
+        raise FormatError(f"{path} holds a topology, not a schedule or a program")
+    return loaded
 
 
-def _as_schedule(path: Path, loaded: Schedule | Topology) -> Schedule:
-    if isinstance(loaded, Schedule):
-        return loaded
-    raise ValueError(f"{path} holds a topology, not a schedule")
+def _lifted(
+    algorithm: Schedule | Program, network: Topology | None, size: str | None, silent: bool
+) -> Schedule:
+    """The schedule itself, or that of a program; says what was assumed."""
+    if isinstance(algorithm, Schedule):
+        return algorithm
+    with _progress("lifting", silent) as report:
+        schedule = tacos.lift(algorithm, network, size, progress=report)
+    if not silent:
+        assumed = (
+            [] if network else [f"{schedule.topology.npus:,} NPUs, fully connected (--topology)"]
+        )
+        if size is None:
+            assumed.append(f"{units.format_size(schedule.collective.size_bytes)} (--size)")
+        if assumed:
+            print(f"assuming {' and '.join(assumed)}")
+    return schedule
 
 
 def _collective(

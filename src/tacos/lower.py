@@ -8,7 +8,9 @@ from a schedule, :func:`lift` makes a schedule again.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tacos import topology as topologies
 from tacos import units
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from tacos._core import Schedule, Topology
     from tacos.units import Quantity
 
-__all__ = ["BUFFERS", "STEP_OPS", "Program", "lift", "lower"]
+__all__ = ["BUFFERS", "STEP_OPS", "Program", "describe", "lift", "lower"]
 
 STEP_OPS = (
     "nop",
@@ -134,3 +136,35 @@ def lift(
         provenance=json.dumps(provenance | {"lifted": True}),
         progress=progress,
     )
+
+
+def describe(program: Program) -> dict[str, Any]:
+    """A program in numbers, as plain values that can go into JSON.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4)
+    >>> facts = describe(lower(tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MB", chunks=1))))
+    >>> facts["collective"], facts["ranks"], facts["steps_by_kind"]
+    ('all-gather', 4, {'copy': 4, 'send': 12, 'recv': 12})
+    """
+    counts = np.bincount(program.op, minlength=len(STEP_OPS)).tolist()
+    lengths = np.diff(program.thread_begin)
+    slots = np.repeat(program.op, program.count)
+    sending = [i for i, name in enumerate(STEP_OPS) if "send" in name or "forward" in name]
+    one_sided = [STEP_OPS.index(name) for name in ("put", "get", "get_reduce")]
+    return {
+        "name": program.provenance.get("name"),
+        "collective": program.collective.kind.replace("_", "-"),
+        "chunks": program.collective.chunks,
+        "in_place": program.in_place,
+        "ranks": program.ranks,
+        "threads": program.threads,
+        "threads_per_rank": int(np.bincount(program.thread_rank, minlength=1).max()),
+        "channels": len(np.unique(program.thread_channel)),
+        "steps": program.steps,
+        "steps_per_thread": int(lengths.max(initial=0)),
+        "steps_by_kind": {name: n for name, n in zip(STEP_OPS, counts, strict=True) if n},
+        "transfers": int(np.isin(slots, sending + one_sided).sum()),
+        "dependencies": len(program.dep),
+        "scratch_slots": int(program.scratch_slots.max(initial=0)),
+    }

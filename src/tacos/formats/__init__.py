@@ -17,7 +17,7 @@
 A trace is written too, by its own formats (`tacos.simulate.Trace.save`).
 
 A format is a module with ``read(path)`` and ``write(object, path)``; they do not know each other.
-Further arguments of ``read`` can be given to `load`.
+Further arguments of ``read`` can be given to `load`, those of ``write`` to `save`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from tacos._core import Schedule, Topology
+from tacos._core import Program, Schedule, Topology
 from tacos.errors import FormatError
 from tacos.formats import (
     astra_network,
@@ -49,13 +49,14 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
-__all__ = ["load", "network", "save"]
+__all__ = ["load", "network", "save", "takes"]
 
 
 class _Format(NamedTuple):
     """What a format's files hold, how they end where they are read, and where they are written."""
 
-    kind: type
+    kind: type | tuple[type, ...]
+    """What ``read`` returns; several where ``write`` takes more, such as schedules to be lowered."""
     read: Callable[..., Any]
     endings: tuple[str, ...]
     is_one: Callable[[str], bool] | None = None
@@ -116,42 +117,62 @@ class WritesItself(Protocol):
 
 
 def save(
-    obj: Schedule | Topology | WritesItself,
+    obj: Schedule | Program | Topology | WritesItself,
     path: str | os.PathLike[str],
     *,
     format: str | None = None,
+    **options: Any,
 ) -> None:
-    """Write a schedule, a topology or a trace to a file, whole or not at all.
+    """Write a schedule, a program, a topology or a trace to a file, whole or not at all.
 
     Args:
-        obj: What to write.
+        obj: What to write. Formats of programs take schedules, too, and lower them.
         path: Where; a file that is there is replaced.
         format: One of the names above, if the name's ending does not say it.
+        options: Arguments of the format's ``write``.
 
     Raises:
         FormatError: The ending is unknown or does not suit the object, or the disk refuses.
+        ValueError: The format has no such option.
 
     >>> import tacos
     >>> save(tacos.topology.ring(4), "ring.tacos")
     Traceback (most recent call last):
     tacos.errors.FormatError: ring.tacos: a .tacos file holds a Schedule, not a Topology
+    >>> save(tacos.topology.ring(4), "ring.yaml", protocol="LL")
+    Traceback (most recent call last):
+    ValueError: the format yaml has no option "protocol", there are none
     """
     if isinstance(obj, WritesItself):
         obj.save(path, format=format)
         return
-    name = _given(format) or _by_ending(path)
-    chosen = _FORMATS[name]
-    if chosen.write is None:
+    name = _given(format) or _by_ending(path, type(obj))
+    write = _FORMATS[name].write
+    if write is None:
         raise FormatError(f"{path}: files of the format {name} are read, not written")
-    if not isinstance(obj, chosen.kind):
-        found = type(obj).__name__
-        raise FormatError(f"{path}: a .{name} file holds a {chosen.kind.__name__}, not a {found}")
+    if not isinstance(obj, _FORMATS[name].kind):
+        held, found = " or a ".join(kind.__name__ for kind in _kinds(name)), type(obj).__name__
+        raise FormatError(f"{path}: a .{name} file holds a {held}, not a {found}")
+    _check_options(name, write, 2, options)
     with _system_errors(path):
-        chosen.write(obj, path)
+        write(obj, path, **options)
+
+
+def takes(kind: type, path: str | os.PathLike[str], *, format: str | None = None) -> bool:
+    """Whether `save` writes objects of a class to a file of this name.
+
+    Raises:
+        FormatError: The ending says no format.
+
+    >>> takes(Topology, "ring.yaml"), takes(Topology, "ring.tacos")
+    (True, False)
+    """
+    chosen = _FORMATS[_given(format) or _by_ending(path, kind)]
+    return chosen.write is not None and issubclass(kind, chosen.kind)
 
 
 def load(path: str | os.PathLike[str], *, format: str | None = None, **options: Any) -> Any:
-    """Read a file: a Schedule from a ``.tacos`` file, a Topology from the others.
+    """Read a file: what its format holds, see above.
 
     Args:
         path: The file.
@@ -169,11 +190,7 @@ def load(path: str | os.PathLike[str], *, format: str | None = None, **options: 
     with _system_errors(path):
         name = _given(format) or _by_content(path)
         read = _FORMATS[name].read
-        known = list(inspect.signature(read).parameters)[1:]
-        for option in options:
-            if option not in known:
-                allowed = f"allowed are {', '.join(known)}" if known else "there are none"
-                raise ValueError(f'the format {name} has no option "{option}", {allowed}')
+        _check_options(name, read, 1, options)
         return read(path, **options)
 
 
@@ -208,6 +225,8 @@ def network(text: str) -> Topology:
     if not path.is_file() and not _ends_like_a_file(str(path)):
         return parse(text)
     loaded = load(path, **options)
+    if isinstance(loaded, Program):
+        raise FormatError(f"{path}: this is a program, which names no topology")
     return loaded.topology if isinstance(loaded, Schedule) else loaded
 
 
@@ -224,16 +243,31 @@ def _given(format: str | None) -> str | None:
     return name
 
 
-def _by_ending(path: str | os.PathLike[str]) -> str:
-    """The format to write, by the longest ending that fits."""
+def _kinds(name: str) -> tuple[type, ...]:
+    kind = _FORMATS[name].kind
+    return kind if isinstance(kind, tuple) else (kind,)
+
+
+def _check_options(
+    name: str, function: Callable[..., Any], given: int, options: dict[str, Any]
+) -> None:
+    """Refuses what a format's `function` does not know; its first `given` arguments are ours."""
+    known = list(inspect.signature(function).parameters)[given:]
+    for option in options:
+        if option not in known:
+            allowed = f"allowed are {', '.join(known)}" if known else "there are none"
+            raise ValueError(f'the format {name} has no option "{option}", {allowed}')
+
+
+def _by_ending(path: str | os.PathLike[str], kind: type) -> str:
+    """The format to write, by the longest ending that fits; of several, one that takes the class."""
     file = Path(path).name.lower()
-    endings = {ending: name for name, chosen in _FORMATS.items() for ending in chosen.written}
-    fitting = [ending for ending in endings if file.endswith(ending)]
+    endings = [(ending, name) for name, chosen in _FORMATS.items() for ending in chosen.written]
+    fitting = [(ending, name) for ending, name in endings if file.endswith(ending)]
     if not fitting:
-        raise FormatError(
-            f"{path}: the name's ending says no format, allowed are {', '.join(endings)}"
-        )
-    return endings[max(fitting, key=len)]
+        allowed = ", ".join(dict.fromkeys(ending for ending, _ in endings))
+        raise FormatError(f"{path}: the name's ending says no format, allowed are {allowed}")
+    return max(fitting, key=lambda fit: (issubclass(kind, _FORMATS[fit[1]].kind), len(fit[0])))[1]
 
 
 def _by_content(path: str | os.PathLike[str]) -> str:
