@@ -51,6 +51,7 @@ bench: $(VENV)/core  ## measure speed and quality
 	@$(VENV)/bin/python benchmarks/foundation.py
 	@$(VENV)/bin/python benchmarks/synthesis.py
 	@$(VENV)/bin/python benchmarks/symmetric.py
+	@$(VENV)/bin/python benchmarks/lift.py
 	@$(VENV)/bin/python benchmarks/baselines.py
 	@$(VENV)/bin/python benchmarks/paper_tacos.py -o out/paper_tacos
 	@$(VENV)/bin/python benchmarks/bound.py

@@ -112,7 +112,7 @@ def test_verify_and_info_and_sim_take_programs(schedule, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["time_s"] == pytest.approx(schedule.time_s)
     tacos.save(changed(program, dep=program.dep[:0], dep_begin=program.dep_begin * 0), path)
     assert main(["verify", str(path)]) == 1
-    assert "race: rank 0, thread" in capsys.readouterr().err
+    assert "undefined: rank 0, thread 1, step 1 reads output slot 2" in capsys.readouterr().err
 
 
 BAD_CALLS = {
