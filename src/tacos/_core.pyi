@@ -734,6 +734,9 @@ class Program:
 def lower(schedule: Schedule, *, in_place: bool = False, rank: int | None = None, progress: object | None = None) -> Program:
     """The program of a schedule; see tacos.lower."""
 
+def lift(program: Program, topology: Topology, size_bytes: int, *, provenance: str = '{}', progress: object | None = None) -> Schedule:
+    """The schedule of a program; see tacos.lift."""
+
 class Workload:
     """
     What each rank does: nodes that wait for one another.
@@ -831,6 +834,3 @@ def hash_set_order(keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), or
     """
     Distinct keys in the order of libstdc++'s hash set: ours, or that of this build's library.
     """
-
-def lift(program: Program, topology: Topology, size_bytes: int, *, provenance: str = '{}', progress: object | None = None) -> Schedule:
-    """The schedule of a program; see tacos.lift."""
