@@ -395,7 +395,7 @@ def info(
     schedule = loaded
     if not isinstance(schedule, Schedule):
         held = type(loaded).__name__.lower()
-        raise FormatError(f"{file} holds a {held}, --npu and --link are about schedules")
+        raise FormatError(f"{file} holds a {held}, not a schedule: --npu and --link list transfers")
     if npu is None and link is None:
         facts = tacos.summary(schedule) | {
             "form": schedule.form,

@@ -97,11 +97,11 @@ def lift(
     """The schedule that a program carries out, with times.
 
     Every slot of every message becomes a transfer, over the direct link between the two NPUs, else
-    over the route that :func:`tacos.routes` finds. Times are the earliest that the order of the
-    program's reads and writes allows, see :func:`tacos.retime`.
+    over the route that :func:`tacos.schedule.routes` finds. Times are the earliest that the order of the
+    program's reads and writes allows, see :func:`tacos.schedule.retime`.
 
     Args:
-        program: A right one; :func:`tacos.verify` tells. Of one with races, one outcome is lifted.
+        program: A right one; :func:`tacos.verify.verify` tells. Of one with races, one outcome is lifted.
         topology: The network to run on. Default: a fully connected one, which the schedule's
             provenance says.
         size: In bytes, as nccl-tests counts; the chunks keep the program's proportions. Default: the
