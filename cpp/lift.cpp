@@ -1,6 +1,7 @@
 #include "lift.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <span>
 #include <unordered_map>
 
@@ -16,8 +17,8 @@ std::size_t at(Int i) {
   return static_cast<std::size_t>(i);
 }
 
-// The program's steps, each after those it waits for, and how many come after each at least, one after
-// the other.
+// The program's steps, each after those it waits for, and of each the longest row of steps that wait
+// for it, one for the other.
 struct Walk {
   std::vector<StepId> order;
   std::vector<std::int32_t> still_to_come;  // per step
@@ -98,6 +99,16 @@ class Execution {
       reduces_[chunk] = collective.reduces(chunk);
     }
     message_.assign(at(program.steps()), kNotSent);
+    threads_.resize(at(program.steps()));
+    for (ThreadId t = 0; t < program.threads(); ++t) {
+      std::fill(threads_.begin() + s_.thread_begin[at(t)],
+                threads_.begin() + s_.thread_begin[at(t) + 1], t);
+    }
+    std::int64_t moved = 0;
+    for (const auto count : s_.count) moved += count;
+    if (moved > std::numeric_limits<ValueId>::max() / 4) {
+      invalid("the program's steps move " + std::to_string(moved) + " slots, which is too many");
+    }
   }
 
   std::vector<LiftedTransfer> run(const Progress& progress) {
@@ -202,17 +213,7 @@ class Execution {
     }
   }
 
-  // Steps are visited in any order, threads mostly one step after the other.
-  ThreadId thread_of(StepId step) {
-    if (threads_.empty()) {
-      threads_.resize(at(program_.steps()));
-      for (ThreadId t = 0; t < program_.threads(); ++t) {
-        std::fill(threads_.begin() + s_.thread_begin[at(t)],
-                  threads_.begin() + s_.thread_begin[at(t) + 1], t);
-      }
-    }
-    return threads_[at(step)];
-  }
+  ThreadId thread_of(StepId step) const { return threads_[at(step)]; }
 
   void check_written(StepId step, ValueId value) const {
     if (value == kNothing) refuse(step, "reads a slot to which nothing has been written");

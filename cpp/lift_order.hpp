@@ -23,7 +23,8 @@ struct LiftedTransfer {
   ChunkId chunk;
   StepId sender, receiver;
   std::int32_t channel = 0;
-  std::int32_t urgency = 0;  // how many steps of the program are still to come after it, one by one
+  std::int32_t urgency =
+      0;  // length of the longest row of steps that wait for it, one for the other
   Op op = Op::copy;
   Reads reads = Reads::input;
   // The `acc` that it reads, if it reads one with versions; else the transfer that brought what it reads.
