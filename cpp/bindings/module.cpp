@@ -16,6 +16,7 @@ void bind_simulate(nb::module_& m);
 void bind_synth(nb::module_& m);
 void bind_program(nb::module_& m);
 void bind_astra(nb::module_& m);
+void bind_msccl(nb::module_& m);
 }  // namespace tacos::bindings
 
 NB_MODULE(_core, m) {
@@ -34,4 +35,5 @@ NB_MODULE(_core, m) {
   tacos::bindings::bind_synth(m);
   tacos::bindings::bind_program(m);
   tacos::bindings::bind_astra(m);
+  tacos::bindings::bind_msccl(m);
 }

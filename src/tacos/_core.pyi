@@ -834,3 +834,13 @@ def hash_set_order(keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), or
     """
     Distinct keys in the order of libstdc++'s hash set: ours, or that of this build's library.
     """
+
+def pack(program: Program, *, channels: int, fusing_channels: int, steps: int, count: int, peers: int = 32, few_threads: bool = False, unit: int = 0, progress: object | None = None) -> Program:
+    """
+    The same algorithm in fewer, larger steps: neighbours together, receives fused with sends.
+    """
+
+def stuck(program: Program, depth: int) -> int:
+    """
+    Some step that never runs if a connection holds at most `depth` messages, or -1.
+    """

@@ -7,6 +7,7 @@
 ``graphml``      ``.graphml``, read also ``.xml``    a topology, for graph tools
 ``csv``          ``.csv``                            a topology as a list of links
 ``astra-sim``    ``.astra.yml``, read also ``.yml``  a network of ASTRA-sim's analytical back end
+``msccl``        ``.xml``                            a program, as MSCCL's executors run it
 ``nccl``         ``.xml``                            a machine as NCCL and RCCL dump it; only read
 ``nvidia-smi``   ``.txt``                            what ``nvidia-smi topo -m`` prints; only read
 ``ns3``          ``.txt`` ``.topo``                  a topology of ASTRA-sim's ns-3; only read
@@ -34,6 +35,7 @@ from tacos.formats import (
     astra_network,
     edge_csv,
     graphml,
+    msccl,
     native,
     nccl_topo,
     nvidia_smi,
@@ -91,6 +93,14 @@ _FORMATS: dict[str, _Format] = {
     ),
     "nccl": _Format(
         Topology, nccl_topo.read, (".xml",), lambda head: xml_events.root_of(head) == "system"
+    ),
+    "msccl": _Format(
+        (Program, Schedule),
+        msccl.read,
+        (".xml",),
+        lambda head: xml_events.root_of(head) == "algo",
+        msccl.write,
+        (".xml",),
     ),
     "graphml": _Format(
         Topology,
