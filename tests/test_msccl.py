@@ -492,3 +492,22 @@ def test_a_program_with_threadblocks_keeps_them(exchange, tmp_path):
         tacos.save(program, tmp_path / "x.xml", channels=2)
     with pytest.raises(ValueError, match="in_place is False, but the program was made with True"):
         tacos.save(program, tmp_path / "x.xml", in_place=False)
+
+
+def test_the_command_names_the_executors_limits(tmp_path, capsys):
+    """A right algorithm in a threadblock of 257 steps: more than any executor takes."""
+    from tacos.cli import main
+
+    steps = "".join(
+        f'<step s="{i}" type="cpy" srcbuf="i" srcoff="0" dstbuf="o" dstoff="0" cnt="1" depid="-1" '
+        'deps="-1" hasdep="0"/>'
+        for i in range(257)
+    )
+    file = tmp_path / "long.xml"
+    file.write_text(
+        '<algo name="x" proto="Simple" nchannels="1" nchunksperloop="1" ngpus="1" coll="allreduce" '
+        'inplace="0"><gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0">'
+        f'<tb id="0" send="-1" recv="-1" chan="0">{steps}</tb></gpu></algo>'
+    )
+    assert main(["verify", str(file)]) == 1
+    assert "limit: gpu 0, tb 0 has 257 steps, allowed are 256" in capsys.readouterr().err

@@ -267,13 +267,19 @@ def verify(
     loaded = _algorithm(file, format)
     with _progress("verifying", quiet or as_json) as report:
         check = tacos.verify(loaded, allow_unneeded=allow_unneeded, limit=limit, progress=report)
+    limits = formats.exceeded(loaded) if isinstance(loaded, Program) else []
     if as_json:
         violations = [
             {name: getattr(v, name) for name in _VIOLATION_FIELDS} for v in check.violations
         ]
-        found = {"ok": check.ok, "checked": check.checked, "found": check.found}
-        print(json.dumps(found | {"violations": violations}, indent=2))
-        return 0 if check.ok else 1
+        fine = check.ok and not limits
+        found = {"ok": fine, "checked": check.checked, "found": check.found}
+        print(json.dumps(found | {"violations": violations, "limits": limits}, indent=2))
+        return 0 if fine else 1
+    for sentence in [] if quiet else limits:
+        print(f"limit: {sentence}", file=sys.stderr)
+    if check.ok and limits:
+        return _fail("right, but more than the executor can run", 1)
     if check.ok and not quiet:
         if isinstance(loaded, Program):
             held = f"{loaded.steps:,} steps in {loaded.threads:,} threads of {loaded.ranks:,} ranks"

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
-__all__ = ["load", "network", "save", "takes"]
+__all__ = ["exceeded", "load", "network", "save", "takes"]
 
 
 class _Format(NamedTuple):
@@ -202,6 +202,22 @@ def load(path: str | os.PathLike[str], *, format: str | None = None, **options: 
         read = _FORMATS[name].read
         _check_options(name, read, 1, options)
         return read(path, **options)
+
+
+def exceeded(program: Program) -> list[str]:
+    """Which limits of the executor that a file was written for it exceeds, one sentence each.
+
+    Programs that no file brought along have none.
+
+    >>> import tacos
+    >>> ring = tacos.topology.ring(4)
+    >>> exceeded(tacos.lower(tacos.synthesize(ring, tacos.collective.all_gather(ring, "4MB"))))
+    []
+    """
+    provenance = program.provenance
+    if provenance.get("format") != "msccl":
+        return []
+    return msccl.exceeded(program, provenance["dialect"])
 
 
 _BOXES = re.compile(r"(.+\.\w+):([0-9]{1,9})(?::(switch|rail))?")
