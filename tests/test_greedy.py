@@ -91,6 +91,17 @@ def test_models(model):
         assert tacos.verify(greedy(topology, co.named(kind, topology, "1MB", chunks=1))).ok
 
 
+@pytest.mark.parametrize("build", [tp.ring, tp.mesh])
+def test_rounded_starts_wait_for_sums_that_take_time(build):
+    """Seconds of picoseconds fit no 32 bits: starts are rounded, and sums still end before reads."""
+    speed = {"bandwidth": "333333333B/s", "latency": "1ns", "reduce_bandwidth": "7777777777B/s"}
+    network = build(4, link_model="blocking", **speed)
+    coll = co.all_reduce(network, 100_000_003, chunks=1)
+    schedule = tacos.synthesize(network, coll, engine="greedy")
+    assert schedule.quantum_ps > 1
+    assert tacos.verify(schedule).ok
+
+
 def test_groups_relay_through_others_and_share_the_network():
     topology = tp.torus(4, 4)
     groups = [[0, 2, 8, 10], [1, 3, 9, 11]]
