@@ -213,6 +213,15 @@ def test_a_group_uses_what_its_relays_can_carry():
     assert 7 / 8 / 200 < schedule.time_s < 1.1 * 7 / 8 / 200
 
 
+@pytest.mark.parametrize(("size", "forwarding"), [(1, "cut_through"), (5, "store_and_forward")])
+def test_paths_bring_a_chunk_to_an_npu_once(size, forwarding):
+    """A later path may be quicker to an NPU that another one already serves."""
+    network = tp.dgx2(2, relay=True, link_model="blocking", forwarding=forwarding)
+    schedule = greedy(network, co.all_reduce(network, size, chunks=1))
+    assert schedule.transfers == 2 * 31 * size
+    assert tacos.verify(schedule).ok
+
+
 def test_a_slow_link_does_not_take_what_a_fast_way_brings_sooner():
     """0 -> 1 -> 2 at 10 GB/s and 0 -> 2 at 0.1 GB/s: the fast way takes 0.2 ms, the slow one 10."""
     links = [(0, 1, 10e9, 0), (1, 2, 10e9, 0), (0, 2, 0.1e9, 0), (2, 0, 10e9, 0)]
