@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <optional>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -204,30 +206,65 @@ Transfers pack(const Routes& routes, const Order& order, std::span<const Item> r
 }
 
 // Starts of one-leg transfers as multiples of the quantum: each as early as its links and what it reads
-// allow, in the order of the given starts and not before them.
-std::vector<Time> rounded_up(const Collective& collective, const Routes& routes, const Order& order,
-                             std::span<const Time> starts, Time quantum) {
-  std::vector<Item> by_start(starts.size());
-  std::iota(by_start.begin(), by_start.end(), Item{0});
-  std::stable_sort(by_start.begin(), by_start.end(),
-                   [&](Item a, Item b) { return starts[a] < starts[b]; });
-  std::vector<Time> free_at(at(routes.topology().links()), 0), result(starts.size());
-  std::unordered_map<std::uint64_t, Time> written;  // node and chunk -> last arrival
-  const auto cell = [](NodeId node, ChunkId chunk) {
-    return static_cast<std::uint64_t>(node) << 32 | chunk;
+// allow, in the order of the given starts and not before them. Nothing where that would let a transfer
+// read what it did not read before.
+std::optional<std::vector<Time>> rounded_up(const Collective& collective, const Routes& routes,
+                                            const Order& order, std::span<const Time> starts,
+                                            Time quantum) {
+  constexpr std::uint32_t kStarts = std::numeric_limits<std::uint32_t>::max();
+  struct Event {
+    Time time;
+    Item row;
+    std::uint32_t end;  // the destination it arrives at, or kStarts; arrivals go first
   };
+  const auto rate = routes.topology().spec().reduce_bandwidth_Bps;
+  const auto takes = [&](Item row, std::size_t end) {
+    const auto bytes = collective.bytes(order.chunk[row]);
+    const bool adds = rate > 0 && order.op[row] == static_cast<std::uint8_t>(Op::reduce);
+    return routes.leg_time(order.route[row], 0, bytes, end) +
+           (adds ? transmission_time(bytes, rate) : 0);
+  };
+  std::vector<Event> events;
+  for (Item row = 0; row < starts.size(); ++row) {
+    events.push_back({starts[row], row, kStarts});
+    const auto ends = routes.destinations(order.route[row]).size();
+    for (std::uint32_t end = 0; end < ends; ++end) {
+      events.push_back({starts[row] + takes(row, end), row, end});
+    }
+  }
+  std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
+    return std::tie(a.time, a.end, a.row) < std::tie(b.time, b.end, b.row);
+  });
+  struct Value {
+    Time read = -1, written = 0;  // last
+    bool copied = false;
+  };
+  std::unordered_map<std::uint64_t, Value> values;
+  const auto value = [&](NodeId node, ChunkId chunk) -> Value& {
+    return values[static_cast<std::uint64_t>(node) << 32 | chunk];
+  };
+  std::vector<Time> free_at(at(routes.topology().links()), 0), result(starts.size());
   std::vector<Routes::Window> windows;
-  for (const Item row : by_start) {
+  for (const auto& [time, row, end] : events) {
     const RouteId route = order.route[row];
     const ChunkId chunk = order.chunk[row];
-    const auto bytes = collective.bytes(chunk);
-    Time start = starts[row];
-    for (const NodeId source : routes.sources(route)) {
-      const auto found = written.find(cell(source, chunk));
-      if (found != written.end()) start = std::max(start, found->second);
+    if (end != kStarts) {
+      auto& there = value(routes.destinations(route)[end], chunk);
+      const Time arrival = result[row] + takes(row, end);
+      there.copied |= order.op[row] == static_cast<std::uint8_t>(Op::copy);
+      if (arrival <= there.read || (there.copied && arrival < there.written)) return std::nullopt;
+      there.written = std::max(there.written, arrival);
+      continue;
+    }
+    const bool reads_acc = order.reads[row] == static_cast<std::uint8_t>(Reads::acc);
+    Time start = time;
+    if (reads_acc) {
+      for (const NodeId source : routes.sources(route)) {
+        start = std::max(start, value(source, chunk).written);
+      }
     }
     windows.clear();
-    routes.windows(route, 0, bytes, windows);
+    routes.windows(route, 0, collective.bytes(chunk), windows);
     for (const auto& window : windows) {
       start = std::max(start, free_at[at(window.link)] - window.offset);
     }
@@ -235,10 +272,11 @@ std::vector<Time> rounded_up(const Collective& collective, const Routes& routes,
     for (const auto& window : windows) {
       free_at[at(window.link)] = start + window.offset + window.busy;
     }
-    const auto destinations = routes.destinations(route);
-    for (std::size_t end = 0; end < destinations.size(); ++end) {
-      Time& arrival = written[cell(destinations[end], chunk)];
-      arrival = std::max(arrival, start + routes.leg_time(route, 0, bytes, end));
+    if (reads_acc) {
+      for (const NodeId source : routes.sources(route)) {
+        auto& here = value(source, chunk);
+        here.read = std::max(here.read, start);
+      }
     }
     result[row] = start;
   }
@@ -280,15 +318,15 @@ Schedule with_starts(std::shared_ptr<const Collective> collective,
   std::vector<Item> rows(starts.size());
   std::iota(rows.begin(), rows.end(), Item{0});
   Time quantum = common_quantum(starts);
-  std::vector<Time> rounded;
+  std::optional<std::vector<Time>> rounded;
   if (latest / quantum > kLargestStart) {
     quantum = latest / kLargestStart + latest / kLargestStart / 64 + 1;
     rounded = rounded_up(*collective, *routes, order, starts, quantum);
-    if (*std::max_element(rounded.begin(), rounded.end()) / quantum > kLargestStart) {
+    if (!rounded || *std::max_element(rounded->begin(), rounded->end()) / quantum > kLargestStart) {
       return retime(std::move(collective), std::move(routes), order, std::move(provenance),
                     progress);
     }
-    starts = rounded;
+    starts = *rounded;
   }
   auto transfers = pack(*routes, order, rows, starts, quantum);
   return Schedule(std::move(collective), std::move(routes), std::move(transfers), std::nullopt,

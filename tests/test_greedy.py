@@ -91,6 +91,17 @@ def test_models(model):
         assert tacos.verify(greedy(topology, co.named(kind, topology, "1MB", chunks=1))).ok
 
 
+@pytest.mark.parametrize("build", [tp.ring, tp.mesh])
+def test_rounded_starts_wait_for_sums_that_take_time(build):
+    """Seconds of picoseconds fit no 32 bits: starts are rounded, and sums still end before reads."""
+    speed = {"bandwidth": "333333333B/s", "latency": "1ns", "reduce_bandwidth": "7777777777B/s"}
+    network = build(4, link_model="blocking", **speed)
+    coll = co.all_reduce(network, 100_000_003, chunks=1)
+    schedule = tacos.synthesize(network, coll, engine="greedy")
+    assert schedule.quantum_ps > 1
+    assert tacos.verify(schedule).ok
+
+
 def test_groups_relay_through_others_and_share_the_network():
     topology = tp.torus(4, 4)
     groups = [[0, 2, 8, 10], [1, 3, 9, 11]]
@@ -200,6 +211,15 @@ def test_a_group_uses_what_its_relays_can_carry():
     schedule = greedy(topology, co.all_gather(topology, "1GB", group=group, chunks=32))
     assert tacos.verify(schedule).ok
     assert 7 / 8 / 200 < schedule.time_s < 1.1 * 7 / 8 / 200
+
+
+@pytest.mark.parametrize(("size", "forwarding"), [(1, "cut_through"), (5, "store_and_forward")])
+def test_paths_bring_a_chunk_to_an_npu_once(size, forwarding):
+    """A later path may be quicker to an NPU that another one already serves."""
+    network = tp.dgx2(2, relay=True, link_model="blocking", forwarding=forwarding)
+    schedule = greedy(network, co.all_reduce(network, size, chunks=1))
+    assert schedule.transfers == 2 * 31 * size
+    assert tacos.verify(schedule).ok
 
 
 def test_a_slow_link_does_not_take_what_a_fast_way_brings_sooner():

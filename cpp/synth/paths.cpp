@@ -37,6 +37,7 @@ class Layer {
     const auto nodes = at(topology.nodes());
     cost_.assign(nodes, kUnreached);
     into_.assign(nodes, -1);
+    in_tree_.assign(nodes, 0);
     price_.resize(at(topology.links()));
     load_.assign(at(topology.links()), 0);
     links_.resize(collective.chunks());
@@ -127,8 +128,9 @@ class Layer {
       pipelined_ = detours_ ? std::max<Time>(1, busiest_ / busy / 8) : 1;
     }
     for (LinkId link = 0; link < topology_.links(); ++link) set_price(link);
+    for (const auto& [ready, npu] : tree_) in_tree_[at(npu)] = 0;
     tree_.clear();
-    for (const NodeId npu : collective_.inputs(batch.chunks[0])) tree_.emplace_back(0, npu);
+    for (const NodeId npu : collective_.inputs(batch.chunks[0])) add_to_tree(0, npu);
     if (batch.chunks.size() == 1) {
       grow(batch.chunks[0]);
     } else {
@@ -136,6 +138,11 @@ class Layer {
       search([](NodeId) { return false; });
       for (const ChunkId chunk : batch.chunks) join(chunk, collective_.outputs(chunk)[0]);
     }
+  }
+
+  void add_to_tree(Time ready, NodeId npu) {
+    tree_.emplace_back(ready, npu);
+    in_tree_[at(npu)] = 1;
   }
 
   // Integers throughout: the same on every machine.
@@ -172,7 +179,8 @@ class Layer {
       for (const LinkId link : topology_.out_links(node)) {
         const NodeId next = topology_.dst(link);
         const Time through = cost + price_[at(link)];
-        if (through >= cost_[at(next)]) continue;
+        // Whoever has the chunk is not sent it again, even where a path laid later would be quicker.
+        if (through >= cost_[at(next)] || in_tree_[at(next)]) continue;
         if (cost_[at(next)] == kUnreached) touched_.push_back(next);
         cost_[at(next)] = through;
         into_[at(next)] = link;
@@ -208,7 +216,7 @@ class Layer {
             topology_.latency(link) + transmission_time(bytes_, topology_.bandwidth(link));
         time = std::min(time + hop / pipelined_, kLongestSchedule);
         if (!topology_.is_npu(topology_.dst(link))) continue;
-        tree_.emplace_back(time, topology_.dst(link));
+        add_to_tree(time, topology_.dst(link));
         served(topology_.dst(link));
       }
     }
@@ -242,6 +250,7 @@ class Layer {
   std::vector<Time> load_, price_;             // of each link
   std::vector<Time> cost_;                     // of each node, from the tree
   std::vector<std::pair<Time, NodeId>> tree_;  // when which NPU of the tree has the chunk
+  std::vector<std::uint8_t> in_tree_;
   std::vector<LinkId> into_;
   std::vector<NodeId> touched_;
   std::vector<std::uint8_t> wanted_;

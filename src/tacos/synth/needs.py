@@ -42,7 +42,7 @@ def obstacle(
     >>> import tacos
     >>> topo = tacos.topology.ring(6)
     >>> obstacle("swing", topo, tacos.collective.all_reduce(topo, "1MB"))
-    "a torus whose sizes are powers of two, not [('ring', 6)]"
+    'a torus whose sizes are powers of two, not ring 6'
     """
     dims = topology.dims if dims is None else dims
     for part in collective.parts:
@@ -64,15 +64,19 @@ def obstacle(
         or prod(size for _, size in dims) != topology.npus
     ):
         kinds = ", ".join(sorted(DIMENSIONS))
-        return f"dimensions ({kinds}) that hold {topology.npus} NPUs, not {list(dims)}"
+        return f"dimensions ({kinds}) that hold {topology.npus} NPUs, not {_shape(dims)}"
     if name == "swing" and any(kind != "ring" or size & (size - 1) for kind, size in dims):
-        return f"a torus whose sizes are powers of two, not {list(dims)}"
+        return f"a torus whose sizes are powers of two, not {_shape(dims)}"
     if name == "2d-ring":
         lines = [kind in {"ring", "line"} for kind, size in dims if size > 1]
         return (
-            "" if lines == [True, True] else f"a torus or mesh of two dimensions, not {list(dims)}"
+            "" if lines == [True, True] else f"a torus or mesh of two dimensions, not {_shape(dims)}"
         )
     return _themis_obstacle(topology, collective) if name == "themis" else ""
+
+
+def _shape(dims: Dims) -> str:
+    return " x ".join(f"{kind} {size}" for kind, size in dims) or "a network without dimensions"
 
 
 def _hops(name: str, topology: Topology, part: CollectivePart) -> int:
