@@ -15,13 +15,22 @@ from hypothesis import strategies as st
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
+from tacos.cli import main
 from tacos.formats import astra_files
 from tacos.lower import STEP_OPS, lower
 from tacos.simulate.astra import run
 from tacos.simulate.workload import from_chakra, from_program
 from tests import program_oracle
 from tests.strategies import collectives, topologies
-from tests.test_verify_program import INPUT, NONE, OUTPUT, SCRATCH, changed, made
+from tests.test_verify_program import (
+    INPUT,
+    NONE,
+    OUTPUT,
+    SCRATCH,
+    changed,
+    made,
+    one_sided,
+)
 
 COMP, SEND, RECV, COLL = 4, 5, 6, 7
 NUMBER = {  # attribute kinds that hold a whole number: field, wire type
@@ -266,7 +275,7 @@ def test_files_of_more_ranks_are_not_mixed_up(tmp_path):
 
 
 def test_a_program_needs_a_size(tmp_path):
-    program = lower(ring_all_gather())
+    program = lower(ring_all_gather()).with_provenance({})
     with pytest.raises(ValueError, match="counts in chunks: give the size"):
         tacos.save(program, tmp_path / "ag", format="chakra")
     with pytest.raises(ValueError, match="size is 3 B, too small for 4 chunks"):
@@ -288,7 +297,6 @@ def pair(*threads, collective=None):
     [
         ([(0, 1, -1, [("send", INPUT, 0)])], "sends what nobody receives"),
         ([(1, -1, 0, [("recv", NONE, -1, OUTPUT, 0)])], "receives what nobody sends"),
-        ([(0, -1, -1, [("signal", None, None, None, None, -1, [], 1)])], "is one-sided"),
         (
             [(0, 1, -1, [("send", SCRATCH, 0)]), (1, -1, 0, [("recv", NONE, -1, OUTPUT, 0, 0)])],
             "reads a slot that nothing has been written to",
@@ -306,6 +314,35 @@ def test_programs_that_a_trace_cannot_say(tmp_path, threads, sentence):
     with pytest.raises(ValueError, match=sentence):
         tacos.save(pair(*threads), tmp_path / "x", format="chakra", size=8)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_one_sided_steps_become_messages(tmp_path):
+    program = one_sided(["put", "signal"])
+    with pytest.raises(ValueError, match="is one-sided, which a Chakra trace cannot say"):
+        from_program(program, "1KB")
+    tacos.save(program, tmp_path / "x", format="chakra", size="1KB")
+    again = tacos.load(tmp_path / "x")
+    assert {STEP_OPS[op] for op in again.op} == {"copy", "recv", "send"}
+    assert tacos.verify(again).ok
+    assert again.collective == program.collective
+
+
+def test_in_place_or_not(tmp_path):
+    tacos.save(ring_all_gather(), tmp_path / "x", format="chakra", in_place=True)
+    program = tacos.load(tmp_path / "x")
+    assert program == lower(ring_all_gather(), in_place=True)
+    with pytest.raises(ValueError, match="in_place is False, but the program's is True"):
+        tacos.save(program, tmp_path / "y", format="chakra", in_place=False)
+
+
+def test_the_command_converts_and_verifies_traces(tmp_path):
+    tacos.save(ring_all_gather(), tmp_path / "ag.tacos")
+    prefix = str(tmp_path / "ag")
+    assert main(["convert", str(tmp_path / "ag.tacos"), prefix, "--to", "chakra", "--quiet"]) == 0
+    assert main(["verify", prefix, "--quiet"]) == 0
+    assert main(["convert", f"{prefix}.0.et", f"{prefix}.xml", "--quiet"]) == 0
+    assert main(["convert", f"{prefix}.xml", f"{prefix}2.et", "--size", "4MiB", "--quiet"]) == 0
+    assert tacos.verify(tacos.load(f"{prefix}2")).ok
 
 
 def test_fused_steps_come_back(tmp_path):

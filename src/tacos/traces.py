@@ -120,8 +120,9 @@ def sized(program: Program, size: Quantity | None) -> Collective:
     if size is not None:
         sizes: list[Any] = [size_bytes(size)] * len(parts)
     else:
-        known = program.provenance.get("size_bytes")
-        sizes = known if isinstance(known, list) else [known] * len(parts)
+        known = program.provenance.get("part_bytes")
+        one = program.provenance.get("size_bytes")
+        sizes = known if isinstance(known, list) else [one] * len(parts)
         if len(sizes) != len(parts) or not all(type(s) is int and 0 < s <= 2**50 for s in sizes):
             raise ValueError("a program counts in chunks: give the size of the collective")
     collective = Collective(

@@ -104,9 +104,7 @@ _FORMATS: dict[str, _Format] = {
         msccl.write,
         (".xml",),
     ),
-    "chakra": _Format(
-        (Program, Schedule), chakra.read, (".et",), None, chakra.write, (".et",)
-    ),
+    "chakra": _Format((Program, Schedule), chakra.read, (".et",), None, chakra.write, (".et",)),
     "graphml": _Format(
         Topology,
         graphml.read,

@@ -25,7 +25,7 @@ from tacos._core import Collective, CollectivePart, Schedule
 from tacos.errors import FormatError
 from tacos.files import replacing_all
 from tacos.formats import astra_files
-from tacos.lower import Program, lower
+from tacos.lower import STEP_OPS, Program, lift, lower
 
 if TYPE_CHECKING:
     import os
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["read", "write"]
 
 _VERSION = 1
+_ONE_SIDED = [STEP_OPS.index(op) for op in ("put", "get", "get_reduce", "signal", "wait")]
 _Int32 = Annotated[int, Meta(ge=-(2**31), lt=2**31)]
 _Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 _COLUMNS = {
@@ -94,6 +95,7 @@ def write(
     size: Quantity | None = None,
     topology: Topology | None = None,
     reduce_bandwidth: Quantity | None = None,
+    in_place: bool | None = None,
 ) -> None:
     """Write traces, and the files with which ASTRA-sim runs them; all of them or none.
 
@@ -106,12 +108,14 @@ def write(
     ========================  ==========================================================
 
     Args:
-        obj: A program, or a schedule, which is lowered.
+        obj: A program, or a schedule, which is lowered. A program with one-sided steps is lifted
+            and lowered again, since traces have messages alone.
         path: The prefix.
         size: Of the collective, for a program; a schedule has its own.
         topology: Network of a program; a schedule has its own.
         reduce_bandwidth: How fast NPUs make sums, by default as the topology says. A sum takes whole
             microseconds, and 1 ns if it takes none.
+        in_place: Whether a lowered schedule's input and output are the same memory.
 
     Raises:
         FormatError: A file cannot be written, or would be mixed up with those of another export.
@@ -128,13 +132,20 @@ def write(
     True
     """
     prefix = traces.prefix_of(path)
+    schedule = obj if isinstance(obj, Schedule) else None
     if isinstance(obj, Schedule):
         if size is not None:
             raise ValueError(f"size is {size}, but a schedule has its own")
-        program, collective = lower(obj), obj.collective
         topology = topology or obj.topology
+    elif np.isin(obj.op, _ONE_SIDED).any():  # a trace has messages alone
+        in_place = obj.in_place if in_place is None else in_place
+        schedule = lift(obj, topology, size)
+    if schedule is not None:
+        program, collective = lower(schedule, in_place=bool(in_place)), schedule.collective
     else:
         program, collective = obj, traces.sized(obj, size)
+        if in_place is not None and in_place != program.in_place:
+            raise ValueError(f"in_place is {in_place}, but the program's is {program.in_place}")
     if topology is not None and topology.npus != program.ranks:
         raise ValueError(
             f"the topology has {topology.npus} NPUs, the program {program.ranks} ranks"
@@ -142,7 +153,6 @@ def write(
     if reduce_bandwidth is None and topology is not None:
         reduce_bandwidth = topology.reduce_bandwidth_Bps or None
     _refuse_leftovers(prefix, program.ranks)
-    schedule = obj if isinstance(obj, Schedule) else None
     writer = traces.writer(program, collective, reduce_bandwidth, schedule)
     with replacing_all() as put:
         begin = np.searchsorted(program.thread_rank, np.arange(program.ranks + 1))
@@ -201,12 +211,9 @@ def _refuse_leftovers(prefix: Path, ranks: int) -> None:
 
 
 def _whole(program: Program, collective: Collective) -> _Whole:
-    sizes = [part.size for part in collective.parts]
-    provenance = {
-        **program.provenance,
-        "format": "chakra",
-        "size_bytes": sizes[0] if len(sizes) == 1 else sizes,
-    }
+    provenance = {**program.provenance, "format": "chakra", "size_bytes": collective.size_bytes}
+    if len(collective.parts) > 1:
+        provenance["part_bytes"] = [part.size for part in collective.parts]
     return _Whole(
         in_place=program.in_place,
         collective=[
