@@ -21,16 +21,9 @@ from tacos.lower import STEP_OPS, lower
 from tacos.simulate.astra import run
 from tacos.simulate.workload import from_chakra, from_program
 from tests import program_oracle
+from tests.programs import INPUT, NONE, OUTPUT, SCRATCH, changed, made
 from tests.strategies import collectives, topologies
-from tests.test_verify_program import (
-    INPUT,
-    NONE,
-    OUTPUT,
-    SCRATCH,
-    changed,
-    made,
-    one_sided,
-)
+from tests.test_verify_program import one_sided
 
 COMP, SEND, RECV, COLL = 4, 5, 6, 7
 NUMBER = {  # attribute kinds that hold a whole number: field, wire type

@@ -132,20 +132,19 @@ def write(
     True
     """
     prefix = traces.prefix_of(path)
-    schedule = obj if isinstance(obj, Schedule) else None
+    schedule: Schedule | None = None
     if isinstance(obj, Schedule):
         if size is not None:
             raise ValueError(f"size is {size}, but a schedule has its own")
-        topology = topology or obj.topology
+        schedule, topology = obj, topology or obj.topology
+    elif in_place not in (None, obj.in_place):
+        raise ValueError(f"in_place is {in_place}, but the program's is {obj.in_place}")
     elif np.isin(obj.op, _ONE_SIDED).any():  # a trace has messages alone
-        in_place = obj.in_place if in_place is None else in_place
-        schedule = lift(obj, topology, size)
-    if schedule is not None:
-        program, collective = lower(schedule, in_place=bool(in_place)), schedule.collective
+        schedule, in_place = lift(obj, topology, size), obj.in_place
     else:
         program, collective = obj, traces.sized(obj, size)
-        if in_place is not None and in_place != program.in_place:
-            raise ValueError(f"in_place is {in_place}, but the program's is {program.in_place}")
+    if schedule is not None:
+        program, collective = lower(schedule, in_place=bool(in_place)), schedule.collective
     if topology is not None and topology.npus != program.ranks:
         raise ValueError(
             f"the topology has {topology.npus} NPUs, the program {program.ranks} ranks"
