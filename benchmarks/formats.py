@@ -12,6 +12,7 @@ from pathlib import Path
 from xml.parsers import expat
 
 import tacos
+from tacos import traces
 
 
 def timed(work):
@@ -46,6 +47,31 @@ def msccl(schedule, folder):
     }
 
 
+def chakra(schedule, folder):
+    """Chakra traces with all files for ASTRA-sim: written, read, verified; nodes per second."""
+    path = folder / "ar"
+    lower_s, program = timed(lambda: tacos.lower(schedule))
+    size = schedule.collective.size_bytes
+    write_s, _ = timed(lambda: tacos.save(program, path, format="chakra", size=size))
+    read_s, found = timed(lambda: tacos.load(path))
+    verify_s, report = timed(lambda: tacos.verify(found))
+    nodes = traces.read(path).nodes
+    for file in folder.glob("ar.*"):
+        file.unlink()
+    return {
+        "format": "chakra",
+        "steps": program.steps,
+        "nodes": nodes,
+        "lower_s": round(lower_s, 3),
+        "write_s": round(write_s, 3),
+        "read_s": round(read_s, 3),
+        "verify_s": round(verify_s, 3),
+        "nodes_written_per_s": round(nodes / write_s),
+        "nodes_read_per_s": round(nodes / read_s),
+        "ok": report.ok and found == program,
+    }
+
+
 def main():
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -55,6 +81,11 @@ def main():
             engine = "ring" if spec.startswith("ring") else "auto"
             schedule = tacos.synthesize(topology, goal, engine=engine)
             rows.append({"network": spec} | msccl(schedule, Path(folder)))
+            rows.append({"network": spec} | chakra(schedule, Path(folder)))
+        topology = tacos.topology.torus(32, 32)
+        goal = tacos.collective.all_gather(topology, "64MB", chunks=1)
+        schedule = tacos.synthesize(topology, goal)
+        rows.append({"network": "torus:32x32"} | chakra(schedule, Path(folder)))
     print(json.dumps(rows, indent=2))
 
 

@@ -737,6 +737,92 @@ def lower(schedule: Schedule, *, in_place: bool = False, rank: int | None = None
 def lift(program: Program, topology: Topology, size_bytes: int, *, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """The schedule of a program; see tacos.lift."""
 
+class ChakraWriter:
+    """A program as Chakra traces, one file per rank."""
+
+    def __init__(self, program: Program, chunk_bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], *, reduce_Bps: int, src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], link: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], progress: object | None = None) -> None:
+        """
+        Link by link, messages leave in the order of the rows (src, dst, chunk, link).
+        """
+
+    def nodes(self, rank: int) -> int:
+        """How many nodes the trace of a rank has."""
+
+    def file(self, rank: int, about: str) -> bytes:
+        """The file of a rank, with a note in its metadata."""
+
+def chakra_collective(comm_type: int, size_bytes: int) -> bytes:
+    """The file of a rank whose only node is a collective."""
+
+class ChakraTraces:
+    """Chakra traces as columns: one row per node, by rank."""
+
+    def __init__(self) -> None: ...
+
+    def add(self, file: bytes) -> None:
+        """Take in the trace of the next rank."""
+
+    def check_peers(self) -> None:
+        """Refuse messages with a rank that has no trace."""
+
+    @property
+    def ranks(self) -> int: ...
+
+    @property
+    def nodes(self) -> int: ...
+
+    @property
+    def about(self) -> list[bytes]:
+        """What tacos noted in each rank's metadata."""
+
+    @property
+    def rank(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def id(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def kind(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def peer(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def bytes(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def tag(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def duration_us(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def comm(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def on_cpu(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def group(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def priority(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def dims(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def dep_begin(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def dep(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+
+    def restored(self, *, collective: Collective, in_place: bool, scratch_slots: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_rank: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], send_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], recv_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], channel: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: str) -> Program:
+        """The program that tacos wrote."""
+
+    def derived(self, provenance: str) -> Program:
+        """A program of the messages that the traces speak of."""
+
 class Workload:
     """
     What each rank does: nodes that wait for one another.

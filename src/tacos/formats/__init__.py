@@ -9,6 +9,7 @@
 ``astra-sim``    ``.astra.yml``, read also ``.yml``  a network of ASTRA-sim's analytical back end
 ``msccl``        ``.xml``                            a program, as MSCCL's executors run it
 ``nccl``         ``.xml``                            a machine as NCCL and RCCL dump it; only read
+``chakra``       ``.et``, or a prefix                a program, as Chakra traces of all ranks
 ``nvidia-smi``   ``.txt``                            what ``nvidia-smi topo -m`` prints; only read
 ``ns3``          ``.txt`` ``.topo``                  a topology of ASTRA-sim's ns-3; only read
 ``taccl``        ``.json``                           a topology of TACCL, with a sketch; only read
@@ -24,6 +25,7 @@ Further arguments of ``read`` can be given to `load`, those of ``write`` to `sav
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +35,7 @@ from tacos._core import Program, Schedule, Topology
 from tacos.errors import FormatError
 from tacos.formats import (
     astra_network,
+    chakra,
     edge_csv,
     graphml,
     msccl,
@@ -48,7 +51,6 @@ from tacos.formats.source import beginning
 from tacos.topology import parse
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterator
 
 __all__ = ["exceeded", "load", "network", "save", "takes"]
@@ -102,6 +104,7 @@ _FORMATS: dict[str, _Format] = {
         msccl.write,
         (".xml",),
     ),
+    "chakra": _Format((Program, Schedule), chakra.read, (".et",), None, chakra.write, (".et",)),
     "graphml": _Format(
         Topology,
         graphml.read,
@@ -302,6 +305,8 @@ def _by_content(path: str | os.PathLike[str]) -> str:
     fitting = [name for name, chosen in _FORMATS.items() if file.endswith(chosen.endings)]
     if len(fitting) == 1 or (fitting and not Path(path).exists()):
         return fitting[0]  # a file that is not there will be missed by any of them
+    if not fitting and Path(f"{os.fspath(path)}.0.et").exists():  # the prefix of traces
+        return "chakra"
     head = beginning(path)
     for name in fitting or _FORMATS:
         is_one = _FORMATS[name].is_one

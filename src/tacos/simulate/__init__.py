@@ -7,18 +7,19 @@ goes first, and a link carries one transfer at a time. :func:`simulate` returns 
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from tacos import units
-from tacos._core import Routes
+from tacos._core import Program, Routes
 from tacos._core import simulate as _simulate
 from tacos.errors import InfeasibleError, TacosError
 from tacos.simulate import astra
 from tacos.simulate.faults import Fault, Straggler, disturbances
 from tacos.simulate.trace import Trace
-from tacos.simulate.workload import Workload
+from tacos.simulate.workload import Workload, from_chakra, from_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,9 +37,10 @@ _BYTES_PER_TRANSFER = 150
 
 
 def simulate(
-    schedule: Schedule | Workload,
+    schedule: Schedule | Workload | Program | str | os.PathLike[str],
     topology: Topology | None = None,
     *,
+    size: units.Quantity | None = None,
     timing: Literal["dependencies", "order", "schedule"] = "dependencies",
     congestion: bool = True,
     faults: Iterable[Fault] = (),
@@ -64,10 +66,11 @@ def simulate(
       that says why it cannot.
 
     Args:
-        schedule: What to run. An orbit is expanded first. A workload of sends and receives needs
-            a topology and a profile.
+        schedule: What to run. An orbit is expanded first. A workload of sends and receives, a
+            program, or the prefix of Chakra traces needs a topology and a profile.
         topology: Where to run it, if not on the network it was made for: the same nodes, and links
             of other speeds, or fewer.
+        size: Of a program's collective, where the program does not know it.
         timing: See above.
         congestion: Whether a busy link keeps others waiting. Without, a transfer takes its latency
             and transmission times and waits for nothing but its data.
@@ -106,13 +109,19 @@ def simulate(
     """
     faults, stragglers = tuple(faults), tuple(stragglers)
     jitter_ps = units.time_ps(jitter, what="jitter")
+    if isinstance(schedule, str | os.PathLike):
+        schedule = from_chakra(schedule)
+    elif isinstance(schedule, Program):
+        schedule = from_program(schedule, size)
+    elif size is not None:
+        raise ValueError(f"size is {size}, but only a program takes one")
     if profile is not None:
         if faults or stragglers or jitter_ps or timing != "dependencies" or not congestion:
             raise ValueError(f"profile {profile!r} takes no timing, congestion or disturbances")
         return _imitated(schedule, topology, profile, progress)
     if isinstance(schedule, Workload):
         raise ValueError(  # noqa: TRY004, the type is right, the other argument is not
-            f"a workload needs a profile, allowed are {', '.join(_PROFILES)}"
+            f"a workload or program needs a profile, allowed are {', '.join(_PROFILES)}"
         )
     packed = _packed(schedule, units.size_bytes(memory_limit, what="memory_limit"))
     routes = _lane_routes(packed, topology)

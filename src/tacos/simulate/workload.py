@@ -18,14 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacos._core import Workload
+from tacos import traces
+from tacos._core import ChakraTraces, Workload
 from tacos.columns import column
+from tacos.errors import FormatError
 from tacos.units import Quantity, size_bytes
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import ArrayLike, NDArray
+
+    from tacos._core import Program
 
 __all__ = [
     "COLL",
@@ -35,7 +40,9 @@ __all__ = [
     "SEND",
     "Workload",
     "collective",
+    "from_chakra",
     "from_nodes",
+    "from_program",
     "ring_all_gather",
 ]
 
@@ -57,6 +64,66 @@ COMMS = {
 """Chakra's numbers of the kinds of collectives."""
 
 EVERY_DIM = 255
+
+
+def from_chakra(
+    path: str | os.PathLike[str], *, groups: Mapping[int, Sequence[int]] | None = None
+) -> Workload:
+    """The workload that Chakra traces say.
+
+    Args:
+        path: The prefix of the files ``<prefix>.<rank>.et``, or one of them.
+        groups: Ranks of each group that the traces' collectives name, as in `from_nodes`.
+
+    Raises:
+        FormatError: A file is missing or damaged; the message names byte and node.
+
+    >>> import tempfile, tacos
+    >>> topo = tacos.topology.ring(4)
+    >>> schedule = tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MiB", chunks=1))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     tacos.save(schedule, f"{folder}/ag", format="chakra")
+    ...     from_chakra(f"{folder}/ag.workload").kind.tolist() == [COLL] * 4
+    True
+    """
+    found = traces.read(path)
+    try:
+        return _from_traces(found, groups)
+    except ValueError as error:
+        raise FormatError(f"{traces.prefix_of(path)}: {error}") from None
+
+
+def from_program(program: Program, size: Quantity | None = None) -> Workload:
+    """The workload that carries out a program: the nodes of its Chakra traces.
+
+    Args:
+        program: What the ranks do, in steps.
+        size: Of the collective; where the program does not know it.
+
+    Raises:
+        ValueError: The size is missing, or a trace cannot say what the program does.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4, bidirectional=False)
+    >>> schedule = tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MiB", chunks=1))
+    >>> from_program(tacos.lower(schedule), "4MiB")
+    <tacos.Workload: 4 ranks, 36 nodes>
+    """
+    writer = traces.writer(program, traces.sized(program, size))
+    found = ChakraTraces()
+    for rank in range(program.ranks):
+        found.add(writer.file(rank, ""))
+    return _from_traces(found, None)
+
+
+def _from_traces(found: ChakraTraces, groups: Mapping[int, Sequence[int]] | None) -> Workload:
+    columns = ("rank", "kind", "peer", "bytes", "tag", "duration_us", "comm", "id", "on_cpu",
+               "group", "priority", "dims", "dep_begin", "dep")  # fmt: skip
+    return Workload(
+        npus=found.ranks,
+        groups=[(number, list(members)) for number, members in (groups or {}).items()],
+        **{name: getattr(found, name) for name in columns},
+    )
 
 
 def from_nodes(

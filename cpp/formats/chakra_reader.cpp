@@ -1,0 +1,436 @@
+#include "formats/chakra_reader.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <limits>
+#include <optional>
+
+#include "formats/protobuf.hpp"
+
+namespace tacos::chakra {
+
+namespace {
+
+using protobuf::Field;
+using protobuf::Reader;
+using protobuf::Wire;
+
+template <typename Int>
+std::size_t at(Int i) {
+  return static_cast<std::size_t>(i);
+}
+
+constexpr std::int64_t kNobody = -1;
+constexpr std::size_t kMaxDims = 8;  // what a byte of flags holds
+constexpr std::int64_t kLastComm = 9;
+constexpr std::array<std::string_view, 8> kTypes = {
+    "INVALID_NODE", "METADATA_NODE",  "MEM_LOAD_NODE",  "MEM_STORE_NODE",
+    "COMP_NODE",    "COMM_SEND_NODE", "COMM_RECV_NODE", "COMM_COLL_NODE"};
+constexpr std::array<std::string_view, 4> kKinds = {"send", "recv", "comp", "coll"};
+
+std::int64_t zigzag(std::uint64_t value) {
+  return static_cast<std::int64_t>(value >> 1) ^ -static_cast<std::int64_t>(value & 1);
+}
+
+// A name from a file, fit for a message.
+std::string quoted(std::string_view name) {
+  std::string text = "\"";
+  for (const char c : name.substr(0, 40)) text += c >= ' ' && c <= '~' ? c : '?';
+  return text + '"';
+}
+
+// The value of an attribute; which of its members count depends on the name.
+struct Attribute {
+  std::string_view name;
+  std::uint32_t field = 0;
+  Wire wire = Wire::varint;
+  std::uint64_t value = 0;
+  std::string_view bytes;
+  std::size_t position = 0;
+
+  // As a whole number between limits.
+  std::int64_t whole(std::int64_t low, std::int64_t high) const {
+    const auto refuse = [&](const std::string& found) {
+      Reader::fail(position, std::string(name) + " is " + found + ", allowed are " +
+                                 std::to_string(low) + " to " + std::to_string(high));
+    };
+    const Wire expected = field == 19 || field == 23   ? Wire::fixed32
+                          : field == 21 || field == 25 ? Wire::fixed64
+                                                       : Wire::varint;
+    if (field < 7 || field > 27 || field % 2 == 0 || wire != expected) refuse("no whole number");
+    std::int64_t number = static_cast<std::int64_t>(value);
+    switch (field) {
+      case 7:  // int32, of which writers may fill the upper half or not
+        number = static_cast<std::int32_t>(value);
+        break;
+      case 11:
+        number = static_cast<std::uint32_t>(value);
+        break;
+      case 15:
+      case 17:
+        number = zigzag(value);
+        break;
+      case 23:
+        number = static_cast<std::int32_t>(value);
+        break;
+      case 13:
+      case 21:
+        if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+          refuse(std::to_string(value));
+        }
+        break;
+      default:
+        break;
+    }
+    if (number < low || number > high) refuse(std::to_string(number));
+    return number;
+  }
+
+  // The values of a list with field number `list`.
+  template <typename Visit>
+  void each(std::uint32_t list, const Visit& visit) const {
+    if (field != list || wire != Wire::bytes) {
+      Reader::fail(position, std::string(name) + " has the wrong kind");
+    }
+    Reader reader(bytes, position);
+    while (!reader.done()) {
+      const Field values = reader.field();
+      if (values.number != 1) continue;
+      if (values.wire == Wire::varint) {
+        visit(values.value);
+      } else if (values.wire == Wire::bytes) {
+        Reader packed(values.bytes, reader.position(values.bytes));
+        while (!packed.done()) visit(packed.varint());
+      } else {
+        Reader::fail(position, std::string(name) + " has the wrong kind");
+      }
+    }
+  }
+};
+
+Attribute attribute_of(std::string_view bytes, std::size_t position) {
+  Attribute found;
+  found.position = position;
+  Reader reader(bytes, position);
+  while (!reader.done()) {
+    const Field field = reader.field();
+    if (field.number == 1) {
+      if (field.wire != Wire::bytes) Reader::fail(position, "an attribute's name is no text");
+      found.name = field.bytes;
+    } else if (field.number >= 3 && field.number <= 32) {
+      found.field = field.number;
+      found.wire = field.wire;
+      found.value = field.value;
+      found.bytes = field.bytes;
+      if (field.wire == Wire::bytes) found.position = reader.position(field.bytes);
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+// One node as it is read.
+struct Traces::Node {
+  std::uint64_t id = 0, type = 0, duration_us = 0;
+  std::optional<std::int64_t> src, dst, bytes, chunks, tag, comm;
+  std::int64_t priority = 0, group = 0;
+  std::uint8_t dims = 255;
+  bool on_cpu = false;
+  std::optional<std::uint64_t> step_of;
+  std::array<std::int32_t, kStepFields> step{};
+  std::size_t step_size = 0;
+};
+
+std::string Traces::describe(std::size_t row) const {
+  std::string text = "rank " + std::to_string(rank[row]) + ", node " + std::to_string(id[row]);
+  if (kind[row] < 2) {
+    text += ": the " + std::string(kKinds[kind[row]]) + " of " + std::to_string(bytes[row]) +
+            " bytes " + (kind[row] == 0 ? "to" : "from") + " rank " + std::to_string(peer[row]) +
+            " with tag " + std::to_string(tag[row]);
+  }
+  return text;
+}
+
+void Traces::add(std::string_view file) {
+  if (file.empty()) invalid("the file is empty, a trace begins with its metadata");
+  const auto first_row = nodes();
+  about.emplace_back();
+  Reader reader(file, 0);
+  for (bool metadata = true; !reader.done(); metadata = false) {
+    const auto message = reader.length_and_bytes();
+    const auto position = reader.position(message);
+    metadata ? add_metadata(message, position) : add_node(message, position);
+  }
+  resolve(first_row);
+  runnable(first_row, nodes());
+}
+
+void Traces::add_metadata(std::string_view bytes_read, std::size_t position) {
+  Reader reader(bytes_read, position);
+  while (!reader.done()) {
+    const Field field = reader.field();
+    const bool text = field.wire == Wire::bytes;
+    if (!text || field.number > 2) {
+      Reader::fail(position, "the metadata have the unknown field " + std::to_string(field.number));
+    }
+    if (field.number != 2) continue;
+    const auto attribute = attribute_of(field.bytes, reader.position(field.bytes));
+    if (attribute.name == "tacos" && attribute.field == 29) about.back() = attribute.bytes;
+  }
+}
+
+void Traces::add_node(std::string_view message, std::size_t position) {
+  Node node;
+  std::vector<std::int64_t> control;
+  const auto deps = dep.size();
+  Reader reader(message, position);
+  const auto fail = [&](const std::string& what) {
+    Reader::fail(position, "node " + std::to_string(node.id) + ": " + what);
+  };
+  while (!reader.done()) {
+    const Field field = reader.field();
+    const bool is_number = field.wire == Wire::varint;
+    switch (field.number) {
+      case 1:
+      case 3:
+      case 7:
+        if (!is_number) fail("field " + std::to_string(field.number) + " is no number");
+        (field.number == 1   ? node.id
+         : field.number == 3 ? node.type
+                             : node.duration_us) = field.value;
+        break;
+      case 4:
+      case 5: {
+        auto& list = field.number == 4 ? control : dep;
+        if (is_number) {
+          list.push_back(static_cast<std::int64_t>(field.value));
+        } else if (field.wire == Wire::bytes) {
+          Reader packed(field.bytes, reader.position(field.bytes));
+          while (!packed.done()) list.push_back(static_cast<std::int64_t>(packed.varint()));
+        } else {
+          fail("its dependencies are no numbers");
+        }
+        break;
+      }
+      case 10: {
+        if (field.wire != Wire::bytes) fail("an attribute is no message");
+        const auto a = attribute_of(field.bytes, reader.position(field.bytes));
+        constexpr std::int64_t kInt32 = std::numeric_limits<std::int32_t>::max();
+        constexpr std::int64_t kInt64 = std::numeric_limits<std::int64_t>::max();
+        if (a.name == "comm_src") {
+          node.src = a.whole(0, kInt32);
+        } else if (a.name == "comm_dst") {
+          node.dst = a.whole(0, kInt32);
+        } else if (a.name == "comm_size") {
+          node.bytes = a.whole(1, kInt64);
+        } else if (a.name == "comm_tag") {
+          node.tag = a.whole(0, kInt32);
+        } else if (a.name == "comm_type") {
+          node.comm = a.whole(0, kLastComm);
+        } else if (a.name == "comm_priority") {
+          node.priority = a.whole(-kInt32, kInt32);
+        } else if (a.name == "is_cpu_op") {
+          node.on_cpu = a.whole(0, 1) != 0;
+        } else if (a.name == "msg_chunk_cnt") {
+          node.chunks = a.whole(1, kInt64);
+        } else if (a.name == "pg_name") {
+          if (a.field != 29 || a.wire != Wire::bytes) fail("pg_name is no text");
+          const auto end = a.bytes.data() + a.bytes.size();
+          std::int32_t number = 0;
+          const auto result = std::from_chars(a.bytes.data(), end, number);
+          if (!a.bytes.empty() && (result.ec != std::errc() || result.ptr != end || number < 0)) {
+            fail("pg_name is " + quoted(a.bytes) + ", allowed are numbers from 0 on");
+          }
+          node.group = number;
+        } else if (a.name == "involved_dim") {
+          std::size_t dim = 0;
+          node.dims = 0;
+          a.each(28, [&](std::uint64_t flag) {
+            if (dim == kMaxDims) fail("involved_dim has more than 8 dimensions");
+            if (flag != 0) node.dims = static_cast<std::uint8_t>(node.dims | 1u << dim);
+            ++dim;
+          });
+        } else if (a.name == "tacos_of") {
+          node.step_of = static_cast<std::uint64_t>(a.whole(0, kInt64 - 2));
+        } else if (a.name == "tacos_step") {
+          a.each(8, [&](std::uint64_t value) {
+            if (node.step_size == kStepFields || value > static_cast<std::uint64_t>(kInt32)) {
+              fail("tacos_step must be 7 numbers below 2^31");
+            }
+            node.step[node.step_size++] = static_cast<std::int32_t>(value);
+          });
+          if (node.step_size != kStepFields) fail("tacos_step must be 7 numbers below 2^31");
+        }
+        break;
+      }
+      default:
+        break;
+    }
+  }
+  // Whoever waits twice for the same node waits once.
+  const auto data = dep.begin() + static_cast<std::ptrdiff_t>(deps);
+  std::sort(data, dep.end());
+  dep.erase(std::unique(data, dep.end()), dep.end());
+  const auto data_deps = dep.size();
+  std::sort(control.begin(), control.end());
+  control.erase(std::unique(control.begin(), control.end()), control.end());
+  for (const auto before : control) {
+    const auto end = dep.begin() + static_cast<std::ptrdiff_t>(data_deps);
+    if (!std::binary_search(end - static_cast<std::ptrdiff_t>(data_deps - deps), end, before)) {
+      dep.push_back(before);
+    }
+  }
+  dep_is_control.resize(data_deps, 0);
+  dep_is_control.resize(dep.size(), 1);
+  add_row(node, position);
+}
+
+void Traces::add_row(const Node& node, std::size_t position) {
+  const auto fail = [&](const std::string& what) {
+    Reader::fail(position, "node " + std::to_string(node.id) + ": " + what);
+  };
+  const auto need = [&](const char* name, const std::optional<std::int64_t>& value) {
+    if (!value) fail("it has no " + std::string(name));
+    return *value;
+  };
+  if (node.type < 4 || node.type > 7) {
+    fail("its type is " +
+         (node.type < kTypes.size() ? std::string(kTypes[node.type]) : std::to_string(node.type)) +
+         ", allowed are COMP_NODE, COMM_SEND_NODE, COMM_RECV_NODE and COMM_COLL_NODE");
+  }
+  constexpr std::int64_t kLongest = 1'000'000'000'000;
+  if (node.duration_us > static_cast<std::uint64_t>(kLongest)) {
+    fail("duration_micros is " + std::to_string(node.duration_us) + ", allowed are 0 to 10^12");
+  }
+  if (node.id > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+    fail("the id is above 2^63 - 1");
+  }
+  const auto what = node.type == 4   ? NodeKind::comp
+                    : node.type == 5 ? NodeKind::send
+                    : node.type == 6 ? NodeKind::recv
+                                     : NodeKind::coll;
+  const std::int32_t self = ranks() - 1;
+  const bool message = what == NodeKind::send || what == NodeKind::recv;
+  const auto size = node.bytes ? node.bytes : node.chunks;  // some converters say chunks alone
+  std::int64_t other = -1;
+  if (message) {
+    const bool out = what == NodeKind::send;
+    other = need(out ? "comm_dst" : "comm_src", out ? node.dst : node.src);
+    const auto& own = out ? node.src : node.dst;
+    if (own && *own != self) {
+      fail(std::string(out ? "comm_src" : "comm_dst") + " is " + std::to_string(*own) +
+           ", but the file is that of rank " + std::to_string(self));
+    }
+    if (other == self) fail("it talks to its own rank");
+  }
+  rank.push_back(self);
+  id.push_back(node.id);
+  kind.push_back(static_cast<std::uint8_t>(what));
+  peer.push_back(static_cast<std::int32_t>(other));
+  bytes.push_back(what == NodeKind::comp ? 0 : need("comm_size", size));
+  tag.push_back(message ? static_cast<std::int32_t>(need("comm_tag", node.tag)) : 0);
+  duration_us.push_back(what == NodeKind::comp ? static_cast<std::int64_t>(node.duration_us) : 0);
+  comm.push_back(what == NodeKind::coll ? static_cast<std::uint8_t>(need("comm_type", node.comm))
+                                        : std::uint8_t{0});
+  on_cpu.push_back(node.on_cpu ? 1 : 0);
+  group.push_back(what == NodeKind::coll ? static_cast<std::int32_t>(node.group) : 0);
+  priority.push_back(what == NodeKind::coll ? static_cast<std::int32_t>(node.priority) : 0);
+  dims.push_back(node.dims);
+  if (node.on_cpu && what != NodeKind::comp) fail("is_cpu_op is true, but only a COMP_NODE can be");
+  dep_begin.push_back(static_cast<std::int64_t>(dep.size()));
+  if (about.back().empty()) return;
+  step_of.resize(nodes(), kNobody);
+  step_fields.resize(nodes() * kStepFields);
+  if (node.step_size != 0) {
+    step_of.back() = static_cast<std::int64_t>(nodes()) - 1;
+    std::copy(node.step.begin(), node.step.end(), step_fields.end() - std::ptrdiff_t{kStepFields});
+  } else if (node.step_of) {
+    step_of.back() = -2 - static_cast<std::int64_t>(*node.step_of);  // an id, until `resolve`
+  }
+}
+
+// Ids become rows.
+void Traces::resolve(std::size_t first_row) {
+  if (nodes() == first_row) invalid("the trace has no nodes, which leaves the rank nothing to do");
+  std::vector<std::pair<std::uint64_t, std::int64_t>> rows;
+  for (auto row = first_row; row < nodes(); ++row) {
+    rows.emplace_back(id[row], static_cast<std::int64_t>(row));
+  }
+  if (!std::is_sorted(rows.begin(), rows.end())) std::sort(rows.begin(), rows.end());
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    if (rows[i].first == rows[i - 1].first) {
+      invalid("node " + std::to_string(rows[i].first) + " is there twice");
+    }
+  }
+  const bool dense = rows.back().first == rows.size() - 1;
+  const auto row_of = [&](std::uint64_t wanted) {
+    if (dense) return wanted < rows.size() ? rows[wanted].second : kNobody;
+    const auto found =
+        std::lower_bound(rows.begin(), rows.end(), std::pair(wanted, std::int64_t{0}));
+    return found != rows.end() && found->first == wanted ? found->second : kNobody;
+  };
+  for (auto row = first_row; row < nodes(); ++row) {
+    for (auto d = dep_begin[row]; d < dep_begin[row + 1]; ++d) {
+      const auto wanted = static_cast<std::uint64_t>(dep[at(d)]);
+      dep[at(d)] = row_of(wanted);
+      if (dep[at(d)] == kNobody) {
+        invalid("node " + std::to_string(id[row]) + " depends on node " + std::to_string(wanted) +
+                ", which is not there");
+      }
+    }
+    if (step_of.size() <= row || step_of[row] > kNobody) continue;
+    const bool named = step_of[row] < kNobody;
+    const auto first = named ? row_of(static_cast<std::uint64_t>(-2 - step_of[row])) : kNobody;
+    if (named && (first == kNobody || step_of[at(first)] != first)) {
+      invalid("node " + std::to_string(id[row]) + ": tacos_of is " +
+              std::to_string(-2 - step_of[row]) + ", which is no node with a tacos_step");
+    }
+    step_of[row] = first;
+  }
+  step_of.resize(nodes(), kNobody);
+  step_fields.resize(nodes() * kStepFields);
+}
+
+// The rows from first to last, each after those that it waits for; throws if they wait in a circle.
+std::vector<std::size_t> Traces::runnable(std::size_t first, std::size_t last) const {
+  std::vector<std::size_t> order;
+  order.reserve(last - first);
+  std::vector<std::uint8_t> state(last - first, 0);  // unseen, on the way, done
+  std::vector<std::pair<std::size_t, std::int64_t>> way;
+  for (auto begin = first; begin < last; ++begin) {
+    if (state[begin - first] != 0) continue;
+    way.assign(1, {begin, dep_begin[begin]});
+    state[begin - first] = 1;
+    while (!way.empty()) {
+      auto& [row, next] = way.back();
+      if (next == dep_begin[row + 1]) {
+        state[row - first] = 2;
+        order.push_back(row);
+        way.pop_back();
+        continue;
+      }
+      const auto before = at(dep[at(next++)]);
+      if (state[before - first] == 1) {
+        invalid("node " + std::to_string(id[before]) +
+                " waits for itself: the dependencies form a circle");
+      }
+      if (state[before - first] == 0) {
+        state[before - first] = 1;
+        way.emplace_back(before, dep_begin[before]);
+      }
+    }
+  }
+  return order;
+}
+
+void Traces::check_peers() const {
+  for (std::size_t row = 0; row < nodes(); ++row) {
+    if (kind[row] < 2 && peer[row] >= ranks()) {
+      invalid(describe(row) + ": the ranks are 0 to " + std::to_string(ranks() - 1));
+    }
+  }
+}
+
+}  // namespace tacos::chakra

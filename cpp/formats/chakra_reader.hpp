@@ -1,0 +1,77 @@
+// Chakra execution traces, read into columns: one row per node, rank after rank.
+//
+// What may be missing has its default: id 0, no dependencies, tag and priority 0. Numbers may have any
+// whole kind (int32, sint64, fixed32, …). Control and data dependencies count alike. Fields and
+// attributes that nobody here needs are skipped.
+//
+// `program` makes a Program of the traces. If tacos wrote them, their attributes name thread and slots
+// of each step, and the program is the one that was written. Other traces only say who sends how much to
+// whom, and what waits for what. Their program is one of the collective send_recv: every message is a
+// chunk of its own, from an input slot of its sender to an output slot of its receiver; a COMP is a
+// step that does nothing. Its threads are chains of nodes that wait for each other anyhow.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "program.hpp"
+
+namespace tacos::chakra {
+
+// The numbers of Workload's kinds.
+enum class NodeKind : std::uint8_t { send, recv, comp, coll };
+
+struct Threads {  // of the ranks, as tacos notes them
+  std::vector<NodeId> rank, send_peer, recv_peer;
+  std::vector<std::int32_t> channel;
+};
+
+class Traces {
+ public:
+  // The trace of the next rank. Throws std::invalid_argument, which names byte and node.
+  void add(std::string_view file);
+  // When all ranks are there: throws where a node names a rank that is not.
+  void check_peers() const;
+
+  std::int32_t ranks() const { return static_cast<std::int32_t>(about.size()); }
+  std::size_t nodes() const { return id.size(); }
+
+  // What tacos wrote: its collective and what the metadata say.
+  Program restored(std::shared_ptr<const Collective> collective, bool in_place,
+                   std::vector<std::int32_t> scratch_slots, const Threads& threads,
+                   std::string provenance) const;
+  // What anybody wrote.
+  Program derived(std::string provenance) const;
+
+  std::vector<std::string> about;  // per rank, the metadata's attribute "tacos"
+  std::vector<std::int32_t> rank;
+  std::vector<std::uint64_t> id;
+  std::vector<std::uint8_t> kind;
+  std::vector<std::int32_t> peer, tag;
+  std::vector<std::int64_t> bytes, duration_us;
+  std::vector<std::uint8_t> comm, on_cpu, dims;  // as Workload has them
+  std::vector<std::int32_t> group, priority;
+  std::vector<std::int64_t> dep_begin{0}, dep;  // rows
+  std::vector<std::uint8_t> dep_is_control;     // in what tacos wrote: an order of links alone
+  // Which step a row belongs to: the row of the step's first node, or -1; and what that step is, of
+  // first nodes alone: op, thread, src_buffer, src_slot, dst_buffer, dst_slot, count.
+  std::vector<std::int64_t> step_of;
+  std::vector<std::int32_t> step_fields;
+  static constexpr std::size_t kStepFields = 7;
+
+ private:
+  struct Node;
+  void add_metadata(std::string_view bytes, std::size_t position);
+  void add_node(std::string_view bytes, std::size_t position);
+  void add_row(const Node& node, std::size_t position);
+  void resolve(std::size_t first_row);
+  std::vector<std::size_t> runnable(std::size_t first, std::size_t last) const;
+  // For each recv the row of its send; throws where one has no partner.
+  std::vector<std::int64_t> pairs() const;
+  std::string describe(std::size_t row) const;
+};
+
+}  // namespace tacos::chakra

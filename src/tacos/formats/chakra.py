@@ -1,0 +1,291 @@
+"""Chakra execution traces: a program as the graph of nodes that ASTRA-sim runs.
+
+A set of traces is a file ``<prefix>.<rank>.et`` for every rank: a note about the file, then nodes that
+send, receive or compute and wait for one another. :func:`write` adds what ASTRA-sim needs to run them
+(:mod:`tacos.formats.astra_files`).
+
+Traces say what is sent, not what it means. Those of tacos say that as well, in attributes that other
+readers skip, so :func:`read` gives back the program that was written. A program from the traces of
+others is one of the collective ``send_recv``: each message is a chunk of its own that its sender
+brings, and a computation is a step that only waits. Such a program can be checked for messages without
+partner and for deadlocks, run and converted; what the data were is not known.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import numpy as np
+from msgspec import Meta, Struct
+
+from tacos import traces
+from tacos._core import Collective, CollectivePart, Schedule
+from tacos.errors import FormatError
+from tacos.files import replacing_all
+from tacos.formats import astra_files
+from tacos.lower import STEP_OPS, Program, lift, lower
+
+if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
+    from tacos._core import ChakraTraces, Topology
+    from tacos.units import Quantity
+
+__all__ = ["read", "write"]
+
+_VERSION = 1
+_ONE_SIDED = [STEP_OPS.index(op) for op in ("put", "get", "get_reduce", "signal", "wait")]
+_Int32 = Annotated[int, Meta(ge=-(2**31), lt=2**31)]
+_Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+_COLUMNS = {
+    "group": np.int32,
+    "bytes": np.int64,
+    "inputs": np.int32,
+    "outputs": np.int32,
+    "input_begin": np.int64,
+    "output_begin": np.int64,
+    "reduces": np.uint8,
+}
+
+
+class _Part(Struct, omit_defaults=True):
+    kind: str
+    size: _Int64
+    chunks: _Int32
+    root: _Int32 = -1
+    group: list[_Int32] = []
+    bytes: list[_Int64] = []
+    inputs: list[_Int32] = []
+    outputs: list[_Int32] = []
+    input_begin: list[_Int64] = []
+    output_begin: list[_Int64] = []
+    reduces: list[Annotated[int, Meta(ge=0, le=1)]] = []
+
+
+class _Whole(Struct):
+    """What holds for all ranks; stands in the file of rank 0."""
+
+    in_place: bool
+    collective: list[_Part]
+    # Text within the JSON: Python's may hold what JSON does not, such as an infinite bound.
+    provenance: str
+
+
+class _About(Struct, omit_defaults=True):
+    """The note in the metadata of a file."""
+
+    version: int
+    rank: int
+    ranks: int
+    nodes: int
+    scratch_slots: _Int32
+    send_peer: list[_Int32]
+    recv_peer: list[_Int32]
+    channel: list[_Int32]
+    program: _Whole | None = None
+
+
+def write(
+    obj: Program | Schedule,
+    path: str | os.PathLike[str],
+    *,
+    size: Quantity | None = None,
+    topology: Topology | None = None,
+    reduce_bandwidth: Quantity | None = None,
+    in_place: bool | None = None,
+) -> None:
+    """Write traces, and the files with which ASTRA-sim runs them; all of them or none.
+
+    ========================  ==========================================================
+    ``<prefix>.<rank>.et``    the algorithm
+    ``….workload.<rank>.et``  a workload of one collective, which the algorithm carries out
+    ``….system.json``         the system, with the algorithm's absolute prefix
+    ``….memory.json``         no memory beyond the NPU's own
+    ``….network.yml``         the network, where ASTRA-sim's format can say it
+    ========================  ==========================================================
+
+    Args:
+        obj: A program, or a schedule, which is lowered. A program with one-sided steps is lifted
+            and lowered again, since traces have messages alone.
+        path: The prefix.
+        size: Of the collective, for a program; a schedule has its own.
+        topology: Network of a program; a schedule has its own.
+        reduce_bandwidth: How fast NPUs make sums, by default as the topology says. A sum takes whole
+            microseconds, and 1 ns if it takes none.
+        in_place: Whether a lowered schedule's input and output are the same memory.
+
+    Raises:
+        FormatError: A file cannot be written, or would be mixed up with those of another export.
+        ValueError: The size is missing, or a trace cannot say what the program does.
+
+    >>> import os, tempfile, tacos
+    >>> topo = tacos.topology.ring(4, bandwidth="50GiB/s", latency="500ns")
+    >>> schedule = tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MiB", chunks=1))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(schedule, f"{folder}/ag")
+    ...     print(*sorted(os.listdir(folder))[:5])
+    ...     read(f"{folder}/ag") == tacos.lower(schedule)
+    ag.0.et ag.1.et ag.2.et ag.3.et ag.memory.json
+    True
+    """
+    prefix = traces.prefix_of(path)
+    schedule: Schedule | None = None
+    if isinstance(obj, Schedule):
+        if size is not None:
+            raise ValueError(f"size is {size}, but a schedule has its own")
+        schedule, topology = obj, topology or obj.topology
+    elif in_place not in (None, obj.in_place):
+        raise ValueError(f"in_place is {in_place}, but the program's is {obj.in_place}")
+    elif np.isin(obj.op, _ONE_SIDED).any():  # a trace has messages alone
+        schedule, in_place = lift(obj, topology, size), obj.in_place
+    else:
+        program, collective = obj, traces.sized(obj, size)
+    if schedule is not None:
+        program, collective = lower(schedule, in_place=bool(in_place)), schedule.collective
+    if topology is not None and topology.npus != program.ranks:
+        raise ValueError(
+            f"the topology has {topology.npus} NPUs, the program {program.ranks} ranks"
+        )
+    if reduce_bandwidth is None and topology is not None:
+        reduce_bandwidth = topology.reduce_bandwidth_Bps or None
+    _refuse_leftovers(prefix, program.ranks)
+    writer = traces.writer(program, collective, reduce_bandwidth, schedule)
+    with replacing_all() as put:
+        begin = np.searchsorted(program.thread_rank, np.arange(program.ranks + 1))
+        for rank in range(program.ranks):
+            own = slice(begin[rank], begin[rank + 1])
+            about = _About(
+                version=_VERSION,
+                rank=rank,
+                ranks=program.ranks,
+                nodes=writer.nodes(rank),
+                scratch_slots=int(program.scratch_slots[rank]),
+                send_peer=program.thread_send_peer[own].tolist(),
+                recv_peer=program.thread_recv_peer[own].tolist(),
+                channel=program.thread_channel[own].tolist(),
+                program=_whole(program, collective) if rank == 0 else None,
+            )
+            note = msgspec.json.encode(about).decode()
+            put(prefix.with_name(f"{prefix.name}.{rank}.et"), writer.file(rank, note))
+        for ending, text in astra_files.beside(prefix, program, collective, topology).items():
+            put(prefix.with_name(f"{prefix.name}.{ending}"), text)
+
+
+def read(path: str | os.PathLike[str]) -> Program:
+    """Read the traces of all ranks as one program; see above for what it holds.
+
+    Args:
+        path: The prefix, or the file of any rank.
+
+    Raises:
+        FormatError: A file is missing or damaged, a send has no receive, or nodes wait for each
+            other; the message names file and byte, or rank and node.
+
+    >>> read("missing.0.et")
+    Traceback (most recent call last):
+    tacos.errors.FormatError: missing.0.et: No such file or directory
+    """
+    found = traces.read(path)
+    prefix = traces.prefix_of(path)
+    notes = found.about
+    try:
+        if not notes[0]:
+            return found.derived(json.dumps({"format": "chakra"}))
+        return _restored(found, [_decoded(note, rank) for rank, note in enumerate(notes)])
+    except (ValueError, OverflowError) as error:
+        raise FormatError(f"{prefix}: {error}") from None
+
+
+def _refuse_leftovers(prefix: Path, ranks: int) -> None:
+    """A reader would take files of higher ranks for part of what is written now."""
+    extra = prefix.with_name(f"{prefix.name}.{ranks}.et")
+    if extra.exists():
+        raise FormatError(
+            f"{extra}: it is there, but the program has {ranks} ranks: remove it or choose another "
+            "prefix"
+        )
+
+
+def _whole(program: Program, collective: Collective) -> _Whole:
+    provenance = {**program.provenance, "format": "chakra", "size_bytes": collective.size_bytes}
+    if len(collective.parts) > 1:
+        provenance["part_bytes"] = [part.size for part in collective.parts]
+    return _Whole(
+        in_place=program.in_place,
+        collective=[
+            _Part(
+                kind=part.kind,
+                size=part.size,
+                chunks=part.chunks,
+                root=part.root,
+                **{name: getattr(part, name).tolist() for name in _COLUMNS},
+            )
+            for part in program.collective.parts
+        ],
+        provenance=json.dumps(provenance),
+    )
+
+
+def _decoded(note: bytes, rank: int) -> _About:
+    try:
+        about = msgspec.json.decode(note, type=_About)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"rank {rank}: metadata attribute tacos: {error}") from None
+    if about.version != _VERSION:
+        raise ValueError(f"rank {rank}: version is {about.version}, this tacos reads {_VERSION}")
+    if about.rank != rank:
+        raise ValueError(f"rank {rank}: the file was written for rank {about.rank}")
+    if not len(about.send_peer) == len(about.recv_peer) == len(about.channel):
+        raise ValueError(f"rank {rank}: send_peer, recv_peer and channel differ in length")
+    return about
+
+
+def _restored(found: ChakraTraces, notes: list[_About]) -> Program:
+    whole = notes[0].program
+    if whole is None:
+        raise ValueError("rank 0: metadata attribute tacos: the program is missing")
+    if notes[0].ranks != found.ranks:
+        raise ValueError(f"there are traces of {found.ranks} ranks, ranks is {notes[0].ranks}")
+    counts = np.bincount(found.rank, minlength=found.ranks)
+    for rank, note in enumerate(notes):
+        if note.nodes != counts[rank]:
+            raise ValueError(f"rank {rank}: there are {counts[rank]} nodes, nodes is {note.nodes}")
+    try:
+        is_object = isinstance(json.loads(whole.provenance), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    if not is_object:
+        raise ValueError("rank 0: provenance must be the text of a JSON object")
+
+    collective = Collective(found.ranks, [_part(part) for part in whole.collective])
+    # A few digits in a file must not fill the memory.
+    most = max(2**20, 100 * found.nodes)
+    slots = max(note.scratch_slots for note in notes)
+    if collective.resolved and (count := max(collective.chunks, slots)) > most:
+        raise ValueError(
+            f"{count} chunks or scratch slots, {found.nodes} nodes have at most {most}"
+        )
+
+    def joined(lists: list[list[int]]) -> np.ndarray[Any, Any]:
+        return np.array([value for values in lists for value in values], np.int32)
+
+    return found.restored(
+        collective=collective,
+        in_place=whole.in_place,
+        scratch_slots=np.array([note.scratch_slots for note in notes], np.int32),
+        thread_rank=np.repeat(
+            np.arange(found.ranks, dtype=np.int32), [len(note.channel) for note in notes]
+        ),
+        send_peer=joined([note.send_peer for note in notes]),
+        recv_peer=joined([note.recv_peer for note in notes]),
+        channel=joined([note.channel for note in notes]),
+        provenance=whole.provenance,
+    )
+
+
+def _part(part: _Part) -> CollectivePart:
+    columns = {name: np.array(getattr(part, name), dtype) for name, dtype in _COLUMNS.items()}
+    return CollectivePart(part.kind, part.size, chunks=part.chunks, root=part.root, **columns)

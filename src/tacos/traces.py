@@ -1,0 +1,183 @@
+"""Chakra execution traces: finding and reading the files, and programs as traces.
+
+A set of traces is one file ``<prefix>.<rank>.et`` for every rank. :func:`read` gives their nodes as
+columns, which become a program (:mod:`tacos.formats.chakra`) or a workload
+(:mod:`tacos.simulate.workload`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos._core import ChakraTraces, ChakraWriter, Collective, CollectivePart
+from tacos.errors import FormatError
+from tacos.units import Quantity, bandwidth_Bps, format_size, size_bytes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tacos._core import Program, Schedule
+
+__all__ = ["files", "prefix_of", "read", "sized", "writer"]
+
+_UNEQUAL = ("all_to_all_v", "send_recv", "custom")
+"""Collectives that have sizes of their own."""
+
+
+def prefix_of(path: str | os.PathLike[str]) -> Path:
+    """The common part of the files' names.
+
+    >>> [str(prefix_of(name)) for name in ("out/ag", "out/ag.et", "out/ag.12.et")]
+    ['out/ag', 'out/ag', 'out/ag']
+    """
+    folder, name = os.path.split(os.fspath(path))
+    return Path(folder, re.sub(r"(\.[0-9]+)?\.et$", "", name))
+
+
+def files(path: str | os.PathLike[str]) -> list[Path]:
+    """The traces that belong to a prefix, or to one of its files, in order of ranks.
+
+    Raises:
+        FormatError: There is none, or one between them is missing.
+
+    >>> files("nowhere/ag")
+    Traceback (most recent call last):
+    tacos.errors.FormatError: nowhere/ag.0.et: No such file or directory
+    """
+    prefix = prefix_of(path)
+    name = re.compile(re.escape(prefix.name) + r"\.(0|[1-9][0-9]{0,8})\.et")
+    try:
+        matches = [name.fullmatch(entry.name) for entry in prefix.parent.iterdir()]
+    except OSError:
+        matches = []
+    ranks = sorted(int(match[1]) for match in matches if match)
+    last = ranks[-1] if ranks else 0
+    missing = next((rank for rank, found in enumerate(ranks) if rank != found), None)
+    if missing is not None:
+        raise FormatError(
+            f"{_file(prefix, missing)}: No such file or directory, though there is {last}.et"
+        )
+    if not ranks:
+        raise FormatError(f"{_file(prefix, 0)}: No such file or directory")
+    return [_file(prefix, rank) for rank in ranks]
+
+
+def read(path: str | os.PathLike[str]) -> ChakraTraces:
+    """The nodes of all ranks as columns.
+
+    Raises:
+        FormatError: A file is missing or damaged, or a node names a rank without a file.
+
+    >>> read(__file__)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    tacos.errors.FormatError: ...traces.py.0.et: No such file or directory
+    """
+    traces = ChakraTraces()
+    for file in files(path):
+        if not file.is_file():  # opening a pipe would wait for ever
+            raise FormatError(f"{file}: this is no file")
+        try:
+            traces.add(file.read_bytes())
+        except OSError as error:
+            raise FormatError(f"{file}: {error.strerror or error}") from None
+        except ValueError as error:
+            raise FormatError(f"{file}: {error}") from None
+    try:
+        traces.check_peers()
+    except ValueError as error:
+        raise FormatError(f"{prefix_of(path)}: {error}") from None
+    return traces
+
+
+def sized(program: Program, size: Quantity | None) -> Collective:
+    """A program's collective with chunks of so many bytes as `size` makes of them.
+
+    Args:
+        program: What the ranks do.
+        size: Of the collective. May be left out where the program's chunks have sizes of their own,
+            or where its provenance has a ``size_bytes``, as that of loaded traces.
+
+    Raises:
+        ValueError: The size is needed, or leaves chunks without bytes.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4)
+    >>> program = tacos.lower(tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MB", chunks=1)))
+    >>> sized(program, "8MB").chunk_bytes().tolist()
+    [2000000, 2000000, 2000000, 2000000]
+    """
+    parts = program.collective.parts
+    named = [part for part in parts if part.kind not in _UNEQUAL]
+    if not named:
+        if size is not None:
+            raise ValueError(f"size is {size}, but {parts[0].kind} has sizes of its own")
+        return program.collective
+    if size is not None:
+        sizes: list[Any] = [size_bytes(size)] * len(parts)
+    else:
+        known = program.provenance.get("part_bytes")
+        one = program.provenance.get("size_bytes")
+        sizes = known if isinstance(known, list) else [one] * len(parts)
+        if len(sizes) != len(parts) or not all(type(s) is int and 0 < s <= 2**50 for s in sizes):
+            raise ValueError("a program counts in chunks: give the size of the collective")
+    collective = Collective(
+        program.collective.npus,
+        [
+            part if part.kind in _UNEQUAL else _with_size(part, size)
+            for part, size in zip(parts, sizes, strict=True)
+        ],
+    )
+    if not collective.chunk_bytes().all():
+        shown = ", ".join(map(format_size, sizes))
+        raise ValueError(f"size is {shown}, too small for {collective.chunks} chunks")
+    return collective
+
+
+def writer(
+    program: Program,
+    collective: Collective,
+    reduce_bandwidth: Quantity | None = None,
+    schedule: Schedule | None = None,
+) -> ChakraWriter:
+    """What writes a program's traces, rank by rank.
+
+    Args:
+        program: What the ranks do.
+        collective: The program's, with true sizes.
+        reduce_bandwidth: How fast an NPU makes sums; by default they take 1 ns.
+        schedule: What the program was lowered from. Sends to different ranks that share a link, as
+            the port into a switch, then leave in its order.
+
+    Raises:
+        ValueError: A trace cannot say what the program does.
+    """
+    speed = 0 if reduce_bandwidth is None else bandwidth_Bps(reduce_bandwidth)
+    sizes = np.ascontiguousarray(collective.chunk_bytes(), np.int64)
+    return ChakraWriter(program, sizes, reduce_Bps=speed, **_departures(schedule))
+
+
+def _departures(schedule: Schedule | None) -> dict[str, NDArray[Any]]:
+    """Ends, chunk and first link of all transfers by their starts; none where threads share no link."""
+    names = ("src", "dst", "chunk")
+    if schedule is None or (np.diff(schedule.routes.link_begin) == 1).all():
+        return {name: np.zeros(0, np.uint32 if name == "chunk" else np.int32)
+                for name in (*names, "link")}  # fmt: skip
+    schedule = schedule.expand()
+    rows = schedule.rows()
+    order = np.lexsort((rows["chunk"], rows["start_ps"]))
+    first = schedule.routes.links[schedule.routes.link_begin[:-1]]
+    columns = {name: np.ascontiguousarray(rows[name][order]) for name in names}
+    return columns | {"link": np.ascontiguousarray(first[rows["route"]][order])}
+
+
+def _file(prefix: Path, rank: int) -> Path:
+    return prefix.with_name(f"{prefix.name}.{rank}.et")
+
+
+def _with_size(part: CollectivePart, size: int) -> CollectivePart:
+    return CollectivePart(part.kind, size, chunks=part.chunks, root=part.root, group=part.group)
