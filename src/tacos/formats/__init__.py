@@ -3,6 +3,7 @@
 ============================  ========================================
 ``.tacos``                    a schedule with all that belongs to it
 ``.yaml`` ``.yml`` ``.json``  a topology, as people write it
+``.json``                     a program, as MSCCL++'s executor runs it
 ============================  ========================================
 
 A trace is written too, by its own formats (`tacos.simulate.Trace.save`).
@@ -13,12 +14,13 @@ A format is a module with ``read(path)`` and ``write(object, path)``; they do no
 from __future__ import annotations
 
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from tacos._core import Schedule, Topology
+from tacos._core import Program, Schedule, Topology
 from tacos.errors import FormatError
-from tacos.formats import native, topology_file
+from tacos.formats import mscclpp, native, topology_file
 
 if TYPE_CHECKING:
     import os
@@ -26,13 +28,19 @@ if TYPE_CHECKING:
 
 __all__ = ["load", "save"]
 
-# A format is called by the ending of its files.
-_FORMATS: dict[str, tuple[type, Any]] = {
-    "tacos": (Schedule, native),
-    "yaml": (Topology, topology_file),
-    "yml": (Topology, topology_file),
-    "json": (Topology, topology_file),
+# Formats by name: what they hold, and their module.
+_FORMATS: dict[str, tuple[tuple[type, ...], Any]] = {
+    "tacos": ((Schedule,), native),
+    "yaml": ((Topology,), topology_file),
+    "yml": ((Topology,), topology_file),
+    "json": ((Topology,), topology_file),
+    "mscclpp": ((Program, Schedule), mscclpp),
 }
+# Files of one ending that hold something else have these words in them, near their beginning.
+_SIGNS: dict[str, dict[str, tuple[bytes, ...]]] = {
+    "json": {"mscclpp": (b'"gpus"', b'"collective"', b'"inplace"')},
+}
+_LOOKED_AT = 1 << 16
 
 
 @runtime_checkable
@@ -43,20 +51,24 @@ class WritesItself(Protocol):
 
 
 def save(
-    obj: Schedule | Topology | WritesItself,
+    obj: Schedule | Program | Topology | WritesItself,
     path: str | os.PathLike[str],
     *,
     format: str | None = None,
+    **options: Any,
 ) -> None:
-    """Write a schedule, a topology or a trace to a file, whole or not at all.
+    """Write a schedule, a program, a topology or a trace to a file, whole or not at all.
 
     Args:
-        obj: What to write.
+        obj: What to write; a schedule is lowered where the format holds programs.
         path: Where; a file that is there is replaced.
-        format: ``"tacos"``, ``"yaml"`` or ``"json"``, if the name's ending does not say it.
+        format: ``"tacos"``, ``"yaml"``, ``"json"`` or ``"mscclpp"``, if the name's ending does not
+            say it.
+        options: What the format's own ``write`` takes, such as :func:`tacos.formats.mscclpp.write`.
 
     Raises:
         FormatError: The ending is unknown or does not suit the object, or the disk refuses.
+        ValueError: The format has no such option, or not that value of it.
 
     >>> import tacos
     >>> save(tacos.topology.ring(4), "ring.tacos")
@@ -67,20 +79,29 @@ def save(
         obj.save(path, format=format)
         return
     name = _chosen(path, format)
-    kind, module = _FORMATS[name]
-    if not isinstance(obj, kind):
+    if format is None and not isinstance(obj, _FORMATS[name][0]):
+        others = (other for other in _SIGNS.get(name, ()) if isinstance(obj, _FORMATS[other][0]))
+        name = next(others, name)
+    kinds, module = _FORMATS[name]
+    if not isinstance(obj, kinds):
         found = type(obj).__name__
-        raise FormatError(f"{path}: a .{name} file holds a {kind.__name__}, not a {found}")
+        raise FormatError(f"{path}: a .{name} file holds a {kinds[0].__name__}, not a {found}")
+    known = list(signature(module.write).parameters)[2:]
+    for option in options:
+        if option not in known:
+            allowed = f"allowed are {', '.join(known)}" if known else "the format has none"
+            raise ValueError(f"{path}: there is no option {option}, {allowed}")
     with _system_errors(path):
-        module.write(obj, path)
+        module.write(obj, path, **options)
 
 
 def load(path: str | os.PathLike[str], *, format: str | None = None) -> Any:
-    """Read what `save` wrote: a Schedule from a ``.tacos`` file, a Topology from the others.
+    """Read a file: a Schedule from ``.tacos``, a Program from an MSCCL++ plan, else a Topology.
 
     Args:
         path: The file.
-        format: ``"tacos"``, ``"yaml"`` or ``"json"``, if the name's ending does not say it.
+        format: ``"tacos"``, ``"yaml"``, ``"json"`` or ``"mscclpp"``, if neither the name's ending nor
+            the content says it.
 
     Raises:
         FormatError: The file is missing or not what its name says; the message names it.
@@ -89,9 +110,22 @@ def load(path: str | os.PathLike[str], *, format: str | None = None) -> Any:
     Traceback (most recent call last):
     tacos.errors.FormatError: missing.tacos: No such file or directory
     """
-    _, module = _FORMATS[_chosen(path, format)]
+    name = _chosen(path, format)
     with _system_errors(path):
-        return module.read(path)
+        if format is None and name in _SIGNS:
+            name = _recognized(Path(path), name)
+        return _FORMATS[name][1].read(path)
+
+
+def _recognized(path: Path, name: str) -> str:
+    if not path.is_file():
+        return name
+    with path.open("rb") as file:
+        start = file.read(_LOOKED_AT)
+    for other, words in _SIGNS[name].items():
+        if all(word in start for word in words):
+            return other
+    return name
 
 
 def _chosen(path: str | os.PathLike[str], format: str | None) -> str:
