@@ -4,6 +4,7 @@
 ``.tacos``                    a schedule with all that belongs to it
 ``.yaml`` ``.yml`` ``.json``  a topology, as people write it
 ``.json``                     a program, as MSCCL++'s executor runs it
+``.json`` ``.xml``            results of SCCL, TACCL, TE-CCL and ForestColl, as schedules
 ============================  ========================================
 
 A trace is written too, by its own formats (`tacos.simulate.Trace.save`).
@@ -21,10 +22,11 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from tacos._core import Program, Schedule, Topology
 from tacos.errors import FormatError
 from tacos.formats import mscclpp, native, topology_file
+from tacos.formats.peers import forestcoll, sccl, teccl
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = ["load", "save"]
 
@@ -35,10 +37,18 @@ _FORMATS: dict[str, tuple[tuple[type, ...], Any]] = {
     "yml": ((Topology,), topology_file),
     "json": ((Topology,), topology_file),
     "mscclpp": ((Program, Schedule), mscclpp),
+    "sccl": ((), sccl),
+    "teccl": ((), teccl),
+    "forestcoll": ((), forestcoll),
 }
+_ENDINGS = {**{name: name for name in ("tacos", "yaml", "yml", "json")}, "xml": "forestcoll"}
 # Files of one ending that hold something else have these words in them, near their beginning.
 _SIGNS: dict[str, dict[str, tuple[bytes, ...]]] = {
-    "json": {"mscclpp": (b'"gpus"', b'"collective"', b'"inplace"')},
+    "json": {
+        "mscclpp": (b'"gpus"', b'"collective"', b'"inplace"'),
+        "sccl": (b'sccl_type"',),
+        "teccl": (b"-Epoch_Duration",),
+    },
 }
 _LOOKED_AT = 1 << 16
 
@@ -83,28 +93,29 @@ def save(
         others = (other for other in _SIGNS.get(name, ()) if isinstance(obj, _FORMATS[other][0]))
         name = next(others, name)
     kinds, module = _FORMATS[name]
+    if not kinds:
+        raise FormatError(f"{path}: {name} files are read, not written")
     if not isinstance(obj, kinds):
         found = type(obj).__name__
         raise FormatError(f"{path}: a .{name} file holds a {kinds[0].__name__}, not a {found}")
-    known = list(signature(module.write).parameters)[2:]
-    for option in options:
-        if option not in known:
-            allowed = f"allowed are {', '.join(known)}" if known else "the format has none"
-            raise ValueError(f"{path}: there is no option {option}, {allowed}")
+    _check_options(path, module.write, options, 2)
     with _system_errors(path):
         module.write(obj, path, **options)
 
 
-def load(path: str | os.PathLike[str], *, format: str | None = None) -> Any:
-    """Read a file: a Schedule from ``.tacos``, a Program from an MSCCL++ plan, else a Topology.
+def load(path: str | os.PathLike[str], *, format: str | None = None, **options: Any) -> Any:
+    """Read a file: a Schedule, a Program or a Topology, as the format has it.
 
     Args:
         path: The file.
-        format: ``"tacos"``, ``"yaml"``, ``"json"`` or ``"mscclpp"``, if neither the name's ending nor
-            the content says it.
+        format: ``"tacos"``, ``"yaml"``, ``"json"``, ``"mscclpp"``, ``"sccl"``, ``"teccl"`` or
+            ``"forestcoll"``, if neither the name's ending nor the content says it.
+        options: What the format's own ``read`` takes: ``topology`` and ``size`` for results of other
+            synthesizers.
 
     Raises:
         FormatError: The file is missing or not what its name says; the message names it.
+        ValueError: The format has no such option, or not that value of it.
 
     >>> load("missing.tacos")
     Traceback (most recent call last):
@@ -114,7 +125,19 @@ def load(path: str | os.PathLike[str], *, format: str | None = None) -> Any:
     with _system_errors(path):
         if format is None and name in _SIGNS:
             name = _recognized(Path(path), name)
-        return _FORMATS[name][1].read(path)
+        module = _FORMATS[name][1]
+        _check_options(path, module.read, options, 1)
+        return module.read(path, **options)
+
+
+def _check_options(
+    path: str | os.PathLike[str], function: Callable[..., Any], options: Iterable[str], first: int
+) -> None:
+    known = list(signature(function).parameters)[first:]
+    for option in options:
+        if option not in known:
+            allowed = f"allowed are {', '.join(known)}" if known else "the format has none"
+            raise ValueError(f"{path}: there is no option {option}, {allowed}")
 
 
 def _recognized(path: Path, name: str) -> str:
@@ -133,10 +156,10 @@ def _chosen(path: str | os.PathLike[str], format: str | None) -> str:
         if format not in _FORMATS:
             raise ValueError(f'format is "{format}", allowed are {", ".join(_FORMATS)}')
         return format
-    for ending in _FORMATS:
+    for ending, name in _ENDINGS.items():
         if Path(path).name.lower().endswith(f".{ending}"):
-            return ending
-    allowed = ", ".join(f".{ending}" for ending in _FORMATS)
+            return name
+    allowed = ", ".join(f".{ending}" for ending in _ENDINGS)
     raise FormatError(f"{path}: the name's ending says no format, allowed are {allowed}")
 
 

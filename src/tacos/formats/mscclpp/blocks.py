@@ -18,10 +18,12 @@ import numpy as np
 from tacos.formats.mscclpp.plan import MOST_CHANNELS, MOST_CHANNELS_PER_OP, MOST_OPS
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tacos.formats.mscclpp.messages import Order
     from tacos.lower import Program
 
-__all__ = ["Block", "divide"]
+__all__ = ["Block", "divide", "group_threads"]
 
 # For a pipeline, for taking over from another threadblock and handing on, each after a nop.
 _RESERVED = 5
@@ -42,6 +44,7 @@ class Block:
 def divide(
     program: Program,
     order: Order,
+    group: NDArray[np.int64],
     costs: list[int],
     uses: list[tuple[tuple[str, int, int], ...]],
     most: int,
@@ -51,6 +54,7 @@ def divide(
     Args:
         program: What to divide.
         order: Its order.
+        group: Of each thread, a thread that it goes together with.
         costs: At most how many operations each step becomes.
         uses: Of each step, kind and number of its channels, and its remote buffers (-1: none).
         most: Threadblocks of a rank.
@@ -61,18 +65,17 @@ def divide(
     if max(costs, default=0) > MOST_OPS - _MOST_RESERVED:
         where = program.describe(costs.index(max(costs)))
         raise ValueError(f"{where} waits for, or wakes, too many others for one threadblock")
-    groups = _groups(program, order)
     by_level = np.lexsort((np.arange(program.steps), order.level))
-    members: list[list[list[int]]] = [[[] for _ in range(n)] for n in groups.counts]
-    rank, group = order.rank.tolist(), groups.of_thread[order.thread].tolist()
+    members: list[dict[int, list[int]]] = [{} for _ in range(program.ranks)]
+    rank, home = order.rank.tolist(), group[order.thread].tolist()
     for step in by_level.tolist():
-        members[rank[step]][group[step]].append(step)
+        members[rank[step]].setdefault(home[step], []).append(step)
     result = []
-    for r, groups_here in enumerate(members):
-        filled = [steps for steps in groups_here if steps]
+    for r, groups in enumerate(members):
+        filled = [groups[thread] for thread in sorted(groups)]
         bins = min(len(filled), most)
         while True:
-            blocks = _filled(program, order, r, filled, bins, costs, uses)
+            blocks = _filled(order, r, filled, bins, costs, uses)
             if len(blocks) <= most:
                 break
             if bins <= 1:
@@ -85,13 +88,8 @@ def divide(
     return result
 
 
-@dataclass
-class _Groups:
-    of_thread: np.ndarray
-    counts: list[int]
-
-
-def _groups(program: Program, order: Order) -> _Groups:
+def group_threads(program: Program, order: Order) -> NDArray[np.int64]:
+    """Of each thread, the thread whose threadblock it should share; its own number if none."""
     send, recv = program.thread_send_peer.tolist(), program.thread_recv_peer.tolist()
     ranks = program.thread_rank.tolist()
     votes: dict[int, Counter[int]] = {}
@@ -108,17 +106,10 @@ def _groups(program: Program, order: Order) -> _Groups:
                 home[t] = min(votes[t], key=lambda b: (-votes[t][b], b))
             else:
                 home[t] = by_peer.get((ranks[t], recv[t]), t)
-    counts = [0] * program.ranks
-    number: dict[int, int] = {}
-    for t in range(len(ranks)):
-        if home[t] == t:
-            number[t] = counts[ranks[t]]
-            counts[ranks[t]] += 1
-    return _Groups(np.array([number[h] for h in home], np.int64), counts)
+    return np.array(home, np.int64)
 
 
 def _filled(
-    program: Program,
     order: Order,
     rank: int,
     groups: list[list[int]],

@@ -1,10 +1,13 @@
-"""The words of an execution plan, and what its executor can hold."""
+"""The words of an execution plan, and what its executor can hold.
+
+Tuples rather than lists: a plan has many empty ones, and one serves them all.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct
 
 MOST_OPS = 64
 """Operations of a threadblock; a pipeline counts as one and those within it."""
@@ -56,61 +59,61 @@ class Loop(Struct, gc=False):
     num_chunks: _Positive
 
 
-class Op(Struct):
+class Op(Struct, gc=False):
     """An operation of a threadblock."""
 
     name: str
     channel_type: Literal["memory", "port", "switch", "none"] | None = None
-    channel_ids: list[_Whole] = field(default_factory=list)
-    src_buff: list[Piece] = field(default_factory=list)
-    dst_buff: list[Piece] = field(default_factory=list)
+    channel_ids: tuple[_Whole, ...] = ()
+    src_buff: tuple[Piece, ...] = ()
+    dst_buff: tuple[Piece, ...] = ()
     reduce_op: Literal["sum", "min", "max"] = "sum"
     barrier_id: Annotated[int, Meta(ge=0, lt=MOST_BARRIERS)] | None = None
     num_threadblocks: _Whole | None = None
-    semaphore_ids: list[_Whole] = field(default_factory=list)
+    semaphore_ids: tuple[_Whole, ...] = ()
     tbg_info: Group | None = None
     iter_context: Loop | None = None
-    ops: list[Op] = field(default_factory=list)
+    ops: tuple[Op, ...] = ()
 
 
 class BlockChannels(Struct, gc=False):
     """The GPU's channels that a threadblock uses."""
 
     channel_type: _ChannelType
-    channel_ids: list[_Whole]
+    channel_ids: tuple[_Whole, ...]
 
 
 class BlockBuffers(Struct, gc=False):
     """The GPU's remote buffers that a threadblock uses."""
 
     access_channel_type: _AccessType
-    remote_buffer_ids: list[_Whole]
+    remote_buffer_ids: tuple[_Whole, ...]
 
 
-class Threadblock(Struct):
+class Threadblock(Struct, gc=False):
     """Operations in order."""
 
     id: _Whole
-    ops: list[Op]
-    channels: list[BlockChannels] = field(default_factory=list)
-    remote_buffer_refs: list[BlockBuffers] = field(default_factory=list)
+    ops: tuple[Op, ...]
+    channels: tuple[BlockChannels, ...] = ()
+    remote_buffer_refs: tuple[BlockBuffers, ...] = ()
 
 
 class RankGroup(Struct, gc=False):
     """The ranks behind a switch channel."""
 
     size: _Whole
-    ranks: list[_Whole]
+    ranks: tuple[_Whole, ...]
 
 
 class Channel(Struct, gc=False):
     """Channels of one kind to several peers, or a switch's to groups of ranks."""
 
     channel_type: _ChannelType
-    connected_to: list[_Whole] = field(default_factory=list)
+    connected_to: tuple[_Whole, ...] = ()
     buffer_type: _BufferType | None = None
     buff: _BufferType | None = None  # what older plans call buffer_type
-    rank_groups: list[RankGroup] = field(default_factory=list)
+    rank_groups: tuple[RankGroup, ...] = ()
 
 
 class RemoteBuffer(Struct, gc=False):
@@ -118,7 +121,7 @@ class RemoteBuffer(Struct, gc=False):
 
     rank: _Whole
     type: _BufferType
-    access_channel_types: list[_AccessType]
+    access_channel_types: tuple[_AccessType, ...]
 
 
 class Semaphore(Struct, gc=False):
@@ -127,27 +130,27 @@ class Semaphore(Struct, gc=False):
     init_value: Annotated[int, Meta(ge=0, lt=2**31)]
 
 
-class Gpu(Struct):
+class Gpu(Struct, gc=False):
     """A rank."""
 
     id: _Whole
     input_chunks: _Whole
     output_chunks: _Whole
     scratch_chunks: _Whole
-    threadblocks: list[Threadblock]
-    channels: list[Channel] = field(default_factory=list)
-    remote_buffers: list[RemoteBuffer] = field(default_factory=list)
-    semaphores: list[Semaphore] = field(default_factory=list)
+    threadblocks: tuple[Threadblock, ...]
+    channels: tuple[Channel, ...] = ()
+    remote_buffers: tuple[RemoteBuffer, ...] = ()
+    semaphores: tuple[Semaphore, ...] = ()
 
 
-class Plan(Struct):
+class Plan(Struct, gc=False):
     """A whole file."""
 
     name: str
     collective: str
     protocol: Literal["Simple", "LL"]
     inplace: bool
-    gpus: list[Gpu]
+    gpus: tuple[Gpu, ...]
     reuse_resources: bool = False
     num_threads_per_block: _Positive = 1024
     use_double_scratch_buffer: bool = False

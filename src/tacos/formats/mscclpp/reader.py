@@ -36,6 +36,7 @@ from tacos.lower import STEP_OPS, Program
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
     from tacos._core import Collective
 
@@ -251,7 +252,7 @@ class _Reader:
         number = known[op.channel_ids[i]]
         return kind, number, self.peers[kind][number]
 
-    def _switch(self, piece: Piece) -> tuple[list[int], int, int]:
+    def _switch(self, piece: Piece) -> tuple[Sequence[int], int, int]:
         """Ranks, buffer and slot behind a switch channel."""
         number = piece.switch_channel_id
         if number is None:
@@ -370,7 +371,7 @@ class _Reader:
     def _enter_gpu(self, gpu: Gpu) -> None:
         self.where = f"gpu {self.rank}"
         self.peers: dict[str, list[int]] = {"memory": [], "port": []}
-        self.groups: list[tuple[list[int], int]] = []
+        self.groups: list[tuple[Sequence[int], int]] = []
         for channel in gpu.channels:
             if channel.channel_type == "switch":
                 buffer = channel.buffer_type or channel.buff
@@ -384,7 +385,7 @@ class _Reader:
                 self.peers[channel.channel_type] += channel.connected_to
         self._check_ranks("rank", [buffer.rank for buffer in gpu.remote_buffers], own=False)
 
-    def _check_ranks(self, field: str, ranks: list[int], *, own: bool) -> None:
+    def _check_ranks(self, field: str, ranks: Sequence[int], *, own: bool) -> None:
         for peer in ranks:
             if peer >= self.ranks or (peer == self.rank and not own):
                 self.fail(f"the field {field} has {peer}, it must be another of {self.ranks} gpus")
@@ -427,6 +428,8 @@ class _Reader:
 
     def _op(self, op: Op) -> None:
         name = op.name
+        if name == "nop":
+            return
         if name not in _NAMES:
             self.fail(f'the field name is "{name[:40]}", allowed are {", ".join(sorted(_NAMES))}')
         if len(op.channel_ids) > MOST_CHANNELS_PER_OP:

@@ -11,7 +11,7 @@ import numpy as np
 from tacos import units
 from tacos._core import Schedule
 from tacos.files import replacing
-from tacos.formats.mscclpp.blocks import Block, divide
+from tacos.formats.mscclpp.blocks import Block, divide, group_threads
 from tacos.formats.mscclpp.messages import RECEIVES, SENDS, landings, order_of
 from tacos.formats.mscclpp.plan import (
     ALIGNMENT,
@@ -172,11 +172,13 @@ class _Writer:
         self.moves = [(self.src[i][1] >= 0) or (self.dst[i][1] >= 0) for i in range(len(self.op))]
         self._connect(channel, box)
         self._name_buffers(channel, box)
-        waits = np.bincount(order.waiter, minlength=program.steps).tolist()
-        wakes = np.bincount(program.dep, minlength=program.steps).tolist()
+        group = group_threads(program, order)
+        across = group[order.thread[program.dep]] != group[order.thread[order.waiter]]
+        waits = np.bincount(order.waiter[across], minlength=program.steps).tolist()
+        wakes = np.bincount(program.dep[across], minlength=program.steps).tolist()
         costs = [self._cost(i, waits[i], wakes[i]) for i in range(program.steps)]
         uses = [self._uses(i) for i in range(program.steps)]
-        self.blocks = divide(program, order, costs, uses, threadblocks)
+        self.blocks = divide(program, order, group, costs, uses, threadblocks)
         self._place_semaphores()
         self.chunks = self._chunks_per_step() if unit is not None else 0
 
@@ -336,7 +338,7 @@ class _Writer:
     def gpu(self, rank: int) -> str:
         program = self.program
         channels = [
-            f'{{"channel_type":"{kind}","connected_to":{json.dumps(peers)}}}'
+            f'{{"channel_type":"{kind}","connected_to":{peers}}}'
             for kind, peers in self.peers[rank].items()
             if peers
         ]
@@ -379,12 +381,12 @@ class _Writer:
                 f'"num_chunks":{self.chunks}}},"ops":[{",".join(ops.text)}]}}'
             )
         channels = [
-            f'{{"channel_type":"{kind}","channel_ids":{json.dumps(list(ids))}}}'
+            f'{{"channel_type":"{kind}","channel_ids":{list(ids)}}}'
             for kind, ids in block.channels.items()
             if ids
         ]
         buffers = [
-            f'{{"access_channel_type":"{kind}","remote_buffer_ids":{json.dumps(list(ids))}}}'
+            f'{{"access_channel_type":"{kind}","remote_buffer_ids":{list(ids)}}}'
             for kind, ids in block.buffers.items()
             if ids
         ]
@@ -550,8 +552,8 @@ def _local(place: tuple[int, int], count: int) -> str:
 
 
 def _order(name: str, kind: str, channels: list[int]) -> str:
-    return f'{{"name":"{name}","channel_ids":{json.dumps(channels)},"channel_type":"{kind}"}}'
+    return f'{{"name":"{name}","channel_ids":{channels},"channel_type":"{kind}"}}'
 
 
 def _semaphores(name: str, semaphores: list[int]) -> str:
-    return f'{{"name":"{name}","semaphore_ids":{json.dumps(semaphores)}}}'
+    return f'{{"name":"{name}","semaphore_ids":{semaphores}}}'
