@@ -104,7 +104,9 @@ def _levels(steps: int, before: NDArray[np.int64], after: NDArray[np.int64]) -> 
     return level
 
 
-def landings(program: Program, order: Order) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int32]]:
+def landings(
+    program: Program, order: Order
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int32]]:
     """Buffer and slot where what a step receives lands, and scratch slots of each rank then."""
     received = np.flatnonzero(RECEIVES[program.op])
     straight = np.zeros(program.steps, bool)
@@ -164,7 +166,9 @@ class _Touches:
             ends = np.cumsum(counts)
             within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
             memory = np.repeat(base[rank, buffer[used]] + slot[used], counts) + within
-            parts.append((aliases[memory], np.repeat(used, counts), np.full(len(memory), not writes)))
+            parts.append(
+                (aliases[memory], np.repeat(used, counts), np.full(len(memory), not writes))
+            )
         memory, step, is_read = (np.concatenate(column) for column in zip(*parts, strict=True))
         by_order = np.lexsort((~is_read, order.level[step], memory))
         self.memory, self.step, self.is_read = memory[by_order], step[by_order], is_read[by_order]
@@ -172,7 +176,9 @@ class _Touches:
         written = np.flatnonzero(~self.is_read)
         self.of_write[self.step[written[::-1]]] = written[::-1]
         # For each touch, the first send from there on in its memory.
-        sends = np.where(self.is_read & SENDS[program.op[self.step]], np.arange(len(step)), len(step))
+        sends = np.where(
+            self.is_read & SENDS[program.op[self.step]], np.arange(len(step)), len(step)
+        )
         self.next_send = np.minimum.accumulate(sends[::-1])[::-1] if len(step) else sends
 
     def all_fresh(self, steps: NDArray[np.int64], counts: NDArray[np.int32]) -> NDArray[np.bool_]:
@@ -218,7 +224,12 @@ def _memory(program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The first number of each rank's buffers, and one number for slots that are the same memory."""
     slots = np.array(
         [
-            [len(program.input_chunks(r)), len(program.output_chunks(r)), program.scratch_slots[r], 0]
+            [
+                len(program.input_chunks(r)),
+                len(program.output_chunks(r)),
+                program.scratch_slots[r],
+                0,
+            ]
             for r in range(program.ranks)
         ],
         np.int64,

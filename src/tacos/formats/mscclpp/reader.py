@@ -131,11 +131,13 @@ class _Reader:
     def __init__(self, plan: Plan, file_bytes: int) -> None:
         self.plan = plan
         self.ranks = len(plan.gpus)
-        self.where = ""
+        self.at: tuple[int, ...] = ()
         self.parts = self._parts()
         self._check_sizes(file_bytes)
         self.goal = self._collective()
-        self.rows = array("i")  # thread, op, src buffer, src slot, dst buffer, dst slot, count, peer
+        self.rows = array(
+            "i"
+        )  # thread, op, src buffer, src slot, dst buffer, dst slot, count, peer
         self.steps = 0
         self.thread_rank = array("i")
         self.came = array("i")  # pairs: step, where it comes from
@@ -149,6 +151,11 @@ class _Reader:
         self.packet_reads: list[tuple[int, _Place, int, str]] = []
         self.arrivals: dict[tuple[int, int], int] = {}
         self.extra_scratch = [0] * self.ranks
+
+    @property
+    def where(self) -> str:
+        words = ("gpu", "threadblock", "op", "inner op")
+        return ", ".join(f"{word} {i}" for word, i in zip(words, self.at, strict=False))
 
     def fail(self, what: str) -> NoReturn:
         raise ValueError(f"{self.where}: {what}" if self.where else what)
@@ -190,8 +197,8 @@ class _Reader:
                     )
         if total * self.parts > 16 * file_bytes:
             self.fail(f"the gpus have {total} chunks, far more than the operations can fill")
-        if self.ranks < 2:
-            self.fail(f"the field gpus has {self.ranks} entries, allowed are 2 and more")
+        if not self.ranks:
+            self.fail("the field gpus has no entries")
 
     def _collective(self) -> Collective:
         plan, n = self.plan, self.ranks
@@ -218,7 +225,9 @@ class _Reader:
                 if found not in (0, want):
                     self.fail(f"gpu {rank}: the field {field} is {found}, allowed are 0 and {want}")
         self.piece = chunks // n * self.parts  # of one rank
-        total = chunks * self.parts  # of an all-reduce, pieces beyond have no bytes: nobody wants them
+        total = (
+            chunks * self.parts
+        )  # of an all-reduce, pieces beyond have no bytes: nobody wants them
         return collectives.named(kind, n, total, chunks=-(-total // n))
 
     # What the operations name.
@@ -245,10 +254,14 @@ class _Reader:
         if kind not in ("memory", "port"):
             self.fail(f"the field channel_type is {kind}, allowed are memory and port")
         if i >= len(op.channel_ids):
-            self.fail(f"the field channel_ids has {len(op.channel_ids)} entries, needed are {i + 1}")
+            self.fail(
+                f"the field channel_ids has {len(op.channel_ids)} entries, needed are {i + 1}"
+            )
         known = self.channels[kind]
         if op.channel_ids[i] >= len(known):
-            self.fail(f"the field channel_ids has {op.channel_ids[i]}, the threadblock has {len(known)}")
+            self.fail(
+                f"the field channel_ids has {op.channel_ids[i]}, the threadblock has {len(known)}"
+            )
         number = known[op.channel_ids[i]]
         return kind, number, self.peers[kind][number]
 
@@ -350,18 +363,18 @@ class _Reader:
             self.rank = rank
             self._enter_gpu(gpu)
             for t, block in enumerate(gpu.threadblocks):
-                self.where = f"gpu {rank}, threadblock {t}"
+                self.at = rank, t
                 self.thread = self._new_thread(rank)
                 self._enter_block(block)
                 for o, op in enumerate(block.ops):
-                    self.where = f"gpu {rank}, threadblock {t}, op {o}"
+                    self.at = rank, t, o
                     self._op(op)
                     for i, inner in enumerate(op.ops):
-                        self.where = f"gpu {rank}, threadblock {t}, op {o}, inner op {i}"
+                        self.at = rank, t, o, i
                         if inner.name == "pipeline":
                             self.fail("a pipeline within a pipeline")
                         self._op(inner)
-        self.where = ""
+        self.at = ()
         self._pair_channels()
         self._pair_semaphores()
         self._join_barriers()
@@ -369,7 +382,7 @@ class _Reader:
         return self._columns()
 
     def _enter_gpu(self, gpu: Gpu) -> None:
-        self.where = f"gpu {self.rank}"
+        self.at = (self.rank,)
         self.peers: dict[str, list[int]] = {"memory": [], "port": []}
         self.groups: list[tuple[Sequence[int], int]] = []
         for channel in gpu.channels:
@@ -400,7 +413,9 @@ class _Reader:
             kind = channel.channel_type
             for number in channel.channel_ids:
                 if number >= there[kind]:
-                    self.fail(f"the field channel_ids has {number}, the gpu has {there[kind]} {kind}")
+                    self.fail(
+                        f"the field channel_ids has {number}, the gpu has {there[kind]} {kind}"
+                    )
             self.channels[kind] += channel.channel_ids
         self.remote: dict[str, list[tuple[int, int]]] = {"memory": [], "port": []}
         for refs in block.remote_buffer_refs:
@@ -535,7 +550,9 @@ class _Reader:
         self.awaits_packets(src, count)
         for piece in op.dst_buff:
             if piece.size != op.src_buff[0].size:
-                self.fail(f"the field size is {op.src_buff[0].size} in src_buff, {piece.size} in dst_buff")
+                self.fail(
+                    f"the field size is {op.src_buff[0].size} in src_buff, {piece.size} in dst_buff"
+                )
             dst = _moved(self._remote(piece, op, "dst_buff"), first)
             self.packet(self.copy(src, dst, count), dst, count)
 
@@ -666,7 +683,9 @@ class _Reader:
     def _columns(self) -> Program:
         rows = np.frombuffer(self.rows, np.int32).reshape(-1, 8)
         ranks = np.frombuffer(self.thread_rank, np.int32)
-        order = np.argsort(ranks, kind="stable")  # threads for packets come after their rank's others
+        order = np.argsort(
+            ranks, kind="stable"
+        )  # threads for packets come after their rank's others
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         thread = place[rows[:, 0]]

@@ -109,7 +109,9 @@ def write(
 def _lowered(obj: Program | Schedule, in_place: bool | None) -> Program:
     program = lower(obj, in_place=bool(in_place)) if isinstance(obj, Schedule) else obj
     if in_place is not None and in_place != program.in_place:
-        raise ValueError(f"in_place is {in_place}, but the program was made with {program.in_place}")
+        raise ValueError(
+            f"in_place is {in_place}, but the program was made with {program.in_place}"
+        )
     parts = program.collective.parts
     kinds = " and ".join(part.kind for part in parts)
     if len(parts) != 1 or kinds not in COLLECTIVES:
@@ -134,7 +136,9 @@ def _head(
     slots = max(len(program.input_chunks(0)), len(program.output_chunks(0)))
     reach = (_OFFSETS - 1) // max(slots, *scratch) // ALIGNMENT * ALIGNMENT * slots
     least = known.get("min_bytes", 0) if min_bytes is None else units.size_bytes(min_bytes)
-    most = known.get("max_bytes") or LARGEST_SIZE if max_bytes is None else units.size_bytes(max_bytes)
+    most = (
+        known.get("max_bytes") or LARGEST_SIZE if max_bytes is None else units.size_bytes(max_bytes)
+    )
     if least > most:
         raise ValueError(f"min_bytes is {least}, max_bytes is {most}")
     return {
@@ -260,7 +264,9 @@ class _Writer:
                 kind = self.kind[step] = self._kind(channel, box, rank, peer)
                 if kind == "port":
                     where = self.program.describe(step)
-                    raise ValueError(f"{where} is a {self.name[step]}: such steps need memory channels")
+                    raise ValueError(
+                        f"{where} is a {self.name[step]}: such steps need memory channels"
+                    )
                 key = peer, (self.dst if self.name[step] == "put" else self.src)[step][0], kind
             else:
                 continue
@@ -435,7 +441,14 @@ class _Writer:
         if name.startswith("recv_reduce"):
             held = dst if name != "recv_reduce_forward" else landing
             base, other = (landing, src) if held == landing else (src, landing)
-            ops.data("re", [_local(base, n), _local(other, n)], [_local(held, n)], [src, landing], held, n)
+            ops.data(
+                "re",
+                [_local(base, n), _local(other, n)],
+                [_local(held, n)],
+                [src, landing],
+                held,
+                n,
+            )
         elif receives and landing != dst:
             ops.data("copy", [_local(landing, n)], [_local(dst, n)], [landing], dst, n)
         elif name == "copy":
@@ -489,13 +502,17 @@ class _Ops:
 
     def acquire(self, semaphores: list[int]) -> None:
         for at in range(0, len(semaphores), MOST_SEMAPHORES_PER_OP):
-            self.text.append(_semaphores("sem_acquire", semaphores[at : at + MOST_SEMAPHORES_PER_OP]))
+            self.text.append(
+                _semaphores("sem_acquire", semaphores[at : at + MOST_SEMAPHORES_PER_OP])
+            )
         self.waited = True
 
     def release(self, semaphores: list[int]) -> None:
         self._settle()
         for at in range(0, len(semaphores), MOST_SEMAPHORES_PER_OP):
-            self.text.append(_semaphores("sem_release", semaphores[at : at + MOST_SEMAPHORES_PER_OP]))
+            self.text.append(
+                _semaphores("sem_release", semaphores[at : at + MOST_SEMAPHORES_PER_OP])
+            )
 
     def signal(self, kind: str, channel: int) -> None:
         self._settle()

@@ -79,7 +79,9 @@ class _Trees:
     def start(self, name: str, fields: dict[str, str]) -> None:
         level = len(self.open)
         if level > 2 or name != ("Algo", "tree", "send")[level]:
-            self.fail(f"the element {name[:40]}, expected is {('Algo', 'tree', 'send')[min(level, 2)]}")
+            self.fail(
+                f"the element {name[:40]}, expected is {('Algo', 'tree', 'send')[min(level, 2)]}"
+            )
         self.open.append(name)
         if name == "Algo":
             self.chunks = self.whole(fields, "nchunkspernode")
@@ -103,7 +105,9 @@ class _Trees:
     def whole(self, fields: dict[str, str], name: str) -> int:
         text = self.word(fields, name)
         if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
-            self.fail(f'the {self.open[-1]}\'s field {name} is "{text[:40]}", not a positive number')
+            self.fail(
+                f'the {self.open[-1]}\'s field {name} is "{text[:40]}", not a positive number'
+            )
         return int(text)
 
     def result(self) -> tuple[Result, list[str]]:

@@ -56,7 +56,9 @@ class Result:
         if not self.hops:
             raise ValueError("the result moves no chunk")
         if topology is not None and topology.npus != self.npus:
-            raise ValueError(f"the result is for {self.npus} NPUs, the topology has {topology.npus}")
+            raise ValueError(
+                f"the result is for {self.npus} NPUs, the topology has {topology.npus}"
+            )
         self.hops.sort(key=lambda hop: hop[0])
         goal, chunk = self._collective(size)
         ways = list(dict.fromkeys((src, *via, dst) for _, _, src, dst, via in self._nodes()))
@@ -86,7 +88,9 @@ class Result:
         return [number[hop[0]] for hop in self.hops]
 
     def _implied(self, ways: list[tuple[int, ...]]) -> tuple[Topology, list[list[int]]]:
-        links = list(dict.fromkeys(link for way in ways for link in zip(way, way[1:], strict=False)))
+        links = list(
+            dict.fromkeys(link for way in ways for link in zip(way, way[1:], strict=False))
+        )
         number = {link: i for i, link in enumerate(links)}
         nodes = max(max(link) for link in links) + 1
         topology = topologies.from_links(
@@ -124,7 +128,9 @@ class Result:
         kind = ""
         if all(len(s) == 1 for s in sources) and all(t | s == everyone for s, t in self._ends()):
             kind, parts = "all_gather", [min(s) for s in sources]
-        elif self.sums and all(s == everyone for s in sources) and all(t == everyone for t in sinks):
+        elif (
+            self.sums and all(s == everyone for s in sources) and all(t == everyone for t in sinks)
+        ):
             kind, parts = "all_reduce", [c % n for c in range(chunks)]
         elif self.sums and all(s == everyone for s in sources) and all(len(t) == 1 for t in sinks):
             kind, parts = "reduce_scatter", [min(t) for t in sinks]
@@ -148,7 +154,9 @@ class Result:
             return collectives.named(kind, n, total, chunks=each), ids
         share = [max(total // chunks, 1)] * chunks
         sums = [self.sums and len(s) > 1 for s in sources]
-        goal = collectives.custom(n, share, [sorted(s) for s in sources], [sorted(t) for t in sinks], reduces=sums)
+        goal = collectives.custom(
+            n, share, [sorted(s) for s in sources], [sorted(t) for t in sinks], reduces=sums
+        )
         return goal, list(range(chunks))
 
     def _ends(self) -> Iterator[tuple[set[int], set[int]]]:
