@@ -135,7 +135,7 @@ def _keep_safe(program: Program, order: Order, straight: NDArray[np.bool_]) -> N
     count = program.count[wanted]
 
     def same(rows: NDArray[np.int64], back: int) -> NDArray[np.bool_]:
-        return (rows >= back) & (memory[np.maximum(rows - back, 0)] == memory[rows])
+        return np.asarray((rows >= back) & (memory[np.maximum(rows - back, 0)] == memory[rows]))
 
     fresh = ~same(row, 1)
     many = wanted[count > 1]

@@ -432,10 +432,11 @@ class _Reader:
                         f"its access_channel_types are {', '.join(buffer.access_channel_types)}"
                     )
                 self.remote[refs.access_channel_type].append((buffer.rank, _BUFFERS[buffer.type]))
-        for kind, found in (*self.channels.items(), *self.remote.items()):
-            if len(found) > MOST_CHANNELS:
+        sizes = [(word, len(ids)) for word, ids in self.channels.items()]
+        for word, size in sizes + [(word, len(ids)) for word, ids in self.remote.items()]:
+            if size > MOST_CHANNELS:
                 self.fail(
-                    f"{len(found)} {kind} channels or remote buffers, "
+                    f"{size} {word} channels or remote buffers, "
                     f"the executor takes at most {MOST_CHANNELS}"
                 )
 
@@ -624,10 +625,10 @@ class _Reader:
         for rank, gpu in enumerate(self.plan.gpus):
             seen = {"memory": 0, "port": 0}
             for channel in gpu.channels:
-                kind = channel.channel_type
-                for peer in channel.connected_to if kind != "switch" else ():
-                    ends[kind, rank, peer].append((rank, kind, seen[kind]))
-                    seen[kind] += 1
+                word = channel.channel_type
+                for peer in channel.connected_to if word != "switch" else ():
+                    ends[word, rank, peer].append((rank, word, seen[word]))
+                    seen[word] += 1
         for (kind, rank, peer), channels in ends.items():
             for here, there in zip(channels, ends.get((kind, peer, rank), ()), strict=False):
                 for wait, signal in zip(

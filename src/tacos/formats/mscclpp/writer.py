@@ -315,7 +315,9 @@ class _Writer:
                 if found.follows is not None:
                     self.hands_on[rank, number] = self.semaphores[rank]
                     self.semaphores[rank] += 1
-        start = {}  # of the blocks that go on with each other, the first
+        start: dict[
+            tuple[int, int], int
+        ] = {}  # of the blocks that go on with each other, the first
         for rank, blocks in enumerate(self.blocks):
             for number, found in enumerate(blocks):
                 first = number if found.follows is None else start[rank, found.follows]
@@ -419,8 +421,8 @@ class _Writer:
         text = []
         for word, lists in (("rlxsignal", says), ("rlxwait", hears)):
             for kind, ids in lists.items():
-                for at in range(0, len(ids), MOST_CHANNELS_PER_OP):
-                    text.append(_order(word, kind, ids[at : at + MOST_CHANNELS_PER_OP]))
+                starts = range(0, len(ids), MOST_CHANNELS_PER_OP)
+                text += [_order(word, kind, ids[at : at + MOST_CHANNELS_PER_OP]) for at in starts]
         if any(hears.values()):
             text.append(_NOP)
         return text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tacos import collective as collectives
@@ -88,9 +89,7 @@ class Result:
         return [number[hop[0]] for hop in self.hops]
 
     def _implied(self, ways: list[tuple[int, ...]]) -> tuple[Topology, list[list[int]]]:
-        links = list(
-            dict.fromkeys(link for way in ways for link in zip(way, way[1:], strict=False))
-        )
+        links = list(dict.fromkeys(link for way in ways for link in pairwise(way)))
         number = {link: i for i, link in enumerate(links)}
         nodes = max(max(link) for link in links) + 1
         topology = topologies.from_links(
@@ -99,7 +98,7 @@ class Result:
             switches=max(nodes - self.npus, 0),
             connected=False,
         )
-        return topology, [[number[link] for link in zip(w, w[1:], strict=False)] for w in ways]
+        return topology, [[number[link] for link in pairwise(w)] for w in ways]
 
     def _ops(self) -> list[int]:
         """Whether a hop adds to what its destination has: it does unless it brings all of that."""
