@@ -5,7 +5,6 @@ Run: python benchmarks/formats.py
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from itertools import pairwise
@@ -28,7 +27,7 @@ def mscclpp(folder: Path) -> None:
     start.append(time.process_time())
     tacos.verify(read).raise_if_failed()
     start.append(time.process_time())
-    _row("mscclpp", start, steps=read.steps, MB=os.path.getsize(path) / 1e6)
+    _row("mscclpp", start, steps=read.steps, MB=path.stat().st_size / 1e6)
 
 
 def _row(name: str, times: list[float], **facts: Any) -> None:
