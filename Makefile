@@ -51,10 +51,13 @@ bench: $(VENV)/core  ## measure speed and quality
 	@$(VENV)/bin/python benchmarks/foundation.py
 	@$(VENV)/bin/python benchmarks/synthesis.py
 	@$(VENV)/bin/python benchmarks/symmetric.py
+	@$(VENV)/bin/python benchmarks/lift.py
 	@$(VENV)/bin/python benchmarks/baselines.py
 	@$(VENV)/bin/python benchmarks/paper_tacos.py -o out/paper_tacos
 	@$(VENV)/bin/python benchmarks/bound.py
 	@$(VENV)/bin/python benchmarks/simulate.py
+	@$(VENV)/bin/python benchmarks/astra.py
+	@$(VENV)/bin/python benchmarks/formats.py
 
 docs: $(VENV)/core $(VENV)/docs  ## the manual, in docs/_build/html
 	@$(VENV)/bin/sphinx-build --quiet -W --keep-going -n docs docs/_build/html

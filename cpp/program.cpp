@@ -45,11 +45,12 @@ std::vector<ChunkId> chunks_of(const Collective& collective, NodeId rank, bool b
     return brings ? scan(collective, rank, [&](ChunkId c) { return collective.inputs(c); })
                   : scan(collective, rank, [&](ChunkId c) { return collective.outputs(c); });
   };
+  const auto& part = collective.parts()[0];
+  const bool sums = part.kind == CollectiveKind::all_reduce;  // of which some pieces may be empty
   if (collective.parts().size() != 1 || collective.chunks() == 0 ||
-      collective.bytes(collective.chunks() - 1) == 0) {
+      (!sums && collective.bytes(collective.chunks() - 1) == 0)) {
     return by_scan();
   }
-  const auto& part = collective.parts()[0];
   const auto found = std::find(part.group.begin(), part.group.end(), rank);
   const auto n = static_cast<ChunkId>(part.members()), pieces = static_cast<ChunkId>(part.chunks);
   const auto position = static_cast<ChunkId>(found - part.group.begin());
@@ -60,11 +61,27 @@ std::vector<ChunkId> chunks_of(const Collective& collective, NodeId rank, bool b
       const bool one = brings == (part.kind == CollectiveKind::all_gather);
       return one ? range(position * pieces, pieces) : range(0, n * pieces);
     }
-    case CollectiveKind::all_reduce:
-      return position == n ? std::vector<ChunkId>() : range(0, n * pieces);
+    case CollectiveKind::all_reduce: {
+      if (position == n) return {};
+      const auto some = std::min<std::int64_t>(part.size, std::int64_t{n} * pieces);
+      return range(0, static_cast<ChunkId>(some));
+    }
     case CollectiveKind::all_to_all:
       if (position == n) return {};
       return brings ? range(position * n * pieces, n * pieces) : received(n, pieces, position);
+    case CollectiveKind::broadcast:
+    case CollectiveKind::reduce: {
+      const bool root_alone = brings == (part.kind == CollectiveKind::broadcast);
+      if (position == n || (root_alone && position != static_cast<ChunkId>(part.root))) return {};
+      return range(0, pieces);
+    }
+    case CollectiveKind::gather:
+    case CollectiveKind::scatter: {
+      if (position == n) return {};
+      if (brings == (part.kind == CollectiveKind::gather)) return range(position * pieces, pieces);
+      const bool root = position == static_cast<ChunkId>(part.root);
+      return root ? range(0, n * pieces) : std::vector<ChunkId>();
+    }
     default:
       return by_scan();
   }

@@ -182,7 +182,7 @@ def test_offsets_stay_below_four_gibibytes(tmp_path):
         ({"threadblocks": 0}, "threadblocks is 0, allowed are positive"),
         ({"pipeline": "100B"}, "pipeline is 100 B, allowed are multiples of 16"),
         ({"min_bytes": "2MB", "max_bytes": "1MB"}, "min_bytes is 2000000, max_bytes is 1000000"),
-        ({"colour": "red"}, "there is no option colour, allowed are channel, box"),
+        ({"colour": "red"}, 'the format mscclpp has no option "colour", allowed are channel, box'),
     ],
 )
 def test_wrong_options(tmp_path, options, message):

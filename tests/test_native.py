@@ -506,12 +506,12 @@ def test_the_ending_chooses_the_format(tmp_path):
 
 
 def test_endings_and_formats_that_do_not_exist(tmp_path):
-    for name in ("x.xml", "x", "tacos", ".hidden"):
+    for name in ("x.bin", "x", "tacos", ".hidden"):
         with pytest.raises(FormatError, match=r"allowed are \.tacos, \.yaml, \.yml, \.json"):
             load(tmp_path / name)
-        with pytest.raises(FormatError, match=r"allowed are \.tacos, \.yaml, \.yml, \.json"):
+        with pytest.raises(FormatError, match=r"allowed are \.tacos, .*\.yaml, \.yml, \.json"):
             save(ring_orbit(), tmp_path / name)
-    with pytest.raises(ValueError, match='format is "xml", allowed are tacos, yaml, yml, json'):
+    with pytest.raises(ValueError, match='format is "xml", allowed are tacos, astra-sim, taccl'):
         load(tmp_path / "x.tacos", format="xml")
 
 

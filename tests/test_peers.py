@@ -160,8 +160,8 @@ def test_a_topology_of_another_size(tmp_path):
 @given(data=st.data())
 @settings(max_examples=60)
 def test_damaged_files_are_refused_in_words(tmp_path_factory, data):
-    which = data.draw(st.sampled_from(["sccl", "teccl", "forestcoll"]))
-    text = {"sccl": json.dumps(SUM), "teccl": json.dumps(FLOWS), "forestcoll": TREES}[which]
+    which = data.draw(st.sampled_from(["sccl", "te-ccl", "forestcoll"]))
+    text = {"sccl": json.dumps(SUM), "te-ccl": json.dumps(FLOWS), "forestcoll": TREES}[which]
     at = data.draw(st.integers(0, len(text) - 1))
     put = data.draw(
         st.sampled_from(["", "0", "-1", "99999999999", '"', "[", "}", "null", "<", "&"])

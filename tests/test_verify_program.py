@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
@@ -12,62 +11,10 @@ from hypothesis import strategies as st
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
-from tacos.lower import STEP_OPS, Program, lower
+from tacos.lower import STEP_OPS, lower
 from tests import program_oracle
+from tests.programs import INPUT, NONE, OUTPUT, SCRATCH, changed, made
 from tests.strategies import collectives, topologies
-
-COLUMNS = [
-    name
-    for name, value in vars(Program).items()
-    if isinstance(value, property)
-    and name not in ("collective", "in_place", "provenance", "ranks", "threads", "steps")
-]
-INPUT, OUTPUT, SCRATCH, NONE = range(4)
-
-
-def changed(program, **columns):
-    """The program with some columns replaced, or patched by a function."""
-    values = {name: getattr(program, name).copy() for name in COLUMNS}
-    for name, change in columns.items():
-        values[name] = change(values[name]) if callable(change) else change
-    return Program(collective=program.collective, in_place=program.in_place, **values)
-
-
-def made(collective, threads, *, in_place=False, scratch=0):
-    """A program from rows: threads are (rank, send peer, recv peer, steps), a step is
-    (op, src buffer, src slot, dst buffer, dst slot, comes_from, dependencies, peer) or shorter."""
-    nothing: tuple[Any, ...] = (None, NONE, -1, NONE, -1, -1, [], -1)
-    filled = [
-        (STEP_OPS.index(step[0]), *(
-            default if value is None else value
-            for value, default in zip((*step[1:], *(None,) * (8 - len(step))), nothing[1:], strict=True)
-        ))
-        for thread in threads for step in thread[3]
-    ]  # fmt: skip
-
-    def column(i, dtype):
-        return np.array([row[i] for row in filled], dtype)
-
-    return Program(
-        collective=collective,
-        in_place=in_place,
-        scratch_slots=np.full(collective.npus, scratch, np.int32),
-        thread_rank=np.array([t[0] for t in threads], np.int32),
-        thread_channel=np.zeros(len(threads), np.int32),
-        thread_send_peer=np.array([t[1] for t in threads], np.int32),
-        thread_recv_peer=np.array([t[2] for t in threads], np.int32),
-        thread_begin=np.cumsum([0, *(len(t[3]) for t in threads)]).astype(np.int64),
-        op=column(0, np.uint8),
-        src_buffer=column(1, np.uint8),
-        src_slot=column(2, np.int32),
-        dst_buffer=column(3, np.uint8),
-        dst_slot=column(4, np.int32),
-        count=np.ones(len(filled), np.int32),
-        peer=column(7, np.int32),
-        comes_from=column(5, np.int32),
-        dep_begin=np.cumsum([0, *(len(row[6]) for row in filled)]).astype(np.int64),
-        dep=np.array([d for row in filled for d in row[6]], np.int32),
-    )
 
 
 def rules(program):

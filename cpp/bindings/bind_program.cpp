@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "columns.hpp"
+#include "lift.hpp"
 #include "lower.hpp"
 #include "program.hpp"
 
@@ -191,6 +192,17 @@ Columns must have the types that the properties of the same names have: nothing 
       },
       "schedule"_a, nb::kw_only(), "in_place"_a = false, "rank"_a = nb::none(),
       "progress"_a = nb::none(), "The program of a schedule; see tacos.lower.");
+  m.def(
+      "lift",
+      [](const Program& program, std::shared_ptr<Topology> topology, std::int64_t size,
+         std::string provenance, const nb::object& progress) {
+        const auto report = progress_to(progress);
+        const nb::gil_scoped_release release;
+        return std::make_shared<Schedule>(
+            lift(program, std::move(topology), size, std::move(provenance), report));
+      },
+      "program"_a, "topology"_a, "size_bytes"_a, nb::kw_only(), "provenance"_a = "{}",
+      "progress"_a = nb::none(), "The schedule of a program; see tacos.lift.");
 }
 
 }  // namespace tacos::bindings

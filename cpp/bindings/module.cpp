@@ -15,6 +15,8 @@ void bind_bound(nb::module_& m);
 void bind_simulate(nb::module_& m);
 void bind_synth(nb::module_& m);
 void bind_program(nb::module_& m);
+void bind_astra(nb::module_& m);
+void bind_msccl(nb::module_& m);
 }  // namespace tacos::bindings
 
 NB_MODULE(_core, m) {
@@ -32,4 +34,6 @@ NB_MODULE(_core, m) {
   tacos::bindings::bind_simulate(m);
   tacos::bindings::bind_synth(m);
   tacos::bindings::bind_program(m);
+  tacos::bindings::bind_astra(m);
+  tacos::bindings::bind_msccl(m);
 }

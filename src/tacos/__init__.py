@@ -19,7 +19,7 @@ from tacos.bound import Bound, bound
 from tacos.compare import Candidate, Comparison, Figures, Sweep, compare
 from tacos.errors import FormatError, InfeasibleError, SpecError, TacosError, VerificationError
 from tacos.formats import load, save
-from tacos.lower import Program, lower
+from tacos.lower import Program, lift, lower
 from tacos.plan import engines, synthesize
 from tacos.schedule import Routes, retime, routes, summary
 from tacos.simulate import Fault, Straggler, Trace, simulate
@@ -53,6 +53,7 @@ __all__ = [
     "collective",
     "compare",
     "engines",
+    "lift",
     "load",
     "lower",
     "retime",

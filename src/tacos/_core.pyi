@@ -733,3 +733,114 @@ class Program:
 
 def lower(schedule: Schedule, *, in_place: bool = False, rank: int | None = None, progress: object | None = None) -> Program:
     """The program of a schedule; see tacos.lower."""
+
+def lift(program: Program, topology: Topology, size_bytes: int, *, provenance: str = '{}', progress: object | None = None) -> Schedule:
+    """The schedule of a program; see tacos.lift."""
+
+class Workload:
+    """
+    What each rank does: nodes that wait for one another.
+
+    One row per node, ordered by rank. Made by the functions of tacos.simulate.workload, immutable
+    afterwards; the columns are read-only NumPy arrays.
+    """
+
+    def __init__(self, *, npus: int, rank: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], kind: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], tag: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], duration_us: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], comm: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], id: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], on_cpu: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], group: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], priority: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dims: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dep_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], dep: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], groups: Sequence[tuple[int, Sequence[int]]] = []) -> None: ...
+
+    @staticmethod
+    def from_schedule(schedule: Schedule, *, fences: bool = True) -> Workload:
+        """
+        The messages of a schedule, each waiting for what it reads.
+
+        With `fences`, sends that share their first link leave in the schedule's order: each also waits for
+        a computation that ends 1 ns after the send before it began. Without, they leave as ASTRA-sim happens
+        to find them. Raises ValueError for a transfer that ends at a switch.
+        """
+
+    @property
+    def npus(self) -> int:
+        """Number of ranks."""
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+
+    @property
+    def rank(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Rank of each node."""
+
+    @property
+    def kind(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """0 send, 1 recv, 2 comp, 3 coll."""
+
+    @property
+    def peer(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """The other rank of a send or recv."""
+
+    @property
+    def bytes(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Size of a message or collective."""
+
+    @property
+    def tag(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Tag of a send or recv."""
+
+    @property
+    def duration_us(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Of a comp, in microseconds; 0 stands for 1 ns."""
+
+    @property
+    def comm(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """Kind of a collective, Chakra's number."""
+
+    @property
+    def id(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Number of the node within its rank."""
+
+    @property
+    def on_cpu(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """1 for a comp that leaves the NPU free."""
+
+    @property
+    def group(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Group of a collective, 0 for all ranks."""
+
+    @property
+    def priority(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Priority of a collective."""
+
+    @property
+    def dims(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """Dimensions that a collective uses, as bits."""
+
+    @property
+    def dep_begin(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Where each node's dependencies begin in `dep`."""
+
+    @property
+    def dep(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Rows that nodes wait for."""
+
+    @property
+    def groups(self) -> list[tuple[int, list[int]]]:
+        """Numbers and ranks of the groups."""
+
+    def __repr__(self) -> str: ...
+
+def astra_simulate(topology: Topology, dims: Sequence[tuple[int, int, int, int]], aware: bool, workload: Workload, algorithms: Sequence[Workload], algorithm_of: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], *, endpoint_delay_ns: int, memory_Bps: int, splits: int, active_chunks: int, queues: int, policy: str, local_bandwidth_aware: bool, rendezvous: bool, implementations: Sequence[Sequence[str]], progress: object | None = None) -> dict[str, Any]:
+    """ASTRA-sim's analytical simulation; see tacos.simulate.astra."""
+
+def hash_set_order(keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], reference: bool = False) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,), writable=False)]:
+    """
+    Distinct keys in the order of libstdc++'s hash set: ours, or that of this build's library.
+    """
+
+def pack(program: Program, *, channels: int, fusing_channels: int, steps: int, count: int, peers: int = 32, few_threads: bool = False, unit: int = 0, progress: object | None = None) -> Program:
+    """
+    The same algorithm in fewer, larger steps: neighbours together, receives fused with sends.
+    """
+
+def stuck(program: Program, depth: int) -> int:
+    """
+    Some step that never runs if a connection holds at most `depth` messages, or -1.
+    """

@@ -22,8 +22,9 @@ import tacos
 from tacos import collective as collectives
 from tacos import formats, units
 from tacos import topology as topologies
-from tacos._core import Schedule, Topology
-from tacos.errors import TacosError
+from tacos._core import Program, Schedule, Topology
+from tacos.errors import FormatError, TacosError
+from tacos.lower import describe
 from tacos.simulate.trace_file import format_of
 
 if TYPE_CHECKING:
@@ -43,7 +44,10 @@ Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON fo
 Quiet = Annotated[bool, Parameter(negative="", help="Print nothing but errors.")]
 Network = Annotated[
     str,
-    Parameter(help="A spec such as torus:4x4@50GB/s,500ns or dgx-h100:2, or a .yaml/.json file."),
+    Parameter(
+        help="A spec such as torus:4x4@50GB/s,500ns or dgx-h100:2, or a file; node.xml:4 or "
+        "node.xml:4:rail are four machines that NCCL has described."
+    ),
 ]
 Kind = Annotated[str, Parameter(help="all-reduce, all-gather, reduce-scatter, all-to-all, …")]
 Size = Annotated[str, Parameter(help="Size of the buffer as nccl-tests counts it, such as 64MB.")]
@@ -52,6 +56,10 @@ Chunks = Annotated[
 ]
 Group = Annotated[
     str | None, Parameter(help="NPUs that take part, in rank order: 0,2,4 or 0-7. All by default.")
+]
+Algorithm = Annotated[Path, Parameter(help="A schedule or a program, in any format that is read.")]
+Format = Annotated[
+    str | None, Parameter(help="The file's format, if ending and content do not say it.")
 ]
 Root = Annotated[int | None, Parameter(help="Root of a broadcast, reduce, gather or scatter.")]
 
@@ -107,7 +115,7 @@ def synth(
         float | None, Parameter(help="Seconds after which the best so far is taken.")
     ] = None,
     output: Annotated[
-        Path | None, Parameter(name=["-o", "--output"], help="A .tacos file.")
+        Path | None, Parameter(name=["-o", "--output"], help="A .tacos file, or another format.")
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -118,7 +126,7 @@ def synth(
     """
     if output is not None:
         _check_target(output)
-    network = _network(topology)
+    network = formats.network(topology)
     wanted = _collective(network, collective, size, chunks, group, root)
     begin = time.perf_counter()
     with _progress("synthesizing", quiet or as_json) as report:
@@ -180,7 +188,7 @@ def compare(
             _check_folder(option, path)
     if output is not None:
         view.checked(output)
-    network = _network(topology)
+    network = formats.network(topology)
     asked: list[str | int] = [*sizes]
     if sweep is not None:
         asked += units.size_range(sweep, what="--sweep")
@@ -223,7 +231,7 @@ def bound(
 
     Example: tacos bound dgx-h100:4 all-reduce 1GB
     """
-    network = _network(topology)
+    network = formats.network(topology)
     wanted = _collective(network, collective, size, chunks, group, root)
     with _progress("bounding", quiet or as_json) as report:
         best = tacos.bound(network, wanted, progress=report)
@@ -241,9 +249,10 @@ def bound(
 
 @app.command
 def verify(
-    file: Annotated[Path, Parameter(help="A .tacos file.")],
+    file: Algorithm,
     /,
     *,
+    format: Format = None,
     allow_unneeded: Annotated[
         bool, Parameter(negative="", help="Do not report transfers that nobody needs.")
     ] = False,
@@ -251,13 +260,13 @@ def verify(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Check a schedule: causality, link capacity, and what everybody ends with.
+    """Check a schedule or a program: who waits for whom, what is shared, what everybody ends with.
 
     Example: tacos verify ar.tacos
     """
-    schedule = _schedule(file)
+    loaded = _algorithm(file, format)
     with _progress("verifying", quiet or as_json) as report:
-        check = tacos.verify(schedule, allow_unneeded=allow_unneeded, limit=limit, progress=report)
+        check = tacos.verify(loaded, allow_unneeded=allow_unneeded, limit=limit, progress=report)
     if as_json:
         violations = [
             {name: getattr(v, name) for name in _VIOLATION_FIELDS} for v in check.violations
@@ -266,7 +275,11 @@ def verify(
         print(json.dumps(found | {"violations": violations}, indent=2))
         return 0 if check.ok else 1
     if check.ok and not quiet:
-        print(f"ok: {schedule.transfers:,} transfers in {units.format_time(schedule.time_s)}")
+        if isinstance(loaded, Program):
+            held = f"{loaded.steps:,} steps in {loaded.threads:,} threads of {loaded.ranks:,} ranks"
+        else:
+            held = f"{loaded.transfers:,} transfers in {units.format_time(loaded.time_s)}"
+        print(f"ok: {held}")
     return _verdict(check, quiet)
 
 
@@ -275,12 +288,14 @@ _VIOLATION_FIELDS = ("rule", "transfer", "time_ps", "chunk", "link", "message")
 
 @app.command
 def sim(
-    file: Annotated[Path, Parameter(help="A .tacos file.")],
+    file: Algorithm,
     /,
     *,
+    format: Format = None,
     topology: Annotated[
         str | None, Parameter(help="Where to run it, if not on its own network: spec or file.")
     ] = None,
+    size: Annotated[str | None, Parameter(help="Of a program's buffer, such as 64MB.")] = None,
     timing: Annotated[
         Literal["dependencies", "order", "schedule"],
         Parameter(help="dependencies: when data are there; order: per link in order; schedule."),
@@ -299,6 +314,10 @@ def sim(
     ] = (),
     jitter: Annotated[str, Parameter(help="The most by which a delivery may be late.")] = "0s",
     seed: Annotated[int, Parameter(help="Of the jitter.")] = 0,
+    profile: Annotated[
+        Literal["astra-sim-aware", "astra-sim-unaware"] | None,
+        Parameter(help="Count as this simulator does, to the nanosecond."),
+    ] = None,
     output: Annotated[
         Path | None,
         Parameter(
@@ -309,7 +328,7 @@ def sim(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Simulate a schedule: what its network, or another one, makes of it.
+    """Simulate a schedule or a program: what its network, or another one, makes of it.
 
     Example: tacos sim ar.tacos --fault link=0-1,begin=10us,end=1ms -o trace.json
     """
@@ -321,17 +340,22 @@ def sim(
         _check_folder("--output", output)
     faults = [tacos.Fault.parse(text) for text in fault]
     stragglers = [tacos.Straggler.parse(text) for text in straggler]
-    schedule = _schedule(file)
+    loaded = _algorithm(file, format)
+    network = None if topology is None else formats.network(topology)
+    if isinstance(loaded, Schedule) and size is not None:
+        raise ValueError(f"--size is {size}, but {file} holds a schedule, which has its size")
+    schedule = _lifted(loaded, network, size, quiet or as_json)
     with _progress("simulating", quiet or as_json) as report:
         trace = tacos.simulate(
             schedule,
-            None if topology is None else _network(topology),
+            network,
             timing=timing,
             congestion=congestion,
             faults=faults,
             stragglers=stragglers,
             jitter=jitter,
             seed=seed,
+            profile=profile,
             progress=report,
         )
     if output is not None:
@@ -344,9 +368,10 @@ def sim(
 
 @app.command
 def info(
-    file: Annotated[Path, Parameter(help="A .tacos file.")],
+    file: Annotated[Path, Parameter(help="A schedule, a program or a topology.")],
     /,
     *,
+    format: Format = None,
     npu: Annotated[int | None, Parameter(help="List the transfers of this NPU.")] = None,
     link: Annotated[int | None, Parameter(help="List the transfers over this link.")] = None,
     rows: Annotated[int, Parameter(help="How many transfers to list.")] = 20,
@@ -359,7 +384,18 @@ def info(
     """
     if rows < 1:
         raise ValueError(f"--rows is {rows}, it must be positive")
-    schedule = _schedule(file)
+    loaded = formats.load(file, format=format)
+    if isinstance(loaded, Topology) and npu is None and link is None:
+        _show_topology(str(file), loaded, as_json, quiet)
+        return 0
+    if isinstance(loaded, Program) and npu is None and link is None:
+        facts = describe(loaded) | {"provenance": loaded.provenance}
+        _show(facts, str(file), as_json, quiet)
+        return 0
+    schedule = loaded
+    if not isinstance(schedule, Schedule):
+        held = type(loaded).__name__.lower()
+        raise FormatError(f"{file} holds a {held}, not a schedule: --npu and --link list transfers")
     if npu is None and link is None:
         facts = tacos.summary(schedule) | {
             "form": schedule.form,
@@ -384,13 +420,88 @@ def info(
 
 
 @app.command
+def convert(
+    source: Annotated[Path, Parameter(help="A schedule, a program or a topology.")],
+    target: Annotated[Path, Parameter(help="What to write; its ending says the format.")],
+    /,
+    *,
+    from_format: Annotated[
+        str | None, Parameter(name="--from", help="Format of SOURCE, if it does not show.")
+    ] = None,
+    to_format: Annotated[
+        str | None, Parameter(name="--to", help="Format of TARGET, if its name does not say it.")
+    ] = None,
+    dialect: Annotated[str | None, Parameter(help="Of the format, such as msccl or azure.")] = None,
+    protocol: Annotated[str | None, Parameter(help="Simple, LL or LL128.")] = None,
+    channels: Annotated[int | None, Parameter(help="The most channels to use.")] = None,
+    instances: Annotated[int | None, Parameter(help="Copies that run side by side.")] = None,
+    in_place: Annotated[
+        bool | None, Parameter(help="Whether input and output are one buffer.")
+    ] = None,
+    name: Annotated[str | None, Parameter(help="Of the algorithm, in the file.")] = None,
+    topology: Annotated[
+        str | None, Parameter(help="The network of a program: spec or file.")
+    ] = None,
+    size: Annotated[str | None, Parameter(help="Of a program's buffer, such as 64MB.")] = None,
+    unchecked: Annotated[
+        bool, Parameter(negative="", help="Convert without verifying what is read.")
+    ] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Read an algorithm or a topology, verify it, and write it in another format.
+
+    Example: tacos convert ar.tacos ar.xml --protocol LL
+    """
+    _check_folder("TARGET", target)
+    loaded = formats.load(source, format=from_format)
+    options: dict[str, Any] = {
+        "dialect": dialect,
+        "protocol": protocol,
+        "channels": channels,
+        "instances": instances,
+        "in_place": in_place,
+        "name": name,
+    }
+    options = {option: value for option, value in options.items() if value is not None}
+    if not isinstance(loaded, Topology) and not unchecked:
+        with _progress("verifying", quiet or as_json) as report:
+            check = tacos.verify(loaded, limit=20, progress=report)
+        if not check.ok:
+            return _verdict(check, quiet)
+    network = None if topology is None else formats.network(topology)
+    taken = [k for k in (Program, Schedule) if formats.takes(k, target, format=to_format)]
+    if isinstance(loaded, Program) and taken == [Schedule]:
+        loaded = _lifted(loaded, network, size, quiet or as_json)
+    else:
+        given = {"topology": network, "size": size}
+        options |= {option: value for option, value in given.items() if value is not None}
+    formats.save(loaded, target, format=to_format, **options)
+    _show({"from": str(source), "to": str(target)} | _outline(loaded), "converted", as_json, quiet)
+    return 0
+
+
+def _outline(loaded: Schedule | Program | Topology) -> dict[str, Any]:
+    """What was converted, in a few words."""
+    if isinstance(loaded, Topology):
+        return {"topology": repr(loaded)[len("<tacos.Topology ") : -1]}
+    facts = tacos.summary(loaded) if isinstance(loaded, Schedule) else describe(loaded)
+    names = ("collective", "topology", "ranks", "chunks", "steps", "transfers", "time_s")
+    return {name: facts[name] for name in names if name in facts}
+
+
+@app.command
 def topo(
     topology: Network,
     /,
     *,
     draw: Annotated[Path | None, Parameter(help="Draw it into this .svg or .png file.")] = None,
     output: Annotated[
-        Path | None, Parameter(name=["-o", "--output"], help="Write it as a .yaml or .json file.")
+        Path | None,
+        Parameter(
+            name=["-o", "--output"],
+            help="Write it as a .yaml, .json, .graphml, .csv or .astra.yml (ASTRA-sim) file.",
+        ),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -399,18 +510,14 @@ def topo(
 
     Example: tacos topo dgx-h100:2 --draw h100.svg
     """
-    network = _network(topology)
+    network = formats.network(topology)
     if output is not None:
         formats.save(network, output)
     if draw is not None:
         from tacos import view
 
         view.draw(network, draw)
-    summary = topologies.describe(network)
-    if as_json:
-        print(json.dumps(summary, indent=2))
-    elif not quiet:
-        _print(_topology_table(topology, summary))
+    _show_topology(topology, network, as_json, quiet)
     return 0
 
 
@@ -427,19 +534,10 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
 # --- reading what people type ------------------------------------------------------------------
 
 
-def _network(text: str) -> Topology:
-    path = Path(text)
-    loaded: Schedule | Topology
-    if path.is_file() or path.suffix in (".yaml", ".yml", ".json", ".tacos"):
-        loaded = formats.load(path)
-        return loaded.topology if isinstance(loaded, Schedule) else loaded
-    return topologies.parse(text)
-
-
 def _check_target(path: Path) -> None:
     """What would only fail after the work fails before it."""
-    if path.suffix != ".tacos":
-        raise ValueError(f"--output is {path}, a schedule goes into a .tacos file")
+    if not formats.takes(Schedule, path):
+        raise ValueError(f"--output is {path}, a file that holds no schedule")
     _check_folder("--output", path)
 
 
@@ -448,11 +546,30 @@ def _check_folder(option: str, path: Path) -> None:
         raise ValueError(f"{option} is {path}, but there is no folder {path.parent}")
 
 
-def _schedule(path: Path) -> Schedule:
-    loaded = formats.load(path)
-    if isinstance(loaded, Schedule):
-        return loaded
-    raise ValueError(f"{path} holds a topology, not a schedule")
+def _algorithm(path: Path, format: str | None = None) -> Schedule | Program:
+    loaded: Schedule | Program | Topology = formats.load(path, format=format)
+    if isinstance(loaded, Topology):
+        raise FormatError(f"{path} holds a topology, not a schedule or a program")
+    return loaded
+
+
+def _lifted(
+    algorithm: Schedule | Program, network: Topology | None, size: str | None, silent: bool
+) -> Schedule:
+    """The schedule itself, or that of a program; says what was assumed."""
+    if isinstance(algorithm, Schedule):
+        return algorithm
+    with _progress("lifting", silent) as report:
+        schedule = tacos.lift(algorithm, network, size, progress=report)
+    if not silent:
+        assumed = (
+            [] if network else [f"{schedule.topology.npus:,} NPUs, fully connected (--topology)"]
+        )
+        if size is None:
+            assumed.append(f"{units.format_size(schedule.collective.size_bytes)} (--size)")
+        if assumed:
+            print(f"assuming {' and '.join(assumed)}")
+    return schedule
 
 
 def _collective(
@@ -540,6 +657,14 @@ def _show(facts: dict[str, Any], title: str, as_json: bool, quiet: bool) -> None
     for name, value in facts.items():
         table.add_row(_label(name), _human(name, value))
     _print(table)
+
+
+def _show_topology(title: str, network: Topology, as_json: bool, quiet: bool) -> None:
+    summary = topologies.describe(network)
+    if as_json:
+        print(json.dumps(summary, indent=2))
+    elif not quiet:
+        _print(_topology_table(title, summary))
 
 
 def _verdict(check: tacos.Report, quiet: bool) -> int:

@@ -17,7 +17,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 from tacos._core import Collective
-from tacos.bound import bound
+from tacos.bound import Bound, bound
 from tacos.errors import InfeasibleError, TacosError
 from tacos.plan import check_engine, check_sizes, obstacles, synthesize
 from tacos.plan import engines as applicable
@@ -276,7 +276,7 @@ def compare(
     problems = [collective] if isinstance(collective, Collective) else list(collective)
     names = None if engines is None else list(dict.fromkeys(engines))
     _check(topology, problems, names, time_limit)
-    bounds = [bound(topology, problem).time_s for problem in problems]
+    bounds = [bound(topology, problem) for problem in problems]
     tasks, owner = [], []
     for i, (problem, least) in enumerate(zip(problems, bounds, strict=True)):
         for name in applicable(topology, problem) if names is None else names:
@@ -291,7 +291,7 @@ def compare(
             topology,
             problem,
             tuple(sorted(found[i], key=_rank)),
-            bounds[i],
+            bounds[i].time_s,
             tuple(obstacles(topology, problem).items()) if names is None else (),
         )
         for i, problem in enumerate(problems)
@@ -338,7 +338,7 @@ class _Task(NamedTuple):
 
     topology: Topology
     collective: Collective
-    bound_s: float
+    bound: Bound
     engine: str
     seed: int
     effort: str | int
@@ -356,7 +356,7 @@ def _candidate(task: _Task, report: Progress | None = None) -> Candidate:
             effort=task.effort,
             time_limit=task.time_limit,
             progress=report,
-            known_bound_s=task.bound_s,
+            known_bound=task.bound,
         )
     except (TacosError, ValueError, MemoryError) as error:
         took = time.perf_counter() - begin

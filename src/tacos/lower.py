@@ -2,22 +2,29 @@
 
 :class:`Program` stands between the schedules of this package and everything that runs or describes
 algorithms rank by rank: MSCCL, MSCCL++ and Chakra files, and the runtime. :func:`lower` makes one
-from a schedule.
+from a schedule, :func:`lift` makes a schedule again.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from tacos import topology as topologies
+from tacos import units
 from tacos._core import Program
+from tacos._core import lift as _lift
 from tacos._core import lower as _lower
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tacos._core import Schedule
+    from tacos._core import Schedule, Topology
+    from tacos.units import Quantity
 
-__all__ = ["BUFFERS", "STEP_OPS", "Program", "lower"]
+__all__ = ["BUFFERS", "STEP_OPS", "Program", "describe", "lift", "lower"]
 
 STEP_OPS = (
     "nop",
@@ -38,6 +45,7 @@ STEP_OPS = (
 """What a step can do; ``Program.op`` indexes this."""
 BUFFERS = ("input", "output", "scratch", "none")
 """Where a slot can be; ``Program.src_buffer`` and ``dst_buffer`` index this."""
+_DEFAULT_SIZE = 10**6
 
 
 def lower(
@@ -73,4 +81,90 @@ def lower(
     >>> [STEP_OPS[op] for op in program.op[:3]]
     ['copy', 'recv', 'recv']
     """
-    return _lower(schedule, in_place=in_place, rank=rank, progress=progress)
+    program = _lower(schedule, in_place=in_place, rank=rank, progress=progress)
+    return program.with_provenance(
+        program.provenance | {"size_bytes": schedule.collective.size_bytes}
+    )
+
+
+def lift(
+    program: Program,
+    topology: Topology | None = None,
+    size: Quantity | None = None,
+    *,
+    progress: Callable[[float], object] | None = None,
+) -> Schedule:
+    """The schedule that a program carries out, with times.
+
+    Every slot of every message becomes a transfer, over the direct link between the two NPUs, else
+    over the route that :func:`tacos.schedule.routes` finds. Times are the earliest that the order of the
+    program's reads and writes allows, see :func:`tacos.schedule.retime`.
+
+    Args:
+        program: A right one; :func:`tacos.verify.verify` tells. Of one with races, one outcome is lifted.
+        topology: The network to run on. Default: a fully connected one, which the schedule's
+            provenance says.
+        size: In bytes, as nccl-tests counts; the chunks keep the program's proportions. Default: the
+            size the program was lowered from or, where its provenance has none, 1 MB.
+        progress: Called with the share done, now and then.
+
+    Raises:
+        ValueError: A schedule cannot say what the program does, for example since a rank passes on
+            a sum that it does not keep itself; the message names the step.
+        InfeasibleError: Two ranks that talk are not connected.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4)
+    >>> schedule = tacos.synthesize(topo, tacos.collective.all_reduce(topo, "4MB", chunks=1))
+    >>> lift(lower(schedule), topo).time_s == schedule.time_s
+    True
+    >>> lift(lower(schedule)).provenance["topology"]
+    'fully connected, for want of a given one'
+    """
+    provenance = program.provenance
+    known = provenance.pop("size_bytes", None)
+    provenance.pop("bound_s", None)  # of another network, or another size
+    if size is None:
+        size = known if isinstance(known, int) and known > 0 else _DEFAULT_SIZE
+    if topology is None:
+        topology = topologies.fully_connected(program.ranks)
+        provenance["topology"] = "fully connected, for want of a given one"
+    return _lift(
+        program,
+        topology,
+        units.size_bytes(size),
+        provenance=json.dumps(provenance | {"lifted": True}),
+        progress=progress,
+    )
+
+
+def describe(program: Program) -> dict[str, Any]:
+    """A program in numbers, as plain values that can go into JSON.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4)
+    >>> facts = describe(lower(tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MB", chunks=1))))
+    >>> facts["collective"], facts["ranks"], facts["steps_by_kind"]
+    ('all-gather', 4, {'copy': 4, 'send': 12, 'recv': 12})
+    """
+    counts = np.bincount(program.op, minlength=len(STEP_OPS)).tolist()
+    lengths = np.diff(program.thread_begin)
+    slots = np.repeat(program.op, program.count)
+    sending = [i for i, name in enumerate(STEP_OPS) if "send" in name or "forward" in name]
+    one_sided = [STEP_OPS.index(name) for name in ("put", "get", "get_reduce")]
+    return {
+        "name": program.provenance.get("name"),
+        "collective": program.collective.kind.replace("_", "-"),
+        "chunks": program.collective.chunks,
+        "in_place": program.in_place,
+        "ranks": program.ranks,
+        "threads": program.threads,
+        "threads_per_rank": int(np.bincount(program.thread_rank, minlength=1).max()),
+        "channels": len(np.unique(program.thread_channel)),
+        "steps": program.steps,
+        "steps_per_thread": int(lengths.max(initial=0)),
+        "steps_by_kind": {name: n for name, n in zip(STEP_OPS, counts, strict=True) if n},
+        "transfers": int(np.isin(slots, sending + one_sided).sum()),
+        "dependencies": len(program.dep),
+        "scratch_slots": int(program.scratch_slots.max(initial=0)),
+    }

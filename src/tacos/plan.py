@@ -10,7 +10,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tacos.bound import bound
+from tacos.bound import Bound, bound
 from tacos.errors import InfeasibleError, TacosError
 from tacos.synth import ENGINES, applicable, obstacle
 
@@ -26,6 +26,8 @@ _CHUNK_COUNTS = tuple(2**k for k in range(10))
 _SEARCH_TRANSFERS = 300_000
 """The chunk search stops before schedules of more transfers than this: they take seconds each."""
 _GOOD_ENOUGH = 1.005
+_LARGE = 20
+"""Bandwidth decides, not latency, where the bound's parts differ by this factor."""
 _GOOD_AS_PERFECT = 0.99
 """Where an engine comes this close to the bound, the others are not worth the wait."""
 
@@ -62,7 +64,7 @@ def synthesize(
     effort: str | int = "normal",
     time_limit: float | None = None,
     progress: Callable[[float], object] | None = None,
-    known_bound_s: float | None = None,
+    known_bound: Bound | None = None,
     **options: Any,
 ) -> Schedule:
     """Find a schedule of a collective on a network.
@@ -80,7 +82,7 @@ def synthesize(
         time_limit: Seconds after which the best so far is returned, with ``"cut_short"`` in its
             provenance.
         progress: Called with the share done, now and then.
-        known_bound_s: The problem's bound, for callers that have it already.
+        known_bound: The problem's bound, for callers that have it already.
         options: Passed on to the engine, such as ``order="rank"`` for rings; ``trials=`` says the
             number of greedy's random starts by itself.
 
@@ -97,14 +99,14 @@ def synthesize(
     'symmetric'
     """
     check_sizes(topology, collective)
-    search = _Search(topology, collective, seed, effort, time_limit, progress, known_bound_s)
+    search = _Search(topology, collective, seed, effort, time_limit, progress, known_bound)
     try:
         schedule = (
             search.all_engines(options) if engine == "auto" else search.engine(engine, options)
         )
     except _TimeIsUp:
         raise TacosError(f"time_limit is {time_limit} s, too short to find any schedule") from None
-    facts = {"seed": seed, "effort": effort, "bound_s": search.bound_s}
+    facts = {"seed": seed, "effort": effort, "bound_s": search.bound.time_s}
     if search.cut_short:
         facts["cut_short"] = True
     return schedule.with_provenance(facts | schedule.provenance)
@@ -125,7 +127,7 @@ class _Search:
         effort: str | int,
         time_limit: float | None,
         progress: Callable[[float], object] | None,
-        known_bound_s: float | None,
+        known_bound: Bound | None,
     ) -> None:
         trials = _EFFORTS.get(effort, effort)
         if type(trials) is not int or trials < 1:
@@ -135,7 +137,7 @@ class _Search:
             raise ValueError(f"time_limit is {time_limit!r}, it must be positive")
         self.topology, self.collective = topology, collective
         self.seed, self.trials = seed, trials
-        self.known_bound_s = known_bound_s
+        self.known_bound = known_bound
         self.counts = _CHUNK_COUNTS[::2] if effort == "fast" else _CHUNK_COUNTS
         self.end = None if time_limit is None else time.monotonic() + time_limit
         self.progress, self.told = progress, 0.0
@@ -151,12 +153,13 @@ class _Search:
             self.progress(self.told)
 
     @property
-    def bound_s(self) -> float:
+    def bound(self) -> Bound:
         """The time that no schedule of this problem beats, computed once."""
-        if self.known_bound_s is None:
-            found = bound(self.topology, self.collective, progress=lambda _: self.report(0.0))
-            self.known_bound_s = found.time_s
-        return self.known_bound_s
+        if self.known_bound is None:
+            self.known_bound = bound(
+                self.topology, self.collective, progress=lambda _: self.report(0.0)
+            )
+        return self.known_bound
 
     def found(self, runs: Iterable[Callable[[], Schedule]]) -> Iterator[Schedule]:
         """The runs' results until the time is up; at least one."""
@@ -194,8 +197,10 @@ class _Search:
     def engine(self, name: str, options: dict[str, Any]) -> Schedule:
         """The engine's best; where the number of chunks is open, the fewest that are good enough.
 
-        More chunks pipeline better until latencies outweigh it, so the search ends after two counts
-        that hardly helped. What the model does not count (the work per transfer) speaks for few.
+        More chunks pipeline better until latencies outweigh it, so the search ends at the bound, or
+        after two counts that hardly helped; greedy, whose matching may gain from finer chunks where
+        bandwidth decides, gets five. What the model does not count (the work per transfer) speaks
+        for few.
         """
         check_engine(name)
         if self.collective.resolved:
@@ -213,6 +218,8 @@ class _Search:
                 yield partial(self.once, name, cut, options)
                 self.done = self.next
 
+        coarse = name == "greedy" and self.bound.bandwidth_s > _LARGE * self.bound.latency_s
+        patience = 5 if coarse else 2
         fastest = failures = 0
         for schedule in self.found(runs()):
             results.append(schedule)
@@ -220,7 +227,9 @@ class _Search:
             failures = 0 if helped or len(results) == 1 else failures + 1
             if schedule.time_ps < results[fastest].time_ps:
                 fastest = len(results) - 1
-            if failures == 2 or 2 * schedule.stored_transfers > _SEARCH_TRANSFERS:
+            if failures == patience or 2 * schedule.stored_transfers > _SEARCH_TRANSFERS:
+                break
+            if results[fastest].time_ps <= _GOOD_ENOUGH * self.bound.time_ps:
                 break
         self.done, self.next = begin, end
         enough = results[fastest].time_ps * _GOOD_ENOUGH
@@ -233,7 +242,7 @@ class _Search:
         if options:
             raise ValueError(f"options {', '.join(options)} need a named engine, not auto")
         names = engines(self.topology, self.collective)
-        bound_ps = self.bound_s * 1e12
+        bound_ps = self.bound.time_ps
         tried: list[str] = []
 
         def runs() -> Iterator[Callable[[], Schedule]]:

@@ -16,12 +16,14 @@ from typing import NamedTuple
 __all__ = [
     "Quantity",
     "bandwidth_Bps",
+    "bandwidth_text",
     "format_bandwidth",
     "format_size",
     "format_time",
     "size_bytes",
     "size_range",
     "time_ps",
+    "time_text",
 ]
 
 Quantity = str | float
@@ -123,6 +125,35 @@ def size_range(text: str, *, what: str = "sizes") -> list[int]:
         found.append(round(size))
         size *= factor
     return list(dict.fromkeys([*found, high]))
+
+
+def bandwidth_text(value: int) -> str | int:
+    """A bandwidth for files: exact, short if it can be; without a unit it is bytes per second.
+
+    >>> bandwidth_text(50_000_000_000), bandwidth_text(12_500_000), bandwidth_text(1_234_567_891)
+    ('50GB/s', '12.5MB/s', 1234567891)
+    """
+    for factor, unit in ((10**9, "GB/s"), (10**6, "MB/s")):
+        if value >= factor and value * 1000 % factor == 0:
+            return f"{_decimal(value, factor)}{unit}"
+    return value
+
+
+def time_text(value: int) -> str:
+    """A time in picoseconds for files: exact, and short if it can be.
+
+    >>> time_text(500_000), time_text(1_300_000), time_text(7)
+    ('500ns', '1.3us', '7ps')
+    """
+    for factor, unit in ((10**9, "ms"), (10**6, "us"), (10**3, "ns")):
+        if value >= factor and value * 1000 % factor == 0:
+            return f"{_decimal(value, factor)}{unit}"
+    return f"{value}ps"
+
+
+def _decimal(value: int, factor: int) -> str:
+    whole, rest = divmod(value * 1000 // factor, 1000)
+    return f"{whole}.{rest:03}".rstrip("0").rstrip(".") if rest else str(whole)
 
 
 def _whole(value: Quantity, kind: _Kind, what: str) -> int:

@@ -12,13 +12,14 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from tacos.formats.source import text_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 __all__ = ["as_json", "as_yaml", "load"]
 
-_MOST_BYTES = 1 << 29
 _DEEPEST = 16  # no field is nested half as deep
 _LONG = 12  # entries of a list that share a line
 
@@ -37,16 +38,7 @@ def load(file: Path) -> Any:
     suffix = file.suffix.lower()
     if suffix not in (".yaml", ".yml", ".json"):
         raise ValueError(f'the suffix is "{suffix}", allowed are .yaml, .yml and .json')
-    if file.exists() and not file.is_file():
-        raise ValueError("this is no file")
-    if file.stat().st_size > _MOST_BYTES:
-        raise ValueError(f"the file has {file.stat().st_size} bytes, allowed are {_MOST_BYTES}")
-    try:
-        text = file.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"the file is not UTF-8 text (byte {error.start})") from None
-    if not text.strip():
-        raise ValueError("the file is empty")
+    text = text_of(file)
     return _from_json(text) if suffix == ".json" else _from_yaml(text)
 
 

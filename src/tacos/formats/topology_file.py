@@ -38,7 +38,7 @@ from tacos.errors import FormatError
 from tacos.files import replacing
 from tacos.formats import markup
 from tacos.topology.links import Links, assemble, columns_of, model_of, raise_if_disconnected
-from tacos.units import bandwidth_Bps, time_ps
+from tacos.units import bandwidth_Bps, bandwidth_text, time_ps, time_text
 
 if TYPE_CHECKING:
     import os
@@ -642,7 +642,7 @@ def _fields(topology: Topology) -> dict[str, Any]:
     if topology.forwarding != "cut_through":
         fields["forwarding"] = topology.forwarding
     if topology.reduce_bandwidth_Bps:
-        fields["reduce_bandwidth"] = _bandwidth_text(topology.reduce_bandwidth_Bps)
+        fields["reduce_bandwidth"] = bandwidth_text(topology.reduce_bandwidth_Bps)
     fields["npus"] = names[:npus] or npus
     if bits and (names or any(bits)):
         switches = [
@@ -672,7 +672,7 @@ def _link_fields(topology: Topology) -> dict[str, Any]:
         return_inverse=True,
         return_counts=True,
     )
-    texts = [[_bandwidth_text(int(fast)), _time_text(int(wait))] for fast, wait in speeds.T]
+    texts = [[bandwidth_text(int(fast)), time_text(int(wait))] for fast, wait in speeds.T]
     usual = texts[int(counts.argmax())]
     ends = [[] if text == usual else text[:1] if text[1] == usual[1] else text for text in texts]
     label: Sequence[int | str] = topology.names or range(topology.nodes)
@@ -686,22 +686,3 @@ def _link_fields(topology: Topology) -> dict[str, Any]:
         )
     ]
     return {"defaults": {"bandwidth": usual[0], "latency": usual[1]}, "directed": rows}
-
-
-def _bandwidth_text(value: int) -> str | int:
-    for factor, unit in ((10**9, "GB/s"), (10**6, "MB/s")):
-        if value >= factor and value * 1000 % factor == 0:
-            return f"{_decimal(value, factor)}{unit}"
-    return value
-
-
-def _time_text(value: int) -> str:
-    for factor, unit in ((10**9, "ms"), (10**6, "us"), (10**3, "ns")):
-        if value >= factor and value * 1000 % factor == 0:
-            return f"{_decimal(value, factor)}{unit}"
-    return f"{value}ps"
-
-
-def _decimal(value: int, factor: int) -> str:
-    whole, rest = divmod(value * 1000 // factor, 1000)
-    return f"{whole}.{rest:03}".rstrip("0").rstrip(".") if rest else str(whole)

@@ -15,8 +15,10 @@ from tacos import units
 from tacos._core import Routes
 from tacos._core import simulate as _simulate
 from tacos.errors import InfeasibleError, TacosError
+from tacos.simulate import astra
 from tacos.simulate.faults import Fault, Straggler, disturbances
 from tacos.simulate.trace import Trace
+from tacos.simulate.workload import Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -25,14 +27,16 @@ if TYPE_CHECKING:
 
     from tacos._core import Schedule, Topology
 
-__all__ = ["Fault", "Straggler", "Trace", "simulate"]
+__all__ = ["Fault", "Straggler", "Trace", "Workload", "simulate"]
 
+_PROFILES = {"astra-sim-aware": True, "astra-sim-unaware": False}
+"""Other simulators' names, and whether messages share links there."""
 _BYTES_PER_TRANSFER = 150
 """What a run takes, trace included, for each transfer of one link."""
 
 
 def simulate(
-    schedule: Schedule,
+    schedule: Schedule | Workload,
     topology: Topology | None = None,
     *,
     timing: Literal["dependencies", "order", "schedule"] = "dependencies",
@@ -60,7 +64,8 @@ def simulate(
       that says why it cannot.
 
     Args:
-        schedule: What to run. An orbit is expanded first.
+        schedule: What to run. An orbit is expanded first. A workload of sends and receives needs
+            a topology and a profile.
         topology: Where to run it, if not on the network it was made for: the same nodes, and links
             of other speeds, or fewer.
         timing: See above.
@@ -74,7 +79,9 @@ def simulate(
             only.
         stragglers: NPUs that start late or are slower than the others.
         seed: Of the jitter.
-        profile: Another simulator to imitate; none is known.
+        profile: Another simulator to imitate, ``"astra-sim-aware"`` or ``"astra-sim-unaware"``: to
+            the nanosecond as :func:`tacos.simulate.astra.run`, which has more options. What
+            disturbs a run, timing and congestion are then not to be given.
         memory_limit: A run that would take more memory is refused.
         progress: Called with the share done, now and then.
 
@@ -97,13 +104,19 @@ def simulate(
     >>> f"{simulate(schedule, faults=[cut]).loss:.1%}"
     '32.5%'
     """
+    faults, stragglers = tuple(faults), tuple(stragglers)
+    jitter_ps = units.time_ps(jitter, what="jitter")
     if profile is not None:
-        raise ValueError(f"profile is {profile!r}, there is none of that name")
+        if faults or stragglers or jitter_ps or timing != "dependencies" or not congestion:
+            raise ValueError(f"profile {profile!r} takes no timing, congestion or disturbances")
+        return _imitated(schedule, topology, profile, progress)
+    if isinstance(schedule, Workload):
+        raise ValueError(  # noqa: TRY004, the type is right, the other argument is not
+            f"a workload needs a profile, allowed are {', '.join(_PROFILES)}"
+        )
     packed = _packed(schedule, units.size_bytes(memory_limit, what="memory_limit"))
     routes = _lane_routes(packed, topology)
     network = routes.topology
-    faults, stragglers = tuple(faults), tuple(stragglers)
-    jitter_ps = units.time_ps(jitter, what="jitter")
     if not 0 <= seed < 2**64:
         raise ValueError(f"seed is {seed}, allowed are 0 to 2^64 - 1")
     disturbed = bool(faults or stragglers or jitter_ps or topology is not None)
@@ -145,6 +158,31 @@ def simulate(
             "other_topology": topology is not None,
         }
     return Trace(network, provenance=provenance, **columns)
+
+
+def _imitated(
+    what: Schedule | Workload,
+    topology: Topology | None,
+    profile: str,
+    progress: Callable[[float], object] | None,
+) -> Trace:
+    if profile not in _PROFILES:
+        raise ValueError(f"profile is {profile!r}, allowed are {', '.join(_PROFILES)}")
+    if isinstance(what, Workload):
+        if topology is None:
+            raise ValueError("a workload needs a topology to run on")
+        workload, network, made = what, topology, {}
+    else:
+        workload = Workload.from_schedule(what)
+        network, made = topology or what.topology, what.provenance
+    result = astra.run(workload, network, aware=_PROFILES[profile], progress=progress)
+    provenance = {
+        "simulator": profile,
+        "transfers": len(result.src),
+        "clean_time_ps": result.time_ns * 1000,
+        "schedule": made,
+    }
+    return Trace(network, provenance=provenance, **result.trace_columns())
 
 
 def _packed(schedule: Schedule, limit: int) -> Schedule:

@@ -4,7 +4,7 @@
 regular   `ring`, `mesh`, `torus`, `hypercube`, `fully_connected`, `switch`, `product`
 clusters  `fat_tree`, `rail`, `dragonfly`, `dragonfly_plus`
 machines  `dgx1`, `dgx2`, `ndv2`, `dgx_a100`, `dgx_h100`, `nvl72`, `mi250`, `mi300x`, `tpu`
-your own  `from_links`
+your own  `from_links`, `from_networkx`, and back: `to_networkx`
 changes   `drop_links`, `drop_npus`, `degrade`, `scale`, `renumber`, `subset`
 names     `parse` reads ``torus:4x4@50GB/s``, `specs` lists all such names
 numbers   `describe`
@@ -17,6 +17,7 @@ from tacos._core import Topology
 from tacos.topology.builders import fully_connected, hypercube, mesh, product, ring, switch, torus
 from tacos.topology.clusters import dragonfly, dragonfly_plus, fat_tree, rail
 from tacos.topology.edits import degrade, drop_links, drop_npus, renumber, scale, subset
+from tacos.topology.graphs import from_networkx, to_networkx
 from tacos.topology.links import Model, from_links
 from tacos.topology.machines import dgx1, dgx2, dgx_a100, dgx_h100, mi250, mi300x, ndv2, nvl72, tpu
 from tacos.topology.spec import parse, specs
@@ -38,6 +39,7 @@ __all__ = [
     "drop_npus",
     "fat_tree",
     "from_links",
+    "from_networkx",
     "fully_connected",
     "hypercube",
     "mesh",
@@ -54,6 +56,7 @@ __all__ = [
     "specs",
     "subset",
     "switch",
+    "to_networkx",
     "torus",
     "tpu",
 ]

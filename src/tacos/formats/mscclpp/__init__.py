@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tacos.formats.mscclpp.reader import read
+from tacos.formats.mscclpp.reader import looks_like, read
 from tacos.formats.mscclpp.writer import write
 
-__all__ = ["read", "write"]
+__all__ = ["looks_like", "read", "write"]

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Collective
 
-__all__ = ["read"]
+__all__ = ["looks_like", "read"]
 
 _OP = {name: STEP_OPS.index(name) for name in STEP_OPS}
 _BUFFERS = {"i": 0, "o": 1, "s": 2}
@@ -61,6 +61,15 @@ _NAMES = (
 )
 
 _Place = tuple[int, int, int]  # rank, buffer, slot
+
+
+def looks_like(head: str) -> bool:
+    """Whether a JSON text is an execution plan, by how it begins.
+
+    >>> looks_like('{"name": "x", "collective": "allreduce", "inplace": true, "gpus": ['), looks_like("{}")
+    (True, False)
+    """
+    return all(word in head for word in ('"collective"', '"inplace"', '"gpus"'))
 
 
 def read(path: str | os.PathLike[str]) -> Program:

@@ -1,0 +1,214 @@
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <unordered_set>
+
+#include "columns.hpp"
+#include "simulate/astra.hpp"
+#include "simulate/hash_order.hpp"
+
+namespace tacos::bindings {
+
+using namespace nb::literals;
+
+namespace {
+
+using Names = std::vector<std::string>;
+
+std::shared_ptr<Workload> make_workload(
+    std::int32_t npus, const Array<std::int32_t>& rank, const Array<std::uint8_t>& kind,
+    const Array<std::int32_t>& peer, const Array<std::int64_t>& bytes,
+    const Array<std::int32_t>& tag, const Array<std::int64_t>& duration_us,
+    const Array<std::uint8_t>& comm, const Array<std::int64_t>& id,
+    const Array<std::uint8_t>& on_cpu, const Array<std::int32_t>& group,
+    const Array<std::int32_t>& priority, const Array<std::uint8_t>& dims,
+    const Array<std::int64_t>& dep_begin, const Array<std::int64_t>& dep,
+    std::vector<std::pair<std::int32_t, std::vector<std::int32_t>>> groups) {
+  WorkloadColumns c;
+  c.npus = npus;
+  c.rank = copy(rank);
+  c.kind = copy(kind);
+  c.peer = copy(peer);
+  c.bytes = copy(bytes);
+  c.tag = copy(tag);
+  c.duration_us = copy(duration_us);
+  c.comm = copy(comm);
+  c.id = copy(id);
+  c.on_cpu = copy(on_cpu);
+  c.group = copy(group);
+  c.priority = copy(priority);
+  c.dims = copy(dims);
+  c.dep_begin = copy(dep_begin);
+  c.dep = copy(dep);
+  c.groups = std::move(groups);
+  const nb::gil_scoped_release release;
+  return std::make_shared<Workload>(std::move(c));
+}
+
+astra::Policy policy(const std::string& name) {
+  if (name == "lifo") return astra::Policy::lifo;
+  if (name == "fifo") return astra::Policy::fifo;
+  if (name == "explicit") return astra::Policy::by_priority;
+  invalid("policy is \"" + name + "\", allowed are lifo, fifo and explicit");
+}
+
+// The columns of a result, by the names that tacos.simulate.astra gives them.
+nb::typed<nb::dict, nb::str, nb::any> columns_of(astra::Result result) {
+  std::vector<std::int32_t> src, dst, tag;
+  std::vector<std::int64_t> bytes, sent, arrived, node;
+  for (const auto& message : result.messages) {
+    src.push_back(message.src);
+    dst.push_back(message.dst);
+    tag.push_back(message.tag);
+    bytes.push_back(message.bytes);
+    sent.push_back(message.sent);
+    arrived.push_back(message.arrived);
+    const bool of_node = message.on_send.kind == astra::Handler::Kind::node;
+    node.push_back(of_node ? static_cast<std::int64_t>(message.on_send.row) : -1);
+  }
+  nb::typed<nb::dict, nb::str, nb::any> out;
+  out["npu_finish_ns"] = give(std::move(result.finish));
+  out["npu_compute_ns"] = give(std::move(result.compute));
+  out["src"] = give(std::move(src));
+  out["dst"] = give(std::move(dst));
+  out["bytes"] = give(std::move(bytes));
+  out["tag"] = give(std::move(tag));
+  out["send_ns"] = give(std::move(sent));
+  out["arrive_ns"] = give(std::move(arrived));
+  out["send_node"] = give(std::move(node));
+  out["hop_link"] = give(std::move(result.hops.link));
+  out["hop_message"] = give(std::move(result.hops.message));
+  out["hop_begin_ns"] = give(std::move(result.hops.begin));
+  out["hop_end_ns"] = give(std::move(result.hops.end));
+  return out;
+}
+
+template <typename T>
+auto shown(Column<T> WorkloadColumns::* column) {
+  return [column](const Workload& workload) { return view(workload.columns().*column); };
+}
+
+}  // namespace
+
+void bind_astra(nb::module_& m) {
+  const auto keep = nb::rv_policy::reference;
+  nb::class_<Workload>(m, "Workload", R"(What each rank does: nodes that wait for one another.
+
+One row per node, ordered by rank. Made by the functions of tacos.simulate.workload, immutable
+afterwards; the columns are read-only NumPy arrays.)")
+      .def(nb::new_(&make_workload), nb::kw_only(), "npus"_a, "rank"_a, "kind"_a, "peer"_a,
+           "bytes"_a, "tag"_a, "duration_us"_a, "comm"_a, "id"_a, "on_cpu"_a, "group"_a,
+           "priority"_a, "dims"_a, "dep_begin"_a, "dep"_a,
+           "groups"_a = std::vector<std::pair<std::int32_t, std::vector<std::int32_t>>>{})
+      .def_static(
+          "from_schedule",
+          [](const Schedule& schedule, bool fences) {
+            return std::make_shared<Workload>(Workload::from_schedule(schedule, fences));
+          },
+          "schedule"_a, nb::kw_only(), "fences"_a = true, nb::call_guard<nb::gil_scoped_release>(),
+          R"(The messages of a schedule, each waiting for what it reads.
+
+With `fences`, sends that share their first link leave in the schedule's order: each also waits for
+a computation that ends 1 ns after the send before it began. Without, they leave as ASTRA-sim happens
+to find them. Raises ValueError for a transfer that ends at a switch.)")
+      .def_prop_ro("npus", &Workload::npus, "Number of ranks.")
+      .def_prop_ro("nodes", &Workload::nodes, "Number of nodes.")
+      .def_prop_ro("rank", shown(&WorkloadColumns::rank), keep, "Rank of each node.")
+      .def_prop_ro("kind", shown(&WorkloadColumns::kind), keep, "0 send, 1 recv, 2 comp, 3 coll.")
+      .def_prop_ro("peer", shown(&WorkloadColumns::peer), keep, "The other rank of a send or recv.")
+      .def_prop_ro("bytes", shown(&WorkloadColumns::bytes), keep,
+                   "Size of a message or collective.")
+      .def_prop_ro("tag", shown(&WorkloadColumns::tag), keep, "Tag of a send or recv.")
+      .def_prop_ro("duration_us", shown(&WorkloadColumns::duration_us), keep,
+                   "Of a comp, in microseconds; 0 stands for 1 ns.")
+      .def_prop_ro("comm", shown(&WorkloadColumns::comm), keep,
+                   "Kind of a collective, Chakra's number.")
+      .def_prop_ro("id", shown(&WorkloadColumns::id), keep, "Number of the node within its rank.")
+      .def_prop_ro("on_cpu", shown(&WorkloadColumns::on_cpu), keep,
+                   "1 for a comp that leaves the NPU free.")
+      .def_prop_ro("group", shown(&WorkloadColumns::group), keep,
+                   "Group of a collective, 0 for all ranks.")
+      .def_prop_ro("priority", shown(&WorkloadColumns::priority), keep, "Priority of a collective.")
+      .def_prop_ro("dims", shown(&WorkloadColumns::dims), keep,
+                   "Dimensions that a collective uses, as bits.")
+      .def_prop_ro("dep_begin", shown(&WorkloadColumns::dep_begin), keep,
+                   "Where each node's dependencies begin in `dep`.")
+      .def_prop_ro("dep", shown(&WorkloadColumns::dep), keep, "Rows that nodes wait for.")
+      .def_prop_ro(
+          "groups", [](const Workload& workload) { return workload.columns().groups; },
+          "Numbers and ranks of the groups.")
+      .def("__repr__", [](const Workload& workload) {
+        return "<tacos.Workload: " + std::to_string(workload.npus()) + " ranks, " +
+               std::to_string(workload.nodes()) + " nodes>";
+      });
+
+  m.def(
+      "astra_simulate",
+      [](std::shared_ptr<Topology> topology,
+         const std::vector<std::tuple<int, std::int32_t, std::int64_t, std::int64_t>>& dims,
+         bool aware, std::shared_ptr<Workload> workload,
+         std::vector<std::shared_ptr<const Workload>> algorithms,
+         const Array<std::int32_t>& algorithm_of, std::int64_t endpoint_delay_ns,
+         std::int64_t memory_Bps, std::int32_t splits, std::int32_t active_chunks,
+         std::int32_t queues, const std::string& policy_name, bool local_bandwidth_aware,
+         bool rendezvous, const std::vector<Names>& implementations, const nb::object& progress) {
+        std::vector<astra::Dimension> dimensions;
+        for (const auto& [block, size, bandwidth_Bps, latency_ps] : dims) {
+          dimensions.push_back({static_cast<astra::Block>(block), size,
+                                static_cast<double>(bandwidth_Bps) / 1e9,
+                                static_cast<double>(latency_ps) / 1e3});
+        }
+        astra::System system{endpoint_delay_ns,
+                             static_cast<double>(memory_Bps),
+                             splits,
+                             active_chunks,
+                             queues,
+                             policy(policy_name),
+                             local_bandwidth_aware,
+                             rendezvous,
+                             {}};
+        for (std::size_t i = 0; i < system.implementations.size(); ++i) {
+          for (const auto& name : implementations.at(i)) {
+            system.implementations[i].push_back(astra::Implementation::parse(name));
+          }
+        }
+        const auto which = copy(algorithm_of);
+        const auto report = progress_to(progress);
+        astra::Result result;
+        {
+          const nb::gil_scoped_release release;
+          result = astra::simulate(std::move(topology), std::move(dimensions), aware, *workload,
+                                   algorithms, which, system, report);
+        }
+        return columns_of(std::move(result));
+      },
+      "topology"_a, "dims"_a, "aware"_a, "workload"_a, "algorithms"_a, "algorithm_of"_a,
+      nb::kw_only(), "endpoint_delay_ns"_a, "memory_Bps"_a, "splits"_a, "active_chunks"_a,
+      "queues"_a, "policy"_a, "local_bandwidth_aware"_a, "rendezvous"_a, "implementations"_a,
+      "progress"_a = nb::none(), "ASTRA-sim's analytical simulation; see tacos.simulate.astra.");
+
+  m.def(
+      "hash_set_order",
+      [](const Array<std::uint64_t>& keys, bool reference) {
+        std::vector<std::uint64_t> order;
+        if (reference) {
+          std::unordered_set<std::uint64_t> set;
+          for (std::size_t i = 0; i < keys.shape(0); ++i) set.insert(keys(i));
+          order.assign(set.begin(), set.end());
+        } else {
+          HashOrder set;
+          for (std::size_t i = 0; i < keys.shape(0); ++i) {
+            set.insert(keys(i), static_cast<std::uint32_t>(i));
+          }
+          set.for_each([&](std::uint32_t i) { order.push_back(keys(i)); });
+        }
+        return give(std::move(order));
+      },
+      "keys"_a, "reference"_a = false,
+      "Distinct keys in the order of libstdc++'s hash set: ours, or that of this build's library.");
+}
+
+}  // namespace tacos::bindings

@@ -1,0 +1,170 @@
+#include "formats/merge.hpp"
+
+#include <limits>
+
+namespace tacos::packing {
+
+namespace {
+
+class Merger {
+ public:
+  Merger(const Program& program, const Graph& graph, const Places& places,
+         const PackOptions& options)
+      : program_(program), graph_(graph), places_(places), options_(options) {
+    const auto level = graph.levels([](StepId, const auto&) {});
+    order_.resize(at(program.steps()));
+    std::iota(order_.begin(), order_.end(), 0);
+    std::stable_sort(order_.begin(), order_.end(),
+                     [&](StepId a, StepId b) { return level[at(a)] < level[at(b)]; });
+    position_.resize(order_.size());
+    for (std::size_t i = 0; i < order_.size(); ++i) {
+      position_[at(order_[i])] = static_cast<std::int32_t>(i);
+      if (level[at(order_[i])] < 0) invalid(program.describe(order_[i]) + " can never run");
+    }
+    check();
+    find_conflicts();
+  }
+
+  // Steps in the order in which they could run; nops are left out.
+  std::vector<Work> works() const {
+    std::vector<Work> all;
+    for (StepId step = 0; step < program_.steps(); ++step) {
+      const StepOp op = program_.op(step);
+      if (op == StepOp::nop || receives(op)) continue;
+      Work work = work_of(step);
+      if (!sends(op)) {
+        all.push_back(work);
+        continue;
+      }
+      Work partner = work_of(graph_.receiver(step));
+      while (can_join(work, partner, step)) {
+        ++step;
+        work.count += program_.spec().count[at(step)];
+        partner.count = work.count;
+        work.key = position_[at(step)];
+        partner.key = position_[at(graph_.receiver(step))];
+      }
+      work.partner = static_cast<Node>(all.size()) + 1;
+      partner.partner = static_cast<Node>(all.size());
+      all.push_back(work);
+      all.push_back(partner);
+    }
+    std::vector<Node> order(all.size()), number(all.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::sort(order.begin(), order.end(),
+              [&](Node a, Node b) { return all[at(a)].key < all[at(b)].key; });
+    for (std::size_t i = 0; i < order.size(); ++i) number[at(order[i])] = static_cast<Node>(i);
+    std::vector<Work> sorted;
+    sorted.reserve(all.size());
+    for (const Node node : order) {
+      sorted.push_back(all[at(node)]);
+      auto& work = sorted.back();
+      if (work.partner >= 0) work.partner = number[at(work.partner)];
+    }
+    return sorted;
+  }
+
+ private:
+  void check() const {
+    for (StepId step = 0; step < program_.steps(); ++step) {
+      const StepOp op = program_.op(step);
+      const bool plain = op == StepOp::nop || op == StepOp::copy || op == StepOp::reduce ||
+                         op == StepOp::send || op == StepOp::recv || op == StepOp::recv_reduce;
+      if (!plain)
+        invalid(program_.describe(step) + " is fused or one-sided, so it cannot be packed");
+      const StepId from = program_.spec().comes_from[at(step)];
+      const bool matched =
+          receives(op) ? from >= 0 && sends(program_.op(from)) &&
+                             program_.spec().count[at(from)] == program_.spec().count[at(step)]
+                       : !sends(op) || graph_.receiver(step) >= 0;
+      if (!matched) invalid(program_.describe(step) + " has no message to match");
+    }
+  }
+
+  Work work_of(StepId step) const {
+    const auto& s = program_.spec();
+    const auto i = at(step);
+    return {program_.op(step),
+            graph_.rank(step),
+            graph_.thread(step),
+            {static_cast<Buffer>(s.src_buffer[i]), s.src_slot[i]},
+            {static_cast<Buffer>(s.dst_buffer[i]), s.dst_slot[i]},
+            s.count[i],
+            kNobody,
+            position_[i]};
+  }
+
+  // When the first step runs that must stay behind each: it writes what that reads, or touches what
+  // that writes.
+  void find_conflicts() {
+    constexpr auto kNever = std::numeric_limits<std::int32_t>::max();
+    conflict_.assign(order_.size(), kNever);
+    std::vector<std::int32_t> written(places_.size(), kNever), touched(places_.size(), kNever);
+    for (auto i = order_.rbegin(); i != order_.rend(); ++i) {
+      const Work work = work_of(*i);
+      auto& first = conflict_[at(*i)];
+      for (std::int32_t k = 0; work.src.used() && k < work.count; ++k) {
+        first = std::min(first, written[places_.of(work.rank, work.src.buffer, work.src.slot + k)]);
+      }
+      for (std::int32_t k = 0; work.dst.used() && k < work.count; ++k) {
+        first = std::min(first, touched[places_.of(work.rank, work.dst.buffer, work.dst.slot + k)]);
+      }
+      for (std::int32_t k = 0; work.src.used() && k < work.count; ++k) {
+        touched[places_.of(work.rank, work.src.buffer, work.src.slot + k)] = work.key;
+      }
+      for (std::int32_t k = 0; work.dst.used() && k < work.count; ++k) {
+        const auto place = places_.of(work.rank, work.dst.buffer, work.dst.slot + k);
+        touched[place] = written[place] = work.key;
+      }
+    }
+  }
+
+  // Whether the message after that of `last` can travel together with it.
+  bool can_join(const Work& send, const Work& receive, StepId last) const {
+    const StepId next = last + 1;
+    if (next == program_.steps() || graph_.thread(next) != send.thread ||
+        program_.op(next) != StepOp::send) {
+      return false;
+    }
+    const StepId last_receive = graph_.receiver(last), next_receive = graph_.receiver(next);
+    if (next_receive != last_receive + 1 || graph_.thread(next_receive) != receive.thread ||
+        program_.op(next_receive) != receive.op) {
+      return false;
+    }
+    // Nobody may need in between what now happens later; nor may those that joined before.
+    for (StepId s = last, r = last_receive, left = send.count; left > 0; --s, --r) {
+      if (conflict_[at(s)] < position_[at(next)] ||
+          conflict_[at(r)] < position_[at(next_receive)]) {
+        return false;
+      }
+      left -= program_.spec().count[at(s)];
+    }
+    return fits(send, work_of(next)) && fits(receive, work_of(next_receive));
+  }
+  bool fits(const Work& work, const Work& next) const {
+    const auto follows = [&](const Range& range, const Range& more) {
+      if (!range.used()) return true;
+      if (more.buffer != range.buffer || more.slot != range.slot + work.count) return false;
+      const auto unit = range.buffer == Buffer::scratch ? 0 : options_.unit;
+      return unit == 0 || range.slot / unit == (more.slot + next.count - 1) / unit;
+    };
+    return work.count + next.count <= options_.count && follows(work.src, next.src) &&
+           follows(work.dst, next.dst);
+  }
+
+  const Program& program_;
+  const Graph& graph_;
+  const Places& places_;
+  const PackOptions& options_;
+  std::vector<StepId> order_;
+  std::vector<std::int32_t> position_, conflict_;
+};
+
+}  // namespace
+
+std::vector<Work> merged(const Program& program, const Places& places, const PackOptions& options) {
+  const Graph graph(program);
+  return Merger(program, graph, places, options).works();
+}
+
+}  // namespace tacos::packing

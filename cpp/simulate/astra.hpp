@@ -1,0 +1,61 @@
+// ASTRA-sim's analytical simulation, per rank to the nanosecond: ranks issue the nodes of a workload,
+// a system layer turns collectives into messages, a network carries them.
+//
+// Workload nodes: a rank has one computation and one send or collective in flight, any number of
+// receives; among nodes that could start, lower ids first. A send holds its place until its last
+// byte has arrived. Inside a custom collective everything that is ready starts at once, in the
+// order of ASTRA-sim's hash set.
+//
+// Collectives are cut into chunks (streams); a stream goes through its phases, one per dimension or,
+// for an all-reduce, up and down the dimensions. Each dimension has queues that run a limited number
+// of streams at a time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "progress.hpp"
+#include "simulate/astra_native.hpp"
+#include "simulate/astra_network.hpp"
+#include "simulate/workload.hpp"
+
+namespace tacos::astra {
+
+enum class Policy : std::uint8_t { lifo, fifo, by_priority };
+
+struct System {
+  Nanoseconds endpoint_delay = 10;
+  double memory_Bps = 1.6e12;
+  std::int32_t splits = 1, active_chunks = 1, queues = 1;
+  Policy policy = Policy::lifo;
+  bool local_bandwidth_aware = true;  // all-reduce visits a dimension twice, with less data
+  bool rendezvous = false;
+  // For all-reduce, all-gather, reduce-scatter and all-to-all: one per dimension.
+  std::array<std::vector<Implementation>, 4> implementations;
+
+  const std::vector<Implementation>& of(Comm comm) const {
+    return implementations[comm == Comm::all_reduce       ? 0
+                           : comm == Comm::all_gather     ? 1
+                           : comm == Comm::reduce_scatter ? 2
+                                                          : 3];
+  }
+};
+
+struct Result {
+  std::vector<Nanoseconds> finish, compute;  // per rank
+  std::vector<Message> messages;
+  HopLog hops;
+};
+
+// `algorithms` are workloads that serve as custom collectives; `algorithm_of[row]` says which one
+// node `row` of `workload` uses, -1 for the system's own. Throws std::invalid_argument where the
+// parts do not fit or ranks wait for ever.
+Result simulate(std::shared_ptr<const Topology> topology, std::vector<Dimension> dims, bool aware,
+                const Workload& workload,
+                const std::vector<std::shared_ptr<const Workload>>& algorithms,
+                const Column<std::int32_t>& algorithm_of, const System& system,
+                const Progress& progress);
+
+}  // namespace tacos::astra

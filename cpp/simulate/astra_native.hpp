@@ -1,0 +1,71 @@
+// The collectives that ASTRA-sim's system layer makes itself, as one rank's state machine each.
+//
+// Every piece of data that is to be sent is first staged: it moves from the NPU to the network's
+// adapter, or back, which takes the endpoint delay; received pieces that are summed wait for the
+// memory as well. An algorithm is driven by three events, answers with `Host` calls, and says when
+// its phase is over. Their odd corners (who waits for what, and with how many pieces at once) are
+// those of ASTRA-sim, because times hang on them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "simulate/workload.hpp"
+
+namespace tacos::astra {
+
+enum class Algorithm : std::uint8_t { ring, direct, halving_doubling, double_binary_tree };
+
+struct Implementation {
+  Algorithm algorithm;
+  std::int32_t window = -1;  // of `direct`: pieces at once, -1 for all
+  bool whole = false;        // over all ranks as one dimension: oneRing, oneDirect, …
+
+  // From ASTRA-sim's names: "ring", "direct", "direct4", "oneHalvingDoubling", …
+  static Implementation parse(const std::string& name);  // throws std::invalid_argument
+};
+
+// The ranks of one line of a dimension, and which of them this is.
+struct Line {
+  std::int32_t size, position;
+  std::int32_t first = 0, stride = 1;
+  const std::vector<std::int32_t>* members = nullptr;  // instead of first and stride
+
+  std::int32_t rank(std::int32_t place) const {
+    const auto at = static_cast<std::size_t>(place);
+    return members != nullptr ? (*members)[at] : first + place * stride;
+  }
+};
+
+class Host {
+ public:
+  virtual ~Host() = default;
+  virtual void stage(std::int64_t bytes, bool sum) = 0;  // `ready` follows
+  virtual void send(std::int32_t rank, std::int64_t bytes) = 0;
+  virtual void receive(std::int32_t rank, std::int64_t bytes) = 0;  // `received` follows
+};
+
+enum class Stage : std::uint8_t { begin, ready, received };
+
+struct PhaseSpec {
+  Implementation implementation;
+  Comm comm;
+  std::int64_t bytes;
+  Line line;
+  bool forward = true;    // which way round
+  bool root_last = true;  // of a tree: whether the last rank is its root, or the first
+
+  std::int64_t bytes_after() const;  // what the next phase starts with
+};
+
+class Phase {
+ public:
+  virtual ~Phase() = default;
+  virtual bool on(Stage stage) = 0;  // true: the phase is over
+};
+
+std::unique_ptr<Phase> begin_phase(const PhaseSpec& spec, Host& host);
+
+}  // namespace tacos::astra

@@ -1,0 +1,179 @@
+// The network of ASTRA-sim's analytical backends: an event queue in whole nanoseconds, links, and the
+// matching of sends with receives.
+//
+// Congestion-unaware: a message takes floor(hops·α + m/B) of the first dimension in which its ends
+// differ, and nothing waits for anything. Congestion-aware: a message is stored and forwarded whole,
+// link by link; a link serves first come first served, is free again after floor(m/B), and delivers
+// after floor(α + m/B). Events of one moment run in the order in which they were scheduled, those
+// added meanwhile last; of one transmission the arrival is scheduled before the link's release.
+//
+// The k-th send and the k-th receive with the same (tag, source, destination, bytes) are one message.
+// A send is complete on arrival; a receive then too, or when it is posted, if that is later.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "progress.hpp"
+#include "routes.hpp"
+#include "topology.hpp"
+
+namespace tacos::astra {
+
+using Nanoseconds = std::int64_t;
+
+enum class Block : std::uint8_t { ring, fully_connected, switched };
+
+struct Dimension {
+  Block block;
+  std::int32_t size;
+  double bytes_per_ns, latency_ns;
+};
+
+// What is to happen when a message, a computation or a moment in a collective is over. `who` and
+// `row` mean what the kind says; the network hands them back.
+struct Handler {
+  enum class Kind : std::uint8_t { none, node, stream, dataset, send_data, post_recv };
+  Kind kind = Kind::none;
+  std::int32_t who = -1;
+  std::uint32_t row = 0;
+  std::int64_t bytes = 0;
+};
+
+struct Message {
+  std::int32_t src, dst, tag;
+  std::int64_t bytes;
+  Nanoseconds sent = -1, arrived = -1;
+  Handler on_send{}, on_recv{};
+  bool posted = false;  // the receive
+  std::int32_t next_match = -1, next_on_link = -1;
+  std::int64_t hop = 0, last_hop = 0;  // positions in the routes' links
+};
+
+// Every stretch of time in which a link was busy, in the order of their begins.
+struct HopLog {
+  std::vector<std::int32_t> link, message;
+  std::vector<Nanoseconds> begin, end;
+};
+
+class Listener {
+ public:
+  virtual ~Listener() = default;
+  virtual void handle(std::int32_t rank, const Handler& handler) = 0;
+};
+
+class Network {
+ public:
+  Network(std::shared_ptr<const Topology> topology, std::vector<Dimension> dims, bool aware)
+      : topology_(std::move(topology)), dims_(std::move(dims)), aware_(aware) {}
+
+  // The pairs that will talk; the congestion-aware network looks for their routes once.
+  void prepare(std::vector<std::pair<std::int32_t, std::int32_t>> pairs, const Progress& progress);
+
+  Nanoseconds now() const { return now_; }
+  void send(std::int32_t src, std::int32_t dst, std::int64_t bytes, std::int32_t tag,
+            const Handler& handler);
+  void receive(std::int32_t dst, std::int32_t src, std::int64_t bytes, std::int32_t tag,
+               const Handler& handler);
+  // After a delay. What one rank has for one moment runs together, where the first of it stood.
+  void later(std::int32_t rank, Nanoseconds delay, const Handler& handler);
+
+  // Until nothing is left to happen. `report` is called now and then.
+  template <typename Report>
+  void run(Listener& listener, Report&& report);
+
+  const std::vector<Message>& messages() const { return messages_; }
+  HopLog& hops() { return hops_; }
+
+ private:
+  enum class EventKind : std::uint8_t { arrival, link_free, posted, calls };
+  struct Event {
+    Nanoseconds time;
+    std::uint64_t sequence;
+    std::int32_t what;  // a message, link or rank
+    EventKind kind;
+    bool operator<(const Event& other) const {  // for a heap with the earliest on top
+      return time != other.time ? time > other.time : sequence > other.sequence;
+    }
+  };
+  struct Link {
+    double bytes_per_ns, latency_ns;
+    bool busy = false;
+    std::int32_t first = -1, last = -1;  // messages that wait
+  };
+  struct Key {
+    std::int32_t tag, src, dst;
+    std::int64_t bytes;
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash {
+    std::size_t operator()(const Key& key) const;
+  };
+  // Messages with one side only, first come first; all of the same side.
+  struct Unmatched {
+    std::int32_t first = -1, last = -1;
+  };
+
+  // A message with the key whose other side is there already, or a new one.
+  std::int32_t match(const Key& key, bool sending);
+  void schedule(Nanoseconds delay, EventKind kind, std::int32_t what);
+  Event pop();
+  Nanoseconds unaware_delay(const Message& message) const;
+  void enter_link(std::int32_t message);
+  void transmit(std::int32_t link, std::int32_t message);
+  void release(std::int32_t link);
+  void deliver(std::int32_t message, Listener& listener);
+  void call(std::int32_t rank, Listener& listener);
+
+  std::shared_ptr<const Topology> topology_;
+  std::vector<Dimension> dims_;
+  bool aware_;
+  Nanoseconds now_ = 0;
+  std::uint64_t scheduled_ = 0;
+  std::vector<Event> events_;
+  std::vector<Link> links_;
+  std::unique_ptr<Routes> routes_;
+  std::unordered_map<std::uint64_t, RouteId> route_of_;  // by src · 2^32 + dst
+  std::vector<Message> messages_;
+  std::unordered_map<Key, Unmatched, KeyHash> unmatched_;
+  std::map<std::pair<std::int32_t, Nanoseconds>, std::vector<Handler>> calls_;
+  HopLog hops_;
+};
+
+template <typename Report>
+void Network::run(Listener& listener, Report&& report) {
+  for (std::uint64_t count = 1; !events_.empty(); ++count) {
+    const Event event = pop();
+    now_ = event.time;
+    switch (event.kind) {
+      case EventKind::arrival: {
+        Message& message = messages_[static_cast<std::size_t>(event.what)];
+        if (++message.hop < message.last_hop) {
+          enter_link(event.what);
+        } else {
+          deliver(event.what, listener);
+        }
+        break;
+      }
+      case EventKind::link_free:
+        release(event.what);
+        break;
+      case EventKind::posted: {
+        const Message& message = messages_[static_cast<std::size_t>(event.what)];
+        const Handler handler = message.on_recv;  // messages_ may move meanwhile
+        listener.handle(message.dst, handler);
+        break;
+      }
+      case EventKind::calls:
+        call(event.what, listener);
+        break;
+    }
+    if ((count & 0xffff) == 0) report();
+  }
+}
+
+}  // namespace tacos::astra

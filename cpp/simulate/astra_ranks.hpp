@@ -1,0 +1,188 @@
+// What one rank runs: programs (the workload itself, or a custom collective) and its system layer.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <queue>
+#include <utility>
+#include <vector>
+
+#include "simulate/astra.hpp"
+#include "simulate/hash_order.hpp"
+
+namespace tacos::astra {
+
+// The progress of one rank through the nodes of one workload.
+class Program {
+ public:
+  Program(const Workload& nodes, std::int32_t rank, bool custom)
+      : workload(nodes), first_(nodes.begin(rank)), custom_(custom) {
+    const auto size = workload.end(rank) - first_;
+    waiting_.resize(size);
+    issued_.assign(size, false);
+    done_.assign(size, false);
+    for (std::size_t i = 0; i < size; ++i) waiting_[i] = workload.parents(first_ + i);
+    for (const auto row : workload.roots(rank)) free(row);
+  }
+
+  // The nodes to start now, in their order.
+  std::vector<std::uint32_t> take() {
+    std::vector<std::uint32_t> rows;
+    if (custom_) {
+      ready_.for_each([&](std::uint32_t row) { rows.push_back(row); });
+      ready_.clear();
+    } else {
+      const auto pop = [&](Lane& lane) {
+        rows.push_back(lane.heap.top().second);
+        lane.heap.pop();
+      };
+      while (!lanes_[kRecvs].heap.empty()) pop(lanes_[kRecvs]);
+      for (const auto lane : {kComms, kComps, kCpu}) {
+        if (!lanes_[lane].busy && !lanes_[lane].heap.empty()) {
+          pop(lanes_[lane]);
+          lanes_[lane].busy = true;
+        }
+      }
+      std::sort(rows.begin(), rows.end(), [&](std::uint32_t a, std::uint32_t b) {
+        return workload.hash(a) < workload.hash(b);
+      });
+    }
+    for (const auto row : rows) issued_[row - first_] = true;
+    under_way_ += rows.size();
+    return rows;
+  }
+
+  void finish(std::uint32_t row) {
+    done_[row - first_] = true;
+    --under_way_;
+    if (!custom_) lanes_[lane_of(row)].busy = false;
+    for (const auto child : workload.children(row)) {
+      if (--waiting_[child - first_] == 0) free(child);
+    }
+  }
+
+  bool over() const {
+    if (under_way_ > 0 || !ready_.empty()) return false;
+    return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& l) { return l.heap.empty(); });
+  }
+
+  // A node that has begun and does not end, if there is one.
+  void each_stuck(const std::function<void(std::uint32_t)>& visit) const {
+    for (std::size_t i = 0; i < done_.size(); ++i) {
+      if (issued_[i] && !done_[i]) visit(static_cast<std::uint32_t>(first_ + i));
+    }
+  }
+
+  const Workload& workload;
+  std::int32_t stream = -1;                            // of a custom collective
+  const std::vector<std::int32_t>* members = nullptr;  // whose ranks its numbers mean
+
+ private:
+  // Among nodes of one kind the one with the lowest id starts first.
+  struct Lane {
+    using Entry = std::pair<std::uint64_t, std::uint32_t>;  // id, row
+    std::priority_queue<Entry, std::vector<Entry>, std::greater<>> heap;
+    bool busy = false;
+  };
+  static constexpr std::size_t kRecvs = 0, kComms = 1, kComps = 2, kCpu = 3;
+
+  std::size_t lane_of(std::uint32_t row) const {
+    switch (workload.kind(row)) {
+      case NodeKind::recv:
+        return kRecvs;
+      case NodeKind::comp:
+        return workload.columns().on_cpu[row] != 0 ? kCpu : kComps;
+      default:
+        return kComms;
+    }
+  }
+
+  void free(std::uint32_t row) {
+    if (custom_) {
+      ready_.insert(workload.hash(row), row);
+    } else {
+      lanes_[lane_of(row)].heap.emplace(workload.hash(row), row);
+    }
+  }
+
+  std::size_t first_;
+  bool custom_;
+  std::size_t under_way_ = 0;
+  std::vector<std::uint32_t> waiting_;
+  std::vector<bool> issued_, done_;
+  HashOrder ready_;
+  std::array<Lane, 4> lanes_;
+};
+
+// A collective of one rank: how many of its streams still run, and which node waits for them.
+struct DataSet {
+  std::uint32_t row;
+  std::int32_t streams_left;
+};
+
+struct StreamPhase {
+  std::int32_t queue;
+  std::int32_t algorithm = -1;  // a custom one, else `native`
+  PhaseSpec native{};
+};
+
+// One chunk of a collective on its way through the phases.
+struct Stream {
+  std::int32_t rank, dataset, id, priority;
+  const std::vector<std::int32_t>* members = nullptr;
+  std::deque<StreamPhase> phases;  // to come
+  std::int32_t queue = -1;
+  bool local = false;  // the phase is one of a group, whose staging takes 10 ns
+  bool begun = false;
+  std::unique_ptr<Host> host{};
+  std::unique_ptr<Phase> phase{};
+};
+
+// Which queue of a dimension the next phase takes: all in turn, or one half of them.
+class QueueTurns {
+ public:
+  QueueTurns(std::int32_t first, std::int32_t count)
+      : first_(first), count_(count), upper_(count / 2) {}
+
+  // The queue, and whether its ring runs forward.
+  std::pair<std::int32_t, bool> any() {
+    const bool forward = count_ == 1 || any_ < count_ / 2;
+    const auto queue = first_ + any_;
+    any_ = (any_ + 1) % count_;
+    return {queue, forward};
+  }
+  std::pair<std::int32_t, bool> lower_half() {
+    const auto queue = first_ + lower_++;
+    if (lower_ >= count_ / 2) lower_ = 0;
+    return {queue, true};
+  }
+  std::pair<std::int32_t, bool> upper_half() {
+    const auto queue = first_ + upper_++;
+    if (upper_ >= count_) upper_ = count_ / 2;
+    return {queue, false};
+  }
+
+ private:
+  std::int32_t first_, count_;
+  std::int32_t any_ = 0, lower_ = 0, upper_;
+};
+
+// The system layer's state of one rank.
+struct RankState {
+  std::int32_t program = 0;
+  Nanoseconds finish = -1, compute = 0;
+  std::int32_t streams = 0, priority = 0;
+  std::vector<std::vector<std::int32_t>> active;  // streams by queue, those that run first
+  std::vector<std::size_t> running;               // by queue
+  std::vector<QueueTurns> queues;                 // by dimension
+  std::map<std::pair<std::uint8_t, std::size_t>, std::int32_t>
+      trees;  // used, by comm and dimension
+  std::map<std::int32_t, std::int32_t> group_streams;
+  std::map<std::pair<std::int32_t, std::uint8_t>, std::int32_t> group_algorithm;
+};
+
+}  // namespace tacos::astra

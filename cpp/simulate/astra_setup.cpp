@@ -1,0 +1,148 @@
+#include "simulate/astra_setup.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "error.hpp"
+
+namespace tacos::astra {
+
+namespace {
+
+constexpr std::size_t kMostDims = 4;  // that a collective without named dimensions uses
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+bool native(Comm comm) {
+  return comm == Comm::all_reduce || comm == Comm::all_gather || comm == Comm::reduce_scatter ||
+         comm == Comm::all_to_all;
+}
+
+}  // namespace
+
+void check(const std::vector<Dimension>& dims, const Workload& workload,
+           const std::vector<std::shared_ptr<const Workload>>& algorithms,
+           const Column<std::int32_t>& algorithm_of, const System& system) {
+  const auto& c = workload.columns();
+  for (const auto& algorithm : algorithms) {
+    const auto kinds = algorithm->columns().kind.span();
+    const auto found =
+        std::find(kinds.begin(), kinds.end(), static_cast<std::uint8_t>(NodeKind::coll));
+    if (found != kinds.end()) {
+      invalid(algorithm->describe(at(found - kinds.begin())) +
+              " cannot run inside a custom collective, which has only sends, recvs and comps");
+    }
+  }
+  for (std::size_t row = 0; row < at(workload.nodes()); ++row) {
+    const auto comm = static_cast<Comm>(c.comm[row]);
+    if (workload.kind(row) != NodeKind::coll || comm == Comm::broadcast) continue;
+    if (!native(comm)) {
+      invalid(workload.describe(row) + ": ASTRA-sim has no reduce, gather, scatter or barrier");
+    }
+    const auto members =
+        c.group[row] == 0 ? at(workload.npus()) : workload.group(c.group[row]).size();
+    if (algorithm_of[row] >= 0) {
+      const auto npus = algorithms[at(algorithm_of[row])]->npus();
+      if (at(npus) != members) {
+        invalid(workload.describe(row) + " is one of " + std::to_string(members) +
+                " ranks, its algorithm is for " + std::to_string(npus));
+      }
+      if (system.splits != 1)
+        invalid("splits is " + std::to_string(system.splits) +
+                ", with a custom collective it must be 1");
+      continue;
+    }
+    const auto& list = system.of(comm);
+    if (list.empty() || list.size() > dims.size() || dims.size() > kMostDims) {
+      invalid("a collective needs an implementation for each of 1 to " + std::to_string(kMostDims) +
+              " dimensions, here " + std::to_string(list.size()) + " for " +
+              std::to_string(dims.size()));
+    }
+    const bool part = members != at(workload.npus());
+    for (std::size_t dim = 0; dim < list.size(); ++dim) {
+      const auto size = part              ? static_cast<std::int32_t>(members)
+                        : list[dim].whole ? workload.npus()
+                                          : dims[dim].size;
+      const bool tree = list[dim].algorithm == Algorithm::double_binary_tree;
+      const bool halving = list[dim].algorithm == Algorithm::halving_doubling;
+      if (halving && comm == Comm::all_to_all) invalid("halvingDoubling makes no all-to-all");
+      if (tree && part && list.size() == 1)
+        invalid("doubleBinaryTree works on whole dimensions, not on groups");
+      if ((tree || halving) && !(part && list.size() > 1) &&
+          !std::has_single_bit(static_cast<unsigned>(size))) {
+        invalid(std::string(tree ? "doubleBinaryTree" : "halvingDoubling") +
+                " needs a power of two, dimension " + std::to_string(dim) + " has " +
+                std::to_string(size) + " ranks");
+      }
+    }
+  }
+}
+
+namespace {
+
+void add_all_pairs(const std::vector<std::int32_t>& ranks, Pairs& pairs) {
+  for (const auto a : ranks) {
+    for (const auto b : ranks) {
+      if (a != b) pairs.emplace_back(a, b);
+    }
+  }
+}
+
+void add_messages(const Workload& workload, const std::vector<std::int32_t>* members,
+                  Pairs& pairs) {
+  const auto& c = workload.columns();
+  const auto rank = [&](std::int32_t r) { return members == nullptr ? r : (*members)[at(r)]; };
+  for (std::size_t row = 0; row < at(workload.nodes()); ++row) {
+    if (workload.kind(row) == NodeKind::send) {
+      pairs.emplace_back(rank(c.rank[row]), rank(c.peer[row]));
+    } else if (workload.kind(row) == NodeKind::recv) {
+      pairs.emplace_back(rank(c.peer[row]), rank(c.rank[row]));
+    }
+  }
+}
+
+}  // namespace
+
+Pairs pairs_that_talk(const std::vector<Dimension>& dims, const Workload& workload,
+                      const std::vector<std::shared_ptr<const Workload>>& algorithms,
+                      const Column<std::int32_t>& algorithm_of, const System& system) {
+  Pairs pairs;
+  add_messages(workload, nullptr, pairs);
+  const auto& c = workload.columns();
+  std::set<std::tuple<std::uint8_t, std::int32_t, std::int32_t>> seen;
+  for (std::size_t row = 0; row < at(workload.nodes()); ++row) {
+    if (workload.kind(row) != NodeKind::coll) continue;
+    if (!seen.emplace(c.comm[row], c.group[row], algorithm_of[row]).second) continue;
+    const auto* members = c.group[row] == 0 ? nullptr : &workload.group(c.group[row]);
+    if (algorithm_of[row] >= 0) {
+      add_messages(*algorithms[at(algorithm_of[row])], members, pairs);
+      continue;
+    }
+    if (members != nullptr) {
+      add_all_pairs(*members, pairs);
+      continue;
+    }
+    std::int32_t stride = 1;
+    const auto& list = system.of(static_cast<Comm>(c.comm[row]));
+    for (std::size_t dim = 0; dim < list.size(); ++dim) {
+      const auto size = list[dim].whole ? workload.npus() : dims[dim].size;
+      std::vector<std::int32_t> line(at(size));
+      for (std::int32_t rank = 0; rank < workload.npus(); ++rank) {
+        if (rank / stride % size != 0) continue;
+        for (std::int32_t i = 0; i < size; ++i) line[at(i)] = rank + i * stride;
+        add_all_pairs(line, pairs);
+      }
+      stride *= size;
+    }
+  }
+  if (system.rendezvous) {
+    const auto count = pairs.size();
+    for (std::size_t i = 0; i < count; ++i) pairs.emplace_back(pairs[i].second, pairs[i].first);
+  }
+  return pairs;
+}
+
+}  // namespace tacos::astra

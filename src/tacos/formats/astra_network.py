@@ -1,0 +1,245 @@
+"""Networks of ASTRA-sim: the analytical back end's YAML, and topology files of its ns-3 back end.
+
+The YAML has a building block for each dimension, the first running fastest::
+
+    topology: [Ring, FullyConnected, Switch]
+    npus_count: [4, 8, 4]
+    bandwidth: [200.0, 100.0, 50.0]      # GB/s of a link, and here a GB is 2^30 bytes
+    latency: [50.0, 500.0, 2000.0]       # ns
+
+An ns-3 file has a line ``nodes switches links``, a line with the numbers of the switches, and a cable
+``src dst rate delay error`` in every further line.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+
+from tacos.files import replacing
+from tacos.formats import markup, table
+from tacos.formats.source import about, bytes_of, fields_of, quoted
+from tacos.topology import Topology, fully_connected, product, ring, switch
+from tacos.topology.links import Links, assemble, columns_of, raise_if_disconnected
+from tacos.units import bandwidth_Bps, time_ps
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+__all__ = ["looks_like", "looks_like_ns3", "read", "read_ns3", "write"]
+
+_GB = 2**30
+_BLOCKS: dict[str, Callable[..., Topology]] = {
+    "Ring": ring,
+    "FullyConnected": fully_connected,
+    "Switch": switch,
+}
+_OF_KIND = {"ring": "Ring", "clique": "FullyConnected", "switch": "Switch"}
+
+
+class _Fields(Struct, forbid_unknown_fields=True):
+    topology: list[str]
+    npus_count: list[int]
+    bandwidth: list[float]
+    latency: list[float]
+
+
+def looks_like(head: str) -> bool:
+    """Whether a YAML text is a network of ASTRA-sim.
+
+    >>> looks_like("topology: [ Ring ]\\nnpus_count: [ 4 ]"), looks_like("tacos: 1")
+    (True, False)
+    """
+    return re.search(r"^[ \t]*npus_count[ \t]*:", head, re.MULTILINE) is not None
+
+
+def looks_like_ns3(head: str) -> bool:
+    """Whether a text begins with three numbers, as topology files of ns-3 do.
+
+    >>> looks_like_ns3("3 1 2\\n2\\n0 2 400Gbps 0.0005ms 0"), looks_like_ns3("GPU0 GPU1")
+    (True, False)
+    """
+    return re.match(r"\s*[0-9]+[ \t]+[0-9]+[ \t]+[0-9]+[ \t]*\r?\n", head) is not None
+
+
+def read(path: str | os.PathLike[str]) -> Topology:
+    """Read a network of the analytical back end.
+
+    Raises:
+        FormatError: The file is not such a network; the message names the field.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "net.yml")
+    ...     _ = file.write_text(
+    ...         "topology: [Ring, Switch]\\nnpus_count: [4, 2]\\nbandwidth: [50, 25]\\nlatency: [500, 1000]")
+    ...     read(file)
+    <tacos.Topology product: 8 NPUs, 4 switches, 32 links>
+    """
+    with about(path):
+        return _built(fields_of(markup.load(Path(path)), _Fields))
+
+
+def _built(fields: _Fields) -> Topology:
+    count = len(fields.topology)
+    for name in ("npus_count", "bandwidth", "latency"):
+        if len(getattr(fields, name)) != count:
+            found = len(getattr(fields, name))
+            raise ValueError(f"{name} has {found} entries, topology has {count}")
+    factors = []
+    for i in range(count):
+        block, npus = fields.topology[i], fields.npus_count[i]
+        if block not in _BLOCKS:
+            allowed = ", ".join(_BLOCKS)
+            raise ValueError(f"topology[{i}] is {quoted(block)}, allowed are {allowed}")
+        if npus < 2:
+            raise ValueError(f"npus_count[{i}] is {npus}, it must be at least 2")
+        factors.append(
+            _BLOCKS[block](
+                npus,
+                bandwidth=bandwidth_Bps(fields.bandwidth[i] * _GB, what=f"bandwidth[{i}]"),
+                latency=f"{time_ps(fields.latency[i] * 1e-9, what=f'latency[{i}]')}ps",
+            )
+        )
+    if not factors:
+        raise ValueError("topology is empty, it needs at least one dimension")
+    return factors[0] if count == 1 else product(*factors)
+
+
+def write(topology: Topology, path: str | os.PathLike[str]) -> None:
+    """Write a product of rings, cliques and switches as a network of ASTRA-sim.
+
+    Raises:
+        FormatError: ASTRA-sim's format cannot say this network; the message says what is in the way.
+
+    >>> import tempfile, tacos
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(tacos.topology.torus(4, 4, bandwidth=50 * 2**30), Path(folder, "net.yml"))
+    ...     print(Path(folder, "net.yml").read_text(), end="")
+    topology: [Ring, Ring]
+    npus_count: [4, 4]
+    bandwidth: [50.0, 50.0]
+    latency: [500.0, 500.0]
+    >>> write(tacos.topology.dgx1(), "net.yml")
+    Traceback (most recent call last):
+    tacos.errors.FormatError: net.yml: ASTRA-sim has Ring, FullyConnected and Switch, not the kind "box"
+    """
+    with about(path):
+        fields = _fields(topology)
+    text = "".join(
+        f"{name}: [{', '.join(map(str, getattr(fields, name)))}]\n"
+        for name in _Fields.__struct_fields__
+    )
+    with replacing(path) as out:
+        out.write(text.encode())
+
+
+def _fields(topology: Topology) -> _Fields:
+    if not topology.dims:
+        raise ValueError("ASTRA-sim's networks are products of dimensions, this one has none")
+    fields = _Fields([], [], [], [])
+    at = 0
+    for kind, size in topology.dims:
+        if size == 1:
+            continue
+        # Two NPUs in a ring or a line are a clique, which ASTRA-sim runs and a ring of two it does not.
+        known = "FullyConnected" if size == 2 and kind in ("ring", "line") else _OF_KIND.get(kind)
+        if known is None:
+            allowed = "Ring, FullyConnected and Switch"
+            raise ValueError(f'ASTRA-sim has {allowed}, not the kind "{kind}"')
+        if at >= topology.links:
+            break
+        fields.topology.append(known)
+        fields.npus_count.append(size)
+        fields.bandwidth.append(int(topology.link_bandwidth_Bps[at]) / _GB)
+        fields.latency.append(int(topology.link_latency_ps[at]) / 1000)
+        per_npu = {"Ring": 2, "FullyConnected": size - 1, "Switch": 2}[known]
+        at += topology.npus * per_npu
+    if not fields.topology:
+        raise ValueError("the network has a single NPU, ASTRA-sim's dimensions have at least 2")
+    said = _built(fields)
+    same = (
+        said.npus == topology.npus
+        and said.links == topology.links
+        and all(
+            np.array_equal(a, b)
+            for a, b in zip(columns_of(said), columns_of(topology), strict=True)
+        )
+    )
+    if not same:
+        raise ValueError(
+            "ASTRA-sim's format cannot say this network: in each dimension all links must be "
+            "there, in both directions, and be alike"
+        )
+    if topology.switch_capabilities.any():
+        raise ValueError("ASTRA-sim's switches can neither multicast nor reduce")
+    return fields
+
+
+def read_ns3(path: str | os.PathLike[str]) -> Topology:
+    """Read a topology file of the ns-3 back end; a cable is two directed links.
+
+    Nodes that are no switches are NPUs and keep their order; the error rate is ignored.
+
+    Raises:
+        FormatError: The file is not such a topology; the message names line and field.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "topology.txt")
+    ...     _ = file.write_text("3 1 2\\n0\\n0 1 400Gbps 0.0005ms 0\\n0 2 400Gbps 0.0005ms 0\\n")
+    ...     read_ns3(file)
+    <tacos.Topology ns3: 2 NPUs, 1 switches, 4 links>
+    """
+    with about(path):
+        data = bytes_of(path).replace(b"\r\n", b"\n")
+        head, _, rest = data.partition(b"\n")
+        numbers = _numbers(head, 1)
+        if len(numbers) != 3:
+            raise ValueError(f"line 1: there are {len(numbers)} numbers, not nodes switches links")
+        nodes, switches, links = numbers
+        listed, _, rest = rest.partition(b"\n")
+        ids = _numbers(listed, 2)
+        if len(ids) != switches or len(set(ids)) != switches or any(i >= nodes for i in ids):
+            raise ValueError(f"line 2: it must name {switches} different switches below {nodes}")
+        rows = table.split(rest, b" ", 5, first_line=3)
+        if rows.lines.size != links:
+            raise ValueError(f"there are {rows.lines.size} links, the first line says {links}")
+        if switches >= nodes or nodes > 2 * links + 1:
+            raise ValueError(
+                f"line 1: {nodes} nodes, {switches} switches, {links} links: no network"
+            )
+        src, dst = (
+            table.whole_numbers(rows.columns[k], what, rows.lines)
+            for k, what in enumerate(("src", "dst"))
+        )
+        for what, ends in (("src", src), ("dst", dst)):
+            wrong = np.flatnonzero((ends >= nodes) | (src == dst))
+            if wrong.size:
+                line, node = rows.lines[wrong[0]], ends[wrong[0]]
+                raise ValueError(
+                    f"line {line}: {what} is {node}, it must be another node below {nodes}"
+                )
+        is_switch = np.zeros(nodes, bool)
+        is_switch[ids] = True
+        number = np.empty(nodes, np.int64)
+        number[np.argsort(is_switch, kind="stable")] = np.arange(nodes)
+        fast = table.quantities(rows.columns[2], "rate", rows.lines, bandwidth_Bps)
+        wait = table.quantities(rows.columns[3], "delay", rows.lines, time_ps)
+        a, b = number[src], number[dst]
+        blocks = [Links(a, b, fast, wait), Links(b, a, fast, wait)]
+        topology = assemble(nodes - switches, blocks, capabilities=[0] * switches, family="ns3")
+        return raise_if_disconnected(topology)
+
+
+def _numbers(text: bytes, line: int) -> list[int]:
+    words = text.decode("utf-8", "replace").split()
+    for word in words:
+        if not re.fullmatch("[0-9]{1,9}", word):
+            raise ValueError(f"line {line}: {quoted(word)} must be a whole number")
+    return list(map(int, words))

@@ -1,0 +1,142 @@
+"""What the two families of MSCCL executors call things, and what they can take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tacos.lower import STEP_OPS, Program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+__all__ = ["DIALECTS", "PROTOCOLS", "TYPES", "Dialect", "exceeded", "first_thread"]
+
+PROTOCOLS = ("Simple", "LL", "LL128")
+TYPES = {
+    "nop": "nop",
+    "cpy": "copy",
+    "re": "reduce",
+    "s": "send",
+    "r": "recv",
+    "rcs": "recv_send",
+    "rrc": "recv_reduce",
+    "rrs": "recv_reduce_forward",
+    "rrcs": "recv_reduce_send",
+}
+"""The types of steps in a file, and what programs call them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One family of executors.
+
+    Attributes:
+        collectives: What it calls the collectives it knows.
+        threadblocks: How many one GPU can run.
+        unlimited: The value of ``maxBytes`` that stands for no limit.
+    """
+
+    collectives: dict[str, str]
+    threadblocks: int
+    unlimited: int
+
+
+_COMMON = {
+    "all_reduce": "allreduce",
+    "all_gather": "allgather",
+    "reduce": "reduce",
+    "broadcast": "broadcast",
+    "all_to_all": "alltoall",
+}
+DIALECTS = {
+    # Without maxBytes, the first executor silently leaves more than 128 MiB to NCCL.
+    "msccl": Dialect(_COMMON | {"reduce_scatter": "reduce_scatter"}, 216, 1 << 40),
+    "azure": Dialect(
+        _COMMON | {"reduce_scatter": "reducescatter", "gather": "gather", "scatter": "scatter"},
+        1024,
+        0,
+    ),
+}
+MOST_STEPS = 256
+MOST_CHANNELS = 32
+MOST_PEERS = 32  # per channel and direction
+MOST_COUNT = 71
+LAST_AWAITED = 127  # depid is a signed byte
+LAST_OFFSET = 2**15 - 1
+LONGEST_NAME = 63
+IN_FLIGHT = 2  # messages that a connection takes before they are received, with the Simple protocol
+
+SENDS = np.array(["send" in op or op.endswith("forward") for op in STEP_OPS])
+RECEIVES = np.array(["recv" in op for op in STEP_OPS])
+
+
+def exceeded(program: Program, dialect: str = "msccl") -> list[str]:
+    """What of a program is too much for the executors of a dialect, one sentence each.
+
+    The program is judged as it stands; writing one may split or merge its steps before.
+
+    >>> import tacos
+    >>> topo = tacos.topology.fully_connected(4)
+    >>> program = tacos.lower(tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MB")))
+    >>> exceeded(program)
+    []
+    """
+    return list(_exceeded(program, DIALECTS[dialect]))
+
+
+def _exceeded(program: Program, limits: Dialect) -> Iterator[str]:
+    def where(threads: NDArray[np.bool_] | NDArray[np.intp]) -> str:
+        thread = int(np.flatnonzero(threads)[0])
+        rank = int(program.thread_rank[thread])
+        return f"gpu {rank}, tb {thread - int(first_thread(program)[rank])}"
+
+    steps = np.diff(program.thread_begin)
+    if (many := steps > MOST_STEPS).any():
+        yield f"{where(many)} has {int(steps[many][0])} steps, allowed are {MOST_STEPS}"
+    blocks = np.bincount(program.thread_rank, minlength=program.ranks)
+    if (over := blocks > limits.threadblocks).any():
+        gpu = int(np.flatnonzero(over)[0])
+        yield f"gpu {gpu} has {int(blocks[gpu])} threadblocks, allowed are {limits.threadblocks}"
+    if (high := program.thread_channel >= MOST_CHANNELS).any():
+        channel = int(program.thread_channel[high][0])
+        yield f"{where(high)} has channel {channel}, allowed are {MOST_CHANNELS}"
+    for peers, verb in (
+        (program.thread_send_peer, "sends"),
+        (program.thread_recv_peer, "receives"),
+    ):
+        talks = peers >= 0
+        key = program.thread_rank[talks].astype(np.int64) << 32 | program.thread_channel[talks]
+        keys, count = np.unique(key, return_counts=True)
+        if (count > MOST_PEERS).any():
+            first = int(keys[count > MOST_PEERS][0])
+            yield (
+                f"gpu {first >> 32} {verb} with {int(count.max())} peers on channel "
+                f"{first & 0xFFFFFFFF}, allowed are {MOST_PEERS}"
+            )
+    owner = np.repeat(np.arange(program.threads), steps)
+
+    def step(of: NDArray[np.bool_]) -> str:
+        thread = int(owner[of][0])
+        number = int(np.flatnonzero(of)[0] - program.thread_begin[thread])
+        return f"{where(np.arange(program.threads) == thread)}, step {number}"
+
+    if (big := program.count > MOST_COUNT).any():
+        yield f"{step(big)} has the cnt {int(program.count[big][0])}, allowed are {MOST_COUNT}"
+    for name, slot in (("srcoff", program.src_slot), ("dstoff", program.dst_slot)):
+        if (far := slot > LAST_OFFSET).any():
+            yield f"{step(far)} has the {name} {int(slot[far][0])}, allowed are {LAST_OFFSET}"
+    waits = np.repeat(np.arange(program.steps), np.diff(program.dep_begin))
+    block = owner[program.dep] - first_thread(program)[program.thread_rank[owner[program.dep]]]
+    if (late := block > LAST_AWAITED).any():
+        chosen = np.arange(program.steps) == waits[late][0]
+        yield f"{step(chosen)} has the depid {int(block[late][0])}, allowed are {LAST_AWAITED}"
+
+
+def first_thread(program: Program) -> NDArray[np.intp]:
+    """The first thread of each rank."""
+    return np.searchsorted(program.thread_rank, np.arange(program.ranks))

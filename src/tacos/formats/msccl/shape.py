@@ -1,0 +1,281 @@
+"""Programs in the shape that MSCCL's executors take: packed, copied, with nops, in order.
+
+Every function takes a program and gives another one that does the same; columns become columns.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos._core import Collective, CollectivePart, pack, stuck
+from tacos.formats.msccl.dialect import (
+    DIALECTS,
+    IN_FLIGHT,
+    LAST_AWAITED,
+    MOST_COUNT,
+    MOST_PEERS,
+    MOST_STEPS,
+    first_thread,
+)
+from tacos.lower import STEP_OPS, Program
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["awaited_first", "copies", "packed", "with_nops"]
+
+_NOP = STEP_OPS.index("nop")
+_FUSING_CHANNELS = 8
+_SCRATCH, _NONE = 2, 3
+
+
+def packed(
+    program: Program, dialect: str, channels: int | None, most: int, instances: int
+) -> Program:
+    """Fewer, larger steps on at most `most` or `channels` channels, for that many instances."""
+    program = _cut(program if instances == 1 else _within_units(program), MOST_COUNT)
+    # Fewer channels need fewer threadblocks, joined ones the fewest; without fusing, threadblocks
+    # wait for less.
+    attempts = [min(fusing, channels or most) for fusing in (_FUSING_CHANNELS, 4, 2, 1)]
+    for fusing, few_threads in [*((f, False) for f in [*attempts, 0]), (1, True)]:
+        result = pack(
+            program,
+            channels=channels or most,
+            fusing_channels=fusing,
+            steps=MOST_STEPS,
+            count=MOST_COUNT,
+            peers=MOST_PEERS,
+            few_threads=few_threads,
+            unit=_unit(program) if instances > 1 else 0,
+        )
+        blocks = int(np.bincount(result.thread_rank, minlength=1).max()) * instances
+        if blocks <= DIALECTS[dialect].threadblocks and stuck(result, IN_FLIGHT) < 0:
+            break
+    return result
+
+
+def copies(program: Program, instances: int) -> Program:
+    """Copies of a program side by side, each with its share of every unit of chunks."""
+    if instances == 1:
+        return program
+    program = _within_units(program)
+    part, unit = program.collective.parts[0], _unit(program)
+    steps = np.diff(program.thread_begin)
+    thread = np.repeat(np.arange(program.threads), instances)
+    copy = np.tile(np.arange(instances), program.threads)
+    # All copies of a thread follow each other; a copy of a step is as far behind as its thread.
+    length = steps[thread]
+    begin = np.concatenate([[0], np.cumsum(length)])
+    step = np.repeat(program.thread_begin[thread] - begin[:-1], length) + np.arange(begin[-1])
+    which = np.repeat(copy, length)
+    owner = np.repeat(np.arange(program.threads), steps)
+
+    def moved(old: NDArray[Any], copies: NDArray[Any]) -> NDArray[np.int64]:
+        of = owner[old]
+        now: NDArray[np.int64] = begin[of * instances + copies] + old - program.thread_begin[of]
+        return now
+
+    def slots(buffer: NDArray[Any], slot: NDArray[Any]) -> NDArray[np.int64]:
+        rank = program.thread_rank[owner[step]]
+        inside = slot // unit * unit * instances + which * unit + slot % unit
+        scratch = which * program.scratch_slots[rank] + slot
+        return np.where(slot < 0, -1, np.where(buffer == _SCRATCH, scratch, inside))
+
+    came = program.comes_from[step]
+    waits = np.diff(program.dep_begin)[step]
+    dep_begin = np.concatenate([[0], np.cumsum(waits)])
+    row = np.repeat(program.dep_begin[step] - dep_begin[:-1], waits) + np.arange(dep_begin[-1])
+    dep = program.dep[row]
+    channels = int(program.thread_channel.max(initial=-1)) + 1
+    goal = CollectivePart(
+        part.kind,
+        part.size * instances,
+        chunks=part.chunks * instances,
+        root=part.root,
+        group=part.group,
+    )
+    return _changed(
+        program,
+        collective=Collective(program.collective.npus, [goal]),
+        scratch_slots=program.scratch_slots * instances,
+        thread_rank=program.thread_rank[thread],
+        thread_channel=program.thread_channel[thread] + copy * channels,
+        thread_send_peer=program.thread_send_peer[thread],
+        thread_recv_peer=program.thread_recv_peer[thread],
+        thread_begin=begin,
+        op=program.op[step],
+        src_buffer=program.src_buffer[step],
+        dst_buffer=program.dst_buffer[step],
+        src_slot=slots(program.src_buffer[step], program.src_slot[step]),
+        dst_slot=slots(program.dst_buffer[step], program.dst_slot[step]),
+        count=program.count[step],
+        peer=program.peer[step],
+        comes_from=np.where(came < 0, -1, moved(came, which)),
+        dep_begin=dep_begin,
+        dep=moved(dep, np.repeat(which, waits)),
+    )
+
+
+def with_nops(program: Program) -> Program:
+    """A step with one dependency at most: nops before it take the others.
+
+    Executors want a real step after nops to have the last of their dependencies, so one without any
+    repeats it.
+    """
+    waits, dep = np.diff(program.dep_begin), program.dep
+    number = np.arange(program.steps)
+    start = np.repeat(program.thread_begin[:-1], np.diff(program.thread_begin))
+    idle = program.op == _NOP
+    waiting = np.maximum.accumulate(np.where(waits > 0, number, -1))
+    acting = np.maximum.accumulate(np.where(idle, -1, number))
+    before = np.maximum(number - 1, 0)
+    nop = waiting[before]  # the last step that waits, if it is one of the nops just before
+    bare = ~idle & (waits == 0) & (number > start) & (nop >= start) & (nop > acting[before])
+    if (waits <= 1).all() and not bare.any():
+        return program
+    repeated = dep[program.dep_begin[1:][nop[bare]] - 1]
+    dep = np.insert(dep, program.dep_begin[:-1][bare], repeated)
+    waits = np.where(bare, 1, waits)
+    rows = np.maximum(1, waits)
+    end = np.cumsum(rows)
+    step = np.repeat(number, rows)
+    real = np.zeros(len(step), bool)
+    real[end - 1] = True
+    dep_begin = np.zeros(len(step) + 1, np.int64)
+    np.cumsum(waits[step] > 0, out=dep_begin[1:])
+
+    def kept(values: NDArray[Any], other: int) -> NDArray[Any]:
+        return np.where(real, values[step], other)
+
+    came = program.comes_from[step]
+    return _changed(
+        program,
+        thread_begin=np.concatenate([[0], end])[program.thread_begin],
+        op=kept(program.op, _NOP),
+        src_buffer=kept(program.src_buffer, _NONE),
+        dst_buffer=kept(program.dst_buffer, _NONE),
+        src_slot=kept(program.src_slot, -1),
+        dst_slot=kept(program.dst_slot, -1),
+        count=kept(program.count, 0),
+        peer=kept(program.peer, -1),
+        comes_from=np.where(real & (came >= 0), (end - 1)[came], -1),
+        dep_begin=dep_begin,
+        dep=(end - 1)[dep],
+    )
+
+
+def awaited_first(program: Program) -> Program:
+    """Threads that others wait for before those that nobody waits for, where depid is too small."""
+    owner = np.repeat(np.arange(program.threads), np.diff(program.thread_begin))
+    block = np.arange(program.threads) - first_thread(program)[program.thread_rank]
+    awaited = np.zeros(program.threads, bool)
+    awaited[owner[program.dep]] = True
+    if not (block[awaited] > LAST_AWAITED).any():
+        return program
+    thread = np.lexsort((block, ~awaited, program.thread_rank))
+    length = np.diff(program.thread_begin)[thread]
+    begin = np.concatenate([[0], np.cumsum(length)])
+    step = np.repeat(program.thread_begin[thread] - begin[:-1], length) + np.arange(program.steps)
+    new = np.empty(program.steps, np.int64)
+    new[step] = np.arange(program.steps)
+    waits = np.diff(program.dep_begin)[step]
+    dep_begin = np.concatenate([[0], np.cumsum(waits)])
+    dep = np.repeat(program.dep_begin[step] - dep_begin[:-1], waits) + np.arange(dep_begin[-1])
+    came = program.comes_from[step]
+    moved = {name: getattr(program, name)[thread] for name in _THREAD_COLUMNS}
+    moved |= {name: getattr(program, name)[step] for name in _STEP_COLUMNS}
+    return _changed(
+        program,
+        thread_begin=begin,
+        comes_from=np.where(came < 0, -1, new[came]),
+        dep_begin=dep_begin,
+        dep=new[program.dep[dep]],
+        **moved,
+    )
+
+
+def _unit(program: Program) -> int:
+    """How many slots of the input and the output belong together."""
+    part = program.collective.parts[0]
+    return len(program.output_chunks(0)) if part.kind == "all_reduce" else int(part.chunks)
+
+
+def _within_units(program: Program) -> Program:
+    """The program with steps of one slot each, if some step touches several units."""
+    unit = _unit(program)
+    for buffer, slot in (
+        (program.src_buffer, program.src_slot),
+        (program.dst_buffer, program.dst_slot),
+    ):
+        if ((buffer < _SCRATCH) & (slot // unit != (slot + program.count - 1) // unit)).any():
+            return _cut(program, 1)
+    return program
+
+
+def _cut(program: Program, most: int) -> Program:
+    """The same program in steps of at most so many slots; the last piece has the rest."""
+    if not (program.count > most).any():
+        return program
+    pieces = np.maximum(1, -(-program.count // most))
+    first = np.zeros(program.steps + 1, np.int64)
+    np.cumsum(pieces, out=first[1:])
+    step = np.repeat(np.arange(program.steps), pieces)
+    piece = np.arange(len(step)) - first[step]
+    offset = (piece * most).astype(np.int32)
+    came = program.comes_from[step]
+    # Both ends of a message are cut alike.
+    same = np.where(came >= 0, program.count[came] == program.count[step], True)
+    if not same.all():
+        raise ValueError(
+            f"{program.describe(int(step[~same][0]))} receives another count than is sent"
+        )
+    waits = np.where(piece == 0, np.diff(program.dep_begin)[step], 0)
+    dep_begin = np.zeros(len(step) + 1, np.int64)
+    np.cumsum(waits, out=dep_begin[1:])
+    return _changed(
+        program,
+        thread_begin=first[program.thread_begin],
+        op=program.op[step],
+        src_buffer=program.src_buffer[step],
+        dst_buffer=program.dst_buffer[step],
+        src_slot=np.where(program.src_slot[step] < 0, -1, program.src_slot[step] + offset),
+        dst_slot=np.where(program.dst_slot[step] < 0, -1, program.dst_slot[step] + offset),
+        count=np.where(program.count[step] == 0, 0, np.minimum(most, program.count[step] - offset)),
+        peer=program.peer[step],
+        comes_from=np.where(came < 0, -1, first[came] + piece),
+        dep_begin=dep_begin,
+        dep=first[program.dep + 1] - 1,  # a step is complete with its last piece
+    )
+
+
+_THREAD_COLUMNS = ("thread_rank", "thread_channel", "thread_send_peer", "thread_recv_peer")
+_STEP_COLUMNS = ("op", "src_buffer", "src_slot", "dst_buffer", "dst_slot", "count", "peer")
+_DTYPES: dict[str, type[np.integer[Any]]] = {
+    **dict.fromkeys(("op", "src_buffer", "dst_buffer"), np.uint8),
+    **dict.fromkeys(("thread_begin", "dep_begin"), np.int64),
+}
+_COLUMNS = (
+    *("scratch_slots", "thread_begin", "comes_from", "dep_begin", "dep"),
+    *_THREAD_COLUMNS,
+    *_STEP_COLUMNS,
+)
+
+
+def _changed(program: Program, **columns: Any) -> Program:
+    """The program with some columns replaced."""
+    goal = columns.pop("collective", program.collective)
+    values: dict[str, Any] = {
+        name: np.ascontiguousarray(
+            columns.get(name, getattr(program, name)), _DTYPES.get(name, np.int32)
+        )
+        for name in _COLUMNS
+    }
+    return Program(
+        collective=goal,
+        in_place=program.in_place,
+        provenance=json.dumps(program.provenance),
+        **values,
+    )

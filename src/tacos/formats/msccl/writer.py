@@ -1,0 +1,315 @@
+"""Writing MSCCL XML: programs in the shape and within the limits of the executors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import quoteattr
+
+import numpy as np
+
+from tacos import units
+from tacos._core import Schedule, stuck
+from tacos.errors import FormatError
+from tacos.files import replacing
+from tacos.formats.msccl.dialect import (
+    DIALECTS,
+    IN_FLIGHT,
+    LONGEST_NAME,
+    MOST_CHANNELS,
+    PROTOCOLS,
+    RECEIVES,
+    SENDS,
+    TYPES,
+    exceeded,
+    first_thread,
+)
+from tacos.formats.msccl.shape import awaited_first, copies, packed, with_nops
+from tacos.lower import STEP_OPS, Program, lower
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+    from tacos.units import Quantity
+
+__all__ = ["write"]
+
+_TYPE_OF = {STEP_OPS.index(op): name for name, op in TYPES.items()}
+_FUSED = [STEP_OPS.index(op) for op in ("recv_send", "recv_reduce_forward", "recv_reduce_send")]
+_NOP = STEP_OPS.index("nop")
+_LARGEST_SIZE = 2**63 - 1
+
+
+def write(
+    obj: Program | Schedule,
+    path: str | os.PathLike[str],
+    *,
+    dialect: str | None = None,
+    protocol: str | None = None,
+    channels: int | None = None,
+    instances: int = 1,
+    in_place: bool | None = None,
+    min_bytes: Quantity | None = None,
+    max_bytes: Quantity | None = None,
+    name: str | None = None,
+) -> None:
+    """Write an algorithm for MSCCL's executors, whole or not at all.
+
+    A schedule is lowered first. Chunks side by side travel together, and what a GPU receives and sends
+    on becomes one step (``rcs``, ``rrs``, ``rrcs``), for which it uses up to eight channels. A
+    program that has such steps already, or was read from an MSCCL file, keeps its threadblocks. What
+    a program does not say (its provenance has the fields of the file it was read from) has the
+    defaults below.
+
+    Args:
+        obj: One all-reduce, all-gather, reduce-scatter, all-to-all, broadcast or reduce of all NPUs;
+            for Azure also gather and scatter.
+        path: The file.
+        dialect: ``"msccl"`` (default) for microsoft/msccl, ``"azure"`` for Azure's executor and RCCL.
+        protocol: ``"Simple"`` (default), ``"LL"`` or ``"LL128"``.
+        channels: The most channels to use, before `instances`.
+        instances: Run that many copies of the algorithm side by side, each on its own channels with
+            its share of every chunk.
+        in_place: How to lower a schedule; by default out of place.
+        min_bytes: The smallest buffer to use the algorithm for; by default any.
+        max_bytes: The largest one; by default any.
+        name: At most 63 characters; by default the collective and its engine.
+
+    Raises:
+        ValueError: An option is wrong, or the format cannot say what the program does.
+        FormatError: The algorithm exceeds a limit of the executors; the message names it.
+
+    >>> import tacos
+    >>> from pathlib import Path
+    >>> topo = tacos.topology.ring(3, bidirectional=False)
+    >>> coll = tacos.collective.all_gather(topo, "3MB", chunks=1)
+    >>> write(tacos.synthesize(topo, coll, engine="ring"), "ag.xml", name="three")
+    >>> print(*Path("ag.xml").read_text().splitlines()[:8], sep="\\n")  # doctest: +ELLIPSIS
+    <algo name="three" proto="Simple" nchannels="1" nchunksperloop="3" ngpus="3" coll="allgather" ...>
+      <gpu id="0" i_chunks="1" o_chunks="3" s_chunks="0">
+        <tb id="0" send="-1" recv="-1" chan="0">
+          <step s="0" type="cpy" srcbuf="i" srcoff="0" dstbuf="o" dstoff="0" cnt="1" depid="-1" .../>
+        </tb>
+        <tb id="1" send="1" recv="2" chan="0">
+          <step s="0" type="s" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" .../>
+          <step s="1" type="rcs" srcbuf="o" srcoff="2" dstbuf="o" dstoff="2" cnt="1" depid="-1" .../>
+    """
+    program = _lowered(obj, in_place)
+    known = program.provenance
+    if not 1 <= instances <= MOST_CHANNELS:
+        raise ValueError(f"instances is {instances}, allowed are 1 to {MOST_CHANNELS}")
+    most = MOST_CHANNELS // instances
+    if channels is not None and not 1 <= channels <= most:
+        raise ValueError(
+            f"channels is {channels}, with {instances} instances allowed are 1 to {most}"
+        )
+    dialect = _word("dialect", dialect or known.get("dialect", "msccl"), DIALECTS)
+    fields = _fields(program, dialect, protocol, min_bytes, max_bytes, name)
+    keeps = known.get("format") == "msccl" or bool(np.isin(program.op, _FUSED).any())
+    if keeps and channels is not None:
+        raise ValueError(
+            f"channels is {channels}, but a program with threadblocks keeps its channels"
+        )
+    shaped = program if keeps else packed(program, dialect, channels, most, instances)
+    shaped = awaited_first(with_nops(copies(shaped, instances)))
+    _check(path, shaped, dialect)
+    with replacing(path) as out:
+        for text in _text(shaped, fields):
+            out.write(text.encode())
+
+
+def _lowered(obj: Program | Schedule, in_place: bool | None) -> Program:
+    if isinstance(obj, Schedule):
+        return lower(obj, in_place=bool(in_place))
+    if in_place is not None and in_place != obj.in_place:
+        raise ValueError(f"in_place is {in_place}, but the program was made with {obj.in_place}")
+    return obj
+
+
+# --- what an executor accepts ---------------------------------------------------------------------
+
+
+def _check(path: str | os.PathLike[str], program: Program, dialect: str) -> None:
+    for sentence in exceeded(program, dialect):
+        raise FormatError(f"{path}: {sentence}")
+    unknown = ~np.isin(program.op, list(_TYPE_OF))
+    if unknown.any():
+        step = int(np.flatnonzero(unknown)[0])
+        op = STEP_OPS[program.op[step]]
+        raise ValueError(f"{program.describe(step)} is a {op}, which MSCCL files cannot say")
+    owner = np.repeat(np.arange(program.threads), np.diff(program.thread_begin))
+    for peers in (program.thread_send_peer, program.thread_recv_peer):
+        talks = peers >= 0
+        rows = np.stack([program.thread_rank, peers, program.thread_channel])[:, talks]
+        if len(np.unique(rows, axis=1).T) < rows.shape[1]:
+            raise ValueError(
+                "two threads of a rank share a peer and a channel, MSCCL files have one"
+            )
+    # The k-th send on a connection is for the k-th receive there.
+    receives = np.flatnonzero(RECEIVES[program.op])
+    came = program.comes_from[receives]
+    sends = np.count_nonzero(SENDS[program.op])
+    if (came < 0).any() or len(np.unique(came)) != sends:
+        raise ValueError("not every message has one send and one receive: tacos.verify says which")
+    mine, theirs = owner[receives], owner[came]
+    crossed = np.diff(came) <= 0
+    crossed &= np.diff(mine) == 0
+    wrong = (program.thread_channel[mine] != program.thread_channel[theirs]) | (
+        np.concatenate([[False], crossed])
+    )
+    if wrong.any():
+        step = int(receives[wrong][0])
+        raise ValueError(f"{program.describe(step)} receives out of the order of the sends")
+    if (step := stuck(program, IN_FLIGHT)) >= 0:
+        raise FormatError(
+            f"{path}: {program.describe(step)} would wait for ever, since a connection of the "
+            f"executors holds {IN_FLIGHT} messages: use fewer chunks or instances"
+        )
+
+
+def _word(name: str, value: str, allowed: Any) -> str:
+    if value not in allowed:
+        known = ", ".join(f'"{word}"' for word in allowed)
+        raise ValueError(f'{name} is "{value}", allowed are {known}')
+    return value
+
+
+def _fields(
+    program: Program,
+    dialect: str,
+    protocol: str | None,
+    min_bytes: Quantity | None,
+    max_bytes: Quantity | None,
+    name: str | None,
+) -> dict[str, Any]:
+    """The fields of the file's first element that do not depend on the steps."""
+    known = program.provenance
+    limits = DIALECTS[dialect]
+    parts = program.collective.parts
+    kind = parts[0].kind
+    if len(parts) > 1 or kind not in limits.collectives:
+        what = kind if len(parts) == 1 else "several collectives at once"
+        names = ", ".join(limits.collectives)
+        raise ValueError(f"the program is for {what}, the dialect {dialect} has {names}")
+    group = parts[0].group
+    if len(group) != program.ranks or (kind != "all_reduce" and (np.diff(group) != 1).any()):
+        raise ValueError(
+            "the program is for a process group, MSCCL files are for all ranks in order"
+        )
+    if program.in_place and kind == "all_to_all":
+        raise ValueError(
+            "the program is an all_to_all in place, which MSCCL files have no word for"
+        )
+    chosen = name if name is not None else known.get("name")
+    if chosen is None:
+        chosen = "_".join(filter(None, (kind, known.get("engine"))))
+    if len(chosen.encode()) > LONGEST_NAME or not chosen.isprintable():
+        raise ValueError(
+            f'name is "{chosen}", allowed are {LONGEST_NAME} bytes of printable characters'
+        )
+    smallest = _bytes("min_bytes", min_bytes, known.get("min_bytes", 0))
+    largest = _bytes("max_bytes", max_bytes, known.get("max_bytes", limits.unlimited))
+    if largest and smallest > largest:
+        raise ValueError(f"min_bytes is {smallest}, but max_bytes is {largest}")
+    places = {"inplace": int(program.in_place), "outofplace": int(not program.in_place)}
+    if dialect == known.get("dialect"):
+        places = {place: int(known.get(place, value)) for place, value in places.items()}
+    if dialect == "msccl":
+        del places["outofplace"]
+    fields = {
+        "name": chosen,
+        "proto": _word("protocol", protocol or known.get("protocol", "Simple"), PROTOCOLS),
+        "coll": limits.collectives[kind],
+        **places,
+        "minBytes": smallest,
+        "maxBytes": largest,
+    }
+    return fields | ({"root": int(group[parts[0].root])} if parts[0].root >= 0 else {})
+
+
+def _bytes(name: str, value: Quantity | None, default: int) -> int:
+    size = default if value is None else 0 if value == 0 else units.size_bytes(value)
+    if not 0 <= size <= _LARGEST_SIZE:
+        raise ValueError(f"{name} is {size}, allowed are 0 to 2^63 - 1")
+    return size
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def _text(program: Program, fields: dict[str, Any]) -> Iterator[str]:
+    part = program.collective.parts[0]
+    whole = int(max(len(program.output_chunks(r)) for r in {0, max(part.root, 0)}))
+    if part.kind in ("reduce_scatter", "scatter"):
+        whole *= program.ranks
+    channels = int(program.thread_channel.max(initial=0)) + 1
+    head = {
+        "name": fields.pop("name"),
+        "proto": fields.pop("proto"),
+        "nchannels": channels,
+        "nchunksperloop": whole,
+        "ngpus": program.ranks,
+        **fields,
+    }
+    yield (
+        "<algo " + " ".join(f"{key}={quoteattr(str(value))}" for key, value in head.items()) + ">\n"
+    )
+    first = [*first_thread(program).tolist(), program.threads]
+    small = whole // program.ranks
+    inputs = small if part.kind in ("all_gather", "gather") else whole
+    outputs = small if part.kind in ("reduce_scatter", "scatter") else whole
+    rows = _rows(program)
+    threads = np.stack(
+        [program.thread_send_peer, program.thread_recv_peer, program.thread_channel], axis=1
+    ).tolist()
+    begin = program.thread_begin.tolist()
+    for rank in range(program.ranks):
+        scratch = int(program.scratch_slots[rank])
+        yield f'  <gpu id="{rank}" i_chunks="{inputs}" o_chunks="{outputs}" s_chunks="{scratch}">\n'
+        for thread in range(first[rank], first[rank + 1]):
+            send, recv, channel = threads[thread]
+            number = thread - first[rank]
+            yield f'    <tb id="{number}" send="{send}" recv="{recv}" chan="{channel}">\n'
+            yield "".join(rows[begin[thread] : begin[thread + 1]])
+            yield "    </tb>\n"
+        yield "  </gpu>\n"
+    yield "</algo>\n"
+
+
+def _rows(program: Program) -> list[str]:
+    """A line per step. The side that a type does not use repeats the other."""
+    buffers, types = (
+        np.array(["i", "o", "s", "i"]),
+        np.array([_TYPE_OF.get(i, "") for i in range(14)]),
+    )
+    owner = np.repeat(np.arange(program.threads), np.diff(program.thread_begin))
+    idle = program.op == _NOP
+    no_src, no_dst = (program.src_slot < 0) & ~idle, (program.dst_slot < 0) & ~idle
+    src_buffer = np.where(no_src, program.dst_buffer, program.src_buffer)
+    src_slot = np.where(no_src, program.dst_slot, program.src_slot)
+    dst_buffer = np.where(no_dst, program.src_buffer, program.dst_buffer)
+    dst_slot = np.where(no_dst, program.src_slot, program.dst_slot)
+    awaited = np.zeros(program.steps, int)
+    awaited[program.dep] = 1
+    waits = np.diff(program.dep_begin) > 0
+    block, step = np.full(program.steps, -1), np.full(program.steps, -1)
+    target = owner[program.dep]
+    block[waits] = target - first_thread(program)[program.thread_rank[target]]
+    step[waits] = program.dep - program.thread_begin[target]
+    columns = (
+        np.arange(program.steps) - program.thread_begin[owner],
+        types[program.op],
+        buffers[src_buffer],
+        src_slot,
+        buffers[dst_buffer],
+        dst_slot,
+        program.count,
+        block,
+        step,
+        awaited,
+    )
+    line = (
+        '      <step s="%d" type="%s" srcbuf="%s" srcoff="%d" dstbuf="%s" dstoff="%d" cnt="%d"'
+        ' depid="%d" deps="%d" hasdep="%d"/>\n'
+    )
+    return [line % row for row in zip(*(column.tolist() for column in columns), strict=True)]

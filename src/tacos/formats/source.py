@@ -1,0 +1,123 @@
+"""The text of a file that somebody else wrote, and what is wrong with it in one sentence.
+
+Every reader of text starts here: the size is limited before anything is read, and what is not
+UTF-8 is refused. A reader raises a ValueError about the text, `about` puts the file's name before it.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tacos.errors import FormatError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+    from tacos.units import Quantity
+
+__all__ = ["about", "beginning", "bytes_of", "fields_of", "quantity", "quoted", "text_of"]
+
+MOST_BYTES = 1 << 29
+_HEAD = 1 << 16
+
+
+@contextmanager
+def about(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turns a ValueError into a FormatError that starts with the file's name.
+
+    >>> with about("net.csv"):
+    ...     raise ValueError("line 3: latency is -1")
+    Traceback (most recent call last):
+    tacos.errors.FormatError: net.csv: line 3: latency is -1
+    """
+    try:
+        yield
+    except FormatError:
+        raise
+    except ValueError as error:
+        raise FormatError(f"{path}: {error}") from None
+
+
+def bytes_of(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
+    """The bytes of a file; a ValueError if it is none or larger than `most`.
+
+    >>> bytes_of("/dev/zero")
+    Traceback (most recent call last):
+    ValueError: this is no file
+    """
+    file = Path(path)
+    if file.exists() and not file.is_file():
+        raise ValueError("this is no file")
+    size = file.stat().st_size
+    if size > most:
+        raise ValueError(f"the file has {size} bytes, allowed are {most}")
+    data = file.read_bytes()
+    if not data.strip():
+        raise ValueError("the file is empty")
+    return data
+
+
+def text_of(path: str | os.PathLike[str], most: int = MOST_BYTES) -> str:
+    """The text of a file; a ValueError if it is not UTF-8."""
+    try:
+        return bytes_of(path, most).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the file is not UTF-8 text (byte {error.start})") from None
+
+
+def beginning(path: str | os.PathLike[str]) -> str:
+    """The first 64 KiB of a file as text, to tell its format; empty if it is no file."""
+    file = Path(path)
+    if not file.is_file():
+        return ""
+    with file.open("rb") as stream:
+        return stream.read(_HEAD).decode("utf-8-sig", "replace")
+
+
+def quoted(value: object) -> str:
+    """A value for a message: short, and on one line.
+
+    >>> quoted("a" * 80), quoted("two\\nlines")
+    ("'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa…", "'two\\\\nlines'")
+    """
+    text = repr(value)
+    return text if len(text) <= 60 else text[:40] + "…"
+
+
+def quantity(text: str) -> Quantity:
+    """A field of a text: a number where it is one, else a string that should have a unit.
+
+    >>> quantity("50000000000"), quantity("5e-7"), quantity("500ns")
+    (50000000000, 5e-07, '500ns')
+    """
+    if re.fullmatch(r"[0-9]{1,18}", text):
+        return int(text)
+    with suppress(ValueError):
+        if re.fullmatch(r"[-+0-9.eE]{1,60}", text):
+            return float(text)
+    return text
+
+
+def fields_of(data: Any, kind: Any) -> Any:
+    """Decoded JSON or YAML as an instance of a msgspec `kind`; a ValueError names the field.
+
+    >>> import msgspec
+    >>> class Box(msgspec.Struct):
+    ...     gpus: int
+    >>> fields_of({"gpus": "8"}, Box)
+    Traceback (most recent call last):
+    ValueError: gpus: expected int, got str
+    """
+    import msgspec
+
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `")
+        place = place.removesuffix("`").removeprefix("key in ").removeprefix("$").removeprefix(".")
+        what = (what[0].lower() + what[1:]).replace("`", "")
+        raise ValueError(f"{place}: {what}" if place else what) from None

@@ -1,0 +1,301 @@
+"""ASTRA-sim's analytical network simulation, per rank to the nanosecond.
+
+ASTRA-sim has two analytical backends. The congestion-aware one stores and forwards whole messages
+over links that serve first come first served; the congestion-unaware one gives every message a
+delay of its own, as if it were alone. Both count whole nanoseconds and round every delay down.
+This module computes what they would report, without their files and about a hundred times
+faster.
+
+A bandwidth of 50 in an ASTRA-sim file means 50 GiB/s: write ``bandwidth="50GiB/s"`` here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos._core import astra_simulate
+from tacos.simulate.workload import COLL, COMMS, Workload, collective
+from tacos.topology import fully_connected, product, ring, switch
+from tacos.units import Quantity, bandwidth_Bps, time_ps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from tacos._core import Topology
+
+__all__ = ["AstraResult", "AstraSystem", "run"]
+
+_BLOCKS = {"ring": ring, "clique": fully_connected, "switch": switch}
+_NATIVE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+Implementations = Mapping[str, Sequence[str]]
+"""By kind of collective, one name per dimension."""
+Algorithms = Mapping[str | int, Workload]
+"""By kind of collective, or by node id."""
+_Dimension = tuple[int, int, int, int]  # block, size, bytes per second, picoseconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class AstraSystem:
+    """How ranks make collectives: ASTRA-sim's system file, with the names people read.
+
+    Attributes:
+        endpoint_delay: Time of a piece of data from the NPU to the network, or back.
+        memory_bandwidth: Of the local memory, which sums are written to and read from.
+        splits: Chunks that a collective is cut into (preferred-dataset-splits).
+        active_chunks: Chunks that one dimension works on at a time.
+        queues: Queues of each dimension (num-queues-per-dim).
+        policy: Which collective goes first, "lifo", "fifo" or "explicit" (by the nodes' priority).
+        local_bandwidth_aware: Whether an all-reduce over several dimensions scatters on the way up
+            and gathers on the way down, or sums whole buffers in each.
+        implementations: For "all_reduce", "all_gather", "reduce_scatter" and "all_to_all", one name
+            per dimension: "ring", "direct", "direct4" (a window of 4), "halvingDoubling",
+            "doubleBinaryTree", or "oneRing", … over all ranks at once. By default ring on rings,
+            direct on cliques, and on switches halving-doubling where it applies, else direct.
+        algorithms: Workloads that serve as custom collectives, by kind, or by node id.
+    """
+
+    endpoint_delay: Quantity = "10ns"
+    memory_bandwidth: Quantity = "1600GB/s"
+    splits: int = 1
+    active_chunks: int = 1
+    queues: int = 1
+    policy: str = "lifo"
+    local_bandwidth_aware: bool = True
+    implementations: Implementations = field(default_factory=dict)
+    algorithms: Algorithms = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("splits", "active_chunks", "queues"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 1 <= value < 2**31:
+                raise ValueError(f"{name} is {value!r}, it must be a whole number from 1 on")
+        for what, known in (
+            ("implementations", self.implementations),
+            ("algorithms", self.algorithms),
+        ):
+            for key in known:
+                if key not in _NATIVE and not (what == "algorithms" and isinstance(key, int)):
+                    raise ValueError(f"{what} has {key!r}, allowed are {', '.join(_NATIVE)}")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AstraResult:
+    """What a run gave; times in nanoseconds, one entry per rank, message or hop.
+
+    Attributes:
+        topology: The network.
+        aware: Whether links were shared.
+        npu_finish_ns: When each rank was done.
+        npu_compute_ns: How long each rank computed.
+        src: Sender of each message. Messages come in the order in which either side was first;
+            handshakes of the rendezvous protocol are messages too.
+        dst: Receiver of each message.
+        bytes: Size of each message.
+        tag: Tag of each message.
+        send_ns: When each message was sent.
+        arrive_ns: When it had arrived.
+        send_node: Row of the send, in the workload or, with `as_custom`, in the collective; -1 for
+            messages that the system made.
+        hop_link: Each link that was busy for a while; empty where links are not shared.
+        hop_message: With which message.
+        hop_begin_ns: From when on.
+        hop_end_ns: Until when.
+    """
+
+    topology: Topology
+    aware: bool
+    npu_finish_ns: NDArray[np.int64]
+    npu_compute_ns: NDArray[np.int64]
+    src: NDArray[np.int32]
+    dst: NDArray[np.int32]
+    bytes: NDArray[np.int64]
+    tag: NDArray[np.int32]
+    send_ns: NDArray[np.int64]
+    arrive_ns: NDArray[np.int64]
+    send_node: NDArray[np.int64]
+    hop_link: NDArray[np.int32]
+    hop_message: NDArray[np.int32]
+    hop_begin_ns: NDArray[np.int64]
+    hop_end_ns: NDArray[np.int64]
+
+    @property
+    def time_ns(self) -> int:
+        """When the last rank was done."""
+        return int(self.npu_finish_ns.max())
+
+    @property
+    def npu_exposed_ns(self) -> NDArray[np.int64]:
+        """How long each rank did not compute: ASTRA-sim's exposed communication."""
+        exposed: NDArray[np.int64] = self.npu_finish_ns - self.npu_compute_ns
+        return exposed
+
+    def trace_columns(self) -> dict[str, NDArray[Any]]:
+        """Busy links, arrivals and ends in picoseconds, by the names of a trace's columns."""
+        return {
+            "link": self.hop_link,
+            "begin_ps": self.hop_begin_ns * 1000,
+            "end_ps": self.hop_end_ns * 1000,
+            "transfer": self.hop_message,
+            "arrival_npu": self.dst,
+            "arrival_ps": self.arrive_ns * 1000,
+            "arrival_bytes": self.bytes,
+            "arrival_transfer": np.arange(len(self.src), dtype=np.int32),
+            "npu_finish_ps": self.npu_finish_ns * 1000,
+        }
+
+
+def run(
+    workload: Workload,
+    topology: Topology,
+    *,
+    aware: bool,
+    as_custom: bool = True,
+    system: AstraSystem | None = None,
+    rendezvous: bool = False,
+    progress: Callable[[float], object] | None = None,
+) -> AstraResult:
+    """Simulate a workload as ASTRA-sim's analytical backends do.
+
+    Link model, forwarding and reduce bandwidth of the topology play no part; the backends have
+    their own.
+
+    Args:
+        workload: What the ranks do; as many ranks as the topology has NPUs.
+        topology: Congestion-unaware: a product of rings, cliques and switches with one speed per
+            dimension; a message counts the first dimension in which its ends differ. Congestion-
+            aware: such a product, with dimension-ordered routes, or any links at all, with routes
+            of the fewest hops.
+        aware: Whether messages share links.
+        as_custom: Whether the nodes are one custom collective, in which all that is ready starts at
+            once; or a workload, in which a rank has one send or collective in flight at a time.
+        system: How collectives are made; `AstraSystem()` by default.
+        rendezvous: Whether 8 KiB from the receiver must have arrived before data is sent.
+        progress: Called with the share done, now and then.
+
+    Raises:
+        ValueError: A topology that does not fit, or ranks that wait for ever; the message names
+            the nodes.
+
+    >>> from tacos.simulate.workload import ring_all_gather
+    >>> network = ring(4, bandwidth="50GiB/s", latency="500ns")
+    >>> run(ring_all_gather(4, "1MiB"), network, aware=True).npu_finish_ns.tolist()
+    [60093, 60093, 60093, 60093]
+    """
+    if workload.npus != topology.npus:
+        raise ValueError(
+            f"the workload has {workload.npus} ranks, the topology {topology.npus} NPUs"
+        )
+    dims = _dimensions(topology, aware)
+    system = system or AstraSystem()
+    if as_custom:
+        if (workload.kind == COLL).any():
+            raise ValueError("the workload has collectives, which need as_custom=False")
+        algorithms = [workload]
+        workload = collective(workload.npus, "all_gather", 1)
+        algorithm_of = np.zeros(workload.nodes, np.int32)
+    else:
+        algorithms = list(system.algorithms.values())
+        algorithm_of = _algorithms(workload, system)
+    columns = astra_simulate(
+        topology,
+        dims,
+        aware,
+        workload,
+        algorithms,
+        algorithm_of,
+        endpoint_delay_ns=_nanoseconds(system.endpoint_delay),
+        memory_Bps=bandwidth_Bps(system.memory_bandwidth, what="memory_bandwidth"),
+        splits=1 if as_custom else system.splits,
+        active_chunks=system.active_chunks,
+        queues=system.queues,
+        policy=system.policy,
+        local_bandwidth_aware=system.local_bandwidth_aware,
+        rendezvous=rendezvous,
+        implementations=[
+            list(system.implementations.get(comm) or _defaults(comm, dims)) for comm in _NATIVE
+        ],
+        progress=progress,
+    )
+    return AstraResult(topology=topology, aware=aware, **columns)
+
+
+def _nanoseconds(delay: Quantity) -> int:
+    exact = time_ps(delay, what="endpoint_delay")
+    if exact % 1000:
+        raise ValueError(f"endpoint_delay {delay!r} must be a whole number of nanoseconds")
+    return exact // 1000
+
+
+def _dimensions(topology: Topology, aware: bool) -> list[_Dimension]:
+    """The building blocks of the network, or one block of all NPUs over any links."""
+    if topology.npus < 2:
+        raise ValueError("ASTRA-sim needs at least 2 NPUs, the topology has 1")
+    found = _blocks(topology)
+    if found:
+        return found
+    if not aware:
+        raise ValueError(
+            f"astra-sim-unaware needs a product of rings, cliques and switches with one speed per "
+            f"dimension, which this {topology.family or 'custom'} topology is not"
+        )
+    ends = topology.link_src.astype(np.int64) * topology.nodes + topology.link_dst
+    _, first, count = np.unique(ends, return_index=True, return_counts=True)
+    if (count > 1).any():
+        link = int(first[np.argmax(count > 1)])
+        src, dst = (
+            topology.node_name(int(c[link])) for c in (topology.link_src, topology.link_dst)
+        )
+        raise ValueError(
+            f"astra-sim-aware needs one link at most from a node to another, there are several "
+            f"from {src} to {dst}"
+        )
+    clique = list(_BLOCKS).index("clique")
+    return [(clique, topology.npus, 1, 0)]
+
+
+def _blocks(topology: Topology) -> list[_Dimension] | None:
+    dims = [(kind, size) for kind, size in topology.dims if size > 1]
+    if any(kind not in _BLOCKS for kind, _ in dims) or prod(n for _, n in dims) != topology.npus:
+        return None
+    factors = [_BLOCKS[kind](size) for kind, size in dims]
+    regular = product(*factors)
+    if not all(
+        np.array_equal(getattr(topology, name), getattr(regular, name))
+        for name in ("link_src", "link_dst")
+    ):
+        return None
+    found, begin = [], 0
+    for (kind, size), factor in zip(dims, factors, strict=True):
+        links = slice(begin, begin := begin + topology.npus // size * factor.links)
+        speeds = topology.link_bandwidth_Bps[links], topology.link_latency_ps[links]
+        if any((speed != speed[0]).any() for speed in speeds):
+            return None
+        found.append((list(_BLOCKS).index(kind), size, int(speeds[0][0]), int(speeds[1][0])))
+    return found
+
+
+def _algorithms(workload: Workload, system: AstraSystem) -> NDArray[np.int32]:
+    """For each node the custom collective it uses, or -1; a node's own before its kind's."""
+    which = np.full(workload.nodes, -1, np.int32)
+    collectives = workload.kind == COLL
+    for number, key in sorted(
+        enumerate(system.algorithms), key=lambda item: isinstance(item[1], int)
+    ):
+        chosen = workload.id == key if isinstance(key, int) else workload.comm == COMMS[key]
+        which[collectives & chosen] = number
+    return which
+
+
+def _defaults(comm: str, dims: list[_Dimension]) -> list[str]:
+    names = []
+    for block, size, _, _ in dims:
+        halving = comm != "all_to_all" and size & (size - 1) == 0
+        names.append(("ring", "direct", "halvingDoubling" if halving else "direct")[block])
+    return names

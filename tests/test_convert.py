@@ -1,0 +1,156 @@
+"""`tacos convert`, and `verify`, `info` and `sim` on programs: whatever the format of their files."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+
+import tacos
+from tacos import formats
+from tacos.cli import main
+from tacos.lower import Program, describe
+from tests.programs import COLUMNS, changed, without
+
+
+def read(path):
+    collective, in_place, columns, provenance = pickle.loads(Path(path).read_bytes())
+    program = Program(collective=collective, in_place=in_place, **columns)
+    return program.with_provenance(provenance)
+
+
+def write(obj, path, *, protocol="Simple", in_place=False):
+    program = tacos.lower(obj, in_place=in_place) if isinstance(obj, tacos.Schedule) else obj
+    columns = {name: getattr(program, name).copy() for name in COLUMNS}
+    provenance = program.provenance | {"protocol": protocol}
+    Path(path).write_bytes(
+        pickle.dumps((program.collective, program.in_place, columns, provenance))
+    )
+
+
+@pytest.fixture(autouse=True)
+def steps_format(monkeypatch):
+    """A format of programs as short as can be: files that end in .steps."""
+    entry = formats._Format((Program, tacos.Schedule), read, (".steps",), None, write, (".steps",))
+    monkeypatch.setitem(formats._FORMATS, "steps", entry)
+
+
+@pytest.fixture
+def schedule():
+    topology = tacos.topology.ring(4)
+    collective = tacos.collective.all_reduce(topology, "4MB", chunks=1)
+    return tacos.synthesize(topology, collective, engine="ring")
+
+
+@pytest.fixture
+def saved(tmp_path, schedule):
+    path = tmp_path / "ar.tacos"
+    tacos.save(schedule, path)
+    return path
+
+
+def test_there_and_back(saved, schedule, tmp_path, capsys):
+    steps, back = tmp_path / "ar.steps", tmp_path / "back.tacos"
+    call = ["convert", str(saved), str(steps), "--protocol", "LL", "--in-place", "--json"]
+    assert main(call) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["collective"] == "all-reduce"
+    assert facts["to"] == str(steps)
+    program = tacos.load(steps)
+    assert program.in_place
+    assert program.provenance["protocol"] == "LL"
+    call = ["convert", str(steps), str(back), "--topology", "ring:4", "--size", "4MB"]
+    assert main(call) == 0
+    assert "assuming" not in capsys.readouterr().out
+    assert tacos.verify(tacos.load(back)).ok
+    assert tacos.load(back).collective == schedule.collective
+    assert tacos.load(back).time_s == schedule.time_s
+
+
+def test_without_a_topology_it_says_what_it_assumes(saved, tmp_path, capsys):
+    steps, back = tmp_path / "ar.steps", tmp_path / "back.tacos"
+    assert main(["convert", str(saved), str(steps), "--quiet"]) == 0
+    assert main(["convert", str(steps), str(back)]) == 0
+    shown = capsys.readouterr().out
+    assert "assuming 4 NPUs, fully connected (--topology) and 4 MB (--size)" in shown
+    assert tacos.load(back).topology.family == "fully_connected"
+
+
+def test_a_topology_is_converted(tmp_path, capsys):
+    yaml, csv = tmp_path / "ring.yaml", tmp_path / "ring.csv"
+    tacos.save(tacos.topology.ring(4), yaml)
+    assert main(["convert", str(yaml), str(csv)]) == 0
+    assert tacos.load(csv).links == 8
+    assert "4 NPUs" in capsys.readouterr().out
+
+
+def test_what_is_wrong_is_not_written(schedule, tmp_path, capsys):
+    program = tacos.lower(schedule)
+    wrong, target = tmp_path / "wrong.steps", tmp_path / "out.steps"
+    tacos.save(without(program, 0), wrong)
+    assert main(["convert", str(wrong), str(target)]) == 1
+    assert "unmatched: rank" in capsys.readouterr().err
+    assert not target.exists()
+    assert main(["convert", str(wrong), str(target), "--unchecked"]) == 0
+    assert target.exists()
+
+
+def test_verify_and_info_and_sim_take_programs(schedule, tmp_path, capsys):
+    program, path = tacos.lower(schedule), tmp_path / "ar.steps"
+    tacos.save(program.with_provenance({"name": "ring"}), path)
+    assert main(["verify", str(path)]) == 0
+    assert capsys.readouterr().out == "ok: 48 steps in 8 threads of 4 ranks\n"
+    assert main(["info", str(path), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["provenance"].pop("protocol") == "Simple"
+    assert facts == describe(program) | {"name": "ring", "provenance": {"name": "ring"}}
+    assert main(["info", str(path)]) == 0
+    assert "recv reduce: 12" in capsys.readouterr().out
+    assert main(["sim", str(path), "--topology", "ring:4", "--size", "4MB", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["time_s"] == pytest.approx(schedule.time_s)
+    tacos.save(changed(program, dep=program.dep[:0], dep_begin=program.dep_begin * 0), path)
+    assert main(["verify", str(path)]) == 1
+    assert "undefined: rank 0, thread 1, step 1 reads output slot 2" in capsys.readouterr().err
+
+
+BAD_CALLS = {
+    "unknown option": (["convert", "ar.tacos", "ar.steps", "--channels", "2"],
+                       'the format steps has no option "channels", allowed are protocol, in_place'),
+    "an option without use": (["convert", "ar.tacos", "b.tacos", "--protocol", "LL"],
+                              'the format tacos has no option "protocol", there are none'),
+    "a size for a schedule": (["convert", "ar.tacos", "b.tacos", "--size", "1MB"],
+                              'the format tacos has no option "size"'),
+    "no such format": (["convert", "ar.tacos", "x", "--to", "mscl"], 'format is "mscl", allowed'),
+    "no ending": (["convert", "ar.tacos", "x"], "x: the name's ending says no format"),
+    "a schedule as a topology": (["convert", "ar.tacos", "x.yaml"],
+                                 "x.yaml: a .yaml file holds a Topology, not a Schedule"),
+    "no folder": (["convert", "ar.tacos", "no/x.steps"], "there is no folder no"),
+    "a program's NPU": (["info", "ar.steps", "--npu", "0"], "ar.steps holds a program"),
+    "a program as a network": (["topo", "ar.steps"], "ar.steps: this is a program, which names no"),
+    "too few NPUs": (["sim", "ar.steps", "--topology", "ring:3"],
+                     "the topology has 3 NPUs, the program 4 ranks"),
+    "a schedule has a size": (["sim", "ar.tacos", "--size", "1MB"], "which has its size"),
+    "a topology to verify": (["verify", "ring.yaml"], "ring.yaml holds a topology"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "message"), BAD_CALLS.values(), ids=BAD_CALLS)
+def test_a_wrong_call_is_one_sentence(call, message, schedule, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tacos.save(schedule, "ar.tacos")
+    tacos.save(schedule, "ar.steps")
+    tacos.save(tacos.topology.ring(4), "ring.yaml")
+    before = sorted(tmp_path.iterdir())
+    assert main(call) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_synth_writes_any_format_of_algorithms(tmp_path):
+    path = tmp_path / "ag.steps"
+    assert main(["synth", "ring:4", "all-gather", "1MB", "-o", str(path), "--quiet"]) == 0
+    assert tacos.verify(tacos.load(path)).ok
