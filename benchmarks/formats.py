@@ -72,6 +72,24 @@ def chakra(schedule, folder):
     }
 
 
+def mscclpp(schedule, folder):
+    """MSCCL++ plans: divided among threadblocks and written, read, verified."""
+    path = folder / "ar.json"
+    program = tacos.lower(schedule)
+    write_s, _ = timed(lambda: tacos.save(program, path, threadblocks=512))
+    read_s, found = timed(lambda: tacos.load(path))
+    verify_s, report = timed(lambda: tacos.verify(found))
+    return {
+        "format": "mscclpp",
+        "bytes": path.stat().st_size,
+        "written_steps": found.steps,
+        "write_s": round(write_s, 3),
+        "read_s": round(read_s, 3),
+        "verify_s": round(verify_s, 3),
+        "ok": report.ok,
+    }
+
+
 def main():
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -80,8 +98,8 @@ def main():
             goal = tacos.collective.all_reduce(topology, "64MB", chunks=1)
             engine = "ring" if spec.startswith("ring") else "auto"
             schedule = tacos.synthesize(topology, goal, engine=engine)
-            rows.append({"network": spec} | msccl(schedule, Path(folder)))
-            rows.append({"network": spec} | chakra(schedule, Path(folder)))
+            measures = (measure(schedule, Path(folder)) for measure in (msccl, mscclpp, chakra))
+            rows += [{"network": spec} | row for row in measures]
         topology = tacos.topology.torus(32, 32)
         goal = tacos.collective.all_gather(topology, "64MB", chunks=1)
         schedule = tacos.synthesize(topology, goal)

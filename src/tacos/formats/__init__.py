@@ -8,6 +8,10 @@
 ``csv``          ``.csv``                            a topology as a list of links
 ``astra-sim``    ``.astra.yml``, read also ``.yml``  a network of ASTRA-sim's analytical back end
 ``msccl``        ``.xml``                            a program, as MSCCL's executors run it
+``mscclpp``      ``.json``                           a program, as MSCCL++'s executor runs it
+``sccl``         ``.json``                           a result of SCCL or TACCL; only read
+``te-ccl``       ``.json``                           a result of TE-CCL; only read
+``forestcoll``   ``.xml``                            a result of ForestColl; only read
 ``nccl``         ``.xml``                            a machine as NCCL and RCCL dump it; only read
 ``chakra``       ``.et``, or a prefix                a program, as Chakra traces of all ranks
 ``nvidia-smi``   ``.txt``                            what ``nvidia-smi topo -m`` prints; only read
@@ -39,9 +43,11 @@ from tacos.formats import (
     edge_csv,
     graphml,
     msccl,
+    mscclpp,
     native,
     nccl_topo,
     nvidia_smi,
+    peers,
     taccl,
     teccl,
     topology_file,
@@ -80,6 +86,18 @@ _FORMATS: dict[str, _Format] = {
         astra_network.write,
         (".astra.yml", ".astra.yaml"),
     ),
+    "mscclpp": _Format(
+        (Program, Schedule),
+        mscclpp.read,
+        (".json",),
+        mscclpp.looks_like,
+        mscclpp.write,
+        (".json",),
+    ),
+    "sccl": _Format(Schedule, peers.sccl.read, (".json",), lambda head: 'sccl_type"' in head),
+    "te-ccl": _Format(
+        Schedule, peers.teccl.read, (".json",), lambda head: "-Epoch_Duration" in head
+    ),
     "taccl": _Format(Topology, taccl.read, (".json",), taccl.looks_like),
     "teccl": _Format(Topology, teccl.read, (".json",), teccl.looks_like),
     "yaml": _Format(
@@ -105,6 +123,12 @@ _FORMATS: dict[str, _Format] = {
         (".xml",),
     ),
     "chakra": _Format((Program, Schedule), chakra.read, (".et",), None, chakra.write, (".et",)),
+    "forestcoll": _Format(
+        Schedule,
+        peers.forestcoll.read,
+        (".xml",),
+        lambda head: xml_events.root_of(head) == "Algo",
+    ),
     "graphml": _Format(
         Topology,
         graphml.read,

@@ -70,7 +70,9 @@ def obstacle(
     if name == "2d-ring":
         lines = [kind in {"ring", "line"} for kind, size in dims if size > 1]
         return (
-            "" if lines == [True, True] else f"a torus or mesh of two dimensions, not {_shape(dims)}"
+            ""
+            if lines == [True, True]
+            else f"a torus or mesh of two dimensions, not {_shape(dims)}"
         )
     return _themis_obstacle(topology, collective) if name == "themis" else ""
 

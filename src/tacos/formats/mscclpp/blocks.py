@@ -1,0 +1,154 @@
+"""Dividing the steps of a program among threadblocks.
+
+A threadblock runs its steps in the order of their levels, so all threadblocks together wait for each
+other as the program does, never in a circle. Receiving costs a threadblock of MSCCL++ nothing but a
+wait; so a thread that receives joins the one that sends on what it received, or else the one that
+sends to the same peer. What exceeds a threadblock's operations or channels goes on in another, which
+starts when the first is done.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tacos.formats.mscclpp.plan import MOST_CHANNELS, MOST_CHANNELS_PER_OP, MOST_OPS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tacos.formats.mscclpp.messages import Order
+    from tacos.lower import Program
+
+__all__ = ["Block", "divide", "group_threads"]
+
+# For a pipeline, for taking over from another threadblock and handing on, each after a nop.
+_RESERVED = 5
+_MOST_RESERVED = _RESERVED + 9  # and to shake hands over all channels
+
+
+@dataclass
+class Block:
+    """A threadblock: its steps in order, and the channels and remote buffers they use."""
+
+    rank: int
+    steps: list[int]
+    follows: int | None = None  # the block of its rank whose work it goes on with
+    channels: dict[str, dict[int, int]] = field(default_factory=lambda: {"memory": {}, "port": {}})
+    buffers: dict[str, dict[int, int]] = field(default_factory=lambda: {"memory": {}, "port": {}})
+
+
+def divide(
+    program: Program,
+    order: Order,
+    group: NDArray[np.int64],
+    costs: list[int],
+    uses: list[tuple[tuple[str, int, int], ...]],
+    most: int,
+) -> list[list[Block]]:
+    """The threadblocks of each rank.
+
+    Args:
+        program: What to divide.
+        order: Its order.
+        group: Of each thread, a thread that it goes together with.
+        costs: At most how many operations each step becomes.
+        uses: Of each step, kind and number of its channels, and its remote buffers (-1: none).
+        most: Threadblocks of a rank.
+
+    Raises:
+        ValueError: There are not enough.
+    """
+    if max(costs, default=0) > MOST_OPS - _MOST_RESERVED:
+        where = program.describe(costs.index(max(costs)))
+        raise ValueError(f"{where} waits for, or wakes, too many others for one threadblock")
+    by_level = np.lexsort((np.arange(program.steps), order.level))
+    members: list[dict[int, list[int]]] = [{} for _ in range(program.ranks)]
+    rank, home = order.rank.tolist(), group[order.thread].tolist()
+    for step in by_level.tolist():
+        members[rank[step]].setdefault(home[step], []).append(step)
+    result = []
+    for r, groups in enumerate(members):
+        filled = [groups[thread] for thread in sorted(groups)]
+        bins = min(len(filled), most)
+        while True:
+            blocks = _filled(order, r, filled, bins, costs, uses)
+            if len(blocks) <= most:
+                break
+            if bins <= 1:
+                raise ValueError(
+                    f"rank {r} needs {len(blocks)} threadblocks of {MOST_OPS} operations, "
+                    f"allowed are {most}: use fewer chunks, or more threadblocks"
+                )
+            bins //= 2
+        result.append(blocks)
+    return result
+
+
+def group_threads(program: Program, order: Order) -> NDArray[np.int64]:
+    """Of each thread, the thread whose threadblock it should share; its own number if none."""
+    send, recv = program.thread_send_peer.tolist(), program.thread_recv_peer.tolist()
+    ranks = program.thread_rank.tolist()
+    votes: dict[int, Counter[int]] = {}
+    edges = np.stack([order.thread[program.dep], order.thread[order.waiter]], axis=1)
+    pairs, times = np.unique(edges, axis=0, return_counts=True)
+    for (a, b), count in zip(pairs.tolist(), times.tolist(), strict=True):
+        if recv[a] >= 0 > send[a] and send[b] >= 0:
+            votes.setdefault(a, Counter())[b] += count
+    by_peer = {(ranks[t], send[t]): t for t in reversed(range(len(ranks))) if send[t] >= 0}
+    home = list(range(len(ranks)))
+    for t in range(len(ranks)):
+        if recv[t] >= 0 > send[t]:
+            if t in votes:
+                home[t] = min(votes[t], key=lambda b: (-votes[t][b], b))
+            else:
+                home[t] = by_peer.get((ranks[t], recv[t]), t)
+    return np.array(home, np.int64)
+
+
+def _filled(
+    order: Order,
+    rank: int,
+    groups: list[list[int]],
+    bins: int,
+    costs: list[int],
+    uses: list[tuple[tuple[str, int, int], ...]],
+) -> list[Block]:
+    if bins < len(groups):
+        joined: list[list[int]] = [[] for _ in range(bins)]
+        for i, steps in enumerate(groups):
+            joined[i % bins] += steps
+        groups = [sorted(steps, key=lambda s: (order.level[s], s)) for steps in joined]
+    blocks: list[Block] = []
+    for steps in groups:
+        block: Block | None = None
+        ops = 0
+        for step in steps:
+            if block is None or not _fits(block, ops + costs[step], uses[step]):
+                follows = None if block is None else len(blocks) - 1
+                block = Block(rank, [], follows)
+                blocks.append(block)
+                ops = 0
+            block.steps.append(step)
+            ops += costs[step]
+            for kind, channel, buffer in uses[step]:
+                if channel >= 0:
+                    block.channels[kind].setdefault(channel, len(block.channels[kind]))
+                if buffer >= 0:
+                    block.buffers[kind].setdefault(buffer, len(block.buffers[kind]))
+    return blocks
+
+
+def _fits(block: Block, ops: int, uses: tuple[tuple[str, int, int], ...]) -> bool:
+    if ops > MOST_OPS - _MOST_RESERVED:
+        handshakes = sum(-(-(len(c) + 1) // MOST_CHANNELS_PER_OP) for c in block.channels.values())
+        if ops > MOST_OPS - _RESERVED - 1 - 2 * handshakes:
+            return False
+    for kind, channel, buffer in uses:
+        for known, new in ((block.channels[kind], channel), (block.buffers[kind], buffer)):
+            if new >= 0 and new not in known and len(known) + len(uses) > MOST_CHANNELS:
+                return False
+    return True

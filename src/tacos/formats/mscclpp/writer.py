@@ -1,0 +1,578 @@
+"""Writing execution plans: programs as puts, signals and waits, within the executor's limits."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos import units
+from tacos._core import Schedule
+from tacos.files import replacing
+from tacos.formats.mscclpp.blocks import Block, divide, group_threads
+from tacos.formats.mscclpp.messages import RECEIVES, SENDS, landings, order_of
+from tacos.formats.mscclpp.plan import (
+    ALIGNMENT,
+    COLLECTIVES,
+    LARGEST_SIZE,
+    MOST_CHANNELS_PER_OP,
+    MOST_SEMAPHORES_PER_OP,
+)
+from tacos.lower import STEP_OPS, Program, lower
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
+
+    from tacos.units import Quantity
+
+__all__ = ["write"]
+
+_LETTERS = "ios"
+_NOP = '{"name":"nop"}'
+_LINES = ",\n  "
+_OFFSETS = 2**32  # the executor counts bytes of a buffer in 32 bits
+
+
+def write(
+    obj: Program | Schedule,
+    path: str | os.PathLike[str],
+    *,
+    channel: str = "memory",
+    box: int | None = None,
+    in_place: bool | None = None,
+    threadblocks: int = 108,
+    threads_per_block: int | None = None,
+    pipeline: Quantity | None = None,
+    min_bytes: Quantity | None = None,
+    max_bytes: Quantity | None = None,
+    name: str | None = None,
+) -> None:
+    """Write an algorithm for MSCCL++'s executor, whole or not at all.
+
+    Every message becomes a put and a signal, and a wait at the receiver. It lands where the receiver
+    wants it, or in scratch if the receiver may still use that place. Before the first put over a
+    channel the receiver signals that it has started. Threads that depend on each other share a
+    threadblock or are ordered by semaphores.
+
+    Args:
+        obj: An all-reduce, all-gather, reduce-scatter or all-to-all of all NPUs.
+        path: The file.
+        channel: ``"memory"`` (default; peers write each other's memory) or ``"port"`` (a proxy or NIC
+            moves the data).
+        box: GPUs of a box: channels between boxes are port channels then.
+        in_place: How to lower a schedule; by default out of place.
+        threadblocks: The most of one GPU; all run at once, so as many as it has multiprocessors.
+        threads_per_block: By default 1024.
+        pipeline: Move chunks in pieces of that many bytes, a multiple of 16, so that what depends on
+            a chunk starts with its first piece; by default chunks move as a whole.
+        min_bytes: The smallest message to use the plan for; by default any.
+        max_bytes: The largest one; by default as large as the executor's 32-bit offsets allow.
+        name: By default that of the file a program was read from, or the collective.
+
+    Raises:
+        ValueError: An option is wrong, or the plan would exceed a limit; the message names it.
+
+    >>> import tacos
+    >>> from pathlib import Path
+    >>> topo = tacos.topology.ring(2)
+    >>> coll = tacos.collective.all_gather(topo, "2MB", chunks=1)
+    >>> write(tacos.synthesize(topo, coll), "ag.json", name="two")
+    >>> plan = json.loads(Path("ag.json").read_text())
+    >>> [op["name"] for op in plan["gpus"][0]["threadblocks"][1]["ops"]]
+    ['rlxsignal', 'rlxwait', 'nop', 'put', 'nop', 'signal', 'wait']
+    """
+    program = _lowered(obj, in_place)
+    if channel not in ("memory", "port"):
+        raise ValueError(f'channel is "{channel}", allowed are memory and port')
+    for option, value in (
+        ("box", box),
+        ("threadblocks", threadblocks),
+        ("threads_per_block", threads_per_block),
+    ):
+        if value is not None and value < 1:
+            raise ValueError(f"{option} is {value}, allowed are positive numbers")
+    unit = None if pipeline is None else units.size_bytes(pipeline)
+    if unit is not None and (unit < ALIGNMENT or unit % ALIGNMENT or unit >= 2**31):
+        raise ValueError(f"pipeline is {unit} B, allowed are multiples of 16 below 2^31")
+    writer = _Writer(program, channel, box, threadblocks, unit)
+    head = _head(program, writer.scratch, threads_per_block, min_bytes, max_bytes, name)
+    with replacing(path) as out:
+        out.write(f'{json.dumps(head)[:-1]}, "gpus": [\n'.encode())
+        for rank in range(program.ranks):
+            out.write((writer.gpu(rank) + (",\n" if rank + 1 < program.ranks else "\n")).encode())
+        out.write(b"]}\n")
+
+
+def _lowered(obj: Program | Schedule, in_place: bool | None) -> Program:
+    program = lower(obj, in_place=bool(in_place)) if isinstance(obj, Schedule) else obj
+    if in_place is not None and in_place != program.in_place:
+        raise ValueError(
+            f"in_place is {in_place}, but the program was made with {program.in_place}"
+        )
+    parts = program.collective.parts
+    kinds = " and ".join(part.kind for part in parts)
+    if len(parts) != 1 or kinds not in COLLECTIVES:
+        raise ValueError(f"a plan cannot say {kinds}, allowed are {', '.join(COLLECTIVES)}")
+    if parts[0].group.tolist() != list(range(program.ranks)):
+        raise ValueError(f"a plan is for all NPUs in order, this {kinds} has a group of its own")
+    if kinds == "all_to_all" and program.in_place:
+        raise ValueError("a plan in place cannot be an all_to_all")
+    return program
+
+
+def _head(
+    program: Program,
+    scratch: Iterable[int],
+    threads: int | None,
+    min_bytes: Quantity | None,
+    max_bytes: Quantity | None,
+    name: str | None,
+) -> dict[str, Any]:
+    known = program.provenance
+    kind = program.collective.parts[0].kind
+    slots = max(len(program.input_chunks(0)), len(program.output_chunks(0)))
+    reach = (_OFFSETS - 1) // max(slots, *scratch) // ALIGNMENT * ALIGNMENT * slots
+    least = known.get("min_bytes", 0) if min_bytes is None else units.size_bytes(min_bytes)
+    most = (
+        known.get("max_bytes") or LARGEST_SIZE if max_bytes is None else units.size_bytes(max_bytes)
+    )
+    if least > most:
+        raise ValueError(f"min_bytes is {least}, max_bytes is {most}")
+    return {
+        "name": name or known.get("name") or f"tacos {COLLECTIVES[kind]}",
+        "collective": COLLECTIVES[kind],
+        "protocol": "Simple",
+        "inplace": program.in_place,
+        "reuse_resources": False,
+        "num_threads_per_block": threads or known.get("threads_per_block", 1024),
+        "use_double_scratch_buffer": False,
+        "buffer_alignment": ALIGNMENT,
+        "min_message_size": least,
+        "max_message_size": min(most, reach),
+    }
+
+
+class _Writer:
+    """A program with its channels, buffers, threadblocks and semaphores."""
+
+    def __init__(
+        self, program: Program, channel: str, box: int | None, threadblocks: int, unit: int | None
+    ) -> None:
+        self.program, self.unit = program, unit
+        self.order = order = order_of(program)
+        buffer, slot, scratch = landings(program, order)
+        self.scratch: list[int] = scratch.tolist()
+        self.op: list[int] = program.op.tolist()
+        self.name = [STEP_OPS[op] for op in self.op]
+        self.count: list[int] = program.count.tolist()
+        self.src = list(zip(program.src_buffer.tolist(), program.src_slot.tolist(), strict=True))
+        self.dst = list(zip(program.dst_buffer.tolist(), program.dst_slot.tolist(), strict=True))
+        self.landing = list(zip(buffer.tolist(), slot.tolist(), strict=True))
+        self.rank: list[int] = order.rank.tolist()
+        self.receiver: list[int] = order.receiver.tolist()
+        self.moves = [(self.src[i][1] >= 0) or (self.dst[i][1] >= 0) for i in range(len(self.op))]
+        self._connect(channel, box)
+        self._name_buffers(channel, box)
+        group = group_threads(program, order)
+        across = group[order.thread[program.dep]] != group[order.thread[order.waiter]]
+        waits = np.bincount(order.waiter[across], minlength=program.steps).tolist()
+        wakes = np.bincount(program.dep[across], minlength=program.steps).tolist()
+        costs = [self._cost(i, waits[i], wakes[i]) for i in range(program.steps)]
+        uses = [self._uses(i) for i in range(program.steps)]
+        self.blocks = divide(program, order, group, costs, uses, threadblocks)
+        self._place_semaphores()
+        self.chunks = self._chunks_per_step() if unit is not None else 0
+
+    def _chunks_per_step(self) -> int:
+        """A pipeline cuts all that is ordered with others in the same way, so it must be alike."""
+        counts = {
+            self.count[step]
+            for rank, blocks in enumerate(self.blocks)
+            for number, block in enumerate(blocks)
+            if self._is_ordered(rank, number)
+            for step in block.steps
+            if self.moves[step]
+        }
+        if len(counts) > 1:
+            raise ValueError(
+                f"pipeline is {self.unit} B, but steps move {min(counts)} to {max(counts)} chunks at once"
+            )
+        return max(counts, default=1)
+
+    def _is_ordered(self, rank: int, number: int) -> bool:
+        block = self.blocks[rank][number]
+        return (
+            any(block.channels.values())
+            or (rank, number) in self.hands_on
+            or (rank, number + 1) in self.hands_on
+            or any(step in self.acquires or step in self.releases for step in block.steps)
+        )
+
+    # Channels and buffers.
+
+    def _kind(self, channel: str, box: int | None, a: int, b: int) -> str:
+        return "port" if box is not None and a // box != b // box else channel
+
+    def _connect(self, channel: str, box: int | None) -> None:
+        """A channel for each pair of threads that talk; its two ends have the same turn in both lists."""
+        thread = self.order.thread.tolist()
+        self.peers: list[dict[str, list[int]]] = [
+            {"memory": [], "port": []} for _ in range(self.program.ranks)
+        ]
+        self.kind: list[str] = [channel] * len(self.op)  # of a step's messages
+        self.out_channel, self.in_channel = [-1] * len(self.op), [-1] * len(self.op)
+        self.shakes = [False] * len(self.op)  # a receive or wait over a channel for messages
+        known: dict[tuple[int, int], tuple[str, int, int]] = {}
+        last: dict[tuple[int, int], int] = {}
+        for step, receiver in enumerate(self.receiver):
+            if receiver < 0:
+                continue
+            key = thread[step], thread[receiver]
+            a, b = self.rank[step], self.rank[receiver]
+            if key not in known:
+                kind = self._kind(channel, box, a, b)
+                known[key] = kind, len(self.peers[a][kind]), len(self.peers[b][kind])
+                self.peers[a][kind].append(b)
+                self.peers[b][kind].append(a)
+            if last.get(key, -1) > receiver:
+                where = self.program.describe(step)
+                raise ValueError(f"{where} is received before what its thread sent before")
+            last[key] = receiver
+            kind, self.out_channel[step], self.in_channel[receiver] = known[key]
+            self.kind[step] = kind
+            if self.name[step] != "signal":
+                self.shakes[step] = self.shakes[receiver] = True
+        self.in_kind = [
+            self.kind[came] if came >= 0 else channel for came in self.program.comes_from.tolist()
+        ]
+
+    def _name_buffers(self, channel: str, box: int | None) -> None:
+        """The peers' buffers that each rank uses, and the one that each step uses."""
+        self.remote: list[dict[tuple[int, int, str], int]] = [{} for _ in range(self.program.ranks)]
+        self.buffer = [-1] * len(self.op)
+        peers = self.program.peer.tolist()
+        for step, op in enumerate(self.op):
+            rank = self.rank[step]
+            if SENDS[op]:
+                receiver = self.receiver[step]
+                key = self.rank[receiver], self.landing[receiver][0], self.kind[step]
+            elif self.name[step] in ("put", "get", "get_reduce"):
+                peer = peers[step]
+                kind = self.kind[step] = self._kind(channel, box, rank, peer)
+                if kind == "port":
+                    where = self.program.describe(step)
+                    raise ValueError(
+                        f"{where} is a {self.name[step]}: such steps need memory channels"
+                    )
+                key = peer, (self.dst if self.name[step] == "put" else self.src)[step][0], kind
+            else:
+                continue
+            self.buffer[step] = self.remote[rank].setdefault(key, len(self.remote[rank]))
+
+    def _uses(self, step: int) -> tuple[tuple[str, int, int], ...]:
+        uses = []
+        if self.in_channel[step] >= 0:
+            uses.append((self.in_kind[step], self.in_channel[step], -1))
+        if self.out_channel[step] >= 0 or self.buffer[step] >= 0:
+            uses.append((self.kind[step], self.out_channel[step], self.buffer[step]))
+        return tuple(uses)
+
+    def _cost(self, step: int, waits: int, wakes: int) -> int:
+        """At most how many operations a step becomes; data, signals and releases may need a nop each."""
+        op, name = self.op[step], self.name[step]
+        cost = 0
+        if RECEIVES[op]:
+            cost += 1 if self.landing[step] == self.dst[step] else 3
+        elif not SENDS[op]:
+            cost += 1 if name in ("nop", "wait") else 2
+        if SENDS[op]:
+            cost += 4
+        if waits:
+            cost += -(-waits // MOST_SEMAPHORES_PER_OP)
+        if wakes:
+            cost += 1 - (-wakes // MOST_SEMAPHORES_PER_OP)
+        return cost
+
+    # Semaphores.
+
+    def _place_semaphores(self) -> None:
+        """One for each pair of threadblocks of which one waits for the other, and for going on."""
+        steps = len(self.op)
+        block, place = [-1] * steps, [-1] * steps
+        for blocks in self.blocks:
+            for number, found in enumerate(blocks):
+                for i, step in enumerate(found.steps):
+                    block[step], place[step] = number, i
+        self.semaphores = [0] * self.program.ranks
+        self.acquires: dict[int, list[int]] = defaultdict(list)
+        self.releases: dict[int, list[int]] = defaultdict(list)
+        self.hands_on: dict[tuple[int, int], int] = {}
+        for rank, blocks in enumerate(self.blocks):
+            for number, found in enumerate(blocks):
+                if found.follows is not None:
+                    self.hands_on[rank, number] = self.semaphores[rank]
+                    self.semaphores[rank] += 1
+        start: dict[
+            tuple[int, int], int
+        ] = {}  # of the blocks that go on with each other, the first
+        for rank, blocks in enumerate(self.blocks):
+            for number, found in enumerate(blocks):
+                first = number if found.follows is None else start[rank, found.follows]
+                start[rank, number] = first
+        known: dict[tuple[int, int, int], tuple[int, int]] = {}
+        waiter, awaited = self.order.waiter.tolist(), self.program.dep.tolist()
+        # Of several steps of one threadblock, the last comes first and makes the others unneeded.
+        for _, _, minus, after, before in sorted(
+            (block[a], place[a], -place[b], a, b) for a, b in zip(waiter, awaited, strict=True)
+        ):
+            rank = self.rank[after]
+            if start[rank, block[before]] == start[rank, block[after]]:
+                continue  # in one threadblock, or one goes on with the other
+            key = rank, block[before], block[after]
+            if key not in known:
+                known[key] = self.semaphores[rank], -1
+                self.semaphores[rank] += 1
+            semaphore, done = known[key]
+            if -minus > done:
+                known[key] = semaphore, -minus
+                self.acquires[after].append(semaphore)
+                self.releases[before].append(semaphore)
+
+    # Text.
+
+    def gpu(self, rank: int) -> str:
+        program = self.program
+        channels = [
+            f'{{"channel_type":"{kind}","connected_to":{peers}}}'
+            for kind, peers in self.peers[rank].items()
+            if peers
+        ]
+        buffers = [
+            f'{{"rank":{peer},"type":"{_LETTERS[buffer]}","access_channel_types":["{kind}"]}}'
+            for peer, buffer, kind in self.remote[rank]
+        ]
+        started: set[tuple[str, int, bool]] = set()
+        blocks = [
+            self._block(rank, number, block, started)
+            for number, block in enumerate(self.blocks[rank])
+        ]
+        semaphores = ",".join(['{"init_value":0}'] * self.semaphores[rank])
+        return (
+            f'{{"id":{rank},"input_chunks":{len(program.input_chunks(rank))},'
+            f'"output_chunks":{len(program.output_chunks(rank))},'
+            f'"scratch_chunks":{self.scratch[rank]},\n "channels":[{",".join(channels)}],\n'
+            f' "remote_buffers":[{",".join(buffers)}],\n "semaphores":[{semaphores}],\n'
+            f' "threadblocks":[\n  {_LINES.join(blocks)}]}}'
+        )
+
+    def _block(
+        self, rank: int, number: int, block: Block, started: set[tuple[str, int, bool]]
+    ) -> str:
+        ops = _Ops(careful=self.program.in_place)
+        follows = self.hands_on.get((rank, number))
+        goes_on = self.hands_on.get((rank, number + 1))
+        if follows is not None:
+            ops.acquire([follows])
+        for step in block.steps:
+            self._step(ops, block, step)
+        if goes_on is not None:
+            ops.release([goes_on])
+        text = self._handshakes(block, started)
+        if self.unit is None or not self._is_ordered(rank, number):
+            text += ops.text
+        else:
+            text.append(
+                f'{{"name":"pipeline","iter_context":{{"unit_size":{self.unit},'
+                f'"num_chunks":{self.chunks}}},"ops":[{",".join(ops.text)}]}}'
+            )
+        channels = [
+            f'{{"channel_type":"{kind}","channel_ids":{list(ids)}}}'
+            for kind, ids in block.channels.items()
+            if ids
+        ]
+        buffers = [
+            f'{{"access_channel_type":"{kind}","remote_buffer_ids":{list(ids)}}}'
+            for kind, ids in block.buffers.items()
+            if ids
+        ]
+        return (
+            f'{{"id":{number},"channels":[{",".join(channels)}],'
+            f'"remote_buffer_refs":[{",".join(buffers)}],\n  "ops":[{_LINES.join(text)}]}}'
+        )
+
+    def _handshakes(self, block: Block, started: set[tuple[str, int, bool]]) -> list[str]:
+        """Receivers say that they have started, senders wait for it; before anything that may wait."""
+        says: dict[str, list[int]] = {"memory": [], "port": []}
+        hears: dict[str, list[int]] = {"memory": [], "port": []}
+        for step in block.steps:
+            if not self.shakes[step]:
+                continue
+            for kind, channel, lists in (
+                (self.in_kind[step], self.in_channel[step], says),
+                (self.kind[step], self.out_channel[step], hears),
+            ):
+                key = kind, channel, lists is says
+                if channel >= 0 and key not in started and self._is_message(step, lists is says):
+                    started.add(key)
+                    lists[kind].append(block.channels[kind][channel])
+        text = []
+        for word, lists in (("rlxsignal", says), ("rlxwait", hears)):
+            for kind, ids in lists.items():
+                starts = range(0, len(ids), MOST_CHANNELS_PER_OP)
+                text += [_order(word, kind, ids[at : at + MOST_CHANNELS_PER_OP]) for at in starts]
+        if any(hears.values()):
+            text.append(_NOP)
+        return text
+
+    def _is_message(self, step: int, arrives: bool) -> bool:
+        return bool((RECEIVES if arrives else SENDS)[self.op[step]])
+
+    def _step(self, ops: _Ops, block: Block, step: int) -> None:
+        name, n = self.name[step], self.count[step]
+        src, dst, landing = self.src[step], self.dst[step], self.landing[step]
+        receives, sends = RECEIVES[self.op[step]], SENDS[self.op[step]]
+        if receives or name == "wait":
+            kind = self.in_kind[step]
+            ops.wait(kind, block.channels[kind][self.in_channel[step]])
+        if step in self.acquires:
+            ops.acquire(self.acquires[step])
+        held = dst
+        if name.startswith("recv_reduce"):
+            held = dst if name != "recv_reduce_forward" else landing
+            base, other = (landing, src) if held == landing else (src, landing)
+            ops.data(
+                "re",
+                [_local(base, n), _local(other, n)],
+                [_local(held, n)],
+                [src, landing],
+                held,
+                n,
+            )
+        elif receives and landing != dst:
+            ops.data("copy", [_local(landing, n)], [_local(dst, n)], [landing], dst, n)
+        elif name == "copy":
+            ops.data("copy", [_local(src, n)], [_local(dst, n)], [src], dst, n)
+        elif name == "reduce":
+            ops.data("re", [_local(dst, n), _local(src, n)], [_local(dst, n)], [src, dst], dst, n)
+        elif name == "get":
+            pieces = [self._away(block, step, src)], [_local(dst, n)]
+            ops.data("get", *pieces, [], dst, n, memory=True)
+        elif name == "get_reduce":
+            pieces = [_local(dst, n), self._away(block, step, src)], [_local(dst, n)]
+            ops.data("rre", *pieces, [dst], dst, n, memory=True)
+        if sends or name == "put":
+            source = held if receives else src
+            there = self._away(block, step, self.landing[self.receiver[step]] if sends else dst)
+            kind = self.kind[step]
+            channel = block.channels[kind][self.out_channel[step]] if sends else -1
+            ops.put(kind, channel, source, there, n)
+        if name == "signal":
+            ops.signal(self.kind[step], block.channels[self.kind[step]][self.out_channel[step]])
+        if step in self.releases:
+            ops.release(self.releases[step])
+
+    def _away(self, block: Block, step: int, place: tuple[int, int]) -> str:
+        buffer = block.buffers[self.kind[step]][self.buffer[step]]
+        return f'{{"buffer_id":{buffer},"index":{place[1]},"size":{self.count[step]}}}'
+
+
+class _Ops:
+    """The operations of a threadblock, and when its GPU threads must wait for each other.
+
+    Signals, waits, semaphores and port channels are the business of few GPU threads, data that of all,
+    and none waits for another before a nop.
+    """
+
+    def __init__(self, *, careful: bool) -> None:
+        self.careful = careful  # since slots have more than one name
+        self.text: list[str] = []
+        self.nop()
+        self.text.clear()
+
+    def nop(self) -> None:
+        self.text.append(_NOP)
+        self.waited = self.moved = False
+        self.read: set[tuple[int, int]] = set()
+        self.written: set[tuple[int, int]] = set()
+
+    def wait(self, kind: str, channel: int) -> None:
+        self.text.append(_order("wait", kind, [channel]))
+        self.waited = True
+
+    def acquire(self, semaphores: list[int]) -> None:
+        for at in range(0, len(semaphores), MOST_SEMAPHORES_PER_OP):
+            self.text.append(
+                _semaphores("sem_acquire", semaphores[at : at + MOST_SEMAPHORES_PER_OP])
+            )
+        self.waited = True
+
+    def release(self, semaphores: list[int]) -> None:
+        self._settle()
+        for at in range(0, len(semaphores), MOST_SEMAPHORES_PER_OP):
+            self.text.append(
+                _semaphores("sem_release", semaphores[at : at + MOST_SEMAPHORES_PER_OP])
+            )
+
+    def signal(self, kind: str, channel: int) -> None:
+        self._settle()
+        self.text.append(_order("signal", kind, [channel]))
+
+    def _settle(self) -> None:
+        if self.waited or self.moved:
+            self.nop()
+
+    def data(
+        self,
+        name: str,
+        sources: list[str],
+        targets: list[str],
+        reads: list[tuple[int, int]],
+        writes: tuple[int, int] | None,
+        count: int,
+        *,
+        memory: bool = False,
+    ) -> None:
+        read = {(b, s + i) for b, s in reads for i in range(count)}
+        written = {(writes[0], writes[1] + i) for i in range(count)} if writes else set()
+        clash = read & self.written or written & (self.read | self.written)
+        if self.waited or clash or (self.careful and self.moved):
+            self.nop()
+        self.read |= read
+        self.written |= written
+        self.moved = True
+        kind = ',"channel_type":"memory"' if memory else ""
+        kind += ',"reduce_op":"sum"' if name in ("re", "rre") else ""
+        self.text.append(
+            f'{{"name":"{name}","src_buff":[{",".join(sources)}],"dst_buff":[{",".join(targets)}]{kind}}}'
+        )
+
+    def put(self, kind: str, channel: int, source: tuple[int, int], there: str, count: int) -> None:
+        """A put, and a signal over the channel unless that is -1."""
+        local = _local(source, count)
+        if kind == "memory":
+            self.data("put", [local], [there], [source], None, count, memory=True)
+            if channel >= 0:
+                self.signal(kind, channel)
+            return
+        # One GPU thread asks the proxy, and waits until the slot may be written to again.
+        self._settle()
+        self.read |= {(source[0], source[1] + i) for i in range(count)}
+        self.text.append(
+            f'{{"name":"pwsf","src_buff":[{local}],"dst_buff":[{there}],"channel_type":"port",'
+            f'"channel_ids":[{channel}]}}'
+        )
+
+
+def _local(place: tuple[int, int], count: int) -> str:
+    return f'{{"type":"{_LETTERS[place[0]]}","index":{place[1]},"size":{count}}}'
+
+
+def _order(name: str, kind: str, channels: list[int]) -> str:
+    return f'{{"name":"{name}","channel_ids":{channels},"channel_type":"{kind}"}}'
+
+
+def _semaphores(name: str, semaphores: list[int]) -> str:
+    return f'{{"name":"{name}","semaphore_ids":{semaphores}}}'
