@@ -178,7 +178,7 @@ def test_links_of_a_gpu_to_its_cpu(load_text):
     {
         "": "the file is empty",
         "<system>": "line 1: not XML: no element found",
-        "<graphs/>": "the file is none of nccl, msccl, graphml by its content",
+        "<graphs/>": "the file is none of nccl, msccl, forestcoll, graphml by its content",
         '<system version="1"/>': "line 1: <system> has no <cpu>",
         system(""): "there are no GPUs",
         system("<pci/>"): "line 1: <pci> has no busid",

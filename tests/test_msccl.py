@@ -252,7 +252,7 @@ def test_entity_bombs_do_nothing(tmp_path):
     with pytest.raises(FormatError, match="line 1: a document type declaration"):
         tacos.load(path, format="msccl")
     with pytest.raises(
-        FormatError, match="the file is none of nccl, msccl, graphml by its content"
+        FormatError, match="the file is none of nccl, msccl, forestcoll, graphml by its content"
     ):
         tacos.load(path)
 

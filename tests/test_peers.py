@@ -142,8 +142,8 @@ def test_trees_of_forestcoll(tmp_path):
         (TREES.replace("nchunkspernode=\"2\"", ""), "a.xml", 'line 1: the Algo has no field "nchunkspernode"'),
         (TREES.replace('nchunks="2"', 'nchunks="1"'), "a.xml", "have 1 chunks, nchunkspernode is 2"),
         (TREES.replace("send ", "sent "), "a.xml", "line 3: the element sent, expected is send"),
-        (TREES[:200], "a.xml", "not XML: unclosed token"),
-        ('<!DOCTYPE a [<!ENTITY b "c">]><Algo/>', "a.xml", "line 1: a document type declaration"),
+        (TREES[:200], "a.xml", "not XML: "),
+        ('<!DOCTYPE a [<!ENTITY b "c">]><Algo/>', "a.xml", "by its content"),
     ],
 )  # fmt: skip
 def test_damage_is_named(tmp_path, content, name, message):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tacos._core import Schedule, Topology
     from tacos.units import Quantity
 
-__all__ = ["BUFFERS", "STEP_OPS", "Program", "describe", "lift", "lower"]
+__all__ = ["BUFFERS", "ONE_SIDED", "STEP_OPS", "Program", "describe", "lift", "lower"]
 
 STEP_OPS = (
     "nop",
@@ -43,6 +43,8 @@ STEP_OPS = (
     "wait",
 )
 """What a step can do; ``Program.op`` indexes this."""
+ONE_SIDED = [STEP_OPS.index(op) for op in ("put", "get", "get_reduce", "signal", "wait")]
+"""Steps that act on a peer's memory or order it, where others exchange messages."""
 BUFFERS = ("input", "output", "scratch", "none")
 """Where a slot can be; ``Program.src_buffer`` and ``dst_buffer`` index this."""
 _DEFAULT_SIZE = 10**6

@@ -25,7 +25,7 @@ from tacos._core import Collective, CollectivePart, Schedule
 from tacos.errors import FormatError
 from tacos.files import replacing_all
 from tacos.formats import astra_files
-from tacos.lower import STEP_OPS, Program, lift, lower
+from tacos.lower import ONE_SIDED, Program, lift, lower
 
 if TYPE_CHECKING:
     import os
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["read", "write"]
 
 _VERSION = 1
-_ONE_SIDED = [STEP_OPS.index(op) for op in ("put", "get", "get_reduce", "signal", "wait")]
 _Int32 = Annotated[int, Meta(ge=-(2**31), lt=2**31)]
 _Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 _COLUMNS = {
@@ -139,7 +138,7 @@ def write(
         schedule, topology = obj, topology or obj.topology
     elif in_place not in (None, obj.in_place):
         raise ValueError(f"in_place is {in_place}, but the program's is {obj.in_place}")
-    elif np.isin(obj.op, _ONE_SIDED).any():  # a trace has messages alone
+    elif np.isin(obj.op, ONE_SIDED).any():  # a trace has messages alone
         schedule, in_place = lift(obj, topology, size), obj.in_place
     else:
         program, collective = obj, traces.sized(obj, size)

@@ -24,7 +24,7 @@ from tacos.formats.msccl.dialect import (
     first_thread,
 )
 from tacos.formats.msccl.shape import awaited_first, copies, packed, with_nops
-from tacos.lower import STEP_OPS, Program, lower
+from tacos.lower import ONE_SIDED, STEP_OPS, Program, lift, lower
 
 if TYPE_CHECKING:
     import os
@@ -55,7 +55,7 @@ def write(
 ) -> None:
     """Write an algorithm for MSCCL's executors, whole or not at all.
 
-    A schedule is lowered first. Chunks side by side travel together, and what a GPU receives and sends
+    A schedule is lowered first, a program with one-sided steps lifted before. Chunks side by side travel together, and what a GPU receives and sends
     on becomes one step (``rcs``, ``rrs``, ``rrcs``), for which it uses up to eight channels. A
     program that has such steps already, or was read from an MSCCL file, keeps its threadblocks. What
     a program does not say (its provenance has the fields of the file it was read from) has the
@@ -123,6 +123,8 @@ def _lowered(obj: Program | Schedule, in_place: bool | None) -> Program:
         return lower(obj, in_place=bool(in_place))
     if in_place is not None and in_place != obj.in_place:
         raise ValueError(f"in_place is {in_place}, but the program was made with {obj.in_place}")
+    if np.isin(obj.op, ONE_SIDED).any():  # the executors have messages alone
+        return lower(lift(obj), in_place=obj.in_place)
     return obj
 
 

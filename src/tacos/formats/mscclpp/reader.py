@@ -86,7 +86,7 @@ def read(path: str | os.PathLike[str]) -> Program:
 
     >>> read(__file__)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    tacos.errors.FormatError: ...reader.py: not JSON: ...
+    tacos.errors.FormatError: ...reader.py: ...JSON ...
     """
     if not Path(path).is_file() and Path(path).exists():  # opening a pipe would wait for ever
         raise FormatError(f"{path}: this is no file")
