@@ -7,4 +7,10 @@ namespace tacos {
 
 using Progress = std::function<void(double fraction)>;  // empty: nobody listens
 
+// Reports of a part of the work, from `begin` to `end` of the whole. Lives no longer than `whole`.
+inline Progress part_of(const Progress& whole, double begin, double end) {
+  if (!whole) return {};
+  return [&whole, begin, end](double share) { whole(begin + (end - begin) * share); };
+}
+
 }  // namespace tacos

@@ -40,9 +40,9 @@ void Schedule::check_lanes() {
     invalid("the schedule's lane columns do not fit together");
   }
   const auto latest = t.start.empty() ? 0 : *std::max_element(t.start.begin(), t.start.end());
-  if (t.quantum < 1 || static_cast<__int128>(latest) * t.quantum > kLongestSchedule) {
-    invalid("the time quantum of " + std::to_string(t.quantum) + " ps puts starts out of range");
-  }
+  if (t.quantum < 1)
+    invalid("the time quantum is " + std::to_string(t.quantum) + " ps, not positive");
+  if (static_cast<__int128>(latest) * t.quantum > kLongestSchedule) too_long();
   start_begin_.reserve(count + 1);
   start_begin_.push_back(0);
   for (std::size_t lane = 0; lane < count; ++lane) {

@@ -424,7 +424,7 @@ class Service {
     const auto crossing = crossings_.of(user_.route(item), leg, user_.bytes(item));
     for (std::size_t end = 0; end < crossing.times.size(); ++end) {
       const Time time = user_.arrives(item, leg, end, now_, crossing.times[end]);
-      if (time > kLongestSchedule) invalid("the schedule takes over 26 days");
+      if (time > kLongestSchedule) too_long();
       agenda_.add(time, Arrival{item, leg + static_cast<Leg>(end)});
     }
     user_.on_start(item, leg, now_, crossing.windows,

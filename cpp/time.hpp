@@ -15,6 +15,8 @@ inline constexpr Time kPicosecondsPerSecond = 1'000'000'000'000;
 inline constexpr Time kLongestTime = Time{1} << 57;
 inline constexpr Time kLongestSchedule = Time{1} << 61;
 
+[[noreturn]] inline void too_long() { invalid("the schedule takes over 26 days"); }
+
 // The time that `bytes` need at `bytes_per_second`, rounded up.
 inline Time transmission_time(std::int64_t bytes, std::int64_t bytes_per_second) {
   Time time = kLongestTime + 1;

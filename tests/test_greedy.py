@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 
 import numpy as np
 import pytest
@@ -222,6 +223,58 @@ def test_paths_bring_a_chunk_to_an_npu_once(size, forwarding):
     assert tacos.verify(schedule).ok
 
 
+def test_a_tree_reaches_each_of_its_npus_once():
+    """NPU 2 gets a chunk over the slow 0 -> 2; when 1 has it, too, 1 -> 2 would be quicker."""
+    slow, fast = (1e9, 0), (4e9, 0)
+    links = [(0, 1, *fast), (0, 1, *fast), (1, 2, 16e9, 0), (2, 3, *fast), (3, 0, *slow)]
+    links += [(1, 3, *fast), (0, 2, *slow), (3, 2, *fast)]
+    topology = tp.from_links(4, links)
+    schedule = greedy(topology, co.broadcast(topology, 6000, chunks=6))
+    assert schedule.transfers == 3 * 6
+    assert tacos.verify(schedule).ok
+
+
+def test_sums_that_take_time_are_awaited_when_times_are_rounded():
+    """20 ms are too long for 32 bits of picoseconds; adding a byte takes 10 of them."""
+    links = [(0, 1, 1e12, 1e-6), (1, 2, 1e12, 0.02), (2, 0, 1e12, 0)]
+    topology = tp.from_links(3, links, reduce_bandwidth="100GB/s")
+    schedule = greedy(topology, co.all_reduce(topology, 1, chunks=1))
+    assert schedule.quantum_ps > 1
+    assert tacos.verify(schedule).ok
+
+
+def test_a_latency_of_many_transmissions():
+    """A byte takes a picosecond and arrives after a second: 4 + 4 hops, found at once."""
+    topology = tp.torus(8, 8, bandwidth="1TB/s", latency="1s")
+    schedule = greedy(topology, co.all_gather(topology, 64, chunks=1))
+    assert schedule.time_s == pytest.approx(8)
+    assert tacos.verify(schedule).ok
+
+
+@pytest.mark.parametrize("latency", ["0ns", "1ns"])
+@pytest.mark.parametrize(
+    ("kind", "parts"), [("all_gather", 40), ("all_to_all", 40), ("gather", 40), ("broadcast", 1)]
+)
+@pytest.mark.parametrize("spec", ["ring:40", "mesh:40", "switch:40"])
+def test_what_takes_months_is_refused(spec, kind, parts, latency):
+    """A chunk takes 39 hours, and at least 19 follow each other somewhere."""
+    topology = tp.parse(f"{spec}@1B/s,{latency}")
+    collective = co.named(kind, topology, parts * 140_000, chunks=1)
+    if (spec, kind) == ("switch:40", "broadcast"):
+        assert greedy(topology, collective).time_s < 10 * 140_000  # doubling
+        return
+    with pytest.raises(ValueError, match="takes over 26 days"):
+        greedy(topology, collective)
+
+
+@pytest.mark.parametrize(("npus", "rounds"), [(2, 1), (8, 3), (40, 6)])
+def test_a_broadcast_over_a_switch_doubles(npus, rounds):
+    """Whoever has the chunk passes it on; ports are shared, so nobody can serve two at once."""
+    topology = tp.switch(npus, bandwidth="1GB/s", latency="0ns")
+    schedule = greedy(topology, co.broadcast(topology, "1MB", chunks=1))
+    assert schedule.time_s == pytest.approx(rounds * 1e-3)
+
+
 def test_a_slow_link_does_not_take_what_a_fast_way_brings_sooner():
     """0 -> 1 -> 2 at 10 GB/s and 0 -> 2 at 0.1 GB/s: the fast way takes 0.2 ms, the slow one 10."""
     links = [(0, 1, 10e9, 0), (1, 2, 10e9, 0), (0, 2, 0.1e9, 0), (2, 0, 10e9, 0)]
@@ -248,7 +301,22 @@ def test_an_unreachable_npu_is_named():
         greedy(topology, co.send_recv(topology, [(1, 2, "1KB")], chunks=1))
 
 
-@pytest.mark.parametrize("options", [{"trials": 0}, {"trials": 1.5}, {"seed": -1}])
+@pytest.mark.parametrize("kind", ["reduce", "reduce_scatter", "all_reduce"])
+def test_an_unreachable_sum_is_named_as_it_is(kind):
+    """2 hears from 0, but nobody hears from 2."""
+    topology = tp.from_links(3, [(0, 1, 1e9, 0), (1, 0, 1e9, 0), (0, 2, 1e9, 0)], connected=False)
+    with pytest.raises(tacos.InfeasibleError, match="npu 2 cannot reach npu 0"):
+        greedy(topology, co.named(kind, topology, "3KB", chunks=1))
+
+
+def test_a_collective_of_another_network():
+    with pytest.raises(ValueError, match="for 16 NPUs, the topology has 3"):
+        greedy(tp.ring(3), co.all_gather(16, "16KB", chunks=1))
+
+
+@pytest.mark.parametrize(
+    "options", [{"trials": 0}, {"trials": 1.5}, {"seed": -1}, {"threads": -1}, {"threads": 1.5}]
+)
 def test_wrong_options(options):
     topology = tp.ring(3)
     name = next(iter(options))
@@ -265,12 +333,6 @@ def test_one_npu_and_nothing_to_do():
     assert greedy(pair, co.all_gather(pair, "1KB", group=[1], chunks=2)).transfers == 0
 
 
-def test_what_cannot_fit_is_refused_at_once():
-    topology = tp.torus(1000, 1000)
-    with pytest.raises(tacos.TacosError, match=r"needs about .* GiB .* this machine has"):
-        greedy(topology, co.all_gather(topology, "1TB", chunks=1))
-
-
 def test_switches_joined_without_latency():
     """Both ways between two switches take no time: no path may go round in circles."""
     ends = [(0, 2), (2, 0), (1, 3), (3, 1), (2, 3), (3, 2)]
@@ -278,3 +340,22 @@ def test_switches_joined_without_latency():
     collective = tacos.collective.all_gather(topology, "2MB", chunks=1)
     schedule = tacos.synthesize(topology, collective, engine="greedy")
     assert schedule.time_s == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [
+        ("torus:1000x1000", "all_gather"),
+        ("torus:400x400", "all_gather"),  # pipelined: not step by step, 50 B per transfer
+        ("torus:100x100", "all_to_all"),  # 50 hops for each pair
+        ("switch:40000", "all_gather"),
+        ("torus:300x300", "all_reduce"),
+    ],
+)
+def test_what_cannot_fit_is_refused_at_once(spec, kind, monkeypatch):
+    real = os.sysconf
+    pages = {"SC_PHYS_PAGES": 64 * 2**30 // real("SC_PAGE_SIZE")}
+    monkeypatch.setattr(os, "sysconf", lambda name: pages.get(name) or real(name))
+    topology = tp.parse(spec)
+    with pytest.raises(tacos.TacosError, match=r"needs about .* GiB .* this machine has 64 GiB"):
+        greedy(topology, co.named(kind, topology, "1TB", chunks=1))

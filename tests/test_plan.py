@@ -102,6 +102,15 @@ def test_the_bound_is_in_the_provenance():
         assert schedule.efficiency == pytest.approx(best.time_s / schedule.time_s)
 
 
+def test_the_bound_counts_the_smallest_blocks():
+    """5 B for 3 NPUs are blocks of 2, 2 and 1: the last NPU gets 1 B over each of its slow links."""
+    links = [(a, b, 1e9 if b == 2 else 1e12, 0) for a in range(3) for b in range(3) if a != b]
+    topology = tacos.topology.from_links(3, links)
+    schedule = tacos.synthesize(topology, tacos.collective.all_to_all(topology, 5, chunks=1))
+    assert schedule.time_ps == 1000
+    assert schedule.efficiency == pytest.approx(1)
+
+
 def test_effort_is_the_number_of_trials():
     topology = tacos.topology.mi250(1)
     collective = tacos.collective.all_gather(topology, "16MB", chunks=4)
@@ -120,7 +129,9 @@ def test_a_time_limit_returns_the_best_so_far_or_says_that_there_is_none():
     collective = tacos.collective.all_gather(topology, "256MB", chunks=1)
     enough = tacos.synthesize(topology, collective, time_limit=1000)
     assert "cut_short" not in enough.provenance
-    many = tacos.synthesize(topology, collective, engine="greedy", effort=10**6, time_limit=0.3)
+    small = tacos.topology.torus(3, 3)
+    few = tacos.collective.all_gather(small, "9MB", chunks=1)
+    many = tacos.synthesize(small, few, engine="greedy", effort=10**9, time_limit=0.5)
     assert many.provenance["cut_short"]
     assert tacos.verify(many).ok
     with pytest.raises(tacos.TacosError, match="time_limit is 1e-09 s, too short"):
@@ -128,7 +139,16 @@ def test_a_time_limit_returns_the_best_so_far_or_says_that_there_is_none():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"effort": "huge"}, {"effort": 0}, {"time_limit": 0}, {"time_limit": -1}]
+    "wrong",
+    [
+        {"effort": "huge"},
+        {"effort": 0},
+        {"effort": [1]},
+        {"seed": "1"},
+        {"time_limit": 0},
+        {"time_limit": -1},
+        {"time_limit": "1s"},
+    ],
 )
 def test_wrong_budgets(wrong):
     topology = tacos.topology.ring(4)

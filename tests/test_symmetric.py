@@ -169,6 +169,14 @@ def test_an_all_to_all_keeps_the_busiest_link_busy(spec, chunks):
     assert tacos.verify(schedule).ok
 
 
+def test_what_sums_nothing_needs_no_time_to_sum():
+    """At 1 B/s a sum of 1 MB would take 11 days."""
+    topology = tp.ring(4, reduce_bandwidth="1B/s")
+    for kind in ("all_gather", "all_to_all"):
+        collective = co.named(kind, topology, "4MB", chunks=1)
+        assert tacos.verify(tacos.synthesize(topology, collective, engine="symmetric")).ok
+
+
 # --- right ----------------------------------------------------------------------------------------
 
 

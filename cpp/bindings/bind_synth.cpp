@@ -3,6 +3,7 @@
 
 #include "columns.hpp"
 #include "synth/greedy.hpp"
+#include "synth/greedy_steps.hpp"
 #include "synth/multitree.hpp"
 #include "synth/tree_layout.hpp"
 
@@ -14,16 +15,16 @@ void bind_synth(nb::module_& m) {
   m.def(
       "greedy",
       [](std::shared_ptr<Topology> topology, std::shared_ptr<Collective> collective,
-         std::uint64_t seed, std::int32_t threads, bool steps, const std::string& provenance,
-         const nb::object& progress) {
-        const GreedyOptions options{seed, threads, steps};
+         std::uint64_t seed, std::int32_t threads, bool steps, bool backwards,
+         const std::string& provenance, const nb::object& progress) {
+        const GreedyOptions options{seed, threads, steps, backwards};
         const auto report = progress_to(progress);
         const nb::gil_scoped_release release;
         return std::make_shared<Schedule>(
             greedy(std::move(topology), std::move(collective), options, provenance, report));
       },
       "topology"_a, "collective"_a, nb::kw_only(), "seed"_a = 0, "threads"_a = 0, "steps"_a = true,
-      "provenance"_a = "{}", "progress"_a = nb::none(),
+      "backwards"_a = false, "provenance"_a = "{}", "progress"_a = nb::none(),
       "A schedule of a collective that sums nothing; see tacos.synth.greedy.");
 
   m.def(
@@ -69,6 +70,9 @@ void bind_synth(nb::module_& m) {
       "progress"_a = nb::none(), nb::rv_policy::reference,
       "Ranks for the places of trees such that their edges share few links; see "
       "tacos.synth.trees.");
+  m.def("greedy_stepwise", &stepwise, "topology"_a, "collective"_a,
+        nb::call_guard<nb::gil_scoped_release>(),
+        "Whether greedy goes step by step, at 9 bytes per transfer.");
 }
 
 }  // namespace tacos::bindings

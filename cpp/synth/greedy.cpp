@@ -50,6 +50,10 @@ bool all_to_everybody(const Collective& collective) {
 Schedule greedy(const std::shared_ptr<const Topology>& topology,
                 const std::shared_ptr<const Collective>& collective, const GreedyOptions& options,
                 const std::string& provenance, const Progress& progress) {
+  if (collective->npus() != topology->npus()) {
+    invalid("the collective is for " + std::to_string(collective->npus()) +
+            " NPUs, the topology has " + std::to_string(topology->npus()));
+  }
   if (!collective->resolved()) invalid("the greedy engine needs a number of chunks");
   for (ChunkId chunk = 0; chunk < collective->chunks(); ++chunk) {
     if (collective->reduces(chunk)) invalid("the greedy engine sums nothing by itself");
@@ -62,7 +66,8 @@ Schedule greedy(const std::shared_ptr<const Topology>& topology,
     }
   }
   const auto bytes = typical_size(*collective);
-  const auto schedule = [&](std::shared_ptr<const Routes> routes, const TimedMoves& moves) {
+  const auto schedule = [&](std::shared_ptr<const Routes> routes, const TimedMoves& moves,
+                            const Progress& report) {
     const auto count = moves.route.size();
     const std::vector<std::uint8_t> op(count, static_cast<std::uint8_t>(Op::copy));
     const std::vector<std::uint8_t> reads(count, static_cast<std::uint8_t>(Reads::acc));
@@ -70,19 +75,24 @@ Schedule greedy(const std::shared_ptr<const Topology>& topology,
     // A route of several legs was taken as if nothing ever waited between them.
     for (const RouteId route : moves.route) {
       if (routes->legs(route) > 1)
-        return retime(collective, std::move(routes), order, provenance, progress);
+        return retime(collective, std::move(routes), order, provenance, report);
     }
-    return with_starts(collective, std::move(routes), order, moves.start, provenance, progress);
+    return with_starts(collective, std::move(routes), order, moves.start, provenance, report);
   };
   if (all_to_everybody(*collective)) {
-    auto routes = std::make_shared<const Routes>(neighbour_routes(topology, bytes));
-    const auto moves = greedy_events(*routes, *collective, bytes, options, progress);
-    return schedule(std::move(routes), moves);
+    auto routes = std::make_shared<const Routes>(neighbour_routes(topology, bytes, progress));
+    const auto moves =
+        greedy_events(*routes, *collective, bytes, options, part_of(progress, 0, 0.8));
+    return schedule(std::move(routes), moves, part_of(progress, 0.8, 1));
   }
   std::optional<Schedule> best;
-  for (auto& paths : lay_paths(topology, *collective, options.seed, progress)) {
-    const auto moves = greedy_events(paths, *collective, bytes, options, progress);
-    auto found = schedule(std::make_shared<const Routes>(std::move(paths.routes)), moves);
+  double done = 0.4;
+  for (auto& paths : lay_paths(topology, *collective, options, part_of(progress, 0, done))) {
+    const auto moves =
+        greedy_events(paths, *collective, bytes, options, part_of(progress, done, done + 0.2));
+    auto found = schedule(std::make_shared<const Routes>(std::move(paths.routes)), moves,
+                          part_of(progress, done + 0.2, done + 0.3));
+    done += 0.3;  // there are at most two
     if (!best || found.time() < best->time()) best = std::move(found);
   }
   return std::move(*best);

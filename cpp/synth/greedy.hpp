@@ -44,6 +44,8 @@ struct GreedyOptions {
   std::uint64_t seed = 0;    // 0: no randomness; others vary the order in which routes choose
   std::int32_t threads = 0;  // 0: one per core
   bool steps = true;         // take the step-synchronous way where it applies
+  bool backwards =
+      false;  // the network is reversed: errors name who cannot reach whom on the true one
 };
 
 // A schedule of a collective that sums nothing. Throws InfeasibleError naming an NPU that cannot reach

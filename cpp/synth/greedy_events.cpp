@@ -69,7 +69,7 @@ class Events {
     match();
     while (missing_ > 0) {
       if (events_.empty() && !match_without_question())
-        report_unreachable(topology_, collective_, have_);
+        report_unreachable(topology_, collective_, have_, options_.backwards);
       now_ = events_.top().time;
       while (!events_.empty() && events_.top().time == now_) {
         const Event event = events_.top();
@@ -86,8 +86,8 @@ class Events {
   static constexpr Time kFar = std::numeric_limits<Time>::max() / 4;
 
   struct Key {  // who chooses first
-    std::uint64_t first;
-    std::uint32_t second;
+    std::uint64_t first, second;
+    std::uint32_t third;
     RouteId route;
     auto operator<=>(const Key&) const = default;
   };
@@ -119,6 +119,7 @@ class Events {
     first_window_.push_back(0);
     std::vector<Routes::Window> leg;
     for (RouteId r = 0; r < routes_.count(); ++r) {
+      if (progress_ && r % 0x1000 == 0) progress_(0.0);
       append_windows(r, typical_bytes_, windows_);
       first_window_.push_back(windows_.size());
       duration_.push_back(duration(r, typical_bytes_));
@@ -177,7 +178,7 @@ class Events {
     auto sorted = duration_;
     std::sort(sorted.begin(), sorted.end());
     for (const Time time : sorted) {
-      if (limits.empty() || 3 * time >= 4 * limits.back()) limits.push_back(time);
+      if (limits.empty() || time - limits.back() >= (limits.back() + 2) / 3) limits.push_back(time);
     }
     class_.reserve(duration_.size());
     for (const Time time : duration_) {
@@ -277,23 +278,26 @@ class Events {
       const auto degree = in_[at(npu)].size();
       const auto turn = first_turn(options_, npu, received_[at(npu)], degree);
       const auto place = (place_[at(r)] + degree - turn) % degree;
-      keys_.push_back({(at(npu) + npus - shift) % npus << 32 | place, 0, r});
+      keys_.push_back({(at(npu) + npus - shift) % npus << 32 | place, 0, 0, r});
     }
     std::sort(keys_.begin(), keys_.end());
     candidates_.clear();
     ++moment_;
-    for (const auto& [first, second, r] : keys_) {
+    for (const auto& [first, second, third, r] : keys_) {
       if (!is_free(r)) continue;
       const ChunkId chunk = choose(r);
       if (chunk != kNothing) start(r, chunk);
     }
-    if (progress_ && (moment_ & 0xff) == 0) {
+    work_ += keys_.size() + 16;
+    if (progress_ && work_ > 0xfff) {
+      work_ = 0;
       progress_(1.0 - static_cast<double>(missing_) / static_cast<double>(total_));
     }
   }
 
-  // Routes compete for the links they share. First the one with the link that has most to carry; of
-  // equals, each destination's links begin with a source of their own and go on in turns.
+  // Routes compete for the links they share. First the one with the link that has most to carry, then
+  // the one whose chunk has the longest way to go; of equals, each destination's links begin with a
+  // source of their own and go on in turns.
   Key urgency(RouteId r) const {
     const auto npus = at(topology_.npus());
     Time load = 0;
@@ -301,7 +305,9 @@ class Events {
     const auto turn = carried_[at(routes_.links(r).back())];
     const auto place =
         (at(source_[at(r)]) + 2 * npus - at(destination_[at(r)]) - turn % npus) % npus;
-    return {at(kLongestSchedule - load), static_cast<std::uint32_t>(place), r};
+    const Time remaining = queues_[at(r)].empty() ? 0 : queues_[at(r)].top().remaining;
+    return {at(kLongestSchedule - load), at(kLongestSchedule - remaining),
+            static_cast<std::uint32_t>(place), r};
   }
 
   // When everything is quiet, whoever can send does.
@@ -415,8 +421,14 @@ class Events {
     for (const auto& window : windows) {
       free_at_[at(window.link)] = now_ + window.offset + window.busy;
       events_.push({now_ + window.busy, sequence_++, window.link, kLinkIsFree});
+      // Routes that reach the link sooner can start only later. Without paths they do not ask then:
+      // measured, they would take the link from the longer ones, which bring in more.
+      if (paths_ != nullptr && window.offset > 0) {
+        events_.push({free_at_[at(window.link)], sequence_++, window.link, kLinkIsFree});
+      }
     }
     const Time arrival = now_ + (typical ? duration_[at(r)] : duration(r, bytes));
+    if (arrival > kLongestSchedule) too_long();
     events_.push({arrival, sequence_++, npu, chunk});
     if (now_ != last_start_) {
       last_start_ = now_;
@@ -479,6 +491,7 @@ class Events {
   std::vector<Key> keys_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::uint64_t moment_ = 1, sequence_ = 0;
+  std::size_t work_ = 0;  // since the last report
   Time now_ = 0, last_start_ = -1;
   std::int32_t step_ = -1;
   TimedMoves result_;

@@ -20,29 +20,7 @@ std::size_t at(Int i) {
 }
 
 constexpr std::size_t kMostInLinks = 255;  // numbered in a byte
-
-// Whether the step-synchronous way applies: everybody wants every chunk, all chunks and all links are
-// alike and direct, and a chunk arrives a whole number of steps after its start.
-bool stepwise(const Topology& topology, const Collective& collective) {
-  if (topology.links() == 0 || topology.nodes() != topology.npus()) return false;
-  for (LinkId link = 1; link < topology.links(); ++link) {
-    if (topology.latency(link) != topology.latency(0)) return false;
-    if (topology.bandwidth(link) != topology.bandwidth(0)) return false;
-  }
-  for (NodeId npu = 0; npu < topology.npus(); ++npu) {
-    if (topology.in_links(npu).size() > kMostInLinks) return false;
-  }
-  const auto bytes = collective.chunks() > 0 ? collective.bytes(0) : 0;
-  if (bytes == 0) return false;
-  for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
-    if (collective.bytes(chunk) != bytes || collective.inputs(chunk).size() != 1 ||
-        static_cast<std::int32_t>(collective.outputs(chunk).size()) != topology.npus()) {
-      return false;
-    }
-  }
-  return topology.latency(0) % topology.busy_time(0, bytes) == 0 ||
-         topology.spec().link_model == LinkModel::blocking;
-}
+constexpr Time kLongestLag = 64;           // steps: a link looks in each of them, busy or not
 
 // Every destination has one region of the schedule's columns, filled in order of arrival: it is the log
 // that its neighbours read, and becomes its in-links' lanes in the end.
@@ -91,6 +69,16 @@ class Steps {
     bool done = missing == 0;
     std::size_t before = missing;
     std::uint32_t slowest = 0, until = kAhead;
+    std::atomic<bool> stop{false};  // somebody's report threw
+    const auto report = [&]() noexcept {
+      if (!progress_ || failure) return;
+      try {
+        progress_(1.0 - static_cast<double>(missing) / static_cast<double>(begin_[npus]));
+      } catch (...) {
+        failure = std::current_exception();
+        stop = true;
+      }
+    };
     const auto next_round = [&]() noexcept {
       // Runs on one thread while the others wait.
       std::uint32_t now = kFinished;
@@ -103,13 +91,7 @@ class Steps {
       }
       done = missing == 0 || stuck || now == kFinished;
       until = now == kFinished ? kFinished : now + kAhead;
-      if (progress_ && !failure) {
-        try {
-          progress_(1.0 - static_cast<double>(missing) / static_cast<double>(begin_[npus]));
-        } catch (...) {
-          failure = std::current_exception();
-        }
-      }
+      report();
       done = done || failure;
     };
     std::barrier barrier(static_cast<std::ptrdiff_t>(threads), next_round);
@@ -117,7 +99,10 @@ class Steps {
       const auto first = npus * thread / threads, last = npus * (thread + 1) / threads;
       while (!done) {
         std::size_t matched = 0;
-        for (auto npu = first; npu < last; ++npu) matched += serve(static_cast<NodeId>(npu), until);
+        for (auto npu = first; npu < last && !stop.load(std::memory_order_relaxed); ++npu) {
+          matched += serve(static_cast<NodeId>(npu), until);
+          if (thread == 0 && npu % 16 == 0) report();
+        }
         missing -= matched;
         barrier.arrive_and_wait();
       }
@@ -128,7 +113,7 @@ class Steps {
       work(0);
     }
     if (failure) std::rethrow_exception(failure);
-    if (missing > 0) report_unreachable(topology_, collective_, have_);
+    if (missing > 0) report_unreachable(topology_, collective_, have_, options_.backwards);
     return lanes();
   }
 
@@ -250,6 +235,28 @@ class Steps {
 };
 
 }  // namespace
+
+bool stepwise(const Topology& topology, const Collective& collective) {
+  if (topology.links() == 0 || topology.nodes() != topology.npus()) return false;
+  for (LinkId link = 1; link < topology.links(); ++link) {
+    if (topology.latency(link) != topology.latency(0)) return false;
+    if (topology.bandwidth(link) != topology.bandwidth(0)) return false;
+  }
+  for (NodeId npu = 0; npu < topology.npus(); ++npu) {
+    if (topology.in_links(npu).size() > kMostInLinks) return false;
+  }
+  const auto bytes = collective.chunks() > 0 ? collective.bytes(0) : 0;
+  if (bytes == 0) return false;
+  for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
+    if (collective.bytes(chunk) != bytes || collective.inputs(chunk).size() != 1 ||
+        static_cast<std::int32_t>(collective.outputs(chunk).size()) != topology.npus()) {
+      return false;
+    }
+  }
+  const Time busy = topology.busy_time(0, bytes);
+  return topology.spec().link_model == LinkModel::blocking ||
+         (topology.latency(0) % busy == 0 && topology.latency(0) / busy < kLongestLag);
+}
 
 std::optional<Transfers> greedy_steps(const Topology& topology, const Collective& collective,
                                       const GreedyOptions& options, const Progress& progress) {

@@ -48,19 +48,20 @@ class Bits {
   std::vector<std::uint64_t> bits_;
 };
 
-inline std::string cannot_reach(const Topology& topology, const Collective& collective,
-                                ChunkId chunk, NodeId npu) {
-  return topology.name(collective.inputs(chunk)[0]) + " cannot reach " + topology.name(npu) +
-         ", which needs its chunk " + std::to_string(chunk);
+[[noreturn]] inline void cannot_reach(const Topology& topology, const Collective& collective,
+                                      ChunkId chunk, NodeId npu, bool backwards) {
+  const auto from = topology.name(collective.inputs(chunk)[0]), to = topology.name(npu);
+  throw InfeasibleError((backwards ? to : from) + " cannot reach " + (backwards ? from : to) +
+                        ", which needs its chunk " + std::to_string(chunk));
 }
 
 // When nothing more can be sent: who waits in vain, and for whom.
 [[noreturn]] inline void report_unreachable(const Topology& topology, const Collective& collective,
-                                            const Bits& have) {
+                                            const Bits& have, bool backwards) {
   for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
     for (const NodeId npu : collective.outputs(chunk)) {
       if (have.test(static_cast<std::size_t>(npu), chunk)) continue;
-      throw InfeasibleError(cannot_reach(topology, collective, chunk, npu));
+      cannot_reach(topology, collective, chunk, npu, backwards);
     }
   }
   throw InfeasibleError("some NPU cannot be reached");

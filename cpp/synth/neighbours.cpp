@@ -101,12 +101,14 @@ class Quickest {
 
 }  // namespace
 
-Routes neighbour_routes(std::shared_ptr<const Topology> topology, std::int64_t typical_bytes) {
+Routes neighbour_routes(std::shared_ptr<const Topology> topology, std::int64_t typical_bytes,
+                        const Progress& progress) {
   std::vector<std::int64_t> begin{0};
   std::vector<LinkId> links;
   Quickest quickest(*topology, typical_bytes);
   std::vector<Time> direct(at(topology->npus()), std::numeric_limits<Time>::max());
   for (NodeId npu = 0; npu < topology->npus(); ++npu) {
+    if (progress) progress(0.0);
     for (const LinkId link : topology->out_links(npu)) {
       const NodeId next = topology->dst(link);
       if (!topology->is_npu(next)) continue;

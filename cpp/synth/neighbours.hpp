@@ -5,10 +5,12 @@
 
 #include <memory>
 
+#include "progress.hpp"
 #include "routes.hpp"
 
 namespace tacos {
 
-Routes neighbour_routes(std::shared_ptr<const Topology> topology, std::int64_t typical_bytes);
+Routes neighbour_routes(std::shared_ptr<const Topology> topology, std::int64_t typical_bytes,
+                        const Progress& progress);
 
 }  // namespace tacos

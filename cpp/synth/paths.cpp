@@ -19,7 +19,8 @@ std::size_t at(Int i) {
 }
 
 constexpr Time kUnreached = std::numeric_limits<Time>::max();
-constexpr Time kDearest = Time{1} << 50;     // of a link, so that sums over a path do not overflow
+constexpr Time kDearest = Time{1} << 60;     // of a link
+constexpr Time kFarthest = Time{1} << 62;    // of a node: sums over a path do not overflow
 constexpr std::int64_t kSearches = 2048;     // at least, where there are as many chunks
 constexpr std::int64_t kWork = 400'000'000;  // links looked at in all rounds, about
 constexpr int kRounds = 6;
@@ -32,26 +33,28 @@ struct Batch {
 
 class Layer {
  public:
-  Layer(const Topology& topology, const Collective& collective, std::uint64_t seed)
-      : topology_(topology), collective_(collective) {
+  Layer(const Topology& topology, const Collective& collective, const GreedyOptions& options)
+      : topology_(topology), collective_(collective), backwards_(options.backwards) {
     const auto nodes = at(topology.nodes());
     cost_.assign(nodes, kUnreached);
     into_.assign(nodes, -1);
-    in_tree_.assign(nodes, 0);
     price_.resize(at(topology.links()));
     load_.assign(at(topology.links()), 0);
+    wait_.assign(at(topology.links()), 0);
     links_.resize(collective.chunks());
-    make_batches(seed);
+    make_batches(options.seed);
   }
 
-  // Calls `take` with the links of each chunk: without detours, and with them if that helps.
+  // Calls `take` with the links of each chunk, without detours, and with them if that helps; and with
+  // the share of the work that is done.
   template <typename Take>
   void run(const Progress& progress, const Take& take) {
     std::int64_t work = 1;
     for (const Batch& batch : batches_) {
-      // A tree of k takers is looked at k times, from all its NPUs.
+      // Through switches, a tree of k takers is looked at k times, from all its NPUs.
       const auto takers = static_cast<std::int64_t>(collective_.outputs(batch.chunks[0]).size());
-      work += topology_.links() * (1 + takers * takers / topology_.npus());
+      const auto again = topology_.nodes() > topology_.npus() ? takers * takers : takers;
+      work += topology_.links() * (1 + again / topology_.npus());
     }
     const auto rounds = std::clamp<std::int64_t>(kWork / work, 1, kRounds);
     std::vector<std::vector<LinkId>> best;
@@ -59,22 +62,20 @@ class Layer {
     for (std::int64_t round = 0; round < rounds; ++round) {
       detours_ = round > 0;
       for (std::size_t i = 0; i < batches_.size(); ++i) {
+        const auto done = static_cast<double>(round) +
+                          static_cast<double>(i) / static_cast<double>(batches_.size());
+        const auto share = done / static_cast<double>(rounds);
         if (detours_) lift(batches_[i]);
-        lay(batches_[i]);
-        if (progress && i % 64 == 0) {
-          const auto done = static_cast<double>(round) +
-                            static_cast<double>(i) / static_cast<double>(batches_.size());
-          progress(0.5 * done / static_cast<double>(rounds));
-        }
+        lay(batches_[i], part_of(progress, share, share));
       }
       const Time busiest = load_.empty() ? 0 : *std::max_element(load_.begin(), load_.end());
-      if (round == 0) take(links_);
+      if (round == 0) take(links_, 1.0 / static_cast<double>(rounds));
       if (busiest >= least && round > 1) break;
       if (busiest >= least) continue;
       least = busiest;
       if (detours_) best = links_;
     }
-    if (!best.empty()) take(best);
+    if (!best.empty()) take(best, 1.0);
   }
 
  private:
@@ -119,7 +120,7 @@ class Layer {
     }
   }
 
-  void lay(const Batch& batch) {
+  void lay(const Batch& batch, const Progress& progress) {
     bytes_ = collective_.bytes(batch.chunks[0]);
     const auto most = std::max_element(load_.begin(), load_.end());
     if (most != load_.end()) {
@@ -128,21 +129,16 @@ class Layer {
       pipelined_ = detours_ ? std::max<Time>(1, busiest_ / busy / 8) : 1;
     }
     for (LinkId link = 0; link < topology_.links(); ++link) set_price(link);
-    for (const auto& [ready, npu] : tree_) in_tree_[at(npu)] = 0;
     tree_.clear();
-    for (const NodeId npu : collective_.inputs(batch.chunks[0])) add_to_tree(0, npu);
+    for (const NodeId npu : collective_.inputs(batch.chunks[0])) tree_.emplace_back(0, npu);
     if (batch.chunks.size() == 1) {
-      grow(batch.chunks[0]);
+      grow(batch.chunks[0], progress);
     } else {
       begin_search();
+      if (progress) progress(0.0);
       search([](NodeId) { return false; });
       for (const ChunkId chunk : batch.chunks) join(chunk, collective_.outputs(chunk)[0]);
     }
-  }
-
-  void add_to_tree(Time ready, NodeId npu) {
-    tree_.emplace_back(ready, npu);
-    in_tree_[at(npu)] = 1;
   }
 
   // Integers throughout: the same on every machine.
@@ -152,8 +148,8 @@ class Layer {
         std::min<__int128>(2048, static_cast<__int128>(load_[at(link)]) * 1024 / busiest_));
     const auto square = share * share >> 10;
     const auto weight = detours_ ? kWeight * square * square : share;  // of 2^20
-    const auto price =
-        (static_cast<__int128>(busy) * weight >> 20) + busy + topology_.latency(link);
+    const auto price = (static_cast<__int128>(busy) * weight >> 20) + busy +
+                       topology_.latency(link) + wait_[at(link)] / pipelined_;
     price_[at(link)] = static_cast<Time>(std::min<__int128>(kDearest, price));
   }
 
@@ -163,10 +159,13 @@ class Layer {
     queue_ = {};
     for (const auto& [ready, npu] : tree_) {
       touched_.push_back(npu);
-      cost_[at(npu)] = ready;
-      into_[at(npu)] = -1;
-      queue_.emplace(ready, npu);
+      search_from(npu, ready);
     }
+  }
+  void search_from(NodeId npu, Time ready) {
+    cost_[at(npu)] = ready;
+    into_[at(npu)] = -1;
+    queue_.emplace(ready, npu);
   }
 
   template <typename Stop>
@@ -178,10 +177,13 @@ class Layer {
       if (cost > cost_[at(node)]) continue;
       for (const LinkId link : topology_.out_links(node)) {
         const NodeId next = topology_.dst(link);
-        const Time through = cost + price_[at(link)];
-        // Whoever has the chunk is not sent it again, even where a path laid later would be quicker.
-        if (through >= cost_[at(next)] || in_tree_[at(next)]) continue;
-        if (cost_[at(next)] == kUnreached) touched_.push_back(next);
+        const Time through = std::min(cost + price_[at(link)], kFarthest);
+        if (through >= cost_[at(next)]) continue;
+        if (cost_[at(next)] == kUnreached) {
+          touched_.push_back(next);
+        } else if (into_[at(next)] < 0) {
+          continue;  // the tree has it: a cheaper way there would bring the chunk twice
+        }
         cost_[at(next)] = through;
         into_[at(next)] = link;
         queue_.emplace(through, next);
@@ -190,7 +192,7 @@ class Layer {
     return false;
   }
 
-  void grow(ChunkId chunk) {
+  void grow(ChunkId chunk, const Progress& progress) {
     wanted_.assign(at(topology_.npus()), 0);
     for (const NodeId npu : collective_.outputs(chunk)) wanted_[at(npu)] = 1;
     std::size_t waiting = collective_.outputs(chunk).size();
@@ -202,36 +204,54 @@ class Layer {
     const auto wanted = [&](NodeId node) {
       return topology_.is_npu(node) && wanted_[at(node)] != 0;
     };
+    begin_search();
     while (waiting > 0) {
-      begin_search();
+      if (progress) progress(0.0);
       const bool found = search(wanted);
-      const auto missing = std::find(wanted_.begin(), wanted_.end(), 1) - wanted_.begin();
-      const NodeId npu = found ? queue_.top().second : static_cast<NodeId>(missing);
-      const auto path = join(chunk, npu);
-      // What this tree has taken makes its own further branches dearer, too.
-      for (const LinkId link : path) set_price(link);
-      Time time = cost_[at(topology_.src(path[0]))];
+      const auto path = join(chunk, found ? queue_.top().second : first_wanted());
+      Time time = cost_[at(topology_.src(path[0]))], delay = 0, slowest = 0;
+      bool switched = false;
       for (const LinkId link : path) {
-        const Time hop =
-            topology_.latency(link) + transmission_time(bytes_, topology_.bandwidth(link));
-        time = std::min(time + hop / pipelined_, kLongestSchedule);
-        if (!topology_.is_npu(topology_.dst(link))) continue;
-        add_to_tree(time, topology_.dst(link));
-        served(topology_.dst(link));
+        const Time passes = transmission_time(bytes_, topology_.bandwidth(link));
+        slowest = cut_through_ ? std::max(slowest, passes) : slowest + passes;
+        delay += topology_.latency(link) + wait_[at(link)];
+        // Further branches find it dearer, and taken by this one.
+        wait_[at(link)] += topology_.busy_time(link, bytes_);
+        set_price(link);
+        const NodeId next = topology_.dst(link);
+        if (!topology_.is_npu(next)) {
+          switched = true;
+          continue;
+        }
+        time = std::min(time + (delay + slowest) / pipelined_, kLongestSchedule);
+        delay = slowest = 0;
+        tree_.emplace_back(time, next);
+        search_from(next, time);
+        served(next);
       }
+      // The search goes on from the new NPUs, unless it went through switches at their old prices.
+      if (switched) begin_search();
     }
+    for (const LinkId link : links_[chunk]) wait_[at(link)] = 0;
+  }
+
+  NodeId first_wanted() const {
+    const auto first = std::find(wanted_.begin(), wanted_.end(), 1);
+    return static_cast<NodeId>(first - wanted_.begin());
   }
 
   // Adds the path that was found to `npu` to the chunk's links, and to what they carry.
   std::span<const LinkId> join(ChunkId chunk, NodeId npu) {
     if (cost_[at(npu)] == kUnreached) {
-      throw InfeasibleError(cannot_reach(topology_, collective_, chunk, npu));
+      cannot_reach(topology_, collective_, chunk, npu, backwards_);
     }
     auto& links = links_[chunk];
     const auto first = links.size();
     for (NodeId node = npu; into_[at(node)] >= 0; node = topology_.src(links.back())) {
       links.push_back(into_[at(node)]);
-      load_[at(links.back())] += topology_.busy_time(links.back(), collective_.bytes(chunk));
+      Time& load = load_[at(links.back())];
+      load += topology_.busy_time(links.back(), collective_.bytes(chunk));
+      if (load > kLongestSchedule) too_long();
     }
     std::reverse(links.begin() + static_cast<std::ptrdiff_t>(first), links.end());
     return std::span(links).subspan(first);
@@ -239,6 +259,8 @@ class Layer {
 
   const Topology& topology_;
   const Collective& collective_;
+  const bool backwards_;
+  const bool cut_through_ = topology_.spec().forwarding == Forwarding::cut_through;
   bool detours_ = false;  // whether a longer way around a busy link may be worth it
   std::vector<Batch> batches_;
   std::vector<std::vector<LinkId>> links_;  // of each chunk: path after path, from NPU to NPU
@@ -248,9 +270,9 @@ class Layer {
   Time pipelined_ = 1;
   std::int64_t bytes_ = 0;
   std::vector<Time> load_, price_;             // of each link
+  std::vector<Time> wait_;                     // until the tree's branches so far have passed it
   std::vector<Time> cost_;                     // of each node, from the tree
   std::vector<std::pair<Time, NodeId>> tree_;  // when which NPU of the tree has the chunk
-  std::vector<std::uint8_t> in_tree_;
   std::vector<LinkId> into_;
   std::vector<NodeId> touched_;
   std::vector<std::uint8_t> wanted_;
@@ -262,12 +284,13 @@ class Layer {
 class Table {
  public:
   Table(const std::shared_ptr<const Topology>& topology, const Collective& collective)
-      : topology_(topology), collective_(collective) {}
+      : topology_(topology), collective_(collective), single_(at(topology->links()), -1) {}
 
-  Paths make(const std::vector<std::vector<LinkId>>& links) {
+  Paths make(const std::vector<std::vector<LinkId>>& links, const Progress& progress) {
     std::vector<std::size_t> begin{0};
     std::vector<RouteId> route;
     for (const auto& row : links) {
+      if (progress && begin.size() % 0x1000 == 0) progress(0.0);
       for (std::size_t first = 0, i = 0; i < row.size(); ++i) {
         if (!topology_->is_npu(topology_->dst(row[i]))) continue;
         route.push_back(id_of(std::span(row).subspan(first, i + 1 - first)));
@@ -279,6 +302,7 @@ class Table {
     Routes routes(topology_, std::move(kinds), std::move(begin_), std::move(links_));
     auto remaining = times_left(routes, begin, route);
     for (ChunkId chunk = 0; chunk < collective_.chunks(); ++chunk) {
+      if (progress && chunk % 0x1000 == 0) progress(0.0);
       sort_by_source(routes, begin[chunk], begin[chunk + 1], route, remaining);
     }
     return {std::move(routes), std::move(begin), std::move(route), std::move(remaining)};
@@ -286,13 +310,15 @@ class Table {
 
  private:
   RouteId id_of(std::span<const LinkId> links) {
-    const auto [entry, fresh] = ids_.try_emplace(std::vector(links.begin(), links.end()),
-                                                 static_cast<RouteId>(begin_.size() - 1));
-    if (fresh) {
+    RouteId& id = links.size() == 1
+                      ? single_[at(links[0])]
+                      : ids_.try_emplace(std::vector(links.begin(), links.end()), -1).first->second;
+    if (id < 0) {
+      id = static_cast<RouteId>(begin_.size() - 1);
       links_.insert(links_.end(), links.begin(), links.end());
       begin_.push_back(static_cast<std::int64_t>(links_.size()));
     }
-    return entry->second;
+    return id;
   }
 
   // A hop comes after the hop that feeds it, so one look from the last to the first is enough.
@@ -330,7 +356,8 @@ class Table {
 
   const std::shared_ptr<const Topology>& topology_;
   const Collective& collective_;
-  std::map<std::vector<LinkId>, RouteId> ids_;
+  std::vector<RouteId> single_;                 // by link; -1: none yet
+  std::map<std::vector<LinkId>, RouteId> ids_;  // of longer ones
   std::vector<std::int64_t> begin_{0};
   std::vector<LinkId> links_;
 };
@@ -338,11 +365,11 @@ class Table {
 }  // namespace
 
 std::vector<Paths> lay_paths(const std::shared_ptr<const Topology>& topology,
-                             const Collective& collective, std::uint64_t seed,
+                             const Collective& collective, const GreedyOptions& options,
                              const Progress& progress) {
   std::vector<Paths> result;
-  Layer(*topology, collective, seed).run(progress, [&](const auto& links) {
-    result.push_back(Table(topology, collective).make(links));
+  Layer(*topology, collective, options).run(progress, [&](const auto& links, double done) {
+    result.push_back(Table(topology, collective).make(links, part_of(progress, done, done)));
   });
   return result;
 }

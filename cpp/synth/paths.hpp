@@ -8,15 +8,18 @@
 // costs its latency, its transmission time and a price that grows with the fourth power of what it
 // carries already, relative to the busiest link. The first round lays all chunks one after the other,
 // with prices so low that they only choose among equally short ways; later rounds take each up again
-// and lay it anew at the prices the others make. The round whose busiest link carries least is kept. (Shortest paths under prices that rise steeply with the load are
-// how fractional multicommodity flow is approximated; N. Garg and J. Könemann, FOCS 1998.)
+// and lay it anew at the prices the others make. The round whose busiest link carries least is kept.
+// (Shortest paths under prices that rise steeply with the load are how fractional multicommodity flow is
+// approximated; N. Garg and J. Könemann, FOCS 1998.)
 //
 // A tree grows from NPU to NPU: the next wanted NPU is joined by the cheapest path from any NPU that
-// has the chunk by then. The time at which that NPU has it counts, so that trees stay shallow where
-// latency matters and become chains where bandwidth does.
+// has the chunk by then. The time at which that NPU has it counts, and how long its links are taken by
+// the branches it has, so that trees stay shallow where latency matters, double behind one port, and
+// become chains where bandwidth counts.
 //
 // Chunks with one holder and one taker are laid several at a time from one search per holder, as few
-// as the budget of searches asks for. Cost: a search is O(links · log nodes).
+// as the budget of searches asks for. Cost: a search is O(links · log nodes). A tree takes one; where it
+// goes through switches, whose prices change for all behind them, one per taker.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +29,7 @@
 #include "collective.hpp"
 #include "progress.hpp"
 #include "routes.hpp"
+#include "synth/greedy.hpp"
 
 namespace tacos {
 
@@ -42,7 +46,7 @@ struct Paths {
 // longer ways take time, which only a schedule can tell. Throws InfeasibleError naming an NPU that
 // cannot reach another that wants its chunk.
 std::vector<Paths> lay_paths(const std::shared_ptr<const Topology>& topology,
-                             const Collective& collective, std::uint64_t seed,
+                             const Collective& collective, const GreedyOptions& options,
                              const Progress& progress);
 
 }  // namespace tacos

@@ -330,6 +330,7 @@ struct Clock {
         if (free[m] > now) next = std::min(next, free[m]);
       }
       if (next == kNever && !job.done()) stuck();
+      if (next > kLongestSchedule && !job.done()) too_long();
       now = next;
     }
   }
@@ -853,8 +854,10 @@ class Synthesis {
   // Starts are 32 bits of a quantum: if they do not fit, they are planned again with times rounded
   // up to a larger one.
   void plan() {
+    using enum CollectiveKind;
     const auto rate = topology_->spec().reduce_bandwidth_Bps;
-    const Time reducing = rate > 0 ? transmission_time(bytes_, rate) : 0;
+    const bool sums = rate > 0 && (kind_ == reduce_scatter || kind_ == all_reduce);
+    const Time reducing = sums ? transmission_time(bytes_, rate) : 0;
     machines_.set_times(bytes_, 1);
     quantum_ = std::gcd(machines_.quantum(), reducing);
     while (true) {
@@ -896,8 +899,7 @@ class Synthesis {
 
   // An all-reduce has two halves.
   Progress reported_from(double half) const {
-    if (!progress_ || kind_ != CollectiveKind::all_reduce) return progress_;
-    return [this, half](double share) { progress_(half + share / 2); };
+    return kind_ == CollectiveKind::all_reduce ? part_of(progress_, half, half + 0.5) : progress_;
   }
 
   // All that follows moves transfers so that they leave NPU 0.

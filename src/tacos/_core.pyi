@@ -594,7 +594,7 @@ def simulate(schedule: Schedule, routes: Routes, *, timing: str, congestion: boo
     Rows (slow_link, slow_time_ps, slowdown) make links slower from a time on, in parts of 2**20; 0 is down.
     """
 
-def greedy(topology: Topology, collective: Collective, *, seed: int = 0, threads: int = 0, steps: bool = True, provenance: str = '{}', progress: object | None = None) -> Schedule:
+def greedy(topology: Topology, collective: Collective, *, seed: int = 0, threads: int = 0, steps: bool = True, backwards: bool = False, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """A schedule of a collective that sums nothing; see tacos.synth.greedy."""
 
 def multitree(topology: Topology, roots: numpy.typing.NDArray[numpy.int32], member_begin: numpy.typing.NDArray[numpy.int64], members: numpy.typing.NDArray[numpy.int32], progress: object | None = None) -> tuple[Routes, numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32]]:
@@ -606,6 +606,9 @@ def lay_out_trees(parent: Annotated[NDArray[numpy.int32], dict(shape=(None,), or
     """
     Ranks for the places of trees such that their edges share few links; see tacos.synth.trees.
     """
+
+def greedy_stepwise(topology: Topology, collective: Collective) -> bool:
+    """Whether greedy goes step by step, at 9 bytes per transfer."""
 
 class Program:
     """

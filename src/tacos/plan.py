@@ -129,11 +129,14 @@ class _Search:
         progress: Callable[[float], object] | None,
         known_bound: Bound | None,
     ) -> None:
-        trials = _EFFORTS.get(effort, effort)
+        trials = _EFFORTS.get(effort, effort) if isinstance(effort, str) else effort
         if type(trials) is not int or trials < 1:
             names = ", ".join(str(name) for name in _EFFORTS)
             raise ValueError(f"effort is {effort!r}, allowed are {names} and positive numbers")
-        if time_limit is not None and not time_limit > 0:
+        if type(seed) is not int or not 0 <= seed < 2**63:
+            raise ValueError(f"seed is {seed!r}, allowed are 0 to 2^63 - 1")
+        limit: Any = time_limit
+        if limit is not None and not (isinstance(limit, (int, float)) and limit > 0):
             raise ValueError(f"time_limit is {time_limit!r}, it must be positive")
         self.topology, self.collective = topology, collective
         self.seed, self.trials = seed, trials
@@ -190,8 +193,15 @@ class _Search:
                 self.topology, collective, seed=seed, progress=self.report, **others
             )
 
-        runs = (partial(trial, self.seed + k) for k in range(trials))
-        best = min(self.found(runs), key=lambda schedule: schedule.time_ps)
+        begin, end = self.done, self.next
+
+        def runs() -> Iterator[Callable[[], Schedule]]:
+            for k in range(trials):
+                self.done, self.next = (begin + (end - begin) * (k + i) / trials for i in (0, 1))
+                yield partial(trial, self.seed + k)
+
+        best = min(self.found(runs()), key=lambda schedule: schedule.time_ps)
+        self.done, self.next = begin, end
         return best.with_provenance(best.provenance | {"trials": trials})
 
     def engine(self, name: str, options: dict[str, Any]) -> Schedule:

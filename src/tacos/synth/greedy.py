@@ -10,14 +10,17 @@ import json
 import os
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tacos._core import greedy as _greedy
+from tacos._core import greedy_stepwise
 from tacos.errors import TacosError
-from tacos.synth.phases import in_phases
+from tacos.synth.phases import in_phases, sums
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tacos._core import Collective, Schedule, Topology
+    from tacos._core import Collective, CollectivePart, Schedule, Topology
 
 __all__ = ["greedy"]
 
@@ -53,34 +56,60 @@ def greedy(
     """
     if type(seed) is not int or not 0 <= seed < 2**63:
         raise ValueError(f"seed is {seed!r}, allowed are 0 to 2^63 - 1")
+    if type(threads) is not int or not 0 <= threads < 2**31:
+        raise ValueError(
+            f"threads is {threads!r}, allowed are 0 for all cores and positive numbers"
+        )
     _check_memory(topology, collective)
 
     def solve(network: Topology, problem: Collective) -> Schedule:
         provenance = json.dumps({"engine": "greedy", "seed": seed})
         return _greedy(
-            network, problem, seed=seed, threads=threads, provenance=provenance, progress=progress
+            network,
+            problem,
+            seed=seed,
+            threads=threads,
+            backwards=network is not topology,
+            provenance=provenance,
+            progress=progress,
         )
 
-    return in_phases(topology, collective, solve)
+    return in_phases(topology, collective, solve, progress=progress)
 
 
 def _check_memory(topology: Topology, collective: Collective) -> None:
     """Refuse at once what cannot fit, instead of after minutes of swapping."""
-    pairs = sum(
-        1.0 * part.chunks * len(part.group) ** 2
-        for part in collective.parts
-        if part.kind in ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
+    transfers = sum(_transfers(topology, part) for part in collective.parts)
+    everybody = all(
+        part.kind == "all_gather" and len(part.group) == topology.npus for part in collective.parts
     )
-    alike = topology.switches == 0 and all(
-        len(column) and column.min() == column.max()
-        for column in (topology.link_bandwidth_Bps, topology.link_latency_ps)
-    )
-    # The step-synchronous way writes 9 bytes per transfer; events, queues and lists take more.
-    regular = alike and all(part.kind == "all_gather" for part in collective.parts)
-    needed = pairs * (9 if regular else 60) + topology.npus * float(collective.chunks) / 4
+    # Measured: step by step; turned around and joined; with and without paths.
+    each = 50 if everybody else 100
+    if sums(collective):
+        each = 70
+    elif everybody and greedy_stepwise(topology, collective):
+        each = 9
+    ways = topology.npus**2 if topology.switches and everybody else 0
+    bits = topology.npus * float(collective.chunks)
+    needed = transfers * each + ways * 350.0 + bits / 4
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > _SHARE_OF_MEMORY * present:
         raise TacosError(
-            f"the greedy engine needs about {needed / 2**30:.0f} GiB for {pairs:.1e} transfers, this "
-            f"machine has {present / 2**30:.0f} GiB"
+            f"the greedy engine needs about {needed / 2**30:.0f} GiB for {transfers:.1e} transfers, "
+            f"this machine has {present / 2**30:.0f} GiB"
         )
+
+
+def _transfers(topology: Topology, part: CollectivePart) -> float:
+    """About how many transfers a part takes; between pairs, half the network's diameter each."""
+    n, c = float(len(part.group)), part.chunks
+    if part.kind in ("all_gather", "reduce_scatter", "all_reduce"):
+        return n * n * c * (2 if part.kind == "all_reduce" else 1)
+    if part.kind in ("broadcast", "reduce"):
+        return n * c
+    if part.kind == "custom":
+        return float(len(part.outputs) + len(part.inputs))
+    pairs = {"all_to_all": n * n, "gather": n, "scatter": n}.get(part.kind)
+    if pairs is None:  # all_to_all_v, send_recv
+        pairs = float(np.count_nonzero(part.bytes))
+    return pairs * c * max(topology.diameter(4) / 2, 1.0)

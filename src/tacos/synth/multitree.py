@@ -61,7 +61,7 @@ def multitree(
     resolved = collective if collective.resolved else collective.with_chunks(1)
     owners = _owners(resolved, roots)
     solve = partial(_spread, progress=progress)
-    schedule = in_phases(topology, resolved, solve, owners=owners)
+    schedule = in_phases(topology, resolved, solve, owners=owners, progress=progress)
     options = {"roots": owners} if owners else {}
     return schedule.with_provenance({"engine": "multitree", **options})
 

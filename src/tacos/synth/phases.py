@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Schedule, Topology
 
-__all__ = ["in_phases"]
+__all__ = ["in_phases", "sums"]
 
 _SUMS = {"reduce_scatter", "reduce"}
 _MOST_PAIRS = 10**7  # of chunks and NPUs that are worth listing in Python
@@ -30,6 +30,7 @@ def in_phases(
     solve: Callable[[Topology, Collective], Schedule],
     *,
     owners: Collection[int] = (),
+    progress: Callable[[float], object] | None = None,
 ) -> Schedule:
     """The schedule of a collective, by a synthesizer of collectives that sum nothing.
 
@@ -38,6 +39,7 @@ def in_phases(
         solve: Gives a schedule of such a collective; the network may be the reversed one.
         owners: Where the sums of an all-reduce are made, chunk after chunk at another one; without
             them, at all members.
+        progress: Called while schedules are turned around and joined; `solve` has its own.
 
     >>> import tacos
     >>> from tacos.synth import ENGINES
@@ -46,18 +48,28 @@ def in_phases(
     >>> in_phases(ring, coll, ENGINES["bidirectional-ring"]).time_s    # twice 2 (1 us + 1 us)
     8e-06
     """
-    kinds = {part.kind for part in collective.parts}
-    custom_sums = any(part.kind == "custom" and part.reduces.any() for part in collective.parts)
-    if not custom_sums and not kinds & (_SUMS | {"all_reduce"}):
+    if not sums(collective):
         return solve(topology, collective)
+    kinds = {part.kind for part in collective.parts}
     if kinds <= _SUMS:
-        return solve(topology.reversed(), collective.reversed()).reverse()
+        return solve(topology.reversed(), collective.reversed()).reverse(progress)
     gather = _all_gathers(collective) if kinds == {"all_reduce"} and not owners else None
-    if gather is not None:
-        collect = solve(topology.reversed(), gather).reverse()
-        return collect.then(solve(topology, gather), collective)
-    before, after = _phases(collective, owners)
-    return solve(topology.reversed(), before).reverse().then(solve(topology, after), collective)
+    before, after = (gather, gather) if gather is not None else _phases(collective, owners)
+    collect = solve(topology.reversed(), before).reverse(progress)
+    return collect.then(solve(topology, after), collective, progress)
+
+
+def sums(collective: Collective) -> bool:
+    """Whether any chunk is a sum.
+
+    >>> import tacos
+    >>> sums(tacos.collective.reduce(4, "1MB")), sums(tacos.collective.gather(4, "1MB"))
+    (True, False)
+    """
+    return any(
+        part.reduces.any() if part.kind == "custom" else part.kind in _SUMS | {"all_reduce"}
+        for part in collective.parts
+    )
 
 
 def _all_gathers(collective: Collective) -> Collective | None:
