@@ -625,3 +625,9 @@ def test_profiles_want_a_topology_and_nothing_that_disturbs():
         ValueError, match="a workload or program needs a profile, allowed are astra-sim"
     ):
         tacos.simulate(ring_all_gather(4, "1KiB"), ring)
+
+
+def test_more_parts_than_memory_holds():
+    system = AstraSystem(splits=10**9)
+    with pytest.raises(ValueError, match="splits is 1000000000, which cuts .* into 4,000,000,000 parts"):
+        run(collective(4, "all_reduce", "1MB"), tp.ring(4), aware=True, as_custom=False, system=system)

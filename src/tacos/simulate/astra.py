@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["AstraResult", "AstraSystem", "run"]
 
 _BLOCKS = {"ring": ring, "clique": fully_connected, "switch": switch}
+_MOST_PARTS = 10**7
+"""Of all ranks' collectives together: some gigabytes."""
 _NATIVE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 Implementations = Mapping[str, Sequence[str]]
 """By kind of collective, one name per dimension."""
@@ -201,6 +203,7 @@ def run(
         workload = collective(workload.npus, "all_gather", 1)
         algorithm_of = np.zeros(workload.nodes, np.int32)
     else:
+        _check_parts(workload, system)
         algorithms = list(system.algorithms.values())
         algorithm_of = _algorithms(workload, system)
     columns = astra_simulate(
@@ -224,6 +227,15 @@ def run(
         progress=progress,
     )
     return AstraResult(topology=topology, aware=aware, **columns)
+
+
+def _check_parts(workload: Workload, system: AstraSystem) -> None:
+    parts = int((workload.kind == COLL).sum()) * system.splits
+    if parts > _MOST_PARTS:
+        raise ValueError(
+            f"splits is {system.splits}, which cuts the workload's collectives into {parts:,} parts; "
+            f"allowed are {_MOST_PARTS:,}"
+        )
 
 
 def _nanoseconds(delay: Quantity) -> int:

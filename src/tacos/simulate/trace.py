@@ -248,11 +248,11 @@ class Trace:
         provenance, topology = self.provenance, self.topology
         facts: dict[str, Any] = {
             "topology": repr(topology)[len("<tacos.Topology ") : -1],
-            "timing": provenance.get("timing"),
-            "congestion": provenance.get("congestion"),
-            "transfers": provenance.get("transfers"),
-            "time_s": self.time_s,
         }
+        for name in ("simulator", "timing", "congestion", "transfers"):
+            if name in provenance:
+                facts[name] = provenance[name]
+        facts["time_s"] = self.time_s
         for name in ("schedule_time", "clean_time"):
             if f"{name}_ps" in provenance:
                 facts[f"{name}_s"] = provenance[f"{name}_ps"] * 1e-12
