@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import tacos
+from tacos import collective as co
 from tacos import formats
 from tacos.cli import main
 from tacos.lower import Program, describe
 from tests.programs import COLUMNS, changed, without
-
 
 def read(path):
     collective, in_place, columns, provenance = pickle.loads(Path(path).read_bytes())
@@ -76,6 +76,28 @@ def test_without_a_topology_it_says_what_it_assumes(saved, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "assuming 4 NPUs, fully connected (--topology) and 4 MB (--size)" in shown
     assert tacos.load(back).topology.family == "fully_connected"
+
+
+CHAIN = ["one.xml", "two.json", "three.tacos", "four.json", "five.xml"]
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce"])
+def test_a_chain_of_formats(kind, tmp_path, monkeypatch):
+    """Schedule to MSCCL, MSCCL++, schedule, MSCCL++, MSCCL: the same collective, always right."""
+    monkeypatch.chdir(tmp_path)
+    ring = tacos.topology.ring(4)
+    tacos.save(tacos.synthesize(ring, co.named(kind, ring, "4MB", chunks=1)), "start.tacos")
+    for source, target in zip(["start.tacos", *CHAIN], CHAIN, strict=False):
+        assert main(["convert", source, target, "--quiet"]) == 0
+        assert main(["verify", target, "--quiet"]) == 0
+        loaded = tacos.load(target)
+        assert (loaded.collective.kind, loaded.collective.npus) == (kind, 4)
+
+
+def test_no_limit_in_one_format_is_no_limit_in_another(tmp_path, schedule):
+    program = tacos.lower(schedule).with_provenance({"max_bytes": 2**64 - 1})
+    tacos.save(program, tmp_path / "x.xml")
+    assert 'maxBytes="1099511627776"' in (tmp_path / "x.xml").read_text()
 
 
 def test_a_topology_is_converted(tmp_path, capsys):

@@ -210,7 +210,10 @@ def _fields(
             f'name is "{chosen}", allowed are {LONGEST_NAME} bytes of printable characters'
         )
     smallest = _bytes("min_bytes", min_bytes, known.get("min_bytes", 0))
-    largest = _bytes("max_bytes", max_bytes, known.get("max_bytes", limits.unlimited))
+    most = known.get("max_bytes", limits.unlimited)
+    if most > _LARGEST_SIZE:  # how other formats say that there is no limit
+        most = limits.unlimited
+    largest = _bytes("max_bytes", max_bytes, most)
     if largest and smallest > largest:
         raise ValueError(f"min_bytes is {smallest}, but max_bytes is {largest}")
     places = {"inplace": int(program.in_place), "outofplace": int(not program.in_place)}
