@@ -511,7 +511,7 @@ def test_endings_and_formats_that_do_not_exist(tmp_path):
             load(tmp_path / name)
         with pytest.raises(FormatError, match=r"allowed are \.tacos, .*\.json, \.yaml, \.yml"):
             save(ring_orbit(), tmp_path / name)
-    with pytest.raises(ValueError, match='format is "xml", allowed are tacos, astra-sim, taccl'):
+    with pytest.raises(ValueError, match='format is "xml", allowed are tacos, astra-sim, mscclpp'):
         load(tmp_path / "x.tacos", format="xml")
 
 
