@@ -628,6 +628,8 @@ def test_profiles_want_a_topology_and_nothing_that_disturbs():
 
 
 def test_more_parts_than_memory_holds():
-    system = AstraSystem(splits=10**9)
-    with pytest.raises(ValueError, match="splits is 1000000000, which cuts .* into 4,000,000,000 parts"):
-        run(collective(4, "all_reduce", "1MB"), tp.ring(4), aware=True, as_custom=False, system=system)
+    options = {"aware": True, "as_custom": False, "system": AstraSystem(splits=10**9)}
+    with pytest.raises(
+        ValueError, match=r"splits is 1000000000, which cuts .* 4,000,000,000 parts"
+    ):
+        run(collective(4, "all_reduce", "1MB"), tp.ring(4), **options)

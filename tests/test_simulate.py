@@ -483,7 +483,9 @@ def test_ctrl_c_and_progress():
 
 def test_an_imitated_run_says_by_whom_it_was_made():
     schedule = tacos.synthesize(tp.ring(4), co.all_gather(4, "4KB", chunks=1), engine="ring")
-    own, imitated = (tacos.simulate(schedule, profile=p).summary() for p in (None, "astra-sim-aware"))
+    own, imitated = (
+        tacos.simulate(schedule, profile=p).summary() for p in (None, "astra-sim-aware")
+    )
     assert (own["simulator"], own["timing"], own["congestion"]) == ("tacos", "dependencies", True)
     assert imitated["simulator"] == "astra-sim-aware"
     assert not {"timing", "congestion"} & imitated.keys()
