@@ -15,6 +15,7 @@ from tacos.cli import main
 from tacos.lower import Program, describe
 from tests.programs import COLUMNS, changed, without
 
+
 def read(path):
     collective, in_place, columns, provenance = pickle.loads(Path(path).read_bytes())
     program = Program(collective=collective, in_place=in_place, **columns)
