@@ -393,6 +393,15 @@ def test_all_cuts_one_by_one(network, data):
         assert found.bandwidth_s == pytest.approx(cuts, rel=1e-9)
 
 
+def test_speeds_nine_orders_apart_do_not_mislead_the_linear_program():
+    """All but three of the blocks pass 0 -> 1 at 1 B/s: 2 + 2 + 1 from 0, 4 from 3 and 2 from 2."""
+    links = [(0, 1, 1, 1), (1, 2, 1, 1), (2, 3, 1, 1), (3, 0, 10**9, 1)]
+    network = tp.from_links(4, links)
+    found = tacos.bound(network, co.all_to_all(network, 7, chunks=1))
+    assert found.bandwidth_s == pytest.approx(11)
+    assert found.exact
+
+
 @settings(max_examples=80)
 @given(strategies.random_topologies(max_npus=4, max_switches=2), st.data())
 def test_custom_conditions_use_true_cuts(network, data):

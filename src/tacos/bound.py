@@ -205,7 +205,7 @@ def _demands(topology: Topology, collective: Collective) -> NDArray[np.float64]:
 def _concurrent_flow(topology: Topology, collective: Collective) -> tuple[float, NDArray[np.int64]]:
     """The least time in which all pairs' bytes flow, and the links' lengths that prove it.
 
-    One commodity per source: f[s, e] bytes of source s on link e, and the time. What enters a node
+    Infinity, and some lengths, where the solver gives up. One commodity per source: f[s, e] bytes of source s on link e, and the time. What enters a node
     and does not leave it is the source's demand there; a link carries what its bandwidth lets pass.
     """
     import highspy
@@ -213,8 +213,10 @@ def _concurrent_flow(topology: Topology, collective: Collective) -> tuple[float,
     demand = _demands(topology, collective)
     sources = np.flatnonzero(demand.sum(axis=1))
     nodes, links = topology.nodes, topology.links
-    # In units of the fastest link and the largest demand, which keeps the program well scaled.
-    rate = float(topology.link_bandwidth_Bps.max())
+    # In units of the slowest link and the largest demand. A link that is faster by nine orders of
+    # magnitude counts as free then, where in units of the fastest the slow ones would be closed.
+    rate = float(topology.link_bandwidth_Bps.min())
+    share = rate / topology.link_bandwidth_Bps
     scale = float(demand.max()) or 1.0
     k, e = np.meshgrid(np.arange(len(sources)), np.arange(links), indexing="ij")
     column = k * links + e
@@ -226,11 +228,11 @@ def _concurrent_flow(topology: Topology, collective: Collective) -> tuple[float,
         ]
     )
     columns = np.concatenate([column] * 3).ravel()
-    values = np.repeat([1.0, -1.0, 1.0], column.size)
+    values = np.concatenate([np.ones(column.size), np.full(column.size, -1.0), share[e.ravel()]])
     capacity_rows = len(sources) * nodes + np.arange(links)
     rows = np.append(rows.ravel(), capacity_rows)
     columns = np.append(columns, np.full(links, len(sources) * links))
-    values = np.append(values, -topology.link_bandwidth_Bps / rate)
+    values = np.append(values, np.full(links, -1.0))
     wanted = np.zeros((len(sources), nodes))
     wanted[:, : topology.npus] = demand[sources] / scale
     wanted[np.arange(len(sources)), sources] = -wanted.sum(axis=1)
@@ -254,8 +256,10 @@ def _concurrent_flow(topology: Topology, collective: Collective) -> tuple[float,
     solver.setOptionValue("threads", 1)
     solver.passModel(program)
     solver.run()
-    prices = -np.array(solver.getSolution().row_dual)[capacity_rows]
-    prices = np.maximum(prices, 0) / max(float(prices.max(initial=0)), 1e-300)
+    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        return np.inf, np.ones(links, np.int64)
+    prices = np.maximum(-np.array(solver.getSolution().row_dual)[capacity_rows], 0) * share
+    prices /= max(float(prices.max(initial=0)), 1e-300)
     time_s = float(solver.getInfo().objective_function_value) * scale / rate
     return time_s, np.round(prices * _LP_LENGTHS).astype(np.int64)
 
