@@ -268,7 +268,8 @@ def test_wrong_size():
 
 
 @pytest.mark.parametrize(
-    "spec", ["ring:5", "torus:4x4", "torus:2x6", "fc:5", "switch:5", "ring:3*switch:3"]
+    "spec",
+    ["ring:5", "torus:4x4", "torus:2x6", "fc:5", "switch:5", "ring:3*switch:3", "fc:3*switch:1"],
 )
 def test_linear_program_agrees_with_dimensions(spec):
     """A renumbered network is not known to be symmetric, and is solved by the linear program."""

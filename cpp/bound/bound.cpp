@@ -473,10 +473,9 @@ BoundReport bound(const Topology& topology, const Collective& collective,
 double distance_sum(const Topology& topology, const Collective& collective,
                     std::span<const std::int64_t> length, const Progress& progress) {
   double sum = 0;
-  const bool symmetric = topology.spec().symmetric && everybody_alike(topology, collective);
-  const NodeId sources = symmetric ? 1 : topology.npus();
-  for (NodeId npu = 0; npu < sources; ++npu) {
-    if (progress) progress(static_cast<double>(npu) / sources);
+  // From every NPU, even where the network looks the same from all: the lengths need not.
+  for (NodeId npu = 0; npu < topology.npus(); ++npu) {
+    if (progress) progress(static_cast<double>(npu) / topology.npus());
     std::vector<std::int64_t> distance;
     for (const auto& part : collective.parts()) {
       if (part.kind != all_to_all && part.kind != all_to_all_v && part.kind != send_recv) continue;
@@ -490,7 +489,7 @@ double distance_sum(const Topology& topology, const Collective& collective,
       }
     }
   }
-  return symmetric ? sum * topology.npus() : sum;
+  return sum;
 }
 
 }  // namespace tacos
