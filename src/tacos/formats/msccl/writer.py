@@ -79,12 +79,15 @@ def write(
         ValueError: An option is wrong, or the format cannot say what the program does.
         FormatError: The algorithm exceeds a limit of the executors; the message names it.
 
-    >>> import tacos
+    >>> import tempfile, tacos
     >>> from pathlib import Path
     >>> topo = tacos.topology.ring(3, bidirectional=False)
     >>> coll = tacos.collective.all_gather(topo, "3MB", chunks=1)
-    >>> write(tacos.synthesize(topo, coll, engine="ring"), "ag.xml", name="three")
-    >>> print(*Path("ag.xml").read_text().splitlines()[:8], sep="\\n")  # doctest: +ELLIPSIS
+    >>> schedule = tacos.synthesize(topo, coll, engine="ring")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(schedule, f"{folder}/ag.xml", name="three")
+    ...     lines = Path(folder, "ag.xml").read_text().splitlines()
+    >>> print(*lines[:8], sep="\\n")  # doctest: +ELLIPSIS
     <algo name="three" proto="Simple" nchannels="1" nchunksperloop="3" ngpus="3" coll="allgather" ...>
       <gpu id="0" i_chunks="1" o_chunks="3" s_chunks="0">
         <tb id="0" send="-1" recv="-1" chan="0">

@@ -75,12 +75,13 @@ def write(
     Raises:
         ValueError: An option is wrong, or the plan would exceed a limit; the message names it.
 
-    >>> import tacos
+    >>> import tempfile, tacos
     >>> from pathlib import Path
     >>> topo = tacos.topology.ring(2)
     >>> coll = tacos.collective.all_gather(topo, "2MB", chunks=1)
-    >>> write(tacos.synthesize(topo, coll), "ag.json", name="two")
-    >>> plan = json.loads(Path("ag.json").read_text())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(tacos.synthesize(topo, coll), f"{folder}/ag.json", name="two")
+    ...     plan = json.loads(Path(folder, "ag.json").read_text())
     >>> [op["name"] for op in plan["gpus"][0]["threadblocks"][1]["ops"]]
     ['rlxsignal', 'rlxwait', 'nop', 'put', 'nop', 'signal', 'wait']
     """
