@@ -59,7 +59,7 @@ from tacos.topology import parse
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["exceeded", "load", "network", "save", "takes"]
+__all__ = ["WritesItself", "exceeded", "load", "network", "save", "takes"]
 
 
 class _Format(NamedTuple):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Schedule, Topology
 
-__all__ = ["Fault", "Straggler", "Trace", "Workload", "simulate"]
+__all__ = ["Fault", "Straggler", "Trace", "simulate"]
 
 _PROFILES = {"astra-sim-aware": True, "astra-sim-unaware": False}
 """Other simulators' names, and whether messages share links there."""
