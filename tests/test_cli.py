@@ -134,6 +134,31 @@ BAD_CALLS = {
     "no folder": (["synth", "ring:4", "all-gather", "1MB", "-o", "no/x.tacos"], "no/x.tacos"),
     "missing argument": (["synth", "ring:4"], "COLLECTIVE"),
     "swing off a torus": (["synth", "fc:5", "all-reduce", "1MB", "--engine", "swing"], "swing"),
+    "compare, no size": (["compare", "ring:4", "all-gather"], "SIZE"),
+    "compare, odd sweep": (["compare", "ring:4", "all-gather", "--sweep", "1KB"], "1KB"),
+    "compare, turned sweep": (["compare", "ring:4", "all-gather", "--sweep", "1MB:1KB"], "1MB:1KB"),
+    "compare, no factor": (["compare", "ring:4", "all-gather", "--sweep", "1KB:1MB:1"], "'1'"),
+    "compare, sweep of words": (
+        ["compare", "ring:4", "all-gather", "--sweep", "low:high"],
+        "'low'",
+    ),
+    "compare, unknown engine": (
+        ["compare", "ring:4", "all-gather", "1MB", "--engines", "rink"],
+        "rink",
+    ),
+    "compare, odd picture": (["compare", "ring:4", "all-gather", "1MB", "-o", "x.gif"], "x.gif"),
+    "compare, no folder": (
+        ["compare", "ring:4", "all-gather", "1MB", "-o", "no/x.svg"],
+        "no/x.svg",
+    ),
+    "compare, no folder for csv": (
+        ["compare", "ring:4", "all-gather", "1MB", "--csv", "no/x"],
+        "--csv",
+    ),
+    "compare, no time": (
+        ["compare", "ring:4", "all-gather", "1MB", "--time-limit", "0"],
+        "time_limit",
+    ),
 }
 
 

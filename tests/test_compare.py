@@ -303,29 +303,3 @@ def test_one_size_shows_all_engines_and_why_others_do_not_apply(capsys):
     assert "is the fastest" in shown
     assert "swing does not apply: it needs a torus" in shown
     assert main(["compare", "mesh:2x2", "all-reduce", "1MB", "--engines", "swing"]) == 1
-
-
-BAD_CALLS = {
-    "no size": (["compare", "ring:4", "all-gather"], "SIZE"),
-    "odd sweep": (["compare", "ring:4", "all-gather", "--sweep", "1KB"], "1KB"),
-    "turned sweep": (["compare", "ring:4", "all-gather", "--sweep", "1MB:1KB"], "1MB:1KB"),
-    "no factor": (["compare", "ring:4", "all-gather", "--sweep", "1KB:1MB:1"], "'1'"),
-    "sweep of words": (["compare", "ring:4", "all-gather", "--sweep", "low:high"], "'low'"),
-    "unknown engine": (["compare", "ring:4", "all-gather", "1MB", "--engines", "rink"], "rink"),
-    "odd picture": (["compare", "ring:4", "all-gather", "1MB", "-o", "x.gif"], "x.gif"),
-    "no folder": (["compare", "ring:4", "all-gather", "1MB", "-o", "no/x.svg"], "no/x.svg"),
-    "no folder for csv": (["compare", "ring:4", "all-gather", "1MB", "--csv", "no/x"], "--csv"),
-    "no time": (["compare", "ring:4", "all-gather", "1MB", "--time-limit", "0"], "time_limit"),
-}
-
-
-@pytest.mark.parametrize(("call", "named"), BAD_CALLS.values(), ids=BAD_CALLS)
-def test_a_wrong_call_is_one_sentence_and_exit_code_2(call, named, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(call) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("tacos: ")
-    assert err.count("\n") == 1
-    assert named in err
-    assert list(tmp_path.iterdir()) == []

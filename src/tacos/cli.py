@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import textwrap
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,16 +19,14 @@ from cyclopts import App, CycloptsError, Parameter
 import tacos
 from tacos import collective as collectives
 from tacos import formats, units
-from tacos import topology as topologies
 from tacos._core import Program, Schedule, Topology
+from tacos.console import print_table, progress, show, show_topology, transfer_table, width
 from tacos.errors import FormatError, TacosError
 from tacos.lower import describe
 from tacos.simulate.trace_file import format_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from rich.table import Table
+    from collections.abc import Sequence
 
 app = App(
     name="tacos",
@@ -129,7 +125,7 @@ def synth(
     network = formats.network(topology)
     wanted = _collective(network, collective, size, chunks, group, root)
     begin = time.perf_counter()
-    with _progress("synthesizing", quiet or as_json) as report:
+    with progress("synthesizing", quiet or as_json) as report:
         schedule = tacos.synthesize(
             network,
             wanted,
@@ -140,14 +136,14 @@ def synth(
             progress=report,
         )
     took = time.perf_counter() - begin
-    with _progress("verifying", quiet or as_json) as report:
+    with progress("verifying", quiet or as_json) as report:
         check = tacos.verify(schedule, progress=report)
     if output is not None and check.ok:
         formats.save(schedule, output)
     facts = tacos.summary(schedule) | {"synthesis_s": took, "verified": check.ok}
     if output is not None:
         facts["file"] = str(output)
-    _show(facts, "schedule", as_json, quiet)
+    show(facts, "schedule", as_json, quiet)
     return _verdict(check, quiet)
 
 
@@ -196,7 +192,7 @@ def compare(
         raise ValueError("there is no SIZE: give one or more, such as 64MB, or --sweep 1KB:4GB")
     wanted = [_collective(network, collective, size, chunks, group, root) for size in asked]
     names = engines.split(",") if engines else None
-    with _progress("comparing", quiet or as_json) as report:
+    with progress("comparing", quiet or as_json) as report:
         found = tacos.compare(
             network, wanted, engines=names, seed=seed, time_limit=time_limit, progress=report
         )
@@ -208,9 +204,9 @@ def compare(
     if as_json:
         print(json.dumps(result.rows(), indent=2))
     elif not quiet:
-        for table in view.comparison_tables(result, topology, _width()):
-            _print(table)
-        print(*(textwrap.fill(line, _width()) for line in view.remarks(result)), sep="\n")
+        for table in view.comparison_tables(result, topology, width()):
+            print_table(table)
+        print(*(textwrap.fill(line, width()) for line in view.remarks(result)), sep="\n")
     return 0 if all(one.solved for one in found.comparisons) else 1
 
 
@@ -233,7 +229,7 @@ def bound(
     """
     network = formats.network(topology)
     wanted = _collective(network, collective, size, chunks, group, root)
-    with _progress("bounding", quiet or as_json) as report:
+    with progress("bounding", quiet or as_json) as report:
         best = tacos.bound(network, wanted, progress=report)
     facts: dict[str, Any] = {"time_s": best.time_s}
     if best.time_ps:
@@ -243,7 +239,7 @@ def bound(
     facts |= {"exact": best.exact, "why": best.why}
     if as_json:
         facts["cut"] = list(best.cut)
-    _show(facts, "bound", as_json, quiet)
+    show(facts, "bound", as_json, quiet)
     return 0
 
 
@@ -265,7 +261,7 @@ def verify(
     Example: tacos verify ar.tacos
     """
     loaded = _algorithm(file, format)
-    with _progress("verifying", quiet or as_json) as report:
+    with progress("verifying", quiet or as_json) as report:
         check = tacos.verify(loaded, allow_unneeded=allow_unneeded, limit=limit, progress=report)
     limits = formats.exceeded(loaded) if isinstance(loaded, Program) else []
     if as_json:
@@ -351,7 +347,7 @@ def sim(
     if isinstance(loaded, Schedule) and size is not None:
         raise ValueError(f"--size is {size}, but {file} holds a schedule, which has its size")
     schedule = _lifted(loaded, network, size, quiet or as_json)
-    with _progress("simulating", quiet or as_json) as report:
+    with progress("simulating", quiet or as_json) as report:
         trace = tacos.simulate(
             schedule,
             network,
@@ -366,9 +362,9 @@ def sim(
         )
     if output is not None:
         view.save(view.heat_picture(trace), output) if pictured else trace.save(output)
-    _show(trace.summary(), str(file), as_json, quiet)
+    show(trace.summary(), str(file), as_json, quiet)
     if not as_json and not quiet:
-        print(view.heat_text(trace, width=_width()))
+        print(view.heat_text(trace, width=width()))
     return 0
 
 
@@ -392,11 +388,11 @@ def info(
         raise ValueError(f"--rows is {rows}, it must be positive")
     loaded = formats.load(file, format=format)
     if isinstance(loaded, Topology) and npu is None and link is None:
-        _show_topology(str(file), loaded, as_json, quiet)
+        show_topology(str(file), loaded, as_json, quiet)
         return 0
     if isinstance(loaded, Program) and npu is None and link is None:
         facts = describe(loaded) | {"provenance": loaded.provenance}
-        _show(facts, str(file), as_json, quiet)
+        show(facts, str(file), as_json, quiet)
         return 0
     schedule = loaded
     if not isinstance(schedule, Schedule):
@@ -409,7 +405,7 @@ def info(
             "quantum_ps": schedule.quantum_ps,
             "provenance": schedule.provenance,
         }
-        _show(facts, str(file), as_json, quiet)
+        show(facts, str(file), as_json, quiet)
         return 0
     for name, value, count in (
         ("npu", npu, schedule.topology.npus),
@@ -421,7 +417,7 @@ def info(
     if as_json:
         print(json.dumps({name: column.tolist() for name, column in table.items()}))
     elif not quiet:
-        _print(_transfer_table(schedule, table, rows))
+        print_table(transfer_table(schedule, table, rows))
     return 0
 
 
@@ -471,7 +467,7 @@ def convert(
     }
     options = {option: value for option, value in options.items() if value is not None}
     if not isinstance(loaded, Topology) and not unchecked:
-        with _progress("verifying", quiet or as_json) as report:
+        with progress("verifying", quiet or as_json) as report:
             check = tacos.verify(loaded, limit=20, progress=report)
         if not check.ok:
             return _verdict(check, quiet)
@@ -483,7 +479,7 @@ def convert(
         given = {"topology": network, "size": size}
         options |= {option: value for option, value in given.items() if value is not None}
     formats.save(loaded, target, format=to_format, **options)
-    _show({"from": str(source), "to": str(target)} | _outline(loaded), "converted", as_json, quiet)
+    show({"from": str(source), "to": str(target)} | _outline(loaded), "converted", as_json, quiet)
     return 0
 
 
@@ -523,7 +519,7 @@ def topo(
         from tacos import view
 
         view.draw(network, draw)
-    _show_topology(topology, network, as_json, quiet)
+    show_topology(topology, network, as_json, quiet)
     return 0
 
 
@@ -565,7 +561,7 @@ def _lifted(
     """The schedule itself, or that of a program; says what was assumed."""
     if isinstance(algorithm, Schedule):
         return algorithm
-    with _progress("lifting", silent) as report:
+    with progress("lifting", silent) as report:
         schedule = tacos.lift(algorithm, network, size, progress=report)
     if not silent:
         assumed = (
@@ -603,76 +599,6 @@ def _members(text: str, npus: int) -> list[int]:
     return members
 
 
-# --- showing answers ---------------------------------------------------------------------------
-
-
-def _human(name: str, value: Any) -> str:
-    """A value as people read it; the field's name says its unit."""
-    if value is None or (name == "busbw_Bps" and value == 0):
-        return "-"
-    if name.endswith("_s"):
-        return units.format_time(value)
-    if name.endswith("_Bps"):
-        return units.format_bandwidth(value)
-    if name.endswith(("_bytes", "bytes_max", "bytes_total")):
-        return units.format_size(value)
-    if name.startswith("utilisation") or name in ("efficiency", "loss"):
-        return f"{100 * value:.1f} %"
-    if name == "exact":
-        return "yes" if value else "not known"
-    if isinstance(value, bool):
-        return "yes" if value else "NO"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, dict):
-        return "\n".join(f"{_label(key)}: {item}" for key, item in value.items())
-    return str(value)
-
-
-def _label(name: str) -> str:
-    for suffix in ("_s", "_Bps", "_bytes"):
-        name = name.removesuffix(suffix)
-    return name.replace("_", " ")
-
-
-def _print(table: Table) -> None:
-    from rich.console import Console
-
-    # Names are no markup.
-    Console(highlight=False, markup=False, emoji=False, width=_width()).print(table)
-
-
-def _width() -> int:
-    """Characters in a line; a file has no width."""
-    known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return shutil.get_terminal_size().columns if known else 120
-
-
-def _show(facts: dict[str, Any], title: str, as_json: bool, quiet: bool) -> None:
-    if as_json:
-        print(json.dumps(facts, indent=2))
-        return
-    if quiet:
-        return
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, value in facts.items():
-        table.add_row(_label(name), _human(name, value))
-    _print(table)
-
-
-def _show_topology(title: str, network: Topology, as_json: bool, quiet: bool) -> None:
-    summary = topologies.describe(network)
-    if as_json:
-        print(json.dumps(summary, indent=2))
-    elif not quiet:
-        _print(_topology_table(title, summary))
-
-
 def _verdict(check: tacos.Report, quiet: bool) -> int:
     if check.ok:
         return 0
@@ -680,88 +606,3 @@ def _verdict(check: tacos.Report, quiet: bool) -> int:
         for violation in check.violations:
             print(f"{violation.rule}: {violation.message}", file=sys.stderr)
     return _fail(f"not valid: {check.found:,} violations", 1)
-
-
-def _topology_table(name: str, summary: topologies.Summary) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    def spread(what: Any, show: Callable[[float], str]) -> str:
-        low, high = show(what["min"]), show(what["max"])
-        return low if low == high else f"{low} to {high}"
-
-    diameter = summary["diameter_hops"]
-    at_least = "at least " if summary["diameter_sampled"] else ""
-    dims = " x ".join(f"{kind} {size}" for kind, size in summary["dims"])
-    table = Table(title=name, title_justify="left", box=box.SIMPLE, show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    table.add_row("family", summary["family"] or "custom")
-    if dims:
-        table.add_row("dimensions", dims + (", symmetric" if summary["symmetric"] else ""))
-    table.add_row("NPUs", f"{summary['npus']:,}")
-    table.add_row("switches", f"{summary['switches']:,}")
-    table.add_row("links", f"{summary['links']:,}")
-    for field, label in (("out_degree", "links out per NPU"), ("in_degree", "links in per NPU")):
-        table.add_row(label, spread(summary[field], lambda n: f"{n:,.0f}"))  # type: ignore[literal-required]
-    table.add_row("diameter", "disconnected" if diameter is None else f"{at_least}{diameter} hops")
-    table.add_row("out per NPU", spread(summary["bandwidth_out_Bps"], units.format_bandwidth))
-    table.add_row("in per NPU", spread(summary["bandwidth_in_Bps"], units.format_bandwidth))
-    for link in summary["link_classes"][:8]:
-        speed = units.format_bandwidth(link["bandwidth_Bps"])
-        delay = units.format_time(link["latency_s"])
-        table.add_row(f"{link['count']:,} links of", f"{speed}, {delay}")
-    if len(summary["link_classes"]) > 8:
-        table.add_row("", f"and {len(summary['link_classes']) - 8} more classes of links")
-    table.add_row("link model", f"{summary['link_model']}, {summary['forwarding']}")
-    return table
-
-
-def _transfer_table(schedule: Schedule, rows: dict[str, Any], limit: int) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    total = len(rows["transfer"])
-    title = f"{min(limit, total):,} of {total:,} transfers"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE)
-    for name in ("start", "arrival", "chunk", "bytes"):
-        table.add_column(name, justify="right")
-    for name in ("from", "to", "does"):
-        table.add_column(name)
-    name_of = schedule.topology.node_name
-    for i in range(min(limit, total)):
-        does = ("copies", "adds")[rows["op"][i]] + (" its input", "")[rows["reads"][i]]
-        table.add_row(
-            units.format_time(rows["start_ps"][i] / 1e12),
-            units.format_time(rows["arrival_ps"][i] / 1e12),
-            f"{rows['chunk'][i]:,}",
-            units.format_size(rows["bytes"][i]),
-            name_of(int(rows["src"][i])),
-            name_of(int(rows["dst"][i])),
-            does,
-        )
-    return table
-
-
-@contextmanager
-def _progress(what: str, silent: bool) -> Iterator[Callable[[float], None]]:
-    """A progress bar on the standard error stream for work that takes over a second."""
-    if silent or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    begin = time.monotonic()
-    bar = Progress(console=Console(stderr=True), transient=True)
-    task = bar.add_task(what, total=1.0)
-
-    def report(share: float) -> None:
-        if time.monotonic() - begin > 1 and not bar.live.is_started:
-            bar.start()
-        bar.update(task, completed=share)
-
-    try:
-        yield report
-    finally:
-        bar.stop()
