@@ -9,9 +9,12 @@ the right outputs, so a race or a missing dependency shows up sooner or later.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from tacos.lower import BUFFERS, STEP_OPS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def run(program, random):

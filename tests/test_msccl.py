@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import tacos
 from tacos import collective as co
+from tacos import formats
 from tacos import topology as tp
 from tacos._core import pack, stuck
 from tacos.errors import FormatError
@@ -511,3 +512,16 @@ def test_the_command_names_the_executors_limits(tmp_path, capsys):
     )
     assert main(["verify", str(file)]) == 1
     assert "limit: gpu 0, tb 0 has 257 steps, allowed are 256" in capsys.readouterr().err
+
+
+def test_a_program_that_was_lifted_gets_new_threadblocks(exchange, tmp_path):
+    """The file's name and sizes stay; in place or not is the new program's own."""
+    schedule = tacos.lift(exchange(), size="1MB")
+    found = saved(schedule, tmp_path)
+    assert tacos.verify(found).ok
+    assert not found.in_place
+    assert ops(found) == {"send": 2, "recv_reduce_send": 2, "recv": 2}
+    assert found.provenance["max_bytes"] == 1024
+    assert saved(tacos.lower(schedule), tmp_path) == found
+    assert saved(schedule, tmp_path, in_place=True).in_place
+    assert formats.exceeded(tacos.lower(schedule)) == []

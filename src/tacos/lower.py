@@ -126,6 +126,8 @@ def lift(
     provenance = program.provenance
     known = provenance.pop("size_bytes", None)
     provenance.pop("bound_s", None)  # of another network, or another size
+    for name in ("format", "inplace", "outofplace"):  # of a file with other steps
+        provenance.pop(name, None)
     if size is None:
         size = known if isinstance(known, int) and known > 0 else _DEFAULT_SIZE
     if topology is None:

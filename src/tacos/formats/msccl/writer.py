@@ -220,10 +220,10 @@ def _fields(
     if largest and smallest > largest:
         raise ValueError(f"min_bytes is {smallest}, but max_bytes is {largest}")
     places = {"inplace": int(program.in_place), "outofplace": int(not program.in_place)}
-    if dialect == known.get("dialect"):
-        places = {place: int(known.get(place, value)) for place, value in places.items()}
     if dialect == "msccl":
         del places["outofplace"]
+    elif known.get("inplace") and known.get("outofplace"):
+        places = dict.fromkeys(places, 1)  # the file that was read is for both
     fields = {
         "name": chosen,
         "proto": _word("protocol", protocol or known.get("protocol", "Simple"), PROTOCOLS),
