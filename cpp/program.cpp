@@ -268,6 +268,12 @@ Program Program::with_provenance(std::string provenance) const {
   return copy;
 }
 
+Program Program::with_in_place(bool in_place) const {
+  Program copy = *this;
+  copy.spec_.in_place = in_place;
+  return copy;
+}
+
 bool Program::operator==(const Program& other) const {
   const auto &a = spec_, &b = other.spec_;
   return *a.collective == *b.collective && a.in_place == b.in_place &&

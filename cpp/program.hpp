@@ -128,6 +128,8 @@ class Program {
   std::int32_t slots(NodeId rank, Buffer buffer) const;
 
   Program with_provenance(std::string provenance) const;
+  // The same steps, with the input and the output in one memory or not.
+  Program with_in_place(bool in_place) const;
   bool operator==(const Program& other) const;
 
  private:

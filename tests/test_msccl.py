@@ -43,6 +43,12 @@ def saved(obj, folder, **options):
     return tacos.load(path)
 
 
+def saved_text(obj, folder, **options):
+    path = Path(folder) / "some.xml"
+    tacos.save(obj, path, **options)
+    return path.read_text()
+
+
 def scheduled(spec, kind, engine="auto", chunks=1):
     topology = tp.parse(spec)
     return tacos.synthesize(
@@ -422,7 +428,7 @@ def test_messages_that_fill_the_buffers_are_found():
     assert tacos.verify(program).ok
     assert stuck(program, 3) == -1
     assert stuck(program, 2) == 3
-    with pytest.raises(FormatError, match=r"rank 0, thread 0, step 3 would wait for ever"):
+    with pytest.raises(FormatError, match=r"gpu 0, tb 0, step 3 would wait for ever"):
         tacos.save(program, "never.xml")
     assert not Path("never.xml").exists()
 
@@ -512,6 +518,94 @@ def test_the_command_names_the_executors_limits(tmp_path, capsys):
     )
     assert main(["verify", str(file)]) == 1
     assert "limit: gpu 0, tb 0 has 257 steps, allowed are 256" in capsys.readouterr().err
+
+
+BOTH = """<algo name="own" proto="Simple" nchannels="1" nchunksperloop="2" ngpus="1" coll="allreduce"
+    inplace="1" outofplace="1" minBytes="0" maxBytes="0"><gpu id="0" i_chunks="2" o_chunks="2" s_chunks="2">
+    <tb id="0" send="-1" recv="-1" chan="0">%s</tb></gpu></algo>"""
+STEP = (
+    '<step s="%d" type="cpy" srcbuf="%s" srcoff="%d" dstbuf="%s" dstoff="%d" cnt="%d" depid="-1" '
+    'deps="-1" hasdep="0"/>'
+)
+
+
+def test_a_file_for_both_is_checked_in_place_and_out_of_place(tmp_path, capsys):
+    """Moving a chunk to its place by way of another's place is right unless the two are one memory."""
+    path = tmp_path / "both.xml"
+    path.write_text(BOTH % (STEP % (0, "i", 0, "o", 0, 2)))
+    assert tacos.verify(tacos.load(path)).ok
+    assert 'outofplace="1"' in saved_text(tacos.load(path), tmp_path)
+    by_way = [(0, "i", 0, "o", 1, 1), (1, "o", 1, "o", 0, 1), (2, "i", 1, "o", 1, 1)]
+    path.write_text(BOTH % "".join(STEP % step for step in by_way))
+    report = tacos.verify(tacos.load(path))
+    assert (report.ok, report.subject) == (False, "program in place")
+    from tacos.cli import main
+
+    assert main(["verify", str(path)]) == 1
+    assert "the program in place is not valid: 1 violation" in capsys.readouterr().err
+    path.write_text((BOTH % (STEP % (0, "i", 0, "o", 0, 2))).replace("allreduce", "alltoall"))
+    with pytest.raises(FormatError, match="inplace is 1, but an alltoall in place"):
+        tacos.load(path)
+
+
+def test_no_limit_stays_no_limit_in_the_other_dialect(tmp_path):
+    """Azure's executor takes 0 for no limit, the first one for no bytes at all."""
+    path = tmp_path / "both.xml"
+    path.write_text(BOTH % (STEP % (0, "i", 0, "o", 0, 2)))
+    assert 'maxBytes="0"' in saved_text(tacos.load(path), tmp_path)
+    assert 'maxBytes="1099511627776"' in saved_text(tacos.load(path), tmp_path, dialect="msccl")
+
+
+def test_a_file_that_fills_its_connections_is_reported(tmp_path, capsys):
+    """Three sends before the first receive on both sides: a connection of Simple holds two messages,
+    one of LL eight."""
+    from tacos.cli import main
+
+    step = (
+        '<step s="%d" type="%s" srcbuf="i" srcoff="%d" dstbuf="o" dstoff="%d" cnt="1" depid="-1" '
+        'deps="-1" hasdep="0"/>'
+    )
+    gpus = "".join(
+        f'<gpu id="{gpu}" i_chunks="6" o_chunks="6" s_chunks="0">'
+        f'<tb id="0" send="{1 - gpu}" recv="{1 - gpu}" chan="0">'
+        + "".join(step % (k, "s", 3 * (1 - gpu) + k, 0) for k in range(3))
+        + "".join(step % (3 + k, "r", 0, 3 * (1 - gpu) + k) for k in range(3))
+        + step.replace('cnt="1"', 'cnt="3"') % (6, "cpy", 3 * gpu, 3 * gpu)
+        + "</tb></gpu>"
+        for gpu in range(2)
+    )
+    text = (
+        '<algo name="full" proto="Simple" nchannels="1" nchunksperloop="6" ngpus="2" coll="alltoall" '
+        f'inplace="0">{gpus}</algo>'
+    )
+    path = tmp_path / "full.xml"
+    path.write_text(text)
+    assert tacos.verify(tacos.load(path)).ok
+    assert main(["verify", str(path)]) == 1
+    said = "limit: gpu 0, tb 0, step 2 would wait for ever, since a connection of the executors holds 2"
+    assert said in capsys.readouterr().err
+    path.write_text(text.replace("Simple", "LL"))
+    assert main(["verify", str(path)]) == 0
+    assert saved(tacos.load(path), tmp_path) == tacos.load(path)
+    with pytest.raises(FormatError, match="would wait for ever"):
+        saved(tacos.load(path), tmp_path, protocol="Simple")
+
+
+@pytest.mark.parametrize(
+    "provenance",
+    [
+        {"format": "msccl"},
+        {"format": "msccl", "dialect": "azure", "protocol": 7, "name": ["x"]},
+        {"format": 1, "dialect": {}, "min_bytes": "1", "max_bytes": [2], "inplace": "no"},
+        {"protocol": None, "engine": 5, "dialect": "klingon", "threads_per_block": "many"},
+    ],
+)
+def test_a_provenance_may_hold_anything(provenance, tmp_path):
+    program = lower(scheduled("fc:3", "all_gather")).with_provenance(provenance)
+    assert tacos.verify(saved(program, tmp_path)).ok
+    assert formats.exceeded(program) == []
+    tacos.save(program, tmp_path / "plan.json")
+    assert tacos.verify(tacos.load(tmp_path / "plan.json")).ok
 
 
 def test_a_program_that_was_lifted_gets_new_threadblocks(exchange, tmp_path):

@@ -169,6 +169,12 @@ Columns must have the types that the properties of the same names have: nothing 
           nb::sig("def with_provenance(self, provenance: dict[str, typing.Any]) -> Program"),
           "The same program with another account of how it was made.")
       .def(
+          "with_in_place",
+          [](const Program& p, bool in_place) {
+            return std::make_shared<Program>(p.with_in_place(in_place));
+          },
+          "in_place"_a, "The same steps, with the input and the output in one memory or not.")
+      .def(
           "__eq__",
           [](const Program& a, nb::handle b) {
             return nb::isinstance<Program>(b) && a == nb::cast<const Program&>(b);

@@ -730,6 +730,9 @@ class Program:
     def with_provenance(self, provenance: dict[str, Any]) -> Program:
         """The same program with another account of how it was made."""
 
+    def with_in_place(self, in_place: bool) -> Program:
+        """The same steps, with the input and the output in one memory or not."""
+
     def __eq__(self, other: object | None) -> bool:
         """Equal collective, threads and steps; provenance may differ."""
 

@@ -8,7 +8,7 @@ from a schedule, :func:`lift` makes a schedule again.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tacos._core import Schedule, Topology
     from tacos.units import Quantity
 
-__all__ = ["BUFFERS", "ONE_SIDED", "STEP_OPS", "Program", "describe", "lift", "lower"]
+__all__ = ["BUFFERS", "ONE_SIDED", "STEP_OPS", "Program", "describe", "lift", "lower", "noted"]
 
 STEP_OPS = (
     "nop",
@@ -48,6 +48,7 @@ ONE_SIDED = [STEP_OPS.index(op) for op in ("put", "get", "get_reduce", "signal",
 BUFFERS = ("input", "output", "scratch", "none")
 """Where a slot can be; ``Program.src_buffer`` and ``dst_buffer`` index this."""
 _DEFAULT_SIZE = 10**6
+_Kind = TypeVar("_Kind", int, str, bool)
 
 
 def lower(
@@ -142,6 +143,19 @@ def lift(
     )
 
 
+def noted(program: Program, name: str, kind: type[_Kind]) -> _Kind | None:
+    """An entry of a program's provenance, if it has one of this kind; a file may hold anything there.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4)
+    >>> program = lower(tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MB", chunks=1)))
+    >>> noted(program, "size_bytes", int), noted(program, "size_bytes", str)
+    (4000000, None)
+    """
+    value = program.provenance.get(name)
+    return value if type(value) is kind else None
+
+
 def describe(program: Program) -> dict[str, Any]:
     """A program in numbers, as plain values that can go into JSON.
 
@@ -157,7 +171,7 @@ def describe(program: Program) -> dict[str, Any]:
     sending = [i for i, name in enumerate(STEP_OPS) if "send" in name or "forward" in name]
     one_sided = [STEP_OPS.index(name) for name in ("put", "get", "get_reduce")]
     return {
-        "name": program.provenance.get("name"),
+        "name": noted(program, "name", str),
         "collective": program.collective.kind.replace("_", "-"),
         "chunks": program.collective.chunks,
         "in_place": program.in_place,

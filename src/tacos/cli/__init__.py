@@ -587,4 +587,7 @@ def _verdict(check: tacos.Report, quiet: bool) -> int:
     if not quiet:
         for violation in check.violations:
             print(f"{violation.rule}: {violation.message}", file=sys.stderr)
-    return _fail(f"not valid: {check.found:,} violations", 1)
+    return _fail(
+        f"the {check.subject} is not valid: {check.found:,} violation{'s' if check.found > 1 else ''}",
+        1,
+    )

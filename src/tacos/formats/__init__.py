@@ -54,6 +54,7 @@ from tacos.formats import (
     xml_events,
 )
 from tacos.formats.source import beginning
+from tacos.lower import noted
 from tacos.topology import parse
 
 if TYPE_CHECKING:
@@ -241,10 +242,10 @@ def exceeded(program: Program) -> list[str]:
     >>> exceeded(tacos.lower(tacos.synthesize(ring, tacos.collective.all_gather(ring, "4MB"))))
     []
     """
-    provenance = program.provenance
-    if provenance.get("format") != "msccl":
+    dialect = noted(program, "dialect", str)
+    if noted(program, "format", str) != "msccl" or dialect not in msccl.DIALECTS:
         return []
-    return msccl.exceeded(program, provenance["dialect"])
+    return msccl.exceeded(program, dialect)
 
 
 _BOXES = re.compile(r"(.+\.\w+):([0-9]{1,9})(?::(switch|rail))?")

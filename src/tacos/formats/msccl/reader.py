@@ -413,7 +413,7 @@ class _Columns:
     def collective(self) -> Collective:
         elements = self.elements
         kind, n, chunks = _KINDS[elements.coll], elements.ngpus, elements.nchunks
-        if kind == "all_to_all" and elements.in_place and not elements.out_of_place:
+        if kind == "all_to_all" and elements.in_place:
             raise FormatError(
                 f"{elements.path}: the algo's field inplace is 1, "
                 "but an alltoall in place is more than a program can say"

@@ -52,7 +52,7 @@ def packed(
             unit=_unit(program) if instances > 1 else 0,
         )
         blocks = int(np.bincount(result.thread_rank, minlength=1).max()) * instances
-        if blocks <= DIALECTS[dialect].threadblocks and stuck(result, IN_FLIGHT) < 0:
+        if blocks <= DIALECTS[dialect].threadblocks and stuck(result, IN_FLIGHT["Simple"]) < 0:
             break
     return result
 

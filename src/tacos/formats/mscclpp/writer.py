@@ -20,7 +20,7 @@ from tacos.formats.mscclpp.plan import (
     MOST_CHANNELS_PER_OP,
     MOST_SEMAPHORES_PER_OP,
 )
-from tacos.lower import STEP_OPS, Program, lower
+from tacos.lower import STEP_OPS, Program, lower, noted
 
 if TYPE_CHECKING:
     import os
@@ -132,23 +132,21 @@ def _head(
     max_bytes: Quantity | None,
     name: str | None,
 ) -> dict[str, Any]:
-    known = program.provenance
     kind = program.collective.parts[0].kind
     slots = max(len(program.input_chunks(0)), len(program.output_chunks(0)))
     reach = (_OFFSETS - 1) // max(slots, *scratch) // ALIGNMENT * ALIGNMENT * slots
-    least = known.get("min_bytes", 0) if min_bytes is None else units.size_bytes(min_bytes)
-    most = (
-        known.get("max_bytes") or LARGEST_SIZE if max_bytes is None else units.size_bytes(max_bytes)
-    )
+    least, most = noted(program, "min_bytes", int) or 0, noted(program, "max_bytes", int)
+    least = least if min_bytes is None else units.size_bytes(min_bytes)
+    most = most or LARGEST_SIZE if max_bytes is None else units.size_bytes(max_bytes)
     if least > most:
         raise ValueError(f"min_bytes is {least}, max_bytes is {most}")
     return {
-        "name": name or known.get("name") or f"tacos {COLLECTIVES[kind]}",
+        "name": name or noted(program, "name", str) or f"tacos {COLLECTIVES[kind]}",
         "collective": COLLECTIVES[kind],
         "protocol": "Simple",
         "inplace": program.in_place,
         "reuse_resources": False,
-        "num_threads_per_block": threads or known.get("threads_per_block", 1024),
+        "num_threads_per_block": threads or noted(program, "threads_per_block", int) or 1024,
         "use_double_scratch_buffer": False,
         "buffer_alignment": ALIGNMENT,
         "min_message_size": least,
