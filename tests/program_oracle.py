@@ -115,7 +115,8 @@ def _execute(program, step, rank, memory, messages, random):
     arrived = messages.pop(int(program.comes_from[step]), []) if "recv" in op else []
     arrived += [None] * (count - len(arrived))
     values = [None] * count
-    waiting, read = list(range(count)), []
+    waiting: list[int] = list(range(count))
+    read: list[int] = []
     while waiting or read:
         i = random.choice(waiting + read)
         if i in waiting:

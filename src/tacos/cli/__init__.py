@@ -419,6 +419,16 @@ def convert(
     protocol: Annotated[str | None, Parameter(help="Simple, LL or LL128.")] = None,
     channels: Annotated[int | None, Parameter(help="The most channels to use.")] = None,
     instances: Annotated[int | None, Parameter(help="Copies that run side by side.")] = None,
+    channel: Annotated[
+        str | None, Parameter(help="What an MSCCL++ plan moves data over: memory or port.")
+    ] = None,
+    box: Annotated[
+        int | None, Parameter(help="GPUs of a box; an MSCCL++ plan uses ports between boxes.")
+    ] = None,
+    min_bytes: Annotated[
+        str | None, Parameter(help="The smallest buffer to use the algorithm for.")
+    ] = None,
+    max_bytes: Annotated[str | None, Parameter(help="The largest one.")] = None,
     in_place: Annotated[
         bool | None, Parameter(help="Whether input and output are one buffer.")
     ] = None,
@@ -444,6 +454,10 @@ def convert(
         "protocol": protocol,
         "channels": channels,
         "instances": instances,
+        "channel": channel,
+        "box": box,
+        "min_bytes": min_bytes,
+        "max_bytes": max_bytes,
         "in_place": in_place,
         "name": name,
     }

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -18,6 +17,7 @@ from tacos import collective as collectives
 from tacos.errors import FormatError
 from tacos.formats import xml_events
 from tacos.formats.msccl.dialect import DIALECTS, LAST_OFFSET, PROTOCOLS, RECEIVES, SENDS, TYPES
+from tacos.formats.source import about, bytes_of
 from tacos.lower import STEP_OPS, Program
 
 if TYPE_CHECKING:
@@ -73,12 +73,8 @@ class _Elements:
         self.line = 0
 
     def parse(self) -> None:
-        try:
-            xml_events.parse(Path(self.path).read_bytes(), self.start, self.end)
-        except FormatError:
-            raise
-        except ValueError as error:
-            raise FormatError(f"{self.path}: {error}") from None
+        with about(self.path):
+            xml_events.parse(bytes_of(self.path), self.start, self.end)
         if len(self.gpus) != self.ngpus:
             self.fail(f"there are {len(self.gpus)} gpu elements, but ngpus is {self.ngpus}", "")
 

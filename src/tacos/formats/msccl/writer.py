@@ -235,7 +235,7 @@ def _fields(
 
 
 def _bytes(name: str, value: Quantity | None, default: int) -> int:
-    size = default if value is None else 0 if value == 0 else units.size_bytes(value)
+    size = default if value is None else 0 if value in (0, "0") else units.size_bytes(value)
     if not 0 <= size <= _LARGEST_SIZE:
         raise ValueError(f"{name} is {size}, allowed are 0 to 2^63 - 1")
     return size

@@ -136,7 +136,8 @@ def _head(
     slots = max(len(program.input_chunks(0)), len(program.output_chunks(0)))
     reach = (_OFFSETS - 1) // max(slots, *scratch) // ALIGNMENT * ALIGNMENT * slots
     least, most = noted(program, "min_bytes", int) or 0, noted(program, "max_bytes", int)
-    least = least if min_bytes is None else units.size_bytes(min_bytes)
+    if min_bytes is not None:
+        least = 0 if min_bytes in (0, "0") else units.size_bytes(min_bytes)
     most = most or LARGEST_SIZE if max_bytes is None else units.size_bytes(max_bytes)
     if least > most:
         raise ValueError(f"min_bytes is {least}, max_bytes is {most}")
