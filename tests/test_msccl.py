@@ -529,6 +529,20 @@ STEP = (
 )
 
 
+def test_a_small_file_cannot_fill_the_memory(tmp_path):
+    """A thousand GPUs in 70 KB, each with 64,800 chunks that no step touches."""
+    gpus = "".join(
+        f'<gpu id="{i}" i_chunks="32" o_chunks="32000" s_chunks="32768"/>' for i in range(1000)
+    )
+    path = tmp_path / "empty.xml"
+    path.write_text(
+        '<algo name="x" proto="Simple" nchannels="1" nchunksperloop="32000" ngpus="1000" '
+        f'coll="allgather" inplace="0">{gpus}</algo>'
+    )
+    with pytest.raises(FormatError, match="add up to 64800000, with 0 steps allowed are 1048576"):
+        tacos.load(path)
+
+
 def test_a_file_for_both_is_checked_in_place_and_out_of_place(tmp_path, capsys):
     """Moving a chunk to its place by way of another's place is right unless the two are one memory."""
     path = tmp_path / "both.xml"

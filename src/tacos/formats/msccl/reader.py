@@ -270,6 +270,13 @@ class _Columns:
 
     def program(self) -> Program:
         elements = self.elements
+        # A few digits in a file must not fill the memory; a step has at most 71 chunks of each buffer.
+        chunks, most = int(self.gpus.sum(dtype=np.int64)), (1 << 20) + 300 * len(self.op)
+        if chunks > most:
+            raise FormatError(
+                f"{elements.path}: the gpus' fields i_chunks, o_chunks and s_chunks add up to {chunks}, "
+                f"with {len(self.op)} steps allowed are {most}"
+            )
         self.check_peers()
         dep_begin, dep = self.dependencies()
         in_place = self.is_in_place()
