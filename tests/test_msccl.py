@@ -23,7 +23,7 @@ from tacos import topology as tp
 from tacos._core import pack, stuck
 from tacos.errors import FormatError
 from tacos.formats import msccl
-from tacos.lower import STEP_OPS, lower
+from tacos.lower import STEP_OPS, describe, lower
 from tests import program_oracle
 from tests.strategies import collectives, topologies
 
@@ -527,6 +527,61 @@ STEP = (
     '<step s="%d" type="cpy" srcbuf="%s" srcoff="%d" dstbuf="%s" dstoff="%d" cnt="%d" depid="-1" '
     'deps="-1" hasdep="0"/>'
 )
+
+
+TREE = """<algo name="tree" proto="LL" nchannels="1" nchunksperloop="1" ngpus="3" coll="allreduce" inplace="1">
+<gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0"><tb id="0" send="1" recv="1" chan="0">
+<step s="0" type="rrc" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+<step s="1" type="s" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+</tb></gpu>
+<gpu id="1" i_chunks="1" o_chunks="1" s_chunks="0"><tb id="0" send="0" recv="2" chan="0">
+<step s="0" type="rrcs" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="1"/>
+</tb><tb id="1" send="2" recv="0" chan="0">
+<step s="0" type="rcs" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="0" deps="0" hasdep="0"/>
+</tb></gpu>
+<gpu id="2" i_chunks="1" o_chunks="1" s_chunks="0"><tb id="0" send="1" recv="1" chan="0">
+<step s="0" type="s" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+<step s="1" type="r" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+</tb></gpu></algo>"""
+
+
+def test_an_all_reduce_in_fewer_chunks_than_gpus(tmp_path):
+    """Three GPUs pass the whole buffer along and back: 4 hops of 3 MB, each 500 ns and 3 MB over
+    50 GB/s = 60 us; only the first of three chunks would be a third of that, and the rest missing."""
+    path = tmp_path / "tree.xml"
+    path.write_text(TREE)
+    program = tacos.load(path)
+    assert tacos.verify(program).ok
+    network = tp.mesh(3, bandwidth="50GB/s", latency="500ns")
+    schedule = tacos.lift(program, network, "3MB")
+    assert tacos.verify(schedule).ok
+    assert schedule.transfers == 12
+    assert schedule.time_s == pytest.approx(60e-6 + 3 * 20e-6 + 4 * 0.5e-6)  # in three pieces
+    tacos.save(program, tmp_path / "tree.et", size="3MB", topology=network)
+    traced = tacos.load(tmp_path / "tree.et")
+    assert tacos.verify(traced).ok
+    simulated = tacos.simulate(program, network, profile="astra-sim-aware", size="3MB")
+    assert simulated.time_s > 4 * 60e-6
+    tacos.save(program, tmp_path / "tree.json")
+    assert tacos.verify(tacos.lift(tacos.load(tmp_path / "tree.json"), network)).ok
+
+
+@pytest.mark.parametrize("chunks", [2, 4, 5, 6, 7])
+def test_any_number_of_chunks_can_be_lifted(chunks, tmp_path):
+    """The file above with more chunks in every step."""
+    path = tmp_path / "tree.xml"
+    text = TREE.replace('nchunksperloop="1"', f'nchunksperloop="{chunks}"')
+    path.write_text(
+        text.replace('_chunks="1"', f'_chunks="{chunks}"').replace('cnt="1"', f'cnt="{chunks}"')
+    )
+    program = tacos.load(path)
+    assert tacos.verify(program).ok
+    schedule = tacos.lift(program, size="1MB")
+    assert tacos.verify(schedule).ok
+    assert int(schedule.collective.chunks) == np.lcm(chunks, 3)
+    assert tacos.verify(saved(schedule, tmp_path)).ok
+    assert describe(program)["chunks"] == chunks
+    assert tacos.verify(saved(program, tmp_path, instances=3)).ok
 
 
 def test_a_small_file_cannot_fill_the_memory(tmp_path):
