@@ -95,6 +95,13 @@ def synth(
     output: Annotated[
         Path | None, Parameter(name=["-o", "--output"], help="A .tacos file, or another format.")
     ] = None,
+    plan: Annotated[
+        Path | None, Parameter(help="A plan directory to put it into, for TACOS_PLANS.")
+    ] = None,
+    min_bytes: Annotated[str, Parameter(help="Smallest size that the plan serves.")] = "0B",
+    max_bytes: Annotated[
+        str | None, Parameter(help="Largest size that the plan serves; none by default.")
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -104,6 +111,7 @@ def synth(
     """
     if output is not None:
         _check_target(output)
+    served = _served(plan, min_bytes, max_bytes)
     network = formats.network(topology)
     wanted = _collective(network, collective, size, chunks, group, root)
     begin = time.perf_counter()
@@ -125,6 +133,10 @@ def synth(
     facts = tacos.summary(schedule) | {"synthesis_s": took, "verified": check.ok}
     if output is not None:
         facts["file"] = str(output)
+    if plan is not None and check.ok:
+        from tacos.runtime import plans
+
+        facts["plan"] = str(plan / plans.add(plan, schedule, **served).file)
     show(facts, "schedule", as_json, quiet)
     return _verdict(check, quiet)
 
@@ -523,6 +535,19 @@ def _check_target(path: Path) -> None:
     if not formats.takes(Schedule, path):
         raise ValueError(f"--output is {path}, a file that holds no schedule")
     _check_folder("--output", path)
+
+
+def _served(plan: Path | None, least: str, most: str | None) -> dict[str, int | None]:
+    """The range of sizes of a plan."""
+    if plan is None and (least != "0B" or most is not None):
+        raise ValueError("--min-bytes and --max-bytes are for a plan: give --plan DIR too")
+    if plan is not None and plan.exists() and not plan.is_dir():
+        raise ValueError(f"--plan is {plan}, which is no directory")
+    low = 0 if least in ("0B", "0") else units.size_bytes(least, what="--min-bytes")
+    high = None if most is None else units.size_bytes(most, what="--max-bytes")
+    if high is not None and high < low:
+        raise ValueError(f"--max-bytes is {most}, below --min-bytes, which is {least}")
+    return {"min_bytes": low, "max_bytes": high}
 
 
 def _check_folder(option: str, path: Path) -> None:

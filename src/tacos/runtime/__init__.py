@@ -1,0 +1,3 @@
+"""Running programs for real."""
+
+from __future__ import annotations
