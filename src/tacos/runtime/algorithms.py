@@ -227,12 +227,13 @@ class Algorithms:
             if candidate is None:
                 continue
             key = (candidate.name, call.in_place)
-            try:
-                if key not in self._prepared:
-                    self._prepared[key] = self.communicator.prepare(candidate.program())
-            except ValueError as error:  # it cannot be lowered, or relays through other NPUs
-                reasons.append(f"{candidate.name} does not serve: {error}")
-                continue
+            if key not in self._prepared:
+                try:
+                    program = candidate.program()
+                except ValueError as error:  # it cannot be lowered, or relays through other NPUs
+                    reasons.append(f"{candidate.name} does not serve: {error}")
+                    continue
+                self._prepared[key] = self.communicator.prepare(program)
             return self._prepared[key], "; ".join([candidate.name, *reasons])
         raise TacosError(f"no algorithm serves {call.kind}: {'; '.join(reasons)}")
 

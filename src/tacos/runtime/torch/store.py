@@ -1,0 +1,121 @@
+"""Ranks that meet at a store of torch.distributed."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["StoreRendezvous", "store_rendezvous"]
+
+_PAUSE = timedelta(seconds=1)
+"""How long a rank waits for the store before it looks around."""
+
+
+class StoreRendezvous:
+    """Ranks that meet at a store: rank 0 collects and hands out.
+
+    Args:
+        store: One that all ranks see, with keys of its own.
+        rank: This process's number.
+        size: The number of ranks.
+        timeout: Seconds to wait for the others.
+
+    >>> alone = StoreRendezvous(dist.HashStore(), 0, 1)
+    >>> alone.exchange("greeting", b"hello")
+    [b'hello']
+    """
+
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: float = 300.0) -> None:
+        self.rank, self.size = rank, size
+        self.while_waiting: Callable[[], None] | None = None
+        """Called about once a second while others are waited for; what it raises ends the wait."""
+        self._store = store
+        self._timeout = timeout
+        self._count = 0
+
+    def exchange(self, name: str, value: bytes) -> list[bytes]:
+        """The values of all ranks, in their order.
+
+        Raises:
+            TimeoutError: Some ranks did not come; the message names them.
+        """
+        if self.size == 1:
+            return [value]
+        self._count += 1
+        key = f"{name}/{self._count}"
+        keys = [f"{key}/{rank}" for rank in range(self.size)]
+        self._store.set(keys[self.rank], value)
+        if self.rank:
+            self._wait(name, [f"{key}/all"], keys)
+            return _unpacked(self._store.get(f"{key}/all"))
+        self._wait(name, keys, keys)
+        values = [bytes(one) for one in self._store.multi_get(keys)]
+        self._store.set(f"{key}/all", _packed(values))
+        return values
+
+    def close(self) -> None:
+        """Nothing to do: the store belongs to torch."""
+
+    def _wait(self, name: str, wanted: list[str], keys: list[str]) -> None:
+        deadline = time.monotonic() + self._timeout
+        while True:
+            left = timedelta(seconds=max(deadline - time.monotonic(), 0.01))
+            try:
+                self._store.wait(wanted, min(left, _PAUSE))
+            except dist.DistStoreError:
+                if self.while_waiting is not None:
+                    self.while_waiting()
+                if time.monotonic() < deadline:
+                    continue
+            else:
+                return
+            missing = [str(rank) for rank, key in enumerate(keys) if not self._store.check([key])]
+            raise TimeoutError(
+                f"rank {', '.join(missing or ['0'])} did not come to exchange {name!r} within "
+                f"{self._timeout:g} s"
+            )
+
+
+def store_rendezvous(
+    variables: Mapping[str, str] = os.environ, *, timeout: float = 300.0
+) -> StoreRendezvous:
+    """The rendezvous of a job that torchrun started, or that has its variables."""
+    rank, size = int(variables["RANK"]), int(variables["WORLD_SIZE"])
+    # torchrun's agent keeps a store for the job, which ranks join; without an agent rank 0 makes it.
+    agent = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    store = dist.TCPStore(
+        variables["MASTER_ADDR"],
+        int(variables["MASTER_PORT"]),
+        size,
+        is_master=rank == 0 and not agent,
+        timeout=timedelta(seconds=timeout),
+    )
+    attempt = variables.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return StoreRendezvous(dist.PrefixStore(f"tacos/{attempt}", store), rank, size, timeout)
+
+
+def _packed(values: list[bytes]) -> bytes:
+    lengths = ",".join(str(len(value)) for value in values)
+    return b"".join([lengths.encode(), b";", *values])
+
+
+def _unpacked(packed: bytes) -> list[bytes]:
+    """The values of :func:`_packed`.
+
+    >>> _unpacked(_packed([b"a", b"", b"bc;"]))
+    [b'a', b'', b'bc;']
+    """
+    lengths, _, content = bytes(packed).partition(b";")
+    values: list[bytes] = []
+    begin = 0
+    for length in map(int, lengths.split(b",")):
+        values.append(content[begin : begin + length])
+        begin += length
+    return values
