@@ -7,15 +7,23 @@
     └── TacosError             everything tacos itself has to say
         ├── InfeasibleError    no schedule can meet the demand
         ├── VerificationError  a schedule does not do what it claims
+        ├── CommunicationError ranks that run together failed (also a RuntimeError)
         ├── FormatError        a file cannot be read (also a ValueError)
         └── SpecError          a short name such as ``torus:4x4`` is wrong (also a ValueError)
 """
 
 from __future__ import annotations
 
-from tacos._core import InfeasibleError, TacosError
+from tacos._core import CommunicationError, InfeasibleError, TacosError
 
-__all__ = ["FormatError", "InfeasibleError", "SpecError", "TacosError", "VerificationError"]
+__all__ = [
+    "CommunicationError",
+    "FormatError",
+    "InfeasibleError",
+    "SpecError",
+    "TacosError",
+    "VerificationError",
+]
 
 
 class VerificationError(TacosError):

@@ -10,8 +10,8 @@ Needs torch: ``pip install 'tacos-ccl[torch]'``.
 from __future__ import annotations
 
 from tacos.runtime.torch.group import TacosGroup, register
-from tacos.runtime.torch.store import StoreRendezvous, store_rendezvous
+from tacos.runtime.torch.store import GroupRendezvous
 
-__all__ = ["StoreRendezvous", "TacosGroup", "register", "store_rendezvous"]
+__all__ = ["GroupRendezvous", "TacosGroup", "register"]
 
 register()

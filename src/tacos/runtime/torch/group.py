@@ -20,7 +20,7 @@ from torch.distributed import ProcessGroup, ReduceOp
 
 from tacos.runtime.algorithms import Algorithms, agree
 from tacos.runtime.communicator import connect
-from tacos.runtime.torch.store import StoreRendezvous
+from tacos.runtime.torch.store import GroupRendezvous
 from tacos.runtime.torch.tensors import Tensors, can_reduce
 from tacos.runtime.torch.work import Joined, Task, Worker
 
@@ -69,7 +69,7 @@ class TacosGroup(ProcessGroup):
         rank, size, timeout = options.group_rank, options.group_size, options.timeout
         members = list(options.global_ranks_in_group) or list(range(size))
         world = dist.get_world_size() if dist.is_initialized() else size
-        rendezvous = StoreRendezvous(
+        rendezvous = GroupRendezvous(
             dist.PrefixStore("tacos", options.store), rank, size, timeout.total_seconds()
         )
         settings, npus = agree(rendezvous, members[rank], world)

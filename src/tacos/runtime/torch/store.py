@@ -1,8 +1,7 @@
-"""Ranks that meet at a store of torch.distributed."""
+"""How the ranks of a process group meet, at the store that torch made for them."""
 
 from __future__ import annotations
 
-import os
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -10,16 +9,18 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-__all__ = ["StoreRendezvous", "store_rendezvous"]
+__all__ = ["GroupRendezvous"]
 
 _PAUSE = timedelta(seconds=1)
 """How long a rank waits for the store before it looks around."""
+_PIECE = 4 << 20
+"""Stores refuse values of more than a few megabytes."""
 
 
-class StoreRendezvous:
-    """Ranks that meet at a store: rank 0 collects and hands out.
+class GroupRendezvous:
+    """Ranks that meet at a store: rank 0 collects and hands out, so that the work is O(ranks).
 
     Args:
         store: One that all ranks see, with keys of its own.
@@ -27,7 +28,7 @@ class StoreRendezvous:
         size: The number of ranks.
         timeout: Seconds to wait for the others.
 
-    >>> alone = StoreRendezvous(dist.HashStore(), 0, 1)
+    >>> alone = GroupRendezvous(dist.HashStore(), 0, 1)
     >>> alone.exchange("greeting", b"hello")
     [b'hello']
     """
@@ -51,17 +52,29 @@ class StoreRendezvous:
         self._count += 1
         key = f"{name}/{self._count}"
         keys = [f"{key}/{rank}" for rank in range(self.size)]
-        self._store.set(keys[self.rank], value)
+        self._put(keys[self.rank], value)
         if self.rank:
             self._wait(name, [f"{key}/all"], keys)
-            return _unpacked(self._store.get(f"{key}/all"))
+            return _unpacked(self._take(f"{key}/all"))
         self._wait(name, keys, keys)
-        values = [bytes(one) for one in self._store.multi_get(keys)]
-        self._store.set(f"{key}/all", _packed(values))
+        values = [self._take(one) for one in keys]
+        self._put(f"{key}/all", _packed(values))
         return values
 
     def close(self) -> None:
         """Nothing to do: the store belongs to torch."""
+
+    def _put(self, key: str, value: bytes) -> None:
+        """Store a value in pieces, which stores limit, and then how many there are."""
+        pieces = [value[at : at + _PIECE] for at in range(0, len(value), _PIECE)]
+        for i, piece in enumerate(pieces[1:], 1):
+            self._store.set(f"{key}/{i}", piece)
+        self._store.set(key, b"%d;" % len(pieces) + b"".join(pieces[:1]))
+
+    def _take(self, key: str) -> bytes:
+        count, _, first = bytes(self._store.get(key)).partition(b";")
+        others = [bytes(self._store.get(f"{key}/{i}")) for i in range(1, int(count))]
+        return b"".join([first, *others])
 
     def _wait(self, name: str, wanted: list[str], keys: list[str]) -> None:
         deadline = time.monotonic() + self._timeout
@@ -81,24 +94,6 @@ class StoreRendezvous:
                 f"rank {', '.join(missing or ['0'])} did not come to exchange {name!r} within "
                 f"{self._timeout:g} s"
             )
-
-
-def store_rendezvous(
-    variables: Mapping[str, str] = os.environ, *, timeout: float = 300.0
-) -> StoreRendezvous:
-    """The rendezvous of a job that torchrun started, or that has its variables."""
-    rank, size = int(variables["RANK"]), int(variables["WORLD_SIZE"])
-    # torchrun's agent keeps a store for the job, which ranks join; without an agent rank 0 makes it.
-    agent = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    store = dist.TCPStore(
-        variables["MASTER_ADDR"],
-        int(variables["MASTER_PORT"]),
-        size,
-        is_master=rank == 0 and not agent,
-        timeout=timedelta(seconds=timeout),
-    )
-    attempt = variables.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return StoreRendezvous(dist.PrefixStore(f"tacos/{attempt}", store), rank, size, timeout)
 
 
 def _packed(values: list[bytes]) -> bytes:
