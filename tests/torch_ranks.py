@@ -18,7 +18,7 @@ import traceback
 from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 
-TIMEOUT = 25.0
+TIMEOUT = 60.0
 """Seconds after which a test gives up; nothing here takes a tenth of it on a quiet machine."""
 
 
