@@ -10,6 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+import torch.distributed as dist
+
+from tacos.errors import CommunicationError, TacosError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
     from tacos.runtime.algorithms import Algorithms
 
-__all__ = ["DTYPES", "Tensors", "can_reduce"]
+__all__ = ["DTYPES", "CollectiveError", "Tensors", "can_reduce"]
 
 DTYPES = {
     torch.float16: "float16",
@@ -50,6 +53,10 @@ def can_reduce(dtype: torch.dtype, op: str) -> bool:
     if dtype == torch.bool and op == "avg":
         return False
     return dtype in DTYPES and not (op in _BITWISE and dtype.is_floating_point)
+
+
+class CollectiveError(CommunicationError, dist.DistBackendError):
+    """A collective failed, or the ranks did not ask for the same one; the message says which."""
 
 
 class _Uneven(NamedTuple):
@@ -211,18 +218,17 @@ class Tensors:
         in_place = source is not None and target is not None and self._shared(kind, begin, end)
         if source is not None and not in_place and begin[0] < end[1] and end[0] < begin[1]:
             source = source.clone()  # they overlap in a way that no program knows
+            begin = _span(source)
         if op:
             dtype = DTYPES[some.dtype]
         else:
             dtype, op, count, width = "uint8", "sum", count * width, 1
-        algorithm = self.algorithms.get(kind, count * width, in_place, root)
-        algorithm.run_at(
-            0 if source is None else source.data_ptr(),
-            0 if target is None else target.data_ptr(),
-            count,
-            dtype=dtype,
-            op=op,
-        )
+        try:
+            algorithm = self.algorithms.get(kind, count * width, in_place, root)
+            algorithm.run_at(begin[0], end[0], count, dtype, op)
+        except (TacosError, TimeoutError, ValueError) as error:
+            what = f"{kind} of {count} elements of {dtype}"
+            raise CollectiveError(f"rank {self.rank}, {what}: {error}") from None
 
     def _shared(self, kind: str, source: tuple[int, int], target: tuple[int, int]) -> bool:
         """Whether input and output are one memory, the way the collective means it."""
