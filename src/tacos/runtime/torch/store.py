@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
+from tacos.errors import CommunicationError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -46,6 +48,7 @@ class GroupRendezvous:
 
         Raises:
             TimeoutError: Some ranks did not come; the message names them.
+            CommunicationError: The store is lost.
         """
         if self.size == 1:
             return [value]
@@ -82,7 +85,9 @@ class GroupRendezvous:
             left = timedelta(seconds=max(deadline - time.monotonic(), 0.01))
             try:
                 self._store.wait(wanted, min(left, _PAUSE))
-            except dist.DistStoreError:
+            except dist.DistNetworkError as error:
+                raise CommunicationError(f"the store of the group is lost: {error}") from None
+            except RuntimeError:  # some stores say DistStoreError
                 if self.while_waiting is not None:
                     self.while_waiting()
                 if time.monotonic() < deadline:
