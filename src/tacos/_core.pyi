@@ -1017,3 +1017,95 @@ class Endpoint:
 
     def close(self) -> None:
         """Closes all connections."""
+
+class Waves:
+    """A program cut into waves of messages."""
+
+    @property
+    def count(self) -> int:
+        """Number of waves; the first has no messages."""
+
+    @property
+    def receive(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Per step, the wave in which what it receives arrives, or -1."""
+
+    @property
+    def store(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Per step, the wave in which that is stored or added, or -1."""
+
+    @property
+    def aside(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """Per step, whether what arrives must be kept aside until it is stored."""
+
+    @property
+    def act(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Per step, the wave in which it sends, or does what it does alone."""
+
+    @property
+    def order(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """
+        What steps do alone, in order: 2 i where step i stores, 2 i + 1 where it acts.
+        """
+
+def waves(program: Program) -> Waves:
+    """
+    Cuts a program of sends and receives into waves, in which messages move together.
+    """
+
+class RankLayout:
+    """Where the data of one rank are, in elements."""
+
+    @property
+    def first_step(self) -> int:
+        """First of the rank's steps."""
+
+    @property
+    def padded(self) -> bool:
+        """Whether all slots are alike, unlike the caller's."""
+
+    @property
+    def scratch_elements(self) -> int:
+        """Of the scratch buffer."""
+
+    @property
+    def input_offset(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Where each input slot begins, then the whole."""
+
+    @property
+    def output_offset(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Where each output slot begins, then the whole."""
+
+    @property
+    def given_input(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Where each slot begins in the caller's input."""
+
+    @property
+    def given_output(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Where each slot begins in the caller's output."""
+
+    @property
+    def begin(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """First segment of each step, then their number."""
+
+    @property
+    def src_buffer(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """Per segment, the buffer it is read from."""
+
+    @property
+    def src_offset(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Per segment, where it is read."""
+
+    @property
+    def dst_buffer(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """Per segment, the buffer it is written to."""
+
+    @property
+    def dst_offset(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Per segment, where it is written."""
+
+    @property
+    def elements(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Per segment, its elements."""
+
+def lay_out(program: Program, rank: int, count: int) -> RankLayout:
+    """Where a rank's data are when the whole has so many elements."""
