@@ -986,6 +986,9 @@ class Execution:
     def received(self, step: int) -> None:
         """Reports that all a step takes in was given to take()."""
 
+    def stored(self, peer: int) -> None:
+        """Reports that a peer has stored what a put sent to it."""
+
     @property
     def finished(self) -> bool:
         """Whether all steps are complete."""
