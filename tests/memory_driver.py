@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import defaultdict, deque
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +22,9 @@ class Machine:
     def run(self, sources, targets, count, op, random):
         """One call; raises AssertionError if the ranks stop before the end."""
         dtype = targets[0].dtype.name
-        sends, receives = deque(), {}
-        sent = defaultdict(deque)  # messages by sender, receiver and tag
+        sends: deque[Any] = deque()
+        receives: dict[Any, Any] = {}
+        sent: Any = defaultdict(deque)  # messages by sender, receiver and tag
         for execution, source, target in zip(self.executions, sources, targets, strict=True):
             execution.start(source.ctypes.data, target.ctypes.data, count, dtype, op)
             self._note(execution, sends, receives)
@@ -42,10 +44,10 @@ class Machine:
                 key = random.choice(able)
                 step, bytes_ = receives.pop(key)
                 execution = self.executions[key[1]]
-                data = np.frombuffer(sent[key].popleft(), np.uint8).copy()
-                assert len(data) == bytes_
-                cut = random.randrange(len(data) + 1) // 8 * 8
-                for piece in (data[:cut], data[cut:]):
+                arrived = np.frombuffer(sent[key].popleft(), np.uint8).copy()
+                assert len(arrived) == bytes_
+                cut = random.randrange(len(arrived) + 1) // 8 * 8
+                for piece in (arrived[:cut], arrived[cut:]):
                     execution.take(step, piece.ctypes.data, len(piece))
                 execution.received(step)
                 if STEP_OPS[self.program.op[key[2]]] == "put":

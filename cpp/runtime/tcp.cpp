@@ -265,8 +265,8 @@ void Endpoint::wait_for_events(const std::function<void()>& idle) {
 void Endpoint::check_progress() {
   const auto now = Clock::now();
   if (now - progress_ < timeout_) return;
-  const auto grace = std::clamp<Clock::duration>(timeout_ / 4, std::chrono::milliseconds(300),
-                                                 std::chrono::seconds(5));
+  const auto grace =
+      std::clamp<Clock::duration>(timeout_ / 4, std::chrono::seconds(1), std::chrono::seconds(5));
   if (!asking_) {
     asking_ = true;
     asked_ = now;
