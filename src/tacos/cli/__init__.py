@@ -32,6 +32,7 @@ from tacos.cli.app import (
     Root,
     Size,
     app,
+    load_algorithm,
 )
 from tacos.console import print_table, progress, show, show_topology, transfer_table, width
 from tacos.errors import FormatError, TacosError
@@ -254,7 +255,7 @@ def verify(
 
     Example: tacos verify ar.tacos
     """
-    loaded = _algorithm(file, format)
+    loaded = load_algorithm(file, format)
     with progress("verifying", quiet or as_json) as report:
         check = tacos.verify(loaded, allow_unneeded=allow_unneeded, limit=limit, progress=report)
     limits = formats.exceeded(loaded) if isinstance(loaded, Program) else []
@@ -336,7 +337,7 @@ def sim(
         _check_folder("--output", output)
     faults = [tacos.Fault.parse(text) for text in fault]
     stragglers = [tacos.Straggler.parse(text) for text in straggler]
-    loaded = _algorithm(file, format)
+    loaded = load_algorithm(file, format)
     network = None if topology is None else formats.network(topology)
     if isinstance(loaded, Schedule) and size is not None:
         raise ValueError(f"--size is {size}, but {file} holds a schedule, which has its size")
@@ -555,13 +556,6 @@ def _check_folder(option: str, path: Path) -> None:
         raise ValueError(f"{option} is {path}, but there is no folder {path.parent}")
 
 
-def _algorithm(path: Path, format: str | None = None) -> Schedule | Program:
-    loaded: Schedule | Program | Topology = formats.load(path, format=format)
-    if isinstance(loaded, Topology):
-        raise FormatError(f"{path} holds a topology, not a schedule or a program")
-    return loaded
-
-
 def _lifted(
     algorithm: Schedule | Program, network: Topology | None, size: str | None, silent: bool
 ) -> Schedule:
@@ -613,3 +607,7 @@ def _verdict(check: tacos.Report, quiet: bool) -> int:
         for violation in check.violations:
             print(f"{violation.rule}: {violation.message}", file=sys.stderr)
     return _fail(f"not valid: {check.found:,} violations", 1)
+
+
+# The verbs of this module register at import, and so do these, behind them in the list of commands.
+from tacos.cli import running  # noqa: F401
