@@ -5,7 +5,13 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
+
 import numpy as np
+
+from tacos.errors import CommunicationError, VerificationError
 
 TIMEOUT_S = 2.0
 OPS = {
@@ -104,3 +110,102 @@ def shared(part, rank, count, source, target):
     view = whole[at[here] : at[here + 1]] if inside else whole[: len(source)]
     view[:] = source
     return view, whole
+
+
+def run_many(comm, schedules, calls):
+    """Many small calls; returns how many were wrong."""
+    algorithms = [comm.prepare(schedule) for schedule in schedules]
+    wrong = 0
+    for call in range(calls):
+        algorithm = algorithms[call % len(algorithms)]
+        [part] = algorithm.collective.parts
+        count = call % 13
+        source, want = expected(part, comm.rank, count, "int32", "sum", call)
+        got = algorithm.run(source, np.empty(len(want), np.int32), count=count)
+        wrong += not np.array_equal(got, want)
+    return wrong
+
+
+# --- failures: each returns what a rank heard, or raises it ------------------------------------------
+
+
+def _heard(action, *arguments, **options):
+    """The error of an action, as its class's name and its text."""
+    try:
+        action(*arguments, **options)
+    except (CommunicationError, ValueError, TimeoutError, VerificationError) as error:
+        return type(error).__name__, str(error)
+    return "", ""
+
+
+def stop_one(comm, schedule, who, number):
+    """One rank is sent a signal between two calls; returns the error, and that of a further call."""
+    algorithm = comm.prepare(schedule)
+    data = np.ones(1000, np.float32)
+    algorithm.run(data, data)
+    if comm.rank == who:
+        os.kill(os.getpid(), number)
+    return _heard(algorithm.run, data, data), _heard(algorithm.run, data, data)
+
+
+def stay_away(comm, schedule, who, seconds):
+    """One rank does not come to the second call in time."""
+    algorithm = comm.prepare(schedule)
+    data = np.ones(1000, np.float32)
+    algorithm.run(data, data)
+    if comm.rank == who:
+        time.sleep(seconds)
+    return _heard(algorithm.run, data, data)
+
+
+def stop_within(comm, schedule, who, number):
+    """One rank is sent a signal in the middle of a large call."""
+    algorithm = comm.prepare(schedule)
+    data = np.ones(1 << 24, np.float32)
+    if comm.rank == who:
+        threading.Timer(0.02, os.kill, [os.getpid(), number]).start()
+    return _heard(lambda: [algorithm.run(data, data) for _ in range(200)])
+
+
+def prepare_each(comm, schedules):
+    """Every rank prepares its own schedule."""
+    return _heard(comm.prepare, schedules[comm.rank])
+
+
+def call_each(comm, schedule, calls):
+    """Every rank makes its own call (count, dtype, op), after one that is the same for all."""
+    algorithm = comm.prepare(schedule)
+    count, dtype, op = calls[comm.rank]
+
+    def both():
+        algorithm.run(np.ones(4, np.float32))
+        algorithm.run(np.ones(count, dtype), op=op)
+
+    return _heard(both)  # a rank that is still in the first call may hear of the second
+
+
+def run_each(comm, schedules, numbers):
+    """All prepare the same algorithms, and each rank runs the one it is told."""
+    algorithms = [comm.prepare(schedule) for schedule in schedules]
+    return _heard(algorithms[numbers[comm.rank]].run, np.ones(40, np.float32))
+
+
+def fail_with(comm, schedule, who):
+    """One rank's own code fails within the context of the communicator."""
+    algorithm = comm.prepare(schedule)
+    data = np.ones(1000, np.float32)
+
+    def use():
+        with comm:
+            if comm.rank == who:
+                raise ValueError("the data are bad")
+            algorithm.run(data, data)
+
+    return _heard(use)
+
+
+def run_wrongly(comm, schedule, source, target, op, count):
+    """A call that this rank itself refuses; the communicator serves on."""
+    algorithm = comm.prepare(schedule)
+    heard = _heard(algorithm.run, source, target, op, count=count)
+    return heard, algorithm.run(np.ones(4, np.float32)).tolist()

@@ -139,6 +139,12 @@ pre- and postcondition columns are generated when asked for.)")
           },
           "chunks"_a, "The same with every open chunk count set.")
       .def(
+          "resized",
+          [](const Collective& c, std::int64_t size) {
+            return std::make_shared<Collective>(c.resized(size));
+          },
+          "size_bytes"_a, "The same with all sizes in proportion to this one, rounded up.")
+      .def(
           "chunk_bytes",
           [](const Collective& c) {
             std::vector<std::int64_t> bytes;

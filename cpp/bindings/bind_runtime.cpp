@@ -38,7 +38,7 @@ auto ready(Execution& execution) {
     peer.push_back(port.peer);
     channel.push_back(port.channel);
     tag.push_back(receive && row.message >= 0 ? row.message : row.id);
-    bytes.push_back(static_cast<std::int64_t>(execution.bytes(i)));
+    bytes.push_back(static_cast<std::int64_t>(execution.message_bytes(i)));
   };
   for (const auto i : execution.to_send) add(i, false);
   for (const auto i : execution.to_receive) add(i, true);
@@ -117,6 +117,8 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
            "Reports that all a step sends has left.")
       .def("received", &Execution::received, "step"_a, nb::call_guard<nb::gil_scoped_release>(),
            "Reports that all a step takes in was given to take().")
+      .def("stored", &Execution::stored, "peer"_a, nb::call_guard<nb::gil_scoped_release>(),
+           "Reports that a peer has stored what a put sent to it.")
       .def_prop_ro("finished", &Execution::finished, "Whether all steps are complete.")
       .def("finish", &Execution::finish, nb::call_guard<nb::gil_scoped_release>(),
            "Ends a call: averages, and copies back what was kept elsewhere.");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <utility>
 
 namespace tacos {
 
@@ -28,6 +29,7 @@ Execution::Execution(std::shared_ptr<const RankProgram> program)
   waits_.resize(steps);
   cursor_.resize(steps);
   passing_.resize(steps);
+  unstored_.resize(as_size(program_->program->ranks()));
 }
 
 const Layout& Execution::layout(std::int64_t count) {
@@ -53,6 +55,9 @@ void Execution::start(const Call& call) {
   to_send.clear();
   to_receive.clear();
   ready_.clear();
+  held_.clear();
+  std::fill(unstored_.begin(), unstored_.end(), 0);
+  all_unstored_ = 0;
   left_ = program_->steps.size();
   for (std::size_t i = 0; i < program_->steps.size(); ++i) {
     waits_[i] = program_->steps[i].waits;
@@ -166,6 +171,7 @@ void Execution::begin(std::int32_t step) {
     complete(step);
   } else if (row.served) {
     state = State::receiving;  // a put, or the request of a get
+    to_receive.push_back(step);
   } else if (row.op == StepOp::copy || row.op == StepOp::reduce) {
     run_locally(step);
     complete(step);
@@ -177,8 +183,21 @@ void Execution::begin(std::int32_t step) {
     complete(step);
   } else {
     state = State::sending;
-    to_send.push_back(step);
+    list_send(step);
   }
+}
+
+void Execution::list_send(std::int32_t step) {
+  const RankStep& row = program_->steps[as_size(step)];
+  const bool tells = !row.served && row.op != StepOp::put;
+  const bool early = tells && all_unstored_ > unstored_[as_size(row.to.peer)];
+  (early ? held_ : to_send).push_back(step);
+}
+
+void Execution::stored(NodeId peer) {
+  --unstored_[as_size(peer)];
+  --all_unstored_;
+  for (const auto step : std::exchange(held_, {})) list_send(step);
 }
 
 void Execution::complete(std::int32_t step) {
@@ -201,6 +220,10 @@ void Execution::sent(std::int32_t step) {
     return;
   }
   if (row.op == StepOp::recv_reduce_forward) passing_[as_size(step)] = {};
+  if (row.op == StepOp::put) {
+    ++unstored_[as_size(row.to.peer)];
+    ++all_unstored_;
+  }
   complete(step);
   settle();
 }
@@ -209,11 +232,17 @@ void Execution::received(std::int32_t step) {
   const RankStep& row = program_->steps[as_size(step)];
   if (sends(row.op) || (row.served && is_get(row.op))) {
     state_[as_size(step)] = State::sending;
-    to_send.push_back(step);
+    list_send(step);
     return;
   }
   complete(step);
   settle();
+}
+
+std::size_t Execution::message_bytes(std::int32_t step) const {
+  const RankStep& row = program_->steps[as_size(step)];
+  const bool request = is_get(row.op) && may_receive(step) == row.served;
+  return is_message(row.op) || request ? 0 : bytes(step);
 }
 
 bool Execution::reduces(std::int32_t step) const {

@@ -42,12 +42,16 @@ class Execution {
   // Reports: everything that a step sends has left, and all that it takes in was stored.
   void sent(std::int32_t step);
   void received(std::int32_t step);
+  // A peer has stored what a put sent to it. Before, nothing may tell a third rank of it.
+  void stored(NodeId peer);
   bool finished() const { return left_ == 0; }
   void finish();  // averages, and copies back what was kept elsewhere
 
   std::size_t bytes(std::int32_t step) const {
     return static_cast<std::size_t>(layout_->elements[static_cast<std::size_t>(step)]) * width_;
   }
+  // Bytes of the message that a step receives or sends now.
+  std::size_t message_bytes(std::int32_t step) const;
   std::size_t width() const { return width_; }  // bytes per element
   // Whether arriving data of the step may be stored.
   bool may_receive(std::int32_t step) const {
@@ -80,6 +84,7 @@ class Execution {
   void complete(std::int32_t step);
   void settle();  // runs all that became ready
   void run_locally(std::int32_t step);
+  void list_send(std::int32_t step);
 
   std::uint64_t serial_;
   std::shared_ptr<const RankProgram> program_;
@@ -95,6 +100,9 @@ class Execution {
   std::vector<Cursor> cursor_;
   std::vector<std::vector<std::byte>> passing_;  // what a step passes on and does not store
   std::size_t left_ = 0;
+  std::vector<std::int32_t> unstored_;  // per peer: puts on their way
+  std::int32_t all_unstored_ = 0;
+  std::vector<std::int32_t> held_;  // sends that wait for them
 };
 
 }  // namespace tacos

@@ -163,7 +163,7 @@ void Endpoint::run(Execution& execution, std::int32_t algorithm, const Call& cal
       connection->parked = false;
       receive(*connection);
     }
-    while (!execution.finished()) wait_for_events(idle);
+    while (!execution.finished() || !all_sent()) wait_for_events(idle);
   } catch (const CommunicationError&) {
     throw;
   } catch (...) {
@@ -171,6 +171,12 @@ void Endpoint::run(Execution& execution, std::int32_t algorithm, const Call& cal
     throw;
   }
   execution.finish();
+}
+
+// A rank that leaves a call must not keep notices that a peer waits for.
+bool Endpoint::all_sent() const {
+  return std::all_of(connections_.begin(), connections_.end(),
+                     [](const auto& connection) { return connection->queue.empty(); });
 }
 
 // Looks up the connections of all steps, unless they are those of the last call.
@@ -259,8 +265,8 @@ void Endpoint::wait_for_events(const std::function<void()>& idle) {
 void Endpoint::check_progress() {
   const auto now = Clock::now();
   if (now - progress_ < timeout_) return;
-  const auto grace = std::clamp<Clock::duration>(timeout_ / 4, std::chrono::milliseconds(300),
-                                                 std::chrono::seconds(5));
+  const auto grace =
+      std::clamp<Clock::duration>(timeout_ / 4, std::chrono::seconds(1), std::chrono::seconds(5));
   if (!asking_) {
     asking_ = true;
     asked_ = now;
@@ -388,7 +394,7 @@ bool Endpoint::begin_message(Connection& connection) {
   auto& header = connection.header;
   std::memcpy(&header, connection.buffer.data.get() + connection.begin, sizeof(Header));
   const auto from = ranked(connection.port.peer);
-  if (header.magic != kMagic || header.kind > Kind::answer) {
+  if (header.magic != kMagic || header.kind > Kind::stored) {
     fail(ranked(rank_) + " received what is no message from " + from);
   }
   connection.left = header.bytes;
@@ -420,9 +426,10 @@ bool Endpoint::begin_message(Connection& connection) {
     note_progress();
     const auto& row = execution.program().steps[as_size(step)];
     const bool request = row.served && row.op != StepOp::put;
-    if (header.bytes != (request ? 0 : execution.bytes(step))) {
+    const auto bytes = request || row.op == StepOp::wait ? 0 : execution.bytes(step);
+    if (header.bytes != bytes) {
       fail(from + " sends " + std::to_string(header.bytes) + " bytes where " + ranked(rank_) +
-           " expects " + std::to_string(execution.bytes(step)));
+           " expects " + std::to_string(bytes));
     }
     connection.step = step;
     if (!execution.may_receive(step)) {
@@ -552,6 +559,13 @@ void Endpoint::end_message(Connection& connection) {
     connection.staging = nullptr;  // release_staged() takes it in
     return;
   }
+  const auto& row = execution_->program().steps[as_size(connection.step)];
+  if (row.op == StepOp::put) {
+    Header stored;
+    stored.kind = Kind::stored;
+    stored.call = call_;
+    post(connection, stored, {}, -1);
+  }
   execution_->received(connection.step);
   carry_out();
 }
@@ -562,6 +576,13 @@ void Endpoint::notice(Connection& connection, const Header& header, const std::s
     Header answer;
     answer.kind = Kind::answer;
     post(connection, answer, {}, -1);
+    return;
+  }
+  if (header.kind == Kind::stored) {
+    if (header.call != call_) return;  // nobody waits for it any more
+    execution_->stored(connection.port.peer);
+    note_progress();
+    carry_out();
     return;
   }
   std::erase_if(unanswered_,

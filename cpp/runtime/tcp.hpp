@@ -52,13 +52,14 @@ class Endpoint {
 
  private:
   using Clock = std::chrono::steady_clock;
-  enum class Kind : std::uint8_t { data, abort, ask, answer };
+  enum class Kind : std::uint8_t { data, abort, ask, answer, stored };
   struct Header;
   struct Message;
   struct Connection;
 
   void look_up(const Execution& execution);
   void carry_out();
+  bool all_sent() const;
   void wait_for_events(const std::function<void()>& idle);
   void note_progress();
   void check_progress();

@@ -203,6 +203,9 @@ class Collective:
     def with_chunks(self, chunks: int) -> Collective:
         """The same with every open chunk count set."""
 
+    def resized(self, size_bytes: int) -> Collective:
+        """The same with all sizes in proportion to this one, rounded up."""
+
     def chunk_bytes(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
         """Size of every chunk in bytes."""
 
@@ -988,6 +991,9 @@ class Execution:
 
     def received(self, step: int) -> None:
         """Reports that all a step takes in was given to take()."""
+
+    def stored(self, peer: int) -> None:
+        """Reports that a peer has stored what a put sent to it."""
 
     @property
     def finished(self) -> bool:

@@ -32,6 +32,7 @@ from tacos.cli.app import (
     Root,
     Size,
     app,
+    load_algorithm,
 )
 from tacos.console import print_table, progress, show, show_topology, transfer_table, width
 from tacos.errors import FormatError, TacosError
@@ -95,6 +96,13 @@ def synth(
     output: Annotated[
         Path | None, Parameter(name=["-o", "--output"], help="A .tacos file, or another format.")
     ] = None,
+    plan: Annotated[
+        Path | None, Parameter(help="A plan directory to put it into, for TACOS_PLANS.")
+    ] = None,
+    min_bytes: Annotated[str, Parameter(help="Smallest size that the plan serves.")] = "0B",
+    max_bytes: Annotated[
+        str | None, Parameter(help="Largest size that the plan serves; none by default.")
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -104,6 +112,7 @@ def synth(
     """
     if output is not None:
         _check_target(output)
+    served = _served(plan, min_bytes, max_bytes)
     network = formats.network(topology)
     wanted = _collective(network, collective, size, chunks, group, root)
     begin = time.perf_counter()
@@ -125,6 +134,10 @@ def synth(
     facts = tacos.summary(schedule) | {"synthesis_s": took, "verified": check.ok}
     if output is not None:
         facts["file"] = str(output)
+    if plan is not None and check.ok:
+        from tacos.runtime import plans
+
+        facts["plan"] = str(plan / plans.add(plan, schedule, **served).file)
     show(facts, "schedule", as_json, quiet)
     return _verdict(check, quiet)
 
@@ -242,7 +255,7 @@ def verify(
 
     Example: tacos verify ar.tacos
     """
-    loaded = _algorithm(file, format)
+    loaded = load_algorithm(file, format)
     with progress("verifying", quiet or as_json) as report:
         check = tacos.verify(loaded, allow_unneeded=allow_unneeded, limit=limit, progress=report)
     limits = formats.exceeded(loaded) if isinstance(loaded, Program) else []
@@ -324,7 +337,7 @@ def sim(
         _check_folder("--output", output)
     faults = [tacos.Fault.parse(text) for text in fault]
     stragglers = [tacos.Straggler.parse(text) for text in straggler]
-    loaded = _algorithm(file, format)
+    loaded = load_algorithm(file, format)
     network = None if topology is None else formats.network(topology)
     if isinstance(loaded, Schedule) and size is not None:
         raise ValueError(f"--size is {size}, but {file} holds a schedule, which has its size")
@@ -539,16 +552,22 @@ def _check_target(path: Path) -> None:
     _check_folder("--output", path)
 
 
+def _served(plan: Path | None, least: str, most: str | None) -> dict[str, int | None]:
+    """The range of sizes of a plan."""
+    if plan is None and (least != "0B" or most is not None):
+        raise ValueError("--min-bytes and --max-bytes are for a plan: give --plan DIR too")
+    if plan is not None and plan.exists() and not plan.is_dir():
+        raise ValueError(f"--plan is {plan}, which is no directory")
+    low = 0 if least in ("0B", "0") else units.size_bytes(least, what="--min-bytes")
+    high = None if most is None else units.size_bytes(most, what="--max-bytes")
+    if high is not None and high < low:
+        raise ValueError(f"--max-bytes is {most}, below --min-bytes, which is {least}")
+    return {"min_bytes": low, "max_bytes": high}
+
+
 def _check_folder(option: str, path: Path) -> None:
     if not path.absolute().parent.is_dir():
         raise ValueError(f"{option} is {path}, but there is no folder {path.parent}")
-
-
-def _algorithm(path: Path, format: str | None = None) -> Schedule | Program:
-    loaded: Schedule | Program | Topology = formats.load(path, format=format)
-    if isinstance(loaded, Topology):
-        raise FormatError(f"{path} holds a topology, not a schedule or a program")
-    return loaded
 
 
 def _lifted(
@@ -605,3 +624,7 @@ def _verdict(check: tacos.Report, quiet: bool) -> int:
         f"the {check.subject} is not valid: {check.found:,} violation{'s' if check.found > 1 else ''}",
         1,
     )
+
+
+# The verbs of this module register at import, and so do these, behind them in the list of commands.
+from tacos.cli import running  # noqa: F401

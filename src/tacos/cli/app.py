@@ -8,6 +8,9 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 import tacos
+from tacos import formats
+from tacos._core import Program, Schedule, Topology
+from tacos.errors import FormatError
 
 app = App(
     name="tacos",
@@ -39,3 +42,11 @@ Format = Annotated[
     str | None, Parameter(help="The file's format, if ending and content do not say it.")
 ]
 Root = Annotated[int | None, Parameter(help="Root of a broadcast, reduce, gather or scatter.")]
+
+
+def load_algorithm(path: Path, format: str | None = None) -> Schedule | Program:
+    """The schedule or program in a file."""
+    loaded: Schedule | Program | Topology = formats.load(path, format=format)
+    if isinstance(loaded, Topology):
+        raise FormatError(f"{path} holds a topology, not a schedule or a program")
+    return loaded

@@ -13,6 +13,7 @@ array([0., 1., 2., 3.])
 from __future__ import annotations
 
 from tacos.errors import CommunicationError
+from tacos.runtime.bench import Figure, Row, measure, table
 from tacos.runtime.communicator import Algorithm, Communicator, connect
 from tacos.runtime.launch import Job, launch
 from tacos.runtime.rendezvous import (
@@ -21,18 +22,24 @@ from tacos.runtime.rendezvous import (
     StoreRendezvous,
     TcpRendezvous,
     from_environment,
+    in_job,
 )
 
 __all__ = [
     "Algorithm",
     "CommunicationError",
     "Communicator",
+    "Figure",
     "Job",
     "MpiRendezvous",
     "Rendezvous",
+    "Row",
     "StoreRendezvous",
     "TcpRendezvous",
     "connect",
     "from_environment",
+    "in_job",
     "launch",
+    "measure",
+    "table",
 ]

@@ -8,12 +8,13 @@ import hashlib
 import json
 import os
 import secrets
+import select
 import socket
 import struct
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 
@@ -59,9 +60,10 @@ def connect(rendezvous: Rendezvous | None = None, *, timeout: float = 300.0) -> 
 class Communicator:
     """Ranks that have met. All of them must prepare and run the same algorithms in the same order.
 
-    Every rank listens at ``TACOS_HOST`` (default: everywhere) and is reached there; where one machine
-    has several networks, ``TACOS_ADDRESSES`` (JSON, or a file of it) says where this rank reaches its
-    peers, channel by channel: ``{"1": ["10.0.0.2", "10.1.0.2"]}``.
+    Data take TCP connections, and Unix sockets between ranks of one machine. ``TACOS_HOST`` is the
+    address or name to listen at and be reached at (default: all, and the host's); where machines have
+    several networks, ``TACOS_ADDRESSES`` (JSON, or a file of it) says where this rank reaches its
+    peers, channel by channel: ``{"1": ["10.0.0.2", "10.1.0.2"]}``. Either of them means TCP.
     """
 
     def __init__(self, rendezvous: Rendezvous, *, timeout: float = 300.0) -> None:
@@ -73,19 +75,24 @@ class Communicator:
         self._prepared = 0
         self._routes = _addresses(os.environ.get("TACOS_ADDRESSES"))
         host = os.environ.get("TACOS_HOST", "")
-        self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        token = secrets.token_hex(16)
+        self._listeners = [socket.socket(socket.AF_INET, socket.SOCK_STREAM)]
         try:
-            self._listener.bind(("" if self._routes else host, 0))
-            self._listener.listen(4096)
+            self._listeners[0].bind(("" if self._routes else host, 0))
             card = {
                 "host": host or _own_address(),
-                "port": self._listener.getsockname()[1],
-                "machine": "" if host else _machine(),
-                "token": secrets.token_hex(16),
+                "port": self._listeners[0].getsockname()[1],
+                "machine": "" if host or self._routes else _machine(),
+                "token": token,
             }
+            if card["machine"]:  # ranks of one machine spare themselves half of the kernel's work
+                self._listeners.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                self._listeners[1].bind(_local_name(token))
+            for listener in self._listeners:
+                listener.listen(4096)
             cards = rendezvous.exchange("addresses", json.dumps(card).encode())
         except BaseException:
-            self._listener.close()
+            self._close_listeners()
             raise
         self._cards: list[dict[str, Any]] = [json.loads(text) for text in cards]
         self._token = bytes.fromhex(self._cards[0]["token"])  # keeps strangers out
@@ -150,7 +157,7 @@ class Communicator:
     def close(self) -> None:
         """Close all connections. Peers that still run a call with this rank fail."""
         self._endpoint.close()
-        self._listener.close()
+        self._close_listeners()
         self._rendezvous.close()
 
     def barrier(self, name: str) -> None:
@@ -160,6 +167,16 @@ class Communicator:
     def exchange(self, name: str, value: bytes) -> list[bytes]:
         """Small values of all ranks, in their order; each name serves once."""
         return self._rendezvous.exchange(name, value)
+
+    def address(self, peer: int, channel: int = 0) -> str:
+        """The host at which this rank reaches another."""
+        if peer in self._routes:
+            return self._routes[peer][channel % len(self._routes[peer])]
+        return "127.0.0.1" if self._shares_machine(peer) else str(self._cards[peer]["host"])
+
+    def _shares_machine(self, peer: int) -> bool:
+        own = self._cards[self.rank]["machine"]
+        return bool(own) and own == self._cards[peer]["machine"]
 
     def _program(self, algorithm: Schedule | Program) -> Program:
         if isinstance(algorithm, Schedule):
@@ -218,38 +235,41 @@ class Communicator:
 
     def _dial(self, peer: int, channel: int, deadline: float) -> socket.socket:
         card = self._cards[peer]
-        own = self._cards[self.rank]
-        if peer in self._routes:
-            host = self._routes[peer][channel % len(self._routes[peer])]
-        elif card["machine"] and card["machine"] == own["machine"]:
-            host = "127.0.0.1"
-        else:
-            host = card["host"]
-        left = max(0.001, deadline - time.monotonic())
+        local = bool(card["machine"]) and card["machine"] == self._cards[self.rank]["machine"]
+        host = (
+            self._routes[peer][channel % len(self._routes[peer])]
+            if peer in self._routes
+            else card["host"]
+        )
+        address = _local_name(card["token"]) if local else (host, card["port"])
+        connection = socket.socket(socket.AF_UNIX if local else socket.AF_INET, socket.SOCK_STREAM)
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
         try:
-            connection = socket.create_connection((host, card["port"]), timeout=left)
+            connection.connect(address)
             connection.sendall(_HELLO.pack(self._token, self.rank, peer, channel))
         except OSError as error:
-            why = f"rank {self.rank} cannot reach rank {peer} at {host}:{card['port']}: {error}"
-            self._endpoint.abort(why)
-            raise CommunicationError(why) from None
+            connection.close()
+            where = "on this machine" if local else f"at {host}:{card['port']}"
+            self._give_up(f"rank {self.rank} cannot reach rank {peer} {where}: {error}")
         return connection
 
     def _answer(
         self, missing: set[tuple[int, int]], deadline: float
     ) -> tuple[int, int, socket.socket]:
         while True:
-            self._listener.settimeout(max(0.001, deadline - time.monotonic()))
-            try:
-                connection, _ = self._listener.accept()
-            except TimeoutError:
+            left = max(0.0, deadline - time.monotonic())
+            callers = select.poll()  # unlike select(), for any number of open files
+            for listener in self._listeners:
+                callers.register(listener, select.POLLIN)
+            ready = [number for number, _ in callers.poll(left * 1e3)]
+            if not ready:
                 peer, channel = min(missing)
-                why = (
+                self._give_up(
                     f"rank {peer} did not connect to rank {self.rank} (channel {channel}) "
                     f"within {self.timeout:g} s"
                 )
-                self._endpoint.abort(why)
-                raise CommunicationError(why) from None
+            [listener] = [one for one in self._listeners if one.fileno() == ready[0]]
+            connection, _ = listener.accept()
             connection.settimeout(max(0.001, min(5.0, deadline - time.monotonic())))
             with contextlib.suppress(OSError, struct.error):
                 hello = connection.recv(_HELLO.size, socket.MSG_WAITALL)
@@ -257,6 +277,14 @@ class Communicator:
                 if token == self._token and me == self.rank:
                     return peer, channel, connection
             connection.close()
+
+    def _give_up(self, why: str) -> NoReturn:
+        self._endpoint.abort(why)
+        raise CommunicationError(why)
+
+    def _close_listeners(self) -> None:
+        for listener in self._listeners:
+            listener.close()
 
 
 class Algorithm:
@@ -442,9 +470,14 @@ def _addresses(text: str | None) -> dict[int, list[str]]:
         ) from None
 
 
+def _local_name(token: str) -> str:
+    """The address of a rank for those of its machine: a name that no file system has to hold."""
+    return f"\0tacos-{token}"
+
+
 @functools.cache
 def _machine() -> str:
-    """The same for processes that reach each other at 127.0.0.1."""
+    """The same for processes that share a machine and its network namespace, or empty."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/net').stat().st_ino}"

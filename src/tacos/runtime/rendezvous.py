@@ -27,6 +27,7 @@ __all__ = [
     "StoreRendezvous",
     "TcpRendezvous",
     "from_environment",
+    "in_job",
 ]
 
 _HEAD = struct.Struct("!4sIII")
@@ -332,6 +333,17 @@ def from_environment(
         job = int(re.sub(r"\D", "", env.get("SLURM_JOB_ID", "")) or 0)
         return TcpRendezvous(rank, size, _first_host(nodes), 20000 + job % 20000, timeout=timeout)
     return TcpRendezvous(0, 1, "localhost", 0, timeout=timeout)
+
+
+def in_job(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether a launcher has started this process as one of the ranks of a job.
+
+    >>> in_job({"TACOS_RANK": "0"}), in_job({})
+    (True, False)
+    """
+    env = os.environ if environ is None else environ
+    signs = ("TACOS_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+    return any(name in env for name in signs) or ("RANK" in env and "MASTER_ADDR" in env)
 
 
 def _first_host(nodes: str) -> str:

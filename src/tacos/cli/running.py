@@ -1,0 +1,98 @@
+"""The commands that run something: on real networks, or on one that a lab builds."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from tacos import units
+from tacos._core import Schedule
+from tacos.cli.app import Algorithm, Format, Json, Quiet, app, load_algorithm
+from tacos.errors import TacosError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tacos.runtime import Row
+
+
+@app.command
+def run(
+    file: Algorithm,
+    /,
+    *,
+    format: Format = None,
+    np: Annotated[
+        int | None, Parameter(help="Ranks to start here; default: those of the algorithm.")
+    ] = None,
+    size: Annotated[
+        str, Parameter(help="Of the buffer: 64MB, or from one to another: 1KB:64MB.")
+    ] = "1KB:64MB",
+    dtype: Annotated[str, Parameter(help="Type of the elements, by NumPy's name.")] = "float32",
+    op: Annotated[str, Parameter(help="sum, product, min, max, avg, band, bor or bxor.")] = "sum",
+    iters: Annotated[int, Parameter(help="Calls that are timed, at each size.")] = 20,
+    warmup: Annotated[int, Parameter(help="Calls before.")] = 5,
+    check: Annotated[bool, Parameter(help="Whether to check every element of a result.")] = True,
+    against: Annotated[
+        Literal["auto", "gloo", "ring", "none"],
+        Parameter(help="What to show beside it: gloo if torch is there, else a plain ring."),
+    ] = "auto",
+    timeout: Annotated[float, Parameter(help="Seconds without progress that mean failure.")] = 60.0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Run an algorithm on real data, check the result and print nccl-tests' table.
+
+    Starts the ranks as processes of this machine; under torchrun, mpirun, srun or tacos lab it is
+    one of their ranks. The exit code is 1 if a result was wrong.
+
+    Example: tacos run ar.tacos --np 8 --size 1KB:64MB
+    """
+    from tacos import runtime
+
+    algorithm = load_algorithm(file, format)
+    ranks = algorithm.topology.npus if isinstance(algorithm, Schedule) else algorithm.ranks
+    if np is not None and np != ranks:
+        raise ValueError(f"--np is {np}, but {file} is for {ranks} ranks")
+    sizes = units.size_range(size, what="--size") if ":" in size else [units.size_bytes(size)]
+    if not runtime.in_job():
+        options = {
+            "--size": size, "--dtype": dtype, "--op": op, "--iters": iters, "--warmup": warmup,
+            "--against": against, "--timeout": timeout,
+        }  # fmt: skip
+        command = [sys.executable, "-m", "tacos", "run", str(file)]
+        command += [str(word) for option in options.items() for word in option]
+        command += ["--check" if check else "--no-check", *(["--format", format] if format else [])]
+        command += ["--json"] * as_json + ["--quiet"] * quiet
+        with runtime.launch(command, ranks) as job:
+            return job.wait()
+    rank = None
+    try:
+        with runtime.connect(timeout=timeout) as comm:
+            rank = comm.rank
+            rows = runtime.measure(
+                comm, algorithm, sizes, dtype=dtype, op=op, iters=iters, warmup=warmup,
+                check=check, against=against,
+            )  # fmt: skip
+            found: list[runtime.Row] = []
+            for line in runtime.table(_kept(rows, found)):
+                if rank == 0 and not as_json and not quiet:
+                    print(line, flush=True)
+    except (TacosError, ValueError, TimeoutError) as error:
+        # All ranks hear of an error. Rank 0 tells it, unless it is the one that failed.
+        if rank in (None, 0) or (rank == 1 and str(error).startswith("rank 0 ")):
+            raise
+        return 2
+    if rank == 0 and as_json:
+        print(json.dumps([row.to_json() for row in found], indent=2))
+    wrong = sum(f.wrong or 0 for row in found for f in (row.out_of_place, row.in_place) if f)
+    return 1 if wrong else 0
+
+
+def _kept(rows: Iterable[Row], into: list[Row]) -> Iterator[Row]:
+    for row in rows:
+        into.append(row)
+        yield row

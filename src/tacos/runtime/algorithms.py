@@ -1,0 +1,366 @@
+"""Which algorithm serves a call: one of a plan, one synthesized for the network, or a default.
+
+:class:`Settings` is what the environment says, the same on all ranks (:func:`agree`);
+:class:`Algorithms` finds, prepares and keeps the algorithms of one communicator.
+
+=================  =====================================================================
+TACOS_PLANS        a plan directory, see :mod:`tacos.runtime.plans`
+TACOS_TOPOLOGY     a topology: what no plan serves is synthesized for it on first use
+TACOS_ENGINE       the engine for that, default ``auto``
+TACOS_CACHE        where those schedules are kept, default ``~/.cache/tacos``
+TACOS_PLACEMENT    the NPU of each rank, see :func:`tacos.runtime.placement.place`
+TACOS_DEBUG        ``info``: say for each call which algorithm serves it, and why
+=================  =====================================================================
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from tacos import collective as collectives
+from tacos import formats, topology
+from tacos._core import Schedule
+from tacos.errors import FormatError, TacosError
+from tacos.lower import lower
+from tacos.plan import synthesize
+from tacos.runtime.placement import place, renumbered
+from tacos.runtime.plans import Plans, fingerprint, locked
+from tacos.units import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tacos._core import Program, Topology
+    from tacos.runtime.communicator import Algorithm, Communicator
+    from tacos.runtime.rendezvous import Rendezvous
+
+__all__ = ["Algorithms", "Settings", "agree", "default"]
+
+_KEPT = 4096
+"""So many calls of different sizes are remembered; then the memory starts anew."""
+_SMALL = 64 << 10
+_LEAST_CLASS = 1 << 10
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment says about algorithms."""
+
+    plans: Plans | None = None
+    topology: Topology | None = None
+    engine: str = "auto"
+    cache: Path = Path()
+    placement: str | None = None
+    debug: bool = False
+
+    @classmethod
+    def from_environment(cls, world: int, variables: Mapping[str, str] = os.environ) -> Settings:
+        """Read and check what the variables name, for a job of so many ranks.
+
+        Raises:
+            ValueError: A variable has a value that is not allowed.
+            FormatError: A plan or a topology is broken, or for another job.
+
+        >>> Settings.from_environment(4, {"TACOS_DEBUG": "info"}).debug
+        True
+        """
+        said = variables.get("TACOS_DEBUG", "")
+        if said.lower() not in ("", "off", "info"):
+            raise ValueError(f'TACOS_DEBUG is "{said}", allowed are info and off')
+        home = variables.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        named = variables.get("TACOS_TOPOLOGY")
+        network = formats.network(named) if named else None
+        folder = variables.get("TACOS_PLANS")
+        plans = None
+        if folder:
+            plans = Plans.load(folder)
+            plans = plans.for_npus(world) if network is None else plans.on(network)
+            plans.check()
+        return cls(
+            plans,
+            network,
+            variables.get("TACOS_ENGINE") or "auto",
+            Path(variables.get("TACOS_CACHE") or Path(home, "tacos")),
+            variables.get("TACOS_PLACEMENT"),
+            said.lower() == "info",
+        )
+
+    @property
+    def network(self) -> Topology | None:
+        """The network that the ranks' places are on, if the environment names one."""
+        if self.topology is None and self.plans is not None and self.plans.plans:
+            return self.plans.schedule(self.plans.plans[0]).topology
+        return self.topology
+
+    @property
+    def digest(self) -> str:
+        """What must be the same on all ranks, in short."""
+        plans = self.plans.digest if self.plans else ""
+        return f"{plans} {fingerprint(self.topology) if self.topology else ''} {self.engine}"
+
+
+class _Greeting(msgspec.Struct):
+    """What the ranks tell each other before the first call."""
+
+    rank: int
+    where: str
+    digest: str = ""
+    error: str = ""
+
+
+def agree(
+    rendezvous: Rendezvous, rank: int, world: int, variables: Mapping[str, str] = os.environ
+) -> tuple[Settings, list[int]]:
+    """The settings and the NPU of each rank of the rendezvous; whatever is wrong, all ranks raise.
+
+    Args:
+        rendezvous: Of the ranks that will work together.
+        rank: This rank's number in the whole job.
+        world: How many ranks the job has.
+        variables: The environment.
+
+    Raises:
+        ValueError: The sentence of the first rank that met something wrong.
+    """
+    settings = Settings()
+    host = variables.get("TACOS_HOST") or socket.gethostname()
+    mine = _Greeting(rank, f"{host}:{_local_rank(variables)}")
+    try:
+        settings = Settings.from_environment(world, variables)
+        mine.digest = settings.digest
+    except (TacosError, ValueError, OSError) as error:
+        mine.error = " ".join(str(error).split())
+    answers = rendezvous.exchange("settings", msgspec.json.encode(mine))
+    greetings = [msgspec.json.decode(answer, type=_Greeting) for answer in answers]
+    for one in greetings:
+        if one.error:
+            raise ValueError(f"rank {one.rank}: {one.error}")
+        if one.digest != greetings[0].digest:
+            raise ValueError(
+                f"ranks {greetings[0].rank} and {one.rank} have different plans, topologies or "
+                "engines: TACOS_PLANS, TACOS_TOPOLOGY and TACOS_ENGINE must mean the same everywhere"
+            )
+    network = settings.network
+    if network is None:
+        return settings, list(range(len(greetings)))
+    where = {one.rank: one.where for one in greetings}
+    npus = place(where, world, network.npus, network.names, settings.placement)
+    return settings, npus
+
+
+def _local_rank(variables: Mapping[str, str]) -> str:
+    names = ("TACOS_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+    found = (variables[name] for name in (*names, "SLURM_LOCALID") if name in variables)
+    return next(found, "0")
+
+
+class _Call(NamedTuple):
+    """What a call asks for."""
+
+    kind: str
+    size_bytes: int
+    in_place: bool
+    root: int  # rank in the communicator, or -1
+
+
+class _Candidate(NamedTuple):
+    """An algorithm by a name that is the same on all ranks, and how to get its program."""
+
+    name: str
+    program: Callable[[], Program]
+
+
+class Algorithms:
+    """The algorithms of one communicator, prepared when a call first needs them.
+
+    Preparing is collective: all ranks must ask for the same algorithms in the same order, which they
+    do when they make the same calls.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        rendezvous: Rendezvous,
+        settings: Settings | None = None,
+        npus: Sequence[int] | None = None,
+    ) -> None:
+        self.communicator = communicator
+        self.rendezvous = rendezvous
+        self.settings = settings or Settings()
+        self.npus = list(range(rendezvous.size)) if npus is None else list(npus)
+        self._of_call: dict[_Call, tuple[Algorithm, str]] = {}
+        self._prepared: dict[tuple[str, bool], Algorithm] = {}
+
+    def get(self, kind: str, size_bytes: int, in_place: bool = False, root: int = -1) -> Algorithm:
+        """The algorithm for a call, prepared.
+
+        Args:
+            kind: Such as ``"all_reduce"``.
+            size_bytes: As nccl-tests counts it.
+            in_place: Whether input and output are the same memory.
+            root: Rank of the root in this communicator, -1 where the collective has none.
+        """
+        call = _Call(kind, size_bytes, in_place, root)
+        found = self._of_call.get(call)
+        if found is None:
+            if len(self._of_call) >= _KEPT:
+                self._of_call.clear()
+            found = self._of_call[call] = self._find(call)
+        if self.settings.debug and self.rendezvous.rank == 0:
+            place = " in place" if in_place else ""
+            sys.stderr.write(f"tacos: {kind} of {format_size(size_bytes)}{place}: {found[1]}\n")
+        return found[0]
+
+    def _find(self, call: _Call) -> tuple[Algorithm, str]:
+        reasons: list[str] = []
+        for source in (self._planned, self._synthesized, self._default):
+            candidate = source(call, reasons)
+            if candidate is None:
+                continue
+            key = (candidate.name, call.in_place)
+            if key not in self._prepared:
+                try:
+                    program = candidate.program()
+                except ValueError as error:  # it cannot be lowered, or relays through other NPUs
+                    reasons.append(f"{candidate.name} does not serve: {error}")
+                    continue
+                self._prepared[key] = self.communicator.prepare(program)
+            return self._prepared[key], "; ".join([candidate.name, *reasons])
+        raise TacosError(f"no algorithm serves {call.kind}: {'; '.join(reasons)}")
+
+    def _planned(self, call: _Call, reasons: list[str]) -> _Candidate | None:
+        plans = self.settings.plans
+        if plans is None:
+            return None
+        root = None if call.root < 0 else self.npus[call.root]
+        choice = plans.choose(call.kind, self.npus, call.size_bytes, call.in_place, root)
+        if choice.plan is None:
+            reasons.append(choice.reason)
+            return None
+        schedule = plans.schedule(choice.plan)
+        return _Candidate(
+            f"plan {choice.reason}",
+            lambda: renumbered(lower(schedule, in_place=call.in_place), self.npus),
+        )
+
+    def _synthesized(self, call: _Call, reasons: list[str]) -> _Candidate | None:
+        whole = self.settings.topology
+        if whole is None:
+            return None
+        try:
+            everybody = self.npus == list(range(whole.npus))
+            network = whole if everybody else topology.subset(whole, self.npus)
+        except ValueError as error:
+            reasons.append(f"TACOS_TOPOLOGY does not serve this group: {error}")
+            return None
+        size = _size_class(call.size_bytes)
+        root = f"-root{call.root}" if call.root >= 0 else ""
+        version = metadata.version("tacos-ccl")
+        name = f"{fingerprint(network)}-{call.kind}{root}-{size}-{self.settings.engine}-{version}"
+
+        def program() -> Program:
+            wanted = collectives.named(
+                call.kind, network, size, root=call.root if call.root >= 0 else None
+            )
+            schedule = self._shared(
+                name, lambda: synthesize(network, wanted, engine=self.settings.engine)
+            )
+            return lower(schedule, in_place=call.in_place)
+
+        return _Candidate(f"{self.settings.engine} for TACOS_TOPOLOGY ({name})", program)
+
+    def _shared(self, name: str, make: Callable[[], Schedule]) -> Schedule:
+        """Rank 0's schedule on all ranks: from its cache, or made now."""
+        mine = b""
+        if self.rendezvous.rank == 0:
+            try:
+                mine = b"+" + _cached(self.settings.cache, name, make)
+            except (TacosError, ValueError) as error:
+                mine = b"-" + str(error).encode()
+        answer = self.rendezvous.exchange(f"schedule {name} {len(self._prepared)}", mine)[0]
+        if answer[:1] != b"+":
+            raise ValueError(answer[1:].decode())
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "schedule.tacos")
+            file.write_bytes(answer[1:])
+            return _schedule(file)
+
+    def _default(self, call: _Call, _reasons: list[str]) -> _Candidate:
+        ranks = self.rendezvous.size
+        engine, chunks = default(call.kind, call.size_bytes)
+
+        def program() -> Program:
+            network = topology.fully_connected(ranks)
+            root = call.root if call.root >= 0 else None
+            wanted = collectives.named(call.kind, network, 1 << 20, chunks=chunks, root=root)
+            options: dict[str, Any] = {"order": "rank"} if "ring" in engine else {}
+            return lower(
+                synthesize(network, wanted, engine=engine, **options), in_place=call.in_place
+            )
+
+        root = f" from rank {call.root}" if call.root >= 0 else ""
+        return _Candidate(f"default {engine}, {chunks} chunks, {call.kind}{root}", program)
+
+
+def default(kind: str, size_bytes: int) -> tuple[str, int]:
+    """Engine and number of chunks where nothing is known about the network.
+
+    Small messages take few hops; large ones go around rings, which need no more of any link than
+    another algorithm would.
+
+    >>> default("all_reduce", 1024), default("all_reduce", 1 << 26)
+    (('halving-doubling', 1), ('bidirectional-ring', 1))
+    """
+    if kind in ("all_to_all", "gather", "scatter"):
+        return "direct", 1
+    small = size_bytes <= _SMALL
+    if kind in ("broadcast", "reduce"):
+        return "double-binary-tree", 1 if small else 16
+    return ("halving-doubling", 1) if small else ("bidirectional-ring", 1)
+
+
+def _size_class(size_bytes: int) -> int:
+    """The size a schedule is made for: the next power of four, so that few are made.
+
+    >>> _size_class(5000), _size_class(16384)
+    (16384, 16384)
+    """
+    size = _LEAST_CLASS
+    while size < size_bytes:
+        size *= 4
+    return size
+
+
+def _cached(folder: Path, name: str, make: Callable[[], Schedule]) -> bytes:
+    """The file of a schedule, made if it is not there; processes take turns.
+
+    Raises:
+        FormatError: The folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FormatError(f"TACOS_CACHE is {folder}: {error.strerror}") from None
+    file = folder / f"{name}.tacos"
+    with locked(folder / f".{name}.lock"):
+        try:
+            _schedule(file)
+        except FormatError:  # not there, or broken
+            formats.save(make(), file)
+        return file.read_bytes()
+
+
+def _schedule(file: Path) -> Schedule:
+    loaded = formats.load(file)
+    if not isinstance(loaded, Schedule):
+        raise FormatError(f"{file}: this is no schedule")
+    return loaded

@@ -1,0 +1,235 @@
+"""Which NPU a rank is, and programs with the ranks' own numbers.
+
+Topologies and plans speak of NPUs, a running job of ranks. :func:`place` finds the NPU of each rank,
+:func:`renumbered` turns a program among some NPUs into one among ranks 0, 1, 2, ….
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos._core import Collective, CollectivePart, Program
+from tacos.errors import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["place", "renumbered"]
+
+_PER_PAIR = frozenset({"all_to_all"})
+_PER_MEMBER = frozenset({"all_gather", "reduce_scatter", "gather", "scatter"})
+_BUFFERS = (0, 1)  # input and output
+
+
+def place(
+    where: Mapping[int, str],
+    world: int,
+    npus: int,
+    names: Sequence[str] = (),
+    given: str | None = None,
+) -> list[int]:
+    """The NPU of each of some ranks.
+
+    Args:
+        where: The ranks and where each runs, as ``"host:local_rank"``.
+        world: How many ranks the job has.
+        npus: How many NPUs the network has.
+        names: Their names. If some are names of ranks, all ranks must be among them; otherwise
+            rank i is NPU i.
+        given: What the user says instead: NPUs or names by rank, separated by commas or as a
+            JSON list, or the path of a file with such a text.
+
+    Raises:
+        ValueError: A rank has no NPU or two ranks have the same one.
+        FormatError: The file of `given` cannot be read.
+
+    >>> place({0: "a:0", 1: "a:1", 2: "b:0"}, 3, 3)
+    [0, 1, 2]
+    >>> place({0: "a:0", 1: "a:1", 2: "b:0"}, 3, 3, names=["b:0", "a:0", "a:1"])
+    [1, 2, 0]
+    >>> place({1: "a:1"}, 2, 2, given="1,0")
+    [0]
+    """
+    by_name = {name: npu for npu, name in enumerate(names[:npus])}
+    if given is not None:
+        everybody = _given(_items(given), world, npus, by_name)
+        return [everybody[rank] for rank in where]
+    known = [rank for rank in where if where[rank] in by_name]
+    for rank, place in where.items() if known else ():
+        if place not in by_name:
+            raise ValueError(
+                f'rank {rank} runs at "{place}", which the topology does not name, though it '
+                f'names "{where[known[0]]}" of rank {known[0]}'
+            )
+    if known:
+        return _distinct([by_name[place] for place in where.values()], "the ranks' hosts")
+    if world != npus:
+        raise ValueError(
+            f"the topology has {npus} NPUs and the job {world} ranks, and no NPU is named after a "
+            f'rank such as "{next(iter(where.values()))}": name them, or set TACOS_PLACEMENT'
+        )
+    return list(where)
+
+
+def _items(given: str) -> list[str | int]:
+    """The entries of a list, which may be in a file."""
+    text = given.strip()
+    path = Path(text)
+    if "," not in text and not text.startswith("[") and not text.isdecimal():
+        try:
+            text = path.read_text().strip()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise FormatError(f"TACOS_PLACEMENT is {given}, a file that fails: {reason}") from None
+    if not text.startswith("["):
+        return [item.strip() for item in text.replace("\n", ",").split(",") if item.strip()]
+    try:
+        items = json.loads(text)
+    except ValueError as error:
+        raise FormatError(f"TACOS_PLACEMENT is {given}: not JSON: {error}") from None
+    return list(items)
+
+
+def _given(items: list[str | int], ranks: int, npus: int, names: dict[str, int]) -> list[int]:
+    if len(items) != ranks:
+        raise ValueError(f"TACOS_PLACEMENT has {len(items)} entries for {ranks} ranks")
+    chosen: list[int] = []
+    for item in items:
+        npu = names.get(str(item), int(item) if str(item).isdecimal() else -1)
+        if not 0 <= npu < npus:
+            raise ValueError(
+                f"TACOS_PLACEMENT has {item!r}, allowed are the NPUs 0 to {npus - 1} and their names"
+            )
+        chosen.append(npu)
+    return _distinct(chosen, "TACOS_PLACEMENT")
+
+
+def _distinct(npus: list[int], what: str) -> list[int]:
+    for npu in npus:
+        if npus.count(npu) > 1:
+            raise ValueError(f"{what} give NPU {npu} to two ranks, {_both(npus, npu)}")
+    return npus
+
+
+def _both(npus: list[int], npu: int) -> str:
+    first = npus.index(npu)
+    return f"{first} and {npus.index(npu, first + 1)}"
+
+
+def renumbered(program: Program, npus: Sequence[int]) -> Program:
+    """The same program with rank i in the place of NPU ``npus[i]``; buffers are in rank order.
+
+    Raises:
+        ValueError: Another NPU takes part, or the order of the ranks tears apart what a step
+            moves at once.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4)
+    >>> whole = tacos.collective.all_gather(topo, "4MB", chunks=1)
+    >>> turned = renumbered(tacos.lower(tacos.synthesize(topo, whole)), [2, 3, 0, 1])
+    >>> tacos.verify(turned).ok
+    True
+    """
+    order = np.asarray(npus, np.int64)
+    if order.tolist() == list(range(program.ranks)):
+        return program
+    (part,) = program.collective.parts
+    rank_of = np.full(program.ranks, -1, np.int32)
+    rank_of[order] = np.arange(len(order), dtype=np.int32)
+    for npu in np.unique(program.thread_rank).tolist():
+        if rank_of[npu] < 0:
+            raise ValueError(f"it relays through NPU {npu}, which is not in the group")
+    if sorted(part.group.tolist()) != sorted(order.tolist()):
+        raise ValueError("it is for another group")
+    changed = _renumbered(program, order, rank_of)
+    moved = _moved_chunks(part, rank_of)
+    if (moved == np.arange(moved.size)).all():
+        return Program(**changed)
+    draft = Program(**changed)
+    for rank, npu in enumerate(order.tolist()):
+        mine = np.repeat(draft.thread_rank, np.diff(draft.thread_begin)) == rank
+        before = (program.input_chunks(npu), program.output_chunks(npu))
+        after = (draft.input_chunks(rank), draft.output_chunks(rank))
+        for buffer in _BUFFERS:
+            slots = np.searchsorted(after[buffer], moved[before[buffer]]).astype(np.int32)
+            for side in ("src", "dst"):
+                steps = np.flatnonzero(mine & (changed[f"{side}_buffer"] == buffer))
+                _move(changed[f"{side}_slot"], steps, changed["count"], slots)
+    return Program(**changed)
+
+
+def _renumbered(
+    program: Program, order: NDArray[np.int64], rank_of: NDArray[np.int32]
+) -> dict[str, Any]:
+    """The columns with threads and steps in the order of the new ranks; slots as they were."""
+    (part,) = program.collective.parts
+    threads = np.argsort(rank_of[program.thread_rank], kind="stable")
+    lengths = np.diff(program.thread_begin)[threads]
+    begin = np.zeros(len(threads) + 1, np.int64)
+    np.cumsum(lengths, out=begin[1:])
+    first = program.thread_begin[:-1][threads]
+    steps = np.repeat(first - begin[:-1], lengths) + np.arange(begin[-1])
+    new_step = np.empty(len(steps) + 1, np.int32)
+    new_step[steps] = np.arange(len(steps), dtype=np.int32)
+    new_step[-1] = -1  # what -1 points at
+    deps = np.diff(program.dep_begin)[steps]
+    dep_begin = np.zeros(len(steps) + 1, np.int64)
+    np.cumsum(deps, out=dep_begin[1:])
+    entries = np.repeat(program.dep_begin[:-1][steps] - dep_begin[:-1], deps)
+    ranks = np.append(rank_of, np.int32(-1))
+    group = np.arange(len(order), dtype=np.int32)
+    root = -1 if part.root < 0 else int(rank_of[part.group[part.root]])
+    return {
+        "collective": Collective(
+            len(order),
+            [CollectivePart(part.kind, part.size, chunks=part.chunks, root=root, group=group)],
+        ),
+        "in_place": program.in_place,
+        "scratch_slots": program.scratch_slots[order],
+        "thread_rank": ranks[program.thread_rank][threads],
+        "thread_channel": program.thread_channel[threads],
+        "thread_send_peer": ranks[program.thread_send_peer][threads],
+        "thread_recv_peer": ranks[program.thread_recv_peer][threads],
+        "thread_begin": begin,
+        "peer": ranks[program.peer][steps],
+        "comes_from": new_step[program.comes_from][steps],
+        "dep_begin": dep_begin,
+        "dep": new_step[program.dep[entries + np.arange(dep_begin[-1])]],
+        "provenance": json.dumps(program.provenance),
+    } | {
+        name: np.array(getattr(program, name)[steps])
+        for name in ("op", "src_buffer", "src_slot", "dst_buffer", "dst_slot", "count")
+    }
+
+
+def _moved_chunks(part: CollectivePart, rank_of: NDArray[np.int32]) -> NDArray[np.int64]:
+    """The new id of each chunk: where ids follow the members' order, they follow the new one."""
+    members = rank_of[part.group].astype(np.int64)
+    n, pieces = len(members), part.chunks
+    if part.kind in _PER_MEMBER:
+        units = members
+    elif part.kind in _PER_PAIR:
+        units = (members[:, None] * n + members[None, :]).ravel()
+    else:
+        units = np.arange(n if part.kind == "all_reduce" else 1)
+    return (units[:, None] * pieces + np.arange(pieces)).ravel()
+
+
+def _move(
+    slot: NDArray[np.int32],
+    steps: NDArray[np.int64],
+    count: NDArray[np.int32],
+    slots: NDArray[np.int32],
+) -> None:
+    """Puts a buffer's new slots into the column; what a step moves at once must stay together."""
+    old = slot[steps]
+    breaks = np.concatenate(([0], np.cumsum(np.diff(slots) != 1)))
+    if (breaks[old + count[steps] - 1] != breaks[old]).any():
+        raise ValueError("its steps move the parts of several members at once, in another order")
+    slot[steps] = slots[old]

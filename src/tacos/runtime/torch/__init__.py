@@ -1,0 +1,18 @@
+"""The backend ``tacos`` of torch.distributed.
+
+``dist.init_process_group("tacos")`` and ``dist.new_group(backend="tacos")`` make a
+:class:`TacosGroup`. Where the package is installed torch finds it by itself; importing this module
+does the same.
+
+Needs torch: ``pip install 'tacos-ccl[torch]'``.
+"""
+
+from __future__ import annotations
+
+from tacos.runtime.torch.group import TacosGroup, register
+from tacos.runtime.torch.store import GroupRendezvous
+from tacos.runtime.torch.tensors import CollectiveError
+
+__all__ = ["CollectiveError", "GroupRendezvous", "TacosGroup", "register"]
+
+register()

@@ -1,0 +1,498 @@
+"""torch's process group: what its methods mean in terms of collectives on tensors.
+
+Collectives run on the algorithms that :mod:`tacos.runtime.algorithms` chooses; sends, receives and
+what the executor cannot reduce go to gloo, and messages between GPUs to NCCL.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import ProcessGroup, ReduceOp
+
+from tacos.runtime.algorithms import Algorithms, agree
+from tacos.runtime.communicator import connect
+from tacos.runtime.torch.store import GroupRendezvous
+from tacos.runtime.torch.tensors import Tensors, can_reduce
+from tacos.runtime.torch.work import Joined, Task, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+    from torch.distributed import Work
+
+__all__ = ["TacosGroup", "register"]
+
+_OPS = {
+    ReduceOp.SUM: "sum",
+    ReduceOp.AVG: "avg",
+    ReduceOp.PRODUCT: "product",
+    ReduceOp.MIN: "min",
+    ReduceOp.MAX: "max",
+    ReduceOp.BAND: "band",
+    ReduceOp.BOR: "bor",
+    ReduceOp.BXOR: "bxor",
+}
+_OPEN: weakref.WeakSet[TacosGroup] = weakref.WeakSet()
+
+
+def register() -> None:
+    """Make ``tacos`` known to torch.distributed; a second call does nothing.
+
+    torch calls this by itself where the package is installed, by the entry point
+    ``torch.backends``.
+    """
+    if "TACOS" not in dist.Backend._plugins:
+        dist.Backend.register_backend(
+            "tacos", TacosGroup, extended_api=True, devices=["cpu", "cuda"]
+        )
+
+
+class TacosGroup(ProcessGroup):
+    """A process group whose collectives run on synthesized algorithms.
+
+    Every method that torch's C++ code may call is here, under its old and its new name: the base
+    class would call gloo with Python's lock held, and gloo's threads need that lock.
+    """
+
+    def __init__(self, options: Any, _backend_options: object = None) -> None:
+        super().__init__(options.group_rank, options.group_size)
+        rank, size, timeout = options.group_rank, options.group_size, options.timeout
+        members = list(options.global_ranks_in_group) or list(range(size))
+        world = dist.get_world_size() if dist.is_initialized() else size
+        rendezvous = GroupRendezvous(
+            dist.PrefixStore("tacos", options.store), rank, size, timeout.total_seconds()
+        )
+        settings, npus = agree(rendezvous, members[rank], world)
+        self._communicator = connect(rendezvous, timeout=timeout.total_seconds())
+        self._tensors = Tensors(Algorithms(self._communicator, rendezvous, settings, npus))
+        self._worker = Worker(f"tacos {options.group_id}")
+        self._together: list[Work] | None = None
+        self._gloo = _gloo(options.store, rank, size, timeout)
+        self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM, self._gloo)
+        self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
+        self._nccl: Any = None
+        if torch.cuda.is_available() and dist.is_nccl_available():
+            self._nccl = _nccl(options.store, rank, size, timeout)
+            self._register_backend(torch.device("cuda"), ProcessGroup.BackendType.NCCL, self._nccl)
+        _OPEN.add(self)
+
+    def getBackendName(self) -> str:  # torch's name
+        """What torch calls it."""
+        return "tacos"
+
+    # Collectives.
+
+    def allreduce(self, tensors: Tensor | Sequence[Tensor], opts: Any = None, **_: Any) -> Work:
+        """Sum, mean, product, least, greatest or bits of all ranks' tensors, in place."""
+        some = _listed(tensors)
+        opts = _options(c10d.AllreduceOptions, opts, reduceOp=opts)
+        if not self._reduces(some, opts):
+            return self._by_gloo("allreduce", opts, some, some)
+        _check_strided(some)
+        return self._submit(partial(self._tensors.all_reduce, some, _op(opts)), some, opts)
+
+    def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Work:
+        """The same for many tensors at once."""
+        return self.allreduce(tensors, opts or c10d.AllreduceCoalescedOptions())
+
+    def broadcast(self, tensors: Tensor | Sequence[Tensor], opts: Any = None, **_: Any) -> Work:
+        """The root's tensor on all ranks."""
+        some = _listed(tensors)
+        opts = _options(c10d.BroadcastOptions, opts, rootRank=opts)
+        _check_strided(some)
+        run = partial(self._tensors.broadcast, some[opts.rootTensor], opts.rootRank)
+        return self._submit(run, some, opts)
+
+    def reduce(
+        self, tensors: Tensor | Sequence[Tensor], opts: Any = None, op: Any = None, **_: Any
+    ) -> Work:
+        """The sum of all ranks' tensors on the root."""
+        some = _listed(tensors)
+        opts = _options(c10d.ReduceOptions, opts, rootRank=opts, reduceOp=op)
+        if not self._reduces(some, opts):
+            return self._by_gloo("reduce", opts, some, some)
+        _check_strided(some)
+        run = partial(self._tensors.reduce, some[opts.rootTensor], _op(opts), opts.rootRank)
+        return self._submit(run, some, opts)
+
+    def allgather(
+        self, outputs: Sequence[Any], inputs: Tensor | Sequence[Tensor], opts: Any = None
+    ) -> Work:
+        """All ranks' tensors on all ranks, one tensor for each."""
+        (given,) = _listed(inputs)
+        targets = _of_ranks("output_tensors", outputs, self.size())
+        _check_same_dtype(given, targets)
+        opts = _options(c10d.AllgatherOptions, opts)
+        return self._submit(partial(self._tensors.all_gather, targets, given), targets, opts)
+
+    def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work:
+        """All ranks' tensors on all ranks, in one tensor."""
+        self._check_whole("output", output, given)
+        opts = _options(c10d.AllgatherOptions, opts)
+        return self._submit(partial(self._tensors.all_gather, [output], given), [output], opts)
+
+    def all_gather_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Work:
+        """The same for many tensors at once."""
+        for output, given in zip(outputs, inputs, strict=True):
+            self._check_whole("output", output, given)
+
+        def run() -> None:
+            for output, given in zip(outputs, inputs, strict=True):
+                self._tensors.all_gather([output], given)
+
+        return self._submit(run, outputs, _options(c10d.AllgatherOptions, opts))
+
+    def allgather_coalesced(
+        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Work:
+        """Several all-gathers at once: ``outputs[rank][i]`` is rank's ``inputs[i]``."""
+        columns = [[row[i] for row in outputs] for i in range(len(inputs))]
+
+        def run() -> None:
+            for targets, given in zip(columns, inputs, strict=True):
+                self._tensors.all_gather(targets, given)
+
+        flat = [one for row in outputs for one in row]
+        return self._submit(run, flat, _options(c10d.AllgatherOptions, opts))
+
+    def reduce_scatter(
+        self, outputs: Tensor | Sequence[Tensor], inputs: Sequence[Any], opts: Any = None
+    ) -> Work:
+        """This rank's part of the sum, from one tensor per rank."""
+        (output,) = _listed(outputs)
+        parts = _of_ranks("input_tensors", inputs, self.size())
+        opts = _options(c10d.ReduceScatterOptions, opts, reduceOp=opts)
+        if not self._reduces(parts, opts):
+            return self._by_gloo("reduce_scatter", opts, [output], [output], [parts])
+        for part in parts:
+            if part.numel() != output.numel():
+                raise ValueError(
+                    f"input_tensors has one of {part.numel()} elements, the output has "
+                    f"{output.numel()}: they must be equal"
+                )
+        _check_same_dtype(output, parts)
+        run = partial(self._tensors.reduce_scatter, output, parts, _op(opts))
+        return self._submit(run, [output], opts)
+
+    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work:
+        """This rank's part of the sum, from one tensor."""
+        return self.reduce_scatter_single_coalesced([output], [given], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Work:
+        """The same for many tensors at once."""
+        opts = _options(c10d.ReduceScatterOptions, opts, reduceOp=opts)
+        for output, given in zip(outputs, inputs, strict=True):
+            self._check_whole("input", given, output)
+        if not self._reduces(inputs, opts):
+            return Joined(
+                [
+                    self._by_gloo("_reduce_scatter_base", opts, [output], output, given)
+                    for output, given in zip(outputs, inputs, strict=True)
+                ],
+                outputs,
+            )
+
+        def run() -> None:
+            for output, given in zip(outputs, inputs, strict=True):
+                self._tensors.reduce_scatter(output, [given], _op(opts))
+
+        return self._submit(run, outputs, opts)
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        given: Tensor,
+        output_split_sizes: Sequence[int] = (),
+        input_split_sizes: Sequence[int] = (),
+        opts: Any = None,
+    ) -> Work:
+        """Block j of each rank's tensor to rank j; blocks of any sizes if these are given."""
+        opts = _options(c10d.AllToAllOptions, opts)
+        if not (output_split_sizes or input_split_sizes):
+            _check_same_dtype(output, [given])
+            for name, tensor in (("input", given), ("output", output)):
+                if tensor.numel() != output.numel() or tensor.numel() % self.size():
+                    raise ValueError(
+                        f"{name} has {tensor.numel()} elements: without split sizes, input and "
+                        f"output must have the same number, a multiple of {self.size()}"
+                    )
+            return self._submit(partial(self._tensors.all_to_all, output, given), [output], opts)
+        targets = _split("output", output, output_split_sizes, self.size())
+        parts = _split("input", given, input_split_sizes, self.size())
+        return self._uneven(targets, parts, [output], opts)
+
+    def alltoall(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Work:
+        """Tensor j of each rank's list to rank j."""
+        targets = _of_ranks("output_tensors", [outputs], self.size())
+        parts = _of_ranks("input_tensors", [inputs], self.size())
+        return self._uneven(targets, parts, outputs, _options(c10d.AllToAllOptions, opts))
+
+    def gather(
+        self, outputs: Sequence[Any], inputs: Tensor | Sequence[Tensor], opts: Any = None, **_: Any
+    ) -> Work:
+        """All ranks' tensors on the root, one tensor for each."""
+        (given,) = _listed(inputs)
+        opts = _options(c10d.GatherOptions, opts, rootRank=opts)
+        root = opts.rootRank == self.rank()
+        targets = _of_ranks("gather_list", outputs, self.size()) if root else []
+        for target in targets:
+            if target.numel() != given.numel():
+                raise ValueError(
+                    f"gather_list has one of {target.numel()} elements, the tensor has "
+                    f"{given.numel()}: they must be equal"
+                )
+        _check_same_dtype(given, targets)
+        run = partial(self._tensors.gather, targets, given, opts.rootRank)
+        return self._submit(run, targets, opts)
+
+    def scatter(
+        self, outputs: Tensor | Sequence[Tensor], inputs: Sequence[Any], opts: Any = None, **_: Any
+    ) -> Work:
+        """Tensor j of the root's list on rank j."""
+        (output,) = _listed(outputs)
+        opts = _options(c10d.ScatterOptions, opts, rootRank=opts)
+        root = opts.rootRank == self.rank()
+        parts = _of_ranks("scatter_list", inputs, self.size()) if root else []
+        for part in parts:
+            if part.numel() != output.numel():
+                raise ValueError(
+                    f"scatter_list has one of {part.numel()} elements, the tensor has "
+                    f"{output.numel()}: they must be equal"
+                )
+        _check_same_dtype(output, parts)
+        run = partial(self._tensors.scatter, output, parts, opts.rootRank)
+        return self._submit(run, [output], opts)
+
+    def barrier(self, opts: Any = None, **_: Any) -> Work:
+        """Done when all ranks have come."""
+        opts = _options(c10d.BarrierOptions, opts)
+        return self._submit(self._tensors.barrier, [], opts)
+
+    # The names that torch used before 2.13.
+
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+    # What others do.
+
+    def send(self, tensors: Sequence[Tensor], dst: int, tag: int = 0) -> Work:
+        """A tensor to one rank."""
+        return self._peer(tensors).send(tensors, dst, tag)
+
+    def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> Work:
+        """A tensor from one rank."""
+        return self._peer(tensors).recv(tensors, src, tag)
+
+    def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> Work:
+        """A tensor from any rank."""
+        return self._peer(tensors).recv_anysource(tensors, tag)
+
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """A barrier that names the ranks that did not come."""
+        limit = timedelta(milliseconds=-1) if timeout is None else timeout  # gloo's "as always"
+
+        def run() -> None:
+            self._gloo.monitored_barrier(limit, wait_all_ranks)
+
+        self._worker.submit(Task(run, []), now=True).wait()
+
+    # Many calls as one.
+
+    def _start_coalescing(self, _device: object) -> None:
+        self._together = []
+
+    def _end_coalescing(self, _device: object) -> Work:
+        parts, self._together = self._together or [], None
+        return Joined(parts)
+
+    # The end.
+
+    def shutdown(self) -> None:
+        """End the group; calls that run are given the time they need."""
+        self._close("the process group was destroyed")
+
+    def abort(self) -> None:
+        """End the group now; calls that run fail, here and on the other ranks."""
+        self._communicator.close()
+        self._close("the process group was aborted")
+
+    def _close(self, why: str, timeout: float | None = None) -> None:
+        self._worker.close(why, timeout)
+        self._communicator.close()
+        _OPEN.discard(self)
+
+    # How calls are made.
+
+    def _submit(self, run: Callable[[], None], result: Sequence[Tensor], opts: Any) -> Work:
+        if result and result[0].is_cuda:
+            run = _after(torch.cuda.current_stream(result[0].device).record_event(), run)
+        now = opts.asyncOp is False and self._together is None
+        work = self._worker.submit(Task(run, result), now=now)
+        if self._together is not None:
+            self._together.append(work)
+        return work
+
+    def _by_gloo(self, name: str, opts: Any, result: Sequence[Tensor], *tensors: Any) -> Work:
+        """A collective of gloo, in its turn: its calls must come in one order on all ranks."""
+        call = getattr(self._gloo, name)
+        return self._submit(lambda: call(*tensors, opts).wait(), result, opts)
+
+    def _uneven(
+        self, targets: list[Tensor], parts: list[Tensor], result: Sequence[Tensor], opts: Any
+    ) -> Work:
+        _check_same_dtype(targets[0], parts)
+
+        def run() -> None:
+            uneven = self._tensors.uneven(
+                [part.numel() for part in parts], [target.numel() for target in targets]
+            )
+            if not uneven.wasteful:
+                self._tensors.all_to_all_padded(targets, parts, uneven)
+                return
+            given = torch.cat([part.reshape(-1) for part in parts])
+            output = torch.cat([target.reshape(-1) for target in targets])
+            sizes = ([one.numel() for one in targets], [one.numel() for one in parts])
+            self._gloo.alltoall_base(output, given, *sizes, opts).wait()
+            for target, part in zip(targets, output.split(sizes[0]), strict=True):
+                target.copy_(part.view(target.shape))
+
+        return self._submit(run, result, opts)
+
+    def _reduces(self, tensors: Sequence[Tensor], opts: Any) -> bool:
+        """Whether the executor can do it; if not, gloo may."""
+        op = _op(opts)
+        return bool(op) and all(
+            one.layout == torch.strided and can_reduce(one.dtype, op) for one in tensors
+        )
+
+    def _check_whole(self, name: str, whole: Tensor, part: Tensor) -> None:
+        if whole.numel() != part.numel() * self.size():
+            raise ValueError(
+                f"{name} has {whole.numel()} elements, it must have {self.size()} times the "
+                f"{part.numel()} of the other tensor"
+            )
+        _check_same_dtype(whole, [part])
+
+    def _peer(self, tensors: Sequence[Tensor]) -> Any:
+        if not tensors[0].is_cuda:
+            return self._gloo
+        if self._nccl is None:
+            raise RuntimeError("messages between GPUs need NCCL, which this torch does not have")
+        return self._nccl
+
+
+def _after(event: torch.cuda.Event, run: Callable[[], None]) -> Callable[[], None]:
+    """The same once the GPU has come to the event."""
+
+    def run_then() -> None:
+        event.synchronize()
+        run()
+
+    return run_then
+
+
+def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
+    own = dist.PrefixStore("tacos-gloo", store)
+    host = os.environ.get("TACOS_HOST")
+    if host is None:
+        return dist.ProcessGroupGloo(own, rank, size, timeout)
+    options: Any = dist.ProcessGroupGloo._Options()
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+    options._timeout = timeout
+    return dist.ProcessGroupGloo(own, rank, size, options)
+
+
+def _nccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    return dist.ProcessGroupNCCL(dist.PrefixStore("tacos-nccl", store), rank, size, options)
+
+
+# What callers pass.
+
+
+def _op(opts: Any) -> str:
+    return _OPS.get(opts.reduceOp.op, "")
+
+
+def _options(kind: type, given: Any, **fields: Any) -> Any:
+    """The options as given, or new ones with those fields that are not None."""
+    if hasattr(given, "asyncOp"):
+        return given
+    opts = kind()
+    for name, value in fields.items():
+        if value is not None:
+            setattr(opts, name, value)
+    return opts
+
+
+def _listed(tensors: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _of_ranks(name: str, tensors: Sequence[Any], size: int) -> list[Tensor]:
+    """One tensor per rank, whether or not they are in a list of their own."""
+    some: list[Tensor] = list(
+        tensors[0] if len(tensors) and not _is_tensor(tensors[0]) else tensors
+    )
+    if len(some) != size:
+        raise ValueError(f"{name} has {len(some)} tensors, the group has {size} ranks")
+    return some
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _split(name: str, tensor: Tensor, sizes: Sequence[int], ranks: int) -> list[Tensor]:
+    """A tensor's rows by rank."""
+    rows = tensor.size(0) if tensor.dim() else 0
+    if not sizes:
+        if rows % ranks:
+            raise ValueError(f"{name} has {rows} rows, not a multiple of the {ranks} ranks")
+        sizes = [rows // ranks] * ranks
+    if len(sizes) != ranks or sum(sizes) != rows:
+        raise ValueError(
+            f"{name}_split_sizes is {list(sizes)}: it must have {ranks} entries, with the sum {rows}"
+        )
+    return list(tensor.split(list(sizes)))
+
+
+def _check_same_dtype(one: Tensor, others: Sequence[Tensor]) -> None:
+    for other in others:
+        if other.dtype != one.dtype:
+            raise ValueError(f"tensors of type {one.dtype} and {other.dtype} in one call")
+
+
+def _check_strided(tensors: Sequence[Tensor]) -> None:
+    for tensor in tensors:
+        if tensor.layout != torch.strided:
+            raise ValueError(f"a tensor has the layout {tensor.layout}, it must be dense")
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Ends groups that nobody destroyed, so that no thread outlives the interpreter."""
+    for group in list(_OPEN):
+        group._close("the program has ended", timeout=1.0)

@@ -1,0 +1,175 @@
+"""When a collective of a process group runs, and how others learn that it is done."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import timedelta
+
+    from torch import Tensor
+    from torch.futures import Future
+
+__all__ = ["Joined", "Task", "Worker"]
+
+
+class Task(dist.Work):
+    """One collective, and torch's handle for it."""
+
+    def __init__(self, run: Callable[[], None], result: Sequence[Tensor]) -> None:
+        super().__init__()
+        self._run: Callable[[], None] | None = run
+        self._tensors = list(result)
+        self._error: Exception | None = None
+        self._done = False
+        self._lock = threading.Lock()
+        self._running = threading.Lock()
+        self._running.acquire()  # until it is done
+        self._source: Future[Any] | None = None
+        self._future: Future[Any] | None = None
+
+    def carry_out(self) -> None:
+        """Run it; what goes wrong is for those who wait."""
+        try:
+            if self._run is not None:
+                with torch.no_grad():
+                    self._run()
+        except Exception as error:  # noqa: BLE001, wait() raises it
+            self._error = error
+        except BaseException:  # Ctrl-C, in a call that runs in the caller's thread
+            self._error = RuntimeError("the collective was interrupted")
+            raise
+        finally:
+            self._run = None  # lets go of what it holds
+            with self._lock:
+                self._done = True
+                source = self._source
+            self._running.release()
+            if source is not None:
+                source.set_result(None)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Until it is done; raises what went wrong."""
+        seconds = timeout.total_seconds() if timeout else 0.0
+        if not self._running.acquire(timeout=seconds if seconds > 0 else -1):
+            raise RuntimeError(f"the collective is not complete after {seconds} s")
+        self._running.release()
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def get_future(self) -> Future[Any]:
+        """A future of the tensors: what DDP and callbacks ask for."""
+        with self._lock:
+            if self._future is None:
+                gpu = [one.device for one in self._tensors if one.is_cuda][:1]
+                source = self._source = torch.futures.Future(devices=gpu)
+                # Only a callback can make a future fail for those who look at it from C++.
+                self._future = source.then(self._outcome)
+                late = self._done
+            else:
+                late = False
+        if late:
+            source.set_result(None)
+        return self._future
+
+    def _outcome(self, _source: Future[Any]) -> list[Tensor]:
+        if self._error is not None:
+            raise self._error
+        return self._tensors
+
+    def result(self) -> list[Tensor]:
+        """The tensors, once it is done."""
+        self.wait()
+        return self._tensors
+
+    def is_completed(self) -> bool:
+        """Whether it is done, well or not."""
+        return self._done
+
+    def is_success(self) -> bool:
+        """Whether it is done and nothing went wrong."""
+        return self._done and self._error is None
+
+    def exception(self) -> Exception | None:
+        """What went wrong, if it is done and something did."""
+        return self._error if self._done else None
+
+
+class Joined(Task):
+    """Several pieces of work as one, which is done when all are."""
+
+    def __init__(self, parts: Sequence[dist.Work], result: Sequence[Tensor] = ()) -> None:
+        super().__init__(lambda: None, result)
+        self._parts = parts
+        self.carry_out()
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Until all are done; raises what went wrong first."""
+        for part in self._parts:
+            part.wait() if timeout is None else part.wait(timeout)
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether all are done."""
+        return all(part.is_completed() for part in self._parts)
+
+
+class Worker:
+    """Carries out tasks one after another, in the order they come.
+
+    A thread of its own does it, so that a collective runs while the program computes. A task that
+    somebody waits for anyway runs where it is submitted if nothing is before it: that saves waking a
+    thread, twice.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._turn = threading.Lock()
+        self._waiting = 0  # submitted to the thread and not done
+        self._count = threading.Lock()
+        self._closed = ""
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, task: Task, *, now: bool = False) -> Task:
+        """Carry out a task; with `now`, here if that is possible.
+
+        Raises:
+            RuntimeError: The worker was closed.
+        """
+        if self._closed:
+            raise RuntimeError(self._closed)
+        if now and not self._waiting and self._turn.acquire(blocking=False):
+            try:
+                task.carry_out()
+            finally:
+                self._turn.release()
+            return task
+        with self._count:
+            self._waiting += 1
+        self._tasks.put(task)
+        return task
+
+    def close(self, why: str, timeout: float | None = None) -> bool:
+        """Take no more tasks and end after those submitted; says whether the thread has ended."""
+        if not self._closed:
+            self._closed = why
+            self._tasks.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _serve(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            with self._turn:
+                task.carry_out()
+            with self._count:
+                self._waiting -= 1
+            del task  # it holds tensors

@@ -1,0 +1,226 @@
+"""Programs run on real data in one process, messages in any order, against what the collective says.
+
+Real files are looked for in the folder that TACOS_TEST_DATA names; without it those tests are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tacos
+from tacos import collective as co
+from tacos import topology as tp
+from tacos.lower import lower
+from tests.memory_driver import Machine
+from tests.programs import INPUT, OUTPUT, SCRATCH, made
+from tests.rank_jobs import OPS, expected, shared
+from tests.strategies import collectives, topologies
+
+DATA = Path(os.environ.get("TACOS_TEST_DATA", "missing"))
+FILES = sorted([*DATA.glob("msccl-xml/*.xml"), *DATA.glob("mscclpp-json/*.json")])
+DTYPES = ["float16", "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32",
+          "int64", "uint64", "bool"]  # fmt: skip
+
+
+def check(program, count, dtype="int64", op="sum", in_place=False, random=None):
+    """Runs a program of one named collective and compares with NumPy."""
+    machine = Machine(program)
+    [part] = program.collective.parts
+    rows = [expected(part, rank, count, dtype, op, 0) for rank in range(program.ranks)]
+    sources = [source.copy() for source, _ in rows]
+    targets = [np.full(len(want), 77).astype(dtype) for _, want in rows]
+    if in_place:
+        pairs = zip(sources, targets, strict=True)
+        both = [shared(part, rank, count, *pair) for rank, pair in enumerate(pairs)]
+        sources, targets = [pair[0] for pair in both], [pair[1] for pair in both]
+    machine.run(sources, targets, count, op, random or Random(0))
+    for rank, (source, want) in enumerate(rows):
+        np.testing.assert_array_equal(targets[rank], want, f"rank {rank}")
+        if not in_place:
+            np.testing.assert_array_equal(
+                sources[rank], source, f"rank {rank}: the source was changed"
+            )
+
+
+def whole(collective, rank, values):
+    """Input and output of a rank for any collective: chunk x holds its NPU's values[x]."""
+    brings = [c for c in range(collective.chunks) if rank in collective.inputs(c)]
+    needs = [c for c in range(collective.chunks) if rank in collective.outputs(c)]
+    empty = np.empty(0, np.int64)
+    source = [values[rank if collective.reduces(c) else -1][c] for c in brings]
+    target = []
+    for c in needs:
+        shares = [values[r][c] for r in collective.inputs(c)]
+        target.append(sum(shares) if collective.reduces(c) else values[-1][c])
+    return np.concatenate([*source, empty]), np.concatenate([*target, empty])
+
+
+@given(network=topologies(), data=st.data())
+@settings(max_examples=60)
+def test_any_collective_of_any_engine(network, data):
+    """Chunks of all sizes, among them all-to-all-v, custom and process groups, at the size given."""
+    collective = data.draw(collectives(network.npus, max_chunks=3))
+    engine = data.draw(st.sampled_from(tacos.engines(network, collective)))
+    schedule = tacos.synthesize(network, collective, engine=engine)
+    if schedule.routes.kinds.any() or not all(collective.chunk_bytes()):
+        return
+    program = lower(schedule, in_place=data.draw(st.booleans()))
+    sizes = schedule.collective.chunk_bytes().tolist()
+    generator = np.random.default_rng(0)
+    values = [[generator.integers(0, 9, n) for n in sizes] for _ in range(network.npus + 1)]
+    rows = [whole(schedule.collective, rank, values) for rank in range(network.npus)]
+    targets = [np.full(len(want), 77) for _, want in rows]
+    random = data.draw(st.randoms(use_true_random=False))
+    count = schedule.collective.size_bytes
+    Machine(program).run([source for source, _ in rows], targets, count, "sum", random)
+    for rank, (_, want) in enumerate(rows):
+        np.testing.assert_array_equal(targets[rank], want, f"rank {rank}")
+
+
+@given(
+    spec=st.sampled_from(["ring:4", "mesh:2x3", "switch:5", "fc:3", "torus:2x2"]),
+    kind=st.sampled_from(
+        ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather",
+         "scatter"]
+    ),
+    chunks=st.integers(1, 3),
+    counts=st.lists(st.integers(0, 60), min_size=1, max_size=3),
+    lowered_in_place=st.booleans(),
+    in_place=st.booleans(),
+    random=st.randoms(use_true_random=False),
+)  # fmt: skip
+@settings(max_examples=80)
+def test_a_program_serves_every_size(
+    spec, kind, chunks, counts, lowered_in_place, in_place, random
+):
+    """Fewer elements than chunks, none at all, in place with a program that is not, and back."""
+    network = tp.parse(spec)
+    root = {"root": 1} if kind in ("broadcast", "reduce", "gather", "scatter") else {}
+    collective = co.named(kind, network, "1MB", chunks=chunks, **root)
+    program = lower(tacos.synthesize(network, collective), in_place=lowered_in_place)
+    for count in counts:
+        check(program, count, in_place=in_place, random=random)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", OPS)
+def test_every_type_and_operation(dtype, op):
+    network = tp.ring(3)
+    program = lower(tacos.synthesize(network, co.all_reduce(network, "1MB", chunks=2)))
+    if dtype.startswith("float") and op in ("band", "bor", "bxor"):
+        data = [np.ones(5, dtype)] * 3
+        with pytest.raises(ValueError, match=f'op is "{op}", which {dtype} does not have; allowed'):
+            Machine(program).run(data, data, 5, op, Random(0))
+        return
+    if dtype == "bool" and op == "avg":
+        return  # of truth values there is none
+    check(program, 101, dtype, op)
+
+
+def sum_of_two(a, b, dtype):
+    """What two ranks make of two arrays of bits, by an all-reduce."""
+    network = tp.ring(2)
+    program = lower(tacos.synthesize(network, co.all_reduce(network, "1MB", chunks=1)))
+    machine = Machine(program)
+    inputs, outputs = [a.copy(), b.copy()], [np.zeros_like(a), np.zeros_like(a)]
+
+    class Typed:
+        def __init__(self, array):
+            self.ctypes, self.dtype = array.ctypes, type("", (), {"name": dtype})
+
+    machine.run(inputs, [Typed(out) for out in outputs], len(a), "sum", Random(0))
+    np.testing.assert_array_equal(*outputs)
+    return outputs[0]
+
+
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid")
+def test_half_precision_rounds_as_numpy_does():
+    """All 65,536 numbers, each with a few others: zeros, subnormal, infinite, not a number."""
+    every = np.arange(65536, dtype=np.uint16)
+    for other in (0x0000, 0x8000, 0x0001, 0x03FF, 0x0400, 0x3C00, 0xBC01, 0x7BFF, 0x7C00, 0x1234):
+        a, b = every.view(np.float16), np.full(65536, other, np.uint16).view(np.float16)
+        got = sum_of_two(every, b.view(np.uint16), "float16").view(np.float16)
+        np.testing.assert_array_equal(got, a + b)
+
+
+def test_bfloat16_rounds_to_even():
+    """By hand: 1 + 2⁻⁸ lies between 1 and 1 + 2⁻⁷, and goes to the even one; 1 + 3·2⁻⁸ goes up."""
+
+    def bits(*values):
+        return (np.array(values, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+    a = bits(1.0, 1.0 + 2**-7, 3.0, np.inf, np.nan, 2**127 * 1.5)
+    b = bits(2**-8, 2**-8, 4.0, -np.inf, 1.0, 2**127 * 1.5)
+    got = (sum_of_two(a, b, "bfloat16").astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_array_equal(got, [1.0, 1.0 + 2**-6, 7.0, np.nan, np.nan, np.inf])
+
+
+@pytest.mark.skipif(
+    not FILES, reason="TACOS_TEST_DATA names no folder with msccl-xml, mscclpp-json"
+)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_programs_of_other_tools(path):
+    program = tacos.load(path)
+    for count in (0, 1, 1000, program.collective.chunks * 3):
+        for in_place in (False, True):
+            check(program, count, in_place=in_place)
+
+
+def pair(threads, **options):
+    """A program of two ranks that swap their chunks: an all-gather."""
+    return made(co.all_gather(2, "2B", chunks=1), threads, **options)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_chunk_in_another_ones_slot_needs_slots_of_one_size(count):
+    """Rank 1 takes chunk 0 in at the slot of chunk 1 first. Of 3 elements chunk 0 has two, the
+    slot one: without care the neighbour would be overwritten."""
+    program = pair(
+        [
+            (0, 1, 1, [("copy", INPUT, 0, OUTPUT, 0), ("send", INPUT, 0), ("recv", None, None, OUTPUT, 1, 7)]),
+            (1, 0, 0, [
+                ("recv", None, None, OUTPUT, 1, 1),
+                ("copy", OUTPUT, 1, OUTPUT, 0),
+                ("copy", INPUT, 0, OUTPUT, 1),
+                ("nop",),
+                ("send", INPUT, 0),
+            ]),
+        ]
+    )  # fmt: skip
+    tacos.verify(program).raise_if_failed()
+    check(program, count)
+
+
+def test_a_third_rank_learns_of_a_put_only_when_it_is_there():
+    """Rank 0 puts its chunk at rank 2 and signals rank 1, which signals rank 2."""
+    collective = co.broadcast(3, "1B", chunks=1, root=0)
+    program = made(
+        collective,
+        [
+            (0, -1, -1, [
+                ("copy", INPUT, 0, OUTPUT, 0),
+                ("put", INPUT, 0, OUTPUT, 0, None, None, 1),
+                ("put", INPUT, 0, SCRATCH, 0, None, None, 2),
+                ("signal", None, None, None, None, None, None, 1),
+            ]),
+            (1, -1, -1, [
+                ("wait", None, None, None, None, 3, None, 0),
+                ("signal", None, None, None, None, None, None, 2),
+            ]),
+            (2, -1, -1, [
+                ("wait", None, None, None, None, 5, None, 1),
+                ("copy", SCRATCH, 0, OUTPUT, 0),
+            ]),
+        ],
+        scratch=1,
+    )  # fmt: skip
+    tacos.verify(program).raise_if_failed()
+    for seed in range(50):
+        check(program, 5, random=Random(seed))
