@@ -8,6 +8,7 @@
         ├── InfeasibleError    no schedule can meet the demand
         ├── VerificationError  a schedule does not do what it claims
         ├── FormatError        a file cannot be read (also a ValueError)
+        ├── LabError           this machine does not let a lab network be built or used
         └── SpecError          a short name such as ``torus:4x4`` is wrong (also a ValueError)
 """
 
@@ -15,7 +16,14 @@ from __future__ import annotations
 
 from tacos._core import InfeasibleError, TacosError
 
-__all__ = ["FormatError", "InfeasibleError", "SpecError", "TacosError", "VerificationError"]
+__all__ = [
+    "FormatError",
+    "InfeasibleError",
+    "LabError",
+    "SpecError",
+    "TacosError",
+    "VerificationError",
+]
 
 
 class VerificationError(TacosError):
@@ -28,3 +36,7 @@ class FormatError(TacosError, ValueError):
 
 class SpecError(TacosError, ValueError):
     """A short name of a topology is wrong; the message quotes it and says what is allowed."""
+
+
+class LabError(TacosError):
+    """A lab network cannot be built or used; the message says what is missing."""

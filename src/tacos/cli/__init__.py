@@ -588,3 +588,7 @@ def _verdict(check: tacos.Report, quiet: bool) -> int:
         for violation in check.violations:
             print(f"{violation.rule}: {violation.message}", file=sys.stderr)
     return _fail(f"not valid: {check.found:,} violations", 1)
+
+
+# The verbs of this module register at import, and so do these, behind them in the list of commands.
+from tacos.cli import running  # noqa: F401

@@ -1,0 +1,1 @@
+"""Running algorithms on real networks."""
