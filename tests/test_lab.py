@@ -47,7 +47,9 @@ TWO_BOXES = network(
 )
 PARALLEL = network(2, *both_ways((0, 1, 40), (0, 1, 20)))
 RAILS = network(
-    2, *both_ways((0, 2, 40), (1, 2, 40), (0, 3, 40), (1, 3, 40), (0, 3, 40)), switches=2
+    2,
+    *both_ways((0, 2, 40), (1, 2, 40), (0, 3, 40), (1, 3, 40), (0, 3, 40), (0, 4, 9), (1, 4, 9)),
+    switches=3,
 )
 
 
@@ -160,7 +162,7 @@ def test_parallel_links_have_addresses_of_their_own():
 
 
 def test_ports_of_an_npu_are_reached_over_different_switches():
-    """NPU 0 has one port at switch 2 and two at switch 3, NPU 1 has one at each."""
+    """NPU 0 has a port at switch 2 and two at switch 3, NPU 1 has one at each; switch 4 is slower."""
     tables = Tables(RAILS)
     ways = tables.plan.reach[0][1]
     first = [tables.path(tables.plan.npu[0], way) for way in ways]

@@ -186,9 +186,13 @@ class Lab:
         self._plan = plan(self.topology, delays=self.delays)
         self._topology_file = self._folder / "topology.json"
         formats.save(self.topology, self._topology_file)
-        hosts = [f"{address} {_hostname(npu)}" for npu, address in enumerate(self._plan.npu)]
+        hosts = ["127.0.0.1 localhost"]
+        for npu, address in enumerate(self._plan.npu):
+            bridge, name = self._plan.management[npu], _hostname(npu)
+            hosts += [f"{address} {name}", f"{bridge} {name}.management"]
+            hosts += [f"::ffff:{bridge} {name}.management"]  # as sockets for both IPs see it
         hosts_file = self._folder / "hosts"
-        hosts_file.write_text("\n".join(["127.0.0.1 localhost", *hosts, ""]))
+        hosts_file.write_text("\n".join(hosts) + "\n")
         self._tell(
             {
                 "script": self._plan.script,

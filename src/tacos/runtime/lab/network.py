@@ -141,6 +141,13 @@ class _Port(NamedTuple):
     peer: str
 
 
+class _Way(NamedTuple):
+    """A port of an NPU, and what it is worth to others: the fewer links the better, then the faster."""
+
+    address: str
+    worth: dict[int, tuple[int, int]]
+
+
 class _Planner:
     def __init__(self, topology: Topology, delays: bool) -> None:
         self.topology, self.delays = topology, delays
@@ -158,7 +165,7 @@ class _Planner:
         for npu, address in enumerate(self.npu):
             self.ip[npu].append(f"addr add {address}/32 dev lo")
         self._route_npus()
-        entered = self._route_ports()
+        ways = self._route_ports()
         script = [(0, "ip", veths)]
         for program, batches in (("ip", self.ip), ("tc", self.tc)):
             script += [(node + 1, program, lines) for node, lines in batches.items()]
@@ -168,7 +175,7 @@ class _Planner:
             _SETTINGS,
             self.npu,
             self.management,
-            [self._reach(npu, entered) for npu in range(self.topology.npus)],
+            [self._reach(npu, ways) for npu in range(self.topology.npus)],
         )
 
     def _lay_cables(self) -> Iterator[str]:
@@ -250,48 +257,49 @@ class _Planner:
     def _from(self, node: int) -> str:
         return f" src {self.npu[node]}" if node < self.topology.npus else ""
 
-    def _route_ports(self) -> dict[int, list[tuple[int, dict[int, int]]]]:
+    def _route_ports(self) -> dict[int, list[_Way]]:
         """Routes from NPUs through switches to each port of an NPU, over the fewest links.
 
         So an NPU with several ports has as many addresses that lead there different ways. Returns
-        the ports of each NPU with the distance of the NPUs that reach them so.
+        the ports of each NPU, and what they are to the NPUs that reach them so.
         """
         into: dict[int, list[int]] = defaultdict(list)
         for link, node in enumerate(self.dst):
             into[node].append(link)
-        found: dict[int, list[tuple[int, dict[int, int]]]] = {}
+        found: dict[int, list[_Way]] = defaultdict(list)
+        rate = self.topology.link_bandwidth_Bps.tolist()
         for npu in range(self.topology.npus):
             last = [link for link in into[npu] if self.src[link] >= self.topology.npus]
-            found[npu] = []
-            for k, link in enumerate(last):
-                ways = self._ways_to(self.src[link], into)
-                ways.pop(npu, None)
-                for node, (_, choices) in ways.items():
+            for k, port in enumerate(last):
+                worth = {self.src[port]: (0, rate[port])}
+                for node, choices in self._ways_to(self.src[port], into).items():
                     # Of equally good links, each port of the destination takes the next.
-                    via = self._via(choices[k % len(choices)]) + self._from(node)
-                    self.ip[node].append(f"route add {self.ports[link].peer} {via}")
-                found[npu].append((link, {n: hops for n, (hops, _) in ways.items()}))
+                    link = choices[k % len(choices)]
+                    hops, slowest = worth[self.dst[link]]
+                    worth[node] = hops - 1, min(slowest, rate[link])
+                    if node != npu:
+                        line = f"route add {self.ports[port].peer} {self._via(link)}"
+                        self.ip[node].append(line + self._from(node))
+                found[npu].append(_Way(self.ports[port].peer, worth))
         return found
 
-    def _ways_to(self, switch: int, into: dict[int, list[int]]) -> dict[int, tuple[int, list[int]]]:
-        """Of each node that gets to `switch` through switches: how far it is, and its next links."""
+    def _ways_to(self, switch: int, into: dict[int, list[int]]) -> dict[int, list[int]]:
+        """Of each node that gets to `switch` through switches, nearest first: its next links."""
         distance, queue = {switch: 0}, [switch]
-        choices: dict[int, list[int]] = defaultdict(list)
+        choices: dict[int, list[int]] = {}
         for node in queue:
-            if node < self.topology.npus:
-                continue
-            for link in into[node]:
+            for link in into[node] if node >= self.topology.npus else ():
                 before = self.src[link]
                 if before not in distance:
                     distance[before] = distance[node] + 1
+                    choices[before] = []
                     queue.append(before)
                 if distance[before] == distance[node] + 1:
                     choices[before].append(link)
-        return {node: (distance[node], sorted(links)) for node, links in choices.items()}
+        return {node: sorted(links) for node, links in choices.items()}
 
-    def _reach(
-        self, npu: int, entered: dict[int, list[tuple[int, dict[int, int]]]]
-    ) -> dict[int, list[str]]:
+    def _reach(self, npu: int, ways: dict[int, list[_Way]]) -> dict[int, list[str]]:
+        """Where data for each peer go: over the links to it, else over the best of its ports, else as routed."""
         direct: dict[int, list[str]] = defaultdict(list)
         for link, (src, dst) in enumerate(zip(self.src, self.dst, strict=True)):
             if src == npu and dst < self.topology.npus:
@@ -300,10 +308,10 @@ class _Planner:
         for peer in range(self.topology.npus):
             if peer == npu:
                 continue
-            ports = [(port, ways[npu]) for port, ways in entered[peer] if npu in ways]
-            nearest = min((hops for _, hops in ports), default=0)
-            others = [self.ports[port].peer for port, hops in ports if hops == nearest]
-            found[peer] = direct.get(peer) or (others if len(others) > 1 else [self.npu[peer]])
+            open_ways = [way for way in ways[peer] if npu in way.worth]
+            most = max((way.worth[npu] for way in open_ways), default=None)
+            best = [way.address for way in open_ways if way.worth[npu] == most]
+            found[peer] = direct.get(peer) or (best if len(best) > 1 else [self.npu[peer]])
         return found
 
 
