@@ -221,6 +221,21 @@ Collective Collective::with_chunks(std::int32_t chunks) const {
   return Collective(npus_, std::move(parts));
 }
 
+Collective Collective::resized(std::int64_t size) const {
+  const __int128 whole = this->size();
+  const auto scaled = [&](std::int64_t bytes) {
+    return static_cast<std::int64_t>((static_cast<__int128>(bytes) * size + whole - 1) / whole);
+  };
+  auto parts = parts_;
+  for (auto& part : parts) {
+    part.size = scaled(part.size);
+    std::vector<std::int64_t> bytes(part.bytes.begin(), part.bytes.end());
+    std::transform(bytes.begin(), bytes.end(), bytes.begin(), scaled);
+    part.bytes = std::move(bytes);
+  }
+  return Collective(npus_, std::move(parts));
+}
+
 std::size_t Collective::part_of(ChunkId chunk) const {
   if (parts_.size() == 1) return 0;
   const auto after = std::upper_bound(first_.begin(), first_.end() - 1, chunk);

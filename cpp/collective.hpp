@@ -75,6 +75,8 @@ class Collective {
   const std::vector<CollectivePart>& parts() const { return parts_; }
   bool resolved() const { return resolved_; }  // whether every part's chunk count is chosen
   Collective with_chunks(std::int32_t chunks) const;
+  // The collective with all sizes in proportion to the whole, rounded up.
+  Collective resized(std::int64_t size) const;
 
   // The rest needs a resolved collective.
   ChunkId chunks() const { return first_.back(); }

@@ -17,66 +17,6 @@ std::size_t at(Int i) {
   return static_cast<std::size_t>(i);
 }
 
-// The program's steps, each after those it waits for, and of each the longest row of steps that wait
-// for it, one for the other.
-struct Walk {
-  std::vector<StepId> order;
-  std::vector<std::int32_t> still_to_come;  // per step
-};
-Walk walk(const Program& program) {
-  const auto& s = program.spec();
-  const auto steps = at(program.steps());
-  std::vector<std::uint8_t> is_first(steps, 0);
-  for (const auto begin : s.thread_begin) {
-    if (at(begin) < steps) is_first[at(begin)] = 1;
-  }
-  const auto predecessors = [&](std::size_t step, const auto& visit) {
-    if (is_first[step] == 0) visit(step - 1);
-    if (s.comes_from[step] >= 0) visit(at(s.comes_from[step]));
-    for (auto d = s.dep_begin[step]; d < s.dep_begin[step + 1]; ++d) visit(at(s.dep[at(d)]));
-  };
-  std::vector<std::int64_t> begin(steps + 2, 0);
-  std::vector<std::int32_t> waits(steps, 0);
-  for (std::size_t step = 0; step < steps; ++step) {
-    predecessors(step, [&](std::size_t before) {
-      ++begin[before + 2];
-      ++waits[step];
-    });
-  }
-  for (std::size_t i = 2; i < begin.size(); ++i) begin[i] += begin[i - 1];
-  std::vector<StepId> next(at(begin.back())), order;
-  for (std::size_t step = 0; step < steps; ++step) {
-    predecessors(step, [&](std::size_t before) {
-      next[at(begin[before + 1]++)] = static_cast<StepId>(step);
-    });
-  }
-  const auto followers = [&](std::size_t step) {
-    return std::span(next).subspan(at(begin[step]), at(begin[step + 1] - begin[step]));
-  };
-  order.reserve(steps);
-  for (std::size_t step = 0; step < steps; ++step) {
-    if (waits[step] == 0) order.push_back(static_cast<StepId>(step));
-  }
-  for (std::size_t head = 0; head < order.size(); ++head) {
-    for (const StepId after : followers(at(order[head]))) {
-      if (--waits[at(after)] == 0) order.push_back(after);
-    }
-  }
-  if (order.size() < steps) {
-    const auto stuck = std::find_if(waits.begin(), waits.end(), [](auto w) { return w > 0; });
-    invalid(program.describe(static_cast<StepId>(stuck - waits.begin())) +
-            " can never run, since steps wait for each other in a circle");
-  }
-  std::vector<std::int32_t> still_to_come(steps, 0);
-  for (auto step = order.rbegin(); step != order.rend(); ++step) {
-    auto& mine = still_to_come[at(*step)];
-    for (const StepId after : followers(at(*step))) {
-      mine = std::max(mine, still_to_come[at(after)] + 1);
-    }
-  }
-  return {std::move(order), std::move(still_to_come)};
-}
-
 // Executes the program on symbols, see lift.hpp.
 class Execution {
  public:
@@ -390,22 +330,6 @@ class Execution {
   std::vector<std::int32_t> parts_;  // transfers in the value being settled
 };
 
-// The collective with all sizes in proportion to the whole.
-Collective sized(const Collective& collective, std::int64_t size) {
-  const __int128 whole = collective.size();
-  const auto scaled = [&](std::int64_t bytes) {
-    return static_cast<std::int64_t>((static_cast<__int128>(bytes) * size + whole - 1) / whole);
-  };
-  auto parts = collective.parts();
-  for (auto& part : parts) {
-    part.size = scaled(part.size);
-    std::vector<std::int64_t> bytes(part.bytes.begin(), part.bytes.end());
-    std::transform(bytes.begin(), bytes.end(), bytes.begin(), scaled);
-    part.bytes = std::move(bytes);
-  }
-  return Collective(collective.npus(), std::move(parts));
-}
-
 // Routes between the pairs of NPUs that talk: the direct links, or one shortest path.
 class Ways {
  public:
@@ -468,7 +392,7 @@ Schedule lift(const Program& program, std::shared_ptr<const Topology> topology, 
     invalid("the topology has " + std::to_string(topology->npus()) + " NPUs, the program " +
             std::to_string(program.ranks()) + " ranks");
   }
-  auto collective = std::make_shared<const Collective>(sized(program.collective(), size));
+  auto collective = std::make_shared<const Collective>(program.collective().resized(size));
   const auto transfers = Execution(program).run(progress);
   const auto order = find_order(transfers, program.ranks(), progress);
   if (order.circular >= 0) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 
 namespace tacos {
 
@@ -277,6 +278,60 @@ bool Program::operator==(const Program& other) const {
          a.src_slot == b.src_slot && a.dst_slot == b.dst_slot && a.count == b.count &&
          a.peer == b.peer && a.comes_from == b.comes_from && a.dep_begin == b.dep_begin &&
          a.dep == b.dep;
+}
+
+Walk walk(const Program& program) {
+  const auto& s = program.spec();
+  const auto steps = at(program.steps());
+  std::vector<std::uint8_t> is_first(steps, 0);
+  for (const auto begin : s.thread_begin) {
+    if (at(begin) < steps) is_first[at(begin)] = 1;
+  }
+  const auto predecessors = [&](std::size_t step, const auto& visit) {
+    if (is_first[step] == 0) visit(step - 1);
+    if (s.comes_from[step] >= 0) visit(at(s.comes_from[step]));
+    for (auto d = s.dep_begin[step]; d < s.dep_begin[step + 1]; ++d) visit(at(s.dep[at(d)]));
+  };
+  std::vector<std::int64_t> begin(steps + 2, 0);
+  std::vector<std::int32_t> waits(steps, 0);
+  for (std::size_t step = 0; step < steps; ++step) {
+    predecessors(step, [&](std::size_t before) {
+      ++begin[before + 2];
+      ++waits[step];
+    });
+  }
+  for (std::size_t i = 2; i < begin.size(); ++i) begin[i] += begin[i - 1];
+  std::vector<StepId> next(at(begin.back())), order;
+  for (std::size_t step = 0; step < steps; ++step) {
+    predecessors(step, [&](std::size_t before) {
+      next[at(begin[before + 1]++)] = static_cast<StepId>(step);
+    });
+  }
+  const auto followers = [&](std::size_t step) {
+    return std::span(next).subspan(at(begin[step]), at(begin[step + 1] - begin[step]));
+  };
+  order.reserve(steps);
+  for (std::size_t step = 0; step < steps; ++step) {
+    if (waits[step] == 0) order.push_back(static_cast<StepId>(step));
+  }
+  for (std::size_t head = 0; head < order.size(); ++head) {
+    for (const StepId after : followers(at(order[head]))) {
+      if (--waits[at(after)] == 0) order.push_back(after);
+    }
+  }
+  if (order.size() < steps) {
+    const auto stuck = std::find_if(waits.begin(), waits.end(), [](auto w) { return w > 0; });
+    invalid(program.describe(static_cast<StepId>(stuck - waits.begin())) +
+            " can never run, since steps wait for each other in a circle");
+  }
+  std::vector<std::int32_t> still_to_come(steps, 0);
+  for (auto step = order.rbegin(); step != order.rend(); ++step) {
+    auto& mine = still_to_come[at(*step)];
+    for (const StepId after : followers(at(*step))) {
+      mine = std::max(mine, still_to_come[at(after)] + 1);
+    }
+  }
+  return {std::move(order), std::move(still_to_come)};
 }
 
 }  // namespace tacos

@@ -146,4 +146,12 @@ std::vector<ChunkId> output_chunks(const Collective& collective, NodeId rank);
 // by intent (all-to-all-v, send-recv, custom) as it is.
 Collective counted_in_chunks(const Collective& collective);
 
+// The program's steps, each after those it waits for, and of each the longest row of steps that wait
+// for it, one for the other. Throws std::invalid_argument if steps wait for each other in a circle.
+struct Walk {
+  std::vector<StepId> order;
+  std::vector<std::int32_t> still_to_come;  // per step
+};
+Walk walk(const Program& program);
+
 }  // namespace tacos

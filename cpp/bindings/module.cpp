@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 
 #include "error.hpp"
+#include "runtime/tcp.hpp"
 
 namespace nb = nanobind;
 
@@ -18,6 +19,7 @@ void bind_program(nb::module_& m);
 void bind_chakra(nb::module_& m);
 void bind_astra(nb::module_& m);
 void bind_msccl(nb::module_& m);
+void bind_runtime(nb::module_& m);
 }  // namespace tacos::bindings
 
 NB_MODULE(_core, m) {
@@ -26,6 +28,8 @@ NB_MODULE(_core, m) {
   m.doc() = "The compiled core of tacos; its public face is the package tacos.";
   nb::exception<tacos::Error> error(m, "TacosError", PyExc_Exception);
   nb::exception<tacos::InfeasibleError> infeasible(m, "InfeasibleError", error.ptr());
+  const nb::tuple both = nb::make_tuple(error, nb::handle(PyExc_RuntimeError));
+  nb::exception<tacos::CommunicationError> communication(m, "CommunicationError", both);
   tacos::bindings::bind_topology(m);
   tacos::bindings::bind_collective(m);
   tacos::bindings::bind_schedule(m);
@@ -38,4 +42,5 @@ NB_MODULE(_core, m) {
   tacos::bindings::bind_chakra(m);
   tacos::bindings::bind_astra(m);
   tacos::bindings::bind_msccl(m);
+  tacos::bindings::bind_runtime(m);
 }

@@ -14,6 +14,9 @@ class TacosError(Exception):
 class InfeasibleError(TacosError):
     pass
 
+class CommunicationError(TacosError, RuntimeError):
+    pass
+
 class Topology:
     """
     A network: NPUs, switches and directed links.
@@ -933,3 +936,84 @@ def stuck(program: Program, depth: int) -> int:
     """
     Some step that never runs if a connection holds at most `depth` messages, or -1.
     """
+
+class Execution:
+    """
+    One rank's share of a program, and the state of the call that runs.
+
+    Endpoint.run drives it over TCP. Another driver calls start, carries out the sends and receives that
+    ready() lists, and reports them with sent() and received() until finished.
+    """
+
+    def __init__(self, program: Program, rank: int) -> None:
+        """Compiles the share of a rank."""
+
+    @property
+    def rank(self) -> int:
+        """The rank."""
+
+    @property
+    def sends_to(self) -> list[tuple[int, int]]:
+        """Peer and channel of every connection on which data leave."""
+
+    @property
+    def receives_from(self) -> list[tuple[int, int]]:
+        """Peer and channel of every connection on which data arrive."""
+
+    def buffer_elements(self, count: int) -> tuple[int, int]:
+        """
+        Elements of the input and the output buffer of this rank, for a whole of count.
+        """
+
+    def start(self, source: int, target: int, count: int, dtype: str, op: str) -> None:
+        """Begins a call on the memory at these addresses."""
+
+    def ready(self) -> tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)], Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]]:
+        """
+        What has to be carried out and was not listed before, as columns:
+        receives (1) or sends (0), step, peer, channel, tag, bytes.
+        """
+
+    def outgoing(self, step: int) -> list[tuple[int, int]]:
+        """The pieces of memory (address, bytes) that a step sends."""
+
+    def take(self, step: int, data: int, bytes: int) -> None:
+        """Stores or adds what arrived for a step: whole elements, in order."""
+
+    def sent(self, step: int) -> None:
+        """Reports that all a step sends has left."""
+
+    def received(self, step: int) -> None:
+        """Reports that all a step takes in was given to take()."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether all steps are complete."""
+
+    def finish(self) -> None:
+        """Ends a call: averages, and copies back what was kept elsewhere."""
+
+class Endpoint:
+    """A rank's TCP connections, and the calls that run over them."""
+
+    def __init__(self, rank: int, timeout_s: float) -> None:
+        """timeout_s: for how long a call may make no progress."""
+
+    def add(self, peer: int, channel: int, outgoing: bool, socket: int) -> None:
+        """Takes over a connected socket, given by its descriptor."""
+
+    def has(self, peer: int, channel: int, outgoing: bool) -> bool:
+        """Whether there is such a connection."""
+
+    def run(self, execution: Execution, algorithm: int, source: int, target: int, count: int, dtype: str, op: str) -> None:
+        """Runs one call on the memory at these addresses."""
+
+    def abort(self, why: str) -> None:
+        """Tells all peers that this rank gives up."""
+
+    @property
+    def failure(self) -> str:
+        """Why the endpoint cannot be used, or empty."""
+
+    def close(self) -> None:
+        """Closes all connections."""

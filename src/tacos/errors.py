@@ -7,6 +7,7 @@
     └── TacosError             everything tacos itself has to say
         ├── InfeasibleError    no schedule can meet the demand
         ├── VerificationError  a schedule does not do what it claims
+        ├── CommunicationError ranks that run together failed (also a RuntimeError)
         ├── FormatError        a file cannot be read (also a ValueError)
         ├── LabError           this machine does not let a lab network be built or used
         └── SpecError          a short name such as ``torus:4x4`` is wrong (also a ValueError)
@@ -14,9 +15,10 @@
 
 from __future__ import annotations
 
-from tacos._core import InfeasibleError, TacosError
+from tacos._core import CommunicationError, InfeasibleError, TacosError
 
 __all__ = [
+    "CommunicationError",
     "FormatError",
     "InfeasibleError",
     "LabError",

@@ -1,4 +1,4 @@
-"""Topologies, collectives and schedules travel between processes: `pickle` takes them apart.
+"""Topologies, collectives, schedules and programs travel between processes: `pickle` takes them apart.
 
 They are owned by C++, so Python is told here which arguments of its constructor make an object
 again. Whoever unpickles passes the same validating constructors as everybody else.
@@ -10,7 +10,7 @@ import copyreg
 import json
 from typing import Any
 
-from tacos._core import Collective, CollectivePart, Routes, Schedule, Topology
+from tacos._core import Collective, CollectivePart, Program, Routes, Schedule, Topology
 
 __all__ = ["FIELDS"]
 
@@ -30,13 +30,18 @@ FIELDS: dict[type, tuple[str, ...]] = {
         "collective", "routes", "lane_route", "lane_op", "lane_reads", "lane_begin", "chunk",
         "start", "quantum_ps", "orders", "node_image", "link_image", "provenance",
     ),
+    Program: (
+        "collective", "in_place", "scratch_slots", "thread_rank", "thread_channel",
+        "thread_send_peer", "thread_recv_peer", "thread_begin", "op", "src_buffer", "src_slot",
+        "dst_buffer", "dst_slot", "count", "peer", "comes_from", "dep_begin", "dep", "provenance",
+    ),
 }  # fmt: skip
 """The arguments of each class's constructor, which are also attributes of its objects."""
 
 
 def _apart(item: Any) -> tuple[Any, tuple[type, dict[str, Any]]]:
     fields = {name: getattr(item, name) for name in FIELDS[type(item)]}
-    if type(item) is Schedule:
+    if type(item) in (Schedule, Program):
         fields["provenance"] = json.dumps(item.provenance)  # the core keeps it as text
     return _together, (type(item), fields)
 

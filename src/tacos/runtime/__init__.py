@@ -1,1 +1,38 @@
-"""Running algorithms on real networks."""
+"""Running algorithms on real data: ranks, their connections, and collectives over them.
+
+>>> import numpy as np, tacos, tacos.runtime
+>>> with tacos.runtime.connect() as comm:  # a job of one rank, unless a launcher says otherwise
+...     topo = tacos.topology.ring(comm.size)
+...     ring = tacos.synthesize(topo, tacos.collective.all_reduce(topo, "1MB", chunks=1))
+...     algorithm = comm.prepare(ring)
+...     data = np.arange(4.0)
+...     algorithm.run(data, data)
+array([0., 1., 2., 3.])
+"""
+
+from __future__ import annotations
+
+from tacos.errors import CommunicationError
+from tacos.runtime.communicator import Algorithm, Communicator, connect
+from tacos.runtime.launch import Job, launch
+from tacos.runtime.rendezvous import (
+    MpiRendezvous,
+    Rendezvous,
+    StoreRendezvous,
+    TcpRendezvous,
+    from_environment,
+)
+
+__all__ = [
+    "Algorithm",
+    "CommunicationError",
+    "Communicator",
+    "Job",
+    "MpiRendezvous",
+    "Rendezvous",
+    "StoreRendezvous",
+    "TcpRendezvous",
+    "connect",
+    "from_environment",
+    "launch",
+]

@@ -1,0 +1,160 @@
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "columns.hpp"
+#include "runtime/tcp.hpp"
+
+namespace tacos::bindings {
+
+using namespace nb::literals;
+
+namespace {
+
+std::vector<std::pair<NodeId, std::int32_t>> pairs(const std::vector<Port>& ports) {
+  std::vector<std::pair<NodeId, std::int32_t>> rows;
+  for (const auto& port : ports) rows.emplace_back(port.peer, port.channel);
+  return rows;
+}
+
+Call make_call(std::uintptr_t source, std::uintptr_t target, std::int64_t count,
+               const std::string& dtype, const std::string& op) {
+  return {reinterpret_cast<void*>(source), reinterpret_cast<void*>(target), count,
+          dtype_named(dtype), reduce_op_named(op)};
+}
+
+// What a driver in Python has to do next, column by column.
+auto ready(Execution& execution) {
+  std::vector<std::uint8_t> receives;
+  std::vector<std::int32_t> step, peer, channel, tag;
+  std::vector<std::int64_t> bytes;
+  const auto add = [&](std::int32_t i, bool receive) {
+    const auto& row = execution.program().steps[static_cast<std::size_t>(i)];
+    const Port& port = receive ? row.from : row.to;
+    receives.push_back(receive ? 1 : 0);
+    step.push_back(i);
+    peer.push_back(port.peer);
+    channel.push_back(port.channel);
+    tag.push_back(receive && row.message >= 0 ? row.message : row.id);
+    bytes.push_back(static_cast<std::int64_t>(execution.bytes(i)));
+  };
+  for (const auto i : execution.to_send) add(i, false);
+  for (const auto i : execution.to_receive) add(i, true);
+  execution.to_send.clear();
+  execution.to_receive.clear();
+  return std::tuple(give(std::move(receives)), give(std::move(step)), give(std::move(peer)),
+                    give(std::move(channel)), give(std::move(tag)), give(std::move(bytes)));
+}
+
+}  // namespace
+
+void bind_runtime(nb::module_& m) {
+  nb::class_<Execution>(m, "Execution",
+                        R"(One rank's share of a program, and the state of the call that runs.
+
+Endpoint.run drives it over TCP. Another driver calls start, carries out the sends and receives that
+ready() lists, and reports them with sent() and received() until finished.)")
+      .def(
+          "__init__",
+          [](Execution* self, std::shared_ptr<Program> program, NodeId rank) {
+            const nb::gil_scoped_release release;
+            new (self)
+                Execution(std::make_shared<const RankProgram>(compile(std::move(program), rank)));
+          },
+          "program"_a, "rank"_a, "Compiles the share of a rank.")
+      .def_prop_ro(
+          "rank", [](const Execution& e) { return e.program().rank; }, "The rank.")
+      .def_prop_ro(
+          "sends_to", [](const Execution& e) { return pairs(e.program().out); },
+          "Peer and channel of every connection on which data leave.")
+      .def_prop_ro(
+          "receives_from", [](const Execution& e) { return pairs(e.program().in); },
+          "Peer and channel of every connection on which data arrive.")
+      .def(
+          "buffer_elements",
+          [](Execution& e, std::int64_t count) {
+            const auto& layout = e.layout(count);
+            return std::pair(layout.input_elements(), layout.output_elements());
+          },
+          "count"_a,
+          "Elements of the input and the output buffer of this rank, for a whole of count.")
+      .def(
+          "start",
+          [](Execution& e, std::uintptr_t source, std::uintptr_t target, std::int64_t count,
+             const std::string& dtype, const std::string& op) {
+            const Call call = make_call(source, target, count, dtype, op);
+            const nb::gil_scoped_release release;
+            e.start(call);
+          },
+          "source"_a, "target"_a, "count"_a, "dtype"_a, "op"_a,
+          "Begins a call on the memory at these addresses.")
+      .def("ready", &ready, nb::rv_policy::reference,
+           R"(What has to be carried out and was not listed before, as columns:
+receives (1) or sends (0), step, peer, channel, tag, bytes.)")
+      .def(
+          "outgoing",
+          [](const Execution& e, std::int32_t step) {
+            std::vector<iovec> pieces;
+            e.outgoing(step, pieces);
+            std::vector<std::pair<std::uintptr_t, std::size_t>> rows;
+            for (const auto& piece : pieces) {
+              rows.emplace_back(reinterpret_cast<std::uintptr_t>(piece.iov_base), piece.iov_len);
+            }
+            return rows;
+          },
+          "step"_a, "The pieces of memory (address, bytes) that a step sends.")
+      .def(
+          "take",
+          [](Execution& e, std::int32_t step, std::uintptr_t data, std::size_t bytes) {
+            const nb::gil_scoped_release release;
+            e.take(step, reinterpret_cast<const std::byte*>(data), bytes);
+          },
+          "step"_a, "data"_a, "bytes"_a,
+          "Stores or adds what arrived for a step: whole elements, in order.")
+      .def("sent", &Execution::sent, "step"_a, nb::call_guard<nb::gil_scoped_release>(),
+           "Reports that all a step sends has left.")
+      .def("received", &Execution::received, "step"_a, nb::call_guard<nb::gil_scoped_release>(),
+           "Reports that all a step takes in was given to take().")
+      .def_prop_ro("finished", &Execution::finished, "Whether all steps are complete.")
+      .def("finish", &Execution::finish, nb::call_guard<nb::gil_scoped_release>(),
+           "Ends a call: averages, and copies back what was kept elsewhere.");
+
+  nb::class_<Endpoint>(m, "Endpoint", "A rank's TCP connections, and the calls that run over them.")
+      .def(nb::init<NodeId, double>(), "rank"_a, "timeout_s"_a,
+           "timeout_s: for how long a call may make no progress.")
+      .def(
+          "add",
+          [](Endpoint& e, NodeId peer, std::int32_t channel, bool outgoing, int socket) {
+            e.add({peer, channel}, outgoing, socket);
+          },
+          "peer"_a, "channel"_a, "outgoing"_a, "socket"_a,
+          "Takes over a connected socket, given by its descriptor.")
+      .def(
+          "has",
+          [](const Endpoint& e, NodeId peer, std::int32_t channel, bool outgoing) {
+            return e.has({peer, channel}, outgoing);
+          },
+          "peer"_a, "channel"_a, "outgoing"_a, "Whether there is such a connection.")
+      .def(
+          "run",
+          [](Endpoint& e, Execution& execution, std::int32_t algorithm, std::uintptr_t source,
+             std::uintptr_t target, std::int64_t count, const std::string& dtype,
+             const std::string& op) {
+            const Call call = make_call(source, target, count, dtype, op);
+            const nb::gil_scoped_release release;
+            e.run(execution, algorithm, call, [] {
+              const nb::gil_scoped_acquire gil;
+              if (PyErr_CheckSignals() != 0) throw nb::python_error();
+            });
+          },
+          "execution"_a, "algorithm"_a, "source"_a, "target"_a, "count"_a, "dtype"_a, "op"_a,
+          "Runs one call on the memory at these addresses.")
+      .def("abort", &Endpoint::abort, "why"_a, nb::call_guard<nb::gil_scoped_release>(),
+           "Tells all peers that this rank gives up.")
+      .def_prop_ro("failure", &Endpoint::failure, "Why the endpoint cannot be used, or empty.")
+      .def("close", &Endpoint::close, "Closes all connections.");
+}
+
+}  // namespace tacos::bindings

@@ -1,0 +1,320 @@
+#include "runtime/execution.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+namespace tacos {
+
+namespace {
+
+constexpr std::size_t kKeptLayouts = 8;
+std::atomic<std::uint64_t> last_serial = 0;
+
+template <typename Int>
+std::size_t as_size(Int i) {
+  return static_cast<std::size_t>(i);
+}
+
+bool is_message(StepOp op) { return op == StepOp::signal || op == StepOp::wait; }
+bool is_get(StepOp op) { return op == StepOp::get || op == StepOp::get_reduce; }
+
+}  // namespace
+
+Execution::Execution(std::shared_ptr<const RankProgram> program)
+    : serial_(++last_serial), program_(std::move(program)) {
+  const auto steps = program_->steps.size();
+  state_.resize(steps);
+  waits_.resize(steps);
+  cursor_.resize(steps);
+  passing_.resize(steps);
+}
+
+const Layout& Execution::layout(std::int64_t count) {
+  if (count < 0) invalid("count is " + std::to_string(count) + ", it must not be negative");
+  const auto found = std::find_if(layouts_.begin(), layouts_.end(),
+                                  [&](const auto& kept) { return kept->count == count; });
+  if (found != layouts_.end()) {
+    std::rotate(layouts_.begin(), found, found + 1);
+  } else {
+    layouts_.insert(layouts_.begin(), std::make_shared<const Layout>(lay_out(*program_, count)));
+    if (layouts_.size() > kKeptLayouts) layouts_.pop_back();
+  }
+  return *layouts_.front();
+}
+
+void Execution::start(const Call& call) {
+  reduction_ = reduction(call.dtype, call.op);
+  layout(call.count);
+  layout_ = layouts_.front();
+  call_ = call;
+  width_ = size_of(call.dtype);
+  place_buffers();
+  to_send.clear();
+  to_receive.clear();
+  ready_.clear();
+  left_ = program_->steps.size();
+  for (std::size_t i = 0; i < program_->steps.size(); ++i) {
+    waits_[i] = program_->steps[i].waits;
+    state_[i] = State::waiting;
+    cursor_[i] = {layout_->begin[i], 0};
+  }
+  for (std::size_t i = 0; i < program_->steps.size(); ++i) {
+    if (waits_[i] == 0) ready_.push_back(static_cast<std::int32_t>(i));
+  }
+  std::reverse(ready_.begin(), ready_.end());
+  settle();
+}
+
+// In place, the input slots that the program shares with the output are already there; otherwise
+// they are copied. The program's other inputs are read where the caller has them, unless it writes to
+// them or they overlap with the output.
+void Execution::place_buffers() {
+  const auto& l = *layout_;
+  const auto given_in = as_size(l.input_elements()) * width_;
+  const auto given_out = as_size(l.output_elements()) * width_;
+  auto* source = static_cast<std::byte*>(call_.source);
+  auto* target = static_cast<std::byte*>(call_.target);
+  const auto offset = [&](const std::vector<std::int64_t>& offsets, std::size_t slot) {
+    return as_size(offsets[slot]) * width_;
+  };
+  const auto bytes = [&](std::size_t slot) {
+    return as_size(l.given_input[slot + 1] - l.given_input[slot]) * width_;
+  };
+  const std::less<> before;
+  const bool overlaps = given_in > 0 && given_out > 0 && before(source, target + given_out) &&
+                        before(target, source + given_in);
+  bool exact = program_->program->spec().in_place;  // overlaps just as the program shares slots
+  for (std::size_t slot = 0; overlaps && exact && slot < program_->inputs.size(); ++slot) {
+    const std::byte* here = source + offset(l.given_input, slot);
+    const auto same = program_->shared[slot];
+    exact = same >= 0 ? here == target + offset(l.given_output, as_size(same))
+                      : !(before(here, target + given_out) && before(target, here + bytes(slot)));
+  }
+  scratch_.resize(std::max(scratch_.size(), as_size(l.scratch_elements) * width_));
+  input_ = source;
+  output_ = target;
+  if (l.padded) {
+    output_copy_.resize(as_size(l.output_offset.back()) * width_);
+    output_ = output_copy_.data();
+  }
+  const bool in_place = overlaps && exact;
+  if (l.padded || (overlaps && !exact) || (program_->writes_input && !in_place)) {
+    input_copy_.resize(as_size(l.input_offset.back()) * width_);
+    for (std::size_t slot = 0; slot < program_->inputs.size(); ++slot) {
+      if (bytes(slot) == 0) continue;
+      std::memcpy(input_copy_.data() + offset(l.input_offset, slot),
+                  source + offset(l.given_input, slot), bytes(slot));
+    }
+    input_ = input_copy_.data();
+  }
+  for (std::size_t slot = 0; slot < program_->inputs.size(); ++slot) {
+    const auto same = program_->shared[slot];
+    if (same < 0 || bytes(slot) == 0) continue;
+    std::byte* to = output_ + offset(l.output_offset, as_size(same));
+    const std::byte* from = input_ + offset(l.input_offset, slot);
+    if (to != from) std::memcpy(to, from, bytes(slot));
+  }
+}
+
+void Execution::finish() {
+  const auto& l = *layout_;
+  const auto& collective = program_->program->collective();
+  auto* target = static_cast<std::byte*>(call_.target);
+  for (std::size_t slot = 0; slot < program_->outputs.size(); ++slot) {
+    const auto elements = as_size(l.given_output[slot + 1] - l.given_output[slot]);
+    if (elements == 0) continue;
+    std::byte* here = output_ + as_size(l.output_offset[slot]) * width_;
+    const ChunkId chunk = program_->outputs[slot];
+    if (call_.op == ReduceOp::avg && collective.reduces(chunk)) {
+      divide(here, elements, call_.dtype,
+             static_cast<std::int64_t>(collective.inputs(chunk).size()));
+    }
+    if (l.padded) {
+      std::memcpy(target + as_size(l.given_output[slot]) * width_, here, elements * width_);
+    }
+  }
+}
+
+std::byte* Execution::at(const Place& place) const {
+  std::byte* base = nullptr;
+  switch (place.buffer) {
+    case Buffer::input:
+      base = input_;
+      break;
+    case Buffer::output:
+      base = output_;
+      break;
+    default:
+      base = const_cast<std::byte*>(scratch_.data());
+  }
+  return base + as_size(place.offset) * width_;
+}
+
+void Execution::settle() {
+  while (!ready_.empty()) {
+    const auto step = ready_.back();
+    ready_.pop_back();
+    begin(step);
+  }
+}
+
+void Execution::begin(std::int32_t step) {
+  const RankStep& row = program_->steps[as_size(step)];
+  auto& state = state_[as_size(step)];
+  if (bytes(step) == 0 && !is_message(row.op)) {  // no message: both ends know
+    complete(step);
+  } else if (row.served) {
+    state = State::receiving;  // a put, or the request of a get
+  } else if (row.op == StepOp::copy || row.op == StepOp::reduce) {
+    run_locally(step);
+    complete(step);
+  } else if (receives(row.op) || row.op == StepOp::wait) {
+    state = State::receiving;
+    if (row.op == StepOp::recv_reduce_forward) passing_[as_size(step)].resize(bytes(step));
+    to_receive.push_back(step);
+  } else if (row.op == StepOp::nop) {
+    complete(step);
+  } else {
+    state = State::sending;
+    to_send.push_back(step);
+  }
+}
+
+void Execution::complete(std::int32_t step) {
+  state_[as_size(step)] = State::done;
+  --left_;
+  if (as_size(step) >= program_->own) return;
+  const auto begin = program_->next_begin[as_size(step)],
+             end = program_->next_begin[as_size(step) + 1];
+  for (auto i = end; i-- > begin;) {
+    const auto after = program_->next[as_size(i)];
+    if (--waits_[as_size(after)] == 0) ready_.push_back(after);
+  }
+}
+
+void Execution::sent(std::int32_t step) {
+  const RankStep& row = program_->steps[as_size(step)];
+  if (is_get(row.op) && !row.served) {  // the request has left, the reply is to come
+    state_[as_size(step)] = State::receiving;
+    to_receive.push_back(step);
+    return;
+  }
+  if (row.op == StepOp::recv_reduce_forward) passing_[as_size(step)] = {};
+  complete(step);
+  settle();
+}
+
+void Execution::received(std::int32_t step) {
+  const RankStep& row = program_->steps[as_size(step)];
+  if (sends(row.op) || (row.served && is_get(row.op))) {
+    state_[as_size(step)] = State::sending;
+    to_send.push_back(step);
+    return;
+  }
+  complete(step);
+  settle();
+}
+
+bool Execution::reduces(std::int32_t step) const {
+  const RankStep& row = program_->steps[as_size(step)];
+  return row.op == StepOp::recv_reduce || row.op == StepOp::recv_reduce_send ||
+         row.op == StepOp::recv_reduce_forward || (row.op == StepOp::get_reduce && !row.served);
+}
+
+void Execution::run_locally(std::int32_t step) {
+  const bool adds = program_->steps[as_size(step)].op == StepOp::reduce;
+  for (auto i = layout_->begin[as_size(step)]; i < layout_->begin[as_size(step) + 1]; ++i) {
+    const Segment& segment = layout_->segments[as_size(i)];
+    std::byte *src = at(segment.src), *dst = at(segment.dst);
+    const auto elements = as_size(segment.elements);
+    if (adds) {
+      reduction_(dst, dst, src, elements);
+    } else if (src != dst) {
+      std::memmove(dst, src, elements * width_);
+    }
+  }
+}
+
+void Execution::outgoing(std::int32_t step, std::vector<iovec>& pieces) const {
+  const RankStep& row = program_->steps[as_size(step)];
+  if (is_message(row.op) || (is_get(row.op) && !row.served)) return;
+  if (row.op == StepOp::recv_reduce_forward) {
+    const auto& passing = passing_[as_size(step)];
+    pieces.push_back({const_cast<std::byte*>(passing.data()), bytes(step)});
+    return;
+  }
+  const bool from_dst = row.op == StepOp::recv_send || row.op == StepOp::recv_reduce_send;
+  for (auto i = layout_->begin[as_size(step)]; i < layout_->begin[as_size(step) + 1]; ++i) {
+    const Segment& segment = layout_->segments[as_size(i)];
+    pieces.push_back(
+        {at(from_dst ? segment.dst : segment.src), as_size(segment.elements) * width_});
+  }
+}
+
+void Execution::incoming(std::int32_t step, std::vector<iovec>& pieces) const {
+  const Cursor& cursor = cursor_[as_size(step)];
+  auto offset = as_size(cursor.offset);
+  for (auto i = cursor.segment; i < layout_->begin[as_size(step) + 1]; ++i) {
+    const Segment& segment = layout_->segments[as_size(i)];
+    pieces.push_back({at(segment.dst) + offset, as_size(segment.elements) * width_ - offset});
+    offset = 0;
+  }
+}
+
+void Execution::skip(std::int32_t step, std::size_t bytes) {
+  Cursor& cursor = cursor_[as_size(step)];
+  while (bytes > 0) {
+    const auto whole = as_size(layout_->segments[as_size(cursor.segment)].elements) * width_;
+    const auto some = std::min(bytes, whole - as_size(cursor.offset));
+    cursor.offset += static_cast<std::int64_t>(some);
+    bytes -= some;
+    if (as_size(cursor.offset) == whole) cursor = {cursor.segment + 1, 0};
+  }
+}
+
+void Execution::take(std::int32_t step, const std::byte* data, std::size_t bytes) {
+  const RankStep& row = program_->steps[as_size(step)];
+  const bool adds = reduces(step);
+  Cursor& cursor = cursor_[as_size(step)];
+  std::size_t passed = 0;  // of what is passed on, which lies in one piece
+  if (row.op == StepOp::recv_reduce_forward) {
+    for (auto i = layout_->begin[as_size(step)]; i < cursor.segment; ++i) {
+      passed += as_size(layout_->segments[as_size(i)].elements) * width_;
+    }
+  }
+  while (bytes > 0) {
+    const Segment& segment = layout_->segments[as_size(cursor.segment)];
+    const auto offset = as_size(cursor.offset);
+    const auto whole = as_size(segment.elements) * width_;
+    const auto some = std::min(bytes, whole - offset);
+    std::byte* dst = row.op == StepOp::recv_reduce_forward
+                         ? passing_[as_size(step)].data() + passed + offset
+                         : at(segment.dst) + offset;
+    if (adds) {
+      const std::byte* src = row.op == StepOp::get_reduce ? dst : at(segment.src) + offset;
+      reduction_(dst, src, data, some / width_);
+    } else {
+      std::memcpy(dst, data, some);
+    }
+    data += some;
+    bytes -= some;
+    cursor.offset += static_cast<std::int64_t>(some);
+    if (as_size(cursor.offset) == whole) {
+      cursor = {cursor.segment + 1, 0};
+      passed += whole;
+    }
+  }
+}
+
+std::vector<std::int32_t> Execution::waiting() const {
+  std::vector<std::int32_t> steps;
+  for (std::size_t i = 0; i < state_.size(); ++i) {
+    if (state_[i] == State::receiving || state_[i] == State::sending) {
+      steps.push_back(static_cast<std::int32_t>(i));
+    }
+  }
+  return steps;
+}
+
+}  // namespace tacos

@@ -1,0 +1,101 @@
+// Runs executions over TCP.
+//
+// Data from one rank to another take a connection per channel that nothing else uses in that
+// direction; the way back carries notices (a rank has failed, is it still there). One thread serves all
+// connections of a rank: sockets are non-blocking and reported by epoll when they change. What arrives is
+// stored in place if the step that takes it in may run, added up block by block, and kept aside if the
+// step may not run yet; so a rank always reads, and no cycle of full sockets can form.
+//
+// Every message has a header that says which call and which step it belongs to. Ranks that disagree
+// get an error that says so.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "error.hpp"
+#include "runtime/execution.hpp"
+
+namespace tacos {
+
+// A peer failed, or could not be reached in time; the message names it.
+class CommunicationError : public Error {
+ public:
+  using Error::Error;
+};
+
+class Endpoint {
+ public:
+  // `timeout_s`: for how long a call may make no progress.
+  Endpoint(NodeId rank, double timeout_s);
+  ~Endpoint();
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  // Takes a connected socket over. Data flow away from this rank if `outgoing`, else towards it.
+  void add(Port port, bool outgoing, int socket);
+  bool has(Port port, bool outgoing) const;
+
+  // Runs one call of the algorithm with this number, the same on all ranks. `idle` is called now and
+  // then and may throw, which ends the call, and with it the use of the endpoint, on all ranks.
+  void run(Execution& execution, std::int32_t algorithm, const Call& call,
+           const std::function<void()>& idle);
+  // Tells all peers that this rank gives up, and why.
+  void abort(const std::string& why);
+  const std::string& failure() const { return failure_; }  // empty: none so far
+  void close();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Kind : std::uint8_t { data, abort, ask, answer };
+  struct Header;
+  struct Message;
+  struct Connection;
+
+  void look_up(const Execution& execution);
+  void carry_out();
+  void wait_for_events(const std::function<void()>& idle);
+  void note_progress();
+  void check_progress();
+  // --- one connection
+  void post(Connection& to, const Header& header, std::vector<iovec> pieces, std::int32_t step);
+  void flush(Connection& connection);
+  static int write_some(Connection& connection, Message& message);
+  void receive(Connection& connection);
+  bool begin_message(Connection& connection);  // false: it has to wait for a later call
+  void notice(Connection& connection, const Header& header, const std::string& text);
+  bool store(Connection& connection);
+  void release_staged(std::int32_t step);
+  std::size_t fill(Connection& connection);
+  std::size_t read_pieces(Connection& connection, std::vector<iovec>& pieces);
+  void end_message(Connection& connection);
+
+  [[noreturn]] void lost(const Connection& connection, int error);
+  [[noreturn]] void fail(const std::string& why);
+  std::string purpose(std::int32_t step) const;  // "rank 2, thread 0, step 3, which receives ..."
+
+  NodeId rank_;
+  Clock::duration timeout_;
+  int epoll_ = -1;
+  std::vector<std::unique_ptr<Connection>> connections_;
+  std::map<std::pair<Port, bool>, Connection*> by_port_;
+  std::string failure_;
+
+  // The call that runs.
+  Execution* execution_ = nullptr;
+  std::uint32_t call_ = 0;
+  std::int32_t algorithm_ = 0;
+  std::vector<Connection*> out_, in_;  // per step: where it sends to and receives from
+  std::vector<Connection*> staged_;    // per step: who holds what arrived too early
+  std::uint64_t bound_to_ = 0;         // the execution for which out_ and in_ were looked up
+  Clock::time_point progress_, asked_;
+  std::vector<Connection*> unanswered_;
+  bool asking_ = false;
+};
+
+}  // namespace tacos

@@ -1,0 +1,403 @@
+"""How the ranks of a job find each other: an all-gather of small byte strings.
+
+A rendezvous has ``rank``, ``size``, ``exchange(name, value)`` and ``close()``. It is used when ranks meet
+and prepare algorithms, never while data move.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import re
+import selectors
+import socket
+import struct
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tacos.errors import CommunicationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "MpiRendezvous",
+    "Rendezvous",
+    "StoreRendezvous",
+    "TcpRendezvous",
+    "from_environment",
+]
+
+_HEAD = struct.Struct("!4sIII")
+_MAGIC, _FAILURE = b"tcs1", b"tcs!"
+_LARGEST = 1 << 28
+
+
+class Rendezvous(Protocol):
+    """What a communicator needs to meet its peers."""
+
+    @property
+    def rank(self) -> int:
+        """This process's number, from 0."""
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+
+    def exchange(self, name: str, value: bytes) -> list[bytes]:
+        """Give a value and get those of all ranks, in their order; all ranks use the same names."""
+
+    def close(self) -> None:
+        """Let the peers go."""
+
+
+class TcpRendezvous:
+    """Ranks meet at rank 0, which listens at an address that all know.
+
+    Args:
+        rank: This process's number.
+        size: The number of ranks.
+        host: Where rank 0 is.
+        port: Where rank 0 listens.
+        timeout: Seconds to wait for the others.
+        listener: The socket that rank 0 listens on, if the caller has one already.
+
+    Raises:
+        TimeoutError: Some ranks did not come; the message names them.
+
+    >>> alone = TcpRendezvous(0, 1, "127.0.0.1", 0)
+    >>> alone.exchange("greeting", b"hello")
+    [b'hello']
+    >>> alone.close()
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        host: str,
+        port: int,
+        *,
+        timeout: float = 300.0,
+        listener: socket.socket | None = None,
+    ) -> None:
+        if size < 1 or not 0 <= rank < size:
+            raise ValueError(f"rank is {rank} of {size}, allowed are 0 to size - 1")
+        self.rank, self.size = rank, size
+        self._timeout = timeout
+        self._peers: dict[int, socket.socket] = {}
+        if size == 1:
+            if listener is not None:
+                listener.close()
+        elif rank == 0:
+            self._welcome(listener or _listening(host, port))
+        else:
+            self._peers[0] = self._arrive(host, port)
+
+    def exchange(self, name: str, value: bytes) -> list[bytes]:
+        """The values of all ranks, in their order."""
+        if self.size == 1:
+            return [value]
+        deadline = time.monotonic() + self._timeout
+        if self.rank != 0:
+            _send(self._peers[0], name, [value], deadline)
+            return self._receive(0, name, deadline + 1.0)  # rank 0 knows best who is missing
+        try:
+            everything = self._gather(name, value, deadline)
+        except (TimeoutError, CommunicationError) as error:
+            for connection in self._peers.values():
+                _send(connection, name, [str(error).encode()], deadline + 1.0, _FAILURE)
+            raise
+        for connection in self._peers.values():
+            _send(connection, name, everything, deadline)
+        return everything
+
+    def _gather(self, name: str, value: bytes, deadline: float) -> list[bytes]:
+        values: list[bytes | None] = [value] + [None] * (self.size - 1)
+        with selectors.DefaultSelector() as selector:
+            for peer, connection in self._peers.items():
+                selector.register(connection, selectors.EVENT_READ, peer)
+            while missing := [peer for peer in self._peers if values[peer] is None]:
+                ready = selector.select(max(0.0, deadline - time.monotonic()))
+                if not ready:
+                    raise TimeoutError(
+                        f"{_ranks(missing)} did not come to exchange {name!r} "
+                        f"within {self._timeout:g} s"
+                    )
+                for key, _ in ready:
+                    [values[key.data]] = self._receive(key.data, name, deadline)
+                    selector.unregister(key.fileobj)
+        return [v for v in values if v is not None]
+
+    def close(self) -> None:
+        """Close the connections."""
+        for connection in self._peers.values():
+            connection.close()
+        self._peers.clear()
+
+    def _welcome(self, listener: socket.socket) -> None:
+        deadline = time.monotonic() + self._timeout
+        with listener:
+            while len(self._peers) < self.size - 1:
+                listener.settimeout(max(0.001, deadline - time.monotonic()))
+                try:
+                    connection, _ = listener.accept()
+                except TimeoutError:
+                    missing = [r for r in range(1, self.size) if r not in self._peers]
+                    raise TimeoutError(
+                        f"{_ranks(missing)} did not come to rank 0 within {self._timeout:g} s"
+                    ) from None
+                try:
+                    hello = _read(connection, _HEAD.size, deadline)
+                    magic, peer, size, _ = _HEAD.unpack(hello)
+                except OSError:
+                    connection.close()  # somebody knocked and left
+                    continue
+                if magic != _MAGIC:
+                    connection.close()
+                    continue
+                if size != self.size or not 0 < peer < self.size or peer in self._peers:
+                    raise CommunicationError(
+                        f"rank {peer} of {size} came to rank 0 of {self.size}"
+                        + (", for the second time" if peer in self._peers else "")
+                    )
+                self._peers[peer] = connection
+
+    def _arrive(self, host: str, port: int) -> socket.socket:
+        deadline = time.monotonic() + self._timeout
+        pause = 0.01
+        while True:
+            try:
+                connection = socket.create_connection((host, port), timeout=5.0)
+            except OSError as error:
+                if time.monotonic() + pause > deadline:
+                    raise TimeoutError(
+                        f"rank 0 did not answer at {host}:{port} within {self._timeout:g} s ({error})"
+                    ) from None
+                time.sleep(pause)
+                pause = min(0.5, pause * 1.5)
+                continue
+            if connection.getsockname() == connection.getpeername():  # met itself, by chance
+                connection.close()
+                continue
+            connection.sendall(_HEAD.pack(_MAGIC, self.rank, self.size, 0))
+            return connection
+
+    def _receive(self, peer: int, name: str, deadline: float) -> list[bytes]:
+        connection = self._peers[peer]
+        try:
+            magic, length, count, _ = _HEAD.unpack(_read(connection, _HEAD.size, deadline))
+            if magic not in (_MAGIC, _FAILURE) or length > _LARGEST or count > _LARGEST:
+                raise CommunicationError(f"rank {peer} sent what is no message")
+            theirs = _read(connection, length, deadline).decode()
+            lengths = struct.unpack(f"!{count}I", _read(connection, 4 * count, deadline))
+            values = [_read(connection, n, deadline) for n in lengths]
+        except TimeoutError:
+            raise TimeoutError(
+                f"rank {peer} did not exchange {name!r} within {self._timeout:g} s"
+            ) from None
+        except OSError as error:
+            raise CommunicationError(
+                f"rank {peer} left while {name!r} was exchanged: {error}"
+            ) from None
+        if magic == _FAILURE:
+            raise CommunicationError(values[0].decode())
+        if theirs != name:
+            raise CommunicationError(
+                f"the ranks do not agree: rank {peer} exchanges {theirs!r}, rank {self.rank} {name!r}"
+            )
+        return values
+
+
+class StoreRendezvous:
+    """Ranks meet at a key-value store such as torch.distributed's.
+
+    Args:
+        store: With ``set(key, bytes)`` and ``get(key)``, which waits for the key.
+        rank: This process's number.
+        size: The number of ranks.
+        prefix: Of the keys, for jobs that share a store.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, prefix: str = "tacos") -> None:
+        self.rank, self.size = rank, size
+        self._store, self._prefix = store, prefix
+
+    @classmethod
+    def of_torchrun(cls, env: Mapping[str, str], *, timeout: float) -> StoreRendezvous:
+        """At the store that torchrun's variables name."""
+        try:
+            from torch.distributed import rendezvous
+        except ImportError:
+            raise ValueError(
+                "RANK and MASTER_ADDR are set as torchrun does, but torch is not installed: "
+                "pip install 'tacos-ccl[torch]'"
+            ) from None
+        rank, size = _number(env, "RANK"), _number(env, "WORLD_SIZE")
+        store, _, _ = next(rendezvous("env://", rank, size, timeout=dt.timedelta(seconds=timeout)))
+        return cls(store, rank, size, f"tacos/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}")
+
+    def exchange(self, name: str, value: bytes) -> list[bytes]:
+        """The values of all ranks, in their order."""
+        self._store.set(f"{self._prefix}/{name}/{self.rank}", value)
+        values = []
+        for rank in range(self.size):
+            try:
+                values.append(bytes(self._store.get(f"{self._prefix}/{name}/{rank}")))
+            except RuntimeError as error:  # torch's DistStoreError
+                raise TimeoutError(
+                    f"rank {rank} did not come to exchange {name!r}: {error}"
+                ) from None
+        return values
+
+    def close(self) -> None:
+        """Forget the store."""
+        self._store = None
+
+
+class MpiRendezvous:
+    """Ranks meet through MPI.
+
+    Args:
+        communicator: An mpi4py communicator. Default: a duplicate of the world.
+    """
+
+    def __init__(self, communicator: Any = None) -> None:
+        if communicator is None:
+            try:
+                from mpi4py import MPI
+            except ImportError:
+                raise ValueError(
+                    "this process was started by mpirun, but mpi4py is not installed: "
+                    "pip install 'tacos-ccl[mpi]'"
+                ) from None
+            communicator = MPI.COMM_WORLD.Dup()
+        self._communicator = communicator
+        self.rank: int = communicator.Get_rank()
+        self.size: int = communicator.Get_size()
+
+    def exchange(self, name: str, value: bytes) -> list[bytes]:
+        """The values of all ranks, in their order."""
+        rows = self._communicator.allgather((name, value))
+        for rank, (theirs, _) in enumerate(rows):
+            if theirs != name:
+                raise CommunicationError(
+                    f"the ranks do not agree: rank {rank} exchanges {theirs!r}, "
+                    f"rank {self.rank} {name!r}"
+                )
+        return [row[1] for row in rows]
+
+    def close(self) -> None:
+        """Let the peers go; MPI itself ends with the process."""
+
+
+def from_environment(
+    environ: Mapping[str, str] | None = None, *, timeout: float = 300.0
+) -> Rendezvous:
+    """The rendezvous of the job that this process is part of.
+
+    Looked at, in this order: ``TACOS_RANK``, ``TACOS_WORLD_SIZE`` and ``TACOS_RENDEZVOUS=host:port`` (``tacos
+    run``, ``tacos lab``); torchrun's ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``; the variables of
+    Open MPI and MPICH; Slurm's ``SLURM_PROCID`` and ``SLURM_NTASKS``. Without any of them the process is a
+    job of one rank.
+
+    Raises:
+        ValueError: A variable is missing or not a number.
+        TimeoutError: Some ranks did not come.
+
+    >>> from_environment({}).size
+    1
+    """
+    env = os.environ if environ is None else environ
+    if "TACOS_RANK" in env:
+        host, _, port = _required(env, "TACOS_RENDEZVOUS", "host:port").rpartition(":")
+        if not host or not port.isdecimal():
+            raise ValueError(
+                f"TACOS_RENDEZVOUS is {env['TACOS_RENDEZVOUS']!r}, it must be host:port"
+            )
+        listener = None
+        rank = _number(env, "TACOS_RANK")
+        if rank == 0 and "TACOS_RENDEZVOUS_FD" in env:
+            listener = socket.socket(fileno=_number(env, "TACOS_RENDEZVOUS_FD"))
+        size = _number(env, "TACOS_WORLD_SIZE")
+        return TcpRendezvous(rank, size, host, int(port), timeout=timeout, listener=listener)
+    if "RANK" in env and "MASTER_ADDR" in env:
+        return StoreRendezvous.of_torchrun(env, timeout=timeout)
+    if "OMPI_COMM_WORLD_RANK" in env or "PMI_RANK" in env or "PMIX_RANK" in env:
+        return MpiRendezvous()
+    if "SLURM_PROCID" in env and "SLURM_NTASKS" in env:
+        rank, size = _number(env, "SLURM_PROCID"), _number(env, "SLURM_NTASKS")
+        nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "localhost")
+        job = int(re.sub(r"\D", "", env.get("SLURM_JOB_ID", "")) or 0)
+        return TcpRendezvous(rank, size, _first_host(nodes), 20000 + job % 20000, timeout=timeout)
+    return TcpRendezvous(0, 1, "localhost", 0, timeout=timeout)
+
+
+def _first_host(nodes: str) -> str:
+    """The first host of Slurm's compressed list: ``gpu[007-010,12],login`` begins with gpu007."""
+    found = re.match(r"([^\[,]+)(?:\[([0-9]+))?", nodes)
+    if found is None:
+        raise ValueError(f"the node list is {nodes!r}, it must begin with a host")
+    return found.group(1) + (found.group(2) or "")
+
+
+def _required(env: Mapping[str, str], name: str, what: str) -> str:
+    if name not in env:
+        raise ValueError(f"{name} is not set, it must be {what}")
+    return env[name]
+
+
+def _number(env: Mapping[str, str], name: str) -> int:
+    text = _required(env, name, "a number")
+    if not text.isdecimal():
+        raise ValueError(f"{name} is {text!r}, it must be a number")
+    return int(text)
+
+
+def _ranks(numbers: list[int]) -> str:
+    shown = ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
+    return f"rank {shown}" if len(numbers) == 1 else f"ranks {shown}"
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket at that address or, where it is not one of this machine's own, at all of them."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        try:
+            listener.bind((host, port))
+        except OSError:
+            listener.bind(("", port))
+    except OSError as error:
+        listener.close()
+        raise CommunicationError(f"rank 0 cannot listen at port {port}: {error}") from None
+    listener.listen(4096)
+    return listener
+
+
+def _send(
+    connection: socket.socket,
+    name: str,
+    values: list[bytes],
+    deadline: float,
+    magic: bytes = _MAGIC,
+) -> None:
+    connection.settimeout(max(0.001, deadline - time.monotonic()))
+    label = name.encode()
+    lengths = struct.pack(f"!{len(values)}I", *map(len, values))
+    with contextlib.suppress(OSError):  # reading next, we hear what happened
+        connection.sendall(
+            b"".join([_HEAD.pack(magic, len(label), len(values), 0), label, lengths, *values])
+        )
+
+
+def _read(connection: socket.socket, length: int, deadline: float) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
+        piece = connection.recv(min(length - len(data), 1 << 20))
+        if not piece:
+            raise ConnectionError("the connection was closed")
+        data += piece
+    return bytes(data)

@@ -1,0 +1,106 @@
+"""What test ranks do; see `tests.ranks`. Every function gets the rank's communicator first.
+
+`expected` is the truth that results are compared with: NumPy over the inputs of all ranks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+TIMEOUT_S = 2.0
+OPS = {
+    "sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add,
+    "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
+}  # fmt: skip
+
+
+def numbers(seed, rank, size, dtype):
+    """A rank's input: small whole numbers, so that sums are exact in every type."""
+    values = np.random.default_rng([seed, rank]).integers(0, 5, size)
+    return values.astype(dtype)
+
+
+def cuts(count, pieces):
+    """Where a buffer is cut; the first pieces take the remainder."""
+    return np.cumsum([0] + [count // pieces + (i < count % pieces) for i in range(pieces)])
+
+
+def expected(part, rank, count, dtype, op, seed):
+    """Input and output of a rank, for one named collective over `part.group`."""
+    group = part.group.tolist()
+    n, kind = len(group), part.kind
+    here = group.index(rank) if rank in group else -1
+    root = group[part.root] if part.root >= 0 else -1
+    at = cuts(count, n)
+    lengths = {
+        "all_gather": lambda i: at[i + 1] - at[i],
+        "gather": lambda i: at[i + 1] - at[i],
+        "broadcast": lambda i: count if i == part.root else 0,
+        "scatter": lambda i: count if i == part.root else 0,
+    }
+    length = lengths.get(kind, lambda i: count)
+    if here < 0:
+        return np.empty(0, dtype), np.empty(0, dtype)
+    source = numbers(seed, rank, length(here), dtype)
+    if kind == "all_to_all":
+        blocks = [numbers(seed, r, count, dtype)[at[here] : at[here + 1]] for r in group]
+        return source, np.concatenate(blocks)
+    if kind in ("all_gather", "gather"):
+        whole = np.concatenate([numbers(seed, r, length(i), dtype) for i, r in enumerate(group)])
+        return source, whole if kind == "all_gather" or rank == root else whole[:0]
+    if kind in ("broadcast", "scatter"):
+        whole = numbers(seed, root, count, dtype)
+        return source, whole if kind == "broadcast" else whole[at[here] : at[here + 1]]
+    total = numbers(seed, group[0], count, dtype)
+    for member in group[1:]:
+        total = OPS[op](total, numbers(seed, member, count, dtype)).astype(dtype)
+    if op == "avg":
+        total = (total / n).astype(dtype) if total.dtype.kind == "f" else total // n
+    if kind == "reduce_scatter":
+        return source, total[at[here] : at[here + 1]]
+    return source, total if kind == "all_reduce" or rank == root else total[:0]
+
+
+def run_cases(comm, algorithm, cases):
+    """Run (count, dtype, op, in place) one after the other; returns what is wrong, as sentences."""
+    prepared = comm.prepare(algorithm)
+    [part] = prepared.collective.parts
+    wrong = []
+    for seed, (count, dtype, op, in_place) in enumerate(cases):
+        source, want = expected(part, comm.rank, count, dtype, op, seed)
+        given = source.copy()
+        target = np.full(len(want), 77).astype(dtype)
+        if in_place:
+            given, target = shared(part, comm.rank, count, given, target)
+        try:
+            prepared.run(given, target, op, count=count)
+        except Exception as error:
+            error.add_note(f"{part.kind} {count} {dtype} {op} {in_place}")
+            raise
+        if not np.array_equal(target, want):
+            bad = int((target != want).sum())
+            wrong.append(
+                f"rank {comm.rank}: {count} {dtype} {op} {in_place}: {bad} wrong of {len(want)}"
+            )
+        if not in_place and not np.array_equal(given, source):
+            wrong.append(f"rank {comm.rank}: {count} {dtype} {op}: the source was changed")
+    return wrong
+
+
+def shared(part, rank, count, source, target):
+    """The same buffers in one piece of memory, as NCCL has them in place."""
+    group = part.group.tolist()
+    if rank not in group:
+        return source, target
+    at, here = cuts(count, len(group)), group.index(rank)
+    if len(source) >= len(target):
+        whole = source
+        inside = part.kind in ("reduce_scatter", "scatter")
+        return whole, whole[at[here] : at[here + 1]] if inside and len(target) else whole[
+            : len(target)
+        ]
+    whole = target
+    inside = part.kind in ("all_gather", "gather") and len(source) > 0
+    view = whole[at[here] : at[here + 1]] if inside else whole[: len(source)]
+    view[:] = source
+    return view, whole
