@@ -17,6 +17,8 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +60,7 @@ def networks():
         ),
         "mesh 3x3, two links dead": tacos.topology.drop_links(mesh, (0, 1), (4, 5), both=True),
         "4 NPUs, links of 200, 100 and 25": links(
-            ([(0, 1), (2, 3)], 200), ([(0, 2), (1, 3)], 100), ([(0, 3), (1, 2)], 25)
+            ([(0, 1), (2, 3)], 200), ([(1, 2), (0, 3)], 100), ([(0, 2), (1, 3)], 25)
         ),
     }
 
@@ -67,22 +69,22 @@ def work(folder, elements, rounds):
     """What a rank does in the lab."""
     from tacos.runtime import connect
 
-    rank, algorithms = int(os.environ["TACOS_RANK"]), {}
+    rank, algorithms = int(os.environ["TACOS_RANK"]), dict[str, Callable[[], object]]()
     data, wrong = np.empty(elements, np.float32), 0
     with connect(timeout=60) as comm:
         for path in sorted(folder.glob("*.tacos")):
             algorithm = comm.prepare(tacos.load(path), verify=False)
-            algorithms[path.stem] = lambda algorithm=algorithm: algorithm.run(data, data)
+            algorithms[path.stem] = partial(algorithm.run, data, data)
         try:
             import torch
             from torch import distributed
 
             distributed.init_process_group("gloo")
             tensor = torch.from_numpy(data)
-            algorithms["gloo"] = lambda: distributed.all_reduce(tensor)
+            algorithms["gloo"] = partial(distributed.all_reduce, tensor)
         except ImportError:
             pass
-        times = {name: [] for name in algorithms}
+        times: dict[str, list[float]] = {name: [] for name in algorithms}
         for number in range(rounds + 1):
             for name, run in algorithms.items():
                 data[:] = np.arange(elements) % 1000 + rank
