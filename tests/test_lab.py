@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -193,8 +194,8 @@ def test_delays_are_planned_where_the_kernel_has_them():
         for line in some
         if program == "tc"
     ]
-    assert "qdisc add dev to1 root handle 1: netem delay 2000us limit 100000" in lines
-    assert lines[1].startswith("qdisc add dev to1 parent 1:1 tbf rate 101200000bit")
+    assert lines[0].startswith("qdisc add dev to1 root handle 1: tbf rate 101200000bit")
+    assert lines[1] == "qdisc add dev to1 parent 1:1 netem delay 2000us limit 100000"
 
 
 def test_speeds_are_scaled_to_what_the_machine_carries():
@@ -206,6 +207,7 @@ def test_speeds_are_scaled_to_what_the_machine_carries():
     assert scaled(given, scale=1e-3).link_bandwidth_Bps[0] == 50_000_000
     assert scaled(given, scale=1e-3).link_latency_ps[0] == 500_000_000
     assert scaled(given, scale=1e-3, delays=False).link_latency_ps[0] == 150_000_000
+    assert scaled(given, delays=False).symmetric
     assert len(np.unique(scaled(TWO_BOXES, fastest="8Mbit/s").link_bandwidth_Bps)) == 2
 
 
@@ -344,6 +346,51 @@ def test_the_ranks_know_who_they_are_and_what_is_enforced(ring):
     assert run.stdout == [f"npu{r} {r} 4 True 5000000 True\n" for r in range(4)]
 
 
+ALL_REDUCE = """
+import os
+import numpy as np
+import tacos
+from tacos.runtime import connect
+
+topology = tacos.load(os.environ["TACOS_TOPOLOGY"])
+wanted = tacos.collective.all_reduce(topology, "1MB", chunks=4)
+with connect(timeout=20) as comm:
+    data = np.full(25_000, 1 + comm.rank, np.int32)
+    comm.prepare(tacos.synthesize(topology, wanted, engine="greedy")).run(data, data)
+    assert (data == 10).all()
+"""
+
+
+@in_lab
+@pytest.mark.parametrize("topology", [tacos.topology.ring(4), TWO_BOXES], ids=["links", "switches"])
+def test_an_algorithm_runs_over_the_links(topology):
+    with Lab(topology, fastest="40Mbit/s") as lab:
+        run = lab.run([sys.executable, "-c", ALL_REDUCE], output="returned", time_limit=60)
+        assert run.code == 0, run.stderr
+
+
+GLOO = """
+import torch
+from torch import distributed
+
+distributed.init_process_group("gloo")
+tensor = torch.ones(100)
+distributed.all_reduce(tensor)
+assert (tensor == 2).all()
+distributed.destroy_process_group()
+"""
+
+
+@in_lab
+@pytest.mark.slow
+def test_a_script_for_torchrun_runs_unchanged():
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    with Lab(network(2, *both_ways((0, 1, 100))), scale=1) as lab:
+        run = lab.run([sys.executable, "-c", GLOO], output="returned", time_limit=120)
+        assert run.code == 0, run.stderr
+
+
 # --- how it ends --------------------------------------------------------------------------------
 
 
@@ -365,7 +412,8 @@ def test_a_killed_rank_is_told_by_its_signal(ring):
 
 
 @in_lab
-def test_the_time_limit_ends_all_even_who_does_not_want_to(ring):
+def test_the_time_limit_ends_all_even_who_does_not_want_to(ring, monkeypatch):
+    monkeypatch.setattr("tacos.runtime.lab._GRACE_S", 0.2)
     run = ring.run(["sh", "-c", "trap '' TERM; sleep 60 & wait; sleep 60"], time_limit=0.2)
     assert run.code == 124
     assert run.why == "ranks 0, 1, 2, 3 took more than 0.2 s"
@@ -435,7 +483,7 @@ class Started:
 
 
 @in_lab
-@pytest.mark.parametrize("end", ["true", "sleep 1; exit 3"])
+@pytest.mark.parametrize("end", ["true", "sleep 0.5; exit 3"])
 def test_nothing_is_left_after_a_run(end):
     Started(end).assert_nothing_is_left()
 

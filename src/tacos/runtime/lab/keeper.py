@@ -150,7 +150,9 @@ class Keeper:
                 os.read(wake, 4096)
                 self._reap()
             if self.control.fileno() in ready:
-                data, fds, _, _ = socket.recv_fds(self.control, 1 << 16, 16)
+                data, fds, _, _ = socket.recv_fds(
+                    self.control, 1 << 16, 16, socket.MSG_CMSG_CLOEXEC
+                )
                 if not data:
                     return
                 passed += fds
@@ -261,6 +263,7 @@ class Keeper:
 if __name__ == "__main__":
     _caller, _folder, _fd = sys.argv[1:]
     _control = socket.socket(fileno=int(_fd))
+    _control.set_inheritable(False)
     try:
         sys.exit(watch(int(_caller), _folder, _control))
     except Refused as _error:

@@ -206,11 +206,9 @@ class _Planner:
         rate = max(round(8 * bytes_per_second * _WIRE_SHARE), 8000)
         burst = round(min(max(bytes_per_second * _BURST_S, 2 * (MTU + 14)), 65_536))
         delay_us = int(topology.link_latency_ps[max(link, there)]) // 10**6 if self.delays else 0
-        parent = "root"
+        yield f"qdisc add dev {device} root handle 1: tbf rate {rate}bit burst {burst} limit {_QUEUE}"
         if delay_us:
-            yield f"qdisc add dev {device} root handle 1: netem delay {delay_us}us limit 100000"
-            parent = "parent 1:1"
-        yield f"qdisc add dev {device} {parent} tbf rate {rate}bit burst {burst} limit {_QUEUE}"
+            yield f"qdisc add dev {device} parent 1:1 netem delay {delay_us}us limit 100000"
 
     def _bridge(self) -> Iterator[str]:
         yield from ("link set lo up", "link add name bridge type bridge", "link set bridge up")
