@@ -8,9 +8,12 @@ the last of them the network namespaces, their devices and mounts are gone: ther
 
 The caller talks to the keeper over a socket, one JSON object in a line:
 
-    {"script": [[namespace, program, lines], …], "hosts": path}  →  {"done": true}
-    {"spawn": rank, "command", "environment", "folder"} and two descriptors  →  {"pid": …}, {"exit": rank, "code": …}
-    {"signal": number}      for every process of the lab
+    {"script": [[namespace, program, lines], …], "namespaces", "settings", "hosts"}  →  {"done": true}
+    {"spawn": rank, "command", "environment", "folder", "hostname"} and two descriptors for its output
+                                                                    →  {"exit": rank, "code": …} at its end
+    {"signal": number}, for every process of the lab
+
+It says ``{"ready": true, "netem": …}`` first, and ``{"error": sentence}`` when it cannot go on.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ class Refused(Exception):
 
 
 def _call(name: str, *arguments: int | bytes | None) -> None:
-    if getattr(_libc, name)(*arguments) != 0:
+    words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+    if getattr(_libc, name)(*words) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{name}: {os.strerror(code)}")
 
@@ -60,10 +64,6 @@ def leave_the_machine() -> None:
     try:
         _call("unshare", spaces)
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise Refused(
-                "the lab needs namespaces, and a limit is reached: see sysctl user"
-            ) from None
         if error.errno != errno.EPERM:
             raise Refused(f"the lab needs namespaces of Linux: {error.strerror}") from None
         user, group = os.geteuid(), os.getegid()
@@ -73,14 +73,14 @@ def leave_the_machine() -> None:
             Path("/proc/self/uid_map").write_text(f"0 {user} 1")
             Path("/proc/self/gid_map").write_text(f"0 {group} 1")
         except OSError as inner:
-            raise Refused(_why_no_user_namespace(inner)) from None
+            raise Refused(_why_refused(inner)) from None
     try:
         _call("mount", b"none", b"/", None, _RECURSIVE | _PRIVATE, None)
     except OSError as error:
-        raise Refused(f"the lab may not make its mounts private ({error.strerror})") from None
+        raise Refused(_why_refused(error)) from None
 
 
-def _why_no_user_namespace(error: OSError) -> str:
+def _why_refused(error: OSError) -> str:
     hints = {
         "user/max_user_namespaces": "0",
         "kernel/unprivileged_userns_clone": "0",
@@ -105,10 +105,8 @@ def watch(caller: int, folder: str, control: socket.socket) -> int:
         _libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
         try:
             Keeper(control).serve()
-        except Refused as error:
-            _tell(control, {"error": str(error)})
-        except OSError:  # the caller is gone
-            pass
+        except (Refused, OSError) as error:
+            _give_up(control, error)
         os._exit(0)
     control.close()
     child_fd = os.pidfd_open(child)
@@ -121,6 +119,11 @@ def watch(caller: int, folder: str, control: socket.socket) -> int:
 
 def _tell(control: socket.socket, message: dict[str, Any]) -> None:
     control.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _give_up(control: socket.socket, error: Exception) -> None:
+    with suppress(OSError):  # the caller may be gone
+        _tell(control, {"error": str(error)})
 
 
 class Keeper:
@@ -266,6 +269,6 @@ if __name__ == "__main__":
     _control.set_inheritable(False)
     try:
         sys.exit(watch(int(_caller), _folder, _control))
-    except Refused as _error:
-        _tell(_control, {"error": str(_error)})
+    except (Refused, OSError) as _error:
+        _give_up(_control, _error)
         shutil.rmtree(_folder, ignore_errors=True)
