@@ -392,7 +392,7 @@ def broken(change):
     [
         (lambda g, b: b["ops"][2].update(name="rss"), 'gpu 1, threadblock 0, op 2: the field name is "rss"'),
         (lambda g, b: b["ops"][2].pop("src_buff"), "gpu 1, threadblock 0, op 2: the fields src_buff and"),
-        (lambda g, b: b["ops"][2].update(src_buff=3), "gpu 1, threadblock 0, op 2: Expected `array`, got `int`"),
+        (lambda g, b: b["ops"][2].update(src_buff=3), "gpu 1, threadblock 0, op 2: the field src_buff is 3, it must be a list"),
         (lambda g, b: b["ops"][0].update(channel_ids=[1]), "op 0: the field channel_ids has 1, the threadblock has 1"),
         (lambda g, b: b["ops"].extend([SIGNAL] * 64), "gpu 1, threadblock 0: 69 operations, the executor takes at most 64"),
         (lambda g, b: b.update(id=1), "gpu 1, threadblock 0: the field id is 1, expected is 0"),
@@ -400,8 +400,8 @@ def broken(change):
         (lambda g, b: g.update(input_chunks=3), "the field input_chunks is 2, allowed are 0 and 3"),
         (lambda g, b: g.update(scratch_chunks=10**9), "far more than the operations can fill"),
         (lambda g, b: g["channels"][0].update(connected_to=[1]), "gpu 1: the field connected_to has 1, it must be another"),
-        (lambda g, b: b["ops"][2]["dst_buff"][0].update(index=9), "uses dst slots 9 to 9 of the input buffer"),
-        (lambda g, b: g.pop("threadblocks"), "gpu 1: Object missing required field `threadblocks`"),
+        (lambda g, b: b["ops"][2]["dst_buff"][0].update(index=9), "op 2: the field index is 9 and the size 1, the input buffer of gpu 1 has 2 chunks"),
+        (lambda g, b: g.pop("threadblocks"), "gpu 1: it has no field threadblocks"),
     ],
 )  # fmt: skip
 def test_damage_is_named(tmp_path, change, message):

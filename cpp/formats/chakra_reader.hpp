@@ -17,17 +17,13 @@
 #include <string_view>
 #include <vector>
 
+#include "formats/steps.hpp"
 #include "program.hpp"
 
 namespace tacos::chakra {
 
 // The numbers of Workload's kinds.
 enum class NodeKind : std::uint8_t { send, recv, comp, coll };
-
-struct Threads {  // of the ranks, as tacos notes them
-  std::vector<NodeId> rank, send_peer, recv_peer;
-  std::vector<std::int32_t> channel;
-};
 
 class Traces {
  public:

@@ -1109,3 +1109,10 @@ class RankLayout:
 
 def lay_out(program: Program, rank: int, count: int) -> RankLayout:
     """Where a rank's data are when the whole has so many elements."""
+
+def read_plan(gpus: bytes, *, collective: str, in_place: bool, provenance: str) -> Program:
+    """
+    The program of an MSCCL++ plan, from the JSON text of its list of GPUs.
+    """
+
+PLAN_LIMITS: tuple = (64, 16, 8, 16)
