@@ -50,11 +50,13 @@ class Translator {
       const auto& blocks = plan_.gpus[at(rank_)].blocks;
       for (block_ = 0; at(block_) < blocks.size(); ++block_) {
         thread_ = threads_.add(rank_);
+        last_ = -1;
         enter_block(blocks[at(block_)]);
         for (auto i = blocks[at(block_)].ops.begin; i < blocks[at(block_)].ops.end; ++i) {
           op_ = &plan_.ops[i];
           translate();
         }
+        if (!acquired_.empty()) add(StepOp::nop);
         op_ = nullptr;
       }
       block_ = -1;
@@ -299,11 +301,14 @@ class Translator {
   // --- steps
 
   std::int64_t add(StepOp op, NodeId peer = -1) {
-    return steps_.add(op, thread_, Buffer::none, -1, Buffer::none, -1, 0, peer);
+    return add(op, {rank_, Buffer::none, -1}, {rank_, Buffer::none, -1}, 0, peer);
   }
   std::int64_t add(StepOp op, const Place& src, const Place& dst, std::int32_t slots, NodeId peer) {
-    return steps_.add(op, thread_, src.buffer, static_cast<std::int32_t>(src.slot), dst.buffer,
-                      static_cast<std::int32_t>(dst.slot), slots, peer);
+    last_ = steps_.add(op, thread_, src.buffer, static_cast<std::int32_t>(src.slot), dst.buffer,
+                       static_cast<std::int32_t>(dst.slot), slots, peer);
+    for (const auto semaphore : acquired_) meetings_.acquire(rank_, semaphore, thread_, last_);
+    acquired_.clear();
+    return last_;
   }
 
   // From anywhere to anywhere, as long as this rank has one of the two.
@@ -548,12 +553,12 @@ class Translator {
       if (at(number) >= there) {
         fail_field("semaphore_ids", number, "the gpu has " + std::to_string(there) + " semaphores");
       }
-      const auto step = add(StepOp::nop);
       if (op_->name == OpName::sem_acquire) {
-        meetings_.acquire(rank_, number, thread_, step);
-      } else {
-        meetings_.release(rank_, number, thread_, step);
+        acquired_.push_back(number);  // the next step waits for it
+        continue;
       }
+      if (last_ < 0 || !acquired_.empty()) add(StepOp::nop);
+      meetings_.release(rank_, number, thread_, last_);
     }
   }
 
@@ -608,6 +613,8 @@ class Translator {
   std::int32_t block_ = -1;
   const Op* op_ = nullptr;
   ThreadId thread_ = 0;
+  std::int64_t last_ = -1;                    // step of the threadblock
+  std::vector<std::int32_t> acquired_;        // semaphores since then
   std::array<std::vector<NodeId>, 2> peers_;  // of the GPU's channels
   std::vector<Group> groups_;
   std::array<std::vector<std::int32_t>, 3> channels_;  // of the threadblock, numbers in the GPU

@@ -64,8 +64,8 @@ class Graph {
   template <typename Visit>
   void predecessors(StepId step, const Visit& visit) const {
     if (!is_first(step)) visit(step - 1);
-    if (const StepId from = program_.spec().comes_from[at(step)]; from >= 0) visit(from);
     for (const StepId before : dependencies(step)) visit(before);
+    if (const StepId from = program_.spec().comes_from[at(step)]; from >= 0) visit(from);
   }
 
   // Steps in an order in which each comes after those it waits for; those of circles are missing.
@@ -473,9 +473,7 @@ class Ordering {
   }
 
   bool before(StepId a, StepId b) {
-    if (graph_.rank(a) == rank_ && graph_.rank(b) == rank_) {
-      if (clock_[clock_begin_[at(b)] + at(graph_.thread(a) - first_thread_)] >= a) return true;
-    }
+    if (is_behind(b, a)) return true;
     // Backwards from b, never past a in the topological order.
     stack_.assign(1, b);
     ++searches_;
@@ -486,7 +484,7 @@ class Ordering {
       graph_.predecessors(step, [&](StepId p) {
         if (position_[at(p)] < position_[at(a)] || seen_[at(p)] == searches_) return;
         seen_[at(p)] = searches_;
-        found = found || p == a;
+        found = found || is_behind(p, a);
         stack_.push_back(p);
       });
     }
@@ -494,6 +492,13 @@ class Ordering {
   }
 
  private:
+  // Whether `step` is a or, as its thread or the clocks say, comes after it.
+  bool is_behind(StepId step, StepId a) const {
+    if (graph_.thread(step) == graph_.thread(a)) return step >= a;
+    if (graph_.rank(step) != rank_ || graph_.rank(a) != rank_) return false;
+    return clock_[clock_begin_[at(step)] + at(graph_.thread(a) - first_thread_)] >= a;
+  }
+
   const Graph& graph_;
   std::vector<StepId> position_;
   NodeId rank_ = -1;
