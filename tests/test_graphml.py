@@ -19,7 +19,11 @@ KEYS = (
     '<key id="d2" for="node" attr.name="kind"/>'
 )
 NAMES = st.sampled_from(["a", "b", "c", "n 1", "&lt;", "é"])
-DATA = ['<data key="d0">{0}GB/s</data>', '\n  <data key="d1"> 2us </data>', '<data key="x">y</data>']
+DATA = [
+    '<data key="d0">{0}GB/s</data>',
+    '\n  <data key="d1"> 2us </data>',
+    '<data key="x">y</data>',
+]
 
 
 @st.composite

@@ -51,9 +51,10 @@ void bind_msccl(nb::module_& m) {
       },
       "gpus"_a, nb::kw_only(), "collective"_a, "in_place"_a, "provenance"_a,
       "The program of an MSCCL++ plan, from the JSON text of its list of GPUs.");
-  m.attr("PLAN_LIMITS") =
-      nb::make_tuple(mscclpp::kMostOps, mscclpp::kMostChannels, mscclpp::kMostChannelsPerOp,
-                     mscclpp::kMostSemaphoresPerOp);
+  m.attr("PLAN_MOST_OPS") = mscclpp::kMostOps;
+  m.attr("PLAN_MOST_CHANNELS") = mscclpp::kMostChannels;
+  m.attr("PLAN_MOST_CHANNELS_PER_OP") = mscclpp::kMostChannelsPerOp;
+  m.attr("PLAN_MOST_SEMAPHORES_PER_OP") = mscclpp::kMostSemaphoresPerOp;
 }
 
 }  // namespace tacos::bindings

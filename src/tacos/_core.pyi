@@ -1115,4 +1115,10 @@ def read_plan(gpus: bytes, *, collective: str, in_place: bool, provenance: str) 
     The program of an MSCCL++ plan, from the JSON text of its list of GPUs.
     """
 
-PLAN_LIMITS: tuple = (64, 16, 8, 16)
+PLAN_MOST_OPS: int = 64
+
+PLAN_MOST_CHANNELS: int = 16
+
+PLAN_MOST_CHANNELS_PER_OP: int = 8
+
+PLAN_MOST_SEMAPHORES_PER_OP: int = 16

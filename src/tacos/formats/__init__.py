@@ -331,6 +331,8 @@ def _by_content(path: str | os.PathLike[str]) -> str:
         return fitting[0]  # a file that is not there will be missed by any of them
     if not fitting and Path(f"{os.fspath(path)}.0.et").exists():  # the prefix of traces
         return "chakra"
+    if not Path(path).exists():
+        raise FormatError(f"{path}: No such file or directory, nor {Path(path).name}.0.et")
     head = beginning(path)
     for name in fitting or _FORMATS:
         is_one = _FORMATS[name].is_one
