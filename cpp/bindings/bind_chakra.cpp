@@ -118,7 +118,7 @@ void bind_reader(nb::module_& m) {
              const Array<std::int32_t>& channel, std::string provenance) {
             auto scratch = list(scratch_slots);
             const Threads threads{list(thread_rank), list(send_peer), list(recv_peer),
-                                          list(channel)};
+                                  list(channel)};
             const nb::gil_scoped_release release;
             return std::make_shared<Program>(traces.restored(std::move(collective), in_place,
                                                              std::move(scratch), threads,
