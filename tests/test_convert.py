@@ -167,6 +167,7 @@ BAD_CALLS = {
     "a size for a schedule": (["convert", "ar.tacos", "b.tacos", "--size", "1MB"],
                               'the format tacos has no option "size"'),
     "no such format": (["convert", "ar.tacos", "x", "--to", "mscl"], 'format is "mscl", allowed'),
+    "no prefix": (["verify", "traces/ar"], "traces/ar: No such file or directory, nor ar.0.et"),
     "no ending": (["convert", "ar.tacos", "x"], "x: the name's ending says no format"),
     "a schedule as a topology": (["convert", "ar.tacos", "x.yaml"],
                                  "x.yaml: a .yaml file holds a Topology, not a Schedule"),

@@ -130,14 +130,14 @@ Columns must have the types that the properties of the same names have: nothing 
           "input_chunks",
           [](const Program& p, NodeId rank) {
             check_rank(p, rank);
-            return give(input_chunks(p.collective(), rank));
+            return give(p.input_chunks(rank));
           },
           "rank"_a, nb::rv_policy::reference, "The chunk in each slot of a rank's input buffer.")
       .def(
           "output_chunks",
           [](const Program& p, NodeId rank) {
             check_rank(p, rank);
-            return give(output_chunks(p.collective(), rank));
+            return give(p.output_chunks(rank));
           },
           "rank"_a, nb::rv_policy::reference,
           "The chunk that each slot of a rank's output buffer must end with.")

@@ -65,8 +65,8 @@ class Graph {
   template <typename Visit>
   void predecessors(StepId step, const Visit& visit) const {
     if (!is_first(step)) visit(step - 1);
-    if (const StepId from = program_.spec().comes_from[at(step)]; from >= 0) visit(from);
     for (const StepId before : dependencies(step)) visit(before);
+    if (const StepId from = program_.spec().comes_from[at(step)]; from >= 0) visit(from);
   }
 
   // Steps in an order in which each comes after those it waits for; those of circles are missing.
@@ -185,8 +185,8 @@ class Memory {
     if (!program.spec().in_place) return;
     shared_.assign(at(program.ranks()), {});
     for (NodeId rank = 0; rank < program.ranks(); ++rank) {
-      const auto inputs = input_chunks(program.collective(), rank);
-      const auto outputs = output_chunks(program.collective(), rank);
+      const auto inputs = program.input_chunks(rank);
+      const auto outputs = program.output_chunks(rank);
       for (const ChunkId chunk : inputs) {  // both are in order of the chunks
         const auto found = std::lower_bound(outputs.begin(), outputs.end(), chunk);
         const bool both = found != outputs.end() && *found == chunk;
@@ -297,7 +297,7 @@ std::vector<Value> execute(const Program& program, const Graph& graph, const Mem
   const auto& s = program.spec();
   std::vector<Value> slots(memory.size());
   for (NodeId rank = 0; rank < program.ranks(); ++rank) {
-    const auto chunks = input_chunks(program.collective(), rank);
+    const auto chunks = program.input_chunks(rank);
     for (std::size_t i = 0; i < chunks.size(); ++i) {
       slots[memory.place(rank, Buffer::input, static_cast<std::int32_t>(i))] =
           initial(rank, chunks[i]);
@@ -394,7 +394,7 @@ void check_values(const Program& program, const Graph& graph, const Memory& memo
       sums[chunk] = sums[chunk] + Sum::one(rank, chunk);
   }
   for (NodeId rank = 0; rank < program.ranks(); ++rank) {
-    const auto chunks = output_chunks(collective, rank);
+    const auto chunks = program.output_chunks(rank);
     for (std::size_t i = 0; i < chunks.size(); ++i) {
       const auto slot = static_cast<std::int32_t>(i);
       const Sum& value = slots[memory.place(rank, Buffer::output, slot)];

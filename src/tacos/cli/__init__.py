@@ -154,6 +154,14 @@ def compare(
     engines: Annotated[
         str | None, Parameter(help="Names separated by commas; default: all.")
     ] = None,
+    beside: Annotated[
+        tuple[Path, ...],
+        Parameter(
+            name="--with",
+            negative="",
+            help="An algorithm to put beside ours: MSCCL, MSCCL++, Chakra, SCCL, TE-CCL, …",
+        ),
+    ] = (),
     chunks: Chunks = "auto",
     group: Group = None,
     root: Root = None,
@@ -189,7 +197,13 @@ def compare(
     names = engines.split(",") if engines else None
     with progress("comparing", quiet or as_json) as report:
         found = tacos.compare(
-            network, wanted, engines=names, seed=seed, time_limit=time_limit, progress=report
+            network,
+            wanted,
+            engines=names,
+            beside={_short(path, beside): load_algorithm(path) for path in beside},
+            seed=seed,
+            time_limit=time_limit,
+            progress=report,
         )
     result = found if len(wanted) > 1 else found.comparisons[0]
     if csv is not None:
@@ -568,6 +582,11 @@ def _served(plan: Path | None, least: str, most: str | None) -> dict[str, int | 
 def _check_folder(option: str, path: Path) -> None:
     if not path.absolute().parent.is_dir():
         raise ValueError(f"{option} is {path}, but there is no folder {path.parent}")
+
+
+def _short(path: Path, others: tuple[Path, ...]) -> str:
+    """A file's name, with its folder where others have the same."""
+    return path.name if [other.name for other in others].count(path.name) == 1 else str(path)
 
 
 def _lifted(

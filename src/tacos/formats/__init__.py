@@ -332,7 +332,9 @@ def _by_content(path: str | os.PathLike[str]) -> str:
         return fitting[0]  # a file that is not there will be missed by any of them
     if not fitting and Path(f"{os.fspath(path)}.0.et").exists():  # the prefix of traces
         return "chakra"
-    if Path(path).exists() and not Path(path).is_file():
+    if not Path(path).exists():
+        raise FormatError(f"{path}: No such file or directory, nor {Path(path).name}.0.et")
+    if not Path(path).is_file():
         raise FormatError(f"{path}: this is no file")
     head = beginning(path)
     for name in fitting or _FORMATS:
