@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "collective.hpp"
+#include "large.hpp"
 #include "progress.hpp"
 #include "retime.hpp"
 #include "routes.hpp"
@@ -328,16 +329,16 @@ class Dependencies {
   }
 
   const Routes& routes_;
-  std::vector<Move> moves_;
+  LargeVector<Move> moves_;
   std::size_t legs_ = 0;
   bool trees_ = false;  // whether some transfers have more than one source and one destination
   std::vector<std::uint32_t> touched_;  // with trees: source cells, then destination cells
-  std::vector<Cell> cells_;
-  std::vector<Wait> waits_;
+  LargeVector<Cell> cells_;
+  LargeVector<Wait> waits_;
   std::vector<std::uint32_t> gangs_;  // where each begins in members_; empty if there is none
   std::vector<Item> members_;
   // While building only:
-  std::vector<Building> building_;  // per cell
+  LargeVector<Building> building_;  // per cell
   std::vector<Item> above_;         // in the forest of gangs, once there is one
 };
 

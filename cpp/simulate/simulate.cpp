@@ -22,11 +22,11 @@ std::size_t at(Int i) {
 }
 
 // All transfers by the start of their first leg, then by number: a radix sort, as starts are few bits.
-std::vector<Task> sorted_by_start(const Schedule& schedule) {
+LargeVector<Task> sorted_by_start(const Schedule& schedule) {
   struct Row {
     std::uint32_t lane, transfer, start;
   };
-  std::vector<Row> rows, other;
+  LargeVector<Row> rows, other;
   rows.reserve(at(schedule.stored_transfers()));
   std::size_t first = 0;
   std::uint32_t latest = 0;
@@ -51,7 +51,7 @@ std::vector<Task> sorted_by_start(const Schedule& schedule) {
     rows.swap(other);
   }
   other = {};
-  std::vector<Task> tasks;
+  LargeVector<Task> tasks;
   tasks.reserve(rows.size());
   for (const auto& [lane, transfer, start] : rows) tasks.push_back({lane, transfer, start});
   return tasks;

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "large.hpp"
 #include "progress.hpp"
 #include "schedule.hpp"
 #include "service.hpp"
@@ -225,12 +226,12 @@ class Turns {
     Item item;
     std::uint32_t lane, start;
   };
-  std::vector<Access> sorted_by_chunk(std::vector<std::size_t>& next) const {
+  LargeVector<Access> sorted_by_chunk(std::vector<std::size_t>& next) const {
     const auto& chunks = schedule_.stored().chunk;
     next.assign(at(schedule_.collective().chunks()) + 1, 0);
     for (const ChunkId chunk : chunks) ++next[at(chunk) + 1];
     std::partial_sum(next.begin(), next.end(), next.begin());
-    std::vector<Access> sorted(tasks_.size());
+    LargeVector<Access> sorted(tasks_.size());
     for (Item item = 0; item < tasks_.size(); ++item) {
       if (item + 16 < tasks_.size()) __builtin_prefetch(&chunks[tasks_[item + 16].transfer]);
       const Task& task = tasks_[item];
@@ -417,7 +418,7 @@ class Turns {
   std::span<Task> tasks_;
   bool trees_ = false;  // whether some transfers have more than one source and one destination
   std::vector<std::uint32_t> tree_turns_;  // with trees: per source, then per destination
-  std::vector<Turn> turns_;                // of one cell after the other
+  LargeVector<Turn> turns_;                // of one cell after the other
   std::vector<Item> readers_;
   std::unordered_map<std::uint32_t, std::vector<std::pair<Item, std::size_t>>> held_;
   // While building only:
