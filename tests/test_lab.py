@@ -369,6 +369,18 @@ def test_an_algorithm_runs_over_the_links(topology):
         assert run.code == 0, run.stderr
 
 
+@in_lab
+def test_the_runner_is_a_rank_of_the_lab(ring, tmp_path):
+    topology = tacos.topology.ring(4)
+    wanted = tacos.collective.all_reduce(topology, "1MB", chunks=1)
+    tacos.save(tacos.synthesize(topology, wanted, engine="ring"), tmp_path / "ring.tacos")
+    options = "--size 64KB --iters 1 --warmup 0 --against none --json".split()
+    command = [sys.executable, "-m", "tacos", "run", str(tmp_path / "ring.tacos"), *options]
+    run = ring.run(command, output="returned", time_limit=60)
+    assert run.code == 0, run.stderr
+    assert [len(text) > 0 for text in run.stdout] == [True, False, False, False]
+
+
 GLOO = """
 import torch
 from torch import distributed
