@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,13 @@ from tacos.runtime import plans
 from tests.torch_ranks import Ranks
 
 if importlib.util.find_spec("torch") is None:
-    pytest.skip("torch is not installed: pip install 'tacos-ccl[torch]'", allow_module_level=True)
+    pytest.skip("torch is not installed: make torch, or pip install 'tacos-ccl[torch]'", allow_module_level=True)
+
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("torch"),  # on one worker: the ranks are started once
+]
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +229,6 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.slow
 def test_torchrun_runs_a_script_that_does_not_know_us(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
@@ -238,8 +242,14 @@ def test_torchrun_runs_a_script_that_does_not_know_us(tmp_path):
     assert "tacos: all_reduce of 12 B in place: default halving-doubling" in done.stderr
 
 
+@pytest.mark.parametrize("module", ["tacos.runtime.torch", "tacos.runtime.nccl", "torch"])
+def test_whoever_is_imported_first_the_backend_is_there(module):
+    code = f"import {module}; from torch import distributed; print(distributed.Backend.TACOS)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("tacos\n", "")
+
+
 def test_importing_tacos_does_not_import_torch():
     code = "import sys, tacos, tacos.cli, tacos.runtime; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
-    assert Path(plans.__file__).exists()

@@ -47,7 +47,7 @@ __all__ = ["Algorithms", "Settings", "agree", "default"]
 
 _KEPT = 4096
 """So many calls of different sizes are remembered; then the memory starts anew."""
-_SMALL = 64 << 10
+_SMALL = 256 << 10
 _LEAST_CLASS = 1 << 10
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import Work
 
-__all__ = ["TacosGroup", "register"]
+__all__ = ["TacosGroup"]
 
 _OPS = {
     ReduceOp.SUM: "sum",
@@ -44,18 +44,6 @@ _OPS = {
     ReduceOp.BXOR: "bxor",
 }
 _OPEN: weakref.WeakSet[TacosGroup] = weakref.WeakSet()
-
-
-def register() -> None:
-    """Make ``tacos`` known to torch.distributed; a second call does nothing.
-
-    torch calls this by itself where the package is installed, by the entry point
-    ``torch.backends``.
-    """
-    if "TACOS" not in dist.Backend._plugins:
-        dist.Backend.register_backend(
-            "tacos", TacosGroup, extended_api=True, devices=["cpu", "cuda"]
-        )
 
 
 class TacosGroup(ProcessGroup):
