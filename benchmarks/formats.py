@@ -1,4 +1,4 @@
-"""Speed of the formats of algorithms: a 128-NPU all-reduce out, in, and verified.
+"""Speed of the formats of algorithms: a 128-NPU all-reduce out, in, and verified, and from each to each.
 
 Times depend on the machine; the reference is what parsing the same XML costs without doing anything.
 """
@@ -90,6 +90,51 @@ def mscclpp(schedule, folder):
     }
 
 
+NAMES = {"msccl": "ar.xml", "mscclpp": "ar.json", "chakra": "ar.et", "tacos": "ar.tacos"}
+
+
+def pairs(schedule, folder):
+    """From each format to each: read, verified and written; the slowest first."""
+    options = {"mscclpp": {"threadblocks": 512}}
+    network, size = schedule.topology, schedule.collective.size_bytes
+    there = folder / "there"
+    there.mkdir(exist_ok=True)
+
+    def convert(source, target):
+        algorithm = tacos.load(folder / NAMES[source])
+        tacos.verify(algorithm).raise_if_failed()
+        more = dict(options.get(target, {}))
+        if isinstance(algorithm, tacos.Program) and target == "tacos":
+            algorithm = tacos.lift(algorithm, network, size)
+        if isinstance(algorithm, tacos.Program) and target == "chakra":
+            more |= {"topology": network, "size": size}
+        tacos.save(algorithm, there / NAMES[target], **more)
+
+    for name, file in NAMES.items():
+        tacos.save(schedule, folder / file, **options.get(name, {}))
+    seconds = {
+        f"{source} to {target}": timed(lambda s=source, t=target: convert(s, t))[0]
+        for source in NAMES
+        for target in NAMES
+    }
+    slowest = sorted(seconds, key=seconds.__getitem__, reverse=True)
+    return {"converted_s": {name: round(seconds[name], 2) for name in slowest}}
+
+
+def graphml(folder):
+    """A million links as GraphML, read."""
+    network = tacos.topology.torus(500, 500)
+    path = folder / "net.graphml"
+    tacos.save(network, path)
+    read_s, found = timed(lambda: tacos.load(path))
+    return {
+        "format": "graphml",
+        "links": found.links,
+        "bytes": path.stat().st_size,
+        "read_s": round(read_s, 2),
+    }
+
+
 def main():
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -98,12 +143,13 @@ def main():
             goal = tacos.collective.all_reduce(topology, "64MB", chunks=1)
             engine = "ring" if spec.startswith("ring") else "auto"
             schedule = tacos.synthesize(topology, goal, engine=engine)
-            measures = (measure(schedule, Path(folder)) for measure in (msccl, mscclpp, chakra))
+            measures = (measure(schedule, Path(folder)) for measure in (msccl, mscclpp, chakra, pairs))
             rows += [{"network": spec} | row for row in measures]
         topology = tacos.topology.torus(32, 32)
         goal = tacos.collective.all_gather(topology, "64MB", chunks=1)
         schedule = tacos.synthesize(topology, goal)
         rows.append({"network": "torus:32x32"} | chakra(schedule, Path(folder)))
+        rows.append({"network": "torus:500x500"} | graphml(Path(folder)))
     print(json.dumps(rows, indent=2))
 
 

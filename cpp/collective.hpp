@@ -80,6 +80,9 @@ class Collective {
 
   // The rest needs a resolved collective.
   ChunkId chunks() const { return first_.back(); }
+  ChunkId first_chunk(std::size_t part) const {
+    return first_[part];
+  }  // or, past the last, chunks()
   std::size_t part_of(ChunkId chunk) const;
   std::int64_t bytes(ChunkId chunk) const {
     return uniform_bytes_ > 0 ? uniform_bytes_ : cut_bytes(chunk);

@@ -27,7 +27,7 @@ class Execution {
         first_.push_back(slots_.size());
         slots_.resize(slots_.size() + at(program.slots(rank, buffer)), kNothing);
       }
-      const auto& brings = brings_.emplace_back(input_chunks(collective, rank));
+      const auto& brings = brings_.emplace_back(program.input_chunks(rank));
       if (s_.in_place) share(rank);
       for (std::size_t i = 0; i < brings.size(); ++i) {
         slot(rank, Buffer::input, static_cast<std::int32_t>(i)) =
@@ -101,7 +101,7 @@ class Execution {
   // In place, the input slot of a chunk is its output slot.
   void share(NodeId rank) {
     const auto& inputs = brings_[at(rank)];
-    const auto outputs = output_chunks(program_.collective(), rank);
+    const auto outputs = program_.output_chunks(rank);
     auto& shared = shared_.emplace_back(inputs.size(), -1);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       const auto found = std::lower_bound(outputs.begin(), outputs.end(), inputs[i]);
@@ -287,7 +287,7 @@ class Execution {
   }
 
   void settle_outputs(NodeId rank) {
-    const auto chunks = output_chunks(program_.collective(), rank);
+    const auto chunks = program_.output_chunks(rank);
     for (std::size_t i = 0; i < chunks.size(); ++i) {
       const auto number = static_cast<std::int32_t>(i);
       const ValueId id = slot(rank, Buffer::output, number);

@@ -201,11 +201,11 @@ class Rank {
  public:
   using Step = Builder::Step;
 
-  Rank(const Collective& collective, NodeId rank, bool in_place, std::vector<Move*> moves,
+  Rank(const ChunkLists& lists, NodeId rank, bool in_place, std::vector<Move*> moves,
        std::vector<Chunk>& chunks)
       : rank_(rank), in_place_(in_place), moves_(std::move(moves)), chunks_(chunks) {
-    inputs_ = input_chunks(collective, rank);
-    const auto outputs = output_chunks(collective, rank);
+    inputs_ = lists.inputs(rank);
+    const auto outputs = lists.outputs(rank);
     for (const Move* move : moves_) chunks_[move->chunk] = {};
     for (const auto& known : {inputs_, outputs}) {
       for (const ChunkId chunk : known) chunks_[chunk] = {};
@@ -481,10 +481,11 @@ Program lower(const Schedule& schedule, bool in_place, std::optional<NodeId> ran
   }
   auto collective = std::make_shared<const Collective>(counted_in_chunks(schedule.collective()));
   Builder builder(ranks);
+  const ChunkLists lists(*collective);
   std::vector<Chunk> chunks(collective->chunks());
   for (NodeId r = 0; r < ranks; ++r) {
     if (rank && r != *rank) continue;
-    Rank(*collective, r, in_place, std::move(of[at(r)]), chunks).add_to(builder);
+    Rank(lists, r, in_place, std::move(of[at(r)]), chunks).add_to(builder);
     if (progress) progress(static_cast<double>(r) / static_cast<double>(ranks));
   }
   return builder.finish(std::move(collective), in_place, schedule.provenance());

@@ -13,90 +13,7 @@ std::size_t at(Int i) {
   return static_cast<std::size_t>(i);
 }
 
-// Chunks of a range, which is what most buffers of named collectives hold.
-std::vector<ChunkId> range(ChunkId first, ChunkId count, ChunkId stride = 1) {
-  std::vector<ChunkId> chunks(count);
-  for (ChunkId i = 0; i < count; ++i) chunks[i] = first + i * stride;
-  return chunks;
-}
-
-template <typename Ends>
-std::vector<ChunkId> scan(const Collective& collective, NodeId rank, const Ends& ends) {
-  std::vector<ChunkId> chunks;
-  for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
-    const auto members = ends(chunk);
-    if (std::find(members.begin(), members.end(), rank) != members.end()) chunks.push_back(chunk);
-  }
-  return chunks;
-}
-
-// The blocks i·n + j of an all-to-all that j = `position` receives.
-std::vector<ChunkId> received(ChunkId n, ChunkId pieces, ChunkId position) {
-  std::vector<ChunkId> chunks;
-  for (ChunkId i = 0; i < n; ++i) {
-    for (ChunkId k = 0; k < pieces; ++k) chunks.push_back((i * n + position) * pieces + k);
-  }
-  return chunks;
-}
-
-// What `rank` brings (or, if not `brings`, ends with). Named collectives answer by formula, since to
-// scan all chunks for all ranks would take N³ looks.
-std::vector<ChunkId> chunks_of(const Collective& collective, NodeId rank, bool brings) {
-  const auto by_scan = [&] {
-    return brings ? scan(collective, rank, [&](ChunkId c) { return collective.inputs(c); })
-                  : scan(collective, rank, [&](ChunkId c) { return collective.outputs(c); });
-  };
-  const auto& part = collective.parts()[0];
-  const bool sums = part.kind == CollectiveKind::all_reduce;  // of which some pieces may be empty
-  if (collective.parts().size() != 1 || collective.chunks() == 0 ||
-      (!sums && collective.bytes(collective.chunks() - 1) == 0)) {
-    return by_scan();
-  }
-  const auto found = std::find(part.group.begin(), part.group.end(), rank);
-  const auto n = static_cast<ChunkId>(part.members()), pieces = static_cast<ChunkId>(part.chunks);
-  const auto position = static_cast<ChunkId>(found - part.group.begin());
-  switch (part.kind) {
-    case CollectiveKind::all_gather:
-    case CollectiveKind::reduce_scatter: {
-      if (position == n) return {};
-      const bool one = brings == (part.kind == CollectiveKind::all_gather);
-      return one ? range(position * pieces, pieces) : range(0, n * pieces);
-    }
-    case CollectiveKind::all_reduce: {
-      if (position == n) return {};
-      const auto some = std::min<std::int64_t>(part.size, std::int64_t{n} * pieces);
-      return range(0, static_cast<ChunkId>(some));
-    }
-    case CollectiveKind::all_to_all:
-      if (position == n) return {};
-      return brings ? range(position * n * pieces, n * pieces) : received(n, pieces, position);
-    case CollectiveKind::broadcast:
-    case CollectiveKind::reduce: {
-      const bool root_alone = brings == (part.kind == CollectiveKind::broadcast);
-      if (position == n || (root_alone && position != static_cast<ChunkId>(part.root))) return {};
-      return range(0, pieces);
-    }
-    case CollectiveKind::gather:
-    case CollectiveKind::scatter: {
-      if (position == n) return {};
-      if (brings == (part.kind == CollectiveKind::gather)) return range(position * pieces, pieces);
-      const bool root = position == static_cast<ChunkId>(part.root);
-      return root ? range(0, n * pieces) : std::vector<ChunkId>();
-    }
-    default:
-      return by_scan();
-  }
-}
-
 }  // namespace
-
-std::vector<ChunkId> input_chunks(const Collective& collective, NodeId rank) {
-  return chunks_of(collective, rank, true);
-}
-
-std::vector<ChunkId> output_chunks(const Collective& collective, NodeId rank) {
-  return chunks_of(collective, rank, false);
-}
 
 Collective counted_in_chunks(const Collective& collective) {
   auto parts = collective.parts();
@@ -121,9 +38,10 @@ Collective counted_in_chunks(const Collective& collective) {
 Program::Program(ProgramSpec spec) : spec_(std::move(spec)) {
   if (!spec_.collective) invalid("a program needs a collective");
   if (!collective().resolved()) invalid("a program's collective needs a number of chunks");
+  chunk_lists_ = std::make_shared<const ChunkLists>(collective());
   for (NodeId rank = 0; rank < ranks(); ++rank) {
-    input_slots_.push_back(static_cast<std::int32_t>(input_chunks(collective(), rank).size()));
-    output_slots_.push_back(static_cast<std::int32_t>(output_chunks(collective(), rank).size()));
+    input_slots_.push_back(static_cast<std::int32_t>(input_chunks(rank).size()));
+    output_slots_.push_back(static_cast<std::int32_t>(output_chunks(rank).size()));
   }
   check();
 }
@@ -265,6 +183,12 @@ void Program::check_step(ThreadId thread, StepId step) const {
 Program Program::with_provenance(std::string provenance) const {
   Program copy = *this;
   copy.spec_.provenance = std::move(provenance);
+  return copy;
+}
+
+Program Program::with_in_place(bool in_place) const {
+  Program copy = *this;
+  copy.spec_.in_place = in_place;
   return copy;
 }
 

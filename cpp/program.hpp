@@ -35,6 +35,7 @@
 #include <string>
 #include <vector>
 
+#include "chunk_lists.hpp"
 #include "collective.hpp"
 #include "column.hpp"
 
@@ -126,8 +127,13 @@ class Program {
   std::string describe(StepId step) const;
   // How many slots a buffer of a rank has.
   std::int32_t slots(NodeId rank, Buffer buffer) const;
+  // The chunks of a rank's input and output buffer, slot by slot.
+  std::vector<ChunkId> input_chunks(NodeId rank) const { return chunk_lists_->inputs(rank); }
+  std::vector<ChunkId> output_chunks(NodeId rank) const { return chunk_lists_->outputs(rank); }
 
   Program with_provenance(std::string provenance) const;
+  // The same steps, with the input and the output in one memory or not.
+  Program with_in_place(bool in_place) const;
   bool operator==(const Program& other) const;
 
  private:
@@ -135,12 +141,9 @@ class Program {
   void check_step(ThreadId thread, StepId step) const;
 
   ProgramSpec spec_;
+  std::shared_ptr<const ChunkLists> chunk_lists_;  // of the spec's collective, which copies share
   std::vector<std::int32_t> input_slots_, output_slots_;
 };
-
-// The chunks of a rank's input and output buffer, slot by slot.
-std::vector<ChunkId> input_chunks(const Collective& collective, NodeId rank);
-std::vector<ChunkId> output_chunks(const Collective& collective, NodeId rank);
 
 // The same collective with one byte per chunk, where it has chunks of one kind; one whose bytes differ
 // by intent (all-to-all-v, send-recv, custom) as it is.

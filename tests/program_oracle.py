@@ -1,15 +1,20 @@
-"""Runs programs in plain Python, one step at a time in a random order; the slow and simple truth.
+"""Runs programs in plain Python, in a random order; the slow and simple truth.
 
 A slot holds a multiset of contributions (rank, chunk), or None while nobody has written it. Threads
-take turns at random; a step that must wait is tried again later. Whatever order is drawn, a right
-program ends with the right outputs, so a race or a missing dependency shows up sooner or later.
+take turns at random, also in the midst of a step: it reads and writes its slots one by one, in any
+order. A step that must wait is tried again later. Whatever order is drawn, a right program ends with
+the right outputs, so a race or a missing dependency shows up sooner or later.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from tacos.lower import BUFFERS, STEP_OPS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def run(program, random):
@@ -20,17 +25,23 @@ def run(program, random):
     position = begin[:-1].copy()
     done = [False] * program.steps
     messages: dict[int, list[Counter | None]] = {}
+    running: dict[int, Iterator[None]] = {}  # the steps that threads are in the midst of
     while True:
         ready = [
-            t for t in range(program.threads) if _can_run(program, position[t], begin[t + 1], done)
+            t
+            for t in range(program.threads)
+            if t in running or _can_run(program, position[t], begin[t + 1], done)
         ]
         if not ready:
             break
         thread = random.choice(ready)
-        step = position[thread]
-        _execute(program, step, int(program.thread_rank[thread]), memory, messages)
-        done[step] = True
-        position[thread] += 1
+        step, rank = position[thread], int(program.thread_rank[thread])
+        if thread not in running:
+            running[thread] = _execute(program, step, rank, memory, messages, random)
+        if next(running[thread], "done") == "done":
+            del running[thread]
+            done[step] = True
+            position[thread] += 1
     wrong = [f"{program.describe(i)} never runs" for i in range(program.steps) if not done[i]]
     for rank in range(program.ranks):
         for slot, chunk in enumerate(program.output_chunks(rank).tolist()):
@@ -92,30 +103,37 @@ def _can_run(program, step, end, done):
     return not waits or (origin >= 0 and done[origin])
 
 
-def _execute(program, step, rank, memory, messages):
+def _execute(program, step, rank, memory, messages, random):
+    """Pauses between any two accesses to memory."""
     op = STEP_OPS[program.op[step]]
     reader = int(program.peer[step]) if op in ("get", "get_reduce") else rank
     writer = int(program.peer[step]) if op == "put" else rank
-    sent = []
+    source = memory[reader].get(BUFFERS[program.src_buffer[step]])
+    into = memory[writer].get(BUFFERS[program.dst_buffer[step]])
+    first_read, first_written = int(program.src_slot[step]), int(program.dst_slot[step])
+    count = int(program.count[step])
     arrived = messages.pop(int(program.comes_from[step]), []) if "recv" in op else []
-    for i in range(int(program.count[step])):
-        value = None
-        if program.src_slot[step] >= 0:
-            source = memory[reader][BUFFERS[program.src_buffer[step]]]
-            value = source[int(program.src_slot[step]) + i]
-        if op in ("recv", "recv_send"):
-            value = arrived[i] if i < len(arrived) else None
-        elif op.startswith("recv_reduce"):
-            value = _sum(value, arrived[i] if i < len(arrived) else None)
-        if program.dst_slot[step] >= 0:
-            into = memory[writer][BUFFERS[program.dst_buffer[step]]]
-            slot = int(program.dst_slot[step]) + i
-            if op in ("reduce", "get_reduce"):
-                value = _sum(into[slot], value)
-            into[slot] = value
-        sent.append(value)
+    arrived += [None] * (count - len(arrived))
+    values = [None] * count
+    waiting: list[int] = list(range(count))
+    read: list[int] = []
+    while waiting or read:
+        i = random.choice(waiting + read)
+        if i in waiting:
+            values[i] = arrived[i] if "recv" in op else source[first_read + i]
+            if op.startswith("recv_reduce"):
+                values[i] = _sum(values[i], source[first_read + i])
+            elif op in ("reduce", "get_reduce"):
+                values[i] = _sum(values[i], into[first_written + i])
+            waiting.remove(i)
+            read.append(i)
+        else:
+            if into is not None:
+                into[first_written + i] = values[i]
+            read.remove(i)
+        yield
     if op.endswith("send") or op == "recv_reduce_forward":
-        messages[step] = sent
+        messages[step] = values
 
 
 def _sum(a, b):

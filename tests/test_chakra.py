@@ -25,7 +25,7 @@ from tests.programs import INPUT, NONE, OUTPUT, SCRATCH, changed, made
 from tests.strategies import collectives, topologies
 from tests.test_verify_program import one_sided
 
-COMP, SEND, RECV, COLL = 4, 5, 6, 7
+METADATA, COMP, SEND, RECV, COLL = 1, 4, 5, 6, 7
 NUMBER = {  # attribute kinds that hold a whole number: field, wire type
     "int32": (7, 0), "int64": (9, 0), "uint32": (11, 0), "uint64": (13, 0), "sint32": (15, 0),
     "sint64": (17, 0), "fixed32": (19, 5), "fixed64": (21, 1), "sfixed32": (23, 5),
@@ -421,6 +421,24 @@ def test_a_bare_trace_is_messages_between_ranks(tmp_path):
     assert tacos.load(tmp_path / "again") == program
 
 
+def test_metadata_only_keeps_the_order(tmp_path):
+    """Rank 1 answers when a note between its two messages says so; a stray note changes nothing."""
+    prefix = put(
+        tmp_path,
+        trace(message(SEND, 1), message(RECV, 1, id=1, tag=1), node(2, METADATA)),
+        trace(
+            message(RECV, 0),
+            node(1, METADATA, deps=[0], extra=field(7, 5)),  # five microseconds of nothing
+            message(SEND, 0, id=2, tag=1, deps=[1]),
+        ),
+    )
+    program = tacos.load(prefix)
+    assert tacos.verify(program).ok
+    ops = [STEP_OPS[op] for op in program.op]
+    assert ops == ["send", "recv", "nop", "recv", "nop", "send"]
+    assert from_chakra(prefix).duration_us.tolist() == [0] * 6
+
+
 def test_a_converter_that_says_only_chunks(tmp_path):
     chunks = {"msg_chunk_cnt": 3, "comm_tag": 0}
     prefix = put(
@@ -466,7 +484,8 @@ IDLE = trace(node())
         (trace(), "t.0.et: the trace has no nodes"),
         (IDLE[:-1], "byte 8: a length of 5 where 4 are left"),
         (b"\xff" * 11, "byte 0: a number has more than 64 bits"),
-        (trace(node(7, 1)), "node 7: its type is METADATA_NODE, allowed are COMP_NODE,"),
+        (trace(node(7, 0)), "node 7: its type is INVALID_NODE, allowed are COMP_NODE,"),
+        (trace(node(7, 2)), "node 7: its type is MEM_LOAD_NODE, which moves data to or from an NPU's own memory"),
         (trace(node(7, 99)), "node 7: its type is 99"),
         (trace(node(1), node(1)), "t.0.et: node 1 is there twice"),
         (trace(node(1, deps=[3])), "node 1 depends on node 3, which is not there"),

@@ -12,12 +12,15 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
 import tacos
+from tacos import collective as co
 from tacos import view
 from tacos.cli import main
+from tests.programs import changed
 from tests.strategies import orders, topologies
 
 RING = tacos.topology.ring(4, bandwidth="1GB/s", latency="1us")
@@ -137,6 +140,13 @@ def test_schedules_can_be_pickled(order):
     assert pickle.loads(pickle.dumps(schedule.collective)) == schedule.collective
 
 
+def test_programs_can_be_pickled():
+    program = tacos.lower(tacos.synthesize(RING, *gathers("4MB")))
+    again = pickle.loads(pickle.dumps(program))
+    assert again == program
+    assert again.provenance == program.provenance
+
+
 def test_orbits_can_be_pickled():
     topology = tacos.topology.torus(4, 4)
     schedule = tacos.synthesize(topology, tacos.collective.all_gather(topology, "16MB"))
@@ -201,6 +211,65 @@ def test_what_progress_raises_stops_all_threads():
     with pytest.raises(KeyboardInterrupt):
         tacos.compare(topology, problems, engines=["greedy", "ring"], progress=interrupt)
     assert [t for t in threading.enumerate() if "ThreadPool" in t.name] == []
+
+
+# Algorithms made elsewhere.
+
+
+def test_a_program_is_put_on_the_network_at_each_size():
+    """The ring's program, made for 1 MB on a faster network, takes here what the ring takes."""
+    fast = tacos.topology.ring(4)
+    goal, *wanted = (co.all_gather(RING, size, chunks=1) for size in ("1MB", "4KB", "4MB"))
+    program = tacos.lower(tacos.synthesize(fast, goal, engine="ring"))
+    sweep = tacos.compare(RING, wanted, engines=["ring"], beside={"theirs": program})
+    for one in sweep.comparisons:
+        times = {row["engine"]: row["time_s"] for row in one.rows()}
+        assert times["theirs"] == times["ring"]
+        assert all(candidate.ok for candidate in one.candidates)
+
+
+def test_a_schedule_for_this_very_problem_is_taken_as_it_is():
+    (problem,) = gathers("4MB")
+    made = tacos.synthesize(RING, problem, engine="ring")
+    one = tacos.compare(RING, problem, engines=["bidirectional-ring"], beside={"mine": made})
+    assert {c.engine: c.schedule for c in one.candidates}["mine"] == made
+    other = tacos.topology.ring(4, bandwidth="2GB/s", latency="1us")
+    there = tacos.compare(other, problem, engines=["ring"], beside={"mine": made})
+    assert there.candidates[0].figures.time_s == there.candidates[1].figures.time_s
+
+
+def test_another_process_compares_programs():
+    (problem,) = gathers("4MB")
+    program = tacos.lower(tacos.synthesize(RING, problem, engine="ring"))
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        one = tacos.compare(RING, problem, engines=[], beside={"p": program}, executor=pool)
+    assert [(c.engine, c.ok) for c in one.candidates] == [("p", True)]
+
+
+def test_a_wrong_program_fails_in_words():
+    (problem,) = gathers("4MB")
+    program = tacos.lower(tacos.synthesize(RING, problem, engine="ring"))
+    slot = program.dst_slot.copy()
+    received = np.flatnonzero(program.comes_from >= 0)[:2]
+    slot[received] = slot[received[::-1]]
+    wrong = changed(program, dst_slot=slot)
+    (candidate,) = tacos.compare(RING, problem, engines=[], beside={"w": wrong}).candidates
+    assert not candidate.ok
+    assert candidate.note.startswith("the program is wrong: ")
+
+
+def test_the_command_puts_files_beside_our_engines(capsys, tmp_path):
+    made = tacos.synthesize(RING, *gathers("4MB"), engine="ring")
+    for name in ("ag.xml", "ag.json", "ag.et"):
+        tacos.save(made, tmp_path / name)
+    files = [f"--with={tmp_path / name}" for name in ("ag.xml", "ag.json", "ag")]
+    spec = "ring:4@1GB/s,1us"
+    assert main(["compare", spec, "all-gather", "4MB", "--engines=ring", *files, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["engine"] for row in rows} == {"ring", "ag.xml", "ag.json", "ag"}
+    assert len({row["time_s"] for row in rows}) == 1
+    assert main(["compare", spec, "all-reduce", "4MB", files[0]]) == 2
+    assert "ag.xml is another algorithm: all_gather of 4 on 4 NPUs" in capsys.readouterr().err
 
 
 # Wrong calls.

@@ -109,6 +109,27 @@ def test_a_topology_is_converted(tmp_path, capsys):
     assert "4 NPUs" in capsys.readouterr().out
 
 
+def test_what_executors_are_told_can_be_given(tmp_path):
+    """Sizes for both; of MSCCL++ also what data move over, within a box and between boxes."""
+    source, xml, plan = (str(tmp_path / name) for name in ("ag.tacos", "ag.xml", "ag.json"))
+    topo = tacos.topology.fully_connected(4)
+    tacos.save(tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MB", chunks=1)), source)
+    sizes = ["--min-bytes", "1KB", "--max-bytes", "1MB"]
+    assert main(["convert", source, xml, *sizes]) == 0
+    assert 'minBytes="1000" maxBytes="1000000"' in Path(xml).read_text()
+    assert main(["convert", source, plan, *sizes]) == 0
+    text = Path(plan).read_text()
+    assert '"min_message_size": 1000, "max_message_size": 1000000' in text
+    assert '"port"' not in text
+    assert main(["convert", xml, plan, "--box", "2", "--min-bytes", "0"]) == 0
+    text = Path(plan).read_text()
+    assert '"port"' in text
+    assert '"memory"' in text
+    assert '"min_message_size": 0, "max_message_size": 1000000' in text
+    assert main(["convert", source, plan, "--channel", "port"]) == 0
+    assert '"memory"' not in Path(plan).read_text()
+
+
 def test_what_is_wrong_is_not_written(schedule, tmp_path, capsys):
     program = tacos.lower(schedule)
     wrong, target = tmp_path / "wrong.steps", tmp_path / "out.steps"
@@ -146,6 +167,7 @@ BAD_CALLS = {
     "a size for a schedule": (["convert", "ar.tacos", "b.tacos", "--size", "1MB"],
                               'the format tacos has no option "size"'),
     "no such format": (["convert", "ar.tacos", "x", "--to", "mscl"], 'format is "mscl", allowed'),
+    "no prefix": (["verify", "traces/ar"], "traces/ar: No such file or directory, nor ar.0.et"),
     "no ending": (["convert", "ar.tacos", "x"], "x: the name's ending says no format"),
     "a schedule as a topology": (["convert", "ar.tacos", "x.yaml"],
                                  "x.yaml: a .yaml file holds a Topology, not a Schedule"),

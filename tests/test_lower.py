@@ -12,6 +12,7 @@ from tacos import collective as co
 from tacos import topology as tp
 from tacos.lower import BUFFERS, STEP_OPS, lower
 from tests import program_oracle
+from tests.programs import made
 from tests.strategies import collectives, topologies
 
 
@@ -25,6 +26,23 @@ def test_programs_end_with_the_right_outputs(network, data):
         return
     program = lower(schedule, in_place=data.draw(st.booleans()))
     assert program_oracle.run(program, data.draw(st.randoms(use_true_random=False))) == []
+
+
+@given(npus=st.integers(1, 6), data=st.data())
+@settings(max_examples=200)
+def test_buffers_hold_the_chunks_of_their_rank_in_order(npus, data):
+    """Several collectives at once among them, and chunks without bytes, which are nobody's."""
+    parts = [
+        p for _ in range(data.draw(st.integers(1, 3))) for p in data.draw(collectives(npus)).parts
+    ]
+    collective = tacos.Collective(npus, parts)
+    program = made(collective, [])
+    chunks = range(collective.chunks)
+    for rank in range(npus):
+        brought = [chunk for chunk in chunks if rank in collective.inputs(chunk)]
+        wanted = [chunk for chunk in chunks if rank in collective.outputs(chunk)]
+        assert program.input_chunks(rank).tolist() == brought
+        assert program.output_chunks(rank).tolist() == wanted
 
 
 @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce", "all_to_all"])

@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 
 import tacos
 from tacos import collective as co
+from tacos import formats
 from tacos import topology as tp
 from tacos._core import pack, stuck
 from tacos.errors import FormatError
 from tacos.formats import msccl
-from tacos.lower import STEP_OPS, lower
+from tacos.lower import STEP_OPS, describe, lower
 from tests import program_oracle
 from tests.strategies import collectives, topologies
 
@@ -40,6 +41,12 @@ def saved(obj, folder, **options):
     path = Path(folder) / "some.xml"
     tacos.save(obj, path, **options)
     return tacos.load(path)
+
+
+def saved_text(obj, folder, **options):
+    path = Path(folder) / "some.xml"
+    tacos.save(obj, path, **options)
+    return path.read_text()
 
 
 def scheduled(spec, kind, engine="auto", chunks=1):
@@ -421,7 +428,7 @@ def test_messages_that_fill_the_buffers_are_found():
     assert tacos.verify(program).ok
     assert stuck(program, 3) == -1
     assert stuck(program, 2) == 3
-    with pytest.raises(FormatError, match=r"rank 0, thread 0, step 3 would wait for ever"):
+    with pytest.raises(FormatError, match=r"gpu 0, tb 0, step 3 would wait for ever"):
         tacos.save(program, "never.xml")
     assert not Path("never.xml").exists()
 
@@ -511,3 +518,173 @@ def test_the_command_names_the_executors_limits(tmp_path, capsys):
     )
     assert main(["verify", str(file)]) == 1
     assert "limit: gpu 0, tb 0 has 257 steps, allowed are 256" in capsys.readouterr().err
+
+
+BOTH = """<algo name="own" proto="Simple" nchannels="1" nchunksperloop="2" ngpus="1" coll="allreduce"
+    inplace="1" outofplace="1" minBytes="0" maxBytes="0"><gpu id="0" i_chunks="2" o_chunks="2" s_chunks="2">
+    <tb id="0" send="-1" recv="-1" chan="0">%s</tb></gpu></algo>"""
+STEP = (
+    '<step s="%d" type="cpy" srcbuf="%s" srcoff="%d" dstbuf="%s" dstoff="%d" cnt="%d" depid="-1" '
+    'deps="-1" hasdep="0"/>'
+)
+
+
+TREE = """<algo name="tree" proto="LL" nchannels="1" nchunksperloop="1" ngpus="3" coll="allreduce" inplace="1">
+<gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0"><tb id="0" send="1" recv="1" chan="0">
+<step s="0" type="rrc" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+<step s="1" type="s" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+</tb></gpu>
+<gpu id="1" i_chunks="1" o_chunks="1" s_chunks="0"><tb id="0" send="0" recv="2" chan="0">
+<step s="0" type="rrcs" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="1"/>
+</tb><tb id="1" send="2" recv="0" chan="0">
+<step s="0" type="rcs" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="0" deps="0" hasdep="0"/>
+</tb></gpu>
+<gpu id="2" i_chunks="1" o_chunks="1" s_chunks="0"><tb id="0" send="1" recv="1" chan="0">
+<step s="0" type="s" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+<step s="1" type="r" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+</tb></gpu></algo>"""
+
+
+def test_an_all_reduce_in_fewer_chunks_than_gpus(tmp_path):
+    """Three GPUs pass the whole buffer along and back: 4 hops of 3 MB, each 500 ns and 3 MB over
+    50 GB/s = 60 us; only the first of three chunks would be a third of that, and the rest missing."""
+    path = tmp_path / "tree.xml"
+    path.write_text(TREE)
+    program = tacos.load(path)
+    assert tacos.verify(program).ok
+    network = tp.mesh(3, bandwidth="50GB/s", latency="500ns")
+    schedule = tacos.lift(program, network, "3MB")
+    assert tacos.verify(schedule).ok
+    assert schedule.transfers == 12
+    assert schedule.time_s == pytest.approx(60e-6 + 3 * 20e-6 + 4 * 0.5e-6)  # in three pieces
+    tacos.save(program, tmp_path / "tree.et", size="3MB", topology=network)
+    traced = tacos.load(tmp_path / "tree.et")
+    assert tacos.verify(traced).ok
+    simulated = tacos.simulate(program, network, profile="astra-sim-aware", size="3MB")
+    assert simulated.time_s > 4 * 60e-6
+    tacos.save(program, tmp_path / "tree.json")
+    assert tacos.verify(tacos.lift(tacos.load(tmp_path / "tree.json"), network)).ok
+
+
+@pytest.mark.parametrize("chunks", [2, 4, 5, 6, 7])
+def test_any_number_of_chunks_can_be_lifted(chunks, tmp_path):
+    """The file above with more chunks in every step."""
+    path = tmp_path / "tree.xml"
+    text = TREE.replace('nchunksperloop="1"', f'nchunksperloop="{chunks}"')
+    path.write_text(
+        text.replace('_chunks="1"', f'_chunks="{chunks}"').replace('cnt="1"', f'cnt="{chunks}"')
+    )
+    program = tacos.load(path)
+    assert tacos.verify(program).ok
+    schedule = tacos.lift(program, size="1MB")
+    assert tacos.verify(schedule).ok
+    assert int(schedule.collective.chunks) == np.lcm(chunks, 3)
+    assert tacos.verify(saved(schedule, tmp_path)).ok
+    assert describe(program)["chunks"] == chunks
+    assert tacos.verify(saved(program, tmp_path, instances=3)).ok
+
+
+def test_a_small_file_cannot_fill_the_memory(tmp_path):
+    """A thousand GPUs in 70 KB, each with 64,800 chunks that no step touches."""
+    gpus = "".join(
+        f'<gpu id="{i}" i_chunks="32" o_chunks="32000" s_chunks="32768"/>' for i in range(1000)
+    )
+    path = tmp_path / "empty.xml"
+    path.write_text(
+        '<algo name="x" proto="Simple" nchannels="1" nchunksperloop="32000" ngpus="1000" '
+        f'coll="allgather" inplace="0">{gpus}</algo>'
+    )
+    with pytest.raises(FormatError, match="add up to 64800000, with 0 steps allowed are 1048576"):
+        tacos.load(path)
+
+
+def test_a_file_for_both_is_checked_in_place_and_out_of_place(tmp_path, capsys):
+    """Moving a chunk to its place by way of another's place is right unless the two are one memory."""
+    path = tmp_path / "both.xml"
+    path.write_text(BOTH % (STEP % (0, "i", 0, "o", 0, 2)))
+    assert tacos.verify(tacos.load(path)).ok
+    assert 'outofplace="1"' in saved_text(tacos.load(path), tmp_path)
+    by_way = [(0, "i", 0, "o", 1, 1), (1, "o", 1, "o", 0, 1), (2, "i", 1, "o", 1, 1)]
+    path.write_text(BOTH % "".join(STEP % step for step in by_way))
+    report = tacos.verify(tacos.load(path))
+    assert (report.ok, report.subject) == (False, "program in place")
+    from tacos.cli import main
+
+    assert main(["verify", str(path)]) == 1
+    assert "the program in place is not valid: 1 violation" in capsys.readouterr().err
+    path.write_text((BOTH % (STEP % (0, "i", 0, "o", 0, 2))).replace("allreduce", "alltoall"))
+    with pytest.raises(FormatError, match="inplace is 1, but an alltoall in place"):
+        tacos.load(path)
+
+
+def test_no_limit_stays_no_limit_in_the_other_dialect(tmp_path):
+    """Azure's executor takes 0 for no limit, the first one for no bytes at all."""
+    path = tmp_path / "both.xml"
+    path.write_text(BOTH % (STEP % (0, "i", 0, "o", 0, 2)))
+    assert 'maxBytes="0"' in saved_text(tacos.load(path), tmp_path)
+    assert 'maxBytes="1099511627776"' in saved_text(tacos.load(path), tmp_path, dialect="msccl")
+
+
+def test_a_file_that_fills_its_connections_is_reported(tmp_path, capsys):
+    """Three sends before the first receive on both sides: a connection of Simple holds two messages,
+    one of LL eight."""
+    from tacos.cli import main
+
+    step = (
+        '<step s="%d" type="%s" srcbuf="i" srcoff="%d" dstbuf="o" dstoff="%d" cnt="1" depid="-1" '
+        'deps="-1" hasdep="0"/>'
+    )
+    gpus = "".join(
+        f'<gpu id="{gpu}" i_chunks="6" o_chunks="6" s_chunks="0">'
+        f'<tb id="0" send="{1 - gpu}" recv="{1 - gpu}" chan="0">'
+        + "".join(step % (k, "s", 3 * (1 - gpu) + k, 0) for k in range(3))
+        + "".join(step % (3 + k, "r", 0, 3 * (1 - gpu) + k) for k in range(3))
+        + step.replace('cnt="1"', 'cnt="3"') % (6, "cpy", 3 * gpu, 3 * gpu)
+        + "</tb></gpu>"
+        for gpu in range(2)
+    )
+    text = (
+        '<algo name="full" proto="Simple" nchannels="1" nchunksperloop="6" ngpus="2" coll="alltoall" '
+        f'inplace="0">{gpus}</algo>'
+    )
+    path = tmp_path / "full.xml"
+    path.write_text(text)
+    assert tacos.verify(tacos.load(path)).ok
+    assert main(["verify", str(path)]) == 1
+    said = "limit: gpu 0, tb 0, step 2 would wait for ever, since a connection of the executors holds 2"
+    assert said in capsys.readouterr().err
+    path.write_text(text.replace("Simple", "LL"))
+    assert main(["verify", str(path)]) == 0
+    assert saved(tacos.load(path), tmp_path) == tacos.load(path)
+    with pytest.raises(FormatError, match="would wait for ever"):
+        saved(tacos.load(path), tmp_path, protocol="Simple")
+
+
+@pytest.mark.parametrize(
+    "provenance",
+    [
+        {"format": "msccl"},
+        {"format": "msccl", "dialect": "azure", "protocol": 7, "name": ["x"]},
+        {"format": 1, "dialect": {}, "min_bytes": "1", "max_bytes": [2], "inplace": "no"},
+        {"protocol": None, "engine": 5, "dialect": "klingon", "threads_per_block": "many"},
+    ],
+)
+def test_a_provenance_may_hold_anything(provenance, tmp_path):
+    program = lower(scheduled("fc:3", "all_gather")).with_provenance(provenance)
+    assert tacos.verify(saved(program, tmp_path)).ok
+    assert formats.exceeded(program) == []
+    tacos.save(program, tmp_path / "plan.json")
+    assert tacos.verify(tacos.load(tmp_path / "plan.json")).ok
+
+
+def test_a_program_that_was_lifted_gets_new_threadblocks(exchange, tmp_path):
+    """The file's name and sizes stay; in place or not is the new program's own."""
+    schedule = tacos.lift(exchange(), size="1MB")
+    found = saved(schedule, tmp_path)
+    assert tacos.verify(found).ok
+    assert not found.in_place
+    assert ops(found) == {"send": 2, "recv_reduce_send": 2, "recv": 2}
+    assert found.provenance["max_bytes"] == 1024
+    assert saved(tacos.lower(schedule), tmp_path) == found
+    assert saved(schedule, tmp_path, in_place=True).in_place
+    assert formats.exceeded(tacos.lower(schedule)) == []

@@ -515,6 +515,7 @@ def test_edits_of_nothing_change_nothing(topology):
     npus = range(topology.npus)
     assert tp.drop_links(topology) == topology
     assert tp.degrade(topology, factor=0.5) == topology
+    assert tp.degrade(topology, *range(topology.links), factor=1) == topology
     assert tp.scale(topology) == topology
     assert tp.renumber(topology, npus).link_src.tolist() == topology.link_src.tolist()
 

@@ -13,7 +13,7 @@ from tacos import collective as co
 from tacos import topology as tp
 from tacos.lower import STEP_OPS, lower
 from tests import program_oracle
-from tests.programs import INPUT, NONE, OUTPUT, SCRATCH, changed, made
+from tests.programs import INPUT, NONE, OUTPUT, SCRATCH, changed, independent, made
 from tests.strategies import collectives, topologies
 
 
@@ -67,6 +67,61 @@ def test_the_checker_agrees_with_running_the_program(seed, data):
     runs = [program_oracle.run(broken, random.Random(i)) for i in range(5)]
     if any(runs):
         assert not tacos.verify(broken).ok
+
+
+def touched(program, step, rank):
+    """The places that a step reads, and those it writes: (rank, buffer, slot)."""
+    op = STEP_OPS[program.op[step]]
+    reader = int(program.peer[step]) if op in ("get", "get_reduce") else rank
+    writer = int(program.peer[step]) if op == "put" else rank
+    src, dst = int(program.src_slot[step]), int(program.dst_slot[step])
+    span = range(int(program.count[step]))
+    reads = {(reader, int(program.src_buffer[step]), src + i) for i in span if src >= 0}
+    writes = {(writer, int(program.dst_buffer[step]), dst + i) for i in span if dst >= 0}
+    return reads | (writes if op in ("reduce", "get_reduce") else set()), writes
+
+
+def has_race(program):
+    """Whether two steps that touch a place, one of them writing, are not ordered: all pairs, by force."""
+    begin = set(program.thread_begin.tolist())
+    rank = np.repeat(program.thread_rank, np.diff(program.thread_begin)).tolist()
+    waits = []
+    for i in range(program.steps):
+        waits.append(program.dep[program.dep_begin[i] : program.dep_begin[i + 1]].tolist())
+        waits[i] += [] if i in begin else [i - 1]
+        waits[i] += [] if program.comes_from[i] < 0 else [int(program.comes_from[i])]
+    before: dict[int, set[int]] = {}
+    while len(before) < program.steps:
+        for i in range(program.steps):
+            if i not in before and all(w in before for w in waits[i]):
+                before[i] = set(waits[i]).union(*(before[w] for w in waits[i]))
+    places = [touched(program, i, rank[i]) for i in range(program.steps)]
+    return any(
+        (places[i][1] & (places[j][0] | places[j][1])) or (places[j][1] & places[i][0])
+        for i in range(program.steps)
+        for j in range(i)
+        if i not in before[j] and j not in before[i]
+    )
+
+
+@given(seed=st.integers(0, 2**32), data=st.data())
+@settings(max_examples=100)
+def test_races_are_what_nothing_orders(seed, data, tmp_path_factory):
+    """Some dependencies are left out; often messages by way of other ranks order the steps still."""
+    topology = data.draw(st.sampled_from([tp.ring(4), tp.mesh(2, 3), tp.fully_connected(3)]))
+    kind = data.draw(st.sampled_from(["all_gather", "reduce_scatter", "all_reduce"]))
+    collective = co.named(kind, topology, "12KB", chunks=1)
+    schedule = tacos.synthesize(topology, collective, engine="greedy", seed=seed)
+    program = lower(schedule)
+    if data.draw(st.booleans()):  # one-sided steps
+        path = tmp_path_factory.mktemp("plans") / "plan.json"
+        tacos.save(schedule, path)
+        program = tacos.load(path)
+    draw = random.Random(seed)
+    for _ in range(draw.randrange(1, 4)):
+        if len(program.dep):
+            program = independent(program, draw.randrange(len(program.dep)))
+    assert ("race" in rules(program)) == has_race(program)
 
 
 RING = tp.ring(2)
@@ -177,6 +232,67 @@ def test_a_race_names_both_steps():
     assert "output slot 0 of rank" in text
     assert "thread 1, step 0" in text
     assert "thread 2, step" in text
+
+
+def alone(kind, steps, counts):
+    """One rank, one thread, some scratch."""
+    goal = co.named(kind, 1, 4, chunks=4)
+    return changed(made(goal, [(0, -1, -1, steps)], scratch=8), count=np.array(counts, np.int32))
+
+
+def test_slots_of_one_step_that_overlap():
+    """A step moves its slots in no particular order, so it cannot shift them by one."""
+    steps = [
+        ("copy", INPUT, 0, SCRATCH, 1),
+        ("copy", SCRATCH, 1, SCRATCH, 0),
+        ("copy", SCRATCH, 0, OUTPUT, 0),
+    ]
+    (message,) = messages(alone("all_gather", steps, [4, 4, 4]))
+    assert message == (
+        "rank 0, thread 0, step 1 writes scratch slot 1 of rank 0 while it may still have to read it, "
+        "since its src and dst overlap"
+    )
+    apart = [steps[0], ("copy", SCRATCH, 1, SCRATCH, 5), ("copy", SCRATCH, 5, OUTPUT, 0)]
+    assert (
+        tacos.verify(alone("all_gather", apart, [4, 3, 3])).found == 1
+    )  # chunk 3 alone is missing
+    onto_itself = [steps[0], ("copy", SCRATCH, 1, SCRATCH, 1), ("copy", SCRATCH, 1, OUTPUT, 0)]
+    assert tacos.verify(alone("all_gather", onto_itself, [4, 4, 4])).ok
+
+
+def test_a_sum_added_to_itself_over_and_over():
+    """2^64 times a contribution and once more, which is once in arithmetic modulo 2^64."""
+    steps = [
+        ("copy", INPUT, 0, SCRATCH, 0),
+        *[("reduce", SCRATCH, 0, SCRATCH, 0)] * 64,
+        ("reduce", INPUT, 0, SCRATCH, 0),
+        ("copy", SCRATCH, 0, OUTPUT, 0),
+        ("copy", INPUT, 1, OUTPUT, 1),
+    ]
+    counts = [1] * 67 + [3]
+    assert messages(alone("all_reduce", steps, counts)) == [
+        "output slot 0 of rank 0, for chunk 0, counts rank 0 more than once"
+    ]
+
+
+def test_order_by_way_of_another_rank_costs_no_square():
+    """40,000 slots are read only after a message that came back; a search for each takes minutes."""
+    many = 40_000
+    first = [("copy", INPUT, 0, SCRATCH, i) for i in range(many)]
+    back = many + 1 + 1 + many + 1 + 2 * many + 2
+    program = made(
+        GATHER,
+        [
+            (0, 1, -1, [*first, ("send", INPUT, 0)]),
+            (0, -1, 1, [("recv", None, None, OUTPUT, 1, back)]
+                + [("copy", SCRATCH, i, SCRATCH, many + i) for i in range(many)]),
+            (0, -1, -1, [("copy", INPUT, 0, OUTPUT, 0)]),
+            (1, 0, 0, [("recv", None, None, OUTPUT, 0, many)]
+                + [("nop",)] * (2 * many) + [("copy", INPUT, 0, OUTPUT, 1), ("send", INPUT, 0)]),
+        ],
+        scratch=2 * many,
+    )  # fmt: skip
+    assert tacos.verify(program).ok
 
 
 def test_a_contribution_counted_twice_and_one_that_lacks():

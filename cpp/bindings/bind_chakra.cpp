@@ -117,8 +117,8 @@ void bind_reader(nb::module_& m) {
              const Array<std::int32_t>& send_peer, const Array<std::int32_t>& recv_peer,
              const Array<std::int32_t>& channel, std::string provenance) {
             auto scratch = list(scratch_slots);
-            const chakra::Threads threads{list(thread_rank), list(send_peer), list(recv_peer),
-                                          list(channel)};
+            const Threads threads{list(thread_rank), list(send_peer), list(recv_peer),
+                                  list(channel)};
             const nb::gil_scoped_release release;
             return std::make_shared<Program>(traces.restored(std::move(collective), in_place,
                                                              std::move(scratch), threads,

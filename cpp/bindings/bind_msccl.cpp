@@ -1,7 +1,13 @@
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+
+#include <algorithm>
+#include <limits>
 
 #include "columns.hpp"
 #include "formats/pack.hpp"
+#include "formats/plan.hpp"
 
 namespace tacos::bindings {
 
@@ -30,6 +36,25 @@ void bind_msccl(nb::module_& m) {
       },
       "program"_a, "depth"_a,
       "Some step that never runs if a connection holds at most `depth` messages, or -1.");
+  m.def(
+      "read_plan",
+      [](const nb::bytes& gpus, std::string_view collective, bool in_place,
+         std::string provenance) {
+        const std::string_view text(gpus.c_str(), gpus.size());
+        const auto kind = collective_kind(collective);
+        const nb::gil_scoped_release release;
+        // Slots take memory: no more of them than a few for each byte that speaks of them.
+        const auto most = static_cast<std::int64_t>(
+            std::min<std::size_t>(16 * text.size(), std::numeric_limits<std::int32_t>::max()));
+        return std::make_shared<Program>(mscclpp::program_of(mscclpp::decoded(text), kind, in_place,
+                                                             most, std::move(provenance)));
+      },
+      "gpus"_a, nb::kw_only(), "collective"_a, "in_place"_a, "provenance"_a,
+      "The program of an MSCCL++ plan, from the JSON text of its list of GPUs.");
+  m.attr("PLAN_MOST_OPS") = mscclpp::kMostOps;
+  m.attr("PLAN_MOST_CHANNELS") = mscclpp::kMostChannels;
+  m.attr("PLAN_MOST_CHANNELS_PER_OP") = mscclpp::kMostChannelsPerOp;
+  m.attr("PLAN_MOST_SEMAPHORES_PER_OP") = mscclpp::kMostSemaphoresPerOp;
 }
 
 }  // namespace tacos::bindings

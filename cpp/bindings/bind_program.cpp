@@ -130,14 +130,14 @@ Columns must have the types that the properties of the same names have: nothing 
           "input_chunks",
           [](const Program& p, NodeId rank) {
             check_rank(p, rank);
-            return give(input_chunks(p.collective(), rank));
+            return give(p.input_chunks(rank));
           },
           "rank"_a, nb::rv_policy::reference, "The chunk in each slot of a rank's input buffer.")
       .def(
           "output_chunks",
           [](const Program& p, NodeId rank) {
             check_rank(p, rank);
-            return give(output_chunks(p.collective(), rank));
+            return give(p.output_chunks(rank));
           },
           "rank"_a, nb::rv_policy::reference,
           "The chunk that each slot of a rank's output buffer must end with.")
@@ -168,6 +168,12 @@ Columns must have the types that the properties of the same names have: nothing 
           "provenance"_a,
           nb::sig("def with_provenance(self, provenance: dict[str, typing.Any]) -> Program"),
           "The same program with another account of how it was made.")
+      .def(
+          "with_in_place",
+          [](const Program& p, bool in_place) {
+            return std::make_shared<Program>(p.with_in_place(in_place));
+          },
+          "in_place"_a, "The same steps, with the input and the output in one memory or not.")
       .def(
           "__eq__",
           [](const Program& a, nb::handle b) {

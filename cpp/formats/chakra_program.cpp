@@ -52,88 +52,6 @@ std::vector<std::int64_t> Traces::pairs() const {
 
 namespace {
 
-// A program's steps in any order, but those of one thread in theirs.
-struct Steps {
-  std::vector<std::uint8_t> op, src_buffer, dst_buffer;
-  std::vector<std::int32_t> src_slot, dst_slot, count;
-  std::vector<ThreadId> thread;
-  std::vector<std::int64_t> comes_from;                      // a step, or -1
-  std::vector<std::pair<std::int64_t, std::int64_t>> waits;  // a step, and one that it waits for
-
-  void add(StepOp what, ThreadId of, Buffer src, std::int32_t from, Buffer dst, std::int32_t to,
-           std::int32_t slots) {
-    op.push_back(static_cast<std::uint8_t>(what));
-    thread.push_back(of);
-    src_buffer.push_back(static_cast<std::uint8_t>(src));
-    src_slot.push_back(has_src(what) ? from : -1);
-    dst_buffer.push_back(static_cast<std::uint8_t>(dst));
-    dst_slot.push_back(has_dst(what) ? to : -1);
-    count.push_back(slots);
-    comes_from.push_back(kNobody);
-  }
-};
-
-template <typename T>
-Column<T> in_order(const std::vector<T>& values, const std::vector<std::size_t>& order) {
-  std::vector<T> found(order.size());
-  for (std::size_t i = 0; i < order.size(); ++i) found[i] = values[order[i]];
-  return found;
-}
-
-// Puts the steps where a program wants them, thread by thread. The caller adds the rest to the result.
-ProgramSpec arranged(Steps steps, const Threads& threads) {
-  const auto size = steps.op.size(), thread_count = threads.rank.size();
-  std::vector<std::int64_t> begin(thread_count + 1, 0);
-  for (const auto thread : steps.thread) ++begin[at(thread) + 1];
-  for (std::size_t t = 0; t < thread_count; ++t) begin[t + 1] += begin[t];
-  std::vector<std::int64_t> place(size);
-  std::vector<std::size_t> order(size);
-  auto next = begin;
-  for (std::size_t i = 0; i < size; ++i) {
-    place[i] = next[at(steps.thread[i])]++;
-    order[at(place[i])] = i;
-  }
-  std::vector<StepId> comes_from(size, -1), deps;
-  for (std::size_t i = 0; i < size; ++i) {
-    if (steps.comes_from[i] != kNobody) {
-      comes_from[at(place[i])] = static_cast<StepId>(place[at(steps.comes_from[i])]);
-    }
-  }
-  for (auto& [mine, before] : steps.waits) {
-    mine = place[at(mine)];
-    before = place[at(before)];
-  }
-  std::sort(steps.waits.begin(), steps.waits.end());
-  steps.waits.erase(std::unique(steps.waits.begin(), steps.waits.end()), steps.waits.end());
-  std::vector<std::int64_t> dep_begin{0};
-  auto wait = steps.waits.begin();
-  for (std::size_t i = 0; i < size; ++i) {
-    // Its thread says already that a step comes after the one before it.
-    const bool begins = begin[at(steps.thread[order[i]])] == static_cast<std::int64_t>(i);
-    for (; wait != steps.waits.end() && at(wait->first) == i; ++wait) {
-      if (begins || at(wait->second) + 1 != i) deps.push_back(static_cast<StepId>(wait->second));
-    }
-    dep_begin.push_back(static_cast<std::int64_t>(deps.size()));
-  }
-  ProgramSpec spec;
-  spec.thread_rank = threads.rank;
-  spec.thread_channel = threads.channel;
-  spec.thread_send_peer = threads.send_peer;
-  spec.thread_recv_peer = threads.recv_peer;
-  spec.thread_begin = std::move(begin);
-  spec.op = in_order(steps.op, order);
-  spec.src_buffer = in_order(steps.src_buffer, order);
-  spec.dst_buffer = in_order(steps.dst_buffer, order);
-  spec.src_slot = in_order(steps.src_slot, order);
-  spec.dst_slot = in_order(steps.dst_slot, order);
-  spec.count = in_order(steps.count, order);
-  spec.peer = std::vector<NodeId>(size, -1);
-  spec.comes_from = std::move(comes_from);
-  spec.dep_begin = std::move(dep_begin);
-  spec.dep = std::move(deps);
-  return spec;
-}
-
 Buffer buffer_of(std::int32_t number) {
   return static_cast<Buffer>(std::min(number, std::int32_t{255}));  // for Program to refuse
 }
@@ -257,11 +175,7 @@ Program Traces::derived(std::string provenance) const {
         if (tail[t] == dep[at(d)] && fits(t, row)) chosen = t;
       }
       if (!chosen) {
-        chosen = threads.rank.size();
-        threads.rank.push_back(r);
-        threads.send_peer.push_back(-1);
-        threads.recv_peer.push_back(-1);
-        threads.channel.push_back(0);
+        chosen = at(threads.add(r));
         tail.push_back(0);
       }
       const auto t = *chosen;

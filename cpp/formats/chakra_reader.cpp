@@ -295,10 +295,16 @@ void Traces::add_row(const Node& node, std::size_t position) {
     if (!value) fail("it has no " + std::string(name));
     return *value;
   };
-  if (node.type < 4 || node.type > 7) {
+  const bool moves_memory = node.type == 2 || node.type == 3;
+  if (node.type == 0 || moves_memory || node.type > 7) {
     fail("its type is " +
          (node.type < kTypes.size() ? std::string(kTypes[node.type]) : std::to_string(node.type)) +
-         ", allowed are COMP_NODE, COMM_SEND_NODE, COMM_RECV_NODE and COMM_COLL_NODE");
+         (moves_memory
+              ? ", which moves data to or from an NPU's own memory: nothing here has a time"
+                " or a meaning for that"
+              : "") +
+         ", allowed are COMP_NODE, COMM_SEND_NODE, COMM_RECV_NODE, COMM_COLL_NODE and "
+         "METADATA_NODE");
   }
   constexpr std::int64_t kLongest = 1'000'000'000'000;
   if (node.duration_us > static_cast<std::uint64_t>(kLongest)) {
@@ -307,10 +313,12 @@ void Traces::add_row(const Node& node, std::size_t position) {
   if (node.id > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
     fail("the id is above 2^63 - 1");
   }
-  const auto what = node.type == 4   ? NodeKind::comp
-                    : node.type == 5 ? NodeKind::send
-                    : node.type == 6 ? NodeKind::recv
-                                     : NodeKind::coll;
+  // Metadata is no work, but others may wait for it.
+  const bool is_note = node.type == 1;
+  const auto what = node.type == 4 || is_note ? NodeKind::comp
+                    : node.type == 5          ? NodeKind::send
+                    : node.type == 6          ? NodeKind::recv
+                                              : NodeKind::coll;
   const std::int32_t self = ranks() - 1;
   const bool message = what == NodeKind::send || what == NodeKind::recv;
   const auto size = node.bytes ? node.bytes : node.chunks;  // some converters say chunks alone
@@ -331,7 +339,8 @@ void Traces::add_row(const Node& node, std::size_t position) {
   peer.push_back(static_cast<std::int32_t>(other));
   bytes.push_back(what == NodeKind::comp ? 0 : need("comm_size", size));
   tag.push_back(message ? static_cast<std::int32_t>(need("comm_tag", node.tag)) : 0);
-  duration_us.push_back(what == NodeKind::comp ? static_cast<std::int64_t>(node.duration_us) : 0);
+  const bool computes = what == NodeKind::comp && !is_note;
+  duration_us.push_back(computes ? static_cast<std::int64_t>(node.duration_us) : 0);
   comm.push_back(what == NodeKind::coll ? static_cast<std::uint8_t>(need("comm_type", node.comm))
                                         : std::uint8_t{0});
   on_cpu.push_back(node.on_cpu ? 1 : 0);

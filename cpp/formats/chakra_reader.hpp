@@ -2,7 +2,7 @@
 //
 // What may be missing has its default: id 0, no dependencies, tag and priority 0. Numbers may have any
 // whole kind (int32, sint64, fixed32, …). Control and data dependencies count alike. Fields and
-// attributes that nobody here needs are skipped.
+// attributes that nobody here needs are skipped. A METADATA_NODE is a COMP that takes no time.
 //
 // `program` makes a Program of the traces. If tacos wrote them, their attributes name thread and slots
 // of each step, and the program is the one that was written. Other traces only say who sends how much to
@@ -17,17 +17,13 @@
 #include <string_view>
 #include <vector>
 
+#include "formats/steps.hpp"
 #include "program.hpp"
 
 namespace tacos::chakra {
 
 // The numbers of Workload's kinds.
 enum class NodeKind : std::uint8_t { send, recv, comp, coll };
-
-struct Threads {  // of the ranks, as tacos notes them
-  std::vector<NodeId> rank, send_peer, recv_peer;
-  std::vector<std::int32_t> channel;
-};
 
 class Traces {
  public:

@@ -265,7 +265,7 @@ void Writer::follow() {
   std::vector<std::size_t> shared;  // in place, the input slot of an output slot
   for (NodeId rank = 0; rank < program_->ranks(); ++rank) {
     auto& here = begin[at(rank)];
-    const auto inputs = input_chunks(program_->collective(), rank);
+    const auto inputs = program_->input_chunks(rank);
     here[0] = content.size();
     content.insert(content.end(), inputs.begin(), inputs.end());
     here[1] = content.size();
@@ -273,7 +273,7 @@ void Writer::follow() {
     here[2] = content.size();
     content.resize(here[2] + at(s.scratch_slots[at(rank)]), kNothing);
     if (!s.in_place) continue;
-    const auto outputs = output_chunks(program_->collective(), rank);
+    const auto outputs = program_->output_chunks(rank);
     shared.resize(content.size());
     for (std::size_t i = 0, o = 0; o < outputs.size(); ++o) {
       while (i < inputs.size() && inputs[i] < outputs[o]) ++i;

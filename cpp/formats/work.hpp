@@ -101,9 +101,9 @@ class Places {
     first_.push_back(total);
     if (!program.spec().in_place) return;
     for (NodeId rank = 0; rank < program.ranks(); ++rank) {
-      const auto outputs = output_chunks(program.collective(), rank);
+      const auto outputs = program.output_chunks(rank);
       shared_begin_.push_back(shared_.size());
-      for (const ChunkId chunk : input_chunks(program.collective(), rank)) {
+      for (const ChunkId chunk : program.input_chunks(rank)) {
         const auto found = std::lower_bound(outputs.begin(), outputs.end(), chunk);
         const bool both = found != outputs.end() && *found == chunk;
         shared_.push_back(both ? static_cast<std::int32_t>(found - outputs.begin()) : -1);

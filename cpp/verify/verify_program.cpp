@@ -1,6 +1,7 @@
 #include "verify/verify_program.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 #include <map>
 #include <optional>
@@ -64,8 +65,8 @@ class Graph {
   template <typename Visit>
   void predecessors(StepId step, const Visit& visit) const {
     if (!is_first(step)) visit(step - 1);
-    if (const StepId from = program_.spec().comes_from[at(step)]; from >= 0) visit(from);
     for (const StepId before : dependencies(step)) visit(before);
+    if (const StepId from = program_.spec().comes_from[at(step)]; from >= 0) visit(from);
   }
 
   // Steps in an order in which each comes after those it waits for; those of circles are missing.
@@ -184,8 +185,8 @@ class Memory {
     if (!program.spec().in_place) return;
     shared_.assign(at(program.ranks()), {});
     for (NodeId rank = 0; rank < program.ranks(); ++rank) {
-      const auto inputs = input_chunks(program.collective(), rank);
-      const auto outputs = output_chunks(program.collective(), rank);
+      const auto inputs = program.input_chunks(rank);
+      const auto outputs = program.output_chunks(rank);
       for (const ChunkId chunk : inputs) {  // both are in order of the chunks
         const auto found = std::lower_bound(outputs.begin(), outputs.end(), chunk);
         const bool both = found != outputs.end() && *found == chunk;
@@ -251,6 +252,9 @@ std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 32);
 }
 
+// Times that a sum counts something; a sum that is added to itself over and over stays there.
+constexpr std::int64_t kMost = std::int64_t{1} << 61;
+
 struct Sum {
   std::int64_t count = -1;  // of contributions; -1: nothing was written
   std::uint64_t low = 0, high = 0;
@@ -262,7 +266,7 @@ struct Sum {
   bool defined() const { return count >= 0; }
   Sum operator+(const Sum& other) const {
     if (!defined() || !other.defined()) return {};
-    return {count + other.count, low + other.low, high + other.high};
+    return {std::min(count + other.count, kMost), low + other.low, high + other.high};
   }
   bool operator==(const Sum&) const = default;
 };
@@ -276,7 +280,10 @@ struct Multiset {
   Multiset operator+(const Multiset& other) const {
     if (!defined() || !other.defined()) return {};
     auto both = *this;
-    for (const auto& [rank, times] : *other.ranks) (*both.ranks)[rank] += times;
+    for (const auto& [rank, times] : *other.ranks) {
+      auto& sum = (*both.ranks)[rank];
+      sum = std::min(sum + times, kMost);
+    }
     return both;
   }
 };
@@ -290,7 +297,7 @@ std::vector<Value> execute(const Program& program, const Graph& graph, const Mem
   const auto& s = program.spec();
   std::vector<Value> slots(memory.size());
   for (NodeId rank = 0; rank < program.ranks(); ++rank) {
-    const auto chunks = input_chunks(program.collective(), rank);
+    const auto chunks = program.input_chunks(rank);
     for (std::size_t i = 0; i < chunks.size(); ++i) {
       slots[memory.place(rank, Buffer::input, static_cast<std::int32_t>(i))] =
           initial(rank, chunks[i]);
@@ -387,7 +394,7 @@ void check_values(const Program& program, const Graph& graph, const Memory& memo
       sums[chunk] = sums[chunk] + Sum::one(rank, chunk);
   }
   for (NodeId rank = 0; rank < program.ranks(); ++rank) {
-    const auto chunks = output_chunks(collective, rank);
+    const auto chunks = program.output_chunks(rank);
     for (std::size_t i = 0; i < chunks.size(); ++i) {
       const auto slot = static_cast<std::int32_t>(i);
       const Sum& value = slots[memory.place(rank, Buffer::output, slot)];
@@ -432,78 +439,144 @@ void check_values(const Program& program, const Graph& graph, const Memory& memo
 
 // --- order
 
-// Whether steps are ordered. Within one rank at a time, every step knows how far it is behind each
-// thread of the rank; across ranks, the graph is searched.
+// Whether steps are ordered, of those that touch one rank's memory at a time. Such a step knows how far
+// it is behind each thread: at first what its thread and its dependencies know, and more once
+// somebody asks for what only messages through other ranks can tell. A search looks at least twice as
+// far back as the one before, and skips what its thread has seen: O(steps · log steps) for a thread.
 class Ordering {
  public:
   Ordering(const Program& program, const Graph& graph, const std::vector<StepId>& order)
-      : graph_(graph), position_(at(program.steps())), seen_(at(program.steps()), -1) {
+      : graph_(graph),
+        position_(at(program.steps())),
+        known_(at(program.steps())),
+        seen_(at(program.steps())),
+        column_(at(program.threads()), 0),
+        latest_(at(program.threads()), -1) {
     for (std::size_t i = 0; i < order.size(); ++i) {
-      position_[at(order[i])] = static_cast<StepId>(i);
+      position_[at(order[i])] = static_cast<std::int32_t>(i);
     }
-    clock_begin_.resize(at(program.steps()));
   }
 
-  // Sets the clocks of the steps of `rank`; `steps` has all of them, in a topological order.
-  void set_clocks(NodeId rank, std::span<const StepId> steps) {
+  // Starts with a rank; `steps` are those that touch its memory.
+  void set_rank(NodeId rank, std::span<const StepId> steps) {
     rank_ = rank;
-    first_thread_ = std::numeric_limits<ThreadId>::max();
-    ThreadId last = 0;
-    for (const StepId step : steps) {
-      if (graph_.rank(step) != rank) continue;
-      first_thread_ = std::min(first_thread_, graph_.thread(step));
-      last = std::max(last, graph_.thread(step));
-    }
+    width_ = 0;
     clock_.clear();
+    for (const StepId step : steps) latest_[at(graph_.thread(step))] = -1;
     for (const StepId step : steps) {
-      if (graph_.rank(step) != rank) continue;
-      const auto width = at(last - first_thread_ + 1), mine = clock_.size();
-      clock_begin_[at(step)] = mine;
-      clock_.resize(mine + width, -1);
-      const auto merge = [&](StepId before) {
-        const auto theirs = clock_begin_[at(before)];
-        for (std::size_t t = 0; t < width; ++t) {
-          clock_[mine + t] = std::max(clock_[mine + t], clock_[theirs + t]);
-        }
-      };
-      if (!graph_.is_first(step)) merge(step - 1);
-      for (const StepId before : graph_.dependencies(step)) merge(before);
-      clock_[mine + at(graph_.thread(step) - first_thread_)] = step;
+      auto& latest = latest_[at(graph_.thread(step))];
+      if (latest == -1) column_[at(graph_.thread(step))] = width_++;
+      latest = kNoStep;
     }
+  }
+
+  // Takes the steps one by one, in a topological order.
+  void add(StepId step) {
+    known_[at(step)] = {rank_, std::numeric_limits<std::int32_t>::max(), clock_.size()};
+    clock_.resize(clock_.size() + width_, -1);
+    auto& latest = latest_[at(graph_.thread(step))];
+    if (latest >= 0) learn(step, latest);
+    for (const StepId before : graph_.dependencies(step)) {
+      if (known_[at(before)].rank == rank_) learn(step, before);
+    }
+    clock_[known_[at(step)].clock + column_[at(graph_.thread(step))]] = step;
+    latest = step;
   }
 
   bool before(StepId a, StepId b) {
-    if (graph_.rank(a) == rank_ && graph_.rank(b) == rank_) {
-      if (clock_[clock_begin_[at(b)] + at(graph_.thread(a) - first_thread_)] >= a) return true;
+    const auto entry = known_[at(b)].clock + column_[at(graph_.thread(a))];
+    if (clock_[entry] < a && position_[at(a)] < known_[at(b)].since) {
+      search(b, std::max(0, 2 * position_[at(a)] - position_[at(b)]));
     }
-    // Backwards from b, never past a in the topological order.
-    stack_.assign(1, b);
-    ++searches_;
-    bool found = false;
-    while (!stack_.empty() && !found) {
-      const StepId step = stack_.back();
-      stack_.pop_back();
-      graph_.predecessors(step, [&](StepId p) {
-        if (position_[at(p)] < position_[at(a)] || seen_[at(p)] == searches_) return;
-        seen_[at(p)] = searches_;
-        found = found || p == a;
-        stack_.push_back(p);
-      });
-    }
-    return found;
+    return clock_[entry] >= a;
   }
 
  private:
+  static constexpr StepId kNoStep = -2;
+
+  struct Known {
+    NodeId rank = -1;
+    std::int32_t since = 0;  // all that comes before the step is known from this position on
+    std::size_t clock = 0;   // the last step of each thread that comes before it, and itself
+  };
+  struct Seen {
+    NodeId rank = -1;
+    ThreadId thread = -1;
+    std::int32_t since = 0;
+  };
+
+  void learn(StepId step, StepId before) {
+    const auto mine = known_[at(step)].clock, theirs = known_[at(before)].clock;
+    for (std::size_t t = 0; t < width_; ++t) {
+      clock_[mine + t] = std::max(clock_[mine + t], clock_[theirs + t]);
+    }
+  }
+
+  // Backwards from `step` to a position.
+  void search(StepId step, std::int32_t since) {
+    stack_.assign(1, step);
+    while (!stack_.empty()) {
+      const StepId from = stack_.back();
+      stack_.pop_back();
+      graph_.predecessors(from, [&](StepId p) {
+        auto& seen = seen_[at(p)];
+        const ThreadId thread = graph_.thread(step);
+        if (position_[at(p)] < since ||
+            (seen.rank == rank_ && seen.thread == thread && seen.since <= since)) {
+          return;
+        }
+        seen = {rank_, thread, since};
+        if (known_[at(p)].rank == rank_) {
+          learn(step, p);
+          if (known_[at(p)].since <= since) return;
+        }
+        stack_.push_back(p);
+      });
+    }
+    known_[at(step)].since = since;
+  }
+
   const Graph& graph_;
-  std::vector<StepId> position_;
+  std::vector<std::int32_t> position_;
+  std::vector<Known> known_;
+  std::vector<Seen> seen_;  // by whose search, and how far back
+  std::vector<std::size_t> column_;
+  std::vector<StepId> latest_;  // of a thread, among those that touch the rank's memory
   NodeId rank_ = -1;
-  ThreadId first_thread_ = 0;
-  std::vector<std::size_t> clock_begin_;
+  std::size_t width_ = 0;
   std::vector<StepId> clock_;
-  std::vector<std::int64_t> seen_;
   std::vector<StepId> stack_;
-  std::int64_t searches_ = 0;
 };
+
+// A step moves its slots in no particular order.
+void check_overlap(const Program& program, const Graph& graph, const Memory& memory, StepId step,
+                   Findings& findings) {
+  const auto& s = program.spec();
+  const auto i = at(step);
+  const StepOp op = program.op(step);
+  if (s.count[i] < 2 || one_sided(op) || !has_src(op) || !has_dst(op)) return;
+  const auto src = static_cast<Buffer>(s.src_buffer[i]), dst = static_cast<Buffer>(s.dst_buffer[i]);
+  if (src == dst ? std::abs(s.src_slot[i] - s.dst_slot[i]) >= s.count[i]
+                 : !s.in_place || src == Buffer::scratch || dst == Buffer::scratch) {
+    return;
+  }
+  const NodeId rank = graph.rank(step);
+  std::vector<std::pair<std::size_t, std::int32_t>> read;
+  for (std::int32_t k = 0; k < s.count[i]; ++k) {
+    read.emplace_back(memory.place(rank, src, s.src_slot[i] + k), k);
+  }
+  std::sort(read.begin(), read.end());
+  for (std::int32_t k = 0; k < s.count[i]; ++k) {
+    const auto place = memory.place(rank, dst, s.dst_slot[i] + k);
+    const auto found = std::lower_bound(read.begin(), read.end(), std::pair(place, 0));
+    if (found == read.end() || found->first != place || found->second == k) continue;
+    findings.add("race", step,
+                 "writes " + memory.describe(place) +
+                     " while it may still have to read it, since "
+                     "its src and dst overlap");
+    return;
+  }
+}
 
 void check_races(const Program& program, const Graph& graph, const Memory& memory,
                  const std::vector<StepId>& order, Findings& findings, const Progress& progress) {
@@ -523,8 +596,10 @@ void check_races(const Program& program, const Graph& graph, const Memory& memor
   for (NodeId rank = 0; rank < program.ranks(); ++rank) {
     const auto [first, end] = memory.of(rank);
     places.assign(end - first, {});
-    ordering.set_clocks(rank, touching[at(rank)]);
+    ordering.set_rank(rank, touching[at(rank)]);
     for (const StepId step : touching[at(rank)]) {
+      ordering.add(step);
+      if (graph.rank(step) == rank) check_overlap(program, graph, memory, step, findings);
       memory.touched(graph, step, [&](std::size_t where, bool writes) {
         if (where < first || where >= end) return;  // the other side of a one-sided step
         Place& place = places[where - first];

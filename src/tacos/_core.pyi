@@ -733,6 +733,9 @@ class Program:
     def with_provenance(self, provenance: dict[str, Any]) -> Program:
         """The same program with another account of how it was made."""
 
+    def with_in_place(self, in_place: bool) -> Program:
+        """The same steps, with the input and the output in one memory or not."""
+
     def __eq__(self, other: object | None) -> bool:
         """Equal collective, threads and steps; provenance may differ."""
 
@@ -1115,3 +1118,16 @@ class RankLayout:
 
 def lay_out(program: Program, rank: int, count: int) -> RankLayout:
     """Where a rank's data are when the whole has so many elements."""
+
+def read_plan(gpus: bytes, *, collective: str, in_place: bool, provenance: str) -> Program:
+    """
+    The program of an MSCCL++ plan, from the JSON text of its list of GPUs.
+    """
+
+PLAN_MOST_OPS: int = 64
+
+PLAN_MOST_CHANNELS: int = 16
+
+PLAN_MOST_CHANNELS_PER_OP: int = 8
+
+PLAN_MOST_SEMAPHORES_PER_OP: int = 16

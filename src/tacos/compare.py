@@ -16,19 +16,22 @@ from itertools import groupby
 from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
-from tacos._core import Collective
+from tacos._core import Collective, Schedule
 from tacos.bound import Bound, bound
 from tacos.errors import InfeasibleError, TacosError
+from tacos.lower import lift, lower
 from tacos.plan import check_engine, check_sizes, obstacles, synthesize
 from tacos.plan import engines as applicable
+from tacos.synth import ENGINES
 from tacos.units import format_size, format_time
 from tacos.verify import verify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Executor, Future
 
-    from tacos._core import Schedule, Topology
+    from tacos._core import Topology
+    from tacos.lower import Program
 
     Progress: TypeAlias = Callable[[float], object]
 
@@ -213,6 +216,7 @@ def compare(
     collective: Collective,
     *,
     engines: Iterable[str] | None = None,
+    beside: Mapping[str, Program | Schedule] | None = None,
     seed: int = 0,
     effort: str | int = "normal",
     time_limit: float | None = 60.0,
@@ -227,6 +231,7 @@ def compare(
     collective: Sequence[Collective],
     *,
     engines: Iterable[str] | None = None,
+    beside: Mapping[str, Program | Schedule] | None = None,
     seed: int = 0,
     effort: str | int = "normal",
     time_limit: float | None = 60.0,
@@ -240,6 +245,7 @@ def compare(
     collective: Collective | Sequence[Collective],
     *,
     engines: Iterable[str] | None = None,
+    beside: Mapping[str, Program | Schedule] | None = None,
     seed: int = 0,
     effort: str | int = "normal",
     time_limit: float | None = 60.0,
@@ -252,6 +258,9 @@ def compare(
         topology: The network.
         collective: What is to be achieved, or a list of it in several sizes.
         engines: Names; all that apply where none are given.
+        beside: Algorithms made elsewhere, by the names they get in the comparison: programs, or
+            schedules of other tools. They are put on this topology and at these sizes; the time of
+            their synthesis is that of doing so.
         seed: For engines that draw at random.
         effort: As for :func:`~tacos.plan.synthesize`.
         time_limit: Seconds for each engine and size. It is a guard: an engine that has found
@@ -264,7 +273,8 @@ def compare(
         A :class:`Comparison`, or a :class:`Sweep` of them for a list.
 
     Raises:
-        ValueError: An engine is unknown, or a collective does not fit the topology or the others.
+        ValueError: An engine is unknown, or a collective or an algorithm does not fit the topology
+            or the others.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
@@ -275,12 +285,16 @@ def compare(
     single = isinstance(collective, Collective)
     problems = [collective] if isinstance(collective, Collective) else list(collective)
     names = None if engines is None else list(dict.fromkeys(engines))
-    _check(topology, problems, names, time_limit)
+    others = dict(beside or {})
+    _check(topology, problems, names, others, time_limit)
     bounds = [bound(topology, problem) for problem in problems]
     tasks, owner = [], []
     for i, (problem, least) in enumerate(zip(problems, bounds, strict=True)):
         for name in applicable(topology, problem) if names is None else names:
             tasks.append(_Task(topology, problem, least, name, seed, effort, time_limit))
+            owner.append(i)
+        for name, algorithm in others.items():
+            tasks.append(_Task(topology, problem, least, name, seed, effort, None, algorithm))
             owner.append(i)
     found: list[list[Candidate]] = [[] for _ in problems]
     for k, candidate in _results(tasks, executor, progress):
@@ -303,6 +317,7 @@ def _check(
     topology: Topology,
     problems: list[Collective],
     names: list[str] | None,
+    others: dict[str, Program | Schedule],
     time_limit: float | None,
 ) -> None:
     if not problems:
@@ -315,8 +330,28 @@ def _check(
             )
     for name in names or ():
         check_engine(name)
+    for name, algorithm in others.items():
+        _check_fits(name, algorithm, problems[0])
     if time_limit is not None and not time_limit > 0:
         raise ValueError(f"time_limit is {time_limit!r}, it must be positive")
+
+
+def _check_fits(name: str, algorithm: Program | Schedule, wanted: Collective) -> None:
+    if name in ENGINES:
+        raise ValueError(f'beside has an algorithm named "{name}", which is the name of an engine')
+
+    def outline(collective: Collective) -> str:
+        parts = [f"{p.kind} of {len(p.group) or 'some'}" for p in collective.parts]
+        return f"{' and '.join(parts)} on {collective.npus} NPUs"
+
+    def members(collective: Collective) -> list[Any]:
+        return [(p.kind, p.group.tolist(), p.root) for p in collective.parts]
+
+    if (algorithm.collective.npus, members(algorithm.collective)) != (wanted.npus, members(wanted)):
+        raise ValueError(
+            f"{name} is another algorithm: {outline(algorithm.collective)}, compared are those of "
+            f"{outline(wanted)}"
+        )
 
 
 def _rank(candidate: Candidate) -> tuple[bool, float, str]:
@@ -343,12 +378,13 @@ class _Task(NamedTuple):
     seed: int
     effort: str | int
     time_limit: float | None
+    algorithm: Program | Schedule | None = None  # in the engine's place
 
 
-def _candidate(task: _Task, report: Progress | None = None) -> Candidate:
-    begin = time.perf_counter()
-    try:
-        schedule = synthesize(
+def _schedule(task: _Task, report: Progress | None) -> Schedule:
+    """What the engine makes, or what the algorithm from elsewhere is here."""
+    if task.algorithm is None:
+        return synthesize(
             task.topology,
             task.collective,
             engine=task.engine,
@@ -358,6 +394,20 @@ def _candidate(task: _Task, report: Progress | None = None) -> Candidate:
             progress=report,
             known_bound=task.bound,
         )
+    size, algorithm = task.collective.size_bytes, task.algorithm
+    if isinstance(algorithm, Schedule):
+        if algorithm.topology == task.topology and algorithm.collective.size_bytes == size:
+            return algorithm
+        algorithm = lower(algorithm)
+    # Of a program with races, lifting would show one outcome.
+    verify(algorithm, progress=partial(_alive, report)).raise_if_failed()
+    return lift(algorithm, task.topology, size, progress=partial(_alive, report))
+
+
+def _candidate(task: _Task, report: Progress | None = None) -> Candidate:
+    begin = time.perf_counter()
+    try:
+        schedule = _schedule(task, report)
     except (TacosError, ValueError, MemoryError) as error:
         took = time.perf_counter() - begin
         return Candidate(task.engine, None, False, str(error) or "not enough memory", took)

@@ -9,6 +9,7 @@
         ├── VerificationError  a schedule does not do what it claims
         ├── CommunicationError ranks that run together failed (also a RuntimeError)
         ├── FormatError        a file cannot be read (also a ValueError)
+        ├── LabError           this machine does not let a lab network be built or used
         └── SpecError          a short name such as ``torus:4x4`` is wrong (also a ValueError)
 """
 
@@ -20,6 +21,7 @@ __all__ = [
     "CommunicationError",
     "FormatError",
     "InfeasibleError",
+    "LabError",
     "SpecError",
     "TacosError",
     "VerificationError",
@@ -36,3 +38,7 @@ class FormatError(TacosError, ValueError):
 
 class SpecError(TacosError, ValueError):
     """A short name of a topology is wrong; the message quotes it and says what is allowed."""
+
+
+class LabError(TacosError):
+    """A lab network cannot be built or used; the message says what is missing."""

@@ -8,13 +8,14 @@ from a schedule, :func:`lift` makes a schedule again.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from tacos import topology as topologies
 from tacos import units
-from tacos._core import Program
+from tacos._core import Collective, CollectivePart, Program
 from tacos._core import lift as _lift
 from tacos._core import lower as _lower
 
@@ -24,7 +25,18 @@ if TYPE_CHECKING:
     from tacos._core import Schedule, Topology
     from tacos.units import Quantity
 
-__all__ = ["BUFFERS", "ONE_SIDED", "STEP_OPS", "Program", "describe", "lift", "lower"]
+__all__ = [
+    "BUFFERS",
+    "ONE_SIDED",
+    "STEP_OPS",
+    "Program",
+    "describe",
+    "filled",
+    "lift",
+    "lower",
+    "noted",
+    "replaced",
+]
 
 STEP_OPS = (
     "nop",
@@ -48,6 +60,7 @@ ONE_SIDED = [STEP_OPS.index(op) for op in ("put", "get", "get_reduce", "signal",
 BUFFERS = ("input", "output", "scratch", "none")
 """Where a slot can be; ``Program.src_buffer`` and ``dst_buffer`` index this."""
 _DEFAULT_SIZE = 10**6
+_Kind = TypeVar("_Kind", int, str, bool)
 
 
 def lower(
@@ -100,7 +113,8 @@ def lift(
 
     Every slot of every message becomes a transfer, over the direct link between the two NPUs, else
     over the route that :func:`tacos.schedule.routes` finds. Times are the earliest that the order of the
-    program's reads and writes allows, see :func:`tacos.schedule.retime`.
+    program's reads and writes allows, see :func:`tacos.schedule.retime`. An all-reduce whose number of
+    chunks is no multiple of the ranks' is lifted in finer chunks, see :func:`filled`.
 
     Args:
         program: A right one; :func:`tacos.verify.verify` tells. Of one with races, one outcome is lifted.
@@ -126,18 +140,104 @@ def lift(
     provenance = program.provenance
     known = provenance.pop("size_bytes", None)
     provenance.pop("bound_s", None)  # of another network, or another size
+    for name in ("format", "inplace", "outofplace"):  # of a file with other steps
+        provenance.pop(name, None)
     if size is None:
         size = known if isinstance(known, int) and known > 0 else _DEFAULT_SIZE
     if topology is None:
         topology = topologies.fully_connected(program.ranks)
         provenance["topology"] = "fully connected, for want of a given one"
     return _lift(
-        program,
+        filled(program),
         topology,
         units.size_bytes(size),
         provenance=json.dumps(provenance | {"lifted": True}),
         progress=progress,
     )
+
+
+def filled(program: Program) -> Program:
+    """The same program over chunks that all have bytes, whatever the size.
+
+    A named all-reduce has as many chunks as NPUs or a multiple of it; of a program for other numbers
+    (an MSCCL file says any) the last chunks are empty. Here each slot becomes several, so that all of them
+    together are such a multiple; the steps stay the same.
+
+    Raises:
+        ValueError: Chunks are empty of something else than an all-reduce.
+
+    >>> import tacos
+    >>> ring = tacos.topology.ring(4)
+    >>> program = lower(tacos.synthesize(ring, tacos.collective.all_gather(ring, "4MB", chunks=1)))
+    >>> filled(program) == program
+    True
+    """
+    goal = program.collective
+    empty = np.flatnonzero(goal.chunk_bytes() == 0)
+    if not len(empty):
+        return program
+    part = goal.parts[0]
+    if len(goal.parts) > 1 or part.kind != "all_reduce" or part.size == 0:
+        raise ValueError(f"chunk {empty[0]} of {goal.chunks} has no bytes: choose fewer chunks")
+    members, slots = len(part.group), int(part.size)
+    pieces = math.lcm(members, slots) // slots
+    if max(slots, int(program.scratch_slots.max())) * pieces >= 2**31:
+        raise ValueError(f"{slots} chunks of {members} NPUs need slots beyond 2^31 to be divided")
+    chunks = slots * pieces // members
+    whole = CollectivePart(part.kind, slots * pieces, chunks=chunks, group=part.group)
+    slot = {n: getattr(program, n).astype(np.int64) for n in ("src_slot", "dst_slot")}
+    return replaced(
+        program,
+        collective=Collective(goal.npus, [whole]),
+        scratch_slots=program.scratch_slots * pieces,
+        count=program.count * pieces,
+        **{n: np.where(values < 0, -1, values * pieces) for n, values in slot.items()},
+    )
+
+
+_BYTE_COLUMNS = ("op", "src_buffer", "dst_buffer")
+_LONG_COLUMNS = ("thread_begin", "dep_begin")
+_INT_COLUMNS = (
+    *("scratch_slots", "thread_rank", "thread_channel", "thread_send_peer", "thread_recv_peer"),
+    *("src_slot", "dst_slot", "count", "peer", "comes_from", "dep"),
+)
+
+
+def replaced(program: Program, **columns: Any) -> Program:
+    """The program with another collective or some columns replaced.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4)
+    >>> program = lower(tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MB", chunks=1)))
+    >>> replaced(program, thread_channel=program.thread_channel + 1).thread_channel[0]
+    np.int32(1)
+    """
+    kinds = dict.fromkeys(_BYTE_COLUMNS, np.uint8) | dict.fromkeys(_LONG_COLUMNS, np.int64)
+    values: dict[str, Any] = {
+        name: np.ascontiguousarray(
+            columns.get(name, getattr(program, name)), kinds.get(name, np.int32)
+        )
+        for name in (*_BYTE_COLUMNS, *_LONG_COLUMNS, *_INT_COLUMNS)
+    }
+    return Program(
+        collective=columns.get("collective", program.collective),
+        in_place=program.in_place,
+        provenance=json.dumps(program.provenance),
+        **values,
+    )
+
+
+def noted(program: Program, name: str, kind: type[_Kind]) -> _Kind | None:
+    """An entry of a program's provenance, if it has one of this kind; a file may hold anything there.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4)
+    >>> program = lower(tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MB", chunks=1)))
+    >>> noted(program, "size_bytes", int), noted(program, "size_bytes", str)
+    (4000000, None)
+    """
+    value = program.provenance.get(name)
+    return value if type(value) is kind else None
 
 
 def describe(program: Program) -> dict[str, Any]:
@@ -155,9 +255,9 @@ def describe(program: Program) -> dict[str, Any]:
     sending = [i for i, name in enumerate(STEP_OPS) if "send" in name or "forward" in name]
     one_sided = [STEP_OPS.index(name) for name in ("put", "get", "get_reduce")]
     return {
-        "name": program.provenance.get("name"),
+        "name": noted(program, "name", str),
         "collective": program.collective.kind.replace("_", "-"),
-        "chunks": program.collective.chunks,
+        "chunks": int(np.count_nonzero(program.collective.chunk_bytes())),
         "in_place": program.in_place,
         "ranks": program.ranks,
         "threads": program.threads,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tacos._core import Program, Violation, verify_program
 from tacos._core import verify as _verify
 from tacos.errors import VerificationError
+from tacos.lower import noted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,7 @@ class Report:
         checked: Stored transfers, or steps of a program, that were checked.
         found: Number of violations, also those beyond the limit.
         violations: The violations that were kept, grouped by rule.
-        subject: What was checked: a schedule or a program.
+        subject: What was checked: a schedule or a program, in place or out of place if it is for both.
     """
 
     checked: int
@@ -80,6 +81,8 @@ def verify(
     - *race*: two steps that touch a slot, one of them writing, are ordered;
     - *postcondition* and *contribution*, as above.
 
+    A program of a file that says it runs both in place and out of place is checked both ways.
+
     Args:
         schedule: Packed, or an orbit, which is proven from its representatives; or a program.
         allow_unneeded: Do not report transfers that nobody needs.
@@ -101,7 +104,12 @@ def verify(
         raise ValueError(f"threads is {threads}, allowed are 0 for all cores and positive numbers")
     if isinstance(schedule, Program):
         found = verify_program(schedule, limit=limit, progress=progress)
-        return Report(found.checked, found.found, tuple(found.violations), "program")
+        subject = "program"
+        if found.found == 0 and all(noted(schedule, n, bool) for n in ("inplace", "outofplace")):
+            other = schedule.with_in_place(not schedule.in_place)
+            subject += " in place" if other.in_place else " out of place"
+            found = verify_program(other, limit=limit, progress=progress)
+        return Report(found.checked, found.found, tuple(found.violations), subject)
     found = _verify(
         schedule, allow_unneeded=allow_unneeded, limit=limit, threads=threads, progress=progress
     )

@@ -155,6 +155,14 @@ def compare(
     engines: Annotated[
         str | None, Parameter(help="Names separated by commas; default: all.")
     ] = None,
+    beside: Annotated[
+        tuple[Path, ...],
+        Parameter(
+            name="--with",
+            negative="",
+            help="An algorithm to put beside ours: MSCCL, MSCCL++, Chakra, SCCL, TE-CCL, …",
+        ),
+    ] = (),
     chunks: Chunks = "auto",
     group: Group = None,
     root: Root = None,
@@ -190,7 +198,13 @@ def compare(
     names = engines.split(",") if engines else None
     with progress("comparing", quiet or as_json) as report:
         found = tacos.compare(
-            network, wanted, engines=names, seed=seed, time_limit=time_limit, progress=report
+            network,
+            wanted,
+            engines=names,
+            beside={_short(path, beside): load_algorithm(path) for path in beside},
+            seed=seed,
+            time_limit=time_limit,
+            progress=report,
         )
     result = found if len(wanted) > 1 else found.comparisons[0]
     if csv is not None:
@@ -433,6 +447,16 @@ def convert(
     protocol: Annotated[str | None, Parameter(help="Simple, LL or LL128.")] = None,
     channels: Annotated[int | None, Parameter(help="The most channels to use.")] = None,
     instances: Annotated[int | None, Parameter(help="Copies that run side by side.")] = None,
+    channel: Annotated[
+        str | None, Parameter(help="What an MSCCL++ plan moves data over: memory or port.")
+    ] = None,
+    box: Annotated[
+        int | None, Parameter(help="GPUs of a box; an MSCCL++ plan uses ports between boxes.")
+    ] = None,
+    min_bytes: Annotated[
+        str | None, Parameter(help="The smallest buffer to use the algorithm for.")
+    ] = None,
+    max_bytes: Annotated[str | None, Parameter(help="The largest one.")] = None,
     in_place: Annotated[
         bool | None, Parameter(help="Whether input and output are one buffer.")
     ] = None,
@@ -458,6 +482,10 @@ def convert(
         "protocol": protocol,
         "channels": channels,
         "instances": instances,
+        "channel": channel,
+        "box": box,
+        "min_bytes": min_bytes,
+        "max_bytes": max_bytes,
         "in_place": in_place,
         "name": name,
     }
@@ -557,6 +585,11 @@ def _check_folder(option: str, path: Path) -> None:
         raise ValueError(f"{option} is {path}, but there is no folder {path.parent}")
 
 
+def _short(path: Path, others: tuple[Path, ...]) -> str:
+    """A file's name, with its folder where others have the same."""
+    return path.name if [other.name for other in others].count(path.name) == 1 else str(path)
+
+
 def _lifted(
     algorithm: Schedule | Program, network: Topology | None, size: str | None, silent: bool
 ) -> Schedule:
@@ -607,7 +640,10 @@ def _verdict(check: tacos.Report, quiet: bool) -> int:
     if not quiet:
         for violation in check.violations:
             print(f"{violation.rule}: {violation.message}", file=sys.stderr)
-    return _fail(f"not valid: {check.found:,} violations", 1)
+    return _fail(
+        f"the {check.subject} is not valid: {check.found:,} violation{'s' if check.found > 1 else ''}",
+        1,
+    )
 
 
 # The verbs of this module register at import, and so do these, behind them in the list of commands.

@@ -54,6 +54,7 @@ from tacos.formats import (
     xml_events,
 )
 from tacos.formats.source import beginning
+from tacos.lower import noted
 from tacos.topology import parse
 
 if TYPE_CHECKING:
@@ -241,10 +242,10 @@ def exceeded(program: Program) -> list[str]:
     >>> exceeded(tacos.lower(tacos.synthesize(ring, tacos.collective.all_gather(ring, "4MB"))))
     []
     """
-    provenance = program.provenance
-    if provenance.get("format") != "msccl":
+    dialect = noted(program, "dialect", str)
+    if noted(program, "format", str) != "msccl" or dialect not in msccl.DIALECTS:
         return []
-    return msccl.exceeded(program, provenance["dialect"])
+    return msccl.exceeded(program, dialect)
 
 
 _BOXES = re.compile(r"(.+\.\w+):([0-9]{1,9})(?::(switch|rail))?")
@@ -331,6 +332,10 @@ def _by_content(path: str | os.PathLike[str]) -> str:
         return fitting[0]  # a file that is not there will be missed by any of them
     if not fitting and Path(f"{os.fspath(path)}.0.et").exists():  # the prefix of traces
         return "chakra"
+    if not Path(path).exists():
+        raise FormatError(f"{path}: No such file or directory, nor {Path(path).name}.0.et")
+    if not Path(path).is_file():
+        raise FormatError(f"{path}: this is no file")
     head = beginning(path)
     for name in fitting or _FORMATS:
         is_one = _FORMATS[name].is_one

@@ -7,25 +7,24 @@ one collective as its only node; the sizes are those of the algorithm's traces.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tacos._core import chakra_collective
-from tacos.topology import Topology, fully_connected, product, ring, switch
+from tacos.formats.astra_network import Dimensions, dimensions, one_block
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tacos._core import Collective, Program
+    from tacos.topology import Topology
 
 __all__ = ["beside", "network"]
 
 _COMMS = {"all_reduce": 0, "all_gather": 2, "all_to_all": 6, "reduce_scatter": 7}
 """Collectives that ASTRA-sim takes a custom implementation of, with Chakra's numbers."""
-_GB = 2**30
-_BLOCKS = {"ring": ("Ring", ring), "clique": ("FullyConnected", fully_connected),
-           "switch": ("Switch", switch)}  # fmt: skip
 
 
 def beside(
@@ -79,20 +78,14 @@ def network(topology: Topology, program: Program) -> str | None:
     bandwidth: [50.0]
     latency: [500.0]
     """
-    blocks = _blocks(topology)
-    if len(blocks) != 1 and _between_equal_neighbours(topology, program):
+    found: Dimensions | None = None
+    with suppress(ValueError):
+        found = dimensions(topology)
+    single = found is not None and len(found.topology) == 1
+    if not single and _between_equal_neighbours(topology, program):
         speed = int(topology.link_bandwidth_Bps[0]), int(topology.link_latency_ps[0])
-        blocks = [("FullyConnected", topology.npus, *speed)]
-    if not blocks:
-        return None
-    names, sizes, bandwidths, latencies = zip(*blocks, strict=True)
-    columns = {
-        "topology": names,
-        "npus_count": sizes,
-        "bandwidth": [bandwidth / _GB for bandwidth in bandwidths],
-        "latency": [latency / 1000 for latency in latencies],
-    }
-    return "".join(f"{key}: [{', '.join(map(str, row))}]\n" for key, row in columns.items())
+        found = one_block("FullyConnected", topology.npus, *speed)
+    return None if found is None else found.text
 
 
 def _between_equal_neighbours(topology: Topology, program: Program) -> bool:
@@ -106,30 +99,3 @@ def _between_equal_neighbours(topology: Topology, program: Program) -> bool:
     talks = program.thread_send_peer >= 0
     pairs = program.thread_rank[talks].astype(np.int64) * topology.nodes
     return bool(np.isin(pairs + program.thread_send_peer[talks], links).all())
-
-
-def _blocks(topology: Topology) -> list[tuple[str, int, int, int]]:
-    """Name, size, bandwidth and latency of each dimension; none if it is no product of blocks."""
-    dims = [(kind, size) for kind, size in topology.dims if size > 1]
-    if not dims or any(kind not in _BLOCKS for kind, _ in dims):
-        return []
-    if topology.switch_capabilities.any():
-        return []
-    factors = [_BLOCKS[kind][1](size) for kind, size in dims]
-    regular = factors[0] if len(factors) == 1 else product(*factors)
-    same = all(
-        np.array_equal(getattr(topology, name), getattr(regular, name))
-        for name in ("link_src", "link_dst")
-    )
-    if not same or regular.npus != topology.npus:
-        return []
-    blocks, begin = [], 0
-    for (kind, size), factor in zip(dims, factors, strict=True):
-        links = slice(begin, begin := begin + topology.npus // size * factor.links)
-        bandwidth, latency = topology.link_bandwidth_Bps[links], topology.link_latency_ps[links]
-        if np.ptp(bandwidth) or np.ptp(latency):
-            return []
-        # A ring of two is a clique, which ASTRA-sim runs and the ring it does not.
-        name = "FullyConnected" if kind == "ring" and size == 2 else _BLOCKS[kind][0]
-        blocks.append((name, size, int(bandwidth[0]), int(latency[0])))
-    return blocks

@@ -31,7 +31,16 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-__all__ = ["looks_like", "looks_like_ns3", "read", "read_ns3", "write"]
+__all__ = [
+    "Dimensions",
+    "dimensions",
+    "looks_like",
+    "looks_like_ns3",
+    "one_block",
+    "read",
+    "read_ns3",
+    "write",
+]
 
 _GB = 2**30
 _BLOCKS: dict[str, Callable[..., Topology]] = {
@@ -42,11 +51,19 @@ _BLOCKS: dict[str, Callable[..., Topology]] = {
 _OF_KIND = {"ring": "Ring", "clique": "FullyConnected", "switch": "Switch"}
 
 
-class _Fields(Struct, forbid_unknown_fields=True):
+class Dimensions(Struct, forbid_unknown_fields=True):
+    """The fields of the YAML: block, NPUs, GB/s and ns of each dimension."""
+
     topology: list[str]
     npus_count: list[int]
     bandwidth: list[float]
     latency: list[float]
+
+    @property
+    def text(self) -> str:
+        """The YAML."""
+        rows = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        return "".join(f"{name}: [{', '.join(map(str, row))}]\n" for name, row in rows)
 
 
 def looks_like(head: str) -> bool:
@@ -82,10 +99,10 @@ def read(path: str | os.PathLike[str]) -> Topology:
     <tacos.Topology product: 8 NPUs, 4 switches, 32 links>
     """
     with about(path):
-        return _built(fields_of(markup.load(Path(path)), _Fields))
+        return _built(fields_of(markup.load(Path(path)), Dimensions))
 
 
-def _built(fields: _Fields) -> Topology:
+def _built(fields: Dimensions) -> Topology:
     count = len(fields.topology)
     for name in ("npus_count", "bandwidth", "latency"):
         if len(getattr(fields, name)) != count:
@@ -130,19 +147,33 @@ def write(topology: Topology, path: str | os.PathLike[str]) -> None:
     tacos.errors.FormatError: net.yml: ASTRA-sim has Ring, FullyConnected and Switch, not the kind "box"
     """
     with about(path):
-        fields = _fields(topology)
-    text = "".join(
-        f"{name}: [{', '.join(map(str, getattr(fields, name)))}]\n"
-        for name in _Fields.__struct_fields__
-    )
+        text = dimensions(topology).text
     with replacing(path) as out:
         out.write(text.encode())
 
 
-def _fields(topology: Topology) -> _Fields:
+def one_block(block: str, npus: int, bandwidth_Bps: int, latency_ps: int) -> Dimensions:
+    """A network of a single dimension.
+
+    >>> one_block("Ring", 4, 50 * 2**30, 500_000).bandwidth
+    [50.0]
+    """
+    return Dimensions([block], [npus], [bandwidth_Bps / _GB], [latency_ps / 1000])
+
+
+def dimensions(topology: Topology) -> Dimensions:
+    """A product of rings, cliques and switches as ASTRA-sim says it.
+
+    Raises:
+        ValueError: It cannot be said; the message says what is in the way.
+
+    >>> import tacos
+    >>> dimensions(tacos.topology.torus(4, 2)).topology
+    ['Ring', 'FullyConnected']
+    """
     if not topology.dims:
         raise ValueError("ASTRA-sim's networks are products of dimensions, this one has none")
-    fields = _Fields([], [], [], [])
+    fields = Dimensions([], [], [], [])
     at = 0
     for kind, size in topology.dims:
         if size == 1:

@@ -25,7 +25,7 @@ from tacos._core import Collective, CollectivePart, Schedule
 from tacos.errors import FormatError
 from tacos.files import replacing_all
 from tacos.formats import astra_files
-from tacos.lower import ONE_SIDED, Program, lift, lower
+from tacos.lower import ONE_SIDED, Program, filled, lift, lower
 
 if TYPE_CHECKING:
     import os
@@ -141,7 +141,8 @@ def write(
     elif np.isin(obj.op, ONE_SIDED).any():  # a trace has messages alone
         schedule, in_place = lift(obj, topology, size), obj.in_place
     else:
-        program, collective = obj, traces.sized(obj, size)
+        program = filled(obj)
+        collective = traces.sized(program, size)
     if schedule is not None:
         program, collective = lower(schedule, in_place=bool(in_place)), schedule.collective
     if topology is not None and topology.npus != program.ranks:

@@ -14,10 +14,66 @@ from xml.parsers import expat
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["parse", "root_of"]
+__all__ = ["Parser", "parse", "root_of"]
 
 _DEEPEST = 64
 _PIECE = 1 << 16
+
+
+class Parser:
+    """Calls ``start(name, attributes, line)``, ``text(characters)`` and ``end(name)`` in order.
+
+    Names lose their namespace prefix. ``instruction(target, data)`` is called for processing
+    instructions. What the callbacks raise comes out as it is; errors of the text are ValueErrors.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[str, dict[str, str], int], None],
+        end: Callable[[str], object],
+        text: Callable[[str], None] | None = None,
+        instruction: Callable[[str, str], None] | None = None,
+    ) -> None:
+        parser = self._parser = expat.ParserCreate()
+        parser.buffer_text = True
+        depth = 0
+
+        def on_start(name: str, attributes: dict[str, str]) -> None:
+            nonlocal depth
+            depth += 1
+            if depth > _DEEPEST:
+                raise ValueError(f"line {parser.CurrentLineNumber}: nested deeper than {_DEEPEST}")
+            start(name.rpartition(":")[2], attributes, parser.CurrentLineNumber)
+
+        def on_end(name: str) -> None:
+            nonlocal depth
+            depth -= 1
+            end(name.rpartition(":")[2])
+
+        def on_doctype(*_: object) -> None:
+            line = parser.CurrentLineNumber
+            raise ValueError(f"line {line}: a document type declaration is not supported")
+
+        parser.StartElementHandler = on_start
+        parser.EndElementHandler = on_end
+        parser.StartDoctypeDeclHandler = on_doctype
+        if text is not None:
+            parser.CharacterDataHandler = text
+        if instruction is not None:
+            parser.ProcessingInstructionHandler = instruction
+
+    def feed(self, data: bytes, *, last: bool = False) -> None:
+        """The next bytes of the text."""
+        try:
+            for at in range(0, len(data), _PIECE):
+                self._parser.Parse(data[at : at + _PIECE], False)
+            if last:
+                self._parser.Parse(b"", True)
+        except expat.ExpatError as error:
+            what = expat.ErrorString(error.code)
+            raise ValueError(f"line {error.lineno}: not XML: {what}") from None
+        except LookupError as error:  # an encoding that Python does not know
+            raise ValueError(f"line 1: not XML: {error}") from None
 
 
 def parse(
@@ -26,9 +82,7 @@ def parse(
     end: Callable[[str], object],
     text: Callable[[str], None] | None = None,
 ) -> None:
-    """Calls ``start(name, attributes, line)``, ``text(characters)`` and ``end(name)`` in order.
-
-    Names lose their namespace prefix. What the callbacks raise comes out as it is.
+    """Reads a whole text, see :class:`Parser`.
 
     Raises:
         ValueError: this is no XML, or has a document type declaration; the message gives the line.
@@ -40,40 +94,7 @@ def parse(
     Traceback (most recent call last):
     ValueError: line 1: a document type declaration is not supported
     """
-    parser = expat.ParserCreate()
-    parser.buffer_text = True
-    depth = 0
-
-    def on_start(name: str, attributes: dict[str, str]) -> None:
-        nonlocal depth
-        depth += 1
-        if depth > _DEEPEST:
-            raise ValueError(f"line {parser.CurrentLineNumber}: nested deeper than {_DEEPEST}")
-        start(name.rpartition(":")[2], attributes, parser.CurrentLineNumber)
-
-    def on_end(name: str) -> None:
-        nonlocal depth
-        depth -= 1
-        end(name.rpartition(":")[2])
-
-    def on_doctype(*_: object) -> None:
-        line = parser.CurrentLineNumber
-        raise ValueError(f"line {line}: a document type declaration is not supported")
-
-    parser.StartElementHandler = on_start
-    parser.EndElementHandler = on_end
-    parser.StartDoctypeDeclHandler = on_doctype
-    if text is not None:
-        parser.CharacterDataHandler = text
-    try:
-        for at in range(0, len(data), _PIECE):
-            parser.Parse(data[at : at + _PIECE], False)
-        parser.Parse(b"", True)
-    except expat.ExpatError as error:
-        what = expat.ErrorString(error.code)
-        raise ValueError(f"line {error.lineno}: not XML: {what}") from None
-    except LookupError as error:  # an encoding that Python does not know
-        raise ValueError(f"line 1: not XML: {error}") from None
+    Parser(start, end, text).feed(data, last=True)
 
 
 def root_of(head: str) -> str:

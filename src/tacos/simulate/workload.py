@@ -22,6 +22,7 @@ from tacos import traces
 from tacos._core import ChakraTraces, Workload
 from tacos.columns import column
 from tacos.errors import FormatError
+from tacos.lower import filled
 from tacos.units import Quantity, size_bytes
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def from_program(program: Program, size: Quantity | None = None) -> Workload:
     >>> from_program(tacos.lower(schedule), "4MiB")
     <tacos.Workload: 4 ranks, 36 nodes>
     """
+    program = filled(program)
     writer = traces.writer(program, traces.sized(program, size))
     found = ChakraTraces()
     for rank in range(program.ranks):

@@ -83,7 +83,9 @@ def degrade(
         else np.where(chosen, time_ps(latency, what="latency"), old.latency_ps)
     )
     return _with_links(
-        topology, Links(old.src, old.dst, bandwidth, latency_ps), regular=not chosen.any()
+        topology,
+        Links(old.src, old.dst, bandwidth, latency_ps),
+        regular=bool(chosen.all()) or not chosen.any(),
     )
 
 

@@ -7,14 +7,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tacos.lower import STEP_OPS, Program
+from tacos._core import stuck
+from tacos.lower import STEP_OPS, Program, noted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-__all__ = ["DIALECTS", "PROTOCOLS", "TYPES", "Dialect", "exceeded", "first_thread"]
+__all__ = [
+    "DIALECTS",
+    "PROTOCOLS",
+    "TYPES",
+    "Dialect",
+    "exceeded",
+    "first_thread",
+    "hangs",
+    "limits_exceeded",
+]
 
 PROTOCOLS = ("Simple", "LL", "LL128")
 TYPES = {
@@ -69,7 +79,8 @@ MOST_COUNT = 71
 LAST_AWAITED = 127  # depid is a signed byte
 LAST_OFFSET = 2**15 - 1
 LONGEST_NAME = 63
-IN_FLIGHT = 2  # messages that a connection takes before they are received, with the Simple protocol
+IN_FLIGHT = {"Simple": 2, "LL": 8, "LL128": 8}
+"""Messages that a connection takes before they are received, by protocol."""
 
 SENDS = np.array(["send" in op or op.endswith("forward") for op in STEP_OPS])
 RECEIVES = np.array(["recv" in op for op in STEP_OPS])
@@ -86,10 +97,14 @@ def exceeded(program: Program, dialect: str = "msccl") -> list[str]:
     >>> exceeded(program)
     []
     """
-    return list(_exceeded(program, DIALECTS[dialect]))
+    protocol = noted(program, "protocol", str)
+    hanging = hangs(program, protocol if protocol in PROTOCOLS else PROTOCOLS[0])
+    return [*limits_exceeded(program, DIALECTS[dialect]), *([hanging] if hanging else [])]
 
 
-def _exceeded(program: Program, limits: Dialect) -> Iterator[str]:
+def limits_exceeded(program: Program, limits: Dialect) -> Iterator[str]:
+    """What of a program is too large or too many, one sentence each."""
+
     def where(threads: NDArray[np.bool_] | NDArray[np.intp]) -> str:
         thread = int(np.flatnonzero(threads)[0])
         rank = int(program.thread_rank[thread])
@@ -135,6 +150,20 @@ def _exceeded(program: Program, limits: Dialect) -> Iterator[str]:
     if (late := block > LAST_AWAITED).any():
         chosen = np.arange(program.steps) == waits[late][0]
         yield f"{step(chosen)} has the depid {int(block[late][0])}, allowed are {LAST_AWAITED}"
+
+
+def hangs(program: Program, protocol: str) -> str | None:
+    """The step that waits for ever since connections take only so many messages, in a sentence.
+
+    A program that could never run, however much a connection takes, is wrong in itself and not meant.
+    """
+    if stuck(program, program.steps + 1) >= 0 or (step := stuck(program, IN_FLIGHT[protocol])) < 0:
+        return None
+    where = program.describe(step).replace("rank", "gpu").replace("thread", "tb")
+    return (
+        f"{where} would wait for ever, since a connection of the executors holds "
+        f"{IN_FLIGHT[protocol]} messages"
+    )
 
 
 def first_thread(program: Program) -> NDArray[np.intp]:

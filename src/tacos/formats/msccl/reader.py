@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -18,6 +17,7 @@ from tacos import collective as collectives
 from tacos.errors import FormatError
 from tacos.formats import xml_events
 from tacos.formats.msccl.dialect import DIALECTS, LAST_OFFSET, PROTOCOLS, RECEIVES, SENDS, TYPES
+from tacos.formats.source import about, bytes_of
 from tacos.lower import STEP_OPS, Program
 
 if TYPE_CHECKING:
@@ -73,12 +73,8 @@ class _Elements:
         self.line = 0
 
     def parse(self) -> None:
-        try:
-            xml_events.parse(Path(self.path).read_bytes(), self.start, self.end)
-        except FormatError:
-            raise
-        except ValueError as error:
-            raise FormatError(f"{self.path}: {error}") from None
+        with about(self.path):
+            xml_events.parse(bytes_of(self.path), self.start, self.end)
         if len(self.gpus) != self.ngpus:
             self.fail(f"there are {len(self.gpus)} gpu elements, but ngpus is {self.ngpus}", "")
 
@@ -274,6 +270,13 @@ class _Columns:
 
     def program(self) -> Program:
         elements = self.elements
+        # A few digits in a file must not fill the memory; a step has at most 71 chunks of each buffer.
+        chunks, most = int(self.gpus.sum(dtype=np.int64)), (1 << 20) + 300 * len(self.op)
+        if chunks > most:
+            raise FormatError(
+                f"{elements.path}: the gpus' fields i_chunks, o_chunks and s_chunks add up to {chunks}, "
+                f"with {len(self.op)} steps allowed are {most}"
+            )
         self.check_peers()
         dep_begin, dep = self.dependencies()
         in_place = self.is_in_place()
@@ -413,7 +416,7 @@ class _Columns:
     def collective(self) -> Collective:
         elements = self.elements
         kind, n, chunks = _KINDS[elements.coll], elements.ngpus, elements.nchunks
-        if kind == "all_to_all" and elements.in_place and not elements.out_of_place:
+        if kind == "all_to_all" and elements.in_place:
             raise FormatError(
                 f"{elements.path}: the algo's field inplace is 1, "
                 "but an alltoall in place is more than a program can say"

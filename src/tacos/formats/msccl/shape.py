@@ -5,7 +5,6 @@ Every function takes a program and gives another one that does the same; columns
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from tacos.formats.msccl.dialect import (
     MOST_STEPS,
     first_thread,
 )
-from tacos.lower import STEP_OPS, Program
+from tacos.lower import STEP_OPS, Program, replaced
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,7 +51,7 @@ def packed(
             unit=_unit(program) if instances > 1 else 0,
         )
         blocks = int(np.bincount(result.thread_rank, minlength=1).max()) * instances
-        if blocks <= DIALECTS[dialect].threadblocks and stuck(result, IN_FLIGHT) < 0:
+        if blocks <= DIALECTS[dialect].threadblocks and stuck(result, IN_FLIGHT["Simple"]) < 0:
             break
     return result
 
@@ -97,7 +96,7 @@ def copies(program: Program, instances: int) -> Program:
         root=part.root,
         group=part.group,
     )
-    return _changed(
+    return replaced(
         program,
         collective=Collective(program.collective.npus, [goal]),
         scratch_slots=program.scratch_slots * instances,
@@ -151,7 +150,7 @@ def with_nops(program: Program) -> Program:
         return np.where(real, values[step], other)
 
     came = program.comes_from[step]
-    return _changed(
+    return replaced(
         program,
         thread_begin=np.concatenate([[0], end])[program.thread_begin],
         op=kept(program.op, _NOP),
@@ -187,7 +186,7 @@ def awaited_first(program: Program) -> Program:
     came = program.comes_from[step]
     moved = {name: getattr(program, name)[thread] for name in _THREAD_COLUMNS}
     moved |= {name: getattr(program, name)[step] for name in _STEP_COLUMNS}
-    return _changed(
+    return replaced(
         program,
         thread_begin=begin,
         comes_from=np.where(came < 0, -1, new[came]),
@@ -235,7 +234,7 @@ def _cut(program: Program, most: int) -> Program:
     waits = np.where(piece == 0, np.diff(program.dep_begin)[step], 0)
     dep_begin = np.zeros(len(step) + 1, np.int64)
     np.cumsum(waits, out=dep_begin[1:])
-    return _changed(
+    return replaced(
         program,
         thread_begin=first[program.thread_begin],
         op=program.op[step],
@@ -253,29 +252,3 @@ def _cut(program: Program, most: int) -> Program:
 
 _THREAD_COLUMNS = ("thread_rank", "thread_channel", "thread_send_peer", "thread_recv_peer")
 _STEP_COLUMNS = ("op", "src_buffer", "src_slot", "dst_buffer", "dst_slot", "count", "peer")
-_DTYPES: dict[str, type[np.integer[Any]]] = {
-    **dict.fromkeys(("op", "src_buffer", "dst_buffer"), np.uint8),
-    **dict.fromkeys(("thread_begin", "dep_begin"), np.int64),
-}
-_COLUMNS = (
-    *("scratch_slots", "thread_begin", "comes_from", "dep_begin", "dep"),
-    *_THREAD_COLUMNS,
-    *_STEP_COLUMNS,
-)
-
-
-def _changed(program: Program, **columns: Any) -> Program:
-    """The program with some columns replaced."""
-    goal = columns.pop("collective", program.collective)
-    values: dict[str, Any] = {
-        name: np.ascontiguousarray(
-            columns.get(name, getattr(program, name)), _DTYPES.get(name, np.int32)
-        )
-        for name in _COLUMNS
-    }
-    return Program(
-        collective=goal,
-        in_place=program.in_place,
-        provenance=json.dumps(program.provenance),
-        **values,
-    )

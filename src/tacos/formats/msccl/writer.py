@@ -8,27 +8,27 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 
 from tacos import units
-from tacos._core import Schedule, stuck
+from tacos._core import Schedule
 from tacos.errors import FormatError
 from tacos.files import replacing
 from tacos.formats.msccl.dialect import (
     DIALECTS,
-    IN_FLIGHT,
     LONGEST_NAME,
     MOST_CHANNELS,
     PROTOCOLS,
     RECEIVES,
     SENDS,
     TYPES,
-    exceeded,
     first_thread,
+    hangs,
+    limits_exceeded,
 )
 from tacos.formats.msccl.shape import awaited_first, copies, packed, with_nops
-from tacos.lower import ONE_SIDED, STEP_OPS, Program, lift, lower
+from tacos.lower import ONE_SIDED, STEP_OPS, Program, lift, lower, noted
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from tacos.units import Quantity
 
@@ -98,7 +98,6 @@ def write(
           <step s="1" type="rcs" srcbuf="o" srcoff="2" dstbuf="o" dstoff="2" cnt="1" depid="-1" .../>
     """
     program = _lowered(obj, in_place)
-    known = program.provenance
     if not 1 <= instances <= MOST_CHANNELS:
         raise ValueError(f"instances is {instances}, allowed are 1 to {MOST_CHANNELS}")
     most = MOST_CHANNELS // instances
@@ -106,16 +105,16 @@ def write(
         raise ValueError(
             f"channels is {channels}, with {instances} instances allowed are 1 to {most}"
         )
-    dialect = _word("dialect", dialect or known.get("dialect", "msccl"), DIALECTS)
+    dialect = _word("dialect", dialect, noted(program, "dialect", str), DIALECTS)
     fields = _fields(program, dialect, protocol, min_bytes, max_bytes, name)
-    keeps = known.get("format") == "msccl" or bool(np.isin(program.op, _FUSED).any())
+    keeps = noted(program, "format", str) == "msccl" or bool(np.isin(program.op, _FUSED).any())
     if keeps and channels is not None:
         raise ValueError(
             f"channels is {channels}, but a program with threadblocks keeps its channels"
         )
     shaped = program if keeps else packed(program, dialect, channels, most, instances)
     shaped = awaited_first(with_nops(copies(shaped, instances)))
-    _check(path, shaped, dialect)
+    _check(path, shaped, dialect, fields["proto"])
     with replacing(path) as out:
         for text in _text(shaped, fields):
             out.write(text.encode())
@@ -134,8 +133,8 @@ def _lowered(obj: Program | Schedule, in_place: bool | None) -> Program:
 # --- what an executor accepts ---------------------------------------------------------------------
 
 
-def _check(path: str | os.PathLike[str], program: Program, dialect: str) -> None:
-    for sentence in exceeded(program, dialect):
+def _check(path: str | os.PathLike[str], program: Program, dialect: str, protocol: str) -> None:
+    for sentence in limits_exceeded(program, DIALECTS[dialect]):
         raise FormatError(f"{path}: {sentence}")
     unknown = ~np.isin(program.op, list(_TYPE_OF))
     if unknown.any():
@@ -165,17 +164,18 @@ def _check(path: str | os.PathLike[str], program: Program, dialect: str) -> None
     if wrong.any():
         step = int(receives[wrong][0])
         raise ValueError(f"{program.describe(step)} receives out of the order of the sends")
-    if (step := stuck(program, IN_FLIGHT)) >= 0:
-        raise FormatError(
-            f"{path}: {program.describe(step)} would wait for ever, since a connection of the "
-            f"executors holds {IN_FLIGHT} messages: use fewer chunks or instances"
-        )
+    if (hanging := hangs(program, protocol)) is not None:
+        raise FormatError(f"{path}: {hanging}: use fewer chunks or instances")
 
 
-def _word(name: str, value: str, allowed: Any) -> str:
-    if value not in allowed:
-        known = ", ".join(f'"{word}"' for word in allowed)
-        raise ValueError(f'{name} is "{value}", allowed are {known}')
+def _word(name: str, value: str | None, known: str | None, allowed: Iterable[str]) -> str:
+    """The word that was given, else what the program is known to have, else the first."""
+    words = list(allowed)
+    if value is None:
+        return known if known in words else words[0]
+    if value not in words:
+        listed = ", ".join(f'"{word}"' for word in words)
+        raise ValueError(f'{name} is "{value}", allowed are {listed}')
     return value
 
 
@@ -188,7 +188,6 @@ def _fields(
     name: str | None,
 ) -> dict[str, Any]:
     """The fields of the file's first element that do not depend on the steps."""
-    known = program.provenance
     limits = DIALECTS[dialect]
     parts = program.collective.parts
     kind = parts[0].kind
@@ -205,28 +204,28 @@ def _fields(
         raise ValueError(
             "the program is an all_to_all in place, which MSCCL files have no word for"
         )
-    chosen = name if name is not None else known.get("name")
+    chosen = name if name is not None else noted(program, "name", str)
     if chosen is None:
-        chosen = "_".join(filter(None, (kind, known.get("engine"))))
+        chosen = "_".join(filter(None, (kind, noted(program, "engine", str))))
     if len(chosen.encode()) > LONGEST_NAME or not chosen.isprintable():
         raise ValueError(
             f'name is "{chosen}", allowed are {LONGEST_NAME} bytes of printable characters'
         )
-    smallest = _bytes("min_bytes", min_bytes, known.get("min_bytes", 0))
-    most = known.get("max_bytes", limits.unlimited)
+    smallest = _bytes("min_bytes", min_bytes, noted(program, "min_bytes", int) or 0)
+    most = noted(program, "max_bytes", int) or 0
     if most > _LARGEST_SIZE:  # how other formats say that there is no limit
-        most = limits.unlimited
-    largest = _bytes("max_bytes", max_bytes, most)
+        most = 0
+    largest = _bytes("max_bytes", max_bytes, most) or limits.unlimited
     if largest and smallest > largest:
         raise ValueError(f"min_bytes is {smallest}, but max_bytes is {largest}")
     places = {"inplace": int(program.in_place), "outofplace": int(not program.in_place)}
-    if dialect == known.get("dialect"):
-        places = {place: int(known.get(place, value)) for place, value in places.items()}
     if dialect == "msccl":
         del places["outofplace"]
+    elif noted(program, "inplace", bool) and noted(program, "outofplace", bool):
+        places = dict.fromkeys(places, 1)  # the file that was read is for both
     fields = {
         "name": chosen,
-        "proto": _word("protocol", protocol or known.get("protocol", "Simple"), PROTOCOLS),
+        "proto": _word("protocol", protocol, noted(program, "protocol", str), PROTOCOLS),
         "coll": limits.collectives[kind],
         **places,
         "minBytes": smallest,
@@ -236,7 +235,7 @@ def _fields(
 
 
 def _bytes(name: str, value: Quantity | None, default: int) -> int:
-    size = default if value is None else 0 if value == 0 else units.size_bytes(value)
+    size = default if value is None else 0 if value in (0, "0") else units.size_bytes(value)
     if not 0 <= size <= _LARGEST_SIZE:
         raise ValueError(f"{name} is {size}, allowed are 0 to 2^63 - 1")
     return size

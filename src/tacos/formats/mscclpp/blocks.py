@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from tacos.formats.mscclpp.messages import Order
     from tacos.lower import Program
 
-__all__ = ["Block", "divide", "group_threads"]
+__all__ = ["Block", "Needs", "divide", "group_threads"]
+
+Needs = tuple[tuple[str, int, int], ...]
+"""Kind and number of channels, and numbers of remote buffers (-1: none)."""
 
 # For a pipeline, for taking over from another threadblock and handing on, each after a nop.
 _RESERVED = 5
@@ -46,7 +49,8 @@ def divide(
     order: Order,
     group: NDArray[np.int64],
     costs: list[int],
-    uses: list[tuple[tuple[str, int, int], ...]],
+    uses: list[int],
+    needs: list[Needs],
     most: int,
 ) -> list[list[Block]]:
     """The threadblocks of each rank.
@@ -56,7 +60,8 @@ def divide(
         order: Its order.
         group: Of each thread, a thread that it goes together with.
         costs: At most how many operations each step becomes.
-        uses: Of each step, kind and number of its channels, and its remote buffers (-1: none).
+        uses: Of each step, which of the needs it has.
+        needs: Channels and remote buffers that steps use.
         most: Threadblocks of a rank.
 
     Raises:
@@ -75,7 +80,7 @@ def divide(
         filled = [groups[thread] for thread in sorted(groups)]
         bins = min(len(filled), most)
         while True:
-            blocks = _filled(order, r, filled, bins, costs, uses)
+            blocks = _filled(order, r, filled, bins, costs, uses, needs)
             if len(blocks) <= most:
                 break
             if bins <= 1:
@@ -115,7 +120,8 @@ def _filled(
     groups: list[list[int]],
     bins: int,
     costs: list[int],
-    uses: list[tuple[tuple[str, int, int], ...]],
+    uses: list[int],
+    needs: list[Needs],
 ) -> list[Block]:
     if bins < len(groups):
         joined: list[list[int]] = [[] for _ in range(bins)]
@@ -125,16 +131,23 @@ def _filled(
     blocks: list[Block] = []
     for steps in groups:
         block: Block | None = None
+        met: set[int] = set()  # needs that the block satisfies
         ops = 0
         for step in steps:
-            if block is None or not _fits(block, ops + costs[step], uses[step]):
+            ops += costs[step]
+            here = uses[step]
+            if block is not None and here in met and ops <= MOST_OPS - _MOST_RESERVED:
+                block.steps.append(step)
+                continue
+            if block is None or not _fits(block, ops, needs[here]):
                 follows = None if block is None else len(blocks) - 1
                 block = Block(rank, [], follows)
                 blocks.append(block)
-                ops = 0
+                ops = costs[step]
+                met = set()
             block.steps.append(step)
-            ops += costs[step]
-            for kind, channel, buffer in uses[step]:
+            met.add(here)
+            for kind, channel, buffer in needs[here]:
                 if channel >= 0:
                     block.channels[kind].setdefault(channel, len(block.channels[kind]))
                 if buffer >= 0:
@@ -142,13 +155,13 @@ def _filled(
     return blocks
 
 
-def _fits(block: Block, ops: int, uses: tuple[tuple[str, int, int], ...]) -> bool:
+def _fits(block: Block, ops: int, needs: Needs) -> bool:
     if ops > MOST_OPS - _MOST_RESERVED:
         handshakes = sum(-(-(len(c) + 1) // MOST_CHANNELS_PER_OP) for c in block.channels.values())
         if ops > MOST_OPS - _RESERVED - 1 - 2 * handshakes:
             return False
-    for kind, channel, buffer in uses:
+    for kind, channel, buffer in needs:
         for known, new in ((block.channels[kind], channel), (block.buffers[kind], buffer)):
-            if new >= 0 and new not in known and len(known) + len(uses) > MOST_CHANNELS:
+            if new >= 0 and new not in known and len(known) + len(needs) > MOST_CHANNELS:
                 return False
     return True

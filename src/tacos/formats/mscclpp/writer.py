@@ -11,27 +11,28 @@ import numpy as np
 from tacos import units
 from tacos._core import Schedule
 from tacos.files import replacing
-from tacos.formats.mscclpp.blocks import Block, divide, group_threads
+from tacos.formats.mscclpp.blocks import Block, Needs, divide, group_threads
 from tacos.formats.mscclpp.messages import RECEIVES, SENDS, landings, order_of
+from tacos.formats.mscclpp.ops import NOP, Ops, Place, away, local, orders
 from tacos.formats.mscclpp.plan import (
     ALIGNMENT,
     COLLECTIVES,
     LARGEST_SIZE,
-    MOST_CHANNELS_PER_OP,
     MOST_SEMAPHORES_PER_OP,
 )
-from tacos.lower import STEP_OPS, Program, lower
+from tacos.lower import STEP_OPS, Program, lower, noted
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable
+
+    from numpy.typing import NDArray
 
     from tacos.units import Quantity
 
 __all__ = ["write"]
 
 _LETTERS = "ios"
-_NOP = '{"name":"nop"}'
 _LINES = ",\n  "
 _OFFSETS = 2**32  # the executor counts bytes of a buffer in 32 bits
 
@@ -132,23 +133,22 @@ def _head(
     max_bytes: Quantity | None,
     name: str | None,
 ) -> dict[str, Any]:
-    known = program.provenance
     kind = program.collective.parts[0].kind
     slots = max(len(program.input_chunks(0)), len(program.output_chunks(0)))
     reach = (_OFFSETS - 1) // max(slots, *scratch) // ALIGNMENT * ALIGNMENT * slots
-    least = known.get("min_bytes", 0) if min_bytes is None else units.size_bytes(min_bytes)
-    most = (
-        known.get("max_bytes") or LARGEST_SIZE if max_bytes is None else units.size_bytes(max_bytes)
-    )
+    least, most = noted(program, "min_bytes", int) or 0, noted(program, "max_bytes", int)
+    if min_bytes is not None:
+        least = 0 if min_bytes in (0, "0") else units.size_bytes(min_bytes)
+    most = most or LARGEST_SIZE if max_bytes is None else units.size_bytes(max_bytes)
     if least > most:
         raise ValueError(f"min_bytes is {least}, max_bytes is {most}")
     return {
-        "name": name or known.get("name") or f"tacos {COLLECTIVES[kind]}",
+        "name": name or noted(program, "name", str) or f"tacos {COLLECTIVES[kind]}",
         "collective": COLLECTIVES[kind],
         "protocol": "Simple",
         "inplace": program.in_place,
         "reuse_resources": False,
-        "num_threads_per_block": threads or known.get("threads_per_block", 1024),
+        "num_threads_per_block": threads or noted(program, "threads_per_block", int) or 1024,
         "use_double_scratch_buffer": False,
         "buffer_alignment": ALIGNMENT,
         "min_message_size": least,
@@ -174,16 +174,20 @@ class _Writer:
         self.landing = list(zip(buffer.tolist(), slot.tolist(), strict=True))
         self.rank: list[int] = order.rank.tolist()
         self.receiver: list[int] = order.receiver.tolist()
-        self.moves = [(self.src[i][1] >= 0) or (self.dst[i][1] >= 0) for i in range(len(self.op))]
+        self.moves = ((program.src_slot >= 0) | (program.dst_slot >= 0)).tolist()
+        self.receives: list[bool] = RECEIVES[program.op].tolist()
+        self.sends: list[bool] = SENDS[program.op].tolist()
         self._connect(channel, box)
         self._name_buffers(channel, box)
         group = group_threads(program, order)
         across = group[order.thread[program.dep]] != group[order.thread[order.waiter]]
-        waits = np.bincount(order.waiter[across], minlength=program.steps).tolist()
-        wakes = np.bincount(program.dep[across], minlength=program.steps).tolist()
-        costs = [self._cost(i, waits[i], wakes[i]) for i in range(program.steps)]
-        uses = [self._uses(i) for i in range(program.steps)]
-        self.blocks = divide(program, order, group, costs, uses, threadblocks)
+        straight = (buffer == program.dst_buffer) & (slot == program.dst_slot)
+        costs = self._costs(
+            straight,
+            np.bincount(order.waiter[across], minlength=program.steps),
+            np.bincount(program.dep[across], minlength=program.steps),
+        )
+        self.blocks = divide(program, order, group, costs, *self._uses(), threadblocks)
         self._place_semaphores()
         self.chunks = self._chunks_per_step() if unit is not None else 0
 
@@ -273,29 +277,33 @@ class _Writer:
                 continue
             self.buffer[step] = self.remote[rank].setdefault(key, len(self.remote[rank]))
 
-    def _uses(self, step: int) -> tuple[tuple[str, int, int], ...]:
-        uses = []
-        if self.in_channel[step] >= 0:
-            uses.append((self.in_kind[step], self.in_channel[step], -1))
-        if self.out_channel[step] >= 0 or self.buffer[step] >= 0:
-            uses.append((self.kind[step], self.out_channel[step], self.buffer[step]))
-        return tuple(uses)
+    def _uses(self) -> tuple[list[int], list[Needs]]:
+        """Channels and buffers that steps need, and which of these each step does."""
+        known: dict[tuple[Any, ...], int] = {}
+        rows = zip(
+            self.in_kind, self.in_channel, self.kind, self.out_channel, self.buffer, strict=True
+        )
+        uses = [known.setdefault(row, len(known)) for row in rows]
+        needs: list[Needs] = []
+        for in_kind, arrives, kind, leaves, buffer in known:
+            some = ((in_kind, arrives, -1),) if arrives >= 0 else ()
+            needs.append((*some, (kind, leaves, buffer)) if leaves >= 0 or buffer >= 0 else some)
+        return uses, needs
 
-    def _cost(self, step: int, waits: int, wakes: int) -> int:
-        """At most how many operations a step becomes; data, signals and releases may need a nop each."""
-        op, name = self.op[step], self.name[step]
-        cost = 0
-        if RECEIVES[op]:
-            cost += 1 if self.landing[step] == self.dst[step] else 3
-        elif not SENDS[op]:
-            cost += 1 if name in ("nop", "wait") else 2
-        if SENDS[op]:
-            cost += 4
-        if waits:
-            cost += -(-waits // MOST_SEMAPHORES_PER_OP)
-        if wakes:
-            cost += 1 - (-wakes // MOST_SEMAPHORES_PER_OP)
-        return cost
+    def _costs(
+        self, straight: NDArray[np.bool_], waits: NDArray[np.int64], wakes: NDArray[np.int64]
+    ) -> list[int]:
+        """At most how many operations each step becomes; data, signals and releases may need a nop each."""
+        op = self.program.op
+        receives, sends = RECEIVES[op], SENDS[op]
+        idle = np.isin(op, [STEP_OPS.index("nop"), STEP_OPS.index("wait")])
+        cost = np.where(
+            receives, np.where(straight, 1, 3), np.where(sends, 0, np.where(idle, 1, 2))
+        )
+        cost += 4 * sends - (-waits // MOST_SEMAPHORES_PER_OP)
+        cost += np.where(wakes > 0, 1 - (-wakes // MOST_SEMAPHORES_PER_OP), 0)
+        found: list[int] = cost.tolist()
+        return found
 
     # Semaphores.
 
@@ -324,23 +332,35 @@ class _Writer:
                 first = number if found.follows is None else start[rank, found.follows]
                 start[rank, number] = first
         known: dict[tuple[int, int, int], tuple[int, int]] = {}
-        waiter, awaited = self.order.waiter.tolist(), self.program.dep.tolist()
-        # Of several steps of one threadblock, the last comes first and makes the others unneeded.
-        for _, _, minus, after, before in sorted(
-            (block[a], place[a], -place[b], a, b) for a, b in zip(waiter, awaited, strict=True)
-        ):
+        for after, before in self._across(block, place, start):
             rank = self.rank[after]
-            if start[rank, block[before]] == start[rank, block[after]]:
-                continue  # in one threadblock, or one goes on with the other
             key = rank, block[before], block[after]
-            if key not in known:
-                known[key] = self.semaphores[rank], -1
+            semaphore, done = known.get(key, (-1, -1))
+            if semaphore < 0:
+                semaphore = self.semaphores[rank]
                 self.semaphores[rank] += 1
-            semaphore, done = known[key]
-            if -minus > done:
-                known[key] = semaphore, -minus
+            if place[before] > done:
+                done = place[before]
                 self.acquires[after].append(semaphore)
                 self.releases[before].append(semaphore)
+            known[key] = semaphore, done
+
+    def _across(
+        self, block: list[int], place: list[int], start: dict[tuple[int, int], int]
+    ) -> Iterable[tuple[int, int]]:
+        """Who waits for whom in another row of threadblocks, in the order of those that wait.
+
+        Of several steps of one threadblock, the last comes first and makes the others unneeded.
+        """
+        after, before = self.order.waiter, self.program.dep
+        blocks, places = np.array(block), np.array(place)
+        row = np.array(
+            [start[at] for at in zip(self.rank, block, strict=True)], np.int64
+        )  # of one rank; only steps of one rank wait so
+        apart = row[after] != row[before]
+        after, before = after[apart], before[apart]
+        order = np.lexsort((before, after, -places[before], places[after], blocks[after]))
+        return zip(after[order].tolist(), before[order].tolist(), strict=True)
 
     # Text.
 
@@ -355,7 +375,7 @@ class _Writer:
             f'{{"rank":{peer},"type":"{_LETTERS[buffer]}","access_channel_types":["{kind}"]}}'
             for peer, buffer, kind in self.remote[rank]
         ]
-        started: set[tuple[str, int, bool]] = set()
+        started: set[tuple[str, int]] = set()
         blocks = [
             self._block(rank, number, block, started)
             for number, block in enumerate(self.blocks[rank])
@@ -369,10 +389,8 @@ class _Writer:
             f' "threadblocks":[\n  {_LINES.join(blocks)}]}}'
         )
 
-    def _block(
-        self, rank: int, number: int, block: Block, started: set[tuple[str, int, bool]]
-    ) -> str:
-        ops = _Ops(careful=self.program.in_place)
+    def _block(self, rank: int, number: int, block: Block, started: set[tuple[str, int]]) -> str:
+        ops = Ops(careful=self.program.in_place)
         follows = self.hands_on.get((rank, number))
         goes_on = self.hands_on.get((rank, number + 1))
         if follows is not None:
@@ -404,176 +422,72 @@ class _Writer:
             f'"remote_buffer_refs":[{",".join(buffers)}],\n  "ops":[{_LINES.join(text)}]}}'
         )
 
-    def _handshakes(self, block: Block, started: set[tuple[str, int, bool]]) -> list[str]:
+    def _handshakes(self, block: Block, started: set[tuple[str, int]]) -> list[str]:
         """Receivers say that they have started, senders wait for it; before anything that may wait."""
+        keys = [(kind, channel) for kind, ids in block.channels.items() for channel in ids]
+        if started.issuperset(keys):
+            return []
         says: dict[str, list[int]] = {"memory": [], "port": []}
         hears: dict[str, list[int]] = {"memory": [], "port": []}
         for step in block.steps:
             if not self.shakes[step]:
                 continue
-            for kind, channel, lists in (
-                (self.in_kind[step], self.in_channel[step], says),
-                (self.kind[step], self.out_channel[step], hears),
+            for kind, channel, lists, talks in (
+                (self.in_kind[step], self.in_channel[step], says, self.receives[step]),
+                (self.kind[step], self.out_channel[step], hears, self.sends[step]),
             ):
-                key = kind, channel, lists is says
-                if channel >= 0 and key not in started and self._is_message(step, lists is says):
-                    started.add(key)
+                if talks and channel >= 0 and (kind, channel) not in started:
+                    started.add((kind, channel))
                     lists[kind].append(block.channels[kind][channel])
         text = []
         for word, lists in (("rlxsignal", says), ("rlxwait", hears)):
             for kind, ids in lists.items():
-                starts = range(0, len(ids), MOST_CHANNELS_PER_OP)
-                text += [_order(word, kind, ids[at : at + MOST_CHANNELS_PER_OP]) for at in starts]
+                text += orders(word, kind, ids)
         if any(hears.values()):
-            text.append(_NOP)
+            text.append(NOP)
         return text
 
-    def _is_message(self, step: int, arrives: bool) -> bool:
-        return bool((RECEIVES if arrives else SENDS)[self.op[step]])
-
-    def _step(self, ops: _Ops, block: Block, step: int) -> None:
+    def _step(self, ops: Ops, block: Block, step: int) -> None:
         name, n = self.name[step], self.count[step]
         src, dst, landing = self.src[step], self.dst[step], self.landing[step]
-        receives, sends = RECEIVES[self.op[step]], SENDS[self.op[step]]
+        receives, sends = self.receives[step], self.sends[step]
         if receives or name == "wait":
             kind = self.in_kind[step]
             ops.wait(kind, block.channels[kind][self.in_channel[step]])
         if step in self.acquires:
             ops.acquire(self.acquires[step])
         held = dst
-        if name.startswith("recv_reduce"):
+        if name in ("recv_reduce", "recv_reduce_send", "recv_reduce_forward"):
             held = dst if name != "recv_reduce_forward" else landing
             base, other = (landing, src) if held == landing else (src, landing)
-            ops.data(
-                "re",
-                [_local(base, n), _local(other, n)],
-                [_local(held, n)],
-                [src, landing],
-                held,
-                n,
-            )
-        elif receives and landing != dst:
-            ops.data("copy", [_local(landing, n)], [_local(dst, n)], [landing], dst, n)
+            sources = f"{local(base, n)},{local(other, n)}"
+            ops.data("re", sources, local(held, n), (src, landing), (held,), n)
+        elif receives:
+            if landing != dst:
+                ops.data("copy", local(landing, n), local(dst, n), (landing,), (dst,), n)
         elif name == "copy":
-            ops.data("copy", [_local(src, n)], [_local(dst, n)], [src], dst, n)
+            ops.data("copy", local(src, n), local(dst, n), (src,), (dst,), n)
         elif name == "reduce":
-            ops.data("re", [_local(dst, n), _local(src, n)], [_local(dst, n)], [src, dst], dst, n)
+            sources = f"{local(dst, n)},{local(src, n)}"
+            ops.data("re", sources, local(dst, n), (src, dst), (dst,), n)
         elif name == "get":
-            pieces = [self._away(block, step, src)], [_local(dst, n)]
-            ops.data("get", *pieces, [], dst, n, memory=True)
+            there = self._away(block, step, src)
+            ops.data("get", there, local(dst, n), (), (dst,), n, memory=True)
         elif name == "get_reduce":
-            pieces = [_local(dst, n), self._away(block, step, src)], [_local(dst, n)]
-            ops.data("rre", *pieces, [dst], dst, n, memory=True)
+            sources = f"{local(dst, n)},{self._away(block, step, src)}"
+            ops.data("rre", sources, local(dst, n), (dst,), (dst,), n, memory=True)
         if sends or name == "put":
             source = held if receives else src
             there = self._away(block, step, self.landing[self.receiver[step]] if sends else dst)
             kind = self.kind[step]
             channel = block.channels[kind][self.out_channel[step]] if sends else -1
             ops.put(kind, channel, source, there, n)
-        if name == "signal":
-            ops.signal(self.kind[step], block.channels[self.kind[step]][self.out_channel[step]])
+        elif name == "signal":
+            kind = self.kind[step]
+            ops.signal(kind, block.channels[kind][self.out_channel[step]])
         if step in self.releases:
             ops.release(self.releases[step])
 
-    def _away(self, block: Block, step: int, place: tuple[int, int]) -> str:
+    def _away(self, block: Block, step: int, place: Place) -> str:
         buffer = block.buffers[self.kind[step]][self.buffer[step]]
-        return f'{{"buffer_id":{buffer},"index":{place[1]},"size":{self.count[step]}}}'
-
-
-class _Ops:
-    """The operations of a threadblock, and when its GPU threads must wait for each other.
-
-    Signals, waits, semaphores and port channels are the business of few GPU threads, data that of all,
-    and none waits for another before a nop.
-    """
-
-    def __init__(self, *, careful: bool) -> None:
-        self.careful = careful  # since slots have more than one name
-        self.text: list[str] = []
-        self.nop()
-        self.text.clear()
-
-    def nop(self) -> None:
-        self.text.append(_NOP)
-        self.waited = self.moved = False
-        self.read: set[tuple[int, int]] = set()
-        self.written: set[tuple[int, int]] = set()
-
-    def wait(self, kind: str, channel: int) -> None:
-        self.text.append(_order("wait", kind, [channel]))
-        self.waited = True
-
-    def acquire(self, semaphores: list[int]) -> None:
-        for at in range(0, len(semaphores), MOST_SEMAPHORES_PER_OP):
-            self.text.append(
-                _semaphores("sem_acquire", semaphores[at : at + MOST_SEMAPHORES_PER_OP])
-            )
-        self.waited = True
-
-    def release(self, semaphores: list[int]) -> None:
-        self._settle()
-        for at in range(0, len(semaphores), MOST_SEMAPHORES_PER_OP):
-            self.text.append(
-                _semaphores("sem_release", semaphores[at : at + MOST_SEMAPHORES_PER_OP])
-            )
-
-    def signal(self, kind: str, channel: int) -> None:
-        self._settle()
-        self.text.append(_order("signal", kind, [channel]))
-
-    def _settle(self) -> None:
-        if self.waited or self.moved:
-            self.nop()
-
-    def data(
-        self,
-        name: str,
-        sources: list[str],
-        targets: list[str],
-        reads: list[tuple[int, int]],
-        writes: tuple[int, int] | None,
-        count: int,
-        *,
-        memory: bool = False,
-    ) -> None:
-        read = {(b, s + i) for b, s in reads for i in range(count)}
-        written = {(writes[0], writes[1] + i) for i in range(count)} if writes else set()
-        clash = read & self.written or written & (self.read | self.written)
-        if self.waited or clash or (self.careful and self.moved):
-            self.nop()
-        self.read |= read
-        self.written |= written
-        self.moved = True
-        kind = ',"channel_type":"memory"' if memory else ""
-        kind += ',"reduce_op":"sum"' if name in ("re", "rre") else ""
-        self.text.append(
-            f'{{"name":"{name}","src_buff":[{",".join(sources)}],"dst_buff":[{",".join(targets)}]{kind}}}'
-        )
-
-    def put(self, kind: str, channel: int, source: tuple[int, int], there: str, count: int) -> None:
-        """A put, and a signal over the channel unless that is -1."""
-        local = _local(source, count)
-        if kind == "memory":
-            self.data("put", [local], [there], [source], None, count, memory=True)
-            if channel >= 0:
-                self.signal(kind, channel)
-            return
-        # One GPU thread asks the proxy, and waits until the slot may be written to again.
-        self._settle()
-        self.read |= {(source[0], source[1] + i) for i in range(count)}
-        self.text.append(
-            f'{{"name":"pwsf","src_buff":[{local}],"dst_buff":[{there}],"channel_type":"port",'
-            f'"channel_ids":[{channel}]}}'
-        )
-
-
-def _local(place: tuple[int, int], count: int) -> str:
-    return f'{{"type":"{_LETTERS[place[0]]}","index":{place[1]},"size":{count}}}'
-
-
-def _order(name: str, kind: str, channels: list[int]) -> str:
-    return f'{{"name":"{name}","channel_ids":{channels},"channel_type":"{kind}"}}'
-
-
-def _semaphores(name: str, semaphores: list[int]) -> str:
-    return f'{{"name":"{name}","semaphore_ids":{semaphores}}}'
+        return away(buffer, place[1], self.count[step])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 from xml.parsers import expat
 
 from tacos.errors import FormatError
 from tacos.formats.peers.results import Result, reading
+from tacos.formats.source import about, bytes_of
 
 if TYPE_CHECKING:
     import os
@@ -61,13 +61,14 @@ class _Trees:
         self.parser.StartDoctypeDeclHandler = self.refuse_doctype
 
     def parse(self) -> None:
-        with Path(self.path).open("rb") as file:
-            try:
-                self.parser.ParseFile(file)
-            except expat.ExpatError as error:
-                self.fail(f"not XML: {expat.ErrorString(error.code)}", error.lineno)
-            except (UnicodeDecodeError, LookupError) as error:
-                self.fail(f"not XML: {error}")
+        with about(self.path):
+            content = bytes_of(self.path)
+        try:
+            self.parser.Parse(content, True)
+        except expat.ExpatError as error:
+            self.fail(f"not XML: {expat.ErrorString(error.code)}", error.lineno)
+        except (UnicodeDecodeError, LookupError) as error:
+            self.fail(f"not XML: {error}")
 
     def fail(self, what: str, line: int | None = None) -> NoReturn:
         line = self.parser.CurrentLineNumber if line is None else line

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
 from tacos.formats.peers.results import Result, reading
+from tacos.formats.source import bytes_of
 
 if TYPE_CHECKING:
     import os
@@ -61,8 +61,8 @@ def read(
         FormatError: The file is none of these; the message names field, step and send.
         OSError: The file cannot be opened.
     """
-    content = Path(path).read_bytes()
     with reading(path):
+        content = bytes_of(path)
         try:
             found = msgspec.json.decode(content, type=_Algorithm)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tacos.formats.peers.results import Result, reading
+from tacos.formats.source import bytes_of
 
 if TYPE_CHECKING:
     import os
@@ -45,8 +45,8 @@ def read(
         FormatError: The file is none of these, or splits chunks; the message names the entry.
         OSError: The file cannot be opened.
     """
-    content = Path(path).read_bytes()
     with reading(path):
+        content = bytes_of(path)
         try:
             found = msgspec.json.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,0 +1,462 @@
+"""A network on one machine that is as fast as a topology says, link by link, and no faster.
+
+:class:`Lab` builds a topology from Linux network namespaces, cables (veth pairs) between them and rate
+limits, and runs a command once for each NPU, in its namespace. What the commands send each other takes
+the topology's links, at the links' speeds: an algorithm's time can be measured where otherwise it is only
+computed. It works as root, and for other users where the kernel gives them user namespaces.
+
+Nothing outside is touched. All of it lives in namespaces that belong to one process; when that process or
+the caller ends, in whatever way, the kernel removes everything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+
+from tacos import formats, units
+from tacos import topology as topologies
+from tacos.errors import LabError
+from tacos.runtime.lab.network import plan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tacos._core import Topology
+    from tacos.units import Quantity
+
+__all__ = ["Lab", "LabRun", "scaled", "unavailable"]
+
+_KEEPER = Path(__file__).with_name("keeper.py")
+_SUM_PER_CORE_BPS = 125_000_000
+"""What the links of a lab may carry together for each core, 1 Gbit/s: with more, processors limit and not links."""
+_LATENCY = "150us"
+"""What a message takes here anyway, over a cable without a limit, between two processes that wake up for it."""
+_GRACE_S = 2.0
+_START_S = 30.0
+_FIRST_PORT = 29500
+_PORTS = 1000
+_TIMED_OUT = 124  # as the command timeout has it
+
+
+@dataclass(frozen=True)
+class LabRun:
+    """How a command ended."""
+
+    code: int
+    """0, or the exit code of the first rank that failed (128 + n if signal n killed it; 124: out of time)."""
+    why: str
+    """A sentence if it failed, else nothing."""
+    time_s: float
+    """From the first start to the last end."""
+    stdout: list[str]
+    """What each rank wrote, if it was to be returned."""
+    stderr: list[str]
+
+
+def unavailable() -> str:
+    """Why a lab cannot be built here: what is missing, in one sentence; nothing if it can.
+
+    >>> unavailable() == "" or "lab" in unavailable()
+    True
+    """
+    try:
+        Lab(topologies.ring(2)).__enter__().close()
+    except LabError as error:
+        return str(error)
+    return ""
+
+
+def scaled(
+    topology: Topology,
+    *,
+    fastest: Quantity | None = None,
+    scale: float | None = None,
+    delays: bool = True,
+) -> Topology:
+    """A topology slowed down to what one machine can carry; all proportions stay.
+
+    Args:
+        topology: The network to imitate.
+        fastest: Bandwidth that its fastest link is to have.
+        scale: What to multiply all bandwidths by instead. Default: such that the links carry
+            1 Gbit/s for each processor core together, but at most 1.
+        delays: Whether latencies can be enforced. They grow as bandwidths shrink, so that the whole
+            runs in slow motion; else each is what this machine takes anyway, 150 us.
+
+    >>> import tacos
+    >>> slow = scaled(tacos.topology.ring(4, bandwidth="50GB/s", latency="500ns"), fastest="200Mbit/s")
+    >>> int(slow.link_bandwidth_Bps[0]), int(slow.link_latency_ps[0])  # 25 MB/s, 1 ms
+    (25000000, 1000000000)
+    """
+    if fastest is not None and scale is not None:
+        raise ValueError("fastest and scale are both given, only one of them can hold")
+    if not topology.links:
+        raise ValueError("the topology has no links, a lab network needs some")
+    if fastest is not None:
+        top = int(topology.link_bandwidth_Bps.max())
+        scale = units.bandwidth_Bps(fastest, what="fastest") / top
+    elif scale is None:
+        carried = _SUM_PER_CORE_BPS * (os.cpu_count() or 1)
+        scale = min(1.0, carried / float(topology.link_bandwidth_Bps.sum(dtype=float)))
+    elif not 0 < scale < float("inf"):
+        raise ValueError(f"scale is {scale!r}, it must be a positive factor")
+    slow = topologies.scale(topology, bandwidth=scale, latency=1 / scale)
+    return slow if delays else topologies.degrade(slow, *range(slow.links), latency=_LATENCY)
+
+
+class Lab:
+    """A network on this machine with the links, speeds and (where the kernel has netem) delays of a topology.
+
+    Args:
+        topology: The network to imitate, with its NPUs as ranks.
+        fastest, scale: How much slower, see :func:`scaled`.
+
+    Raises:
+        LabError: When entered: the machine does not allow it, the message says what is missing.
+
+    >>> import tacos
+    >>> with Lab(tacos.topology.ring(3), fastest="100Mbit/s") as lab:  # doctest: +SKIP
+    ...     lab.run(["ping", "-c1", "npu2"]).code
+    0
+    """
+
+    def __init__(
+        self, topology: Topology, *, fastest: Quantity | None = None, scale: float | None = None
+    ) -> None:
+        self._speeds: dict[str, Any] = {"fastest": fastest, "scale": scale}
+        self._given = topology
+        scaled(topology, **self._speeds)  # wrong arguments are told now
+        self._runs = 0
+        self._keeper: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        if sys.platform != "linux":
+            raise LabError(f"the lab needs the network namespaces of Linux, this is {sys.platform}")
+        self._folder = Path(tempfile.mkdtemp(prefix="tacos-lab-"))
+        self._control, theirs = socket.socketpair()
+        self._unread = b""
+        self._keeper = subprocess.Popen(
+            [
+                *(sys.executable, "-I", "-S", str(_KEEPER)),
+                *(str(os.getpid()), str(self._folder), str(theirs.fileno())),
+            ],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the caller, who then ends the lab in order
+        )
+        theirs.close()
+        try:
+            self.delays = bool(self._answer()["netem"])
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the lab: every process in it is killed, and all devices are gone when this returns."""
+        if self._keeper is None:
+            return
+        self._control.close()
+        self._keeper.wait()
+        self._keeper = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _build(self) -> None:
+        self.topology = scaled(self._given, **self._speeds, delays=self.delays)
+        """The network as it is enforced."""
+        self._plan = plan(self.topology, delays=self.delays)
+        self._topology_file = self._folder / "topology.json"
+        formats.save(self.topology, self._topology_file)
+        hosts = ["127.0.0.1 localhost"]
+        for npu, address in enumerate(self._plan.npu):
+            bridge, name = self._plan.management[npu], _hostname(npu)
+            hosts += [f"{address} {name}", f"{bridge} {name}.management"]
+            hosts += [f"::ffff:{bridge} {name}.management"]  # as sockets for both IPs see it
+        hosts_file = self._folder / "hosts"
+        hosts_file.write_text("\n".join(hosts) + "\n")
+        self._tell(
+            {
+                "script": self._plan.script,
+                "namespaces": self._plan.namespaces,
+                "settings": self._plan.settings,
+                "hosts": str(hosts_file) if Path("/etc/hosts").exists() else "",
+            }
+        )
+        self._answer()
+
+    def describe(self) -> str:
+        """The lab in one line: its size, its speeds, and what is not enforced.
+
+        >>> import tacos
+        >>> with Lab(tacos.topology.ring(4)) as lab:  # doctest: +SKIP
+        ...     lab.describe()
+        'lab of 4 NPUs: 8 links of 250 Mbit/s, 1/1600 of the given speeds; ...'
+        """
+        slow, given = self.topology.link_bandwidth_Bps, self._given.link_bandwidth_Bps
+        low, high = (float(limit(slow)) for limit in (np.min, np.max))
+        speeds = _megabits(high) if low == high else f"{_megabits(low)} to {_megabits(high)}"
+        factor = float(given.max()) / high
+        pace = f", 1/{factor:.4g} of the given speeds" if factor > 1.0001 else ""
+        latency = "" if self.delays else "; latency is not enforced, this kernel has no netem"
+        return f"lab of {self.topology.npus} NPUs: {len(slow)} links of {speeds}{pace}{latency}"
+
+    def environment(self, rank: int) -> dict[str, str]:
+        """The variables that tell a rank who it is and how to reach the others.
+
+        Those of the package's own launcher, and those of torchrun, so that its scripts run unchanged:
+        the rendezvous goes over the bridge without limits, the data over the topology's links.
+        """
+        port = _FIRST_PORT + 2 * (self._runs % _PORTS)
+        rank_, size = str(rank), str(self.topology.npus)
+        return {
+            "TACOS_RANK": rank_,
+            "TACOS_WORLD_SIZE": size,
+            "TACOS_LOCAL_RANK": "0",
+            "TACOS_RENDEZVOUS": f"{self._plan.management[0]}:{port}",
+            "TACOS_HOST": self._plan.npu[rank],
+            "TACOS_ADDRESSES": json.dumps(self._plan.reach[rank]),
+            "TACOS_TOPOLOGY": str(self._topology_file),
+            "TACOS_PLACEMENT": json.dumps(list(range(self.topology.npus))),
+            "RANK": rank_,
+            "WORLD_SIZE": size,
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "MASTER_ADDR": self._plan.management[0],
+            "MASTER_PORT": str(port + 1),
+        }
+
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        time_limit: float | None = None,
+        output: Literal["prefixed", "first", "returned"] = "prefixed",
+    ) -> LabRun:
+        """Run a command once for each NPU and wait for all; when one fails, the others are ended.
+
+        Nothing that the command started is left afterwards. A lab runs any number of commands, one
+        after the other.
+
+        Args:
+            command: Program and arguments; it finds out who it is by :meth:`environment`.
+            environment: More variables, beside those of this process.
+            time_limit: Seconds after which all are ended.
+            output: ``"prefixed"``: every line behind its rank; ``"first"``: what rank 0 says, and what
+                the others complain about; ``"returned"``: printed nowhere.
+
+        Raises:
+            LabError: The lab is closed or has been killed.
+        """
+        if self._keeper is None:
+            raise LabError("the lab is not open: use it as 'with Lab(topology) as lab'")
+        if not command:
+            raise ValueError("command is empty, it must name a program")
+        with _Outputs(self.topology.npus, output) as outputs:
+            begin = time.perf_counter()
+            base = {"OMP_NUM_THREADS": "1"} | dict(os.environ) | dict(environment or {})
+            for rank in range(self.topology.npus):
+                request = {
+                    "spawn": rank,
+                    "command": list(command),
+                    "environment": base | self.environment(rank),
+                    "folder": str(Path.cwd()),
+                    "hostname": _hostname(rank),
+                }
+                self._tell(request, outputs.ends(rank))
+            self._runs += 1
+            code, why = self._wait(outputs, time_limit)
+            took = time.perf_counter() - begin
+            outputs.drain()
+        return LabRun(code, why, took, outputs.text(0), outputs.text(1))
+
+    def _wait(self, outputs: _Outputs, time_limit: float | None) -> tuple[int, str]:
+        """Follow the ranks to their end; says how it came."""
+        running = set(range(self.topology.npus))
+        code, why = 0, ""
+        begin = time.monotonic()
+        deadline = begin + time_limit if time_limit is not None else float("inf")
+        ending = False
+        with selectors.DefaultSelector() as ready:
+            ready.register(self._control, selectors.EVENT_READ)
+            outputs.register(ready)
+            try:
+                while running:
+                    left = deadline - time.monotonic()
+                    if left <= 0 and not ending:
+                        names = ", ".join(map(str, sorted(running)))
+                        code, why = _TIMED_OUT, f"ranks {names} took more than {time_limit:g} s"
+                    if left <= 0:
+                        self._tell({"signal": signal.SIGTERM if not ending else signal.SIGKILL})
+                        deadline, ending = time.monotonic() + _GRACE_S, True
+                        continue
+                    for key, _ in ready.select(min(left, 3600.0)):
+                        if key.fileobj is not self._control:
+                            outputs.read(key, ready)
+                            continue
+                        for message in self._messages():
+                            running.discard(message["exit"])
+                            if message["code"] != 0 and not code and not ending:
+                                code, why = _verdict(message["exit"], message["code"])
+                                deadline, ending = time.monotonic() + _GRACE_S, True
+                                self._tell({"signal": signal.SIGTERM})
+            except KeyboardInterrupt:
+                self._interrupted(running)
+                raise
+            finally:
+                with suppress(LabError):
+                    self._tell({"signal": signal.SIGKILL})  # what the ranks have left behind
+        return code, why
+
+    def _interrupted(self, running: set[int]) -> None:
+        """Pass Ctrl-C on and give the ranks a moment; a second one ends it."""
+        self._tell({"signal": signal.SIGINT})
+        deadline = time.monotonic() + _GRACE_S
+        while running and (left := deadline - time.monotonic()) > 0:
+            self._control.settimeout(left)
+            try:
+                for message in self._messages():
+                    running.discard(message["exit"])
+            except TimeoutError:
+                break
+        self._control.settimeout(None)
+
+    def _tell(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        data = json.dumps(message).encode() + b"\n"
+        try:
+            sent = socket.send_fds(self._control, [data], fds) if fds else 0
+            self._control.sendall(data[sent:])
+        except OSError:
+            raise LabError("the lab has ended: its process was killed") from None
+
+    def _messages(self) -> list[dict[str, Any]]:
+        try:
+            data = self._control.recv(1 << 16)
+        except ConnectionError:
+            data = b""
+        if not data:
+            raise LabError("the lab has ended: its process was killed")
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        messages = [json.loads(line) for line in lines]
+        for message in messages:
+            if "error" in message:
+                raise LabError(message["error"])
+        return messages
+
+    def _answer(self) -> dict[str, Any]:
+        self._control.settimeout(_START_S)
+        try:
+            while not (messages := self._messages()):
+                pass
+        except TimeoutError:
+            raise LabError(f"the lab was not ready after {_START_S:g} s") from None
+        self._control.settimeout(None)
+        return messages[0]
+
+
+@dataclass
+class _Stream:
+    rank: int
+    error: bool
+    source: int  # the ends of a pipe
+    sink: int
+    kept: bytearray = field(default_factory=bytearray)  # all that came, or the beginning of a line
+
+
+class _Outputs:
+    """The pipes that the ranks write to, and what becomes of it."""
+
+    def __init__(self, ranks: int, mode: str) -> None:
+        if mode not in ("prefixed", "first", "returned"):
+            raise ValueError(f"output is {mode!r}, allowed are prefixed, first and returned")
+        self.mode = mode
+        self.streams = [_Stream(r, e, *os.pipe()) for r in range(ranks) for e in (False, True)]
+        self.open = {stream.source for stream in self.streams}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in self.streams:
+            os.close(stream.source)
+            if stream.sink >= 0:
+                os.close(stream.sink)
+
+    def ends(self, rank: int) -> list[int]:
+        return [stream.sink for stream in self.streams if stream.rank == rank]
+
+    def register(self, ready: selectors.BaseSelector) -> None:
+        for stream in self.streams:
+            os.close(stream.sink)
+            stream.sink = -1
+            ready.register(stream.source, selectors.EVENT_READ, stream)
+
+    def read(self, key: selectors.SelectorKey, ready: selectors.BaseSelector) -> None:
+        if not self._take(key.data):
+            ready.unregister(key.fileobj)
+
+    def drain(self) -> None:
+        """Take what is still in the pipes; a process that outlives its rank may hold them open."""
+        for stream in self.streams:
+            os.set_blocking(stream.source, False)
+            with suppress(BlockingIOError):
+                while self._take(stream):
+                    pass
+            if stream.kept and self.mode != "returned":
+                self._show(stream, bytes(stream.kept))
+
+    def _take(self, stream: _Stream) -> bool:
+        data = os.read(stream.source, 1 << 16)
+        stream.kept += data
+        if self.mode != "returned" and b"\n" in data:
+            lines, _, rest = bytes(stream.kept).rpartition(b"\n")
+            self._show(stream, lines)
+            stream.kept = bytearray(rest)
+        return bool(data)
+
+    def _show(self, stream: _Stream, lines: bytes) -> None:
+        plain = self.mode == "first" and stream.rank == 0
+        if self.mode == "first" and not plain and not stream.error:
+            return
+        target = sys.stderr if stream.error else sys.stdout
+        for line in lines.decode(errors="replace").split("\n"):
+            target.write(line + "\n" if plain else f"[{stream.rank}] {line}\n")
+        target.flush()
+
+    def text(self, error: int) -> list[str]:
+        if self.mode != "returned":
+            return []
+        return [s.kept.decode(errors="replace") for s in self.streams if s.error == bool(error)]
+
+
+def _verdict(rank: int, code: int) -> tuple[int, str]:
+    if code > 0:
+        return code, f"rank {rank} ended with exit code {code}"
+    return 128 - code, f"rank {rank} was killed by {signal.Signals(-code).name}"
+
+
+def _hostname(npu: int) -> str:
+    return f"npu{npu}"
+
+
+def _megabits(bytes_per_second: float) -> str:
+    return f"{bytes_per_second * 8 / 1e6:.4g} Mbit/s"

@@ -1,0 +1,317 @@
+"""What a lab network is made of: which devices, addresses, routes and rates give a topology.
+
+Nothing here needs privileges or touches the machine: :func:`plan` turns a topology into lines for ``ip``
+and ``tc``, namespace by namespace.
+
+- A namespace per NPU and per switch. Switches forward like routers do.
+- A cable (a veth pair) per pair of links between the same two nodes, one for each direction; parallel
+  links are parallel cables. The device's egress is shaped to the link's bandwidth at either end. A link
+  without a way back gets a cable whose other direction carries acknowledgements and nothing else,
+  since TCP cannot do without.
+- Two addresses for each cable, one for each end; a third kind for each NPU, on its loopback device, which
+  the others reach over the routes of :func:`tacos.schedule.routes`.
+- A bridge that joins all NPUs, without limits, for what is not measured: rendezvous and control.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from itertools import zip_longest
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tacos.schedule import routes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tacos._core import Topology
+
+__all__ = ["MTU", "Cable", "Plan", "cables", "plan"]
+
+MTU = 9000
+_WIRE_SHARE = 1.012
+"""Bytes on the wire per byte of data: headers of 66 bytes in 9,014, and acknowledgements the other way."""
+_ACKNOWLEDGEMENTS = 0.05
+"""Share of a one-way link's rate that its way back gets."""
+_BURST_S = (
+    0.0013  # what may pass at once, in time: more would be a faster link, less needs better timers
+)
+_QUEUE = "8mb"  # long enough that nothing is ever dropped: TCP's windows are shorter
+_CABLES, _NPUS, _MANAGEMENT = (
+    int(IPv4Address(first)) for first in ("10.0.0.0", "10.200.0.1", "10.254.0.1")
+)
+_MOST_NODES = 1000
+_SETTINGS = {
+    "ipv4/ip_forward": "1",
+    "ipv4/tcp_slow_start_after_idle": "0",
+    "ipv4/tcp_congestion_control": "reno",  # without losses it never slows down, nor does it probe
+    "ipv4/tcp_no_metrics_save": "1",
+    "ipv4/conf/all/rp_filter": "0",  # answers may come another way
+    "ipv4/conf/default/rp_filter": "0",
+    "ipv6/conf/all/disable_ipv6": "1",  # its own chatter would use up the rates
+    "ipv6/conf/default/disable_ipv6": "1",
+}
+
+
+class Cable(NamedTuple):
+    """A veth pair: the link from `a` to `b`, and the link back or -1."""
+
+    a: int
+    b: int
+    there: int
+    back: int
+
+
+def cables(topology: Topology) -> list[Cable]:
+    """The cables that carry a topology's links, each link in exactly one.
+
+    >>> import tacos
+    >>> [tuple(cable) for cable in cables(tacos.topology.ring(3))]
+    [(0, 1, 0, 4), (1, 2, 1, 5), (2, 0, 2, 3)]
+    >>> [tuple(cable) for cable in cables(tacos.topology.ring(3, bidirectional=False))]
+    [(0, 1, 0, -1), (1, 2, 1, -1), (2, 0, 2, -1)]
+    """
+    ways: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for link, ends in enumerate(
+        zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
+    ):
+        ways[ends].append(link)
+    found = []
+    for (a, b), there in ways.items():
+        back = ways.get((b, a), [])
+        if back and back[0] < there[0]:
+            continue  # seen from the other end
+        for out, home in zip_longest(there, back, fillvalue=-1):
+            found.append(Cable(a, b, out, home) if out >= 0 else Cable(b, a, home, -1))
+    return found
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A lab network, ready to be built.
+
+    Namespace 0 holds the bridge, namespace n + 1 is node n.
+    """
+
+    script: list[tuple[int, str, list[str]]]
+    """Lines for ``ip -batch`` or ``tc -batch``, and where to run them; ``{ns[3]}`` is a namespace's path."""
+    namespaces: int
+    settings: dict[str, str]
+    """Values of ``/proc/sys/net``, the same in all namespaces."""
+    npu: list[str]
+    """Address of each NPU, reached over the topology's links."""
+    management: list[str]
+    """Address of each NPU on the bridge."""
+    reach: list[dict[int, list[str]]]
+    """Per NPU and peer, where its data go: an address for each of the ways there."""
+
+
+def plan(topology: Topology, *, delays: bool = False) -> Plan:
+    """The lab network of a topology whose rates are those to enforce.
+
+    Args:
+        topology: With at most 1,000 nodes.
+        delays: Whether the links' latencies are enforced, which takes a kernel with netem.
+
+    Raises:
+        ValueError: Too many nodes.
+        InfeasibleError: Two NPUs are not connected.
+
+    >>> import tacos
+    >>> net = plan(tacos.topology.ring(4, bandwidth="100Mbit/s"))
+    >>> net.npu[2], net.management[2], net.reach[0]
+    ('10.200.0.3', '10.254.0.3', {1: ['10.0.0.1'], 2: ['10.200.0.3'], 3: ['10.0.0.6']})
+    """
+    if topology.nodes > _MOST_NODES:
+        raise ValueError(
+            f"the topology has {topology.nodes:,} nodes, a lab has at most {_MOST_NODES:,}"
+        )
+    return _Planner(topology, delays).plan()
+
+
+class _Port(NamedTuple):
+    """Where a link leaves one node and enters another."""
+
+    device: str
+    own: str
+    peer: str
+
+
+class _Way(NamedTuple):
+    """A port of an NPU, and what it is worth to others: the fewer links the better, then the faster."""
+
+    address: str
+    worth: dict[int, tuple[int, int]]
+
+
+class _Planner:
+    def __init__(self, topology: Topology, delays: bool) -> None:
+        self.topology, self.delays = topology, delays
+        self.src, self.dst = topology.link_src.tolist(), topology.link_dst.tolist()
+        self.ip: dict[int, list[str]] = defaultdict(list)
+        self.tc: dict[int, list[str]] = defaultdict(list)
+        self.ports: dict[int, _Port] = {}  # of each link, at its source
+        self.npu = [_address(_NPUS, npu) for npu in range(topology.npus)]
+        self.management = [_address(_MANAGEMENT, npu) for npu in range(topology.npus)]
+
+    def plan(self) -> Plan:
+        veths = [*self._lay_cables(), *self._bridge()]
+        for node in range(self.topology.nodes):
+            self.ip[node].append("link set lo up")
+        for npu, address in enumerate(self.npu):
+            self.ip[npu].append(f"addr add {address}/32 dev lo")
+        self._route_npus()
+        ways = self._route_ports()
+        script = [(0, "ip", veths)]
+        for program, batches in (("ip", self.ip), ("tc", self.tc)):
+            script += [(node + 1, program, lines) for node, lines in batches.items()]
+        return Plan(
+            script,
+            self.topology.nodes,
+            _SETTINGS,
+            self.npu,
+            self.management,
+            [self._reach(npu, ways) for npu in range(self.topology.npus)],
+        )
+
+    def _lay_cables(self) -> Iterator[str]:
+        """Lines that make the veth pairs; their ends' addresses and rates go to the nodes' lines."""
+        parallel: Counter[frozenset[int]] = Counter()
+        for number, cable in enumerate(cables(self.topology)):
+            k = parallel[frozenset(cable[:2])]
+            parallel[frozenset(cable[:2])] += 1
+            names = [f"to{peer}" + (f".{k}" if k else "") for peer in (cable.b, cable.a)]
+            addresses = [_address(_CABLES, 2 * number + end) for end in (0, 1)]
+            yield (
+                f"link add name {names[0]} mtu {MTU} netns {{ns[{cable.a + 1}]}} type veth "
+                f"peer name {names[1]} mtu {MTU} netns {{ns[{cable.b + 1}]}}"
+            )
+            for end, link in enumerate((cable.there, cable.back)):
+                node, device = cable[end], names[end]
+                self.ip[node].append(f"addr add {addresses[end]}/31 dev {device}")
+                self.ip[node].append(f"link set {device} up")
+                self.tc[node] += self._shape(device, link, cable.there)
+                if link >= 0:
+                    self.ports[link] = _Port(device, addresses[end], addresses[1 - end])
+
+    def _shape(self, device: str, link: int, there: int) -> Iterator[str]:
+        """Lines that hold a device to its link's rate and delay."""
+        topology = self.topology
+        share = 1.0 if link >= 0 else _ACKNOWLEDGEMENTS
+        bytes_per_second = float(topology.link_bandwidth_Bps[there if link < 0 else link]) * share
+        rate = max(round(8 * bytes_per_second * _WIRE_SHARE), 8000)
+        burst = round(min(max(bytes_per_second * _BURST_S, 2 * (MTU + 14)), 65_536))
+        delay_us = int(topology.link_latency_ps[max(link, there)]) // 10**6 if self.delays else 0
+        yield f"qdisc add dev {device} root handle 1: tbf rate {rate}bit burst {burst} limit {_QUEUE}"
+        if delay_us:
+            yield f"qdisc add dev {device} parent 1:1 netem delay {delay_us}us limit 100000"
+
+    def _bridge(self) -> Iterator[str]:
+        yield from ("link set lo up", "link add name bridge type bridge", "link set bridge up")
+        for npu, address in enumerate(self.management):
+            yield (
+                f"link add name npu{npu} mtu {MTU} type veth "
+                f"peer name management mtu {MTU} netns {{ns[{npu + 1}]}}"
+            )
+            yield f"link set npu{npu} master bridge up"
+            self.ip[npu] += [f"addr add {address}/16 dev management", "link set management up"]
+
+    def _route_npus(self) -> None:
+        """Routes to the NPUs' own addresses, just as the package's routes have them.
+
+        A packet's next hop follows from where it goes and, where routes that meet part again, from
+        where it comes from: then rules send the rarer ones to a table with their next hop.
+        """
+        npus = self.topology.npus
+        src, dst = (column.ravel() for column in np.indices((npus, npus)))
+        other = src != dst
+        table = routes(self.topology, pairs=(src[other], dst[other]))
+        begin, links = table.link_begin.tolist(), table.links.tolist()
+        next_link: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
+        for r, (s, d) in enumerate(zip(src[other].tolist(), dst[other].tolist(), strict=True)):
+            for link in links[begin[r] : begin[r + 1]]:
+                next_link[self.src[link], d][s] = link
+        tables: set[int] = set()
+        for (node, d), by_source in next_link.items():
+            usual = by_source.get(node, Counter(by_source.values()).most_common(1)[0][0])
+            self.ip[node].append(f"route add {self.npu[d]} {self._via(usual)}{self._from(node)}")
+            for s, link in by_source.items():
+                if link != usual:
+                    if link not in tables:
+                        tables.add(link)
+                        self.ip[node].append(
+                            f"route add default {self._via(link)} table {1000 + link}"
+                        )
+                    rule = f"from {self.npu[s]} to {self.npu[d]} lookup {1000 + link}"
+                    self.ip[node].append(f"rule add {rule}")
+
+    def _via(self, link: int) -> str:
+        return f"via {self.ports[link].peer} dev {self.ports[link].device}"
+
+    def _from(self, node: int) -> str:
+        return f" src {self.npu[node]}" if node < self.topology.npus else ""
+
+    def _route_ports(self) -> dict[int, list[_Way]]:
+        """Routes from NPUs through switches to each port of an NPU, over the fewest links.
+
+        So an NPU with several ports has as many addresses that lead there different ways. Returns
+        the ports of each NPU, and what they are to the NPUs that reach them so.
+        """
+        into: dict[int, list[int]] = defaultdict(list)
+        for link, node in enumerate(self.dst):
+            into[node].append(link)
+        found: dict[int, list[_Way]] = defaultdict(list)
+        rate = self.topology.link_bandwidth_Bps.tolist()
+        for npu in range(self.topology.npus):
+            last = [link for link in into[npu] if self.src[link] >= self.topology.npus]
+            for k, port in enumerate(last):
+                worth = {self.src[port]: (0, rate[port])}
+                for node, choices in self._ways_to(self.src[port], into).items():
+                    # Of equally good links, each port of the destination takes the next.
+                    link = choices[k % len(choices)]
+                    hops, slowest = worth[self.dst[link]]
+                    worth[node] = hops - 1, min(slowest, rate[link])
+                    if node != npu:
+                        line = f"route add {self.ports[port].peer} {self._via(link)}"
+                        self.ip[node].append(line + self._from(node))
+                found[npu].append(_Way(self.ports[port].peer, worth))
+        return found
+
+    def _ways_to(self, switch: int, into: dict[int, list[int]]) -> dict[int, list[int]]:
+        """Of each node that gets to `switch` through switches, nearest first: its next links."""
+        distance, queue = {switch: 0}, [switch]
+        choices: dict[int, list[int]] = {}
+        for node in queue:
+            for link in into[node] if node >= self.topology.npus else ():
+                before = self.src[link]
+                if before not in distance:
+                    distance[before] = distance[node] + 1
+                    choices[before] = []
+                    queue.append(before)
+                if distance[before] == distance[node] + 1:
+                    choices[before].append(link)
+        return {node: sorted(links) for node, links in choices.items()}
+
+    def _reach(self, npu: int, ways: dict[int, list[_Way]]) -> dict[int, list[str]]:
+        """Where data for each peer go: over the links to it, else over the best of its ports, else as routed."""
+        direct: dict[int, list[str]] = defaultdict(list)
+        for link, (src, dst) in enumerate(zip(self.src, self.dst, strict=True)):
+            if src == npu and dst < self.topology.npus:
+                direct[dst].append(self.ports[link].peer)
+        found = {}
+        for peer in range(self.topology.npus):
+            if peer == npu:
+                continue
+            open_ways = [way for way in ways[peer] if npu in way.worth]
+            most = max((way.worth[npu] for way in open_ways), default=None)
+            best = [way.address for way in open_ways if way.worth[npu] == most]
+            found[peer] = direct.get(peer) or (best if len(best) > 1 else [self.npu[peer]])
+        return found
+
+
+def _address(first: int, number: int) -> str:
+    return str(IPv4Address(first + number))
