@@ -17,7 +17,10 @@ from tacos.runtime import plans
 from tests.torch_ranks import Ranks
 
 if importlib.util.find_spec("torch") is None:
-    pytest.skip("torch is not installed: make torch, or pip install 'tacos-ccl[torch]'", allow_module_level=True)
+    pytest.skip(
+        "torch is not installed: make torch, or pip install 'tacos-ccl[torch]'",
+        allow_module_level=True,
+    )
 
 
 pytestmark = [
@@ -61,6 +64,7 @@ def ranks(started, request):
         "ddp",
         "fsdp",
         "zero",
+        "hybrid",
     ],
 )
 def test_the_result_is_gloos(ranks, job):
@@ -207,6 +211,19 @@ def test_a_rank_that_dies_or_hangs_is_named_by_all_others(number):
     assert ranks.alive() == []
 
 
+def test_an_aborted_group_fails_on_all_ranks():
+    """One rank does not come to a call, and aborts the group while the others wait for it."""
+    ranks = Ranks(4)
+    try:
+        ranks.run("one_call")
+        for sentence in ranks.fail("abort"):
+            assert "the process group was aborted" in sentence
+            assert "rank 1 gave up" in sentence or sentence.startswith("RuntimeError")
+    finally:
+        ranks.close()
+    assert ranks.alive() == []
+
+
 def test_a_destroyed_group_says_so(ranks):
     for sentence in ranks.fail("after_destruction"):
         assert sentence == "RuntimeError: the process group was destroyed"
@@ -225,7 +242,6 @@ total = torch.ones(3)
 dist.all_reduce(total)
 if dist.get_rank() == 0:
     print(total.tolist(), dist.get_backend(), flush=True)
-dist.destroy_process_group()
 """
 
 

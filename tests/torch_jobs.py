@@ -387,6 +387,27 @@ def fsdp() -> None:
     torch.testing.assert_close(*ends)
 
 
+def hybrid() -> None:
+    """Shards within halves of the ranks and replicas across: groups that torch makes itself."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    start = Model()
+    ends = []
+    names = ("replicate", "shard")
+    whole = init_device_mesh("cpu", (dist.get_world_size(),))
+    halves = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=names)
+    for mesh in (halves, whole):
+        model = copy.deepcopy(start)
+        for layer in model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        _trained(model, torch.optim.SGD(model.parameters(), lr=0.1), 3)
+        ends.append(_parameters(model))
+    torch.testing.assert_close(*ends)
+
+
 def zero() -> None:
     from torch.distributed.optim import ZeroRedundancyOptimizer
     from torch.nn.parallel import DistributedDataParallel
@@ -467,6 +488,13 @@ def wrong_argument(what: str) -> None:
 
 def wait_for(seconds: float) -> None:
     time.sleep(seconds)
+
+
+def abort() -> None:
+    if dist.get_rank() == 1:
+        time.sleep(0.5)
+        dist.group.WORLD.abort()
+    dist.all_reduce(torch.ones(3))
 
 
 def after_destruction() -> None:

@@ -172,6 +172,15 @@ class Communicator:
         self._open_connections(execution)
         return Algorithm(self, number, program, execution)
 
+    def interrupt(self, why: str) -> None:
+        """End the call that runs and all later ones, here and then on all ranks; from any thread."""
+        self._endpoint.interrupt(f"rank {self.rank} gave up: {why}")
+
+    def abort(self, why: str) -> None:
+        """Tell all ranks that this one gives up, and close; no call may be running here."""
+        self._endpoint.abort(f"rank {self.rank} gave up: {why}")
+        self.close()
+
     def close(self) -> None:
         """Close all connections. Peers that still run a call with this rank fail."""
         self._endpoint.close()
