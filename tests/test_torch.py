@@ -62,6 +62,7 @@ def ranks(started, request):
         "asynchronous",
         "sub_groups",
         "ddp",
+        "overlap",
         "fsdp",
         "zero",
         "hybrid",

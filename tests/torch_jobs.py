@@ -369,6 +369,48 @@ def ddp(steps: int = 5, exact: bool = False) -> None:
         assert torch.equal(ends[0], other), "the replicas differ"
 
 
+class _UntilReduced(torch.autograd.Function):  # type: ignore[misc]
+    """Does nothing, but its backward ends only when the first bucket has been reduced."""
+
+    works: list[dist.Work] = []
+
+    @staticmethod
+    def forward(_ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(_ctx, gradient):
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and not _UntilReduced.works[0].is_completed():
+            time.sleep(0.01)
+        return gradient
+
+
+def overlap() -> None:
+    """A bucket of the last layers is reduced while the gradients of the first are not there yet."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    def hook(_state, bucket):
+        work = dist.all_reduce(bucket.buffer(), async_op=True)
+        _UntilReduced.works.append(work)
+        return work.get_future().then(lambda future: future.value()[0])
+
+    class Slow(Model):
+        def forward(self, x):
+            x = _UntilReduced.apply(self.layers[0](x))
+            for layer in self.layers[1:]:
+                x = layer(x)
+            return x
+
+    _UntilReduced.works.clear()
+    model = DistributedDataParallel(Slow(), bucket_cap_mb=0.005)
+    model.register_comm_hook(None, hook)
+    begin = time.monotonic()
+    model(torch.ones(2, 32)).sum().backward()
+    assert len(_UntilReduced.works) > 1
+    assert time.monotonic() - begin < 29, "nothing was reduced before the backward pass ended"
+
+
 def fsdp() -> None:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
