@@ -943,6 +943,19 @@ def stuck(program: Program, depth: int) -> int:
     Some step that never runs if a connection holds at most `depth` messages, or -1.
     """
 
+def read_plan(gpus: bytes, *, collective: str, in_place: bool, provenance: str) -> Program:
+    """
+    The program of an MSCCL++ plan, from the JSON text of its list of GPUs.
+    """
+
+PLAN_MOST_OPS: int = 64
+
+PLAN_MOST_CHANNELS: int = 16
+
+PLAN_MOST_CHANNELS_PER_OP: int = 8
+
+PLAN_MOST_SEMAPHORES_PER_OP: int = 16
+
 class Execution:
     """
     One rank's share of a program, and the state of the call that runs.
@@ -1118,16 +1131,3 @@ class RankLayout:
 
 def lay_out(program: Program, rank: int, count: int) -> RankLayout:
     """Where a rank's data are when the whole has so many elements."""
-
-def read_plan(gpus: bytes, *, collective: str, in_place: bool, provenance: str) -> Program:
-    """
-    The program of an MSCCL++ plan, from the JSON text of its list of GPUs.
-    """
-
-PLAN_MOST_OPS: int = 64
-
-PLAN_MOST_CHANNELS: int = 16
-
-PLAN_MOST_CHANNELS_PER_OP: int = 8
-
-PLAN_MOST_SEMAPHORES_PER_OP: int = 16
