@@ -264,6 +264,14 @@ def asynchronous() -> None:
         right = torch.empty_like(whole)
         dist.all_gather_into_tensor(right, part, group=gloo())
         same(whole, right, "coalesced all-gather")
+    gathered = dist.group.WORLD.allgather_coalesced(
+        [[torch.empty(4), torch.empty(9)] for _ in range(n)], parts
+    )
+    assert [one.numel() for one in gathered.get_future().wait()] == [4, 9] * n
+    odd = [torch.full((3,), 2, dtype=torch.int32), torch.sparse_coo_tensor([[0]], [1.0], (2,))]
+    dist.group.WORLD.allreduce_coalesced(odd).get_future().wait()
+    assert odd[0].eq(2 * n).all()
+    assert odd[1].to_dense()[0] == n
     with dist._coalescing_manager(device=torch.device("cpu")):
         for whole, part in zip(wholes, parts, strict=True):
             dist.reduce_scatter_tensor(part, whole)

@@ -89,7 +89,9 @@ class TacosGroup(ProcessGroup):
         some = _listed(tensors)
         opts = _options(c10d.AllreduceOptions, opts, reduceOp=opts)
         if not self._reduces(some, opts):
-            return self._by_gloo("allreduce", opts, some, some)
+            plain = _options(c10d.AllreduceOptions, None, reduceOp=opts.reduceOp)
+            works = [self._by_gloo("allreduce", plain, [one], [one]) for one in some]
+            return works[0] if len(works) == 1 else Joined(works, some)
         _check_strided(some)
         return self._submit(partial(self._tensors.all_reduce, some, _op(opts)), some, opts)
 
