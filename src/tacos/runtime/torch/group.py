@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import socket
 import weakref
 from datetime import timedelta
 from functools import partial
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import Work
 
-__all__ = ["TacosGroup", "register"]
+__all__ = ["TacosGroup"]
 
 _OPS = {
     ReduceOp.SUM: "sum",
@@ -42,19 +43,9 @@ _OPS = {
     ReduceOp.BOR: "bor",
     ReduceOp.BXOR: "bxor",
 }
+_FAREWELL = 5.0
+"""Seconds for calls that run when the program ends."""
 _OPEN: weakref.WeakSet[TacosGroup] = weakref.WeakSet()
-
-
-def register() -> None:
-    """Make ``tacos`` known to torch.distributed; a second call does nothing.
-
-    torch calls this by itself where the package is installed, by the entry point
-    ``torch.backends``.
-    """
-    if "TACOS" not in dist.Backend._plugins:
-        dist.Backend.register_backend(
-            "tacos", TacosGroup, extended_api=True, devices=["cpu", "cuda"]
-        )
 
 
 class TacosGroup(ProcessGroup):
@@ -73,16 +64,17 @@ class TacosGroup(ProcessGroup):
             dist.PrefixStore("tacos", options.store), rank, size, timeout.total_seconds()
         )
         settings, npus = agree(rendezvous, members[rank], world)
-        self._communicator = connect(rendezvous, timeout=timeout.total_seconds())
-        self._tensors = Tensors(Algorithms(self._communicator, rendezvous, settings, npus))
+        self._communicator = connect(rendezvous, timeout=timeout.total_seconds(), members=members)
+        self._nccl = _nccl(options.store, rank, size, timeout) if _has_gpus(rendezvous) else None
+        self._tensors = Tensors(
+            Algorithms(self._communicator, rendezvous, settings, npus), self._nccl
+        )
         self._worker = Worker(f"tacos {options.group_id}")
         self._together: list[Work] | None = None
         self._gloo = _gloo(options.store, rank, size, timeout)
         self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM, self._gloo)
         self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
-        self._nccl: Any = None
-        if torch.cuda.is_available() and dist.is_nccl_available():
-            self._nccl = _nccl(options.store, rank, size, timeout)
+        if self._nccl is not None:
             self._register_backend(torch.device("cuda"), ProcessGroup.BackendType.NCCL, self._nccl)
         _OPEN.add(self)
 
@@ -97,7 +89,9 @@ class TacosGroup(ProcessGroup):
         some = _listed(tensors)
         opts = _options(c10d.AllreduceOptions, opts, reduceOp=opts)
         if not self._reduces(some, opts):
-            return self._by_gloo("allreduce", opts, some, some)
+            plain = _options(c10d.AllreduceOptions, None, reduceOp=opts.reduceOp)
+            works = [self._by_gloo("allreduce", plain, [one], [one]) for one in some]
+            return works[0] if len(works) == 1 else Joined(works, some)
         _check_strided(some)
         return self._submit(partial(self._tensors.all_reduce, some, _op(opts)), some, opts)
 
@@ -334,12 +328,15 @@ class TacosGroup(ProcessGroup):
 
     def abort(self) -> None:
         """End the group now; calls that run fail, here and on the other ranks."""
-        self._communicator.close()
-        self._close("the process group was aborted")
+        why = "the process group was aborted"
+        self._communicator.interrupt(why)
+        self._worker.close(why)
+        self._communicator.abort(why)
+        self._close(why)
 
     def _close(self, why: str, timeout: float | None = None) -> None:
-        self._worker.close(why, timeout)
-        self._communicator.close()
+        if self._worker.close(why, timeout):
+            self._communicator.close()
         _OPEN.discard(self)
 
     # How calls are made.
@@ -347,7 +344,7 @@ class TacosGroup(ProcessGroup):
     def _submit(self, run: Callable[[], None], result: Sequence[Tensor], opts: Any) -> Work:
         if result and result[0].is_cuda:
             run = _after(torch.cuda.current_stream(result[0].device).record_event(), run)
-        now = opts.asyncOp is False and self._together is None
+        now = getattr(opts, "asyncOp", True) is False and self._together is None
         work = self._worker.submit(Task(run, result), now=now)
         if self._together is not None:
             self._together.append(work)
@@ -367,7 +364,7 @@ class TacosGroup(ProcessGroup):
             uneven = self._tensors.uneven(
                 [part.numel() for part in parts], [target.numel() for target in targets]
             )
-            if not uneven.wasteful:
+            if not uneven.wasteful or targets[0].is_cuda:  # gloo has none for GPUs
                 self._tensors.all_to_all_padded(targets, parts, uneven)
                 return
             given = torch.cat([part.reshape(-1) for part in parts])
@@ -398,7 +395,7 @@ class TacosGroup(ProcessGroup):
         if not tensors[0].is_cuda:
             return self._gloo
         if self._nccl is None:
-            raise RuntimeError("messages between GPUs need NCCL, which this torch does not have")
+            raise RuntimeError("messages between GPUs need NCCL and a GPU for every rank")
         return self._nccl
 
 
@@ -410,6 +407,13 @@ def _after(event: torch.cuda.Event, run: Callable[[], None]) -> Callable[[], Non
         run()
 
     return run_then
+
+
+def _has_gpus(rendezvous: GroupRendezvous) -> bool:
+    """Whether every rank has a GPU of its own, as NCCL wants it; the same answer on all ranks."""
+    gpus = torch.cuda.device_count() if dist.is_nccl_available() else 0
+    hosts = rendezvous.exchange("gpus", f"{gpus} {socket.gethostname()}".encode())
+    return all(hosts.count(one) <= int(one.split()[0]) for one in hosts)
 
 
 def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
@@ -438,7 +442,7 @@ def _op(opts: Any) -> str:
 
 def _options(kind: type, given: Any, **fields: Any) -> Any:
     """The options as given, or new ones with those fields that are not None."""
-    if hasattr(given, "asyncOp"):
+    if hasattr(given, "timeout"):
         return given
     opts = kind()
     for name, value in fields.items():
@@ -495,4 +499,5 @@ def _check_strided(tensors: Sequence[Tensor]) -> None:
 def _at_exit() -> None:
     """Ends groups that nobody destroyed, so that no thread outlives the interpreter."""
     for group in list(_OPEN):
-        group._close("the program has ended", timeout=1.0)
+        group._communicator.interrupt("the program has ended")
+        group._close("the program has ended", timeout=_FAREWELL)

@@ -1,18 +1,19 @@
 """Collectives on torch tensors, one at a time, over a communicator.
 
 What is here knows tensors and algorithms and nothing of process groups: :mod:`tacos.runtime.torch.group`
-decides when each call runs. Tensors that are not contiguous are copied on the way; tensors on a GPU
-pass through pinned memory of the host (:meth:`Tensors.run` is where another driver goes).
+decides when each call runs. Tensors that are not contiguous are copied on the way. What is on GPUs
+goes from GPU to GPU through NCCL or, where ranks share a GPU, through pinned memory of the host.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from tacos.errors import CommunicationError, TacosError
+from tacos.runtime.nccl import GpuAlgorithm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tacos.runtime.algorithms import Algorithms
+    from tacos.runtime.communicator import Algorithm
 
 __all__ = ["DTYPES", "CollectiveError", "Tensors", "can_reduce"]
 
@@ -40,6 +42,8 @@ DTYPES = {
 }
 """What can be reduced, and how the executor calls it; whatever only moves goes as bytes."""
 _BITWISE = frozenset({"band", "bor", "bxor"})
+_ONE_BUFFER = frozenset({"all_reduce", "broadcast", "reduce"})
+"""What torch calls with one tensor, which is input and output."""
 _PADDING = 2
 """An uneven all-to-all is padded to an even one if that moves at most so many times the bytes."""
 
@@ -77,10 +81,17 @@ class _Uneven(NamedTuple):
 
 
 class Tensors:
-    """The collectives of one communicator, each complete when its function returns."""
+    """The collectives of one communicator, each complete when its function returns.
 
-    def __init__(self, algorithms: Algorithms) -> None:
+    Args:
+        algorithms: Which algorithm serves which call.
+        nccl: The backend that carries messages between GPUs, if every rank has one of its own.
+    """
+
+    def __init__(self, algorithms: Algorithms, nccl: Any = None) -> None:
         self.algorithms = algorithms
+        self._nccl = nccl
+        self._on_gpus: dict[int, GpuAlgorithm] = {}  # by the algorithm's number
         self.rank = algorithms.rendezvous.rank
         self.size = algorithms.rendezvous.size
 
@@ -206,37 +217,67 @@ class Tensors:
         some = source if source is not None else target
         if count == 0 or some is None:
             return
-        if some.is_cuda:
-            self._staged(kind, source, target, count, op, root)
-            return
         if self.size == 1:
             if source is not None and target is not None and source is not target:
                 target.copy_(source)
             return
-        width = some.element_size()
-        begin, end = _span(source), _span(target)
-        in_place = source is not None and target is not None and self._shared(kind, begin, end)
-        if source is not None and not in_place and begin[0] < end[1] and end[0] < begin[1]:
-            source = source.clone()  # they overlap in a way that no program knows
-            begin = _span(source)
-        if op:
-            dtype = DTYPES[some.dtype]
-        else:
-            dtype, op, count, width = "uint8", "sum", count * width, 1
+        if some.is_cuda and self._nccl is None:
+            self._staged(kind, source, target, count, op, root)
+            return
+        dtype = DTYPES[some.dtype] if op else "uint8"
+        if not op:  # what only moves goes as bytes
+            count *= some.element_size()
+        size_bytes = count * some.element_size() if op else count
         try:
-            algorithm = self.algorithms.get(kind, count * width, in_place, root)
-            algorithm.run_at(begin[0], end[0], count, dtype, op)
+            algorithm = self.algorithms.get(kind, size_bytes, kind in _ONE_BUFFER, root)
+            if some.is_cuda:
+                self._on_gpu(algorithm, source, target, count, op)
+            else:
+                algorithm.run_at(_address(source), _address(target), count, dtype, op or "sum")
         except (TacosError, TimeoutError, ValueError) as error:
             what = f"{kind} of {count} elements of {dtype}"
             raise CollectiveError(f"rank {self.rank}, {what}: {error}") from None
 
-    def _shared(self, kind: str, source: tuple[int, int], target: tuple[int, int]) -> bool:
-        """Whether input and output are one memory, the way the collective means it."""
-        if kind in ("all_gather", "gather"):
-            return source[0] - target[0] == self.rank * (source[1] - source[0])
-        if kind in ("reduce_scatter", "scatter"):
-            return target[0] - source[0] == self.rank * (target[1] - target[0])
-        return source[0] == target[0]
+    def _on_gpu(
+        self,
+        algorithm: Algorithm,
+        source: Tensor | None,
+        target: Tensor | None,
+        count: int,
+        op: str,
+    ) -> None:
+        """The algorithm's program on GPUs, with NCCL's messages."""
+        gpu = self._on_gpus.get(algorithm.number)
+        if gpu is None:
+            gpu = self._on_gpus[algorithm.number] = GpuAlgorithm(algorithm.program, self._nccl)
+        some = source if source is not None else target
+        assert some is not None
+        given, result = (some.new_empty(0) if one is None else one for one in (source, target))
+        if not op:
+            given, result = given.view(torch.uint8), result.view(torch.uint8)
+        one, other = self._in_one_buffer(algorithm.collective.kind, given, result)
+        gpu.run([one], [other], count, op or "sum")
+        if other.data_ptr() != result.data_ptr():
+            result.copy_(other)
+        torch.cuda.current_stream(some.device).synchronize()
+
+    def _in_one_buffer(self, kind: str, given: Tensor, result: Tensor) -> tuple[Tensor, Tensor]:
+        """The two with what programs in place share in one memory, copied there if need be."""
+        if kind in _ONE_BUFFER or not given.numel() or not result.numel():
+            return given, result
+        whole, part = (result, given) if result.numel() >= given.numel() else (given, result)
+        share = len(given) // self.size if kind == "all_to_all" else len(part)
+        mine = slice(self.rank * share, (self.rank + 1) * share)
+        if whole[mine].data_ptr() == part.data_ptr():
+            return given, result
+        if kind == "all_to_all":
+            result[mine] = given[mine]
+            return given, result
+        if whole is given:  # sums begin in the output
+            whole = given.clone()
+            return whole, whole[mine]
+        whole[mine] = given
+        return whole[mine], whole
 
     def _staged(
         self,
@@ -263,12 +304,8 @@ def _pinned(tensor: Tensor) -> Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
 
 
-def _span(tensor: Tensor | None) -> tuple[int, int]:
-    """Where a flat tensor begins and ends in memory."""
-    if tensor is None:
-        return 0, 0
-    begin = tensor.data_ptr()
-    return begin, begin + tensor.numel() * tensor.element_size()
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else int(tensor.data_ptr())
 
 
 def _flat(tensors: Sequence[Tensor], *, filled: bool = True) -> Tensor:
