@@ -115,7 +115,7 @@ def main():
             if (pid := os.fork()) == 0:
                 try:
                     rank_main(rank, size, Path(folder))
-                except BaseException:
+                except BaseException:  # noqa: BLE001, a fork must not return from here
                     traceback.print_exc()
                 finally:
                     os._exit(0)

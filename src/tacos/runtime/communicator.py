@@ -41,7 +41,7 @@ def connect(rendezvous: Rendezvous | None = None, *, timeout: float = 300.0) -> 
 
     Args:
         rendezvous: How the ranks find each other. Default: what the environment says, see
-            :func:`tacos.runtime.from_environment`.
+            :func:`tacos.runtime.rendezvous.from_environment`.
         timeout: Seconds that the ranks wait for each other, now and whenever a call makes no
             progress.
 
