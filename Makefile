@@ -61,6 +61,7 @@ bench: $(VENV)/core  ## measure speed and quality
 	@$(VENV)/bin/python benchmarks/astra.py
 	@$(VENV)/bin/python benchmarks/formats.py
 	@$(VENV)/bin/python benchmarks/ddp.py
+	@$(VENV)/bin/python benchmarks/runtime.py
 	@$(VENV)/bin/python benchmarks/lab.py
 
 docs: $(VENV)/core $(VENV)/docs  ## the manual, in docs/_build/html

@@ -47,7 +47,7 @@ def connect(
 
     Args:
         rendezvous: How the ranks find each other. Default: what the environment says, see
-            :func:`tacos.runtime.from_environment`.
+            :func:`tacos.runtime.rendezvous.from_environment`.
         timeout: Seconds that the ranks wait for each other, now and whenever a call makes no
             progress.
         members: The ranks' numbers in the whole job, which ``TACOS_ADDRESSES`` goes by, where these
