@@ -616,6 +616,59 @@ def lay_out_trees(parent: Annotated[NDArray[numpy.int32], dict(shape=(None,), or
 def greedy_stepwise(topology: Topology, collective: Collective) -> bool:
     """Whether greedy goes step by step, at 9 bytes per transfer."""
 
+class Forest:
+    """Trees that span a group, with weights; see tacos.synth.forest."""
+
+    @property
+    def routes(self) -> Routes: ...
+
+    @property
+    def root(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Of each tree."""
+
+    @property
+    def weight(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Of each tree."""
+
+    @property
+    def hop_begin(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """The first hop of each tree, then their number."""
+
+    @property
+    def hop(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """The routes of all trees, each into a node before those out of it."""
+
+    @property
+    def demand_weight(self) -> int:
+        """What the trees of a root with a demand of 1 weigh together."""
+
+    @property
+    def unit_Bps(self) -> int: ...
+
+    @property
+    def unit_parts(self) -> int:
+        """
+        A tree of weight w carries w * unit_Bps / unit_parts * rate bytes per second.
+        """
+
+    @property
+    def rate(self) -> float:
+        """Below 1 where the trees miss what the cuts allow."""
+
+    @property
+    def tolerance(self) -> float:
+        """By which bandwidths were rounded down."""
+
+def pack_forest(topology: Topology, members: numpy.typing.NDArray[numpy.int32], roots: numpy.typing.NDArray[numpy.int32], amounts: numpy.typing.NDArray[numpy.int64], progress: object | None = None) -> Forest:
+    """
+    Trees from roots to all members, as fast as the cuts allow; see tacos.synth.forest.
+    """
+
+def forest_moves(forest: Forest, holder: numpy.typing.NDArray[numpy.int32]) -> tuple[numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.int32]]:
+    """
+    Chunks down the trees of their holders: route, chunk and step of each transfer.
+    """
+
 class Program:
     """
     A collective algorithm as the ranks run it.

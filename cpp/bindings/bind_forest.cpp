@@ -1,0 +1,72 @@
+#include <nanobind/stl/shared_ptr.h>
+
+#include "columns.hpp"
+#include "synth/forest/chunks.hpp"
+#include "synth/forest/packing.hpp"
+
+namespace tacos::bindings {
+
+using namespace nb::literals;
+
+void bind_forest(nb::module_& m) {
+  nb::class_<Forest>(m, "Forest", "Trees that span a group, with weights; see tacos.synth.forest.")
+      .def_prop_ro("routes",
+                   [](const Forest& f) { return std::const_pointer_cast<Routes>(f.routes); })
+      .def_prop_ro(
+          "root", [](const Forest& f) { return give(f.root); }, nb::rv_policy::reference,
+          "Of each tree.")
+      .def_prop_ro(
+          "weight", [](const Forest& f) { return give(f.weight); }, nb::rv_policy::reference,
+          "Of each tree.")
+      .def_prop_ro(
+          "hop_begin", [](const Forest& f) { return give(f.hop_begin); }, nb::rv_policy::reference,
+          "The first hop of each tree, then their number.")
+      .def_prop_ro(
+          "hop", [](const Forest& f) { return give(f.hop); }, nb::rv_policy::reference,
+          "The routes of all trees, each into a node before those out of it.")
+      .def_ro("demand_weight", &Forest::demand_weight,
+              "What the trees of a root with a demand of 1 weigh together.")
+      .def_ro("unit_Bps", &Forest::unit_Bps)
+      .def_ro("unit_parts", &Forest::unit_parts,
+              "A tree of weight w carries w * unit_Bps / unit_parts * rate bytes per second.")
+      .def_ro("rate", &Forest::rate, "Below 1 where the trees miss what the cuts allow.")
+      .def_ro("tolerance", &Forest::tolerance, "By which bandwidths were rounded down.");
+  m.def(
+      "pack_forest",
+      [](std::shared_ptr<Topology> topology, const Array<std::int32_t>& members,
+         const Array<std::int32_t>& roots, const Array<std::int64_t>& amounts,
+         const nb::object& progress) {
+        const auto report = progress_to(progress);
+        std::vector<Demand> demands;
+        for (std::size_t i = 0; i < roots.shape(0) && i < amounts.shape(0); ++i) {
+          demands.push_back({roots.data()[i], amounts.data()[i]});
+        }
+        const std::span<const NodeId> all(members.data(), members.shape(0));
+        const nb::gil_scoped_release release;
+        return pack(topology, all, demands, report);
+      },
+      "topology"_a, "members"_a, "roots"_a, "amounts"_a, "progress"_a = nb::none(),
+      nb::sig("def pack_forest(topology: Topology, members: numpy.typing.NDArray[numpy.int32], "
+              "roots: numpy.typing.NDArray[numpy.int32], "
+              "amounts: numpy.typing.NDArray[numpy.int64], progress: object | None = None) -> "
+              "Forest"),
+      "Trees from roots to all members, as fast as the cuts allow; see tacos.synth.forest.");
+  m.def(
+      "forest_moves",
+      [](const Forest& forest, const Array<std::int32_t>& holder) {
+        ForestMoves found;
+        {
+          const nb::gil_scoped_release release;
+          found = moves(forest, std::span(holder.data(), holder.shape(0)));
+        }
+        return nb::make_tuple(give(std::move(found.route)), give(std::move(found.chunk)),
+                              give(std::move(found.step)));
+      },
+      "forest"_a, "holder"_a,
+      nb::sig("def forest_moves(forest: Forest, holder: numpy.typing.NDArray[numpy.int32]) -> "
+              "tuple[numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.uint32], "
+              "numpy.typing.NDArray[numpy.int32]]"),
+      "Chunks down the trees of their holders: route, chunk and step of each transfer.");
+}
+
+}  // namespace tacos::bindings

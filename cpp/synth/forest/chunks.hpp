@@ -1,0 +1,24 @@
+// Chunks on the trees of a forest.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "collective.hpp"
+#include "synth/forest/packing.hpp"
+
+namespace tacos {
+
+// What goes where, as retime() takes it: piece after piece, each down its tree.
+struct ForestMoves {
+  std::vector<RouteId> route;
+  std::vector<ChunkId> chunk;
+  std::vector<std::int32_t> step;  // hops from the root
+};
+
+// Chunk x starts at holder[x], a root of the forest, and goes down one of its trees. Every tree gets chunks
+// in proportion to its weight, as evenly over time as possible.
+ForestMoves moves(const Forest& forest, std::span<const NodeId> holder);
+
+}  // namespace tacos

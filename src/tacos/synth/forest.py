@@ -1,0 +1,188 @@
+"""The forest engine: spanning trees that use a network as fully as possible, and chunks down them.
+
+ForestColl's theory (arXiv 2402.06787): an all-gather is as fast as its narrowest cut allows if every NPU
+spreads its part over several trees of the right weights. The core (``cpp/synth/forest/packing.hpp`` has
+the method) finds such trees, shallow ones first; here chunks go down them in proportion to their weights.
+Sums go up trees that were grown on the reversed network (:mod:`tacos.synth.phases`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos._core import forest_moves, pack_forest
+from tacos.schedule import retime
+from tacos.synth.moves import check_memory
+from tacos.synth.phases import in_phases
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from tacos._core import Collective, CollectivePart, Forest, Schedule, Topology
+
+__all__ = ["Packing", "forest", "obstacle", "packing"]
+
+_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Trees from roots to all members of a group, with the rates they carry.
+
+    Attributes:
+        trees: The trees as columns.
+        members: Whom they reach.
+        roots: Where they start.
+    """
+
+    trees: Forest
+    members: NDArray[np.int32]
+    roots: NDArray[np.int32]
+
+    @property
+    def rate_Bps(self) -> float:
+        """What every root sends, in bytes per second."""
+        trees = self.trees
+        return trees.demand_weight * trees.unit_Bps / trees.unit_parts * trees.rate
+
+    @property
+    def algbw_Bps(self) -> float:
+        """Size over time of an all-gather (of one root: a broadcast) that is large."""
+        return self.rate_Bps * len(self.roots)
+
+    @property
+    def height(self) -> int:
+        """Hops from a root to a leaf at most."""
+        _, _, step = forest_moves(self.trees, self.trees.root)
+        return int(step.max(initial=-1)) + 1
+
+
+def packing(
+    topology: Topology,
+    *,
+    group: NDArray[Any] | list[int] | None = None,
+    root: int | None = None,
+    progress: Callable[[float], object] | None = None,
+) -> Packing:
+    """Trees that carry as much as the narrowest cut lets anybody carry.
+
+    Args:
+        topology: Any network.
+        group: The NPUs that take part; all if not given. Others only relay.
+        root: The only NPU that sends; all members send at one rate if not given.
+        progress: Called with the share done, now and then.
+
+    Raises:
+        InfeasibleError: A member cannot be reached; the message names it.
+        ValueError: The root is no member.
+
+    >>> import tacos
+    >>> found = packing(tacos.topology.switch(16, bandwidth="900GB/s"))
+    >>> found.algbw_Bps / 1e9, found.height
+    (960.0, 1)
+    """
+    members = np.arange(topology.npus) if group is None else np.asarray(group)
+    members = members.astype(np.int32)
+    roots = members if root is None else np.array([root], np.int32)
+    amounts = np.ones(len(roots), np.int64)
+    return Packing(pack_forest(topology, members, roots, amounts, progress), members, roots)
+
+
+def forest(
+    topology: Topology,
+    collective: Collective,
+    *,
+    packed: dict[bool, Packing] | None = None,
+    progress: Callable[[float], object] | None = None,
+) -> Schedule:
+    """Pipeline chunks down throughput-optimal trees.
+
+    The provenance says how far the trees are below the narrowest cut (``"rate"``, 1 if not at all: so it
+    is wherever every switch, and every NPU outside the group, has as much bandwidth out as in), and by how
+    much bandwidths were rounded (``"tolerance"``).
+
+    Args:
+        topology: Any network.
+        collective: An all-gather, reduce-scatter, all-reduce, broadcast or reduce.
+        packed: Trees found before, for this network and group; new ones are added. For callers who
+            try several numbers of chunks.
+        progress: Called with the share done, now and then.
+
+    Raises:
+        InfeasibleError: A member cannot be reached; the message names it.
+        ValueError: The collective is of another kind.
+
+    >>> import tacos
+    >>> topo = tacos.topology.dgx_h100(2)
+    >>> coll = tacos.collective.all_gather(topo, "1GB", chunks=64)
+    >>> schedule = forest(topo, coll)
+    >>> round(tacos.bound(topo, coll).time_s / schedule.time_s, 2)
+    0.99
+    """
+    if needed := obstacle(topology, collective):
+        raise ValueError(f"forest needs {needed}")
+    resolved = collective if collective.resolved else collective.with_chunks(1)
+    known: dict[bool, Packing] = {} if packed is None else packed
+    solve = partial(_spread, home=topology, known=known, progress=progress)
+    schedule = in_phases(topology, resolved, solve, progress=progress)
+    found = list(known.values())
+    facts = {
+        "engine": "forest",
+        "rate": min((one.trees.rate for one in found), default=1.0),
+        "tolerance": max((one.trees.tolerance for one in found), default=0.0),
+        "trees": max((len(one.trees.root) for one in found), default=0),
+    }
+    return schedule.with_provenance(facts)
+
+
+def obstacle(topology: Topology, collective: Collective) -> str:
+    """What the engine needs and does not find, or nothing.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4)
+    >>> obstacle(topo, tacos.collective.all_to_all(topo, "1MB"))
+    'all_gather, reduce_scatter, all_reduce, broadcast or reduce, not all_to_all'
+    """
+    if len(collective.parts) != 1:
+        return f"one collective, not {len(collective.parts)} at once"
+    part = collective.parts[0]
+    if part.kind not in _KINDS:
+        return f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}, not {part.kind}"
+    return ""
+
+
+def _spread(
+    network: Topology,
+    problem: Collective,
+    home: Topology,
+    known: dict[bool, Packing],
+    progress: Callable[[float], object] | None,
+) -> Schedule:
+    """Every chunk from its holder down a tree to whoever needs it."""
+    backwards = network is not home
+    (part,) = problem.parts
+    holder, members = _holders(part)
+    if backwards not in known:
+        roots = np.unique(holder)
+        root = None if len(roots) == len(members) else int(roots[0])
+        known[backwards] = packing(network, group=members, root=root, progress=progress)
+    trees = known[backwards].trees
+    check_memory(len(holder) * (len(members) - 1))
+    route, chunk, step = forest_moves(trees, holder)
+    return retime(problem, trees.routes, route=route, chunk=chunk, step=step, progress=progress)
+
+
+def _holders(part: CollectivePart) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Where each chunk is, and who needs it."""
+    if part.kind == "all_gather":
+        return np.repeat(part.group, part.chunks), part.group
+    if part.kind == "broadcast":
+        return np.repeat(part.group[part.root :][:1], part.chunks), part.group
+    # What is left of an all-reduce after collecting: every chunk from its owner to all.
+    return part.inputs[part.input_begin[:-1]], np.unique(part.outputs)
