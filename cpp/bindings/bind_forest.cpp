@@ -1,4 +1,5 @@
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
 
 #include "columns.hpp"
 #include "synth/forest/chunks.hpp"
@@ -24,6 +25,9 @@ void bind_forest(nb::module_& m) {
       .def_prop_ro(
           "hop", [](const Forest& f) { return give(f.hop); }, nb::rv_policy::reference,
           "The routes of all trees, each into a node before those out of it.")
+      .def_prop_ro(
+          "depth", [](const Forest& f) { return give(f.depth); }, nb::rv_policy::reference,
+          "Hops from the root to the end of each hop.")
       .def_ro("demand_weight", &Forest::demand_weight,
               "What the trees of a root with a demand of 1 weigh together.")
       .def_ro("unit_Bps", &Forest::unit_Bps)
@@ -52,21 +56,21 @@ void bind_forest(nb::module_& m) {
               "Forest"),
       "Trees from roots to all members, as fast as the cuts allow; see tacos.synth.forest.");
   m.def(
-      "forest_moves",
-      [](const Forest& forest, const Array<std::int32_t>& holder) {
-        ForestMoves found;
-        {
-          const nb::gil_scoped_release release;
-          found = moves(forest, std::span(holder.data(), holder.shape(0)));
-        }
-        return nb::make_tuple(give(std::move(found.route)), give(std::move(found.chunk)),
-                              give(std::move(found.step)));
+      "schedule_forest",
+      [](const Forest& forest, const Array<std::int32_t>& holder,
+         std::shared_ptr<Collective> collective, std::string provenance,
+         const nb::object& progress) {
+        const auto report = progress_to(progress);
+        const std::span<const NodeId> holders(holder.data(), holder.shape(0));
+        const nb::gil_scoped_release release;
+        return std::make_shared<Schedule>(
+            schedule(forest, holders, std::move(collective), std::move(provenance), report));
       },
-      "forest"_a, "holder"_a,
-      nb::sig("def forest_moves(forest: Forest, holder: numpy.typing.NDArray[numpy.int32]) -> "
-              "tuple[numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.uint32], "
-              "numpy.typing.NDArray[numpy.int32]]"),
-      "Chunks down the trees of their holders: route, chunk and step of each transfer.");
+      "forest"_a, "holder"_a, "collective"_a, "provenance"_a = "{}", "progress"_a = nb::none(),
+      nb::sig("def schedule_forest(forest: Forest, holder: numpy.typing.NDArray[numpy.int32], "
+              "collective: Collective, provenance: str = '{}', progress: object | None = None) -> "
+              "Schedule"),
+      "Chunks from their holders down the trees of a forest; see tacos.synth.forest.");
 }
 
 }  // namespace tacos::bindings

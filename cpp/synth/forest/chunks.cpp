@@ -4,6 +4,8 @@
 #include <numeric>
 
 #include "error.hpp"
+#include "retime.hpp"
+#include "synth/forest/timing.hpp"
 
 namespace tacos {
 
@@ -14,25 +16,14 @@ std::size_t at(Int i) {
   return static_cast<std::size_t>(i);
 }
 
-// The hops from the root to the end of every hop.
-std::vector<std::int32_t> depths(const Forest& forest) {
-  std::vector<std::int32_t> depth(at(forest.routes->topology().nodes()), 0), result;
-  for (std::size_t tree = 0; tree < forest.root.size(); ++tree) {
-    depth[at(forest.root[tree])] = 0;
-    for (auto h = forest.hop_begin[tree]; h < forest.hop_begin[tree + 1]; ++h) {
-      const auto links = forest.routes->links(forest.hop[at(h)]);
-      const auto& topology = forest.routes->topology();
-      const auto from = depth[at(topology.src(links.front()))];
-      depth[at(topology.dst(links.back()))] = from + 1;
-      result.push_back(from);
-    }
-  }
-  return result;
-}
-
 }  // namespace
 
-ForestMoves moves(const Forest& forest, std::span<const NodeId> holder) {
+ForestMoves moves(const Forest& forest, std::span<const NodeId> holder,
+                  const Collective& collective) {
+  if (holder.size() != collective.chunks()) {
+    invalid(std::to_string(holder.size()) + " holders are given for " +
+            std::to_string(collective.chunks()) + " chunks");
+  }
   const auto nodes = at(forest.routes->topology().nodes());
   std::vector<std::vector<std::size_t>> trees(nodes);
   std::vector<std::int64_t> weight(nodes, 0);
@@ -60,16 +51,38 @@ ForestMoves moves(const Forest& forest, std::span<const NodeId> holder) {
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return piece[a] < piece[b]; });
-  const auto depth = depths(forest);
   ForestMoves result;
   for (const auto x : order) {
+    if (collective.bytes(static_cast<ChunkId>(x)) == 0) continue;
     for (auto h = forest.hop_begin[tree_of[x]]; h < forest.hop_begin[tree_of[x] + 1]; ++h) {
       result.route.push_back(forest.hop[at(h)]);
       result.chunk.push_back(static_cast<ChunkId>(x));
-      result.step.push_back(depth[at(h)]);
+      result.step.push_back(forest.depth[at(h)]);
+      result.piece.push_back(static_cast<std::int32_t>(piece[x]));
     }
   }
   return result;
+}
+
+Schedule schedule(const Forest& forest, std::span<const NodeId> holder,
+                  std::shared_ptr<const Collective> collective, std::string provenance,
+                  const Progress& progress) {
+  const auto all = moves(forest, holder, *collective);
+  const std::vector<std::uint8_t> op(all.route.size(), static_cast<std::uint8_t>(Op::copy));
+  const std::vector<std::uint8_t> reads(all.route.size(), static_cast<std::uint8_t>(Reads::acc));
+  const Order order{all.route, all.chunk, all.step, op, reads};
+  bool one_leg = true;
+  for (RouteId r = 0; r < forest.routes->count(); ++r) one_leg &= forest.routes->legs(r) == 1;
+  if (!one_leg) {
+    return retime(std::move(collective), forest.routes, order, std::move(provenance), progress);
+  }
+  std::int64_t bytes = 0;
+  for (ChunkId x = 0; x < collective->chunks(); ++x) bytes = std::max(bytes, collective->bytes(x));
+  std::vector<std::int32_t> every_link(at(forest.routes->topology().links()));
+  std::iota(every_link.begin(), every_link.end(), 0);
+  const auto timing = forest::time_by_urgency(*forest.routes, all, bytes, every_link, progress);
+  return with_starts(std::move(collective), forest.routes, order, timing.start,
+                     std::move(provenance), progress);
 }
 
 }  // namespace tacos

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "collective.hpp"
+#include "schedule.hpp"
 #include "synth/forest/packing.hpp"
 
 namespace tacos {
@@ -14,11 +15,18 @@ namespace tacos {
 struct ForestMoves {
   std::vector<RouteId> route;
   std::vector<ChunkId> chunk;
-  std::vector<std::int32_t> step;  // hops from the root
+  std::vector<std::int32_t> step;   // hops from the root
+  std::vector<std::int32_t> piece;  // of its holder's chunks
 };
 
-// Chunk x starts at holder[x], a root of the forest, and goes down one of its trees. Every tree gets chunks
+// Chunks of a collective that sums nothing; chunk x starts at holder[x], a root of the forest, and goes down one of its trees. Every tree gets chunks
 // in proportion to its weight, as evenly over time as possible.
-ForestMoves moves(const Forest& forest, std::span<const NodeId> holder);
+ForestMoves moves(const Forest& forest, std::span<const NodeId> holder,
+                  const Collective& collective);
+
+// The schedule of a collective that sums nothing.
+Schedule schedule(const Forest& forest, std::span<const NodeId> holder,
+                  std::shared_ptr<const Collective> collective, std::string provenance,
+                  const Progress& progress);
 
 }  // namespace tacos

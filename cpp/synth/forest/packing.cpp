@@ -81,10 +81,15 @@ Forest pack(const std::shared_ptr<const Topology>& topology, std::span<const Nod
   left = total;
   Table table;
   std::vector<std::int64_t> load(at(topology->links()), 0);
+  std::vector<std::int32_t> depth(at(topology->nodes()));
   const auto keep = [&](const forest::Tree& tree) {
     result.root.push_back(tree.root);
     result.weight.push_back(tree.weight);
+    depth[at(tree.root)] = 0;
     for (const auto& hop : tree.hops) {
+      auto& end = depth[at(topology->dst(hop.back()))];
+      end = depth[at(topology->src(hop.front()))] + 1;
+      result.depth.push_back(end);
       result.hop.push_back(table.number(hop));
       for (const LinkId link : hop) load[at(link)] += tree.weight;
     }

@@ -43,6 +43,7 @@ struct Forest {
   std::vector<std::int64_t> weight;     // of each tree
   std::vector<std::int64_t> hop_begin;  // of each tree, then the number of hops
   std::vector<RouteId> hop;             // routes, the one into a node before those out of it
+  std::vector<std::int32_t> depth;      // of each hop's end: hops from the root
   std::int64_t demand_weight = 0;       // the weights of a root's trees, for a demand of one
   // A tree of weight w carries w · unit_Bps / unit_parts · rate.
   std::int64_t unit_Bps = 1, unit_parts = 1;

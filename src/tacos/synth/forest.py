@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacos._core import forest_moves, pack_forest
-from tacos.schedule import retime
+from tacos._core import pack_forest, schedule_forest
 from tacos.synth.moves import check_memory
 from tacos.synth.phases import in_phases
 
@@ -59,8 +58,7 @@ class Packing:
     @property
     def height(self) -> int:
         """Hops from a root to a leaf at most."""
-        _, _, step = forest_moves(self.trees, self.trees.root)
-        return int(step.max(initial=-1)) + 1
+        return int(self.trees.depth.max(initial=0))
 
 
 def packing(
@@ -174,8 +172,7 @@ def _spread(
         known[backwards] = packing(network, group=members, root=root, progress=progress)
     trees = known[backwards].trees
     check_memory(len(holder) * (len(members) - 1))
-    route, chunk, step = forest_moves(trees, holder)
-    return retime(problem, trees.routes, route=route, chunk=chunk, step=step, progress=progress)
+    return schedule_forest(trees, holder, problem, progress=progress)
 
 
 def _holders(part: CollectivePart) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
