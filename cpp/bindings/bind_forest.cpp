@@ -1,8 +1,10 @@
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
 #include "columns.hpp"
 #include "synth/forest/chunks.hpp"
+#include "synth/forest/orbits.hpp"
 #include "synth/forest/packing.hpp"
 
 namespace tacos::bindings {
@@ -28,6 +30,19 @@ void bind_forest(nb::module_& m) {
       .def_prop_ro(
           "depth", [](const Forest& f) { return give(f.depth); }, nb::rv_policy::reference,
           "Hops from the root to the end of each hop.")
+      .def_prop_ro(
+          "node_image",
+          [](const Forest& f) {
+            return view(f.symmetry ? f.symmetry->node_image : Column<NodeId>());
+          },
+          nb::rv_policy::reference,
+          "Where each generator of the symmetry takes the nodes; empty without one.")
+      .def_prop_ro(
+          "link_image",
+          [](const Forest& f) {
+            return view(f.symmetry ? f.symmetry->link_image : Column<LinkId>());
+          },
+          nb::rv_policy::reference)
       .def_ro("demand_weight", &Forest::demand_weight,
               "What the trees of a root with a demand of 1 weigh together.")
       .def_ro("unit_Bps", &Forest::unit_Bps)
@@ -71,6 +86,28 @@ void bind_forest(nb::module_& m) {
               "collective: Collective, provenance: str = '{}', progress: object | None = None) -> "
               "Schedule"),
       "Chunks from their holders down the trees of a forest; see tacos.synth.forest.");
+  m.def(
+      "pack_orbits",
+      [](std::shared_ptr<Topology> topology, const nb::object& progress) {
+        const auto report = progress_to(progress);
+        const nb::gil_scoped_release release;
+        return pack_orbits(topology, report);
+      },
+      "topology"_a, "progress"_a = nb::none(),
+      "NPU 0's trees on a network that is the same from every NPU; see tacos.synth.forest.");
+  m.def(
+      "schedule_orbits",
+      [](std::shared_ptr<Topology> topology, std::shared_ptr<Collective> collective,
+         const std::string& provenance, const nb::object& progress) -> std::shared_ptr<Schedule> {
+        const auto report = progress_to(progress);
+        const nb::gil_scoped_release release;
+        auto found = schedule_orbits(topology, collective, provenance, report);
+        return found ? std::make_shared<Schedule>(std::move(*found)) : nullptr;
+      },
+      "topology"_a, "collective"_a, "provenance"_a = "{}", "progress"_a = nb::none(),
+      nb::sig("def schedule_orbits(topology: Topology, collective: Collective, "
+              "provenance: str = '{}', progress: object | None = None) -> Schedule | None"),
+      "A schedule of NPU 0's trees and their images; see tacos.synth.forest.");
 }
 
 }  // namespace tacos::bindings

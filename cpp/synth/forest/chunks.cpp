@@ -52,13 +52,19 @@ ForestMoves moves(const Forest& forest, std::span<const NodeId> holder,
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return piece[a] < piece[b]; });
   ForestMoves result;
+  const auto& topology = forest.routes->topology();
+  std::vector<std::int32_t> into(nodes, -1);
   for (const auto x : order) {
+    into[at(holder[x])] = -1;
     if (collective.bytes(static_cast<ChunkId>(x)) == 0) continue;
     for (auto h = forest.hop_begin[tree_of[x]]; h < forest.hop_begin[tree_of[x] + 1]; ++h) {
       result.route.push_back(forest.hop[at(h)]);
       result.chunk.push_back(static_cast<ChunkId>(x));
       result.step.push_back(forest.depth[at(h)]);
       result.piece.push_back(static_cast<std::int32_t>(piece[x]));
+      const auto links = forest.routes->links(result.route.back());
+      result.parent.push_back(into[at(topology.src(links.front()))]);
+      into[at(topology.dst(links.back()))] = static_cast<std::int32_t>(result.route.size()) - 1;
     }
   }
   return result;
@@ -80,7 +86,7 @@ Schedule schedule(const Forest& forest, std::span<const NodeId> holder,
   for (ChunkId x = 0; x < collective->chunks(); ++x) bytes = std::max(bytes, collective->bytes(x));
   std::vector<std::int32_t> every_link(at(forest.routes->topology().links()));
   std::iota(every_link.begin(), every_link.end(), 0);
-  const auto timing = forest::time_by_urgency(*forest.routes, all, bytes, every_link, progress);
+  const auto timing = forest::time_by_urgency(*forest.routes, all, bytes, every_link, 1, progress);
   return with_starts(std::move(collective), forest.routes, order, timing.start,
                      std::move(provenance), progress);
 }

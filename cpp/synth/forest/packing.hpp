@@ -29,11 +29,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "progress.hpp"
 #include "routes.hpp"
+#include "schedule.hpp"
 
 namespace tacos {
 
@@ -49,6 +51,8 @@ struct Forest {
   std::int64_t unit_Bps = 1, unit_parts = 1;
   double rate = 1;       // below 1 where the cuts' optimum was missed
   double tolerance = 0;  // by which bandwidths were rounded down
+  // If present, all trees are NPU 0's, and the others' are their images.
+  std::optional<Symmetry> symmetry;
 };
 
 struct Demand {

@@ -22,8 +22,8 @@ using Job = std::int32_t;
 class Ports {
  public:
   Ports(const Routes& routes, const ForestMoves& moves, std::int64_t bytes,
-        std::span<const std::int32_t> resource)
-      : moves_(moves), jobs_(moves.route.size()) {
+        std::span<const std::int32_t> resource, Time quantum)
+      : moves_(moves), quantum_(quantum), jobs_(moves.route.size()) {
     const auto resources =
         resource.empty() ? 0 : at(*std::max_element(resource.begin(), resource.end())) + 1;
     for (RouteId r = 0; r < routes.count(); ++r) {
@@ -32,7 +32,11 @@ class Ports {
       duration_.push_back(routes.leg_time(r, 0, bytes));
     }
     window_begin_.push_back(windows_.size());
-    for (auto& window : windows_) window.link = resource[at(window.link)];
+    for (auto& window : windows_) {
+      window.link = resource[at(window.link)];
+      // Room for rounding on either side, so that times can also be mirrored.
+      if (quantum > 1) window.busy += 2 * quantum;
+    }
     free_.resize(resources);
     waiting_.resize(resources);
     ports_.resize(resources);
@@ -43,7 +47,7 @@ class Ports {
       std::sort(ports.begin(), ports.end());
       ports.erase(std::unique(ports.begin(), ports.end()), ports.end());
     }
-    find_parents(routes);
+    find_children();
   }
 
   Timing run(bool by_tail, const Progress& progress) {
@@ -63,7 +67,7 @@ class Ports {
       touch(p);
     };
     for (std::size_t job = 0; job < jobs_; ++job) {
-      if (parent_[job] < 0) ready(static_cast<Job>(job));
+      if (moves_.parent[job] < 0) ready(static_cast<Job>(job));
     }
     std::size_t done = 0;
     std::vector<std::pair<Time, std::int32_t>> heads;
@@ -127,40 +131,35 @@ class Ports {
     });
   }
 
+  void wake(Time time, Job job, std::int32_t resource) {
+    events_.push({(time + quantum_ - 1) / quantum_ * quantum_, job, resource});
+  }
+
   void start(Job job, Time now, Timing& result) {
     const RouteId r = moves_.route[at(job)];
     for (const auto& window : windows(r)) {
       free_[at(window.link)] = now + window.offset + window.busy;
-      events_.push({now + window.busy, -1, window.link});
-      if (window.offset > 0) events_.push({now + window.offset + window.busy, -1, window.link});
+      // A route that reaches the link as late, or at once.
+      wake(now + window.busy, -1, window.link);
+      if (window.offset > 0) wake(now + window.offset + window.busy, -1, window.link);
     }
     result.start[at(job)] = now;
     const Time arrival = now + duration_[at(r)];
     result.end = std::max(result.end, arrival);
-    if (child_begin_[at(job)] < child_begin_[at(job) + 1]) events_.push({arrival, job, 0});
+    if (child_begin_[at(job)] < child_begin_[at(job) + 1]) wake(arrival, job, 0);
   }
 
-  // The moves of a chunk follow each other, each after the one into its source.
-  void find_parents(const Routes& routes) {
-    const auto& topology = routes.topology();
-    std::vector<Job> into(at(topology.nodes()), -1);
-    parent_.resize(jobs_);
+  void find_children() {
     child_begin_.assign(jobs_ + 1, 0);
-    for (std::size_t job = 0; job < jobs_; ++job) {
-      const auto links = routes.links(moves_.route[job]);
-      const NodeId from = topology.src(links.front()), to = topology.dst(links.back());
-      const Job before = into[at(from)];
-      parent_[job] = before >= 0 && moves_.chunk[at(before)] == moves_.chunk[job] ? before : -1;
-      into[at(to)] = static_cast<Job>(job);
-      if (parent_[job] >= 0) ++child_begin_[at(parent_[job]) + 1];
+    for (const Job above : moves_.parent) {
+      if (above >= 0) ++child_begin_[at(above) + 1];
     }
     for (std::size_t i = 0; i < jobs_; ++i) child_begin_[i + 1] += child_begin_[i];
     children_.resize(at(child_begin_.back()));
     auto next = child_begin_;
     for (std::size_t job = 0; job < jobs_; ++job) {
-      if (parent_[job] >= 0) {
-        children_[at(next[at(parent_[job])]++)] = static_cast<Job>(job);
-      }
+      const Job above = moves_.parent[job];
+      if (above >= 0) children_[at(next[at(above)]++)] = static_cast<Job>(job);
     }
   }
 
@@ -175,14 +174,14 @@ class Ports {
     if (by_tail) {
       for (std::size_t job = jobs_; job-- > 0;) {
         way[job] += duration_[at(moves_.route[job])];
-        if (parent_[job] < 0) continue;
-        auto& above = way[at(parent_[job])];
+        if (moves_.parent[job] < 0) continue;
+        auto& above = way[at(moves_.parent[job])];
         above = std::max(above, way[job]);
       }
     } else {
       for (std::size_t job = 0; job < jobs_; ++job) {
-        if (parent_[job] < 0) continue;
-        const auto above = at(parent_[job]);
+        if (moves_.parent[job] < 0) continue;
+        const auto above = at(moves_.parent[job]);
         way[job] = way[above] + duration_[at(moves_.route[above])];
       }
     }
@@ -193,11 +192,12 @@ class Ports {
   }
 
   const ForestMoves& moves_;
+  Time quantum_;
   std::size_t jobs_;
   std::vector<Routes::Window> windows_;  // of each route, with resources as links
   std::vector<std::size_t> window_begin_;
   std::vector<Time> duration_;  // of each route
-  std::vector<Job> parent_, children_;
+  std::vector<Job> children_;
   std::vector<std::int64_t> child_begin_;
   std::vector<Time> free_;                               // when each resource is
   std::vector<std::set<std::pair<Time, Job>>> waiting_;  // at each port, by urgency
@@ -208,8 +208,9 @@ class Ports {
 }  // namespace
 
 Timing time_by_urgency(const Routes& routes, const ForestMoves& moves, std::int64_t bytes,
-                       std::span<const std::int32_t> resource, const Progress& progress) {
-  Ports ports(routes, moves, bytes, resource);
+                       std::span<const std::int32_t> resource, Time quantum,
+                       const Progress& progress) {
+  Ports ports(routes, moves, bytes, resource, quantum);
   auto first = ports.run(true, part_of(progress, 0.0, 0.5));
   auto second = ports.run(false, part_of(progress, 0.5, 1.0));
   return second.end < first.end ? second : first;

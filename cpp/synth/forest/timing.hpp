@@ -29,7 +29,9 @@ struct Timing {
 };
 
 // All routes have one leg, and all chunks count as `bytes`. `resource` numbers the links' resources from 0.
+// Starts are multiples of `quantum`.
 Timing time_by_urgency(const Routes& routes, const ForestMoves& moves, std::int64_t bytes,
-                       std::span<const std::int32_t> resource, const Progress& progress);
+                       std::span<const std::int32_t> resource, Time quantum,
+                       const Progress& progress);
 
 }  // namespace tacos::forest
