@@ -639,6 +639,19 @@ class Forest:
         """The routes of all trees, each into a node before those out of it."""
 
     @property
+    def depth(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Hops from the root to the end of each hop."""
+
+    @property
+    def node_image(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """
+        Where each generator of the symmetry takes the nodes; empty without one.
+        """
+
+    @property
+    def link_image(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
     def demand_weight(self) -> int:
         """What the trees of a root with a demand of 1 weigh together."""
 
@@ -664,10 +677,18 @@ def pack_forest(topology: Topology, members: numpy.typing.NDArray[numpy.int32], 
     Trees from roots to all members, as fast as the cuts allow; see tacos.synth.forest.
     """
 
-def forest_moves(forest: Forest, holder: numpy.typing.NDArray[numpy.int32]) -> tuple[numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.int32]]:
+def schedule_forest(forest: Forest, holder: numpy.typing.NDArray[numpy.int32], collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """
-    Chunks down the trees of their holders: route, chunk and step of each transfer.
+    Chunks from their holders down the trees of a forest; see tacos.synth.forest.
     """
+
+def pack_orbits(topology: Topology, progress: object | None = None) -> Forest | None:
+    """
+    NPU 0's trees on a network that is the same from every NPU; see tacos.synth.forest.
+    """
+
+def schedule_orbits(topology: Topology, collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule | None:
+    """A schedule of NPU 0's trees and their images; see tacos.synth.forest."""
 
 class Program:
     """

@@ -64,6 +64,9 @@ ForestMoves moves(const Forest& forest, std::span<const NodeId> holder,
       result.piece.push_back(static_cast<std::int32_t>(piece[x]));
       const auto links = forest.routes->links(result.route.back());
       result.parent.push_back(into[at(topology.src(links.front()))]);
+      // If all began with the same destination, they would wait for each other.
+      const auto ahead = topology.dst(links.back()) - topology.src(links.front());
+      result.turn.push_back(ahead < 0 ? ahead + topology.npus() : ahead);
       into[at(topology.dst(links.back()))] = static_cast<std::int32_t>(result.route.size()) - 1;
     }
   }

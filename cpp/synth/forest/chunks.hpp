@@ -18,6 +18,7 @@ struct ForestMoves {
   std::vector<std::int32_t> step;    // hops from the root
   std::vector<std::int32_t> piece;   // of its holder's chunks
   std::vector<std::int32_t> parent;  // the move into its source; -1 at the holder
+  std::vector<std::int32_t> turn;    // orders what is as urgent: from one NPU to the next
 };
 
 // Chunks of a collective that sums nothing; chunk x starts at holder[x], a root of the forest, and goes down one of its trees. Every tree gets chunks

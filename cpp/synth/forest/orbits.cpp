@@ -97,6 +97,7 @@ ForestMoves moves_of(const Balance& balance, std::size_t nodes, std::vector<Node
       into[at(step.to)] = static_cast<std::int32_t>(moves.route.size());
       moves.route.push_back(step.route);
       moves.piece.push_back(piece);
+      moves.turn.push_back(0);
       from.push_back(step.from);
     }
   }

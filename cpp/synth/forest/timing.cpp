@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <queue>
 #include <set>
+#include <tuple>
 #include <utility>
 
 namespace tacos::forest {
@@ -14,10 +15,15 @@ std::size_t at(Int i) {
   return static_cast<std::size_t>(i);
 }
 
+constexpr std::size_t kOffers = 8;  // of a port at one moment
 constexpr std::size_t kLookInto =
     64;  // chunks of a port's queue, for one whose other links are free
 
 using Job = std::int32_t;
+using Rank = std::pair<Time, std::int32_t>;  // urgency and turn
+using Offer = std::tuple<Time, Rank, Job>;   // the first are served first
+
+enum class By { tail, way, work };
 
 class Ports {
  public:
@@ -48,11 +54,16 @@ class Ports {
       ports.erase(std::unique(ports.begin(), ports.end()), ports.end());
     }
     find_children();
+    busy_.resize(resources);
+    for (const RouteId r : moves.route) {
+      for (const auto& window : windows(r)) busy_[at(window.link)] += window.busy;
+    }
   }
 
-  Timing run(bool by_tail, const Progress& progress) {
-    const auto urgency = urgencies(by_tail);
+  Timing run(By by, const Progress& progress) {
+    const auto urgency = urgencies(by != By::way);
     std::fill(free_.begin(), free_.end(), 0);
+    left_ = busy_;
     Timing result;
     result.start.assign(jobs_, 0);
     events_ = {};
@@ -63,14 +74,14 @@ class Ports {
     };
     const auto ready = [&](Job job) {
       const auto p = port(moves_.route[at(job)]);
-      waiting_[at(p)].emplace(urgency[at(job)], job);
+      waiting_[at(p)].emplace(Rank{urgency[at(job)], moves_.turn[at(job)]}, job);
       touch(p);
     };
     for (std::size_t job = 0; job < jobs_; ++job) {
       if (moves_.parent[job] < 0) ready(static_cast<Job>(job));
     }
     std::size_t done = 0;
-    std::vector<std::pair<Time, std::int32_t>> heads;
+    std::vector<Offer> offers;
     for (Time now = 0;; now = events_.top().time) {
       while (!events_.empty() && events_.top().time <= now) {
         const auto event = events_.top();
@@ -83,27 +94,20 @@ class Ports {
           for (const auto p : ports_[at(event.resource)]) touch(p);
         }
       }
-      heads.clear();
+      offers.clear();
       for (const auto p : touched) {
         is_touched[at(p)] = 0;
-        if (!waiting_[at(p)].empty()) heads.emplace_back(waiting_[at(p)].begin()->first, p);
+        if (free_[at(p)] <= now) offer(p, now, by, offers);
       }
       touched.clear();
-      std::sort(heads.begin(), heads.end());
-      for (const auto& [first, p] : heads) {
-        auto& queue = waiting_[at(p)];
-        std::size_t looked = 0;
-        for (auto i = queue.begin(); i != queue.end() && looked < kLookInto; ++looked) {
-          if (!fits(moves_.route[at(i->second)], now)) {
-            ++i;
-            if (free_[at(p)] > now) break;
-            continue;
-          }
-          start(i->second, now, result);
-          i = queue.erase(i);
-          if (progress && ++done % 4096 == 0) {
-            progress(static_cast<double>(done) / static_cast<double>(jobs_));
-          }
+      std::sort(offers.begin(), offers.end());
+      for (const auto& [work, rank, job] : offers) {
+        const RouteId r = moves_.route[at(job)];
+        if (!fits(r, now)) continue;
+        start(job, now, result);
+        waiting_[at(port(r))].erase({rank, job});
+        if (progress && ++done % 4096 == 0) {
+          progress(static_cast<double>(done) / static_cast<double>(jobs_));
         }
       }
       if (events_.empty()) break;
@@ -125,6 +129,22 @@ class Ports {
   }
   std::int32_t port(RouteId r) const { return windows_[window_begin_[at(r)]].link; }
 
+  // The first of a port's queue that could start now.
+  void offer(std::int32_t p, Time now, By by, std::vector<Offer>& offers) const {
+    std::size_t looked = 0, found = 0;
+    for (auto i = waiting_[at(p)].begin(); i != waiting_[at(p)].end(); ++i) {
+      if (++looked > kLookInto || found == kOffers) return;
+      const RouteId r = moves_.route[at(i->second)];
+      if (!fits(r, now)) continue;
+      ++found;
+      Time work = 0;
+      if (by == By::work) {
+        for (const auto& window : windows(r)) work -= left_[at(window.link)];
+      }
+      offers.emplace_back(work, i->first, i->second);
+    }
+  }
+
   bool fits(RouteId r, Time now) const {
     return std::ranges::all_of(windows(r), [&](const Routes::Window& window) {
       return free_[at(window.link)] <= now + window.offset;
@@ -139,6 +159,7 @@ class Ports {
     const RouteId r = moves_.route[at(job)];
     for (const auto& window : windows(r)) {
       free_[at(window.link)] = now + window.offset + window.busy;
+      left_[at(window.link)] -= window.busy;
       // A route that reaches the link as late, or at once.
       wake(now + window.busy, -1, window.link);
       if (window.offset > 0) wake(now + window.offset + window.busy, -1, window.link);
@@ -164,13 +185,10 @@ class Ports {
   }
 
   std::vector<Time> urgencies(bool by_tail) const {
-    std::vector<Time> busy(free_.size(), 0), way(jobs_, 0);
+    std::vector<Time> way(jobs_, 0);
     std::int64_t pieces = 1;
-    for (std::size_t job = 0; job < jobs_; ++job) {
-      for (const auto& window : windows(moves_.route[job])) busy[at(window.link)] += window.busy;
-      pieces = std::max<std::int64_t>(pieces, moves_.piece[job] + 1);
-    }
-    const Time period = busy.empty() ? 0 : *std::max_element(busy.begin(), busy.end()) / pieces;
+    for (const auto piece : moves_.piece) pieces = std::max<std::int64_t>(pieces, piece + 1);
+    const Time period = busy_.empty() ? 0 : *std::max_element(busy_.begin(), busy_.end()) / pieces;
     if (by_tail) {
       for (std::size_t job = jobs_; job-- > 0;) {
         way[job] += duration_[at(moves_.route[job])];
@@ -200,7 +218,8 @@ class Ports {
   std::vector<Job> children_;
   std::vector<std::int64_t> child_begin_;
   std::vector<Time> free_;                               // when each resource is
-  std::vector<std::set<std::pair<Time, Job>>> waiting_;  // at each port, by urgency
+  std::vector<Time> busy_, left_;                        // how long each is, and still will be
+  std::vector<std::set<std::pair<Rank, Job>>> waiting_;  // at each port, by urgency
   std::vector<std::vector<std::int32_t>> ports_;         // from which routes use each resource
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
 };
@@ -211,9 +230,12 @@ Timing time_by_urgency(const Routes& routes, const ForestMoves& moves, std::int6
                        std::span<const std::int32_t> resource, Time quantum,
                        const Progress& progress) {
   Ports ports(routes, moves, bytes, resource, quantum);
-  auto first = ports.run(true, part_of(progress, 0.0, 0.5));
-  auto second = ports.run(false, part_of(progress, 0.5, 1.0));
-  return second.end < first.end ? second : first;
+  Timing best = ports.run(By::tail, part_of(progress, 0.0, 0.33));
+  for (const By by : {By::way, By::work}) {
+    auto other = ports.run(by, part_of(progress, by == By::way ? 0.33 : 0.67, 1.0));
+    if (other.end < best.end) best = std::move(other);
+  }
+  return best;
 }
 
 }  // namespace tacos::forest

@@ -3,10 +3,11 @@
 //
 // First come, first served (retime) would let a root pour all its pieces into the network before anything
 // is passed on. Here piece k has its turn after about k periods, a period being what the busiest link needs
-// for one piece of everybody; and what has a long way to go still goes first. Two measures of urgency are
-// tried, and the better result is kept:
-//     k · period - time of the longest way below the hop
-//     k · period + time of the way from the root
+// for one piece of everybody; and what has a long way to go still goes first. Three rules are tried, and the
+// best result is kept. The most urgent is what has the least
+//     k · period - time of the longest way below the hop,
+//     k · period + time of the way from the root,
+// or, of the first few by the first rule, what keeps the links busy that have the most left to carry.
 //
 // Links may be grouped into resources that are taken as one: on a symmetric network, all images of a link.
 //
