@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
-from tacos.synth.forest import forest, obstacle, packing
+from tacos._core import pack_orbits
+from tacos.synth.forest import Packing, forest, obstacle, packing
 from tests.strategies import topologies
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
@@ -46,21 +47,24 @@ MACHINES = {
 
 
 def images(topology, found):
-    """Where the symmetry takes every link, element by element; the identity without one."""
-    identity = np.arange(topology.links)
-    if not len(found.trees.node_image):
-        return [(0, identity)]
-    nodes = found.trees.node_image.reshape(-1, topology.switches + topology.npus)
-    links = found.trees.link_image.reshape(-1, topology.links)
-    elements = {0: identity}
-    queue = [0]
-    for npu in queue:
-        for node, link in zip(nodes, links, strict=True):
-            if int(node[npu]) not in elements:
-                elements[int(node[npu])] = link[elements[npu]]
-                queue.append(int(node[npu]))
-    assert len(elements) == topology.npus
-    return list(elements.items())
+    """Where the symmetry takes nodes and links, element by element; the identity without one."""
+    nodes, links = np.arange(topology.switches + topology.npus), np.arange(topology.links)
+    generators = list(
+        zip(
+            found.trees.node_image.reshape(-1, len(nodes)),
+            found.trees.link_image.reshape(-1, len(links)),
+            strict=True,
+        )
+    )
+    elements = {tuple(nodes): (nodes, links)}
+    queue = list(elements.values())
+    for node, link in queue:
+        for node_image, link_image in generators:
+            image = node_image[node], link_image[link]
+            if tuple(image[0]) not in elements:
+                elements[tuple(image[0])] = image
+                queue.append(image)
+    return queue
 
 
 def check_trees(topology, found):
@@ -84,8 +88,8 @@ def check_trees(topology, found):
             for _, image in moves:
                 np.add.at(loads, image[path], int(weight))
         assert reached == members
-        for npu, _ in moves:
-            weights[npu if len(moves) > 1 else int(root)] += int(weight)
+        for node, _ in moves:
+            weights[int(node[root])] += int(weight)
     assert weights == dict.fromkeys(found.roots.tolist(), trees.demand_weight)
     unit = Fraction(trees.unit_Bps, trees.unit_parts) * Fraction(trees.rate)
     for load, bandwidth in zip(loads, topology.link_bandwidth_Bps.tolist(), strict=True):
@@ -111,6 +115,20 @@ def test_machines_reach_their_optimum_with_shallow_trees(spec):
         assert found.height <= height
     if topology.npus <= 64:
         check_trees(topology, found)
+
+
+@pytest.mark.parametrize("spec", ["dgx-1", "mi250", "ndv2:2", "ndv2:4", "dgx-1:2", "dgx-2:2"])
+def test_boxes_repeat_their_trees(spec):
+    """Not all NPUs are alike, but boxes are, and the halves of some."""
+    topology = tp.parse(spec)
+    everybody = np.arange(topology.npus, dtype=np.int32)
+    trees = pack_orbits(topology)
+    found = Packing(trees, everybody, everybody)
+    assert len(set(trees.root.tolist())) <= topology.npus // 2
+    check_trees(topology, found)
+    size = 10**12 * topology.npus
+    best = tacos.bound(topology, co.all_gather(topology, size))
+    assert size / found.algbw_Bps == pytest.approx(best.bandwidth_s, rel=1e-9)
 
 
 @st.composite

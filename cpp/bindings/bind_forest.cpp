@@ -94,20 +94,25 @@ void bind_forest(nb::module_& m) {
         return pack_orbits(topology, report);
       },
       "topology"_a, "progress"_a = nb::none(),
-      "NPU 0's trees on a network that is the same from every NPU; see tacos.synth.forest.");
+      "Some NPUs' trees, of which the others' are images; see tacos.synth.forest.");
   m.def(
       "schedule_orbits",
       [](std::shared_ptr<Topology> topology, std::shared_ptr<Collective> collective,
-         const std::string& provenance, const nb::object& progress) -> std::shared_ptr<Schedule> {
+         const Forest* forward, const Forest* backward, const std::string& provenance,
+         const nb::object& progress) -> std::shared_ptr<Schedule> {
         const auto report = progress_to(progress);
         const nb::gil_scoped_release release;
-        auto found = schedule_orbits(topology, collective, provenance, report);
+        auto found = schedule_orbits(topology, collective, forward, backward, provenance, report);
         return found ? std::make_shared<Schedule>(std::move(*found)) : nullptr;
       },
-      "topology"_a, "collective"_a, "provenance"_a = "{}", "progress"_a = nb::none(),
+      "topology"_a, "collective"_a, "forward"_a = nb::none(), "backward"_a = nb::none(),
+      "provenance"_a = "{}", "progress"_a = nb::none(),
       nb::sig("def schedule_orbits(topology: Topology, collective: Collective, "
-              "provenance: str = '{}', progress: object | None = None) -> Schedule | None"),
-      "A schedule of NPU 0's trees and their images; see tacos.synth.forest.");
+              "forward: Forest | None = None, backward: Forest | None = None, provenance: str = "
+              "'{}', progress: object | None = None) -> Schedule | None"),
+      "A schedule of some NPUs' trees and their images; see tacos.synth.forest.");
+  m.def("all_alike", &all_alike, "topology"_a, nb::call_guard<nb::gil_scoped_release>(),
+        "Whether moving all NPUs along the dimensions changes nothing, and moves every link.");
 }
 
 }  // namespace tacos::bindings

@@ -684,11 +684,18 @@ def schedule_forest(forest: Forest, holder: numpy.typing.NDArray[numpy.int32], c
 
 def pack_orbits(topology: Topology, progress: object | None = None) -> Forest | None:
     """
-    NPU 0's trees on a network that is the same from every NPU; see tacos.synth.forest.
+    Some NPUs' trees, of which the others' are images; see tacos.synth.forest.
     """
 
-def schedule_orbits(topology: Topology, collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule | None:
-    """A schedule of NPU 0's trees and their images; see tacos.synth.forest."""
+def schedule_orbits(topology: Topology, collective: Collective, forward: Forest | None = None, backward: Forest | None = None, provenance: str = '{}', progress: object | None = None) -> Schedule | None:
+    """
+    A schedule of some NPUs' trees and their images; see tacos.synth.forest.
+    """
+
+def all_alike(topology: Topology) -> bool:
+    """
+    Whether moving all NPUs along the dimensions changes nothing, and moves every link.
+    """
 
 class Program:
     """

@@ -18,12 +18,7 @@ std::size_t at(Int i) {
 
 }  // namespace
 
-ForestMoves moves(const Forest& forest, std::span<const NodeId> holder,
-                  const Collective& collective) {
-  if (holder.size() != collective.chunks()) {
-    invalid(std::to_string(holder.size()) + " holders are given for " +
-            std::to_string(collective.chunks()) + " chunks");
-  }
+ForestMoves moves(const Forest& forest, std::span<const NodeId> holder) {
   const auto nodes = at(forest.routes->topology().nodes());
   std::vector<std::vector<std::size_t>> trees(nodes);
   std::vector<std::int64_t> weight(nodes, 0);
@@ -56,7 +51,6 @@ ForestMoves moves(const Forest& forest, std::span<const NodeId> holder,
   std::vector<std::int32_t> into(nodes, -1);
   for (const auto x : order) {
     into[at(holder[x])] = -1;
-    if (collective.bytes(static_cast<ChunkId>(x)) == 0) continue;
     for (auto h = forest.hop_begin[tree_of[x]]; h < forest.hop_begin[tree_of[x] + 1]; ++h) {
       result.route.push_back(forest.hop[at(h)]);
       result.chunk.push_back(static_cast<ChunkId>(x));
@@ -76,17 +70,25 @@ ForestMoves moves(const Forest& forest, std::span<const NodeId> holder,
 Schedule schedule(const Forest& forest, std::span<const NodeId> holder,
                   std::shared_ptr<const Collective> collective, std::string provenance,
                   const Progress& progress) {
-  const auto all = moves(forest, holder, *collective);
+  if (holder.size() != collective->chunks()) {
+    invalid(std::to_string(holder.size()) + " holders are given for " +
+            std::to_string(collective->chunks()) + " chunks");
+  }
+  const auto all = moves(forest, holder);
   const std::vector<std::uint8_t> op(all.route.size(), static_cast<std::uint8_t>(Op::copy));
   const std::vector<std::uint8_t> reads(all.route.size(), static_cast<std::uint8_t>(Reads::acc));
   const Order order{all.route, all.chunk, all.step, op, reads};
   bool one_leg = true;
   for (RouteId r = 0; r < forest.routes->count(); ++r) one_leg &= forest.routes->legs(r) == 1;
-  if (!one_leg) {
+  std::int64_t bytes = 0;
+  bool empty = false;
+  for (ChunkId x = 0; x < collective->chunks(); ++x) {
+    bytes = std::max(bytes, collective->bytes(x));
+    empty |= collective->bytes(x) == 0;
+  }
+  if (!one_leg || empty) {
     return retime(std::move(collective), forest.routes, order, std::move(provenance), progress);
   }
-  std::int64_t bytes = 0;
-  for (ChunkId x = 0; x < collective->chunks(); ++x) bytes = std::max(bytes, collective->bytes(x));
   std::vector<std::int32_t> every_link(at(forest.routes->topology().links()));
   std::iota(every_link.begin(), every_link.end(), 0);
   const auto timing = forest::time_by_urgency(*forest.routes, all, bytes, every_link, 1, progress);

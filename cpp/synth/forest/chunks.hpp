@@ -21,10 +21,9 @@ struct ForestMoves {
   std::vector<std::int32_t> turn;    // orders what is as urgent: from one NPU to the next
 };
 
-// Chunks of a collective that sums nothing; chunk x starts at holder[x], a root of the forest, and goes down one of its trees. Every tree gets chunks
+// Chunk x starts at holder[x], a root of the forest, and goes down one of its trees. Every tree gets chunks
 // in proportion to its weight, as evenly over time as possible.
-ForestMoves moves(const Forest& forest, std::span<const NodeId> holder,
-                  const Collective& collective);
+ForestMoves moves(const Forest& forest, std::span<const NodeId> holder);
 
 // The schedule of a collective that sums nothing.
 Schedule schedule(const Forest& forest, std::span<const NodeId> holder,

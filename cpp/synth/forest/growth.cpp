@@ -16,6 +16,7 @@ std::size_t at(Int i) {
 }
 
 constexpr std::size_t kRemembered = 256;
+constexpr std::int64_t kShare = 4;  // of a tree's weight a hop must carry this part, if any can
 
 // The links, then arcs from a source to every node, from a node that stands for the present tree to
 // every node, and from the source to that.
@@ -89,15 +90,16 @@ std::optional<Tree> Growth::tree(NodeId root, const Progress& progress) {
         if (hop.path.size() > 1) offer(hop.from, hop.path[0], hop.to);
         continue;
       }
-      const Amount amount = room(hop) < tree_.weight ? room(hop) : limit(hop);
-      if (amount >= tree_.weight) {
+      const Amount most = room(hop);
+      const Amount amount = kShare * most < tree_.weight ? most : limit(hop);
+      if (kShare * amount >= tree_.weight) {
         accept(hop, amount);
       } else if (amount > 0) {
         partial_.push_back(std::move(hop));
       }
       continue;
     }
-    // No hop carries the whole weight: the tree becomes lighter, by as little as possible.
+    // No hop carries enough: the tree becomes lighter, by as little as possible.
     std::size_t best = partial_.size();
     Amount most = 0;
     for (std::size_t i = 0; i < partial_.size(); ++i) {
@@ -304,6 +306,51 @@ std::int64_t Growth::entries(const Hop& hop, const Set& inside) const {
 std::int64_t Growth::losses(const Hop& hop, const Narrow& narrow) const {
   const auto count = entries(hop, narrow.inside);
   return count - (!narrow.holds_tree && narrow.inside[at(hop.to)]);
+}
+
+// Repeating a part of the tree that is as small as there are images is always possible: that is the average of
+// states of which each adds one image alone.
+std::int64_t Growth::repeat(const Tree& tree, std::span<const NodeId> roots,
+                            std::span<const LinkId> links_used, std::span<const NodeId> enough) {
+  const auto links = at(topology_.links()), nodes = at(topology_.nodes());
+  tree_ = {tree.root, 0, {}};
+  for (const auto& hop : tree.hops) {
+    for (const LinkId link : hop) left_[at(link)] += tree.weight;
+  }
+  rest_[at(tree.root)] += tree.weight;
+  rest_total_ += tree.weight;
+  std::vector<Amount> used(links, 0);
+  for (const LinkId link : links_used) ++used[at(link)];
+  const auto possible = [&](Amount amount) {
+    for (std::size_t l = 0; l < links; ++l) {
+      if (left_[l] < amount * used[l]) return false;
+      flow_.set_capacity(l, left_[l] - amount * used[l]);
+    }
+    for (std::size_t v = 0; v < nodes; ++v) {
+      flow_.set_capacity(links + v, rest_[v]);
+      flow_.set_capacity(links + nodes + v, 0);
+    }
+    flow_.set_capacity(links + 2 * nodes, 0);
+    for (const NodeId root : roots) {
+      if (rest_[at(root)] < amount) return false;
+      flow_.set_capacity(links + at(root), rest_[at(root)] - amount);
+    }
+    const Amount total = rest_total_ - amount * static_cast<Amount>(roots.size());
+    return std::ranges::all_of(enough, [&](NodeId member) {
+      return flow_.run(topology_.nodes(), member, total) >= total;
+    });
+  };
+  Amount low = tree.weight / static_cast<Amount>(roots.size()), high = tree.weight;
+  if (possible(high)) low = high;
+  while (low + 1 < high) {
+    const Amount middle = low + (high - low) / 2;
+    (possible(middle) ? low : high) = middle;
+  }
+  for (std::size_t l = 0; l < links; ++l) left_[l] -= low * used[l];
+  for (const NodeId root : roots) rest_[at(root)] -= low;
+  rest_total_ -= low * static_cast<Amount>(roots.size());
+  for (auto& narrow : narrow_) narrow.slack = slack(narrow.inside);
+  return low;
 }
 
 Tree Growth::fastest_tree(NodeId root) {

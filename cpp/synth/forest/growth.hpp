@@ -30,6 +30,12 @@ class Growth {
   // A tree that carries part of what its root wants, or all of it; none where the growth is stuck.
   std::optional<Tree> tree(NodeId root, const Progress& progress);
 
+  // Images of the tree that was just grown, for the images of its root, so that all weigh the same: the tree
+  // itself may become lighter. `links` are those that all of them use, each as often as it is used; `enough` are
+  // members such that all others are images of these. 0 where not even a part can be repeated.
+  std::int64_t repeat(const Tree& tree, std::span<const NodeId> roots,
+                      std::span<const LinkId> links, std::span<const NodeId> enough);
+
   // A tree for all that is left, whatever is left of the links: each member over its fastest way.
   Tree fastest_tree(NodeId root);
 

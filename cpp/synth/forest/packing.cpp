@@ -1,13 +1,12 @@
 #include "synth/forest/packing.hpp"
 
 #include <algorithm>
-#include <map>
-#include <queue>
 #include <utility>
 
 #include "error.hpp"
 #include "synth/forest/growth.hpp"
 #include "synth/forest/rates.hpp"
+#include "synth/forest/table.hpp"
 
 namespace tacos {
 
@@ -36,29 +35,6 @@ void check(const Topology& topology, std::span<const NodeId> members,
   }
 }
 
-// Numbers paths, equal ones alike.
-class Table {
- public:
-  RouteId number(const std::vector<LinkId>& path) {
-    const auto [found, added] = known_.try_emplace(path, static_cast<RouteId>(begin_.size() - 1));
-    if (added) {
-      links_.insert(links_.end(), path.begin(), path.end());
-      begin_.push_back(static_cast<std::int64_t>(links_.size()));
-    }
-    return found->second;
-  }
-  std::shared_ptr<const Routes> routes(std::shared_ptr<const Topology> topology) && {
-    std::vector<std::uint8_t> kinds(begin_.size() - 1, static_cast<std::uint8_t>(RouteKind::path));
-    return std::make_shared<const Routes>(std::move(topology), std::move(kinds), std::move(begin_),
-                                          std::move(links_));
-  }
-
- private:
-  std::map<std::vector<LinkId>, RouteId> known_;
-  std::vector<std::int64_t> begin_{0};
-  std::vector<LinkId> links_;
-};
-
 }  // namespace
 
 Forest pack(const std::shared_ptr<const Topology>& topology, std::span<const NodeId> members,
@@ -79,7 +55,7 @@ Forest pack(const std::shared_ptr<const Topology>& topology, std::span<const Nod
     total += demand.amount * rates.demand_weight;
   }
   left = total;
-  Table table;
+  forest::Table table;
   std::vector<std::int64_t> load(at(topology->links()), 0);
   std::vector<std::int32_t> depth(at(topology->nodes()));
   const auto keep = [&](const forest::Tree& tree) {

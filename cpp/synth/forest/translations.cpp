@@ -117,70 +117,85 @@ std::optional<Extension> move_along(const Topology& topology, std::int32_t strid
 
 }  // namespace
 
-std::optional<Translations> Translations::of(const Topology& topology) {
+std::optional<Translations> Translations::of(const Topology& topology, std::size_t first) {
   std::int64_t npus = 1;
   for (const auto& [kind, size] : topology.spec().dims) npus *= std::max(size, 1);
   if (topology.npus() < 2 || npus != topology.npus()) return std::nullopt;
   Translations result;
-  std::vector<NodeId> node_image;
-  std::vector<LinkId> link_image;
+  result.npus_ = topology.npus();
   std::int32_t stride = 1;
-  const auto add = [&](std::int32_t size, const Extension& move) {
-    result.sizes_.push_back(size);
-    result.symmetry_.orders.push_back(size);
-    node_image.insert(node_image.end(), move.node().begin(), move.node().end());
-    link_image.insert(link_image.end(), move.link().begin(), move.link().end());
-    stride *= size;
-  };
-  for (const auto& [kind, size] : topology.spec().dims) {
-    if (size <= 1) continue;
-    if (const auto move = move_along(topology, stride, size)) {
-      add(size, *move);
-      continue;
+  const auto& dims = topology.spec().dims;
+  for (std::size_t d = 0; d < dims.size(); ++d) {
+    const auto size = dims[d].size;
+    for (std::int32_t by = 1; by < size && d >= first; ++by) {
+      if (size % by == 0 && result.add(topology, {size / by, stride * by})) break;
     }
-    bool found = false;
-    for (std::int32_t part = 2; part <= size / 2 && !found; ++part) {
-      if (size % part != 0) continue;
-      const auto inner = move_along(topology, stride, part);
-      const auto outer = move_along(topology, stride * part, size / part);
-      if (!inner || !outer) continue;
-      add(part, *inner);
-      add(size / part, *outer);
-      found = true;
-    }
-    if (!found) return std::nullopt;
+    stride *= std::max(size, 1);
   }
-  const auto links = at(topology.links());
-  std::vector<LinkId> queue;
-  result.orbit_.assign(links, -1);
-  for (LinkId first = 0; first < topology.links(); ++first) {
-    if (result.orbit_[at(first)] >= 0) continue;
-    queue.assign(1, first);
-    result.orbit_[at(first)] = result.orbits_;
-    for (std::size_t head = 0; head < queue.size(); ++head) {
-      for (std::size_t g = 0; g < result.sizes_.size(); ++g) {
-        const LinkId image = link_image[g * links + at(queue[head])];
-        if (result.orbit_[at(image)] >= 0) continue;
-        result.orbit_[at(image)] = result.orbits_;
-        queue.push_back(image);
-      }
-    }
-    if (queue.size() != at(topology.npus())) return std::nullopt;
-    ++result.orbits_;
-  }
-  result.symmetry_.node_image = std::move(node_image);
-  result.symmetry_.link_image = std::move(link_image);
+  if (result.axes_.empty()) return std::nullopt;
+  result.find_orbits(topology);
+  result.symmetry_.node_image = result.node_image_;
+  result.symmetry_.link_image = result.link_image_;
   return result;
 }
 
+bool Translations::add(const Topology& topology, Axis axis) {
+  const auto move = move_along(topology, axis.stride, axis.size);
+  if (!move) return false;
+  axes_.push_back(axis);
+  order_ *= axis.size;
+  symmetry_.orders.push_back(axis.size);
+  node_image_.insert(node_image_.end(), move->node().begin(), move->node().end());
+  link_image_.insert(link_image_.end(), move->link().begin(), move->link().end());
+  if (find_orbits(topology)) return true;
+  axes_.pop_back();
+  order_ /= axis.size;
+  symmetry_.orders.pop_back();
+  node_image_.resize(node_image_.size() - at(topology.nodes()));
+  link_image_.resize(link_image_.size() - at(topology.links()));
+  return false;
+}
+
+bool Translations::find_orbits(const Topology& topology) {
+  const auto links = at(topology.links());
+  std::vector<LinkId> queue;
+  orbit_.assign(links, -1);
+  orbits_ = 0;
+  for (LinkId first = 0; first < topology.links(); ++first) {
+    if (orbit_[at(first)] >= 0) continue;
+    queue.assign(1, first);
+    orbit_[at(first)] = orbits_;
+    for (std::size_t head = 0; head < queue.size(); ++head) {
+      for (std::size_t g = 0; g < axes_.size(); ++g) {
+        const LinkId image = link_image_[g * links + at(queue[head])];
+        if (orbit_[at(image)] >= 0) continue;
+        orbit_[at(image)] = orbits_;
+        queue.push_back(image);
+      }
+    }
+    if (queue.size() != at(order_)) return false;
+    ++orbits_;
+  }
+  return true;
+}
+
 NodeId Translations::minus(NodeId u, NodeId v) const {
-  NodeId result = 0, stride = 1;
-  for (const auto size : sizes_) {
+  NodeId result = 0;
+  for (const auto& [size, stride] : axes_) {
     const auto digit = u / stride % size - v / stride % size;
     result += (digit < 0 ? digit + size : digit) * stride;
-    stride *= size;
   }
   return result;
+}
+
+LinkId Translations::moved(LinkId link, NodeId element) const {
+  const auto links = orbit_.size();
+  for (std::size_t g = 0; g < axes_.size(); ++g) {
+    for (auto times = element / axes_[g].stride % axes_[g].size; times > 0; --times) {
+      link = link_image_[g * links + at(link)];
+    }
+  }
+  return link;
 }
 
 Hops hops(const std::shared_ptr<const Topology>& topology, const Translations& translations) {

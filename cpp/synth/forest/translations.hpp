@@ -6,8 +6,9 @@
 // orbit. One NPU's trees then are the whole packing, and orbits are its only resources. Boxes on
 // a common fabric are such networks, too, although they are no products.
 //
-// A dimension of n NPUs that cannot be moved by one may still be the product of two smaller ones, as
-// where pairs of NPUs share something; all its factorizations into two are tried.
+// A dimension that cannot be moved by one may still be moved by several, as where pairs of NPUs share
+// something; then, or where a dimension cannot be moved at all (as in boxes with irregular wiring), NPUs fall into
+// several orbits, and the trees of one NPU of each (its `base`) are the whole packing.
 #pragma once
 
 #include <cstdint>
@@ -23,18 +24,35 @@ namespace tacos::forest {
 
 class Translations {
  public:
-  // None where the network has no such symmetry.
-  static std::optional<Translations> of(const Topology& topology);
+  // Along the dimensions from `first` on; none where the network has no such symmetry at all.
+  static std::optional<Translations> of(const Topology& topology, std::size_t first = 0);
+
+  bool transitive() const { return order_ == npus_; }  // whether all NPUs are images of NPU 0
+  std::int32_t order() const { return order_; }        // of the group
+  // The NPU's representative, and the element that takes it there as the NPU it takes 0 to.
+  NodeId base(NodeId npu) const { return npu - element(npu); }
+  NodeId element(NodeId npu) const { return minus(npu, 0); }
+  LinkId moved(LinkId link, NodeId element) const;
 
   const Symmetry& symmetry() const { return symmetry_; }
-  // NPUs as elements of the group; 0 is the identity.
+  // NPUs as elements of the group, by the coordinates that can be moved; 0 is the identity.
   NodeId minus(NodeId u, NodeId v) const;
   std::int32_t orbits() const { return orbits_; }
   const std::vector<std::int32_t>& orbit() const { return orbit_; }  // of each link
 
  private:
   Symmetry symmetry_;
-  std::vector<std::int32_t> sizes_;
+  struct Axis {
+    std::int32_t size, stride;
+  };
+  bool add(const Topology& topology, Axis axis);
+  // Whether every orbit of links is as large as the group.
+  bool find_orbits(const Topology& topology);
+
+  std::int32_t npus_ = 0, order_ = 1;
+  std::vector<Axis> axes_;
+  std::vector<NodeId> node_image_;
+  std::vector<LinkId> link_image_;
   std::vector<std::int32_t> orbit_;
   std::int32_t orbits_ = 0;
 };

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacos._core import pack_forest, pack_orbits, schedule_forest, schedule_orbits
+from tacos._core import all_alike, pack_forest, pack_orbits, schedule_forest, schedule_orbits
 from tacos.synth.moves import check_memory
 from tacos.synth.phases import in_phases
 
@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 __all__ = ["Packing", "forest", "obstacle", "packing"]
 
 _KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
+_MOST_GROWN = 128
+"""NPUs of a network without symmetry: half a minute's worth."""
+_MOST_ALIKE = 2048
+_MOST_REPEATED = 64
+_MOST_BOTH = 200_000
+"""Transfers up to which trees with and without symmetry are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +97,21 @@ def packing(
     members = np.arange(topology.npus) if group is None else np.asarray(group)
     members = members.astype(np.int32)
     roots = members if root is None else np.array([root], np.int32)
-    if root is None and len(np.unique(members)) == topology.npus == len(members):
+    everybody = len(np.unique(members)) == topology.npus == len(members)
+    if root is None and everybody and all_alike(topology):
         trees = pack_orbits(topology, progress)
         if trees is not None:
             return Packing(trees, members, roots)
-    return _general(topology, members, root, progress)
+    return _general(topology, members, roots, progress)
 
 
 def _general(
     topology: Topology,
     members: NDArray[np.int32],
-    root: int | None,
+    roots: NDArray[np.int32],
     progress: Callable[[float], object] | None,
 ) -> Packing:
     """Trees of all roots, whatever the network."""
-    roots = members if root is None else np.array([root], np.int32)
     amounts = np.ones(len(roots), np.int64)
     return Packing(pack_forest(topology, members, roots, amounts, progress), members, roots)
 
@@ -114,7 +120,7 @@ def forest(
     topology: Topology,
     collective: Collective,
     *,
-    packed: dict[bool, Packing] | None = None,
+    packed: dict[tuple[bool, bool], Packing | None] | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
     """Pipeline chunks down throughput-optimal trees.
@@ -126,8 +132,8 @@ def forest(
     Args:
         topology: Any network.
         collective: An all-gather, reduce-scatter, all-reduce, broadcast or reduce.
-        packed: Trees found before, for this network and group; new ones are added. For callers who
-            try several numbers of chunks.
+        packed: Trees found before, for this network, group and kind; new ones are added. For callers
+            who try several numbers of chunks.
         progress: Called with the share done, now and then.
 
     Raises:
@@ -144,19 +150,27 @@ def forest(
     if needed := obstacle(topology, collective):
         raise ValueError(f"forest needs {needed}")
     resolved = collective if collective.resolved else collective.with_chunks(1)
-    if (orbit := _orbits(topology, resolved, progress)) is not None:
+    known: dict[tuple[bool, bool], Packing | None] = {} if packed is None else packed
+    orbit = _orbits(topology, resolved, known, progress)
+    (part,) = resolved.parts
+    transfers = len(part.group) ** 2 * part.chunks
+    if orbit is not None and (transfers > _MOST_BOTH or all_alike(topology)):
         return orbit
-    known: dict[bool, Packing] = {} if packed is None else packed
     solve = partial(_spread, home=topology, known=known, progress=progress)
     schedule = in_phases(topology, resolved, solve, progress=progress)
-    found = list(known.values())
-    facts = {
+    if orbit is not None and orbit.time_ps <= schedule.time_ps:
+        return orbit
+    return schedule.with_provenance(_facts(known, repeated=False))
+
+
+def _facts(known: dict[tuple[bool, bool], Packing | None], *, repeated: bool) -> dict[str, Any]:
+    """What the provenance says of trees."""
+    found = [one.trees for (way, _), one in known.items() if one is not None and way is repeated]
+    return {
         "engine": "forest",
-        "rate": min((one.trees.rate for one in found), default=1.0),
-        "tolerance": max((one.trees.tolerance for one in found), default=0.0),
-        "trees": max((len(one.trees.root) for one in found), default=0),
+        "rate": min((trees.rate for trees in found), default=1.0),
+        "tolerance": max((trees.tolerance for trees in found), default=0.0),
     }
-    return schedule.with_provenance(facts)
 
 
 def obstacle(topology: Topology, collective: Collective) -> str:
@@ -172,36 +186,62 @@ def obstacle(topology: Topology, collective: Collective) -> str:
     part = collective.parts[0]
     if part.kind not in _KINDS:
         return f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}, not {part.kind}"
+    alike = part.kind not in ("broadcast", "reduce") and len(part.group) == topology.npus
+    if topology.npus > (_MOST_ALIKE if alike else _MOST_GROWN):
+        return f"at most {_MOST_ALIKE if alike else _MOST_GROWN} NPUs, not {topology.npus}"
+    if topology.npus > _MOST_GROWN and not all_alike(topology):
+        return f"at most {_MOST_GROWN} NPUs where they are not all alike, not {topology.npus}"
     return ""
 
 
 def _orbits(
-    topology: Topology, collective: Collective, progress: Callable[[float], object] | None
+    topology: Topology,
+    collective: Collective,
+    known: dict[tuple[bool, bool], Packing | None],
+    progress: Callable[[float], object] | None,
 ) -> Schedule | None:
-    """The schedule by one NPU's trees and their images, if the network is the same from all."""
+    """The schedule by some NPUs' trees and their images, if the network has such a symmetry."""
     (part,) = collective.parts
+    if len(part.group) != topology.npus or part.kind in ("broadcast", "reduce"):
+        return None
     if part.size % (len(part.group) * part.chunks):  # it will be expanded
         check_memory(topology.npus**2 * part.chunks)
-    facts = {"engine": "forest", "rate": 1.0, "tolerance": 0.0, "trees": topology.npus * part.chunks}
-    return schedule_orbits(topology, collective, json.dumps(facts), progress)
+    if all_alike(topology):
+        return schedule_orbits(
+            topology, collective, provenance=json.dumps(_facts({}, repeated=True)), progress=progress
+        )
+    if topology.npus > _MOST_REPEATED:
+        return None
+    trees: list[Forest | None] = [None, None]
+    for backwards in (False, True):
+        if part.kind == ("reduce_scatter", "all_gather")[backwards]:
+            continue
+        if (True, backwards) not in known:
+            network = topology.reversed() if backwards else topology
+            found = pack_orbits(network, progress)
+            known[True, backwards] = found and Packing(found, part.group, part.group)
+        if (repeated := known[True, backwards]) is None:
+            return None
+        trees[backwards] = repeated.trees
+    facts = json.dumps(_facts(known, repeated=True))
+    return schedule_orbits(topology, collective, *trees, provenance=facts, progress=progress)
 
 
 def _spread(
     network: Topology,
     problem: Collective,
     home: Topology,
-    known: dict[bool, Packing],
+    known: dict[tuple[bool, bool], Packing | None],
     progress: Callable[[float], object] | None,
 ) -> Schedule:
     """Every chunk from its holder down a tree to whoever needs it."""
     backwards = network is not home
     (part,) = problem.parts
     holder, members = _holders(part)
-    if backwards not in known:
-        roots = np.unique(holder)
-        root = None if len(roots) == len(members) else int(roots[0])
-        known[backwards] = _general(network, members, root, progress)
-    trees = known[backwards].trees
+    found = known.get((False, backwards))
+    if found is None:
+        known[False, backwards] = found = _general(network, members, np.unique(holder), progress)
+    trees = found.trees
     check_memory(len(holder) * (len(members) - 1))
     return schedule_forest(trees, holder, problem, progress=progress)
 
@@ -213,4 +253,6 @@ def _holders(part: CollectivePart) -> tuple[NDArray[np.int32], NDArray[np.int32]
     if part.kind == "broadcast":
         return np.repeat(part.group[part.root :][:1], part.chunks), part.group
     # What is left of an all-reduce after collecting: every chunk from its owner to all.
-    return part.inputs[part.input_begin[:-1]], np.unique(part.outputs)
+    needed = np.repeat(part.bytes > 0, np.diff(part.output_begin))
+    members = np.unique(part.outputs[needed])
+    return np.where(part.bytes, part.inputs[part.input_begin[:-1]], members[0]), members
