@@ -61,7 +61,9 @@ def reached(topology, kind, size):
 
 def main():
     kinds = "".join(f"{kind.replace('_', '-'):>19}" for kind in KINDS)
-    print(f"{'network':20}{'optimum':>9}{'trees':>9}{'height':>7}{'time':>9}{'peer':>9}  1 GB:{kinds}")
+    print(
+        f"{'network':20}{'optimum':>9}{'trees':>9}{'height':>7}{'time':>9}{'peer':>9}  1 GB:{kinds}"
+    )
     for spec, (optimum, peer) in OPTIMA.items():
         topology = tp.parse(spec)
         found, seconds = trees(topology)

@@ -149,7 +149,9 @@ class _Search:
         self.progress, self.told = progress, 0.0
         self.done, self.next = 0.0, 1.0  # the part of the whole that the present run is
         self.cut_short = False
-        self.packed: dict[Any, Any] = {}  # trees of the forest engine, whatever the number of chunks
+        self.packed: dict[
+            Any, Any
+        ] = {}  # trees of the forest engine, whatever the number of chunks
 
     def report(self, share: float) -> None:
         if self.end is not None and time.monotonic() > self.end:

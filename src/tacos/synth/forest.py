@@ -94,8 +94,9 @@ def packing(
     >>> found.algbw_Bps / 1e9, found.height
     (960.0, 1)
     """
-    members = np.arange(topology.npus) if group is None else np.asarray(group)
-    members = members.astype(np.int32)
+    members: NDArray[np.int32] = np.asarray(
+        np.arange(topology.npus) if group is None else group, np.int32
+    )
     roots = members if root is None else np.array([root], np.int32)
     everybody = len(np.unique(members)) == topology.npus == len(members)
     if root is None and everybody and all_alike(topology):
@@ -125,9 +126,9 @@ def forest(
 ) -> Schedule:
     """Pipeline chunks down throughput-optimal trees.
 
-    The provenance says how far the trees are below the narrowest cut (``"rate"``, 1 if not at all: so it
-    is wherever every switch, and every NPU outside the group, has as much bandwidth out as in), and by how
-    much bandwidths were rounded (``"tolerance"``).
+    Where not all NPUs are alike, the provenance says how far the trees are below the narrowest cut
+    (``"rate"``, 1 if not at all: so it is wherever every switch, and every NPU outside the group, has as
+    much bandwidth out as in), and by how much bandwidths were rounded (``"tolerance"``).
 
     Args:
         topology: Any network.
@@ -186,12 +187,30 @@ def obstacle(topology: Topology, collective: Collective) -> str:
     part = collective.parts[0]
     if part.kind not in _KINDS:
         return f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}, not {part.kind}"
+    if topology.npus <= _MOST_GROWN:
+        return ""
     alike = part.kind not in ("broadcast", "reduce") and len(part.group) == topology.npus
-    if topology.npus > (_MOST_ALIKE if alike else _MOST_GROWN):
-        return f"at most {_MOST_ALIKE if alike else _MOST_GROWN} NPUs, not {topology.npus}"
-    if topology.npus > _MOST_GROWN and not all_alike(topology):
-        return f"at most {_MOST_GROWN} NPUs where they are not all alike, not {topology.npus}"
+    if not alike or topology.npus > _MOST_ALIKE or not all_alike(topology):
+        most = f"at most {_MOST_GROWN} NPUs, or {_MOST_ALIKE} that are all alike and take part"
+        return f"{most}, not {len(part.group)} of {topology.npus}"
+    if part.size < (chunks := topology.npus * max(part.chunks, 1)):
+        return f"a byte for each of {chunks} chunks, not {part.size}"
+    if topology.switches and topology.forwarding != "cut_through":
+        return f"switches that cut through where there are more than {_MOST_GROWN} NPUs"
+    if part.kind != "all_gather" and (topology.reduce_bandwidth_Bps or not _one_speed(topology)):
+        return f"one speed per switch, and sums that take no time, for over {_MOST_GROWN} NPUs"
     return ""
+
+
+def _one_speed(topology: Topology) -> bool:
+    """Whether all links of every switch are equally fast."""
+    speeds = topology.link_bandwidth_Bps
+    least = np.full(topology.npus + topology.switches, np.iinfo(np.int64).max)
+    most = np.zeros_like(least)
+    for ends in (topology.link_src, topology.link_dst):
+        np.minimum.at(least, ends, speeds)
+        np.maximum.at(most, ends, speeds)
+    return bool((least[topology.npus :] == most[topology.npus :]).all())
 
 
 def _orbits(
@@ -207,9 +226,9 @@ def _orbits(
     if part.size % (len(part.group) * part.chunks):  # it will be expanded
         check_memory(topology.npus**2 * part.chunks)
     if all_alike(topology):
-        return schedule_orbits(
-            topology, collective, provenance=json.dumps(_facts({}, repeated=True)), progress=progress
-        )
+        # Balanced for these chunks, which may be a little below what the cuts allow.
+        facts = json.dumps({"engine": "forest"})
+        return schedule_orbits(topology, collective, provenance=facts, progress=progress)
     if topology.npus > _MOST_REPEATED:
         return None
     trees: list[Forest | None] = [None, None]
@@ -219,12 +238,12 @@ def _orbits(
         if (True, backwards) not in known:
             network = topology.reversed() if backwards else topology
             found = pack_orbits(network, progress)
-            known[True, backwards] = found and Packing(found, part.group, part.group)
+            known[True, backwards] = Packing(found, part.group, part.group) if found else None
         if (repeated := known[True, backwards]) is None:
             return None
         trees[backwards] = repeated.trees
     facts = json.dumps(_facts(known, repeated=True))
-    return schedule_orbits(topology, collective, *trees, provenance=facts, progress=progress)
+    return schedule_orbits(topology, collective, trees[0], trees[1], facts, progress)
 
 
 def _spread(
