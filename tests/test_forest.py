@@ -236,6 +236,12 @@ def test_what_it_cannot_do():
         topology,
         co.together(co.all_gather(4, "1KB", group=[0, 1]), co.all_gather(4, "1KB", group=[2, 3])),
     )
+    boxes = tp.dgx_h100(32)
+    assert obstacle(boxes, co.all_gather(boxes, "1MB")) == ""
+    assert "a byte for each of 256 chunks" in obstacle(boxes, co.all_gather(boxes, 100))
+    assert "at most 128 NPUs" in obstacle(boxes, co.broadcast(boxes, "1MB"))
+    cut = tp.drop_links(boxes, (0, 256), both=True)
+    assert "not 256 of 256" in obstacle(cut, co.all_gather(cut, "1MB"))
     with pytest.raises(ValueError, match="npu 3 is a root, but no member"):
         packing(topology, group=[0, 1], root=3)
     with pytest.raises(ValueError, match="NPU 9 is not one of the topology's 4"):

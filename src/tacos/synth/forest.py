@@ -34,6 +34,7 @@ _MOST_GROWN = 128
 """NPUs of a network without symmetry: half a minute's worth."""
 _MOST_ALIKE = 2048
 _MOST_REPEATED = 64
+"""NPUs for which trees are grown for a part of them and repeated, or grown although all are alike."""
 _MOST_BOTH = 200_000
 """Transfers up to which trees with and without symmetry are compared."""
 
@@ -187,18 +188,19 @@ def obstacle(topology: Topology, collective: Collective) -> str:
     part = collective.parts[0]
     if part.kind not in _KINDS:
         return f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}, not {part.kind}"
-    if topology.npus <= _MOST_GROWN:
+    if topology.npus <= _MOST_REPEATED:
         return ""
-    alike = part.kind not in ("broadcast", "reduce") and len(part.group) == topology.npus
-    if not alike or topology.npus > _MOST_ALIKE or not all_alike(topology):
+    everybody = part.kind not in ("broadcast", "reduce") and len(part.group) == topology.npus
+    if not everybody or topology.npus > _MOST_ALIKE or not all_alike(topology):
         most = f"at most {_MOST_GROWN} NPUs, or {_MOST_ALIKE} that are all alike and take part"
-        return f"{most}, not {len(part.group)} of {topology.npus}"
+        fits = topology.npus <= _MOST_GROWN
+        return "" if fits else f"{most}, not {len(part.group)} of {topology.npus}"
     if part.size < (chunks := topology.npus * max(part.chunks, 1)):
         return f"a byte for each of {chunks} chunks, not {part.size}"
     if topology.switches and topology.forwarding != "cut_through":
-        return f"switches that cut through where there are more than {_MOST_GROWN} NPUs"
+        return f"switches that cut through where there are more than {_MOST_REPEATED} NPUs"
     if part.kind != "all_gather" and (topology.reduce_bandwidth_Bps or not _one_speed(topology)):
-        return f"one speed per switch, and sums that take no time, for over {_MOST_GROWN} NPUs"
+        return f"one speed per switch, and sums that take no time, for over {_MOST_REPEATED} NPUs"
     return ""
 
 
