@@ -24,6 +24,8 @@ __all__ = ["check_engine", "check_sizes", "engines", "obstacles", "synthesize"]
 
 _EFFORTS: dict[str | int, int] = {"fast": 1, "normal": 1, "high": 8}
 _CHUNK_COUNTS = tuple(2**k for k in range(10))
+_MANY_COUNTS = (1024, 2048, 4096)
+"""For pipelines down trees: a broadcast's chunks are few on each link."""
 _SEARCH_TRANSFERS = 300_000
 """The chunk search stops before schedules of more transfers than this: they take seconds each."""
 _GOOD_ENOUGH = 1.005
@@ -147,6 +149,9 @@ class _Search:
         self.progress, self.told = progress, 0.0
         self.done, self.next = 0.0, 1.0  # the part of the whole that the present run is
         self.cut_short = False
+        self.packed: dict[
+            Any, Any
+        ] = {}  # trees of the forest engine, whatever the number of chunks
 
     def report(self, share: float) -> None:
         if self.end is not None and time.monotonic() > self.end:
@@ -182,6 +187,8 @@ class _Search:
 
     def once(self, engine: str, collective: Collective, options: dict[str, Any]) -> Schedule:
         """An engine on a collective whose chunks are chosen; of several trials the best."""
+        if engine == "forest":
+            options = {"packed": self.packed, **options}
         if engine != "greedy":
             return ENGINES[engine](self.topology, collective, progress=self.report, **options)
         trials = options.get("trials", self.trials)
@@ -210,8 +217,8 @@ class _Search:
 
         More chunks pipeline better until latencies outweigh it, so the search ends at the bound, or
         after two counts that hardly helped; greedy, whose matching may gain from finer chunks where
-        bandwidth decides, gets five. What the model does not count (the work per transfer) speaks
-        for few.
+        bandwidth decides, gets five, and forest, whose trees' weights do not suit every count, four.
+        What the model does not count (the work per transfer) speaks for few.
         """
         check_engine(name)
         if self.collective.resolved:
@@ -219,9 +226,10 @@ class _Search:
         applies = name in applicable(self.topology, self.collective)  # not if only by its options
         begin, end = self.done, self.next
         results: list[Schedule] = []
+        counts = self.counts + (_MANY_COUNTS if name == "forest" else ())
 
         def runs() -> Iterator[Callable[[], Schedule]]:
-            for chunks in self.counts:
+            for chunks in counts:
                 cut = self.collective.with_chunks(chunks)
                 if applies and name not in applicable(self.topology, cut):
                     return
@@ -230,7 +238,7 @@ class _Search:
                 self.done = self.next
 
         coarse = name == "greedy" and self.bound.bandwidth_s > _LARGE * self.bound.latency_s
-        patience = 5 if coarse else 2
+        patience = 5 if coarse else 4 if name == "forest" else 2
         fastest = failures = 0
         for schedule in self.found(runs()):
             results.append(schedule)
@@ -245,7 +253,7 @@ class _Search:
         self.done, self.next = begin, end
         enough = results[fastest].time_ps * _GOOD_ENOUGH
         best = next(schedule for schedule in results if schedule.time_ps <= enough)
-        tried = list(self.counts[: len(results)])
+        tried = list(counts[: len(results)])
         return best.with_provenance(best.provenance | {"chunk_counts_tried": tried})
 
     def all_engines(self, options: dict[str, Any]) -> Schedule:

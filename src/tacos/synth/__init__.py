@@ -1,7 +1,7 @@
 """Engines: ways to make a schedule.
 
-``ENGINES`` holds them by name: the symmetric and the greedy synthesizer, and the baselines, the
-algorithms everybody knows. :func:`applicable` says which of them suit a network and a collective.
+``ENGINES`` holds them by name: the symmetric, the forest and the greedy synthesizer, and the baselines,
+the algorithms everybody knows. :func:`applicable` says which of them suit a network and a collective.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from tacos.synth import baselines
 from tacos.synth.baselines import BASELINES
+from tacos.synth.forest import forest
+from tacos.synth.forest import obstacle as forest_obstacle
 from tacos.synth.greedy import greedy
 from tacos.synth.symmetric import obstacle as symmetric_obstacle
 from tacos.synth.symmetric import symmetric
@@ -23,6 +25,7 @@ __all__ = ["BASELINES", "ENGINES", "applicable", "obstacle"]
 
 ENGINES: dict[str, Callable[..., Schedule]] = {
     "symmetric": symmetric,
+    "forest": forest,
     "greedy": greedy,
     **BASELINES,
 }
@@ -49,6 +52,8 @@ def obstacle(engine: str, topology: Topology, collective: Collective) -> str:
     """
     if engine == "symmetric":
         return symmetric_obstacle(topology, collective)
+    if engine == "forest":
+        return forest_obstacle(topology, collective)
     if engine in BASELINES:
         return baselines.obstacle(engine, topology, collective)
     return ""
