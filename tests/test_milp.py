@@ -53,9 +53,8 @@ def fewest_epochs(topology, collective):
 
 TINY = [
     tp.ring(3, bidirectional=False, **UNIT),
-    tp.ring(4, **UNIT),
-    tp.mesh(4, **UNIT),
-    tp.drop_links(tp.ring(4, **UNIT), (0, 1)),
+    tp.ring(4, bidirectional=False, **UNIT),
+    tp.mesh(3, **UNIT),
     tp.from_links(3, [(0, 1, 1e9, 0), (1, 0, 1e9, 0), (1, 2, 1e9, 0), (2, 1, 1e9, 0), (0, 2, 1e9, 0)]),
 ]  # fmt: skip
 
@@ -63,7 +62,7 @@ TINY = [
 @pytest.mark.parametrize("topology", TINY, ids=lambda t: f"{t.family}{t.links}")
 @pytest.mark.parametrize("kind", ["all_gather", "broadcast", "scatter", "gather", "all_to_all"])
 def test_it_is_as_good_as_trying_everything(topology, kind):
-    if kind == "all_to_all" and topology.links > 6:
+    if kind == "all_to_all" and topology.npus > 3:
         pytest.skip("too many states to try")
     size = 1000 if kind == "broadcast" else 1000 * topology.npus
     collective = co.named(kind, topology, size, chunks=1)
@@ -162,15 +161,15 @@ def test_the_same_arguments_give_the_same_schedule():
 
 
 def test_ctrl_c_ends_the_solver():
-    topology = tp.mesh(4, 4)
-    collective = co.all_to_all(topology, "16MB", chunks=1)
+    topology = tp.mesh(3, 3)
+    collective = co.all_to_all(topology, "9MB", chunks=3)
     timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         milp(topology, collective, time_limit=300)
     timer.cancel()
-    assert time.monotonic() - begin < 200
+    assert time.monotonic() - begin < 30  # the solver alone looks up after 40 s
 
 
 def test_the_time_limit_of_synthesize_is_the_engines():

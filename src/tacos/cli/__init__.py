@@ -175,7 +175,7 @@ def pareto(
 ) -> int:
     """Find the algorithms between fewest steps (latency) and fewest rounds per chunk (bandwidth).
 
-    Example: tacos pareto dgx1:1 all-gather
+    Example: tacos pareto dgx-1 all-gather
     """
     network = formats.network(topology)
     wanted = _collective(network, collective, size, "auto", group, root)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
 
     from tacos.synth.milp.model import Model
 
-__all__ = ["Answer", "solve"]
+__all__ = ["Answer", "highs", "solve"]
+
+_LOOK = 0.05
+_GRACE = 2.0
+"""Seconds after the deadline in which HiGHS should notice it by itself."""
 
 
 @dataclass(frozen=True)
@@ -94,29 +99,33 @@ def solve(
         start = highspy.HighsSolution()
         start.col_value = warm
         solver.setSolution(start)
-    raised: list[BaseException] = []
+    stop = threading.Event()
+    found: list[NDArray[np.float64]] = []
 
     def look(event: Any) -> None:
-        # An exception must not cross the solver: it is kept, and raised once HiGHS has stopped.
-        try:
-            now = time.monotonic()
-            if progress is not None and now < deadline:
-                progress((now - begin) / (deadline - begin))
-            if now > deadline:
-                event.interrupt()
-        except BaseException as error:  # noqa: BLE001, it is raised again below
-            raised.append(error)
-        if raised:
+        if stop.is_set():
             event.interrupt()
+
+    def keep(event: Any) -> None:
+        found.append(np.array(event.data_out.mip_solution))
 
     solver.cbMipInterrupt += look
     solver.cbSimplexInterrupt += look
+    solver.cbMipImprovingSolution += keep
+    # HiGHS may not look up for many seconds. Whoever waits for a thread can leave it behind: it ends at
+    # its next look, and keeps nothing that is needed here.
+    worker = threading.Thread(target=solver.run, daemon=True)
+    worker.start()
     try:
-        solver.run()
+        while worker.is_alive() and time.monotonic() < deadline + _GRACE:
+            worker.join(_LOOK)
+            now = time.monotonic()
+            if progress is not None and now < deadline:
+                progress((now - begin) / (deadline - begin))
     finally:
-        solver.clearCallbacks()
-    if raised:
-        raise raised[0]
+        stop.set()
+    if worker.is_alive():
+        return Answer("feasible", found[-1]) if found else Answer("unknown")
     info, status = solver.getInfo(), solver.getModelStatus()
     bound = float(info.mip_dual_bound)
     if status == highspy.HighsModelStatus.kInfeasible:
