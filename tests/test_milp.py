@@ -39,11 +39,11 @@ def fewest_epochs(topology, collective):
         following = set()
         for state in layer:
             useful = [
-                [c for c in chunks if (c, a) in state and (c, b) not in state] or [None]
+                [c for c in chunks if (c, a) in state and (c, b) not in state] or [-1]
                 for a, b in links
             ]
             for choice in itertools.product(*useful):
-                moved = {(c, b) for c, (_, b) in zip(choice, links, strict=True) if c is not None}
+                moved = {(c, b) for c, (_, b) in zip(choice, links, strict=True) if c >= 0}
                 following.add(state | moved)
         layer = following - seen
         seen |= layer

@@ -103,8 +103,8 @@ def test_every_engine_keeps_to_the_links(engine):
 def test_the_milp_engine_does_what_a_sketch_asks_for():
     """Two boxes of three in a row, joined at both ends; the image of each transfer under the swap is one."""
     speed = (1e9, 0)
-    rows = [(0, 1), (1, 2), (3, 4), (4, 5), (2, 3), (5, 0)]
-    links = [(*ends, *speed) for a, b in rows for ends in ((a, b), (b, a))]
+    joined = [(0, 1), (1, 2), (3, 4), (4, 5), (2, 3), (5, 0)]
+    links = [(*ends, *speed) for a, b in joined for ends in ((a, b), (b, a))]
     topology = tp.from_links(6, links)
     sketch = Sketch(box=3, symmetry=[(3, 6)], own_first=True, chunks=1)
     schedule = tacos.synthesize(

@@ -86,7 +86,7 @@ class Search:
             end = self.end if last else begin + (self.end - begin) * _COARSE_SHARE
             stages.append(self._stage(epoch_ps, groups, begin, end))
         # The finest that has come to an end says most; else the coarsest, which came furthest.
-        ended = [stage for stage in stages if not stage.cut_short and not stage.too_large]
+        ended = [stage for stage in stages if stage.low > self._top(stage)]
         stage = [*stages[:1], *ended][-1]
         if self.best is not None:
             return self.best, self._facts(stage, self.best)
@@ -181,14 +181,15 @@ class Search:
             "proven": proven or reached_ps <= self.bound_ps,
             "bound_ps": self.bound_ps,
         }
-        if stage.problem.exact and self.sketch is None:
+        # Through switches there may be longer ways than the hops, and multicast.
+        if stage.problem.exact and self.sketch is None and not self.topology.switches:
             facts["bound_ps"] = max(self.bound_ps, min(stage.low * epoch_ps, reached_ps))
         if stage.too_large:
             facts["note"] = (
                 f"the program has {stage.too_large:,} start variables, more than "
                 f"{_MOST_COLUMNS:,}: not solved"
             )
-        if stage.cut_short:
+        if stage.cut_short and not facts["proven"]:
             facts["cut_short"] = True
         return facts
 
