@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 from tacos._core import Collective, Topology
 from tacos.bound import Bound, bound
 from tacos.errors import InfeasibleError, TacosError, check_type
+from tacos.formats.sketch_file import read as read_sketch
+from tacos.sketch import Sketch
 from tacos.synth import ENGINES, applicable, obstacle
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Iterator
 
     from tacos._core import Schedule
@@ -68,6 +71,7 @@ def synthesize(
     time_limit: float | None = None,
     progress: Callable[[float], object] | None = None,
     known_bound: Bound | None = None,
+    sketch: Sketch | str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Schedule:
     """Find a schedule of a collective on a network.
@@ -86,12 +90,14 @@ def synthesize(
             provenance.
         progress: Called with the share done, now and then.
         known_bound: The problem's bound, for callers that have it already.
+        sketch: What the schedule may use, or the file that says so.
         options: Passed on to the engine, such as ``order="rank"`` for rings; ``trials=`` says the
             number of greedy's random starts by itself.
 
     Raises:
         InfeasibleError: An NPU that needs a chunk cannot be reached.
-        TacosError: The time limit passed before there was any schedule.
+        TacosError: The time limit passed before there was any schedule, or the engine's does not keep
+            to the sketch.
         ValueError: The engine is unknown, or does not apply to this problem.
 
     >>> import tacos
@@ -102,6 +108,9 @@ def synthesize(
     'symmetric'
     """
     check_sizes(topology, collective)
+    if sketch is not None:
+        budget = {"seed": seed, "effort": effort, "time_limit": time_limit, "progress": progress}
+        return _sketched(topology, collective, sketch, engine, known_bound, budget | options)
     search = _Search(topology, collective, seed, effort, time_limit, progress, known_bound)
     try:
         schedule = (
@@ -113,6 +122,35 @@ def synthesize(
     if search.cut_short:
         facts["cut_short"] = True
     return schedule.with_provenance(facts | schedule.provenance)
+
+
+def _sketched(
+    topology: Topology,
+    collective: Collective,
+    sketch: Sketch | str | os.PathLike[str],
+    engine: str,
+    known_bound: Bound | None,
+    others: dict[str, Any],
+) -> Schedule:
+    """Synthesize on the links that a sketch allows; the schedule is one of the whole network."""
+    if not isinstance(sketch, Sketch):
+        sketch = read_sketch(sketch, topology.npus)
+    sketch.check(topology.npus)
+    if not collective.resolved and sketch.chunks is not None:
+        collective = collective.with_chunks(sketch.chunks)
+    network, links = sketch.restrict(topology)
+    if engine == "milp":
+        others = others | {"within": sketch}
+    try:
+        found = synthesize(network, collective, engine=engine, **others)
+    except InfeasibleError as error:
+        raise InfeasibleError(f"with the links that the sketch allows, {error}") from None
+    schedule = sketch.returned(found, topology, links)
+    if wrong := sketch.violation(schedule):
+        used = schedule.provenance.get("engine")
+        raise TacosError(f"the engine {used} does not keep to the sketch: {wrong}; milp does")
+    full = known_bound or bound(topology, schedule.collective)
+    return schedule.with_provenance(schedule.provenance | {"bound_s": full.time_s, "sketch": True})
 
 
 class _TimeIsUp(Exception):
@@ -189,6 +227,8 @@ class _Search:
         """An engine on a collective whose chunks are chosen; of several trials the best."""
         if engine == "forest":
             options = {"packed": self.packed, **options}
+        if engine == "milp":
+            options = {"seed": self.seed} | self.patience() | options
         if engine != "greedy":
             return ENGINES[engine](self.topology, collective, progress=self.report, **options)
         trials = options.get("trials", self.trials)
@@ -211,6 +251,13 @@ class _Search:
         best = min(self.found(runs()), key=lambda schedule: schedule.time_ps)
         self.done, self.next = begin, end
         return best.with_provenance(best.provenance | {"trials": trials})
+
+    def patience(self) -> dict[str, float]:
+        """The time that one exact solution gets: most of what is left, half where more may follow."""
+        if self.end is None:
+            return {}
+        share = 0.95 if self.collective.resolved else 0.5
+        return {"time_limit": max(share * (self.end - time.monotonic()), 0.01)}
 
     def engine(self, name: str, options: dict[str, Any]) -> Schedule:
         """The engine's best; where the number of chunks is open, the fewest that are good enough.

@@ -1,7 +1,7 @@
 """Engines: ways to make a schedule.
 
-``ENGINES`` holds them by name: the symmetric, the forest and the greedy synthesizer, and the baselines,
-the algorithms everybody knows. :func:`applicable` says which of them suit a network and a collective.
+``ENGINES`` holds them by name: the symmetric, forest, greedy and milp synthesizers, and the baselines, the
+algorithms everybody knows. :func:`applicable` says which of them suit a network and a collective.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from tacos.synth.baselines import BASELINES
 from tacos.synth.forest import forest
 from tacos.synth.forest import obstacle as forest_obstacle
 from tacos.synth.greedy import greedy
+from tacos.synth.milp import milp
+from tacos.synth.milp import obstacle as milp_obstacle
 from tacos.synth.symmetric import obstacle as symmetric_obstacle
 from tacos.synth.symmetric import symmetric
 
@@ -27,19 +29,28 @@ ENGINES: dict[str, Callable[..., Schedule]] = {
     "symmetric": symmetric,
     "forest": forest,
     "greedy": greedy,
+    "milp": milp,
     **BASELINES,
 }
 
 
+_BY_NAME = {"milp"}
+"""Exact solving takes whatever time it gets: nobody wants that without having asked for it."""
+
+
 def applicable(topology: Topology, collective: Collective) -> list[str]:
-    """Names of the engines that apply, the synthesizers first.
+    """Names of the engines that apply, the synthesizers first; without milp, which has to be named.
 
     >>> import tacos
     >>> topo = tacos.topology.fully_connected(5)
     >>> applicable(topo, tacos.collective.send_recv(topo, [(0, 1, "1KB")]))
     ['greedy', 'direct']
     """
-    return [name for name in ENGINES if not obstacle(name, topology, collective)]
+    return [
+        name
+        for name in ENGINES
+        if name not in _BY_NAME and not obstacle(name, topology, collective)
+    ]
 
 
 def obstacle(engine: str, topology: Topology, collective: Collective) -> str:
@@ -54,6 +65,8 @@ def obstacle(engine: str, topology: Topology, collective: Collective) -> str:
         return symmetric_obstacle(topology, collective)
     if engine == "forest":
         return forest_obstacle(topology, collective)
+    if engine == "milp":
+        return milp_obstacle(topology, collective)
     if engine in BASELINES:
         return baselines.obstacle(engine, topology, collective)
     return ""
