@@ -31,7 +31,7 @@ def ring(npus, kind="all_reduce", chunks=1):
 
 @pytest.fixture(scope="module")
 def ranks():
-    with Ranks(4) as started:
+    with Ranks(4, TACOS_HOST="127.0.0.1") as started:  # over TCP
         yield started
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tacos._core import Collective, Program, Schedule
     from tacos.runtime.communicator import Algorithm, Communicator
 
-__all__ = ["Figure", "Row", "measure", "table"]
+__all__ = ["Figure", "Row", "gloo_group", "measure", "table"]
 
 _OPS: dict[str, np.ufunc] = {
     "sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add,
@@ -311,40 +311,38 @@ def _reference(
     return "ring", run
 
 
-def _gloo(comm: Communicator) -> Callable[[_Bench, int], Figure]:
+def gloo_group(comm: Communicator) -> Any:
+    """A process group of gloo with the ranks of a communicator; needs torch."""
     try:
-        import torch
         from torch import distributed
     except ImportError:
         raise ValueError(
             "comparing with gloo needs torch: pip install 'tacos-ccl[torch]'"
         ) from None
-    torch.set_num_threads(1)
     limit = dt.timedelta(seconds=comm.timeout)
     gloo = distributed.ProcessGroupGloo
     make = functools.partial(distributed.TCPStore, comm.address(0), timeout=limit)
     store = make(0, is_master=True, wait_for_workers=False) if comm.rank == 0 else None
     port = "" if store is None else str(store.port)
     meeting = int(comm.exchange("gloo's store", port.encode())[0])
-    store = store or make(meeting)
     options = gloo._Options()
     host = os.environ.get("TACOS_HOST")
     options._devices = [gloo.create_device(hostname=host) if host else gloo.create_default_device()]
     options._timeout = limit
-    group = gloo(store, comm.rank, comm.size, options)
-    ops = {
-        "product": "PRODUCT",
-        "min": "MIN",
-        "max": "MAX",
-        "band": "BAND",
-        "bor": "BOR",
-        "bxor": "BXOR",
-    }
+    return gloo(store or make(meeting), comm.rank, comm.size, options)
+
+
+def _gloo(comm: Communicator) -> Callable[[_Bench, int], Figure]:
+    group = gloo_group(comm)
+    import torch
+    from torch import distributed
+
+    ops = {"avg": "SUM"}
 
     def run(bench: _Bench, count: int) -> Figure:
         tensor = torch.from_numpy(np.ones(count, bench.dtype))
         wanted = distributed.AllreduceOptions()
-        wanted.reduceOp = getattr(distributed.ReduceOp, ops.get(bench.op, "SUM"))
+        wanted.reduceOp = getattr(distributed.ReduceOp, ops.get(bench.op, bench.op.upper()))
         return bench.figure(count, lambda: group.allreduce([tensor], wanted).wait(), None)
 
     return run
