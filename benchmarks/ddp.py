@@ -30,7 +30,7 @@ def model(width):
 
 def times(work, barrier, turns):
     """Seconds of each turn, by name: in turns, from a common start."""
-    taken = {name: [] for name in work}
+    taken: dict[str, list[float]] = {name: [] for name in work}
     for turn in range(turns + 3):
         for name, step in work.items():
             barrier()
@@ -115,7 +115,7 @@ def main():
             if (pid := os.fork()) == 0:
                 try:
                     rank_main(rank, size, Path(folder))
-                except BaseException:
+                except BaseException:  # noqa: BLE001, a child must not go on as the parent
                     traceback.print_exc()
                 finally:
                     os._exit(0)

@@ -17,6 +17,7 @@ import time
 import traceback
 from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
+from typing import Any
 
 TIMEOUT = 60.0
 """Seconds after which a test gives up; nothing here takes a tenth of it on a quiet machine."""
@@ -69,10 +70,13 @@ class Ranks:
 
     def finish(self, *ranks: int, seconds: float = TIMEOUT) -> list[object]:
         """What the job returned, rank by rank; a text that begins with ``!`` is an error."""
-        waiting = {self._connections[rank]: rank for rank in ranks or range(self.size)}
+        waiting: dict[Any, int] = {
+            self._connections[rank]: rank for rank in ranks or range(self.size)
+        }
         results: dict[int, object] = dict.fromkeys(waiting.values(), f"! no answer in {seconds} s")
         deadline = time.monotonic() + seconds
         while waiting and (ready := wait(list(waiting), max(0.0, deadline - time.monotonic()))):
+            connection: Any
             for connection in ready:
                 rank = waiting.pop(connection)
                 try:

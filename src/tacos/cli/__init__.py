@@ -112,7 +112,7 @@ def synth(
     """
     if output is not None:
         _check_target(output)
-    served = _served(plan, min_bytes, max_bytes)
+    least, most = _served(plan, min_bytes, max_bytes)
     network = formats.network(topology)
     wanted = _collective(network, collective, size, chunks, group, root)
     begin = time.perf_counter()
@@ -137,7 +137,8 @@ def synth(
     if plan is not None and check.ok:
         from tacos.runtime import plans
 
-        facts["plan"] = str(plan / plans.add(plan, schedule, **served).file)
+        added = plans.add(plan, schedule, min_bytes=least, max_bytes=most)
+        facts["plan"] = str(plan / added.file)
     show(facts, "schedule", as_json, quiet)
     return _verdict(check, quiet)
 
@@ -566,7 +567,7 @@ def _check_target(path: Path) -> None:
     _check_folder("--output", path)
 
 
-def _served(plan: Path | None, least: str, most: str | None) -> dict[str, int | None]:
+def _served(plan: Path | None, least: str, most: str | None) -> tuple[int, int | None]:
     """The range of sizes of a plan."""
     if plan is None and (least != "0B" or most is not None):
         raise ValueError("--min-bytes and --max-bytes are for a plan: give --plan DIR too")
@@ -576,7 +577,7 @@ def _served(plan: Path | None, least: str, most: str | None) -> dict[str, int | 
     high = None if most is None else units.size_bytes(most, what="--max-bytes")
     if high is not None and high < low:
         raise ValueError(f"--max-bytes is {most}, below --min-bytes, which is {least}")
-    return {"min_bytes": low, "max_bytes": high}
+    return low, high
 
 
 def _check_folder(option: str, path: Path) -> None:

@@ -26,6 +26,7 @@ from tacos.runtime.rendezvous import from_environment
 from tacos.verify import verify as verify_algorithm
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     from tacos._core import Collective
@@ -36,7 +37,12 @@ __all__ = ["Algorithm", "Communicator", "connect", "fingerprint"]
 _HELLO = struct.Struct("!16sIII")
 
 
-def connect(rendezvous: Rendezvous | None = None, *, timeout: float = 300.0) -> Communicator:
+def connect(
+    rendezvous: Rendezvous | None = None,
+    *,
+    timeout: float = 300.0,
+    members: Sequence[int] | None = None,
+) -> Communicator:
     """Meet the other ranks of the job.
 
     Args:
@@ -44,6 +50,8 @@ def connect(rendezvous: Rendezvous | None = None, *, timeout: float = 300.0) -> 
             :func:`tacos.runtime.from_environment`.
         timeout: Seconds that the ranks wait for each other, now and whenever a call makes no
             progress.
+        members: The ranks' numbers in the whole job, which ``TACOS_ADDRESSES`` goes by, where these
+            are a part of it.
 
     Raises:
         TimeoutError: Some ranks did not come; the message names them.
@@ -54,7 +62,9 @@ def connect(rendezvous: Rendezvous | None = None, *, timeout: float = 300.0) -> 
     """
     if not timeout > 0:
         raise ValueError(f"timeout is {timeout} s, it must be positive")
-    return Communicator(rendezvous or from_environment(timeout=timeout), timeout=timeout)
+    return Communicator(
+        rendezvous or from_environment(timeout=timeout), timeout=timeout, members=members
+    )
 
 
 class Communicator:
@@ -66,14 +76,22 @@ class Communicator:
     peers, channel by channel: ``{"1": ["10.0.0.2", "10.1.0.2"]}``. Either of them means TCP.
     """
 
-    def __init__(self, rendezvous: Rendezvous, *, timeout: float = 300.0) -> None:
+    def __init__(
+        self,
+        rendezvous: Rendezvous,
+        *,
+        timeout: float = 300.0,
+        members: Sequence[int] | None = None,
+    ) -> None:
         self.rank, self.size = rendezvous.rank, rendezvous.size
         self.timeout = timeout
         self._rendezvous = rendezvous
         self._endpoint = Endpoint(self.rank, timeout)
         self._lock = threading.Lock()
         self._prepared = 0
-        self._routes = _addresses(os.environ.get("TACOS_ADDRESSES"))
+        routes = _addresses(os.environ.get("TACOS_ADDRESSES"))
+        numbers = range(self.size) if members is None else members
+        self._routes = {i: routes[peer] for i, peer in enumerate(numbers) if peer in routes}
         host = os.environ.get("TACOS_HOST", "")
         token = secrets.token_hex(16)
         self._listeners = [socket.socket(socket.AF_INET, socket.SOCK_STREAM)]

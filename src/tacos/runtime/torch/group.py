@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import socket
 import weakref
 from datetime import timedelta
 from functools import partial
@@ -73,16 +74,17 @@ class TacosGroup(ProcessGroup):
             dist.PrefixStore("tacos", options.store), rank, size, timeout.total_seconds()
         )
         settings, npus = agree(rendezvous, members[rank], world)
-        self._communicator = connect(rendezvous, timeout=timeout.total_seconds())
-        self._tensors = Tensors(Algorithms(self._communicator, rendezvous, settings, npus))
+        self._communicator = connect(rendezvous, timeout=timeout.total_seconds(), members=members)
+        self._nccl = _nccl(options.store, rank, size, timeout) if _has_gpus(rendezvous) else None
+        self._tensors = Tensors(
+            Algorithms(self._communicator, rendezvous, settings, npus), self._nccl
+        )
         self._worker = Worker(f"tacos {options.group_id}")
         self._together: list[Work] | None = None
         self._gloo = _gloo(options.store, rank, size, timeout)
         self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM, self._gloo)
         self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
-        self._nccl: Any = None
-        if torch.cuda.is_available() and dist.is_nccl_available():
-            self._nccl = _nccl(options.store, rank, size, timeout)
+        if self._nccl is not None:
             self._register_backend(torch.device("cuda"), ProcessGroup.BackendType.NCCL, self._nccl)
         _OPEN.add(self)
 
@@ -398,7 +400,7 @@ class TacosGroup(ProcessGroup):
         if not tensors[0].is_cuda:
             return self._gloo
         if self._nccl is None:
-            raise RuntimeError("messages between GPUs need NCCL, which this torch does not have")
+            raise RuntimeError("messages between GPUs need NCCL and a GPU for every rank")
         return self._nccl
 
 
@@ -410,6 +412,13 @@ def _after(event: torch.cuda.Event, run: Callable[[], None]) -> Callable[[], Non
         run()
 
     return run_then
+
+
+def _has_gpus(rendezvous: GroupRendezvous) -> bool:
+    """Whether every rank has a GPU of its own, as NCCL wants it; the same answer on all ranks."""
+    gpus = torch.cuda.device_count() if dist.is_nccl_available() else 0
+    hosts = rendezvous.exchange("gpus", f"{gpus} {socket.gethostname()}".encode())
+    return all(hosts.count(one) <= int(one.split()[0]) for one in hosts)
 
 
 def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:

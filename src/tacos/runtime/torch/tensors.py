@@ -1,18 +1,19 @@
 """Collectives on torch tensors, one at a time, over a communicator.
 
 What is here knows tensors and algorithms and nothing of process groups: :mod:`tacos.runtime.torch.group`
-decides when each call runs. Tensors that are not contiguous are copied on the way; tensors on a GPU
-pass through pinned memory of the host (:meth:`Tensors.run` is where another driver goes).
+decides when each call runs. Tensors that are not contiguous are copied on the way. What is on GPUs
+goes from GPU to GPU through NCCL or, where ranks share a GPU, through pinned memory of the host.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from tacos.errors import CommunicationError, TacosError
+from tacos.runtime.nccl import GpuAlgorithm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tacos.runtime.algorithms import Algorithms
+    from tacos.runtime.communicator import Algorithm
 
 __all__ = ["DTYPES", "CollectiveError", "Tensors", "can_reduce"]
 
@@ -77,10 +79,17 @@ class _Uneven(NamedTuple):
 
 
 class Tensors:
-    """The collectives of one communicator, each complete when its function returns."""
+    """The collectives of one communicator, each complete when its function returns.
 
-    def __init__(self, algorithms: Algorithms) -> None:
+    Args:
+        algorithms: Which algorithm serves which call.
+        nccl: The backend that carries messages between GPUs, if every rank has one of its own.
+    """
+
+    def __init__(self, algorithms: Algorithms, nccl: Any = None) -> None:
         self.algorithms = algorithms
+        self._nccl = nccl
+        self._on_gpus: dict[int, GpuAlgorithm] = {}  # by the algorithm's number
         self.rank = algorithms.rendezvous.rank
         self.size = algorithms.rendezvous.size
 
@@ -206,29 +215,52 @@ class Tensors:
         some = source if source is not None else target
         if count == 0 or some is None:
             return
-        if some.is_cuda:
-            self._staged(kind, source, target, count, op, root)
-            return
         if self.size == 1:
             if source is not None and target is not None and source is not target:
                 target.copy_(source)
             return
-        width = some.element_size()
+        if some.is_cuda and self._nccl is None:
+            self._staged(kind, source, target, count, op, root)
+            return
         begin, end = _span(source), _span(target)
         in_place = source is not None and target is not None and self._shared(kind, begin, end)
         if source is not None and not in_place and begin[0] < end[1] and end[0] < begin[1]:
             source = source.clone()  # they overlap in a way that no program knows
             begin = _span(source)
-        if op:
-            dtype = DTYPES[some.dtype]
-        else:
-            dtype, op, count, width = "uint8", "sum", count * width, 1
+        dtype = DTYPES[some.dtype] if op else "uint8"
+        if not op:  # what only moves goes as bytes
+            count *= some.element_size()
+        size_bytes = count * some.element_size() if op else count
         try:
-            algorithm = self.algorithms.get(kind, count * width, in_place, root)
-            algorithm.run_at(begin[0], end[0], count, dtype, op)
+            algorithm = self.algorithms.get(kind, size_bytes, in_place, root)
+            if some.is_cuda:
+                self._on_gpu(algorithm, source, target, count, op)
+            else:
+                algorithm.run_at(begin[0], end[0], count, dtype, op or "sum")
         except (TacosError, TimeoutError, ValueError) as error:
             what = f"{kind} of {count} elements of {dtype}"
             raise CollectiveError(f"rank {self.rank}, {what}: {error}") from None
+
+    def _on_gpu(
+        self,
+        algorithm: Algorithm,
+        source: Tensor | None,
+        target: Tensor | None,
+        count: int,
+        op: str,
+    ) -> None:
+        """The algorithm's program on GPUs, with NCCL's messages."""
+        gpu = self._on_gpus.get(algorithm.number)
+        if gpu is None:
+            gpu = self._on_gpus[algorithm.number] = GpuAlgorithm(algorithm.program, self._nccl)
+        some = source if source is not None else target
+        assert some is not None
+        nothing = some.new_empty(0)
+        pair = [nothing if one is None else one for one in (source, target)]
+        if not op:
+            pair = [one.view(torch.uint8) for one in pair]
+        gpu.run(pair[:1], pair[1:], count, op or "sum")
+        torch.cuda.current_stream(some.device).synchronize()
 
     def _shared(self, kind: str, source: tuple[int, int], target: tuple[int, int]) -> bool:
         """Whether input and output are one memory, the way the collective means it."""
