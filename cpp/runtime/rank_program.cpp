@@ -33,8 +33,8 @@ class Contents {
  public:
   explicit Contents(const Program& program) : program_(program), s_(program.spec()) {
     for (NodeId rank = 0; rank < program.ranks(); ++rank) {
-      const auto inputs = input_chunks(program.collective(), rank);
-      const auto outputs = output_chunks(program.collective(), rank);
+      const auto inputs = program.input_chunks(rank);
+      const auto outputs = program.output_chunks(rank);
       shared_.push_back(shared_slots(program, inputs, outputs));
       const auto add = [&](const std::vector<ChunkId>& homes) {
         first_.push_back(home_.size());
@@ -151,8 +151,8 @@ RankProgram compile(std::shared_ptr<const Program> program, NodeId rank) {
   const auto channels = one_sided_channels(p, contents);
   RankProgram result;
   result.rank = rank;
-  result.inputs = input_chunks(p.collective(), rank);
-  result.outputs = output_chunks(p.collective(), rank);
+  result.inputs = p.input_chunks(rank);
+  result.outputs = p.output_chunks(rank);
   result.shared = shared_slots(p, result.inputs, result.outputs);
   result.misplaced = contents.misplaced();
   result.content_begin.push_back(0);
