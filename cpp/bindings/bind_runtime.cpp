@@ -75,6 +75,10 @@ ready() lists, and reports them with sent() and received() until finished.)")
       .def_prop_ro(
           "rank", [](const Execution& e) { return e.program().rank; }, "The rank.")
       .def_prop_ro(
+          "program",
+          [](const Execution& e) { return std::const_pointer_cast<Program>(e.program().program); },
+          "The program of all ranks.")
+      .def_prop_ro(
           "sends_to", [](const Execution& e) { return pairs(e.program().out); },
           "Peer and channel of every connection on which data leave.")
       .def_prop_ro(

@@ -943,6 +943,19 @@ def stuck(program: Program, depth: int) -> int:
     Some step that never runs if a connection holds at most `depth` messages, or -1.
     """
 
+def read_plan(gpus: bytes, *, collective: str, in_place: bool, provenance: str) -> Program:
+    """
+    The program of an MSCCL++ plan, from the JSON text of its list of GPUs.
+    """
+
+PLAN_MOST_OPS: int = 64
+
+PLAN_MOST_CHANNELS: int = 16
+
+PLAN_MOST_CHANNELS_PER_OP: int = 8
+
+PLAN_MOST_SEMAPHORES_PER_OP: int = 16
+
 class Execution:
     """
     One rank's share of a program, and the state of the call that runs.
@@ -957,6 +970,10 @@ class Execution:
     @property
     def rank(self) -> int:
         """The rank."""
+
+    @property
+    def program(self) -> Program:
+        """The program of all ranks."""
 
     @property
     def sends_to(self) -> list[tuple[int, int]]:
@@ -983,6 +1000,16 @@ class Execution:
     def outgoing(self, step: int) -> list[tuple[int, int]]:
         """The pieces of memory (address, bytes) that a step sends."""
 
+    def reduces(self, step: int) -> bool:
+        """
+        Whether what arrives for a step is added to something, and must be given to take().
+        """
+
+    def incoming(self, step: int) -> list[tuple[int, int]]:
+        """
+        The pieces of memory (address, bytes) that take in the data of a step that does not reduce.
+        """
+
     def take(self, step: int, data: int, bytes: int) -> None:
         """Stores or adds what arrived for a step: whole elements, in order."""
 
@@ -990,10 +1017,15 @@ class Execution:
         """Reports that all a step sends has left."""
 
     def received(self, step: int) -> None:
-        """Reports that all a step takes in was given to take()."""
+        """
+        Reports that all a step takes in was given to take(), or stored where incoming() says.
+        """
 
     def stored(self, peer: int) -> None:
         """Reports that a peer has stored what a put sent to it."""
+
+    def waiting(self) -> list[tuple[int, str]]:
+        """Whom the steps that have started wait for, and in words what for."""
 
     @property
     def finished(self) -> bool:
@@ -1118,16 +1150,3 @@ class RankLayout:
 
 def lay_out(program: Program, rank: int, count: int) -> RankLayout:
     """Where a rank's data are when the whole has so many elements."""
-
-def read_plan(gpus: bytes, *, collective: str, in_place: bool, provenance: str) -> Program:
-    """
-    The program of an MSCCL++ plan, from the JSON text of its list of GPUs.
-    """
-
-PLAN_MOST_OPS: int = 64
-
-PLAN_MOST_CHANNELS: int = 16
-
-PLAN_MOST_CHANNELS_PER_OP: int = 8
-
-PLAN_MOST_SEMAPHORES_PER_OP: int = 16

@@ -15,6 +15,7 @@ from tacos.errors import TacosError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from types import ModuleType
 
     from tacos.runtime import Row
 
@@ -37,9 +38,12 @@ def run(
     warmup: Annotated[int, Parameter(help="Calls before.")] = 5,
     check: Annotated[bool, Parameter(help="Whether to check every element of a result.")] = True,
     against: Annotated[
-        Literal["auto", "gloo", "ring", "none"],
-        Parameter(help="What to show beside it: gloo if torch is there, else a plain ring."),
+        Literal["auto", "gloo", "mpi", "ring", "none"],
+        Parameter(help="What to show beside it: MPI, gloo if torch is there, or a plain ring."),
     ] = "auto",
+    mpi: Annotated[
+        bool, Parameter(help="Move the data by MPI, under mpiexec.", negative="")
+    ] = False,
     timeout: Annotated[float, Parameter(help="Seconds without progress that mean failure.")] = 60.0,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -47,9 +51,9 @@ def run(
     """Run an algorithm on real data, check the result and print nccl-tests' table.
 
     Starts the ranks as processes of this machine; under torchrun, mpirun, srun or tacos lab it is
-    one of their ranks. The exit code is 1 if a result was wrong.
+    one of their ranks. Data take TCP, or MPI with --mpi. The exit code is 1 if a result was wrong.
 
-    Example: tacos run ar.tacos --np 8 --size 1KB:64MB
+    Examples: tacos run ar.tacos --np 8 --size 1KB:64MB, mpiexec -n 8 tacos run --mpi ar.tacos
     """
     from tacos import runtime
 
@@ -58,6 +62,8 @@ def run(
     if np is not None and np != ranks:
         raise ValueError(f"--np is {np}, but {file} is for {ranks} ranks")
     sizes = units.size_range(size, what="--size") if ":" in size else [units.size_bytes(size)]
+    if mpi and not runtime.in_job():
+        raise ValueError(f"--mpi needs the ranks of MPI: mpiexec -n {ranks} tacos run --mpi {file}")
     if not runtime.in_job():
         options = {
             "--size": size, "--dtype": dtype, "--op": op, "--iters": iters, "--warmup": warmup,
@@ -69,9 +75,10 @@ def run(
         command += ["--json"] * as_json + ["--quiet"] * quiet
         with runtime.launch(command, ranks) as job:
             return job.wait()
+    connect = _mpi().connect if mpi else runtime.connect
     rank = None
     try:
-        with runtime.connect(timeout=timeout) as comm:
+        with connect(timeout=timeout) as comm:
             rank = comm.rank
             rows = runtime.measure(
                 comm, algorithm, sizes, dtype=dtype, op=op, iters=iters, warmup=warmup,
@@ -82,6 +89,8 @@ def run(
                 if rank == 0 and not as_json and not quiet:
                     print(line, flush=True)
     except (TacosError, ValueError, TimeoutError) as error:
+        if mpi and isinstance(error, runtime.CommunicationError | TimeoutError):
+            _mpi().end_job_at_exit(2)
         # All ranks hear of an error. Rank 0 tells it, unless it is the one that failed.
         if rank in (None, 0) or (rank == 1 and str(error).startswith("rank 0 ")):
             raise
@@ -90,6 +99,14 @@ def run(
         print(json.dumps([row.to_json() for row in found], indent=2))
     wrong = sum(f.wrong or 0 for row in found for f in (row.out_of_place, row.in_place) if f)
     return 1 if wrong else 0
+
+
+def _mpi() -> ModuleType:
+    try:
+        from tacos.runtime import mpi
+    except ImportError:
+        raise ValueError("--mpi needs mpi4py: pip install 'tacos-ccl[mpi]'") from None
+    return mpi
 
 
 def _kept(rows: Iterable[Row], into: list[Row]) -> Iterator[Row]:
