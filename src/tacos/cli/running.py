@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
@@ -11,7 +12,7 @@ from cyclopts import Parameter
 from tacos import formats, units
 from tacos._core import Schedule
 from tacos.cli.app import Algorithm, Format, Json, Network, Quiet, app, load_algorithm
-from tacos.errors import TacosError
+from tacos.errors import CommunicationError, TacosError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -89,16 +90,20 @@ def run(
                 if rank == 0 and not as_json and not quiet:
                     print(line, flush=True)
     except (TacosError, ValueError, TimeoutError) as error:
-        if mpi and isinstance(error, runtime.CommunicationError | TimeoutError):
-            _mpi().end_job_at_exit(2)
-        # All ranks hear of an error. Rank 0 tells it, unless it is the one that failed.
-        if rank in (None, 0) or (rank == 1 and str(error).startswith("rank 0 ")):
-            raise
-        return 2
+        return _failed(error, rank, mpi)
     if rank == 0 and as_json:
         print(json.dumps([row.to_json() for row in found], indent=2))
     wrong = sum(f.wrong or 0 for row in found for f in (row.out_of_place, row.in_place) if f)
     return 1 if wrong else 0
+
+
+def _failed(error: Exception, rank: int | None, mpi: bool) -> int:
+    """All ranks hear of an error. Rank 0 tells it, unless it is the one that failed."""
+    if mpi and isinstance(error, CommunicationError | TimeoutError):
+        _mpi().end_job_at_exit(2)
+    if rank in (None, 0) or (rank == 1 and str(error).startswith("rank 0 ")):
+        raise error
+    return 2
 
 
 def _mpi() -> ModuleType:
@@ -155,3 +160,62 @@ def lab(
     if ended.why:
         print(f"tacos: {ended.why}", file=sys.stderr)
     return ended.code
+
+
+@app.command
+def probe(
+    *,
+    np: Annotated[
+        int | None, Parameter(help="Ranks to start here, where no launcher has started some.")
+    ] = None,
+    output: Annotated[
+        Path | None, Parameter(alias="-o", help="File for the topology, such as cluster.yaml.")
+    ] = None,
+    seconds: Annotated[float, Parameter(help="About how long messages may take in all.")] = 10.0,
+    mpi: Annotated[
+        bool, Parameter(help="Measure MPI's messages, under mpiexec.", negative="")
+    ] = False,
+    timeout: Annotated[float, Parameter(help="Seconds without progress that mean failure.")] = 60.0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Measure the network between ranks: latency and bandwidth of every pair, and what they share.
+
+    Runs under torchrun, mpiexec, srun or tacos lab, and with --np between processes of this machine.
+    The topology is for tacos synth; NPUs are named host:local_rank.
+
+    Examples: torchrun --nproc-per-node 8 --no-python tacos probe -o cluster.yaml, tacos lab ring:4 -- tacos probe
+    """
+    from tacos import runtime
+    from tacos.runtime.probe import probe as measured
+    from tacos.runtime.probe import report
+
+    if not runtime.in_job():
+        if mpi:
+            raise ValueError("--mpi needs the ranks of MPI: mpiexec -n 8 tacos probe --mpi")
+        if np is None:
+            raise ValueError("there are no ranks: start it under torchrun or mpiexec, or give --np")
+        command = [sys.executable, "-m", "tacos", "probe", "--seconds", str(seconds)]
+        command += ["--timeout", str(timeout), *(["-o", str(output)] if output else [])]
+        command += ["--json"] * as_json + ["--quiet"] * quiet
+        with runtime.launch(command, np) as job:
+            return job.wait()
+    rank = None
+    try:
+        with (_mpi().connect if mpi else runtime.connect)(timeout=timeout) as comm:
+            rank = comm.rank
+            wiring = measured(comm, seconds=seconds)
+    except (TacosError, ValueError, TimeoutError) as error:
+        return _failed(error, rank, mpi)
+    if rank != 0:
+        return 0
+    network = wiring.topology()
+    if output is not None:
+        formats.save(network, output)
+    if as_json:
+        print(json.dumps(wiring.to_json(), indent=2))
+    elif not quiet:
+        for line in report(wiring):
+            print(line)
+        print(repr(network) + (f" written to {output}" if output else ""))
+    return 0

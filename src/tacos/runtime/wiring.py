@@ -6,7 +6,8 @@ that slow each other down share something. Sharing at one end is looked for firs
 - If a → c and a → b share, and a → c and b → c share, but a → b and c → b do not, then a → c is relayed by b:
   there is no link from a to c.
 - Messages from a that share, and are not relayed, leave a through one port; so do messages that
-  arrive. What lies between ports is a switch, or a link if it is one port and one port.
+  arrive. What lies between ports is a switch, or a link if it is one port and one port. Where some of
+  them are slower than others, something slow follows the port: they have ports of their own behind it.
 - If messages between different ports of one switch slow each other down, it has a trunk inside.
 """
 
@@ -27,8 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Meter", "Pair", "Port", "Spread", "Switch", "Together", "Wiring", "find_wiring"]
 
-SHARES = 1.35
+SHARES = 1.2
 """Messages that take so many times longer together than alone share something."""
+_APART = 1.1
+"""Messages that take less than so many times longer do not."""
+_ALIKE = 1.35
+"""Bandwidths that differ by less are those of one port."""
 _FEW = 8
 """Up to so many ranks, all pairs of messages with a common end are looked at, one by one."""
 
@@ -80,13 +85,19 @@ class Meter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """Where messages of a rank to (or from) some others leave (or arrive)."""
+    """Where messages of a rank to (or from) some others leave (or arrive).
+
+    ``behind`` numbers the ports of a rank that share a further one, next to the rank, and ``behind_Bps``
+    is what that carries.
+    """
 
     rank: int
     out: bool
     peers: tuple[int, ...]
     bandwidth_Bps: float
     latency_s: float
+    behind: int | None = None
+    behind_Bps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,23 +121,38 @@ class Wiring:
         ranks = len(self.names)
         names, rows = list(self.names), []
         links = {(p.src, p.dst): p for p in self.pairs}
+        nodes: dict[tuple[int, bool, int], int] = {}
+
+        def new_switch() -> int:
+            names.append(f"switch{len(names) - ranks}")
+            return len(names) - 1
+
+        def end(port: Port) -> int:
+            """The node at which a port is: its rank, or what it shares with others."""
+            if port.behind is None:
+                return port.rank
+            key = (port.rank, port.out, port.behind)
+            if key not in nodes:
+                nodes[key] = new_switch()
+                ends = (port.rank, nodes[key])
+                rows.append((*(ends if port.out else ends[::-1]), port.behind_Bps, 0.0))
+            return nodes[key]
+
         for switch in self.switches:
             outs = [port for port in switch.ports if port.out]
             ins = [port for port in switch.ports if not port.out]
             if len(outs) == len(ins) == 1:
                 pair = links[outs[0].rank, ins[0].rank]
-                rows.append((pair.src, pair.dst, pair.bandwidth_Bps.median, pair.latency_s.median))
+                rate, latency = pair.bandwidth_Bps.median, pair.latency_s.median
+                rows.append((end(outs[0]), end(ins[0]), rate, latency))
                 continue
-            number = len(names) - ranks
-            first = last = len(names)
-            names.append(f"switch{number}")
+            first = last = new_switch()
             if switch.trunk_Bps is not None:
-                last = len(names)
-                names.append(f"switch{number + 1}")
+                last = new_switch()
                 rows.append((first, last, switch.trunk_Bps, 0.0))
-            rows += [(p.rank, first, p.bandwidth_Bps, p.latency_s / 2) for p in outs]
-            rows += [(last, p.rank, p.bandwidth_Bps, p.latency_s / 2) for p in ins]
-        rounded = [(src, dst, round(rate), latency) for src, dst, rate, latency in rows]
+            rows += [(end(p), first, p.bandwidth_Bps, p.latency_s / 2) for p in outs]
+            rows += [(last, end(p), p.bandwidth_Bps, p.latency_s / 2) for p in ins]
+        rounded = [(src, dst, _short(rate), _short(latency)) for src, dst, rate, latency in rows]
         return topologies.from_links(ranks, rounded, switches=len(names) - ranks, names=names)
 
     def to_json(self) -> dict[str, Any]:
@@ -140,6 +166,11 @@ class Wiring:
             ],
             "switches": [asdict(switch) for switch in self.switches],
         }
+
+
+def _short(value: float) -> float:
+    """Four digits: there is no more truth in a measurement."""
+    return float(f"{value:.4g}")
 
 
 def _plain(pair: Pair) -> dict[str, Any]:
@@ -161,13 +192,11 @@ def find_wiring(meter: Meter, names: Sequence[str]) -> Wiring:
     leaving = {a: _End(meter, [pairs[a, b] for b in ranks if b != a], out=True) for a in ranks}
     arriving = {a: _End(meter, [pairs[b, a] for b in ranks if b != a], out=False) for a in ranks}
 
-    def goes_by(a: int, b: int, c: int) -> bool:
-        """Whether a → c shares with a → b where it begins and with b → c where it ends."""
-        return leaving[a].share(b, c) and arriving[c].share(a, b)
-
     for (a, c), pair in list(pairs.items()):
         for b in ranks:
-            if b not in (a, c) and goes_by(a, b, c) and not goes_by(a, c, b):
+            if b in (a, c) or not leaving[a].share(b, c) or not arriving[c].share(a, b):
+                continue
+            if arriving[b].apart(a, c):
                 pairs[a, c] = Pair(a, c, pair.latency_s, pair.bandwidth_Bps, relayed_by=b)
                 break
     direct = [pair for pair in pairs.values() if pair.relayed_by is None]
@@ -192,47 +221,79 @@ class _End:
     def __init__(self, meter: Meter, pairs: list[Pair], *, out: bool) -> None:
         self._peer: Callable[[Pair], int] = (lambda p: p.dst) if out else (lambda p: p.src)
         self._out = out
+        self._found: dict[frozenset[int], Together] = {}  # unless they do not slow each other down
         self._shared: set[frozenset[int]] = set()
-        self._rates: dict[frozenset[int], float] = {}
         self.total: Together | None = None
         if len(pairs) < 2:
             return
-        peers = [self._peer(pair) for pair in pairs]
-        both = [frozenset(two) for two in itertools.combinations(peers, 2)]
         self.total = meter.together(pairs)
-        fastest = max(pair.bandwidth_Bps.median for pair in pairs)
-        one_port = self.total.bandwidth_Bps < fastest * SHARES
         if self.total.slowdown < SHARES:
             return
+        rates = [pair.bandwidth_Bps.median for pair in pairs]
+        one_port = max(rates) < _ALIKE * min(rates) and self.total.bandwidth_Bps < 1.1 * max(rates)
         if not one_port and 2 < len(pairs) < _FEW:
             for one, other in itertools.combinations(pairs, 2):
-                found = meter.together([one, other])
-                if found.slowdown > SHARES:
-                    two = frozenset((self._peer(one), self._peer(other)))
-                    self._shared.add(two)
-                    self._rates[two] = found.bandwidth_Bps
-        if not self._shared:  # all together are too much for what any two may use
-            self._shared = set(both)
+                self._found[frozenset((self._peer(one), self._peer(other)))] = meter.together(
+                    [one, other]
+                )
+        self._shared = {two for two, found in self._found.items() if found.slowdown > SHARES}
+        if not self._shared and self.total.slowdown > _ALIKE:
+            # All together are too much for what any two may use.
+            peers = [self._peer(pair) for pair in pairs]
+            self._shared = {frozenset(two) for two in itertools.combinations(peers, 2)}
 
     def share(self, one: int, other: int) -> bool:
         """Whether the messages to, or from, these two slow each other down."""
         return frozenset((one, other)) in self._shared
 
+    def apart(self, one: int, other: int) -> bool:
+        """Whether they certainly do not; between the two, nobody knows."""
+        two = frozenset((one, other))
+        return two not in self._shared and (
+            two not in self._found or self._found[two].slowdown < _APART
+        )
+
     def ports(self, pairs: list[Pair]) -> list[Port]:
         """The ports that these messages take."""
-        peers = sorted(self._peer(pair) for pair in pairs)
-        groups = _components(peers, [two for two in self._shared if two <= set(peers)])
+        rate = {self._peer(pair): pair.bandwidth_Bps.median for pair in pairs}
+        shared = [two for two in self._shared if two <= rate.keys()]
+        alike = [
+            two for two in shared if max(map(rate.get, two)) < _ALIKE * min(map(rate.get, two))
+        ]
+        groups = _components(sorted(rate), shared)
         found = []
-        for group in groups:
-            own = [pair for pair in pairs if self._peer(pair) in group]
-            rates = [pair.bandwidth_Bps.median for pair in own]
-            rates += [rate for two, rate in self._rates.items() if two <= set(group)]
-            if len(groups) == 1 and len(group) > 1 and self.total is not None:
-                rates.append(self.total.bandwidth_Bps)
-            rank = own[0].src if self._out else own[0].dst
-            latency = float(np.median([pair.latency_s.median for pair in own]))
-            found.append(Port(rank, self._out, tuple(group), max(rates), latency))
+        for number, group in enumerate(groups):
+            parts = _components(group, [two for two in alike if two <= set(group)])
+            whole = self._carried(group, rate, everything=len(groups) == 1)
+            for part in parts:
+                own = [pair for pair in pairs if self._peer(pair) in part]
+                several = len(parts) > 1
+                found.append(
+                    Port(
+                        rank=own[0].src if self._out else own[0].dst,
+                        out=self._out,
+                        peers=tuple(part),
+                        bandwidth_Bps=self._carried(part, rate) if several else whole,
+                        latency_s=float(np.median([pair.latency_s.median for pair in own])),
+                        behind=number if several else None,
+                        behind_Bps=whole if several else 0.0,
+                    )
+                )
         return found
+
+    def _carried(
+        self, peers: list[int], rate: dict[int, float], *, everything: bool = False
+    ) -> float:
+        """The most that was seen on the way to, or from, these peers."""
+        rates = [rate[peer] for peer in peers]
+        rates += [
+            self._found[two].bandwidth_Bps
+            for two in self._shared & self._found.keys()
+            if two <= set(peers)
+        ]
+        if everything and len(peers) > 1 and self.total is not None:
+            rates.append(self.total.bandwidth_Bps)
+        return max(rates)
 
 
 def _joined(ports: list[Port]) -> list[list[Port]]:
