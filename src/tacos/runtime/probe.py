@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tacos.runtime.communicator import Algorithm, Communicator
+    from tacos.runtime.wiring import Port
 
 __all__ = ["probe", "report"]
 
@@ -200,22 +201,31 @@ def _names(comm: Communicator) -> list[str]:
 
 def report(wiring: Wiring) -> Iterator[str]:
     """Lines for people: what every pair does alone, with the spread, and what is shared."""
-    width = max(len(name) for name in wiring.names)
-    names = [f"{name:>{width}}" for name in wiring.names]
-    yield f"{'from':>{width}}    {'to':<{width}}  latency (min to max)            bandwidth (min to max)"
+    width = max(4, *(len(name) for name in wiring.names))
+    yield f"{'from':>{width}}    {'to':<{width}}  {'latency (min to max)':<34}  bandwidth (min to max)"
     for pair in wiring.pairs:
         low, middle, high = (units.format_time(s) for s in pair.latency_s)
         slow, usual, fast = (units.format_bandwidth(b) for b in pair.bandwidth_Bps)
         latency, bandwidth = f"{middle} ({low} to {high})", f"{usual} ({slow} to {fast})"
         by = "" if pair.relayed_by is None else f"  by way of {wiring.names[pair.relayed_by]}"
-        yield f"{names[pair.src]} -> {wiring.names[pair.dst]:<{width}}  {latency:<30}  {bandwidth}{by}"
+        src, dst = wiring.names[pair.src], wiring.names[pair.dst]
+        yield f"{src:>{width}} -> {dst:<{width}}  {latency:<34}  {bandwidth}{by}"
+    ports = [port for switch in wiring.switches for port in switch.ports]
+    shared = {(p.rank, p.out, p.peers): p.bandwidth_Bps for p in ports if len(p.peers) > 1}
+    for port in ports:
+        if port.behind is not None:
+            beside = [p for p in ports if _behind(p) == _behind(port)]
+            peers = sorted(peer for p in beside for peer in p.peers)
+            shared[port.rank, port.out, tuple(peers)] = port.behind_Bps
+    for (rank, out, peers), rate in sorted(shared.items()):
+        listed = ", ".join(wiring.names[peer] for peer in peers)
+        way = "to" if out else "from"
+        yield f"{wiring.names[rank]} shares {units.format_bandwidth(rate)} {way} {listed}"
     for switch in wiring.switches:
-        for port in switch.ports:
-            if len(port.peers) > 1:
-                peers = ", ".join(wiring.names[peer] for peer in port.peers)
-                rate = units.format_bandwidth(port.bandwidth_Bps)
-                to = "to" if port.out else "from"
-                yield f"{wiring.names[port.rank]} shares {rate} {to} {peers}"
         if switch.trunk_Bps is not None:
-            sources = ", ".join(wiring.names[port.rank] for port in switch.ports if port.out)
-            yield f"{sources} share {units.format_bandwidth(switch.trunk_Bps)} on their way"
+            listed = ", ".join(wiring.names[port.rank] for port in switch.ports if port.out)
+            yield f"{listed} share {units.format_bandwidth(switch.trunk_Bps)} on their way"
+
+
+def _behind(port: Port) -> tuple[int, bool, int | None]:
+    return port.rank, port.out, port.behind
