@@ -143,7 +143,9 @@ def main():
             goal = tacos.collective.all_reduce(topology, "64MB", chunks=1)
             engine = "ring" if spec.startswith("ring") else "auto"
             schedule = tacos.synthesize(topology, goal, engine=engine)
-            measures = (measure(schedule, Path(folder)) for measure in (msccl, mscclpp, chakra, pairs))
+            measures = (
+                measure(schedule, Path(folder)) for measure in (msccl, mscclpp, chakra, pairs)
+            )
             rows += [{"network": spec} | row for row in measures]
         topology = tacos.topology.torus(32, 32)
         goal = tacos.collective.all_gather(topology, "64MB", chunks=1)

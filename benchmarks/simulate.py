@@ -1,7 +1,7 @@
 """Speed and memory of the simulator: nanoseconds and bytes per transfer, against 200 ns.
 
 ``--large`` adds 4,096 NPUs; ``--json`` prints the rows for scripts. Times are processor time, of one
-core. Memory is what a run adds to the process at its peak, the trace included.
+core. Memory is what a run adds to the process at its peak, the trace included; and without a trace.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import product
 from pathlib import Path
 
 import tacos
@@ -45,14 +46,14 @@ def memory(field):
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
-def measure(path, timing):
+def measure(path, timing, record):
     """Nanoseconds (the best of some runs) and bytes per transfer, in this process."""
     schedule = tacos.load(path)
     Path("/proc/self/clear_refs").write_text("5")
     before, best = memory("VmRSS"), float("inf")
     for _ in range(3 if schedule.transfers < 10**7 else 1):
         begin = time.process_time()
-        trace = tacos.simulate(schedule, timing=timing)
+        trace = tacos.simulate(schedule, timing=timing, record=record == "recorded")
         best = min(best, time.process_time() - begin)
         grown = memory("VmHWM") - before
         ok = trace.time_ps <= schedule.time_ps
@@ -71,18 +72,21 @@ def main():
         return
     cases = CASES | (LARGE if "--large" in sys.argv else {})
     rows = []
-    print(f"{'':20}{'timing':>14}{'transfers':>13}{'ns each':>9}{'of 200':>8}{'bytes each':>12}")
+    columns = ("timing", "trace", "transfers", "ns each", "of 200", "bytes each")
+    print(f"{'':20}" + "".join(f"{column:>13}" for column in columns))
     for name, make in cases.items():
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "s.tacos"
             tacos.save(make(), path)
-            for timing in ("dependencies", "order", "schedule"):
-                command = [sys.executable, __file__, "--one", str(path), timing]
+            for timing, record in product(
+                ("dependencies", "order", "schedule"), ("recorded", "none")
+            ):
+                command = [sys.executable, __file__, "--one", str(path), timing, record]
                 run = subprocess.run(command, check=True, capture_output=True, text=True)
-                row = {"what": name, "timing": timing, **json.loads(run.stdout)}
+                row = {"what": name, "timing": timing, "trace": record, **json.loads(run.stdout)}
                 rows.append(row)
-                print(f"{name:20}{timing:>14}{row['transfers']:13,}{row['ns']:9.0f}"
-                      f"{row['ns'] / TARGET_NS:8.2f}{row['bytes']:12.0f}")  # fmt: skip
+                print(f"{name:20}{timing:>13}{record:>13}{row['transfers']:13,}{row['ns']:13.0f}"
+                      f"{row['ns'] / TARGET_NS:13.2f}{row['bytes']:13.0f}", flush=True)  # fmt: skip
     # Writing a million intervals for Perfetto.
     trace = tacos.simulate(mesh(32))
     for name in ("t.json", "t.json.gz", "t.csv", "t.parquet"):

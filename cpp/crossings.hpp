@@ -25,19 +25,22 @@ class Crossings {
     legs_ = legs;
     if (transfers < 4 * count) return;
     table_.resize(legs);
-    windows_.resize(routes.all_links().size());
-    std::size_t times = 0, window = 0;
+    std::uint32_t times = 0, windows = 0;
     for (RouteId r = 0; r < routes.count(); ++r) {
       for (std::int32_t leg = 0; leg < routes.legs(r); ++leg) {
         auto& entry = table_[leg_id(r, static_cast<std::uint32_t>(leg))];
-        entry.first_window = window;
-        entry.first_time = times;
         routes.windows(r, leg, 1, scratch_);
-        window += entry.windows = static_cast<std::uint32_t>(scratch_.size());
+        entry.windows = static_cast<std::uint32_t>(scratch_.size());
+        entry.times = ends(r, static_cast<std::uint32_t>(leg));
         scratch_.clear();
-        times += entry.times = ends(r, static_cast<std::uint32_t>(leg));
+        if (entry.is_single()) continue;
+        entry.first_window = windows;
+        entry.first_time = times;
+        windows += entry.windows;
+        times += entry.times;
       }
     }
+    windows_.resize(windows);
     times_.resize(times);
   }
 
@@ -45,18 +48,23 @@ class Crossings {
     std::span<const Routes::Window> windows;
     std::span<const Time> times;  // from the start to each end of the leg
   };
-  // Valid until the next call.
-  Crossing of(RouteId route, std::uint32_t leg, std::int64_t bytes) {
+  // Of the leg with an id; `which()` gives its route and number, if they matter. Valid until the next
+  // call or, if lasting(), until the next one for the same leg.
+  template <typename Which>
+  Crossing of(std::uint32_t id, std::int64_t bytes, Which&& which) {
     if (table_.empty()) {
+      const auto [route, leg] = which();
       scratch_.clear();
       scratch_times_.resize(ends(route, leg));
       fill(route, leg, bytes, scratch_times_);
       return {scratch_, scratch_times_};
     }
-    auto& entry = table_[leg_id(route, leg)];
-    const auto windows = std::span(windows_).subspan(entry.first_window, entry.windows);
-    const auto times = std::span(times_).subspan(entry.first_time, entry.times);
+    auto& entry = table_[id];
+    const bool single = entry.is_single();
+    const std::span windows(single ? &entry.window : &windows_[entry.first_window], entry.windows);
+    const std::span times(single ? &entry.time : &times_[entry.first_time], entry.times);
     if (entry.bytes != bytes) {
+      const auto [route, leg] = which();
       entry.bytes = bytes;
       scratch_.clear();
       fill(route, leg, bytes, times);
@@ -65,22 +73,23 @@ class Crossings {
     return {windows, times};
   }
 
-  std::size_t leg_id(RouteId route, std::uint32_t leg) const {
+  std::uint32_t leg_id(RouteId route, std::uint32_t leg) const {
     return first_leg_[static_cast<std::size_t>(route)] + leg;
   }
   std::size_t legs() const { return legs_; }
-  // Of the table, and where in it a window is; beyond its end if it is not there.
-  std::size_t windows() const { return windows_.size(); }
-  std::size_t position(const Routes::Window* window) const {
-    const auto base = reinterpret_cast<std::uintptr_t>(windows_.data());
-    return (reinterpret_cast<std::uintptr_t>(window) - base) / sizeof(Routes::Window);
-  }
+  bool lasting() const {
+    return !table_.empty();
+  }  // whether what `of` returns outlives the next call
 
  private:
   struct Entry {
     std::int64_t bytes = -1;
-    std::size_t first_window = 0, first_time = 0;
     std::uint32_t windows = 0, times = 0;
+    // Most legs are one link with one end, which stand here; otherwise where they stand.
+    Routes::Window window{};
+    Time time = 0;
+    std::uint32_t first_window = 0, first_time = 0;
+    bool is_single() const { return windows == 1 && times == 1; }
   };
 
   std::uint32_t ends(RouteId route, std::uint32_t leg) const {

@@ -54,31 +54,23 @@ class Ordered {
           std::span<const Item> rows, const Progress& progress)
       : collective_(collective),
         routes_(routes),
-        order_(order),
-        rows_(rows),
-        dependencies_(collective, routes, order, rows, progress) {
-    first_start_.reserve(rows.size() + 1);
-    std::size_t total = 0;
-    for (const Item row : rows) {
-      first_start_.push_back(total);
-      total += at(routes.legs(order.route[row]));
-    }
-    first_start_.push_back(total);
-    starts_.assign(total, -1);
-  }
+        dependencies_(collective, routes, order, rows, progress),
+        starts_(dependencies_.legs(), -1) {}
 
   std::size_t legs() const { return starts_.size(); }
   std::vector<Time> take_starts() { return std::move(starts_); }
 
-  RouteId route(Item item) const { return order_.route[rows_[item]]; }
-  ChunkId chunk(Item item) const { return order_.chunk[rows_[item]]; }
-  std::int64_t bytes(Item item) const { return collective_.bytes(chunk(item)); }
+  RouteId route(Item item) const { return dependencies_.move(item).route; }
+  ChunkId chunk(Item item) const { return dependencies_.move(item).chunk; }
+  std::int64_t bytes(Item item) const {
+    return uniform_bytes_ > 0 ? uniform_bytes_ : collective_.bytes(chunk(item));
+  }
   std::span<const Item> gang(Item item) const { return dependencies_.gang(item); }
 
   template <typename Ready>
   void begin(Ready&& ready) const {
-    for (Item item = 0; item < rows_.size(); ++item) {
-      if (dependencies_.leader(item) == item && dependencies_.is_free(item)) ready(item, 0);
+    for (Item item = 0; item < dependencies_.size(); ++item) {
+      if (dependencies_.is_free(item)) ready(item, 0);
     }
   }
   Time not_before(Item, Leg) const { return 0; }
@@ -86,24 +78,35 @@ class Ordered {
     return start + window.offset + window.busy;
   }
   Time arrives(Item item, Leg leg, std::size_t, Time start, Time duration) const {
-    const auto rate = routes_.topology().spec().reduce_bandwidth_Bps;
-    const bool reduces = order_.op[rows_[item]] == static_cast<std::uint8_t>(Op::reduce);
-    if (rate > 0 && reduces && static_cast<std::int32_t>(leg) + 1 == routes_.legs(route(item))) {
-      duration += transmission_time(bytes(item), rate);
+    if (reduce_Bps_ > 0 && dependencies_.move(item).reduces && is_last(item, leg)) {
+      duration += transmission_time(bytes(item), reduce_Bps_);
     }
     return start + duration;
   }
   void waits(Item, Leg, Item) const {}
-  void prefetch(std::span<const service::Arrival>, std::size_t) const {}
+  void prefetch(std::span<const service::Arrival> arrivals, std::size_t i) const {
+    if (i + 24 < arrivals.size()) dependencies_.prefetch_move(arrivals[i + 24].item);
+    if (i + 17 < arrivals.size()) dependencies_.prefetch_destination(arrivals[i + 17].item);
+    if (i + 11 < arrivals.size()) dependencies_.prefetch_wait(arrivals[i + 11].item);
+    if (i + 5 < arrivals.size()) dependencies_.prefetch_waiting(arrivals[i + 5].item);
+  }
+  void prefetch_start(Item item, bool again) const {
+    if (again) {
+      dependencies_.prefetch_source(item);
+      __builtin_prefetch(&starts_[dependencies_.move(item).first_start], 1);
+    } else {
+      dependencies_.prefetch_move(item);
+    }
+  }
   template <typename Ready>
   void on_start(Item item, Leg leg, Time now, std::span<const Routes::Window>, Ready&& ready) {
-    starts_[first_start_[item] + leg] = now;
+    starts_[dependencies_.move(item).first_start + leg] = now;
     if (leg > 0) return;
     dependencies_.on_start(item, [&](Item released) { ready(released, 0); });
   }
   template <typename Ready>
   void on_arrival(Item item, Leg leg, std::size_t end, Time, Ready&& ready) {
-    if (static_cast<std::int32_t>(leg) + 1 < routes_.legs(route(item))) {
+    if (!is_last(item, leg)) {
       ready(item, leg + 1);
     } else {
       dependencies_.on_arrival(item, end, [&](Item released) { ready(released, 0); });
@@ -111,12 +114,15 @@ class Ordered {
   }
 
  private:
+  bool is_last(Item item, Leg leg) const {
+    return static_cast<std::int32_t>(leg) + 1 == routes_.legs(route(item));
+  }
+
   const Collective& collective_;
   const Routes& routes_;
-  const Order& order_;
-  std::span<const Item> rows_;
+  const std::int64_t uniform_bytes_ = collective_.uniform_bytes();
+  const std::int64_t reduce_Bps_ = routes_.topology().spec().reduce_bandwidth_Bps;
   dependencies::Dependencies dependencies_;
-  std::vector<std::size_t> first_start_;
   std::vector<Time> starts_;
 };
 

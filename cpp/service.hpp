@@ -21,173 +21,26 @@
 //   void on_start(Item, leg, Time now, windows, Ready)
 //   void on_arrival(Item, leg, end, Time now, Ready)
 //   void prefetch(arrivals, i)               arrival i is about to be handled, and then those after it
+//   void prefetch_start(Item, bool again)    the transfer will be tried soon, very soon if `again`
 //
 // Cost: O(n log w) for n legs of which w are under way or waiting at a time.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <limits>
 #include <map>
-#include <queue>
 #include <span>
-#include <tuple>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "agenda.hpp"
 #include "crossings.hpp"
 #include "progress.hpp"
 #include "routes.hpp"
 
 namespace tacos::service {
-
-using Item = std::uint32_t;  // a transfer's position in the list
-using Leg = std::uint32_t;
-constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
-
-// A leg that may be able to start.
-struct Try {
-  Time ready;
-  Item item;
-  Leg leg;
-  std::uint32_t queue;  // the queue it heads, or kNone
-  std::uint32_t call;   // which call of that queue's head this is; only the last one counts
-
-  bool operator<(const Try& other) const {
-    return std::tie(ready, item, leg) < std::tie(other.ready, other.item, other.leg);
-  }
-  bool operator>(const Try& other) const { return other < *this; }
-};
-
-// A leg that waits, in the order in which it is served.
-struct Waiting {
-  Time ready;
-  Item item;
-  Leg leg;
-  bool operator>(const Waiting& other) const {
-    return std::tie(ready, item) > std::tie(other.ready, other.item);
-  }
-};
-
-// Legs that wait for the same links. They mostly come in the order in which they leave, so that a list
-// does where a heap would cost a walk through memory.
-class Line {
- public:
-  bool empty() const { return first_ == waiting_.size(); }
-  const Waiting& top() const { return waiting_[first_]; }
-  // Returns whether `who` is now the first.
-  bool push(const Waiting& who) {
-    waiting_.push_back(who);
-    auto i = waiting_.size() - 1;
-    for (; i > first_ && waiting_[i - 1] > waiting_[i]; --i) {
-      std::swap(waiting_[i - 1], waiting_[i]);
-    }
-    return i == first_;
-  }
-  void pop() {
-    if (++first_ < 64 || 2 * first_ < waiting_.size()) return;
-    waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(first_));
-    first_ = 0;
-  }
-
- private:
-  std::vector<Waiting> waiting_;
-  std::size_t first_ = 0;
-};
-
-// Sorts numbers of which most lie close to each other, as do the transfers of one moment.
-class Sorter {
- public:
-  void sort(std::vector<std::uint64_t>& numbers) {
-    if (std::is_sorted(numbers.begin(), numbers.end())) return;
-    const auto [low, high] = std::minmax_element(numbers.begin(), numbers.end());
-    const auto least = *low, range = *high - *low;
-    if (range / 64 > numbers.size()) {
-      std::sort(numbers.begin(), numbers.end());
-      return;
-    }
-    bits_.assign(range / 64 + 1, 0);
-    for (const auto number : numbers)
-      bits_[(number - least) / 64] |= std::uint64_t{1} << (number - least) % 64;
-    auto next = numbers.begin();
-    for (std::size_t word = 0; word < bits_.size(); ++word) {
-      for (auto bits = bits_[word]; bits != 0; bits &= bits - 1) {
-        *next++ = least + word * 64 + static_cast<std::uint64_t>(std::countr_zero(bits));
-      }
-    }
-  }
-
- private:
-  std::vector<std::uint64_t> bits_;
-};
-
-// A leg's arrival; at the end of the last leg `leg` counts the destination from there on.
-struct Arrival {
-  Item item;
-  Leg leg;
-};
-
-// What happens when. Regular networks have many events at one moment, so events are kept in one
-// list per moment and only the moments in a heap.
-class Agenda {
- public:
-  struct Moment {
-    Time time = 0;
-    std::vector<Arrival> arrivals;
-    std::vector<Try> tries;
-  };
-
-  void add(Time time, const Arrival& arrival) { at_time(time).arrivals.push_back(arrival); }
-  void add(Time time, const Try& attempt) { at_time(time).tries.push_back(attempt); }
-  bool empty() const { return order_.empty(); }
-
-  // Removes the earliest moment; what `moment` held before is reused.
-  void take(Moment& moment) {
-    const auto [time, slot] = order_.top();
-    order_.pop();
-    slots_.erase(time);
-    moment.arrivals.clear();
-    moment.tries.clear();
-    std::swap(moment, moments_[slot]);
-    spare_.push_back(slot);
-    last_ = {{{-1, 0}, {-1, 0}}};
-  }
-
- private:
-  using Slot = std::uint32_t;
-
-  Moment& at_time(Time time) {
-    for (const auto& [known, slot] : last_) {
-      if (known == time) return moments_[slot];
-    }
-    const auto [found, added] = slots_.try_emplace(time, 0);
-    if (added) {
-      if (spare_.empty()) {
-        spare_.push_back(static_cast<Slot>(moments_.size()));
-        moments_.emplace_back();
-      }
-      found->second = spare_.back();
-      spare_.pop_back();
-      moments_[found->second].time = time;
-      order_.emplace(time, found->second);
-    }
-    last_ = {{{time, found->second}, last_[0]}};
-    return moments_[found->second];
-  }
-
-  std::vector<Moment> moments_;
-  std::vector<Slot> spare_;
-  std::unordered_map<Time, Slot> slots_;
-  // The two moments used last: arrivals and attempts mostly go to the same two in turn.
-  std::array<std::pair<Time, Slot>, 2> last_{{{-1, 0}, {-1, 0}}};
-  std::priority_queue<std::pair<Time, Slot>, std::vector<std::pair<Time, Slot>>, std::greater<>>
-      order_;
-};
 
 struct Options {
   Time quantum = 1;        // starts are multiples of it
@@ -207,8 +60,7 @@ class Service {
         crossings_(routes, options.items),
         whole_chunks_(routes.topology().spec().forwarding == Forwarding::store_and_forward),
         links_(at(routes.topology().links())),
-        line_at_(crossings_.legs(), kNone),
-        queue_of_(crossings_.windows(), kNone) {
+        lines_at_(crossings_.legs()) {
     Leg most = 1;
     for (RouteId r = 0; r < routes.count(); ++r)
       most = std::max(most, static_cast<Leg>(routes.legs(r)));
@@ -225,6 +77,7 @@ class Service {
     while (!agenda_.empty()) {
       agenda_.take(moment);
       now_ = moment.time;
+      if (++moment_ == kNone) invalid("the schedule has too many moments to follow");
       fresh_.clear();
       handling_arrivals_ = true;
       for (std::size_t i = 0; i < moment.arrivals.size(); ++i) {
@@ -234,6 +87,9 @@ class Service {
         user_.on_arrival(item, std::min(leg, last), leg - std::min(leg, last), now_, ready);
       }
       handling_arrivals_ = false;
+      for (auto& next : moment.tries) {
+        if (next.who.moment == kNone) next.who.moment = moment_;
+      }
       std::sort(moment.tries.begin(), moment.tries.end());
       sorter_.sort(fresh_);
       serve_moment(moment.tries);
@@ -248,13 +104,8 @@ class Service {
 
  private:
   using Window = Routes::Window;
-  // Heads of lines that wait for one link, which they reach at one offset.
-  struct Queue {
-    LinkId link;
-    Time offset;
-    std::uint32_t calls;
-    std::priority_queue<Waiting, std::vector<Waiting>, std::greater<>> waiting;
-  };
+  // What is tried touches memory all over the place: it is fetched so many of them ahead.
+  static constexpr std::size_t kAhead = 8;
   struct Link {
     Time free_at = 0;
     Item taken_by = kNone;
@@ -270,16 +121,24 @@ class Service {
   }
 
   void make_ready(Item item, Leg leg) {
-    const Time ready = std::max(now_, user_.not_before(item, leg));
-    try_at(ready, {ready, item, leg, kNone, 0});
+    const Time earliest = user_.not_before(item, leg);
+    if (earliest > now_) {
+      agenda_.add(round_up(earliest), Try{{kNone, item, place(item, leg)}, kNone, 0});
+    } else if (handling_arrivals_ && round_up(now_) == now_) {
+      fresh_.push_back(std::uint64_t{item} << leg_bits_ | leg);
+    } else {
+      const Waiting who{moment_, item, place(item, leg)};
+      // What cannot start now will not be able to at this moment: it need not be tried in its turn.
+      const bool known = options_.congestion && crossings_.lasting();
+      if (!known || !waits_for_link(who)) try_at(now_, {who, kNone, 0});
+    }
   }
+  Place place(Item item, Leg leg) const { return crossings_.leg_id(user_.route(item), leg); }
 
   void try_at(Time time, const Try& attempt) {
     time = round_up(time);
     if (time > now_) {
       agenda_.add(time, attempt);
-    } else if (handling_arrivals_) {
-      fresh_.push_back(std::uint64_t{attempt.item} << leg_bits_ | attempt.leg);
     } else {
       late_.push_back(attempt);
       std::push_heap(late_.begin(), late_.end(), std::greater<>());
@@ -294,8 +153,9 @@ class Service {
       Try next{};
       const Try* first = i < tries.size() ? &tries[i] : nullptr;
       if (j < fresh_.size()) {
-        next = {now_, static_cast<Item>(fresh_[j] >> leg_bits_),
-                static_cast<Leg>(fresh_[j] & ((std::uint64_t{1} << leg_bits_) - 1)), kNone, 0};
+        const auto item = item_of(fresh_[j]);
+        const auto leg = static_cast<Leg>(fresh_[j] & ((std::uint64_t{1} << leg_bits_) - 1));
+        next = {{moment_, item, place(item, leg)}, kNone, 0};
         if (first == nullptr || next < *first) first = &next;
       }
       if (!late_.empty() && (first == nullptr || late_.front() < *first)) {
@@ -304,51 +164,122 @@ class Service {
         late_.pop_back();
       } else if (first == &next) {
         ++j;
+        if (j + kAhead < fresh_.size()) user_.prefetch_start(item_of(fresh_[j + kAhead]), false);
+        if (j + kAhead / 2 < fresh_.size()) {
+          user_.prefetch_start(item_of(fresh_[j + kAhead / 2]), true);
+        }
       } else {
         next = tries[i++];
+        if (i + kAhead < tries.size()) prefetch_try(tries[i + kAhead]);
+        if (i + kAhead / 2 < tries.size()) prefetch_again(tries[i + kAhead / 2]);
       }
       attempt(next);
     }
   }
+  void prefetch_try(const Try& next) const {
+    user_.prefetch_start(next.who.item, false);
+    if (next.queue != kNone) __builtin_prefetch(&queues_[next.queue], 1);
+    const auto id = lines_at_[next.who.place].id;
+    if (id != kNone) __builtin_prefetch(&lines_[id], 1);
+  }
+  void prefetch_again(const Try& next) const {
+    user_.prefetch_start(next.who.item, true);
+    const auto id = lines_at_[next.who.place].id;
+    if (id != kNone) lines_[id].prefetch();
+  }
+  Item item_of(std::uint64_t fresh) const { return static_cast<Item>(fresh >> leg_bits_); }
 
   void attempt(const Try& next) {
-    const Waiting who{next.ready, next.item, next.leg};
+    const Waiting& who = next.who;
     if (!options_.congestion) {
       start(who, find_windows(who));
       return;
     }
     if (next.queue == kNone) {
-      Line* line = line_of(who);
-      // Its turn comes when those before it in the line are gone.
-      if (line == nullptr || line->push(who)) serve(who);
+      if (joins_as_first(who)) serve(who);
       return;
     }
     auto& queue = queues_[next.queue];
     if (queue.calls != next.call) return;  // somebody else heads the queue now
-    queue.waiting.pop();
-    const Line* line = line_of(who);
+    queue.pop();
     called_ = next.queue;  // whoever comes to head it now is called once, below
-    if (line == nullptr || line->top().item == who.item) serve(who);
+    const auto& line = lines_at_[who.place];
+    if (line.id == kNone || line.first == who.item || stands_alone(who)) serve(who);
     called_ = kNone;
     call_head(next.queue);
   }
 
+  Leg leg_of(const Waiting& who) const {
+    return who.place - crossings_.leg_id(user_.route(who.item), 0);
+  }
+  std::span<const Item> gang_of(const Waiting& who) const {
+    const auto gang = user_.gang(who.item);
+    return gang.empty() || leg_of(who) > 0 ? std::span<const Item>() : gang;
+  }
+
   // The windows of a leg; for the first leg of a gang those of all members.
   std::span<const Window> find_windows(const Waiting& who) {
-    const auto gang = who.leg == 0 ? user_.gang(who.item) : std::span<const Item>();
-    if (gang.empty()) {
-      return crossings_.of(user_.route(who.item), who.leg, user_.bytes(who.item)).windows;
-    }
+    const auto gang = gang_of(who);
+    if (gang.empty()) return crossing(who).windows;
     gang_windows_.clear();
     for (const Item member : gang) {
       routes_.windows(user_.route(member), 0, user_.bytes(member), gang_windows_);
     }
     return gang_windows_;
   }
+  Crossings::Crossing crossing(const Waiting& who) {
+    return crossings_.of(who.place, user_.bytes(who.item),
+                         [&] { return std::pair(user_.route(who.item), leg_of(who)); });
+  }
 
-  // Starts a leg that is first in its line, or lets it wait for the link that frees last.
-  void serve(const Waiting& who) {
+  // Starts a leg that is first in its line, and then those behind it, or lets it wait for the link
+  // that frees last.
+  void serve(Waiting who) {
+    while (try_to_start(who)) {
+      Line* line = line_of(who);
+      if (line == nullptr) return;
+      line->pop();
+      auto& here = lines_at_[who.place];
+      if (line->empty()) {
+        spare_lines_.push_back(here.id);
+        here.id = kNone;
+        return;
+      }
+      who.moment = static_cast<std::uint32_t>(line->top() >> 32);
+      who.item = here.first = static_cast<Item>(line->top());
+    }
+  }
+
+  // Joins the line for its links, if there is one; its turn comes when those before it are gone.
+  bool joins_as_first(const Waiting& who) {
+    Line* line = line_of(who);
+    if (line == nullptr) return true;
+    if (!line->push(who.key())) return false;
+    lines_at_[who.place].first = who.item;
+    return true;
+  }
+
+  bool try_to_start(const Waiting& who) {
     const auto windows = find_windows(who);
+    const Window* blocking = last_taken(windows);
+    if (blocking == nullptr) {
+      start(who, windows);
+      return true;
+    }
+    wait(who, *blocking);
+    return false;
+  }
+
+  // If it cannot start now, lets it wait; otherwise does nothing.
+  bool waits_for_link(const Waiting& who) {
+    const Window* blocking = last_taken(find_windows(who));
+    if (blocking == nullptr) return false;
+    if (joins_as_first(who)) wait(who, *blocking);
+    return true;
+  }
+
+  // The window whose link frees last, if one is taken now.
+  const Window* last_taken(std::span<const Window> windows) const {
     Time earliest = now_;
     const Window* blocking = nullptr;
     for (const auto& window : windows) {
@@ -357,48 +288,36 @@ class Service {
       earliest = possible;
       blocking = &window;
     }
-    if (blocking != nullptr) {
-      user_.waits(who.item, who.leg, links_[at(blocking->link)].taken_by);
-      stand_in_line(who);
-      park(who, *blocking);
-      return;
-    }
-    start(who, windows);
-    Line* line = line_of(who);
-    if (line == nullptr) return;
-    line->pop();
-    if (!line->empty()) {
-      serve(line->top());
-      return;
-    }
-    std::uint32_t& slot = line_at_[line_id(who)];
-    spare_lines_.push_back(slot);
-    slot = kNone;
+    return blocking;
+  }
+
+  void wait(const Waiting& who, const Window& blocking) {
+    user_.waits(who.item, leg_of(who), links_[at(blocking.link)].taken_by);
+    stand_in_line(who);
+    park(who, blocking);
   }
 
   // Legs over one route have the same links, so only the first of them is worth trying: those
   // behind it stand in line. A gang, which has several routes, stands alone, as does a tree under
   // store-and-forward, which reaches its links the later the larger the chunk is.
-  std::size_t line_id(const Waiting& who) const {
-    return crossings_.leg_id(user_.route(who.item), who.leg);
-  }
   bool stands_alone(const Waiting& who) const {
     if (whole_chunks_ && routes_.kind(user_.route(who.item)) != RouteKind::path) return true;
-    return who.leg == 0 && !user_.gang(who.item).empty();
+    return !gang_of(who).empty();
   }
   Line* line_of(const Waiting& who) {
-    const std::uint32_t slot = line_at_[line_id(who)];
-    return slot == kNone || stands_alone(who) ? nullptr : &lines_[slot];
+    const auto id = lines_at_[who.place].id;
+    return id == kNone || stands_alone(who) ? nullptr : &lines_[id];
   }
   void stand_in_line(const Waiting& who) {
-    std::uint32_t& slot = line_at_[line_id(who)];
-    if (slot != kNone || stands_alone(who)) return;
+    auto& here = lines_at_[who.place];
+    if (here.id != kNone || stands_alone(who)) return;
     if (spare_lines_.empty()) {
       spare_lines_.push_back(static_cast<std::uint32_t>(lines_.size()));
       lines_.emplace_back();
     }
-    slot = spare_lines_.back();
-    lines_[slot].push(who);
+    here.id = spare_lines_.back();
+    here.first = who.item;
+    lines_[here.id].push(who.key());
     spare_lines_.pop_back();
   }
 
@@ -414,47 +333,45 @@ class Service {
       link.free_at = user_.leaves(who.item, window, now_);
       link.taken_by = who.item;
     }
-    const auto gang = who.leg == 0 ? user_.gang(who.item) : std::span<const Item>();
-    if (gang.empty()) start_one(who.item, who.leg);
-    for (const Item member : gang) start_one(member, who.leg);
+    const auto gang = gang_of(who);
+    if (gang.empty()) start_one(who);
+    for (const Item member : gang) start_one({who.moment, member, place(member, 0)});
   }
 
-  void start_one(Item item, Leg leg) {
+  void start_one(const Waiting& who) {
     ++started_;
-    const auto crossing = crossings_.of(user_.route(item), leg, user_.bytes(item));
-    for (std::size_t end = 0; end < crossing.times.size(); ++end) {
-      const Time time = user_.arrives(item, leg, end, now_, crossing.times[end]);
+    const auto found = crossing(who);
+    const Leg leg = leg_of(who);
+    for (std::size_t end = 0; end < found.times.size(); ++end) {
+      const Time time = user_.arrives(who.item, leg, end, now_, found.times[end]);
       if (time > kLongestSchedule) too_long();
-      agenda_.add(time, Arrival{item, leg + static_cast<Leg>(end)});
+      agenda_.add(time, Arrival{who.item, leg + static_cast<Leg>(end)});
     }
-    user_.on_start(item, leg, now_, crossing.windows,
+    user_.on_start(who.item, leg, now_, found.windows,
                    [this](Item next, Leg next_leg) { make_ready(next, next_leg); });
   }
 
   // The heads that wait for a link are woken one at a time, so that a crowd costs few retries.
   void park(const Waiting& who, const Window& blocking) {
-    const auto position = crossings_.position(&blocking);
-    const bool lasting = position < queue_of_.size() && !stands_alone(who);
-    std::uint32_t id = lasting ? queue_of_[position] : kNone;
-    if (id == kNone) {
+    auto& known = lines_at_[who.place].queue;
+    if (known == kNone || queues_[known].link != blocking.link ||
+        queues_[known].offset != blocking.offset) {
       const auto [found, added] = queue_at_.try_emplace({blocking.link, blocking.offset},
                                                         static_cast<std::uint32_t>(queues_.size()));
-      if (added) queues_.push_back({blocking.link, blocking.offset, 0, {}});
-      id = found->second;
-      if (lasting) queue_of_[position] = id;
+      if (added) queues_.push_back({blocking.link, 0, blocking.offset});
+      known = found->second;
     }
-    auto& queue = queues_[id];
-    queue.waiting.push(who);
-    if (id != called_ && queue.waiting.top().item == who.item) call_head(id);
+    auto& queue = queues_[known];
+    queue.push(who);
+    if (known != called_ && queue.head.item == who.item) call_head(known);
   }
 
   void call_head(std::uint32_t id) {
     auto& queue = queues_[id];
     ++queue.calls;
-    if (queue.waiting.empty()) return;
-    const auto& head = queue.waiting.top();
+    if (queue.empty()) return;
     const Time when = std::max(now_, links_[at(queue.link)].free_at - queue.offset);
-    try_at(when, {head.ready, head.item, head.leg, id, queue.calls});
+    try_at(when, {queue.head, id, queue.calls});
   }
 
   User& user_;
@@ -465,14 +382,19 @@ class Service {
   const bool whole_chunks_;
   std::vector<Link> links_;
   std::vector<Window> gang_windows_;
-  std::vector<std::uint32_t> line_at_;  // per leg of a route: its line, if anybody stands in it
-  std::deque<Line> lines_;
+  struct LineAt {
+    std::uint32_t id = kNone;  // if anybody stands in it
+    Item first = kNone;
+    std::uint32_t queue = kNone;  // in which its first one waited last
+  };
+  std::vector<LineAt> lines_at_;  // per leg of a route
+  std::vector<Line> lines_;
   std::vector<std::uint32_t> spare_lines_;
   std::vector<Queue> queues_;
-  std::vector<std::uint32_t> queue_of_;  // per window in the table: the queue before it, once found
   std::map<std::pair<LinkId, Time>, std::uint32_t> queue_at_;
   Agenda agenda_;
   Time now_ = 0;
+  std::uint32_t moment_ = 0;
   std::size_t started_ = 0;
   std::uint32_t called_ = kNone;  // the queue whose head is being served
   bool handling_arrivals_ = false;

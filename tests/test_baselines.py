@@ -450,7 +450,7 @@ def test_refusals_name_what_is_missing():
     with pytest.raises(ValueError, match=r"order is \[0, 0\]"):
         BASELINES["hierarchical"](mesh, co.all_reduce(mesh, "1MB"), order=[0, 0])
     with pytest.raises(
-        ValueError, match="double-binary-tree needs all_reduce or broadcast or redu"
+        ValueError, match="double-binary-tree needs all-reduce or broadcast or redu"
     ):
         BASELINES["double-binary-tree"](ring, co.all_gather(ring, "1MB"))
     with pytest.raises(ValueError, match=r"swing needs .*, not switch 2 x switch 4"):

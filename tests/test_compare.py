@@ -98,7 +98,7 @@ def test_the_same_collective_twice_is_two_rows():
 def test_engines_that_do_not_apply_say_what_they_need():
     result = tacos.compare(RING, gathers("4MB")[0])
     needs = dict(result.left_out)
-    assert needs["one-shot"] == "all_reduce, not all_gather"
+    assert needs["one-shot"] == "all-reduce, not all-gather"
     assert set(needs).isdisjoint(c.engine for c in result.candidates)
     assert set(needs) | {c.engine for c in result.candidates} == set(tacos.synth.ENGINES)
 

@@ -140,9 +140,9 @@ def test_refusals():
     for roots in ([], [0, 0], [7]):
         with pytest.raises(ValueError, match=r"^roots is .*, it must name members of the group"):
             multitree(ring, coll, roots=roots)
-    with pytest.raises(ValueError, match=r"roots are for an all-reduce, not for all_gather"):
+    with pytest.raises(ValueError, match=r"roots are for an all-reduce, not for all-gather"):
         multitree(ring, co.all_gather(ring, "1MB", chunks=1), roots=[0])
-    with pytest.raises(ValueError, match=r"multitree needs all_gather or .*, not all_to_all"):
+    with pytest.raises(ValueError, match=r"multitree needs all-gather or .*, not all-to-all"):
         multitree(ring, co.all_to_all(ring, "1MB"))
     large = tp.ring(1025)
     assert "multitree" not in applicable(large, co.all_gather(large, "1MB"))

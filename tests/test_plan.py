@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import tacos
@@ -72,6 +74,35 @@ def test_wrong_calls():
         tacos.synthesize(topology, mine, engine="rink")
     with pytest.raises(ValueError, match="need a named engine"):
         tacos.synthesize(topology, mine, order="rank")
+
+
+TOPOLOGY = tacos.topology.ring(4)
+THREE: Any = 3
+COLLECTIVE = tacos.collective.all_gather(TOPOLOGY, "1MB", chunks=1)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: tacos.synthesize("ring:4", COLLECTIVE), "topology is 'ring:4', it must be a Top"),
+        (lambda: tacos.synthesize(TOPOLOGY, "x"), "collective is 'x', it must be a Collective"),
+        (lambda: tacos.bound(TOPOLOGY, "x"), "collective is 'x', it must be a Collective"),
+        (lambda: tacos.bound(None, COLLECTIVE), "topology is None, it must be a Topology"),
+        (lambda: tacos.compare(TOPOLOGY, THREE), "collective is 3, it must be a Collective or Seq"),
+        (lambda: tacos.compare(TOPOLOGY, ["x"]), "collective is 'x', it must be a Collective"),
+        (lambda: tacos.verify(None), "schedule is None, it must be a Schedule or Program"),
+        (lambda: tacos.lower(TOPOLOGY), "schedule is <.*>, it must be a Schedule"),
+        (lambda: tacos.lift(3), "program is 3, it must be a Program"),
+        (
+            lambda: tacos.simulate(3),
+            "schedule is 3, it must be a Schedule or .* or str or PathLike",
+        ),
+    ],
+)
+def test_wrong_types_get_one_sentence(call, message):
+    with pytest.raises(TypeError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
 
 
 def test_progress_reaches_the_callback_and_its_errors_pass_through():

@@ -281,6 +281,18 @@ def test_every_timing_is_what_the_slow_loop_says(order, timing, congestion):
     agrees(trace, schedule, *simulator.run(schedule, timing=timing, congestion=congestion))
 
 
+@given(orders(), st.sampled_from(["dependencies", "order", "schedule"]), st.booleans())
+def test_a_run_that_is_not_recorded_has_the_same_figures(order, timing, congestion):
+    schedule = order.retimed()
+    whole = simulate(schedule, timing=timing, congestion=congestion)
+    short = simulate(schedule, timing=timing, congestion=congestion, record=False)
+    assert short.npu_finish_ps.tolist() == whole.npu_finish_ps.tolist()
+    busy = np.zeros(schedule.topology.links, np.int64)
+    np.add.at(busy, whole.link, whole.end_ps - whole.begin_ps)
+    assert short.busy_ps().tolist() == whole.busy_ps().tolist() == busy.tolist()
+    assert short.summary().items() <= whole.summary().items()
+
+
 @st.composite
 def troubles(draw, schedule):
     """Faults of the links and late NPUs, as the library and as the oracle take them."""
@@ -411,8 +423,9 @@ def test_own_starts_that_are_impossible_are_named():
         simulate(broken(relay(), [0, 0]), timing="schedule")
     crowd = messages(tp.mesh(2, **SPEED), [(0, 1), (0, 1)])
     together = broken(crowd, [0, 0])
-    with pytest.raises(InfeasibleError, match=r"transfers 0 and 1 both use link 0 .* at 0 ps"):
-        simulate(together, timing="schedule")
+    for record in (True, False):
+        with pytest.raises(InfeasibleError, match=r"transfers 0 and 1 both use link 0 .* at 0 ps"):
+            simulate(together, timing="schedule", record=record)
     assert simulate(together).time_ps == 3 * US
     with pytest.raises(InfeasibleError, match="transfer 1 cannot start at its own 2000000 ps"):
         simulate(relay(), timing="schedule", faults=[Fault(link=(0, 1), begin="0.5us", end="1us")])
@@ -428,6 +441,7 @@ def test_own_starts_that_are_impossible_are_named():
         ({"jitter": "fast"}, "jitter 'fast' is not understood"),
         ({"seed": -1}, "seed is -1, allowed are 0 to"),
         ({"profile": "ns-3"}, "profile is 'ns-3'"),
+        ({"profile": "astra-sim-aware", "record": False}, "takes no timing, congestion, record"),
         ({"faults": [Fault(link=99)]}, "there is no link 99, the links are 0 to 3"),
         ({"faults": [Fault(link=(0, 2))]}, "there is no link from node 0 to node 2"),
         ({"faults": [Fault(npu=7)]}, "there is no NPU 7, the NPUs are 0 to 2"),

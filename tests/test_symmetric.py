@@ -335,7 +335,7 @@ def test_the_chunk_search_ends_where_chunks_would_differ():
             co.all_gather(2, 2, chunks=1),
             "which this custom topology does not claim",
         ),
-        (tp.ring(4), co.broadcast(4, 4, chunks=1), "all_reduce or all_to_all, not broadcast"),
+        (tp.ring(4), co.broadcast(4, 4, chunks=1), "all-reduce or all-to-all, not broadcast"),
         (tp.ring(4), co.all_gather(4, 4, group=[0, 1], chunks=1), "all 4 NPUs, not a group of 2"),
         (
             tp.ring(4),

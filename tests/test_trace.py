@@ -136,6 +136,8 @@ def test_columns_come_into_the_order_of_time():
         ({"link": [0, 1, 2]}, "link has 2, allowed are 0 to 1"),
         ({"arrival_npu": [0, -1, 1]}, "arrival_npu has -1, allowed are 0 to 1"),
         ({"npu_finish_ps": [0]}, "npu_finish_ps has 1 entries for 2 NPUs"),
+        ({"link_busy_ps": [0]}, "link_busy_ps has 1 entries for 2 links"),
+        ({"ended_ps": [0]}, "ended_ps is not a column of a trace"),
         ({"end_ps": [0, 0, 0]}, "ends before it begins"),
         ({"begin_ps": [0.5, 0, 0]}, "begin_ps must be whole numbers, not 0.5"),
     ],
@@ -150,6 +152,19 @@ def test_wrong_bins_and_a_missing_cause_are_refused(trace):
         trace.utilisation_over_time(0)
     with pytest.raises(ValueError, match="does not say which transfer waited"):
         Trace(pair(), **columns(cause=None)).critical_path()
+
+
+def test_a_trace_without_a_record_says_what_it_lacks():
+    trace = Trace(pair(), npu_finish_ps=[0, 2], link_busy_ps=[1, 0], provenance={})
+    assert not trace.recorded
+    assert (trace.time_ps, trace.link_utilisation().tolist()) == (2, [0.5, 0])
+    assert trace.summary()["utilisation_max"] == 0.5
+    assert "not recorded" in repr(trace)
+    for asked in (lambda: trace.begin_ps, trace.rows, trace.utilisation_over_time):
+        with pytest.raises(AttributeError, match=r"has no \w+: the run was not recorded"):
+            asked()
+    with pytest.raises(ValueError, match="arrival_bytes is missing"):
+        Trace(pair(), npu_finish_ps=[0, 2], link=[0], provenance={})
 
 
 # --- files --------------------------------------------------------------------------------------

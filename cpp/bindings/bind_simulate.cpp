@@ -48,6 +48,9 @@ nb::dict simulate_columns(const Schedule& schedule, const Routes& routes, const 
     result = simulation::simulate(schedule, routes, options, report);
   }
   nb::dict columns;
+  columns["npu_finish_ps"] = give(std::move(result.finish));
+  columns["link_busy_ps"] = give(std::move(result.busy));
+  if (!record) return columns;
   columns["link"] = give(std::move(result.link));
   columns["begin_ps"] = give(std::move(result.begin));
   columns["end_ps"] = give(std::move(result.end));
@@ -56,7 +59,6 @@ nb::dict simulate_columns(const Schedule& schedule, const Routes& routes, const 
   columns["arrival_ps"] = give(std::move(result.arrival_time));
   columns["arrival_bytes"] = give(std::move(result.arrival_bytes));
   columns["arrival_transfer"] = give(std::move(result.arrival_transfer));
-  columns["npu_finish_ps"] = give(std::move(result.finish));
   columns["cause"] = give(std::move(result.cause));
   return columns;
 }

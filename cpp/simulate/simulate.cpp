@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <tuple>
 
@@ -21,9 +22,12 @@ std::size_t at(Int i) {
 }
 
 // All transfers by the start of their first leg, then by number: a radix sort, as starts are few bits.
-std::vector<Task> sorted_by_start(const Schedule& schedule) {
-  std::vector<Task> tasks, other;
-  tasks.reserve(at(schedule.stored_transfers()));
+LargeVector<Task> sorted_by_start(const Schedule& schedule) {
+  struct Row {
+    std::uint32_t lane, transfer, start;
+  };
+  LargeVector<Row> rows, other;
+  rows.reserve(at(schedule.stored_transfers()));
   std::size_t first = 0;
   std::uint32_t latest = 0;
   const auto& stored = schedule.stored();
@@ -32,20 +36,24 @@ std::vector<Task> sorted_by_start(const Schedule& schedule) {
     for (auto i = begin; i < end; ++i) {
       const auto start = stored.start[first + at(i - begin)];
       latest = std::max(latest, start);
-      tasks.push_back({static_cast<std::uint32_t>(lane), static_cast<std::uint32_t>(i), start});
+      rows.push_back({static_cast<std::uint32_t>(lane), static_cast<std::uint32_t>(i), start});
     }
     first += at(end - begin) * at(schedule.routes().legs(stored.lane_route[at(lane)]));
   }
   constexpr int kBits = 11;
-  other.resize(tasks.size());
+  other.resize(rows.size());
   for (int shift = 0; shift < 32 && latest >> shift != 0; shift += kBits) {
     std::vector<std::size_t> begin((std::size_t{1} << kBits) + 1, 0);
-    const auto digit = [&](const Task& task) { return task.start >> shift & ((1u << kBits) - 1); };
-    for (const auto& task : tasks) ++begin[digit(task) + 1];
+    const auto digit = [&](const Row& row) { return row.start >> shift & ((1u << kBits) - 1); };
+    for (const auto& row : rows) ++begin[digit(row) + 1];
     std::partial_sum(begin.begin(), begin.end(), begin.begin());
-    for (const auto& task : tasks) other[begin[digit(task)]++] = task;
-    tasks.swap(other);
+    for (const auto& row : rows) other[begin[digit(row)]++] = row;
+    rows.swap(other);
   }
+  other = {};
+  LargeVector<Task> tasks;
+  tasks.reserve(rows.size());
+  for (const auto& [lane, transfer, start] : rows) tasks.push_back({lane, transfer, start});
   return tasks;
 }
 
@@ -56,6 +64,19 @@ std::uint64_t mixed(std::uint64_t x) {  // splitmix64's finalizer
   return x ^ (x >> 31);
 }
 
+// Two transfers on one link.
+struct Conflict {
+  std::uint32_t first, second;
+  LinkId link;
+  Time time;
+
+  [[noreturn]] void refuse(const Topology& topology) const {
+    throw InfeasibleError("transfers " + std::to_string(first) + " and " + std::to_string(second) +
+                          " both use " + topology.describe(link) + " at " + std::to_string(time) +
+                          " ps");
+  }
+};
+
 // A schedule as the event loop sees it.
 class Replay {
  public:
@@ -64,12 +85,15 @@ class Replay {
       : schedule_(schedule),
         routes_(routes),
         options_(options),
+        uniform_bytes_(schedule.collective().uniform_bytes()),
         tasks_(tasks),
-        turns_(schedule, tasks, progress) {
+        turns_(schedule, tasks, progress),
+        counted_(turns_.trees() || options.timing == Timing::order) {
     number_legs();
     if (options.timing == Timing::order) order_links();
     const auto npus = at(schedule.topology().npus());
     result_.finish.assign(npus, 0);
+    result_.busy.assign(at(routes.topology().links()), 0);
     if (!options.record) return;
     cause_.assign(tasks.size(), kNone);
     std::size_t intervals = 0, arrivals = 0;
@@ -98,6 +122,9 @@ class Replay {
     }
     return std::move(result_);
   }
+  // To be called before the run, if links are taken in the order of starts.
+  void look_for_conflicts() { taken_.resize(at(routes_.topology().links())); }
+  const std::optional<Conflict>& conflict() const { return conflict_; }
   // Some transfer that has not started.
   std::uint32_t stuck() const {
     for (Item item = 0; item < tasks_.size(); ++item) {
@@ -109,7 +136,9 @@ class Replay {
   // What the event loop asks.
   RouteId route(Item item) const { return static_cast<RouteId>(tasks_[item].lane); }
   ChunkId chunk(Item item) const { return stored().chunk[tasks_[item].transfer]; }
-  std::int64_t bytes(Item item) const { return schedule_.collective().bytes(chunk(item)); }
+  std::int64_t bytes(Item item) const {
+    return uniform_bytes_ > 0 ? uniform_bytes_ : schedule_.collective().bytes(chunk(item));
+  }
   std::span<const Item> gang(Item) const { return {}; }
 
   template <typename Ready>
@@ -151,7 +180,12 @@ class Replay {
   void prefetch(std::span<const service::Arrival> arrivals, std::size_t i) const {
     if (i + 24 < arrivals.size()) __builtin_prefetch(&tasks_[arrivals[i + 24].item]);
     if (i + 16 < arrivals.size()) turns_.prefetch_turn(arrivals[i + 16].item);
-    if (i + 8 < arrivals.size()) turns_.prefetch_reader(arrivals[i + 8].item);
+    if (i + 10 < arrivals.size()) turns_.prefetch_readers(arrivals[i + 10].item);
+    if (counted_ && i + 5 < arrivals.size()) turns_.prefetch_many(arrivals[i + 5].item);
+  }
+
+  void prefetch_start(Item item, bool again) const {
+    if (!again) __builtin_prefetch(&tasks_[item], 1);
   }
 
   void waits(Item item, Leg, Item before) {
@@ -165,6 +199,8 @@ class Replay {
                             " cannot start at its own " + std::to_string(own_start(item, leg)) +
                             " ps: what it sends is there at " + std::to_string(now) + " ps");
     }
+    for (const auto& window : windows)
+      take_link(item, now + window.offset, leaves(item, window, now), window.link);
     if (options_.record) {
       for (const auto& window : windows) {
         result_.link.push_back(window.link);
@@ -176,7 +212,11 @@ class Replay {
     if (options_.timing == Timing::order) {
       for (const auto& window : windows) {
         auto& cursor = cursor_[at(window.link)];
-        if (++cursor == queue_begin_[at(window.link) + 1]) continue;
+        const auto end = queue_begin_[at(window.link) + 1];
+        if (++cursor == end) continue;
+        // For when this link is free the next time.
+        if (cursor + 8 < end) __builtin_prefetch(&queue_[cursor + 8]);
+        if (cursor + 1 < end) __builtin_prefetch(&tasks_[queue_[cursor + 1].first], 1);
         release(queue_[cursor].first, queue_[cursor].second, item, ready);
       }
     }
@@ -203,14 +243,25 @@ class Replay {
     return leg == 0 ? tasks_[item].waits : more_waits_[first_more_[item] + leg - 1];
   }
   Time own_start(Item item, Leg leg) const {
+    if (leg == 0) return static_cast<Time>(tasks_[item].start) * stored().quantum;
     return schedule_.start(static_cast<std::int32_t>(tasks_[item].lane), tasks_[item].transfer,
                            static_cast<std::int32_t>(leg));
   }
   template <typename Ready>
   void release(Item item, Leg leg, Item by, Ready&& ready) {
-    if (--waits_of(item, leg) > 0) return;
+    if (counted_ && --waits_of(item, leg) > 0) return;
     if (options_.record && leg == 0) cause_[item] = by;
     ready(item, leg);
+  }
+
+  void take_link(Item item, Time begin, Time end, LinkId link) {
+    result_.busy[at(link)] += end - begin;
+    if (taken_.empty()) return;
+    auto& last = taken_[at(link)];
+    if (last.end > begin && !conflict_) {
+      conflict_ = {tasks_[last.item].transfer, tasks_[item].transfer, link, begin};
+    }
+    last = {end, item};
   }
 
   void arrived(Item item, std::size_t end, Time now) {
@@ -333,8 +384,12 @@ class Replay {
   const Schedule& schedule_;
   const Routes& routes_;
   const Options& options_;
+  const std::int64_t
+      uniform_bytes_;  // of every chunk, or 0: then looking it up is a walk through memory
   std::span<Task> tasks_;
   Turns turns_;
+  // Whether a first leg may wait for several things; otherwise it waits for its one source at most.
+  const bool counted_;
   // If some transfers have several legs: what each leg beyond the first still waits for.
   std::vector<std::size_t> first_more_;
   std::vector<std::uint32_t> more_waits_;
@@ -342,6 +397,13 @@ class Replay {
   // Timing::order: the legs of each link in their order, and which comes next.
   std::vector<std::size_t> queue_begin_, cursor_;
   std::vector<std::pair<Item, Leg>> queue_;
+  // Timing::schedule without a record: who took each link last, and the first two that took it at once.
+  struct Taken {
+    Time end = 0;
+    Item item = 0;
+  };
+  std::vector<Taken> taken_;
+  std::optional<Conflict> conflict_;
   Result result_;
 };
 
@@ -370,10 +432,9 @@ void check_capacity(const Topology& topology, const Result& result) {
   for (std::size_t i = 0; i < result.link.size(); ++i) {
     auto& before = last[at(result.link[i])];
     if (before < i && result.end[before] > result.begin[i]) {
-      throw InfeasibleError("transfers " + std::to_string(result.transfer[before]) + " and " +
-                            std::to_string(result.transfer[i]) + " both use " +
-                            topology.describe(result.link[i]) + " at " +
-                            std::to_string(result.begin[i]) + " ps");
+      Conflict{static_cast<std::uint32_t>(result.transfer[before]),
+               static_cast<std::uint32_t>(result.transfer[i]), result.link[i], result.begin[i]}
+          .refuse(topology);
     }
     before = i;
   }
@@ -398,10 +459,14 @@ Result simulate(const Schedule& schedule, const Routes& routes, const Options& g
       invalid("on a topology that forwards differently only timing \"dependencies\" makes sense");
     }
   }
-  options.record = options.record || (strict && options.congestion);
+  // Where routes have one link, links are taken in the order of starts, and looking at the last one does.
+  const bool simple = routes.all_links().size() == at(routes.count());
+  const bool check = strict && options.congestion;
+  options.record = options.record || (check && !simple);
   auto tasks = sorted_by_start(schedule);
   Replay replay(schedule, routes, options, tasks, progress);
   const auto legs = replay.legs();
+  if (check && !options.record) replay.look_for_conflicts();
   service::Service loop(replay, routes, {1, options.congestion && !strict, tasks.size(), legs},
                         progress);
   if (loop.run() < legs) {
@@ -409,8 +474,9 @@ Result simulate(const Schedule& schedule, const Routes& routes, const Options& g
                           " can never start: it waits for a transfer that waits for it");
   }
   auto result = replay.take_result();
+  if (replay.conflict()) replay.conflict()->refuse(routes.topology());
   sort_intervals(result);
-  if (strict && options.congestion) check_capacity(routes.topology(), result);
+  if (check && options.record) check_capacity(routes.topology(), result);
   return result;
 }
 

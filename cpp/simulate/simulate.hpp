@@ -49,7 +49,9 @@ struct Result {
   std::vector<std::int64_t> arrival_bytes;
   std::vector<std::int32_t> arrival_transfer;
   std::vector<std::int32_t> cause;  // per transfer: the one it waited for last, or -1
-  std::vector<Time> finish;         // per NPU: its last arrival, or 0
+  // Always there:
+  std::vector<Time> finish;  // per NPU: its last arrival, or 0
+  std::vector<Time> busy;    // per link: how long in all
 };
 
 // `schedule` is packed and has fewer than 2^31 transfers. `routes` has one route per lane; it may be

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "large.hpp"
 #include "progress.hpp"
 #include "schedule.hpp"
 #include "service.hpp"
@@ -50,6 +51,7 @@ class Turns {
     number_accesses();
     count_.assign(at(schedule.topology().nodes()), 0);
     holds_.assign(at(schedule.topology().nodes()), kNone);
+    spread_.resize(at(schedule.topology().nodes()));
     std::vector<std::size_t> chunk_end;
     const auto by_chunk = sorted_by_chunk(chunk_end);
     std::size_t begin = 0, told = 0;
@@ -65,10 +67,13 @@ class Turns {
     durations_ = {};
     events_ = sorted_ = {};
     count_ = holds_ = {};
+    spread_ = {};
     nodes_ = {};
   }
 
-  // Hints for what `write` will touch, in two steps; for transfers with one destination.
+  bool trees() const { return trees_; }
+
+  // Hints for what `write` will touch, in three steps; for transfers with one destination.
   void prefetch_turn(Item item) const {
     const auto turn = trees_ ? kFree : tasks_[item].writes;
     if (turn == kFree) return;
@@ -78,11 +83,26 @@ class Turns {
       __builtin_prefetch(&turns_[turn], 1);
     }
   }
-  void prefetch_reader(Item item) const {
+  void prefetch_readers(Item item) const {
     const auto turn = trees_ ? kFree : tasks_[item].writes;
     if ((turn & kDirect) != 0 || turns_[turn].last != 0) return;  // kFree among them
     const auto& next = turns_[turn + 1];
-    if (next.reads != 0 && next.left == 1) __builtin_prefetch(&tasks_[next.first], 1);
+    if (next.reads == 0) return;
+    if (next.left == 1) {
+      __builtin_prefetch(&tasks_[next.first], 1);
+    } else {
+      __builtin_prefetch(&readers_[next.first]);
+    }
+  }
+  void prefetch_many(Item item) const {
+    const auto turn = trees_ ? kFree : tasks_[item].writes;
+    if ((turn & kDirect) != 0 || turns_[turn].last != 0) return;
+    const auto& next = turns_[turn + 1];
+    if (next.reads == 0 || next.left == 1) return;
+    const auto count = std::min<std::uint32_t>(next.left, 4);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      __builtin_prefetch(&tasks_[readers_[next.first + i]], 1);
+    }
   }
 
   // The transfer has started. `release(item)` is called once for every turn that a transfer has waited
@@ -130,6 +150,12 @@ class Turns {
     std::uint32_t node, item;
     std::size_t access;
     bool reads, copies;
+  };
+  // What is known of a cell while a chunk that spreads is added.
+  struct Spread {
+    Item write = kNone, reader = kNone;
+    Time arrival = 0;
+    std::uint32_t reads = 0, next = 0;
   };
   struct Duration {
     std::int64_t bytes = -1;
@@ -200,12 +226,12 @@ class Turns {
     Item item;
     std::uint32_t lane, start;
   };
-  std::vector<Access> sorted_by_chunk(std::vector<std::size_t>& next) const {
+  LargeVector<Access> sorted_by_chunk(std::vector<std::size_t>& next) const {
     const auto& chunks = schedule_.stored().chunk;
     next.assign(at(schedule_.collective().chunks()) + 1, 0);
     for (const ChunkId chunk : chunks) ++next[at(chunk) + 1];
     std::partial_sum(next.begin(), next.end(), next.begin());
-    std::vector<Access> sorted(tasks_.size());
+    LargeVector<Access> sorted(tasks_.size());
     for (Item item = 0; item < tasks_.size(); ++item) {
       if (item + 16 < tasks_.size()) __builtin_prefetch(&chunks[tasks_[item + 16].transfer]);
       const Task& task = tasks_[item];
@@ -229,9 +255,11 @@ class Turns {
     const auto& stored = schedule_.stored();
     for (const NodeId node : schedule_.collective().inputs(chunk)) holds_[at(node)] = chunk;
     const auto bytes = schedule_.collective().bytes(chunk);
+    if (!trees_ && add_spread(chunk, bytes, transfers)) return;
     events_.clear();
     for (const auto& transfer : transfers) {
       const Item item = transfer.item;
+      if (!trees_) __builtin_prefetch(&tasks_[item], 1);  // add_cell writes there
       const RouteId route = stored.lane_route[transfer.lane];
       const bool acc = stored.lane_reads[transfer.lane] == static_cast<std::uint8_t>(Reads::acc);
       const bool copies = stored.lane_op[transfer.lane] == static_cast<std::uint8_t>(Op::copy);
@@ -269,6 +297,74 @@ class Turns {
     nodes_.clear();
   }
 
+  // A chunk that comes to every node once, before anybody reads it there: the most frequent case, which
+  // needs no sorting. False if it is not such a chunk.
+  bool add_spread(ChunkId chunk, std::int64_t bytes, std::span<const Access> transfers) {
+    const auto& stored = schedule_.stored();
+    const auto clear = [&] {
+      for (const std::uint32_t node : nodes_) spread_[node] = {};
+      nodes_.clear();
+    };
+    const auto cell = [&](NodeId node) -> Spread& {
+      auto& found = spread_[at(node)];
+      if (found.write == kNone && found.reads == 0)
+        nodes_.push_back(static_cast<std::uint32_t>(node));
+      return found;
+    };
+    for (const auto& transfer : transfers) {
+      __builtin_prefetch(&tasks_[transfer.item], 1);
+      const RouteId route = stored.lane_route[transfer.lane];
+      const Time start = static_cast<Time>(transfer.start) * stored.quantum;
+      auto& to = cell(schedule_.routes().destinations(route)[0]);
+      if (to.write != kNone || to.reads > 0) return clear(), false;
+      to.write = transfer.item;
+      to.arrival = arrival(transfer, start, bytes, 0);
+      const NodeId source = schedule_.routes().sources(route)[0];
+      const bool acc = stored.lane_reads[transfer.lane] == static_cast<std::uint8_t>(Reads::acc);
+      if (acc) {
+        auto& from = cell(source);
+        if (from.write == kNone ? holds_[at(source)] != chunk : from.arrival > start) {
+          return clear(), false;
+        }
+        from.reader = transfer.item;
+        ++from.reads;
+      } else if (holds_[at(source)] != chunk) {
+        refuse(transfer.item, source);
+      }
+    }
+    for (const std::uint32_t node : nodes_) {
+      auto& at_node = spread_[node];
+      if (at_node.write == kNone || at_node.reads == 0) continue;
+      if (at_node.reads == 1) {
+        tasks_[at_node.write].writes = kDirect | at_node.reader;
+        continue;
+      }
+      const auto turn = next_turn();
+      const auto first = static_cast<std::uint32_t>(readers_.size());
+      tasks_[at_node.write].writes = turn;
+      turns_.push_back({1, 0, 0, kOpen});
+      turns_.push_back({at_node.reads & kMostAccesses, 1, 1, first});
+      readers_.resize(readers_.size() + at_node.reads);
+      at_node.next = first;
+    }
+    for (const auto& transfer : transfers) {
+      const RouteId route = stored.lane_route[transfer.lane];
+      if (stored.lane_reads[transfer.lane] != static_cast<std::uint8_t>(Reads::acc)) continue;
+      auto& from = spread_[at(schedule_.routes().sources(route)[0])];
+      if (from.write == kNone) continue;
+      ++tasks_[transfer.item].waits;
+      if (from.reads > 1) readers_[from.next++] = transfer.item;
+    }
+    clear();
+    return true;
+  }
+
+  std::uint32_t next_turn() const {
+    const auto turn = turns_.size();
+    if (turn >= kDirect - 2) invalid("the schedule is too long to simulate");
+    return static_cast<std::uint32_t>(turn);
+  }
+
   void add(const Event& event) {
     if (count_[event.node]++ == 0) nodes_.push_back(event.node);
     events_.push_back(event);
@@ -296,8 +392,7 @@ class Turns {
     for (std::size_t begin = 0, end = 0; begin < cell.size(); begin = end, first = false) {
       while (end < cell.size() && (end == begin || same_turn(cell[begin], cell[end]))) ++end;
       if (first && end == cell.size()) return;
-      const auto turn = static_cast<std::uint32_t>(turns_.size());
-      if (turn >= kDirect - 1) invalid("the schedule is too long to simulate");
+      const auto turn = next_turn();
       const bool last = end == cell.size(), reads = cell[begin].reads;
       const auto count = static_cast<std::uint32_t>(end - begin);
       std::uint32_t what = first ? kOpen : kClosed;
@@ -323,13 +418,14 @@ class Turns {
   std::span<Task> tasks_;
   bool trees_ = false;  // whether some transfers have more than one source and one destination
   std::vector<std::uint32_t> tree_turns_;  // with trees: per source, then per destination
-  std::vector<Turn> turns_;                // of one cell after the other
+  LargeVector<Turn> turns_;                // of one cell after the other
   std::vector<Item> readers_;
   std::unordered_map<std::uint32_t, std::vector<std::pair<Item, std::size_t>>> held_;
   // While building only:
   std::vector<Duration> durations_;  // per lane
   std::vector<Event> events_, sorted_;
   std::vector<std::uint32_t> count_, holds_, nodes_;
+  std::vector<Spread> spread_;  // per node
 };
 
 }  // namespace tacos::simulation

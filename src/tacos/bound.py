@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacos import units
+from tacos._core import Collective, Topology, distance_sum
 from tacos._core import bound as _search
-from tacos._core import distance_sum
+from tacos.errors import check_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from tacos._core import BoundReport, Collective, CollectivePart, Topology
+    from tacos._core import BoundReport, CollectivePart
 
 __all__ = ["Bound", "bound"]
 
@@ -101,6 +102,8 @@ def bound(
     >>> best.why
     '937.5 MB must enter box 0 over 8 NICs of together 400 GB/s; this can be reached'
     """
+    check_type("topology", topology, Topology)
+    check_type("collective", collective, Collective)
     if collective.npus != topology.npus:
         raise ValueError(
             f"the collective is for {collective.npus} NPUs, the topology has {topology.npus}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 from tacos._core import Collective, Schedule
 from tacos.bound import Bound, bound
-from tacos.errors import InfeasibleError, TacosError
+from tacos.errors import InfeasibleError, TacosError, check_type
 from tacos.lower import lift, lower
 from tacos.plan import check_engine, check_sizes, obstacles, synthesize
 from tacos.plan import engines as applicable
@@ -27,7 +28,7 @@ from tacos.units import format_size, format_time
 from tacos.verify import verify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from concurrent.futures import Executor, Future
 
     from tacos._core import Topology
@@ -282,6 +283,7 @@ def compare(
     >>> [c.engine for c in compare(topo, coll, engines=["ring", "bidirectional-ring"]).candidates]
     ['bidirectional-ring', 'ring']
     """
+    check_type("collective", collective, Collective, Sequence)
     single = isinstance(collective, Collective)
     problems = [collective] if isinstance(collective, Collective) else list(collective)
     names = None if engines is None else list(dict.fromkeys(engines))
@@ -325,9 +327,8 @@ def _check(
     for problem in problems:
         check_sizes(topology, problem)
         if problem.kind != problems[0].kind:
-            raise ValueError(
-                f"collective has {problems[0].kind} and {problem.kind}, one comparison takes one kind"
-            )
+            kinds = f"{problems[0].kind} and {problem.kind}".replace("_", "-")
+            raise ValueError(f"collective has {kinds}, one comparison takes one kind")
     for name in names or ():
         check_engine(name)
     for name, algorithm in others.items():

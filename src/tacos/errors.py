@@ -3,6 +3,7 @@
 ::
 
     Exception
+    ├── TypeError              an argument of the wrong type
     ├── ValueError             a wrong argument
     └── TacosError             everything tacos itself has to say
         ├── InfeasibleError    no schedule can meet the demand
@@ -15,6 +16,8 @@
 
 from __future__ import annotations
 
+from reprlib import repr as shortened
+
 from tacos._core import CommunicationError, InfeasibleError, TacosError
 
 __all__ = [
@@ -25,6 +28,7 @@ __all__ = [
     "SpecError",
     "TacosError",
     "VerificationError",
+    "check_type",
 ]
 
 
@@ -42,3 +46,18 @@ class SpecError(TacosError, ValueError):
 
 class LabError(TacosError):
     """A lab network cannot be built or used; the message says what is missing."""
+
+
+def check_type(name: str, value: object, *types: type) -> None:
+    """Refuse an argument of the wrong type, in the words of whoever gave it.
+
+    Raises:
+        TypeError: One sentence that names the argument, its value and the types that are allowed.
+
+    >>> check_type("topology", "ring:4", dict, list)
+    Traceback (most recent call last):
+    TypeError: topology is 'ring:4', it must be a dict or list
+    """
+    if not isinstance(value, types):
+        allowed = " or ".join(kind.__name__ for kind in types)
+        raise TypeError(f"{name} is {shortened(value)}, it must be a {allowed}")

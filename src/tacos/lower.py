@@ -15,14 +15,14 @@ import numpy as np
 
 from tacos import topology as topologies
 from tacos import units
-from tacos._core import Collective, CollectivePart, Program
+from tacos._core import Collective, CollectivePart, Program, Schedule, Topology
 from tacos._core import lift as _lift
 from tacos._core import lower as _lower
+from tacos.errors import check_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tacos._core import Schedule, Topology
     from tacos.units import Quantity
 
 __all__ = [
@@ -96,6 +96,7 @@ def lower(
     >>> [STEP_OPS[op] for op in program.op[:3]]
     ['copy', 'recv', 'recv']
     """
+    check_type("schedule", schedule, Schedule)
     program = _lower(schedule, in_place=in_place, rank=rank, progress=progress)
     return program.with_provenance(
         program.provenance | {"size_bytes": schedule.collective.size_bytes}
@@ -137,6 +138,9 @@ def lift(
     >>> lift(lower(schedule)).provenance["topology"]
     'fully connected, for want of a given one'
     """
+    check_type("program", program, Program)
+    if topology is not None:
+        check_type("topology", topology, Topology)
     provenance = program.provenance
     known = provenance.pop("size_bytes", None)
     provenance.pop("bound_s", None)  # of another network, or another size

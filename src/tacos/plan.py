@@ -10,14 +10,15 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tacos._core import Collective, Topology
 from tacos.bound import Bound, bound
-from tacos.errors import InfeasibleError, TacosError
+from tacos.errors import InfeasibleError, TacosError, check_type
 from tacos.synth import ENGINES, applicable, obstacle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from tacos._core import Collective, Schedule, Topology
+    from tacos._core import Schedule
 
 __all__ = ["check_engine", "check_sizes", "engines", "obstacles", "synthesize"]
 
@@ -49,7 +50,7 @@ def obstacles(topology: Topology, collective: Collective) -> dict[str, str]:
     >>> import tacos
     >>> topo = tacos.topology.mesh(3, 3)
     >>> obstacles(topo, tacos.collective.all_gather(topo, "1MB"))["one-shot"]
-    'all_reduce, not all_gather'
+    'all-reduce, not all-gather'
     """
     found = {name: obstacle(name, topology, collective) for name in ENGINES}
     return {name: needed for name, needed in found.items() if needed}
@@ -273,7 +274,9 @@ class _Search:
 
 
 def check_sizes(topology: Topology, collective: Collective) -> None:
-    """A ValueError if the collective is for another number of NPUs."""
+    """A TypeError if these are something else, a ValueError if their numbers of NPUs differ."""
+    check_type("topology", topology, Topology)
+    check_type("collective", collective, Collective)
     if collective.npus != topology.npus:
         raise ValueError(
             f"the collective is for {collective.npus} NPUs, the topology has {topology.npus}"

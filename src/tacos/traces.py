@@ -115,7 +115,8 @@ def sized(program: Program, size: Quantity | None) -> Collective:
     named = [part for part in parts if part.kind not in _UNEQUAL]
     if not named:
         if size is not None:
-            raise ValueError(f"size is {size}, but {parts[0].kind} has sizes of its own")
+            kind = parts[0].kind.replace("_", "-")
+            raise ValueError(f"size is {size}, but {kind} has sizes of its own")
         return program.collective
     if size is not None:
         sizes: list[Any] = [size_bytes(size)] * len(parts)

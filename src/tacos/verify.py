@@ -10,15 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tacos._core import Program, Violation, verify_program
+from tacos._core import Program, Schedule, Violation, verify_program
 from tacos._core import verify as _verify
-from tacos.errors import VerificationError
+from tacos.errors import VerificationError, check_type
 from tacos.lower import noted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from tacos._core import Schedule
 
 __all__ = ["Report", "Violation", "verify"]
 
@@ -98,6 +96,7 @@ def verify(
     >>> verify(tacos.lower(tacos.synthesize(topo, coll))).ok
     True
     """
+    check_type("schedule", schedule, Schedule, Program)
     if not 1 <= limit < 2**31:
         raise ValueError(f"limit is {limit}, allowed are 1 to 2^31 - 1")
     if not 0 <= threads < 2**15:

@@ -346,9 +346,10 @@ def sim(
     """
     from tacos import view
 
-    pictured = output is not None and output.suffix.lower() in (".svg", ".png")
+    pictures = (".svg", ".png")
+    pictured = output is not None and output.suffix.lower() in pictures
     if output is not None:
-        view.checked(output) if pictured else format_of(output)
+        view.checked(output) if pictured else format_of(output, pictures=pictures)
         _check_folder("--output", output)
     faults = [tacos.Fault.parse(text) for text in fault]
     stragglers = [tacos.Straggler.parse(text) for text in straggler]

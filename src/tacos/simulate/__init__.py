@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tacos import units
-from tacos._core import Program, Routes
+from tacos._core import Program, Routes, Schedule, Topology
 from tacos._core import simulate as _simulate
-from tacos.errors import InfeasibleError, TacosError
+from tacos.errors import InfeasibleError, TacosError, check_type
 from tacos.simulate import astra
 from tacos.simulate.faults import Fault, Straggler, disturbances
 from tacos.simulate.trace import Trace
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tacos._core import Schedule, Topology
-
 __all__ = ["Fault", "Straggler", "Trace", "simulate"]
 
 _PROFILES = {"astra-sim-aware": True, "astra-sim-unaware": False}
 """Other simulators' names, and whether messages share links there."""
-_BYTES_PER_TRANSFER = 150
-"""What a run takes, trace included, for each transfer of one link."""
+_BYTES_PER_TRANSFER = 60
+"""What a run takes for each transfer."""
+_BYTES_PER_ARRIVAL, _BYTES_PER_INTERVAL = 30, 50
+"""What the trace takes; intervals may have to be sorted."""
 
 
 def simulate(
@@ -48,6 +48,7 @@ def simulate(
     stragglers: Iterable[Straggler] = (),
     seed: int = 0,
     profile: str | None = None,
+    record: bool = True,
     memory_limit: units.Quantity = "16GiB",
     progress: Callable[[float], object] | None = None,
 ) -> Trace:
@@ -85,6 +86,8 @@ def simulate(
         profile: Another simulator to imitate, ``"astra-sim-aware"`` or ``"astra-sim-unaware"``: to
             the nanosecond as :func:`tacos.simulate.astra.run`, which has more options. What
             disturbs a run, timing and congestion are then not to be given.
+        record: Whether the trace has every interval and arrival, some 60 bytes per transfer. Without,
+            it knows when each NPU was done and how long each link was busy.
         memory_limit: A run that would take more memory is refused.
         progress: Called with the share done, now and then.
 
@@ -107,6 +110,9 @@ def simulate(
     >>> f"{simulate(schedule, faults=[cut]).loss:.1%}"
     '32.5%'
     """
+    check_type("schedule", schedule, Schedule, Workload, Program, str, os.PathLike)
+    if topology is not None:
+        check_type("topology", topology, Topology)
     faults, stragglers = tuple(faults), tuple(stragglers)
     jitter_ps = units.time_ps(jitter, what="jitter")
     if isinstance(schedule, str | os.PathLike):
@@ -116,34 +122,37 @@ def simulate(
     elif size is not None:
         raise ValueError(f"size is {size}, but only a program takes one")
     if profile is not None:
-        if faults or stragglers or jitter_ps or timing != "dependencies" or not congestion:
-            raise ValueError(f"profile {profile!r} takes no timing, congestion or disturbances")
+        ours = timing != "dependencies" or not congestion or not record
+        if faults or stragglers or jitter_ps or ours:
+            raise ValueError(
+                f"profile {profile!r} takes no timing, congestion, record or disturbances"
+            )
         return _imitated(schedule, topology, profile, progress)
     if isinstance(schedule, Workload):
         raise ValueError(  # noqa: TRY004, the type is right, the other argument is not
             f"a workload or program needs a profile, allowed are {', '.join(_PROFILES)}"
         )
-    packed = _packed(schedule, units.size_bytes(memory_limit, what="memory_limit"))
+    packed = _packed(schedule, units.size_bytes(memory_limit, what="memory_limit"), record)
     routes = _lane_routes(packed, topology)
     network = routes.topology
     if not 0 <= seed < 2**64:
         raise ValueError(f"seed is {seed}, allowed are 0 to 2^64 - 1")
     disturbed = bool(faults or stragglers or jitter_ps or topology is not None)
 
-    def run(over: Routes, record: bool, jitter: int, **columns: Any) -> dict[str, NDArray[Any]]:
+    def run(over: Routes, whole: bool, jitter: int, **columns: Any) -> dict[str, NDArray[Any]]:
         return _simulate(
             packed,
             over,
             timing=timing,
             congestion=congestion,
-            record=record,
+            record=whole,
             jitter_ps=jitter,
             seed=seed,
             progress=progress,
             **columns,
         )
 
-    columns = run(routes, True, jitter_ps, **disturbances(network, faults, stragglers))
+    columns = run(routes, record, jitter_ps, **disturbances(network, faults, stragglers))
     clean_ps = int(columns["npu_finish_ps"].max(initial=0))
     if disturbed:
         own = _lane_routes(packed, None)
@@ -194,9 +203,11 @@ def _imitated(
     return Trace(network, provenance=provenance, **result.trace_columns())
 
 
-def _packed(schedule: Schedule, limit: int) -> Schedule:
-    links = float(np.diff(schedule.routes.link_begin).mean()) if schedule.routes.count else 1.0
-    need = int(schedule.transfers * _BYTES_PER_TRANSFER * max(1.0, links / 2))
+def _packed(schedule: Schedule, limit: int, record: bool) -> Schedule:
+    need = schedule.transfers * _BYTES_PER_TRANSFER
+    if record:
+        links = float(np.diff(schedule.routes.link_begin).mean()) if schedule.routes.count else 1.0
+        need = int(need + schedule.transfers * (_BYTES_PER_ARRIVAL + _BYTES_PER_INTERVAL * links))
     if schedule.form == "orbit":
         need += schedule.expanded_bytes
     if need > limit:

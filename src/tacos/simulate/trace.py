@@ -19,13 +19,28 @@ if TYPE_CHECKING:
 __all__ = ["Trace"]
 
 _BATCH = 1 << 20
+_INTERVALS: dict[str, type[np.integer[Any]]] = {
+    "begin_ps": np.int64,
+    "end_ps": np.int64,
+    "link": np.int32,
+    "transfer": np.int32,
+}
+_ARRIVALS: dict[str, type[np.integer[Any]]] = {
+    "arrival_ps": np.int64,
+    "arrival_npu": np.int32,
+    "arrival_bytes": np.int64,
+    "arrival_transfer": np.int32,
+}
+_RECORDED = _INTERVALS | _ARRIVALS
 
 
 class Trace:
     """When every link was busy with which transfer, and what arrived when at which NPU.
 
     Immutable; every attribute but the first and the last is a read-only column. Times are whole
-    picoseconds.
+    picoseconds. A run that was not recorded has no columns of intervals, arrivals and causes: its
+    trace knows when each NPU was done and how long each link was busy, and says so when asked for
+    more.
 
     Attributes:
         topology: The network of the run.
@@ -38,6 +53,7 @@ class Trace:
         arrival_bytes: How much.
         arrival_transfer: By which transfer.
         npu_finish_ps: When each NPU was done.
+        link_busy_ps: Per link, how long it was busy in all.
         cause: Per transfer, the one it waited for last (for its data or for a link), or -1; None if
             nobody noted it.
         provenance: How the trace was made.
@@ -62,6 +78,7 @@ class Trace:
         "cause",
         "end_ps",
         "link",
+        "link_busy_ps",
         "npu_finish_ps",
         "provenance",
         "topology",
@@ -78,6 +95,7 @@ class Trace:
     arrival_bytes: NDArray[np.int64]
     arrival_transfer: NDArray[np.int32]
     npu_finish_ps: NDArray[np.int64]
+    link_busy_ps: NDArray[np.int64]
     cause: NDArray[np.int32] | None
     provenance: dict[str, Any]
 
@@ -85,62 +103,59 @@ class Trace:
         self,
         topology: Topology,
         *,
-        link: ArrayLike,
-        begin_ps: ArrayLike,
-        end_ps: ArrayLike,
-        transfer: ArrayLike,
-        arrival_npu: ArrayLike,
-        arrival_ps: ArrayLike,
-        arrival_bytes: ArrayLike,
-        arrival_transfer: ArrayLike,
         npu_finish_ps: ArrayLike,
         provenance: Mapping[str, Any],
+        link_busy_ps: ArrayLike | None = None,
         cause: ArrayLike | None = None,
+        **recorded: ArrayLike,
     ) -> None:
         """Check that the columns fit together, and bring them into the order of time.
+
+        `recorded` are the columns of intervals and arrivals, all of them or none; without them
+        `link_busy_ps` has to be given.
 
         Raises:
             ValueError: They do not; the message names the column.
         """
-        intervals = {
-            "begin_ps": column("begin_ps", begin_ps, np.int64),
-            "end_ps": column("end_ps", end_ps, np.int64),
-            "link": column("link", link, np.int32),
-            "transfer": column("transfer", transfer, np.int32),
-        }
-        arrivals = {
-            "arrival_ps": column("arrival_ps", arrival_ps, np.int64),
-            "arrival_npu": column("arrival_npu", arrival_npu, np.int32),
-            "arrival_bytes": column("arrival_bytes", arrival_bytes, np.int64),
-            "arrival_transfer": column("arrival_transfer", arrival_transfer, np.int32),
-        }
-        finish = column("npu_finish_ps", npu_finish_ps, np.int64)
-        causes = None if cause is None else column("cause", cause, np.int32)
-        for columns in (intervals, arrivals):
-            _check_lengths(columns)
-        _check_range("link", intervals["link"], topology.links)
-        _check_range("arrival_npu", arrivals["arrival_npu"], topology.npus)
-        if len(finish) != topology.npus:
-            raise ValueError(f"npu_finish_ps has {len(finish)} entries for {topology.npus} NPUs")
-        if (intervals["end_ps"] < intervals["begin_ps"]).any():
-            raise ValueError("end_ps has an interval that ends before it begins")
-        for name, values in {
-            **_in_order(intervals, "begin_ps"),
-            **_in_order(arrivals, "arrival_ps"),
-            "npu_finish_ps": finish,
-            "cause": causes,
-        }.items():
-            object.__setattr__(self, name, values if values is None else _read_only(values))
+        columns = {"npu_finish_ps": column("npu_finish_ps", npu_finish_ps, np.int64)}
+        if recorded:
+            columns |= _checked_record(topology, recorded)
+        if link_busy_ps is None and recorded:
+            busy = np.zeros(topology.links, np.int64)
+            np.add.at(busy, columns["link"], columns["end_ps"] - columns["begin_ps"])
+            link_busy_ps = busy
+        columns["link_busy_ps"] = column("link_busy_ps", _or_none(link_busy_ps), np.int64)
+        for name, count, what in (
+            ("npu_finish_ps", topology.npus, "NPUs"),
+            ("link_busy_ps", topology.links, "links"),
+        ):
+            if len(columns[name]) != count:
+                raise ValueError(f"{name} has {len(columns[name])} entries for {count} {what}")
+        for name, values in columns.items():
+            object.__setattr__(self, name, _read_only(values))
+        causes = None if cause is None else _read_only(column("cause", cause, np.int32))
+        object.__setattr__(self, "cause", causes)
         object.__setattr__(self, "topology", topology)
         object.__setattr__(self, "provenance", dict(provenance))
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _RECORDED:
+            raise AttributeError(f"this trace has no {name}: the run was not recorded")
+        raise AttributeError(f"a trace has no {name}")
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a trace is immutable, {name} cannot be set")
 
     def __repr__(self) -> str:
-        return f"<tacos.Trace: {len(self.link)} busy intervals in {self.time_ps * 1e-6} us>"
+        what = f"{len(self.link)} busy intervals in" if self.recorded else "not recorded,"
+        return f"<tacos.Trace: {what} {self.time_ps * 1e-6} us>"
 
     # --- figures ----------------------------------------------------------------------------------
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the trace has intervals and arrivals."""
+        return hasattr(self, "link")
 
     @property
     def time_ps(self) -> int:
@@ -163,9 +178,7 @@ class Trace:
 
     def busy_ps(self) -> NDArray[np.int64]:
         """Per link, how long it was busy in all."""
-        busy = np.zeros(self.topology.links, np.int64)
-        np.add.at(busy, self.link, self.end_ps - self.begin_ps)
-        return busy
+        return self.link_busy_ps
 
     def link_utilisation(self) -> NDArray[np.float64]:
         """Per link, the share of the time that it was busy."""
@@ -309,6 +322,33 @@ def _batches(count: int) -> Iterator[slice]:
     """Parts of a column, so that what is computed from it stays small."""
     for begin in range(0, count, _BATCH):
         yield slice(begin, begin + _BATCH)
+
+
+def _checked_record(
+    topology: Topology, recorded: Mapping[str, ArrayLike]
+) -> dict[str, NDArray[Any]]:
+    """The columns of intervals and of arrivals, both in order of time."""
+    if wrong := sorted(recorded.keys() - _RECORDED.keys()):
+        raise ValueError(f"{wrong[0]} is not a column of a trace, there are {', '.join(_RECORDED)}")
+    if wrong := sorted(_RECORDED.keys() - recorded.keys()):
+        raise ValueError(
+            f"{wrong[0]} is missing, a trace has all of {', '.join(_RECORDED)} or none"
+        )
+    intervals, arrivals = (
+        {name: column(name, recorded[name], dtype) for name, dtype in kind.items()}
+        for kind in (_INTERVALS, _ARRIVALS)
+    )
+    for columns in (intervals, arrivals):
+        _check_lengths(columns)
+    _check_range("link", intervals["link"], topology.links)
+    _check_range("arrival_npu", arrivals["arrival_npu"], topology.npus)
+    if (intervals["end_ps"] < intervals["begin_ps"]).any():
+        raise ValueError("end_ps has an interval that ends before it begins")
+    return _in_order(intervals, "begin_ps") | _in_order(arrivals, "arrival_ps")
+
+
+def _or_none(values: ArrayLike | None) -> ArrayLike:
+    return np.zeros(0, np.int64) if values is None else values
 
 
 def _check_lengths(columns: Mapping[str, NDArray[Any]]) -> None:

@@ -18,7 +18,7 @@ from tacos.files import replacing
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -40,20 +40,28 @@ def write(trace: Trace, path: str | os.PathLike[str], *, format: str | None = No
         _writers()[chosen](trace, stream)
 
 
-def format_of(path: str | os.PathLike[str], format: str | None = None) -> str:
+def format_of(
+    path: str | os.PathLike[str], format: str | None = None, *, pictures: Sequence[str] = ()
+) -> str:
     """The format that a name's ending, or `format`, says.
+
+    `pictures` are endings that the caller knows besides, for the sentence if none fits.
 
     >>> format_of("run.perfetto.json.gz")
     'json.gz'
     >>> format_of("trace.png")
     Traceback (most recent call last):
     tacos.errors.FormatError: trace.png: a trace goes into .json, .json.gz, .csv, .csv.gz, .parquet
+    >>> format_of("trace.gif", pictures=[".svg", ".png"])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    tacos.errors.FormatError: trace.gif: a trace goes into ..., .parquet, its picture into .svg, .png
     """
     name = Path(path).name.lower()
     chosen = format or next((ending for ending in _writers() if name.endswith(f".{ending}")), "")
     if chosen not in _writers():
         allowed = ", ".join(f".{ending}" for ending in _writers())
-        raise FormatError(f"{path}: a trace goes into {allowed}")
+        drawn = f", its picture into {', '.join(pictures)}" if pictures else ""
+        raise FormatError(f"{path}: a trace goes into {allowed}{drawn}")
     return chosen
 
 

@@ -45,7 +45,7 @@ def obstacle(engine: str, topology: Topology, collective: Collective) -> str:
     >>> import tacos
     >>> topo = tacos.topology.mesh(3, 3)
     >>> obstacle("one-shot", topo, tacos.collective.broadcast(topo, "1KB"))
-    'all_reduce, not broadcast'
+    'all-reduce, not broadcast'
     """
     if engine == "symmetric":
         return symmetric_obstacle(topology, collective)

@@ -340,7 +340,8 @@ def _one_piece(part: CollectivePart, way: Way, homes: Ints) -> Moves:
             return way(root, False).paths(np.zeros_like(ranks), homes)
         case "all_to_all" | "all_to_all_v":
             return way(homes, False).paths(np.repeat(ranks, n), np.tile(homes, n))
-    raise ValueError(f"a {part.kind} has no group, so no algorithm over ranks applies")
+    kind = part.kind.replace("_", "-")
+    raise ValueError(f"a {kind} has no group, so no algorithm over ranks applies")
 
 
 def _constant(value: int, count: int) -> NDArray[np.uint8]:

@@ -46,13 +46,12 @@ def obstacle(
     """
     dims = topology.dims if dims is None else dims
     for part in collective.parts:
-        members = len(part.group)
+        members, kind = len(part.group), part.kind.replace("_", "-")
         allowed = _KINDS.get(name, None if members or name == "direct" else set())
         if allowed is not None and part.kind not in allowed:
-            needed = " or ".join(sorted(allowed)) or "a collective of a group"
-            return f"{needed}, not {part.kind}"
+            needed = " or ".join(sorted(allowed)).replace("_", "-") or "a collective of a group"
+            return f"{needed}, not {kind}"
         if (hops := _hops(name, topology, part)) > _MOST_HOPS:
-            kind = part.kind.replace("_", "-")
             return f"an {kind} of fewer NPUs: {members} take {hops:.0e} hops"
         if name == "multitree" and members > _MOST_TREES:
             return f"a group of at most {_MOST_TREES} NPUs, not {members}"

@@ -76,7 +76,8 @@ def obstacle(topology: Topology, collective: Collective) -> str:
         return f"one collective, not {len(collective.parts)} at once"
     part = collective.parts[0]
     if part.kind not in _KINDS:
-        return f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}, not {part.kind}"
+        kinds = f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}, not {part.kind}"
+        return kinds.replace("_", "-")
     if len(part.group) != topology.npus:
         return f"all {topology.npus} NPUs, not a group of {len(part.group)}"
     cut = topology.npus * max(part.chunks, 1)

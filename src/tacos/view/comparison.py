@@ -58,7 +58,7 @@ def remarks(result: Comparison | Sweep) -> list[str]:
     >>> import tacos
     >>> topo = tacos.topology.mesh(2, 2)
     >>> result = tacos.compare(topo, tacos.collective.all_gather(topo, "4MB"))
-    >>> "one-shot does not apply: it needs all_reduce, not all_gather." in remarks(result)
+    >>> "one-shot does not apply: it needs all-reduce, not all-gather." in remarks(result)
     True
     """
     comparisons = result.comparisons if isinstance(result, Sweep) else (result,)

@@ -6,14 +6,19 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Raw, Struct
 
-from tacos import _core
+from tacos._core import (
+    PLAN_MOST_CHANNELS,
+    PLAN_MOST_CHANNELS_PER_OP,
+    PLAN_MOST_OPS,
+    PLAN_MOST_SEMAPHORES_PER_OP,
+)
 
-MOST_OPS = _core.PLAN_MOST_OPS
+MOST_OPS = PLAN_MOST_OPS
 """Operations of a threadblock; a pipeline counts as one and those within it."""
-MOST_CHANNELS = _core.PLAN_MOST_CHANNELS
+MOST_CHANNELS = PLAN_MOST_CHANNELS
 """Channels, and remote buffers, of each kind of a threadblock."""
-MOST_CHANNELS_PER_OP = _core.PLAN_MOST_CHANNELS_PER_OP
-MOST_SEMAPHORES_PER_OP = _core.PLAN_MOST_SEMAPHORES_PER_OP
+MOST_CHANNELS_PER_OP = PLAN_MOST_CHANNELS_PER_OP
+MOST_SEMAPHORES_PER_OP = PLAN_MOST_SEMAPHORES_PER_OP
 ALIGNMENT = 16
 LARGEST_SIZE = 2**64 - 1
 

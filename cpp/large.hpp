@@ -1,0 +1,49 @@
+// Vectors of many megabytes that are read all over the place: on large pages, where the system gives
+// them, such a read costs one miss and not two.
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+namespace tacos {
+
+template <typename T>
+struct LargePages {
+  using value_type = T;
+  LargePages() = default;
+  template <typename Other>
+  LargePages(const LargePages<Other>&) {}  // NOLINT: an allocator converts
+
+  T* allocate(std::size_t count) {
+    const auto bytes = count * sizeof(T);
+    if (bytes < kWorthIt) return static_cast<T*>(::operator new(bytes));
+    void* memory = std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage);
+    if (memory == nullptr) throw std::bad_alloc();
+#ifdef MADV_HUGEPAGE
+    madvise(memory, bytes, MADV_HUGEPAGE);  // a wish: without it things only take longer
+#endif
+    return static_cast<T*>(memory);
+  }
+  void deallocate(T* memory, std::size_t count) {
+    if (count * sizeof(T) < kWorthIt) {
+      ::operator delete(memory);
+    } else {
+      std::free(memory);
+    }
+  }
+  bool operator==(const LargePages&) const { return true; }
+
+ private:
+  static constexpr std::size_t kPage = std::size_t{1} << 21, kWorthIt = 2 * kPage;
+};
+
+template <typename T>
+using LargeVector = std::vector<T, LargePages<T>>;
+
+}  // namespace tacos
