@@ -58,6 +58,7 @@ bench: $(VENV)/core  ## measure speed and quality
 	@$(VENV)/bin/python benchmarks/simulate.py
 	@$(VENV)/bin/python benchmarks/astra.py
 	@$(VENV)/bin/python benchmarks/formats.py
+	@$(VENV)/bin/python benchmarks/runtime.py
 	@$(VENV)/bin/python benchmarks/lab.py
 
 docs: $(VENV)/core $(VENV)/docs  ## the manual, in docs/_build/html

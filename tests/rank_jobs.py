@@ -209,3 +209,16 @@ def run_wrongly(comm, schedule, source, target, op, count):
     algorithm = comm.prepare(schedule)
     heard = _heard(algorithm.run, source, target, op, count=count)
     return heard, algorithm.run(np.ones(4, np.float32)).tolist()
+
+
+def leave_early(comm, everybody, pair, who):
+    """One rank closes its communicator; the others hear it in a call without it, and need it after."""
+    first, second = comm.prepare(everybody), comm.prepare(pair)
+    data = np.ones(100_000, np.float32)
+    first.run(data)
+    if comm.rank == who:
+        comm.close()
+        return _heard(first.run, data)
+    time.sleep(0.3)
+    second.run(data)
+    return _heard(first.run, data)

@@ -141,15 +141,14 @@ def _meet_over_mpi(size: int, port: int, timeout: float) -> Communicator:
 def _serve(port: int, key: bytes) -> None:
     from tests import rank_jobs
 
-    rank = os.environ.get("TACOS_RANK")
-    meet = _meet_over_tcp
-    if rank is None:
+    rank, meet = int(os.environ.get("TACOS_RANK", -1)), _meet_over_tcp
+    if rank < 0:
         from mpi4py import MPI
 
         rank, meet = MPI.COMM_WORLD.Get_rank(), _meet_over_mpi
     communicators: dict[int, Communicator] = {}
     with Client(("127.0.0.1", port), authkey=key) as parent:
-        parent.send((int(rank), os.getpid()))
+        parent.send((rank, os.getpid()))
         while (job := parent.recv()) is not None:
             size, meeting, fresh, name, arguments = job
             comm = None if fresh else communicators.get(size)

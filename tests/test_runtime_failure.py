@@ -100,6 +100,19 @@ def test_a_rank_whose_own_code_fails_tells_why(ranks):
         assert heard[rank] == ("CommunicationError", "rank 1 failed: ValueError: the data are bad")
 
 
+def test_a_rank_that_left_is_missed_at_once(ranks):
+    """Not only when the time has run out: here that would be after a minute."""
+    network = tp.fully_connected(3)
+    pair = tacos.synthesize(network, co.all_reduce(network, "1MB", group=[0, 1], chunks=1))
+    begin = time.monotonic()
+    heard = ranks.run(3, "leave_early", ring(3), pair, 2)
+    assert time.monotonic() - begin < 30
+    assert heard[2] == ("CommunicationError", "the communicator is closed")
+    for kind, said in heard[:2]:
+        assert kind == "CommunicationError"
+        assert re.match("rank 2 closed its connection|the connection with rank 2 broke", said)
+
+
 # --- ranks that disagree ----------------------------------------------------------------------------
 
 

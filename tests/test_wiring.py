@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,7 +21,7 @@ class Known:
     def __init__(self, network, seed=0):
         self.network, self.size = network, network.npus
         self.random = Random(seed)
-        self.out = [[] for _ in range(network.nodes)]
+        self.out: list[list[tuple[int, int]]] = [[] for _ in range(network.nodes)]
         for link, (src, dst) in enumerate(zip(network.link_src, network.link_dst, strict=True)):
             self.out[src].append((int(dst), link))
 
@@ -28,7 +29,7 @@ class Known:
         return self.random.uniform(0.95, 1.05)
 
     def path(self, src, dst):
-        before = {src: None}
+        before: dict[int, Any] = {src: None}
         queue = deque([src])
         while dst not in before:
             node = queue.popleft()
@@ -53,7 +54,7 @@ class Known:
         return self.one_way(a, b), self.one_way(b, a)
 
     def together(self, messages):
-        load = Counter()
+        load: Counter[int] = Counter()
         for pair in messages:
             for link in self.path(pair.src, pair.dst):
                 load[link] += pair.bandwidth_Bps.median

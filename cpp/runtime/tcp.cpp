@@ -110,7 +110,13 @@ Endpoint::Endpoint(NodeId rank, double timeout_s)
 Endpoint::~Endpoint() { close(); }
 
 void Endpoint::close() {
-  for (const auto& connection : connections_) ::close(connection->socket);
+  for (const auto& connection : connections_) {
+    // To close a socket with something unread would take back what the peer has not read yet.
+    while (recv(connection->socket, connection->buffer.data.get(), connection->buffer.capacity,
+                MSG_DONTWAIT) > 0) {
+    }
+    ::close(connection->socket);
+  }
   connections_.clear();
   by_port_.clear();
   bound_to_ = 0;
@@ -156,7 +162,12 @@ void Endpoint::run(Execution& execution, std::int32_t algorithm, const Call& cal
   algorithm_ = algorithm;
   staged_.assign(execution.program().steps.size(), nullptr);
   note_progress();
+  idle_ = progress_;
   try {
+    for (std::size_t i = 0; i < in_.size(); ++i) {  // some may have left after the last call
+      const bool needed = in_[i] != nullptr && !execution.is_done(static_cast<std::int32_t>(i));
+      if (needed && in_[i]->closed) lost(*in_[i], 0);
+    }
     carry_out();
     for (const auto& connection : connections_) {
       if (!connection->parked) continue;
@@ -257,6 +268,10 @@ void Endpoint::wait_for_events(const std::function<void()>& idle) {
       if (!connection.parked) receive(connection);
     }
     carry_out();
+  }
+  if (idle && progress_ - idle_ > kIdle) {
+    idle_ = progress_;
+    idle();
   }
 }
 

@@ -94,7 +94,7 @@ class Endpoint {
   std::vector<Connection*> out_, in_;  // per step: where it sends to and receives from
   std::vector<Connection*> staged_;    // per step: who holds what arrived too early
   std::uint64_t bound_to_ = 0;         // the execution for which out_ and in_ were looked up
-  Clock::time_point progress_, asked_;
+  Clock::time_point progress_, asked_, idle_;
   std::vector<Connection*> unanswered_;
   bool asking_ = false;
 };

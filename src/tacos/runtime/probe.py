@@ -143,7 +143,8 @@ class _Meter:
             times.append(time.perf_counter() - begin)
         value = json.dumps(times if self.comm.rank in messages.senders else []).encode()
         rows = self.comm.exchange(f"probe {next(self._names)}", value)
-        return np.max([json.loads(rows[rank]) for rank in messages.senders], 0)[1:].tolist()
+        columns = zip(*(json.loads(rows[rank]) for rank in messages.senders), strict=True)
+        return [max(column) for column in columns][1:]
 
 
 def _program(ranks: int, messages: list[tuple[int, int, int]]) -> Program:
@@ -157,7 +158,7 @@ def _program(ranks: int, messages: list[tuple[int, int, int]]) -> Program:
     for rank, sends, _ in ends:
         slot.append(slots[rank, sends])
         slots[rank, sends] += 1
-    sends = np.array([sends for _, sends, _ in ends])
+    sending = np.array([sends for _, sends, _ in ends])
     peer = np.array([messages[i][1 if sent else 0] for _, sent, i in ends], np.int32)
     steps = len(ends)
     none = np.int32(-1)
@@ -167,14 +168,14 @@ def _program(ranks: int, messages: list[tuple[int, int, int]]) -> Program:
         scratch_slots=np.zeros(ranks, np.int32),
         thread_rank=np.array([rank for rank, _, _ in ends], np.int32),
         thread_channel=np.zeros(steps, np.int32),
-        thread_send_peer=np.where(sends, peer, none),
-        thread_recv_peer=np.where(sends, none, peer),
+        thread_send_peer=np.where(sending, peer, none),
+        thread_recv_peer=np.where(sending, none, peer),
         thread_begin=np.arange(steps + 1, dtype=np.int64),
-        op=np.where(sends, STEP_OPS.index("send"), STEP_OPS.index("recv")).astype(np.uint8),
-        src_buffer=np.where(sends, 0, 3).astype(np.uint8),
-        src_slot=np.where(sends, slot, -1).astype(np.int32),
-        dst_buffer=np.where(sends, 3, 1).astype(np.uint8),
-        dst_slot=np.where(sends, -1, slot).astype(np.int32),
+        op=np.where(sending, STEP_OPS.index("send"), STEP_OPS.index("recv")).astype(np.uint8),
+        src_buffer=np.where(sending, 0, 3).astype(np.uint8),
+        src_slot=np.where(sending, slot, -1).astype(np.int32),
+        dst_buffer=np.where(sending, 3, 1).astype(np.uint8),
+        dst_slot=np.where(sending, -1, slot).astype(np.int32),
         count=np.ones(steps, np.int32),
         peer=np.full(steps, none),
         comes_from=np.array([-1 if sent else step_of_send[i] for _, sent, i in ends], np.int32),
@@ -215,8 +216,8 @@ def report(wiring: Wiring) -> Iterator[str]:
     for port in ports:
         if port.behind is not None:
             beside = [p for p in ports if _behind(p) == _behind(port)]
-            peers = sorted(peer for p in beside for peer in p.peers)
-            shared[port.rank, port.out, tuple(peers)] = port.behind_Bps
+            together = sorted(peer for p in beside for peer in p.peers)
+            shared[port.rank, port.out, tuple(together)] = port.behind_Bps
     for (rank, out, peers), rate in sorted(shared.items()):
         listed = ", ".join(wiring.names[peer] for peer in peers)
         way = "to" if out else "from"

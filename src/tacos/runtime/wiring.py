@@ -258,7 +258,9 @@ class _End:
         rate = {self._peer(pair): pair.bandwidth_Bps.median for pair in pairs}
         shared = [two for two in self._shared if two <= rate.keys()]
         alike = [
-            two for two in shared if max(map(rate.get, two)) < _ALIKE * min(map(rate.get, two))
+            two
+            for two in shared
+            if max(rate[peer] for peer in two) < _ALIKE * min(rate[peer] for peer in two)
         ]
         groups = _components(sorted(rate), shared)
         found = []
