@@ -141,7 +141,7 @@ def _meet_over_mpi(size: int, port: int, timeout: float) -> Communicator:
 def _serve(port: int, key: bytes) -> None:
     from tests import rank_jobs
 
-    rank, meet = int(os.environ.get("TACOS_RANK", -1)), _meet_over_tcp
+    rank, meet = int(os.environ.get("TACOS_RANK", "-1")), _meet_over_tcp
     if rank < 0:
         from mpi4py import MPI
 
