@@ -18,6 +18,7 @@ myst_heading_anchors = 3
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 autodoc_member_order = "bysource"
+autodoc_mock_imports = ["mpi4py"]  # optional
 autodoc_default_options = {"members": True, "show-inheritance": True}
 
 # The build uses no network, so names of other projects are not looked up, and neither are names

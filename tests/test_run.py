@@ -16,7 +16,6 @@ from tacos.cli import main
 from tacos.runtime import (
     CommunicationError,
     Communicator,
-    MpiRendezvous,
     StoreRendezvous,
     TcpRendezvous,
     connect,
@@ -181,26 +180,6 @@ def test_ranks_can_meet_at_a_store():
 def test_a_store_names_who_did_not_come():
     with pytest.raises(TimeoutError, match=r"rank 1 did not come to exchange 'x': wait timeout"):
         StoreRendezvous(Store(0.1), 0, 2).exchange("x", b"")
-
-
-def test_ranks_can_meet_through_mpi():
-    class World:
-        """As mpi4py's communicator."""
-
-        rows = [None] * 3
-        barrier = threading.Barrier(3)
-
-        def __init__(self, rank):
-            self.Get_rank, self.Get_size = lambda: rank, lambda: 3
-
-        def allgather(self, value):
-            self.rows[self.Get_rank()] = value
-            self.barrier.wait()
-            rows = list(self.rows)
-            self.barrier.wait()
-            return rows
-
-    assert together(3, summed, lambda rank: MpiRendezvous(World(rank))) == [[6.0] * 5] * 3
 
 
 def test_ranks_that_exchange_different_things_are_named():

@@ -25,6 +25,14 @@ Call make_call(std::uintptr_t source, std::uintptr_t target, std::int64_t count,
           dtype_named(dtype), reduce_op_named(op)};
 }
 
+std::vector<std::pair<std::uintptr_t, std::size_t>> addresses(const std::vector<iovec>& pieces) {
+  std::vector<std::pair<std::uintptr_t, std::size_t>> rows;
+  for (const auto& piece : pieces) {
+    rows.emplace_back(reinterpret_cast<std::uintptr_t>(piece.iov_base), piece.iov_len);
+  }
+  return rows;
+}
+
 // What a driver in Python has to do next, column by column.
 auto ready(Execution& execution) {
   std::vector<std::uint8_t> receives;
@@ -67,6 +75,10 @@ ready() lists, and reports them with sent() and received() until finished.)")
       .def_prop_ro(
           "rank", [](const Execution& e) { return e.program().rank; }, "The rank.")
       .def_prop_ro(
+          "program",
+          [](const Execution& e) { return std::const_pointer_cast<Program>(e.program().program); },
+          "The program of all ranks.")
+      .def_prop_ro(
           "sends_to", [](const Execution& e) { return pairs(e.program().out); },
           "Peer and channel of every connection on which data leave.")
       .def_prop_ro(
@@ -98,13 +110,21 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
           [](const Execution& e, std::int32_t step) {
             std::vector<iovec> pieces;
             e.outgoing(step, pieces);
-            std::vector<std::pair<std::uintptr_t, std::size_t>> rows;
-            for (const auto& piece : pieces) {
-              rows.emplace_back(reinterpret_cast<std::uintptr_t>(piece.iov_base), piece.iov_len);
-            }
-            return rows;
+            return addresses(pieces);
           },
           "step"_a, "The pieces of memory (address, bytes) that a step sends.")
+      .def("reduces", &Execution::reduces, "step"_a,
+           "Whether what arrives for a step is added to something, and must be given to take().")
+      .def(
+          "incoming",
+          [](const Execution& e, std::int32_t step) {
+            std::vector<iovec> pieces;
+            e.incoming(step, pieces);
+            return addresses(pieces);
+          },
+          "step"_a,
+          "The pieces of memory (address, bytes) that take in the data of a step that does not "
+          "reduce.")
       .def(
           "take",
           [](Execution& e, std::int32_t step, std::uintptr_t data, std::size_t bytes) {
@@ -116,9 +136,19 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
       .def("sent", &Execution::sent, "step"_a, nb::call_guard<nb::gil_scoped_release>(),
            "Reports that all a step sends has left.")
       .def("received", &Execution::received, "step"_a, nb::call_guard<nb::gil_scoped_release>(),
-           "Reports that all a step takes in was given to take().")
+           "Reports that all a step takes in was given to take(), or stored where incoming() says.")
       .def("stored", &Execution::stored, "peer"_a, nb::call_guard<nb::gil_scoped_release>(),
            "Reports that a peer has stored what a put sent to it.")
+      .def(
+          "waiting",
+          [](const Execution& e) {
+            std::vector<std::pair<NodeId, std::string>> rows;
+            for (const auto step : e.waiting()) {
+              rows.emplace_back(e.awaited(step), e.describe(step));
+            }
+            return rows;
+          },
+          "Whom the steps that have started wait for, and in words what for.")
       .def_prop_ro("finished", &Execution::finished, "Whether all steps are complete.")
       .def("finish", &Execution::finish, nb::call_guard<nb::gil_scoped_release>(),
            "Ends a call: averages, and copies back what was kept elsewhere.");

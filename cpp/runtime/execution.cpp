@@ -346,4 +346,18 @@ std::vector<std::int32_t> Execution::waiting() const {
   return steps;
 }
 
+NodeId Execution::awaited(std::int32_t step) const {
+  const RankStep& row = program_->steps[as_size(step)];
+  return may_receive(step) ? row.from.peer : row.to.peer;
+}
+
+std::string Execution::describe(std::int32_t step) const {
+  const RankStep& row = program_->steps[as_size(step)];
+  const auto server =
+      row.served ? "rank " + std::to_string(program_->rank) + " serves " : std::string();
+  return server + program_->program->describe(row.id) + " waits to " +
+         (may_receive(step) ? "receive from" : "send to") + " rank " +
+         std::to_string(awaited(step));
+}
+
 }  // namespace tacos

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "runtime/layout.hpp"
@@ -71,6 +72,8 @@ class Execution {
 
   // Steps that have started and wait for a peer, for messages about what holds a call up.
   std::vector<std::int32_t> waiting() const;
+  std::string describe(std::int32_t step) const;  // what such a step waits for
+  NodeId awaited(std::int32_t step) const;        // and on whom
 
  private:
   enum class State : std::uint8_t { waiting, receiving, sending, done };

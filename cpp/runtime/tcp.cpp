@@ -326,14 +326,7 @@ void Endpoint::check_progress() {
 }
 
 std::string Endpoint::purpose(std::int32_t step) const {
-  const auto& program = execution_->program();
-  const auto& row = program.steps[as_size(step)];
-  const bool receiving = execution_->may_receive(step);
-  const auto what = row.served ? "serves " + program.program->describe(row.id)
-                               : program.program->describe(row.id);
-  return (row.served ? ranked(rank_) + " " + what : what) + " waits to " +
-         (receiving ? "receive from " + ranked(row.from.peer) : "send to " + ranked(row.to.peer)) +
-         ", call " + std::to_string(call_);
+  return execution_->describe(step) + ", call " + std::to_string(call_);
 }
 
 // --- sending

@@ -1053,6 +1053,10 @@ class Execution:
         """The rank."""
 
     @property
+    def program(self) -> Program:
+        """The program of all ranks."""
+
+    @property
     def sends_to(self) -> list[tuple[int, int]]:
         """Peer and channel of every connection on which data leave."""
 
@@ -1077,6 +1081,16 @@ class Execution:
     def outgoing(self, step: int) -> list[tuple[int, int]]:
         """The pieces of memory (address, bytes) that a step sends."""
 
+    def reduces(self, step: int) -> bool:
+        """
+        Whether what arrives for a step is added to something, and must be given to take().
+        """
+
+    def incoming(self, step: int) -> list[tuple[int, int]]:
+        """
+        The pieces of memory (address, bytes) that take in the data of a step that does not reduce.
+        """
+
     def take(self, step: int, data: int, bytes: int) -> None:
         """Stores or adds what arrived for a step: whole elements, in order."""
 
@@ -1084,10 +1098,15 @@ class Execution:
         """Reports that all a step sends has left."""
 
     def received(self, step: int) -> None:
-        """Reports that all a step takes in was given to take()."""
+        """
+        Reports that all a step takes in was given to take(), or stored where incoming() says.
+        """
 
     def stored(self, peer: int) -> None:
         """Reports that a peer has stored what a put sent to it."""
+
+    def waiting(self) -> list[tuple[int, str]]:
+        """Whom the steps that have started wait for, and in words what for."""
 
     @property
     def finished(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
@@ -11,10 +12,11 @@ from cyclopts import Parameter
 from tacos import formats, units
 from tacos._core import Schedule
 from tacos.cli.app import Algorithm, Format, Json, Network, Quiet, app, load_algorithm
-from tacos.errors import TacosError
+from tacos.errors import CommunicationError, TacosError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from types import ModuleType
 
     from tacos.runtime import Row
 
@@ -37,9 +39,12 @@ def run(
     warmup: Annotated[int, Parameter(help="Calls before.")] = 5,
     check: Annotated[bool, Parameter(help="Whether to check every element of a result.")] = True,
     against: Annotated[
-        Literal["auto", "gloo", "ring", "none"],
-        Parameter(help="What to show beside it: gloo if torch is there, else a plain ring."),
+        Literal["auto", "gloo", "mpi", "ring", "none"],
+        Parameter(help="What to show beside it: MPI, gloo if torch is there, or a plain ring."),
     ] = "auto",
+    mpi: Annotated[
+        bool, Parameter(help="Move the data by MPI, under mpiexec.", negative="")
+    ] = False,
     timeout: Annotated[float, Parameter(help="Seconds without progress that mean failure.")] = 60.0,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -47,9 +52,9 @@ def run(
     """Run an algorithm on real data, check the result and print nccl-tests' table.
 
     Starts the ranks as processes of this machine; under torchrun, mpirun, srun or tacos lab it is
-    one of their ranks. The exit code is 1 if a result was wrong.
+    one of their ranks. Data take TCP, or MPI with --mpi. The exit code is 1 if a result was wrong.
 
-    Example: tacos run ar.tacos --np 8 --size 1KB:64MB
+    Examples: tacos run ar.tacos --np 8 --size 1KB:64MB, mpiexec -n 8 tacos run --mpi ar.tacos
     """
     from tacos import runtime
 
@@ -58,6 +63,8 @@ def run(
     if np is not None and np != ranks:
         raise ValueError(f"--np is {np}, but {file} is for {ranks} ranks")
     sizes = units.size_range(size, what="--size") if ":" in size else [units.size_bytes(size)]
+    if mpi and not runtime.in_job():
+        raise ValueError(f"--mpi needs the ranks of MPI: mpiexec -n {ranks} tacos run --mpi {file}")
     if not runtime.in_job():
         options = {
             "--size": size, "--dtype": dtype, "--op": op, "--iters": iters, "--warmup": warmup,
@@ -69,9 +76,10 @@ def run(
         command += ["--json"] * as_json + ["--quiet"] * quiet
         with runtime.launch(command, ranks) as job:
             return job.wait()
+    connect = _mpi().connect if mpi else runtime.connect
     rank = None
     try:
-        with runtime.connect(timeout=timeout) as comm:
+        with connect(timeout=timeout) as comm:
             rank = comm.rank
             rows = runtime.measure(
                 comm, algorithm, sizes, dtype=dtype, op=op, iters=iters, warmup=warmup,
@@ -82,14 +90,28 @@ def run(
                 if rank == 0 and not as_json and not quiet:
                     print(line, flush=True)
     except (TacosError, ValueError, TimeoutError) as error:
-        # All ranks hear of an error. Rank 0 tells it, unless it is the one that failed.
-        if rank in (None, 0) or (rank == 1 and str(error).startswith("rank 0 ")):
-            raise
-        return 2
+        return _failed(error, rank, mpi)
     if rank == 0 and as_json:
         print(json.dumps([row.to_json() for row in found], indent=2))
     wrong = sum(f.wrong or 0 for row in found for f in (row.out_of_place, row.in_place) if f)
     return 1 if wrong else 0
+
+
+def _failed(error: Exception, rank: int | None, mpi: bool) -> int:
+    """All ranks hear of an error. Rank 0 tells it, unless it is the one that failed."""
+    if mpi and isinstance(error, CommunicationError | TimeoutError):
+        _mpi().end_job_at_exit(2)
+    if rank in (None, 0) or (rank == 1 and str(error).startswith("rank 0 ")):
+        raise error
+    return 2
+
+
+def _mpi() -> ModuleType:
+    try:
+        from tacos.runtime import mpi
+    except ImportError:
+        raise ValueError("--mpi needs mpi4py: pip install 'tacos-ccl[mpi]'") from None
+    return mpi
 
 
 def _kept(rows: Iterable[Row], into: list[Row]) -> Iterator[Row]:
@@ -138,3 +160,62 @@ def lab(
     if ended.why:
         print(f"tacos: {ended.why}", file=sys.stderr)
     return ended.code
+
+
+@app.command
+def probe(
+    *,
+    np: Annotated[
+        int | None, Parameter(help="Ranks to start here, where no launcher has started some.")
+    ] = None,
+    output: Annotated[
+        Path | None, Parameter(alias="-o", help="File for the topology, such as cluster.yaml.")
+    ] = None,
+    seconds: Annotated[float, Parameter(help="About how long messages may take in all.")] = 10.0,
+    mpi: Annotated[
+        bool, Parameter(help="Measure MPI's messages, under mpiexec.", negative="")
+    ] = False,
+    timeout: Annotated[float, Parameter(help="Seconds without progress that mean failure.")] = 60.0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Measure the network between ranks: latency and bandwidth of every pair, and what they share.
+
+    Runs under torchrun, mpiexec, srun or tacos lab, and with --np between processes of this machine.
+    The topology is for tacos synth; NPUs are named host:local_rank.
+
+    Examples: torchrun --nproc-per-node 8 --no-python tacos probe -o cluster.yaml, tacos lab ring:4 -- tacos probe
+    """
+    from tacos import runtime
+    from tacos.runtime.probe import probe as measured
+    from tacos.runtime.probe import report
+
+    if not runtime.in_job():
+        if mpi:
+            raise ValueError("--mpi needs the ranks of MPI: mpiexec -n 8 tacos probe --mpi")
+        if np is None:
+            raise ValueError("there are no ranks: start it under torchrun or mpiexec, or give --np")
+        command = [sys.executable, "-m", "tacos", "probe", "--seconds", str(seconds)]
+        command += ["--timeout", str(timeout), *(["-o", str(output)] if output else [])]
+        command += ["--json"] * as_json + ["--quiet"] * quiet
+        with runtime.launch(command, np) as job:
+            return job.wait()
+    rank = None
+    try:
+        with (_mpi().connect if mpi else runtime.connect)(timeout=timeout) as comm:
+            rank = comm.rank
+            wiring = measured(comm, seconds=seconds)
+    except (TacosError, ValueError, TimeoutError) as error:
+        return _failed(error, rank, mpi)
+    if rank != 0:
+        return 0
+    network = wiring.topology()
+    if output is not None:
+        formats.save(network, output)
+    if as_json:
+        print(json.dumps(wiring.to_json(), indent=2))
+    elif not quiet:
+        for line in report(wiring):
+            print(line)
+        print(repr(network) + (f" written to {output}" if output else ""))
+    return 0

@@ -1,7 +1,7 @@
 """Measures an algorithm on real data, in the manner and the layout of nccl-tests.
 
 Every size is run out of place and in place, and beside it the algorithm that people have already:
-gloo's all-reduce where torch is installed, else a plain ring through the same executor. Data are small
+MPI's all-reduce over MPI, gloo's where torch is installed, else a plain ring through the same executor. Data are small
 whole numbers, so that every byte of the result can be checked whatever the order of the sums.
 """
 
@@ -22,6 +22,7 @@ import numpy as np
 from tacos import collective as collectives
 from tacos import topology as topologies
 from tacos.plan import engines, synthesize
+from tacos.runtime.tcp import Tcp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -222,7 +223,7 @@ def measure(
     iters: int = 20,
     warmup: int = 5,
     check: bool = True,
-    against: Literal["auto", "gloo", "ring", "none"] = "auto",
+    against: Literal["auto", "gloo", "mpi", "ring", "none"] = "auto",
 ) -> Iterator[Row]:
     """Measure an algorithm at several sizes; all ranks must call this together.
 
@@ -235,7 +236,8 @@ def measure(
         iters: Calls that are timed.
         warmup: Calls before.
         check: Whether to compare every element of a result with what it must be.
-        against: What to compare with: gloo (an all-reduce, needs torch), a ring, or nothing.
+        against: What to compare with: gloo or MPI (an all-reduce; gloo needs torch, and MPI a
+            communicator over it), a ring, or nothing.
 
     >>> import tacos, tacos.runtime
     >>> topo = tacos.topology.ring(1)
@@ -282,15 +284,22 @@ def measure(
 
 def _reference(
     comm: Communicator, algorithm: Algorithm, against: str
-) -> tuple[str, Callable[[_Bench, int], Figure] | None]:
+) -> tuple[str, Callable[[_Bench, int], Figure | None] | None]:
     """Name and timing of what people have already; None if there is nothing of the kind."""
     collective = algorithm.collective
     part = collective.parts[0]
     everybody = len(collective.parts) == 1 and part.group.tolist() == list(range(comm.size))
     is_sum = collective.kind == "all_reduce" and everybody
+    over_mpi = not isinstance(comm.carrier, Tcp)
+    if against == "mpi" or (against == "auto" and is_sum and over_mpi):
+        if not is_sum or not over_mpi:
+            raise ValueError("MPI can be compared with for an all-reduce of all ranks, over MPI")
+        return "MPI_Allreduce", _mpi
     if against == "gloo" or (against == "auto" and is_sum and importlib.util.find_spec("torch")):
         if not is_sum:
             raise ValueError("gloo can be compared with for an all-reduce of all ranks alone")
+        if over_mpi:
+            raise ValueError("gloo can be compared with over TCP, and the ranks met over MPI")
         return "gloo", _gloo(comm)
     if against == "none" or not everybody or comm.size < 2:
         return "", None
@@ -309,6 +318,13 @@ def _reference(
         return other.own(count, collective.kind in _IN_PLACE, check=False)
 
     return "ring", run
+
+
+def _mpi(bench: _Bench, count: int) -> Figure | None:
+    from tacos.runtime.mpi import all_reduce
+
+    run = all_reduce(bench.comm, np.ones(count, bench.dtype), bench.op)
+    return None if run is None else bench.figure(count, run, None)
 
 
 def gloo_group(comm: Communicator) -> Any:

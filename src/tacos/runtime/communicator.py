@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import hashlib
 import json
-import os
-import secrets
-import select
-import socket
-import struct
 import threading
-import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
-from tacos._core import Endpoint, Execution, Program, Schedule
+from tacos._core import Execution, Program, Schedule
 from tacos.errors import CommunicationError, VerificationError
 from tacos.lower import lower
 from tacos.pickling import FIELDS
 from tacos.runtime.rendezvous import from_environment
+from tacos.runtime.tcp import Tcp
 from tacos.verify import verify as verify_algorithm
 
 if TYPE_CHECKING:
@@ -32,9 +24,7 @@ if TYPE_CHECKING:
     from tacos._core import Collective
     from tacos.runtime.rendezvous import Rendezvous
 
-__all__ = ["Algorithm", "Communicator", "connect", "fingerprint"]
-
-_HELLO = struct.Struct("!16sIII")
+__all__ = ["Algorithm", "Carrier", "Communicator", "connect", "fingerprint"]
 
 
 def connect(
@@ -67,13 +57,48 @@ def connect(
     )
 
 
+class Carrier(Protocol):
+    """What moves the data between a rank and its peers."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why it can carry no more, or None."""
+
+    def open(self, execution: Execution) -> None:
+        """Make ready for a program that all ranks agree on."""
+
+    def run(
+        self,
+        execution: Execution,
+        number: int,
+        source: int,
+        target: int,
+        count: int,
+        dtype: str,
+        op: str,
+    ) -> None:
+        """Run one call of the algorithm with this number; see Algorithm.run_at."""
+
+    def abort(self, why: str) -> None:
+        """Tell the peers that this rank gives up."""
+
+    def close(self) -> None:
+        """Let the peers go."""
+
+    def address(self, peer: int, channel: int = 0) -> str:
+        """The host at which this rank reaches another."""
+
+
 class Communicator:
     """Ranks that have met. All of them must prepare and run the same algorithms in the same order.
 
-    Data take TCP connections, and Unix sockets between ranks of one machine. ``TACOS_HOST`` is the
-    address or name to listen at and be reached at (default: all, and the host's); where machines have
-    several networks, ``TACOS_ADDRESSES`` (JSON, or a file of it) says where this rank reaches its
-    peers, channel by channel: ``{"1": ["10.0.0.2", "10.1.0.2"]}``. Either of them means TCP.
+    Made by :func:`connect`, where data take TCP, and by :func:`tacos.runtime.mpi.connect`.
+
+    Args:
+        rendezvous: How the ranks find each other.
+        timeout: Seconds without progress that mean failure.
+        members: The ranks' numbers in the whole job, see :func:`connect`.
+        carrier: What moves the data. Default: TCP, see :class:`tacos.runtime.tcp.Tcp`.
     """
 
     def __init__(
@@ -82,38 +107,14 @@ class Communicator:
         *,
         timeout: float = 300.0,
         members: Sequence[int] | None = None,
+        carrier: Carrier | None = None,
     ) -> None:
         self.rank, self.size = rendezvous.rank, rendezvous.size
         self.timeout = timeout
+        self.carrier = carrier or Tcp(rendezvous, timeout=timeout, members=members)
         self._rendezvous = rendezvous
-        self._endpoint = Endpoint(self.rank, timeout)
         self._lock = threading.Lock()
         self._prepared = 0
-        routes = _addresses(os.environ.get("TACOS_ADDRESSES"))
-        numbers = range(self.size) if members is None else members
-        self._routes = {i: routes[peer] for i, peer in enumerate(numbers) if peer in routes}
-        host = os.environ.get("TACOS_HOST", "")
-        token = secrets.token_hex(16)
-        self._listeners = [socket.socket(socket.AF_INET, socket.SOCK_STREAM)]
-        try:
-            self._listeners[0].bind(("" if self._routes else host, 0))
-            card = {
-                "host": host or _own_address(),
-                "port": self._listeners[0].getsockname()[1],
-                "machine": "" if host or self._routes else _machine(),
-                "token": token,
-            }
-            if card["machine"]:  # ranks of one machine spare themselves half of the kernel's work
-                self._listeners.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-                self._listeners[1].bind(_local_name(token))
-            for listener in self._listeners:
-                listener.listen(4096)
-            cards = rendezvous.exchange("addresses", json.dumps(card).encode())
-        except BaseException:
-            self._close_listeners()
-            raise
-        self._cards: list[dict[str, Any]] = [json.loads(text) for text in cards]
-        self._token = bytes.fromhex(self._cards[0]["token"])  # keeps strangers out
 
     def __enter__(self) -> Self:
         return self
@@ -125,7 +126,7 @@ class Communicator:
         traceback: TracebackType | None,
     ) -> None:
         if error is not None and not isinstance(error, CommunicationError):
-            self._endpoint.abort(f"rank {self.rank} failed: {type(error).__name__}: {error}")
+            self.carrier.abort(f"rank {self.rank} failed: {type(error).__name__}: {error}")
         self.close()
 
     def __repr__(self) -> str:
@@ -134,7 +135,7 @@ class Communicator:
     @property
     def failure(self) -> str | None:
         """Why the communicator cannot be used any more, or None."""
-        return self._endpoint.failure or None
+        return self.carrier.failure
 
     def prepare(self, algorithm: Schedule | Program, *, verify: bool = True) -> Algorithm:
         """Compile this rank's share of an algorithm and connect the ranks that talk in it.
@@ -169,7 +170,7 @@ class Communicator:
         self._agree(number, report)
         assert execution is not None  # else the ranks would not have agreed
         assert program is not None
-        self._open_connections(execution)
+        self.carrier.open(execution)
         return Algorithm(self, number, program, execution)
 
     def interrupt(self, why: str) -> None:
@@ -183,8 +184,7 @@ class Communicator:
 
     def close(self) -> None:
         """Close all connections. Peers that still run a call with this rank fail."""
-        self._endpoint.close()
-        self._close_listeners()
+        self.carrier.close()
         self._rendezvous.close()
 
     def barrier(self, name: str) -> None:
@@ -197,13 +197,7 @@ class Communicator:
 
     def address(self, peer: int, channel: int = 0) -> str:
         """The host at which this rank reaches another."""
-        if peer in self._routes:
-            return self._routes[peer][channel % len(self._routes[peer])]
-        return "127.0.0.1" if self._shares_machine(peer) else str(self._cards[peer]["host"])
-
-    def _shares_machine(self, peer: int) -> bool:
-        own = self._cards[self.rank]["machine"]
-        return bool(own) and own == self._cards[peer]["machine"]
+        return self.carrier.address(peer, channel)
 
     def _program(self, algorithm: Schedule | Program) -> Program:
         if isinstance(algorithm, Schedule):
@@ -239,79 +233,6 @@ class Communicator:
                 f"algorithm {number} is not the same on all ranks: "
                 f"rank {others[0]} has another one than rank 0"
             )
-
-    def _open_connections(self, execution: Execution) -> None:
-        """Connect to all this rank sends to, then wait for those it receives from.
-
-        The kernel completes connections to a listening socket by itself, so no rank waits in a circle.
-        """
-        deadline = time.monotonic() + self.timeout
-        for peer, channel in execution.sends_to:
-            if not self._endpoint.has(peer, channel, outgoing=True):
-                connection = self._dial(peer, channel, deadline)
-                self._endpoint.add(peer, channel, True, connection.detach())
-        missing = {
-            port
-            for port in execution.receives_from
-            if not self._endpoint.has(*port, outgoing=False)
-        }
-        while missing:
-            peer, channel, connection = self._answer(missing, deadline)
-            self._endpoint.add(peer, channel, False, connection.detach())
-            missing.discard((peer, channel))
-
-    def _dial(self, peer: int, channel: int, deadline: float) -> socket.socket:
-        card = self._cards[peer]
-        local = bool(card["machine"]) and card["machine"] == self._cards[self.rank]["machine"]
-        host = (
-            self._routes[peer][channel % len(self._routes[peer])]
-            if peer in self._routes
-            else card["host"]
-        )
-        address = _local_name(card["token"]) if local else (host, card["port"])
-        connection = socket.socket(socket.AF_UNIX if local else socket.AF_INET, socket.SOCK_STREAM)
-        connection.settimeout(max(0.001, deadline - time.monotonic()))
-        try:
-            connection.connect(address)
-            connection.sendall(_HELLO.pack(self._token, self.rank, peer, channel))
-        except OSError as error:
-            connection.close()
-            where = "on this machine" if local else f"at {host}:{card['port']}"
-            self._give_up(f"rank {self.rank} cannot reach rank {peer} {where}: {error}")
-        return connection
-
-    def _answer(
-        self, missing: set[tuple[int, int]], deadline: float
-    ) -> tuple[int, int, socket.socket]:
-        while True:
-            left = max(0.0, deadline - time.monotonic())
-            callers = select.poll()  # unlike select(), for any number of open files
-            for listener in self._listeners:
-                callers.register(listener, select.POLLIN)
-            ready = [number for number, _ in callers.poll(left * 1e3)]
-            if not ready:
-                peer, channel = min(missing)
-                self._give_up(
-                    f"rank {peer} did not connect to rank {self.rank} (channel {channel}) "
-                    f"within {self.timeout:g} s"
-                )
-            [listener] = [one for one in self._listeners if one.fileno() == ready[0]]
-            connection, _ = listener.accept()
-            connection.settimeout(max(0.001, min(5.0, deadline - time.monotonic())))
-            with contextlib.suppress(OSError, struct.error):
-                hello = connection.recv(_HELLO.size, socket.MSG_WAITALL)
-                token, peer, me, channel = _HELLO.unpack(hello)
-                if token == self._token and me == self.rank:
-                    return peer, channel, connection
-            connection.close()
-
-    def _give_up(self, why: str) -> NoReturn:
-        self._endpoint.abort(why)
-        raise CommunicationError(why)
-
-    def _close_listeners(self) -> None:
-        for listener in self._listeners:
-            listener.close()
 
 
 class Algorithm:
@@ -390,7 +311,7 @@ class Algorithm:
         """
         comm = self.communicator
         with comm._lock:
-            comm._endpoint.run(self._execution, self.number, source, target, count, dtype, op)
+            comm.carrier.run(self._execution, self.number, source, target, count, dtype, op)
 
     def _count(
         self, source: np.ndarray[Any, Any] | None, target: np.ndarray[Any, Any] | None
@@ -478,48 +399,3 @@ def _check(
         raise ValueError(f"{name} has {array.size} elements, this rank needs {elements}")
     if array.dtype != dtype:
         raise ValueError(f"{name} is of {array.dtype.name}, but target of {dtype.name}")
-
-
-def _addresses(text: str | None) -> dict[int, list[str]]:
-    """TACOS_ADDRESSES: where to reach each peer, channel by channel."""
-    if not text:
-        return {}
-    try:
-        if not text.lstrip().startswith("{"):
-            text = Path(text).read_text()
-        return {
-            int(peer): [str(host) for host in hosts] for peer, hosts in json.loads(text).items()
-        }
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise ValueError(
-            f"TACOS_ADDRESSES is {text[:80]!r}, it must be JSON such as "
-            f'{{"1": ["10.0.0.2"]}} or a file of it ({error})'
-        ) from None
-
-
-def _local_name(token: str) -> str:
-    """The address of a rank for those of its machine: a name that no file system has to hold."""
-    return f"\0tacos-{token}"
-
-
-@functools.cache
-def _machine() -> str:
-    """The same for processes that share a machine and its network namespace, or empty."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path('/proc/self/ns/net').stat().st_ino}"
-    except OSError:
-        return ""
-
-
-def _own_address() -> str:
-    """An address at which other machines are likely to reach this one."""
-    name = socket.gethostname()
-    with contextlib.suppress(OSError):
-        address = socket.gethostbyname(name)
-        if not address.startswith("127."):
-            return address
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # sends nothing; asks for the route
-        return str(probe.getsockname()[0])
-    return "127.0.0.1"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tacos.errors import CommunicationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 __all__ = [
     "MpiRendezvous",
@@ -28,11 +28,13 @@ __all__ = [
     "TcpRendezvous",
     "from_environment",
     "in_job",
+    "pause",
 ]
 
 _HEAD = struct.Struct("!4sIII")
 _MAGIC, _FAILURE = b"tcs1", b"tcs!"
 _LARGEST = 1 << 28
+_TO_ROOT, _FROM_ROOT = 2, 3  # tags
 
 
 class Rendezvous(Protocol):
@@ -261,10 +263,18 @@ class MpiRendezvous:
     """Ranks meet through MPI.
 
     Args:
-        communicator: An mpi4py communicator. Default: a duplicate of the world.
+        communicator: An mpi4py communicator that nobody else uses. Default: a duplicate of the world.
+        timeout: Seconds to wait for the others.
+        idle: Called now and then while waiting; it may raise.
     """
 
-    def __init__(self, communicator: Any = None) -> None:
+    def __init__(
+        self,
+        communicator: Any = None,
+        *,
+        timeout: float = 300.0,
+        idle: Callable[[], object] | None = None,
+    ) -> None:
         if communicator is None:
             try:
                 from mpi4py import MPI
@@ -275,22 +285,85 @@ class MpiRendezvous:
                 ) from None
             communicator = MPI.COMM_WORLD.Dup()
         self._communicator = communicator
+        self._timeout, self._idle = timeout, idle
         self.rank: int = communicator.Get_rank()
         self.size: int = communicator.Get_size()
 
     def exchange(self, name: str, value: bytes) -> list[bytes]:
         """The values of all ranks, in their order."""
-        rows = self._communicator.allgather((name, value))
-        for rank, (theirs, _) in enumerate(rows):
+        deadline = time.monotonic() + self._timeout
+        if self.rank != 0:
+            sent = self._communicator.isend((name, value), 0, _TO_ROOT)
+            answer = self._await(0, _FROM_ROOT, deadline + 1.0)  # rank 0 knows best who is missing
+            if answer is None:
+                raise TimeoutError(f"rank 0 did not exchange {name!r} within {self._timeout:g} s")
+            sent.wait()
+            values, failure = answer[1]
+            if failure:
+                raise CommunicationError(failure)
+            return list(values)
+        try:
+            everything = self._gather(name, value, deadline)
+        except (TimeoutError, CommunicationError) as error:
+            self._reply(([], str(error)), deadline)
+            raise
+        self._reply((everything, ""), deadline)
+        return everything
+
+    def _gather(self, name: str, value: bytes, deadline: float) -> list[bytes]:
+        values: dict[int, bytes] = {0: value}
+        while len(values) < self.size:
+            arrived = self._await(None, _TO_ROOT, deadline)
+            if arrived is None:
+                missing = [rank for rank in range(self.size) if rank not in values]
+                raise TimeoutError(
+                    f"{_ranks(missing)} did not come to exchange {name!r} "
+                    f"within {self._timeout:g} s"
+                )
+            rank, (theirs, values[rank]) = arrived
             if theirs != name:
                 raise CommunicationError(
-                    f"the ranks do not agree: rank {rank} exchanges {theirs!r}, "
-                    f"rank {self.rank} {name!r}"
+                    f"the ranks do not agree: rank {rank} exchanges {theirs!r}, rank 0 {name!r}"
                 )
-        return [row[1] for row in rows]
+        return [values[rank] for rank in range(self.size)]
+
+    def _reply(self, answer: tuple[list[bytes], str], deadline: float) -> None:
+        """Tell all ranks, also those that may come late, as far as they listen."""
+        left = [self._communicator.isend(answer, r, _FROM_ROOT) for r in range(1, self.size)]
+        rounds = 0
+        while left and time.monotonic() < deadline + 1.0:
+            left = [request for request in left if not request.test()[0]]
+            rounds += 1
+            pause(rounds)
+
+    def _await(self, source: int | None, tag: int, deadline: float) -> tuple[int, Any] | None:
+        """The next message, with its sender; None if none comes in time."""
+        from mpi4py import MPI
+
+        status, rounds = MPI.Status(), 0
+        while True:
+            message = self._communicator.improbe(
+                MPI.ANY_SOURCE if source is None else source, tag, status
+            )
+            if message is not None:
+                return status.Get_source(), message.recv()
+            if time.monotonic() > deadline:
+                return None
+            rounds += 1
+            pause(rounds)
+            if self._idle is not None:
+                self._idle()
 
     def close(self) -> None:
         """Let the peers go; MPI itself ends with the process."""
+
+
+def pause(rounds: int) -> None:
+    """Let others run, after so many rounds of polling in vain: at once at first, then for longer."""
+    if rounds < 1000:
+        os.sched_yield()
+    else:
+        time.sleep(min(1e-3, 1e-6 * (rounds - 999)))
 
 
 def from_environment(
@@ -326,7 +399,7 @@ def from_environment(
     if "RANK" in env and "MASTER_ADDR" in env:
         return StoreRendezvous.of_torchrun(env, timeout=timeout)
     if "OMPI_COMM_WORLD_RANK" in env or "PMI_RANK" in env or "PMIX_RANK" in env:
-        return MpiRendezvous()
+        return MpiRendezvous(timeout=timeout)
     if "SLURM_PROCID" in env and "SLURM_NTASKS" in env:
         rank, size = _number(env, "SLURM_PROCID"), _number(env, "SLURM_NTASKS")
         nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "localhost")
