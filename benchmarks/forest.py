@@ -56,6 +56,7 @@ def reached(topology, kind, size):
     schedule = tacos.synthesize(topology, collective, engine="forest")
     seconds = time.perf_counter() - begin
     assert tacos.verify(schedule).ok
+    assert schedule.efficiency is not None
     return f"{100 * schedule.efficiency:8.2f} % {seconds:6.2f} s"
 
 

@@ -80,7 +80,10 @@ class Carrier(Protocol):
         """Run one call of the algorithm with this number; see Algorithm.run_at."""
 
     def abort(self, why: str) -> None:
-        """Tell the peers that this rank gives up."""
+        """Tell the peers that this rank gives up; no call may be running here."""
+
+    def interrupt(self, why: str) -> None:
+        """End the call that runs and all later ones; from any thread."""
 
     def close(self) -> None:
         """Let the peers go."""
@@ -175,11 +178,11 @@ class Communicator:
 
     def interrupt(self, why: str) -> None:
         """End the call that runs and all later ones, here and then on all ranks; from any thread."""
-        self._endpoint.interrupt(f"rank {self.rank} gave up: {why}")
+        self.carrier.interrupt(f"rank {self.rank} gave up: {why}")
 
     def abort(self, why: str) -> None:
         """Tell all ranks that this one gives up, and close; no call may be running here."""
-        self._endpoint.abort(f"rank {self.rank} gave up: {why}")
+        self.carrier.abort(f"rank {self.rank} gave up: {why}")
         self.close()
 
     def close(self) -> None:

@@ -169,6 +169,7 @@ class Mpi:
         self.size: int = comm.Get_size()
         self.timeout = timeout
         self.failure: str | None = None
+        self._interruption = ""  # set by any thread, heeded by the one that calls MPI
         self.data, self._control = comm.Dup(), comm.Dup()
         for duplicate in (self.data, self._control):
             duplicate.Set_errhandler(MPI.ERRORS_RETURN)  # which mpi4py raises
@@ -247,6 +248,10 @@ class Mpi:
             return
         self.failure = why[:_LONGEST_TEXT]
         self._drop([self._say(p, _ABORT, self.failure) for p in range(self.size) if p != self.rank])
+
+    def interrupt(self, why: str) -> None:
+        """End the call that runs and all later ones, here and then on all ranks."""
+        self._interruption = why
 
     def close(self) -> None:
         """Free the communicators; after a failure they stay with MPI, as messages may be on their way."""
@@ -388,6 +393,8 @@ class Mpi:
 
     def _listen(self) -> bool:
         """Heed all notices that have come; returns whether any have."""
+        if self._interruption:
+            self.abort(self._interruption)
         if self.failure:
             raise CommunicationError(self.failure)
         heard = False
