@@ -231,7 +231,7 @@ def test_what_it_cannot_do():
     topology = tp.ring(4)
     with pytest.raises(
         ValueError,
-        match="forest needs all_gather, reduce_scatter, all_reduce, broadcast or reduce, not",
+        match="forest needs all-gather, reduce-scatter, all-reduce, broadcast or reduce, not",
     ):
         forest(topology, co.all_to_all(topology, "1MB", chunks=1))
     assert "one collective, not 2" in obstacle(

@@ -181,13 +181,14 @@ def obstacle(topology: Topology, collective: Collective) -> str:
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
     >>> obstacle(topo, tacos.collective.all_to_all(topo, "1MB"))
-    'all_gather, reduce_scatter, all_reduce, broadcast or reduce, not all_to_all'
+    'all-gather, reduce-scatter, all-reduce, broadcast or reduce, not all-to-all'
     """
     if len(collective.parts) != 1:
         return f"one collective, not {len(collective.parts)} at once"
     part = collective.parts[0]
     if part.kind not in _KINDS:
-        return f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}, not {part.kind}"
+        names = f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}, not {part.kind}"
+        return names.replace("_", "-")
     if topology.npus <= _MOST_REPEATED:
         return ""
     everybody = part.kind not in ("broadcast", "reduce") and len(part.group) == topology.npus
