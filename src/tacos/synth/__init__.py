@@ -34,10 +34,6 @@ ENGINES: dict[str, Callable[..., Schedule]] = {
 }
 
 
-_BY_NAME = {"milp"}
-"""Exact solving takes whatever time it gets: nobody wants that without having asked for it."""
-
-
 def applicable(topology: Topology, collective: Collective) -> list[str]:
     """Names of the engines that apply, the synthesizers first; without milp, which has to be named.
 
@@ -46,11 +42,7 @@ def applicable(topology: Topology, collective: Collective) -> list[str]:
     >>> applicable(topo, tacos.collective.send_recv(topo, [(0, 1, "1KB")]))
     ['greedy', 'direct']
     """
-    return [
-        name
-        for name in ENGINES
-        if name not in _BY_NAME and not obstacle(name, topology, collective)
-    ]
+    return [name for name in ENGINES if not obstacle(name, topology, collective)]
 
 
 def obstacle(engine: str, topology: Topology, collective: Collective) -> str:
@@ -66,7 +58,8 @@ def obstacle(engine: str, topology: Topology, collective: Collective) -> str:
     if engine == "forest":
         return forest_obstacle(topology, collective)
     if engine == "milp":
-        return milp_obstacle(topology, collective)
+        # Nobody wants to wait for it without having asked.
+        return milp_obstacle(topology, collective) or "to be named: it takes all the time it gets"
     if engine in BASELINES:
         return baselines.obstacle(engine, topology, collective)
     return ""
