@@ -24,7 +24,12 @@ def public_modules():
 
 @pytest.mark.parametrize("name", public_modules())
 def test_what_a_module_exports_can_be_imported(name):
-    module = importlib.import_module(name)
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "mpi4py"):
+            raise
+        pytest.skip(f"{name} needs {error.name}")
     exported = getattr(module, "__all__", [])
     assert len(exported) == len(set(exported))
     assert [item for item in exported if not hasattr(module, item)] == []

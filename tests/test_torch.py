@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,16 @@ from tacos.runtime import plans
 from tests.torch_ranks import Ranks
 
 if importlib.util.find_spec("torch") is None:
-    pytest.skip("torch is not installed: pip install 'tacos-ccl[torch]'", allow_module_level=True)
+    pytest.skip(
+        "torch is not installed: make torch, or pip install 'tacos-ccl[torch]'",
+        allow_module_level=True,
+    )
+
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("torch"),  # on one worker: the ranks are started once
+]
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +62,10 @@ def ranks(started, request):
         "asynchronous",
         "sub_groups",
         "ddp",
+        "overlap",
         "fsdp",
         "zero",
+        "hybrid",
     ],
 )
 def test_the_result_is_gloos(ranks, job):
@@ -202,6 +212,19 @@ def test_a_rank_that_dies_or_hangs_is_named_by_all_others(number):
     assert ranks.alive() == []
 
 
+def test_an_aborted_group_fails_on_all_ranks():
+    """One rank does not come to a call, and aborts the group while the others wait for it."""
+    ranks = Ranks(4)
+    try:
+        ranks.run("one_call")
+        for sentence in ranks.fail("abort"):
+            assert "the process group was aborted" in sentence
+            assert "rank 1 gave up" in sentence or sentence.startswith("RuntimeError")
+    finally:
+        ranks.close()
+    assert ranks.alive() == []
+
+
 def test_a_destroyed_group_says_so(ranks):
     for sentence in ranks.fail("after_destruction"):
         assert sentence == "RuntimeError: the process group was destroyed"
@@ -220,11 +243,9 @@ total = torch.ones(3)
 dist.all_reduce(total)
 if dist.get_rank() == 0:
     print(total.tolist(), dist.get_backend(), flush=True)
-dist.destroy_process_group()
 """
 
 
-@pytest.mark.slow
 def test_torchrun_runs_a_script_that_does_not_know_us(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
@@ -238,8 +259,14 @@ def test_torchrun_runs_a_script_that_does_not_know_us(tmp_path):
     assert "tacos: all_reduce of 12 B in place: default halving-doubling" in done.stderr
 
 
+@pytest.mark.parametrize("module", ["tacos.runtime.torch", "tacos.runtime.nccl", "torch"])
+def test_whoever_is_imported_first_the_backend_is_there(module):
+    code = f"import {module}; from torch import distributed; print(distributed.Backend.TACOS)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("tacos\n", "")
+
+
 def test_importing_tacos_does_not_import_torch():
     code = "import sys, tacos, tacos.cli, tacos.runtime; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
-    assert Path(plans.__file__).exists()

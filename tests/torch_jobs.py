@@ -9,6 +9,7 @@ import time
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
@@ -263,6 +264,14 @@ def asynchronous() -> None:
         right = torch.empty_like(whole)
         dist.all_gather_into_tensor(right, part, group=gloo())
         same(whole, right, "coalesced all-gather")
+    gathered = dist.group.WORLD.allgather_coalesced(
+        [[torch.empty(4), torch.empty(9)] for _ in range(n)], parts
+    )
+    assert [one.numel() for one in gathered.get_future().wait()] == [4, 9] * n
+    odd = [torch.full((3,), 2, dtype=torch.int32), torch.sparse_coo_tensor([[0]], [1.0], (2,))]
+    dist.group.WORLD.allreduce_coalesced(odd).get_future().wait()
+    assert odd[0].eq(2 * n).all()
+    assert odd[1].to_dense()[0] == n
     with dist._coalescing_manager(device=torch.device("cpu")):
         for whole, part in zip(wholes, parts, strict=True):
             dist.reduce_scatter_tensor(part, whole)
@@ -369,6 +378,52 @@ def ddp(steps: int = 5, exact: bool = False) -> None:
         assert torch.equal(ends[0], other), "the replicas differ"
 
 
+class _UntilReduced(torch.autograd.Function):  # type: ignore[misc]
+    """Does nothing, but its backward ends only when the first bucket has been reduced."""
+
+    works: ClassVar[list[dist.Work]] = []
+    waits = False
+
+    @staticmethod
+    def forward(_ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(_ctx, gradient):
+        deadline = time.monotonic() + 30 * _UntilReduced.waits
+        works = _UntilReduced.works
+        while time.monotonic() < deadline and not (works and works[0].is_completed()):
+            time.sleep(0.01)
+        return gradient
+
+
+def overlap() -> None:
+    """A bucket of the last layers is reduced while the gradients of the first are not there yet."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    def hook(_state, bucket):
+        work = dist.all_reduce(bucket.buffer(), async_op=True)
+        _UntilReduced.works.append(work)
+        return work.get_future().then(lambda future: future.value()[0])
+
+    class Slow(Model):
+        def forward(self, x):
+            x = _UntilReduced.apply(self.layers[0](x))
+            for layer in self.layers[1:]:
+                x = layer(x)
+            return x
+
+    model = DistributedDataParallel(Slow(), bucket_cap_mb=0.005)
+    model.register_comm_hook(None, hook)
+    for waits in (False, True):  # the first pass has one bucket, from which DDP learns
+        _UntilReduced.works.clear()
+        _UntilReduced.waits = waits
+        begin = time.monotonic()
+        model(torch.ones(2, 32)).sum().backward()
+    assert len(_UntilReduced.works) > 1
+    assert time.monotonic() - begin < 29, "nothing was reduced before the backward pass ended"
+
+
 def fsdp() -> None:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
@@ -383,6 +438,27 @@ def fsdp() -> None:
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
         _trained(model, torch.optim.Adam(model.parameters(), lr=0.01), 4)
+        ends.append(_parameters(model))
+    torch.testing.assert_close(*ends)
+
+
+def hybrid() -> None:
+    """Shards within halves of the ranks and replicas across: groups that torch makes itself."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    start = Model()
+    ends = []
+    names = ("replicate", "shard")
+    whole = init_device_mesh("cpu", (dist.get_world_size(),))
+    halves = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=names)
+    for mesh in (halves, whole):
+        model = copy.deepcopy(start)
+        for layer in model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        _trained(model, torch.optim.SGD(model.parameters(), lr=0.1), 3)
         ends.append(_parameters(model))
     torch.testing.assert_close(*ends)
 
@@ -467,6 +543,13 @@ def wrong_argument(what: str) -> None:
 
 def wait_for(seconds: float) -> None:
     time.sleep(seconds)
+
+
+def abort() -> None:
+    if dist.get_rank() == 1:
+        time.sleep(0.5)
+        dist.group.WORLD.abort()
+    dist.all_reduce(torch.ones(3))
 
 
 def after_destruction() -> None:

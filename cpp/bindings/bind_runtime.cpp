@@ -183,6 +183,8 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
           },
           "execution"_a, "algorithm"_a, "source"_a, "target"_a, "count"_a, "dtype"_a, "op"_a,
           "Runs one call on the memory at these addresses.")
+      .def("interrupt", &Endpoint::interrupt, "why"_a,
+           "Ends the call that runs and all later ones; from any thread.")
       .def("abort", &Endpoint::abort, "why"_a, nb::call_guard<nb::gil_scoped_release>(),
            "Tells all peers that this rank gives up.")
       .def_prop_ro("failure", &Endpoint::failure, "Why the endpoint cannot be used, or empty.")

@@ -155,6 +155,7 @@ bool Endpoint::has(Port port, bool outgoing) const { return by_port_.contains({p
 void Endpoint::run(Execution& execution, std::int32_t algorithm, const Call& call,
                    const std::function<void()>& idle) {
   if (!failure_.empty()) throw CommunicationError(failure_);
+  check_interruption();
   look_up(execution);
   execution.start(call);
   ++call_;
@@ -244,7 +245,20 @@ void Endpoint::note_progress() {
   asking_ = false;
 }
 
+void Endpoint::interrupt(const std::string& why) {
+  const std::lock_guard lock(interruption_lock_);
+  if (interruption_.empty()) interruption_ = why;
+  interrupted_ = true;
+}
+
+void Endpoint::check_interruption() {
+  if (!interrupted_) return;
+  const std::lock_guard lock(interruption_lock_);
+  fail(interruption_);
+}
+
 void Endpoint::wait_for_events(const std::function<void()>& idle) {
+  check_interruption();
   epoll_event events[kPieces];
   const int count = epoll_wait(epoll_, events, kPieces, static_cast<int>(kIdle.count()));
   if (count < 0 && errno != EINTR) {

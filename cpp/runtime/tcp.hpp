@@ -10,11 +10,13 @@
 // get an error that says so.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -45,6 +47,8 @@ class Endpoint {
   // then and may throw, which ends the call, and with it the use of the endpoint, on all ranks.
   void run(Execution& execution, std::int32_t algorithm, const Call& call,
            const std::function<void()>& idle);
+  // Ends the call that runs and all later ones, here and then on all ranks; from any thread.
+  void interrupt(const std::string& why);
   // Tells all peers that this rank gives up, and why.
   void abort(const std::string& why);
   const std::string& failure() const { return failure_; }  // empty: none so far
@@ -58,6 +62,7 @@ class Endpoint {
   struct Connection;
 
   void look_up(const Execution& execution);
+  void check_interruption();
   void carry_out();
   bool all_sent() const;
   void wait_for_events(const std::function<void()>& idle);
@@ -86,6 +91,9 @@ class Endpoint {
   std::vector<std::unique_ptr<Connection>> connections_;
   std::map<std::pair<Port, bool>, Connection*> by_port_;
   std::string failure_;
+  std::mutex interruption_lock_;
+  std::string interruption_;
+  std::atomic<bool> interrupted_ = false;
 
   // The call that runs.
   Execution* execution_ = nullptr;

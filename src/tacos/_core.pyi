@@ -1049,6 +1049,9 @@ class Endpoint:
     def run(self, execution: Execution, algorithm: int, source: int, target: int, count: int, dtype: str, op: str) -> None:
         """Runs one call on the memory at these addresses."""
 
+    def interrupt(self, why: str) -> None:
+        """Ends the call that runs and all later ones; from any thread."""
+
     def abort(self, why: str) -> None:
         """Tells all peers that this rank gives up."""
 

@@ -47,7 +47,7 @@ __all__ = ["Algorithms", "Settings", "agree", "default"]
 
 _KEPT = 4096
 """So many calls of different sizes are remembered; then the memory starts anew."""
-_SMALL = 64 << 10
+_SMALL = 256 << 10
 _LEAST_CLASS = 1 << 10
 
 
@@ -183,7 +183,8 @@ class Algorithms:
     """The algorithms of one communicator, prepared when a call first needs them.
 
     Preparing is collective: all ranks must ask for the same algorithms in the same order, which they
-    do when they make the same calls.
+    do when they make the same calls. Programs are made for buffers in place, and the executor copies
+    where they are not: whether they are may differ from rank to rank.
     """
 
     def __init__(
@@ -198,7 +199,7 @@ class Algorithms:
         self.settings = settings or Settings()
         self.npus = list(range(rendezvous.size)) if npus is None else list(npus)
         self._of_call: dict[_Call, tuple[Algorithm, str]] = {}
-        self._prepared: dict[tuple[str, bool], Algorithm] = {}
+        self._prepared: dict[str, Algorithm] = {}
 
     def get(self, kind: str, size_bytes: int, in_place: bool = False, root: int = -1) -> Algorithm:
         """The algorithm for a call, prepared.
@@ -206,7 +207,7 @@ class Algorithms:
         Args:
             kind: Such as ``"all_reduce"``.
             size_bytes: As nccl-tests counts it.
-            in_place: Whether input and output are the same memory.
+            in_place: Whether to choose plans for use in place.
             root: Rank of the root in this communicator, -1 where the collective has none.
         """
         call = _Call(kind, size_bytes, in_place, root)
@@ -226,15 +227,15 @@ class Algorithms:
             candidate = source(call, reasons)
             if candidate is None:
                 continue
-            key = (candidate.name, call.in_place)
-            if key not in self._prepared:
+            name = candidate.name
+            if name not in self._prepared:
                 try:
                     program = candidate.program()
                 except ValueError as error:  # it cannot be lowered, or relays through other NPUs
-                    reasons.append(f"{candidate.name} does not serve: {error}")
+                    reasons.append(f"{name} does not serve: {error}")
                     continue
-                self._prepared[key] = self.communicator.prepare(program)
-            return self._prepared[key], "; ".join([candidate.name, *reasons])
+                self._prepared[name] = self.communicator.prepare(program)
+            return self._prepared[name], "; ".join([name, *reasons])
         raise TacosError(f"no algorithm serves {call.kind}: {'; '.join(reasons)}")
 
     def _planned(self, call: _Call, reasons: list[str]) -> _Candidate | None:
@@ -249,7 +250,7 @@ class Algorithms:
         schedule = plans.schedule(choice.plan)
         return _Candidate(
             f"plan {choice.reason}",
-            lambda: renumbered(lower(schedule, in_place=call.in_place), self.npus),
+            lambda: renumbered(lower(schedule, in_place=True), self.npus),
         )
 
     def _synthesized(self, call: _Call, reasons: list[str]) -> _Candidate | None:
@@ -274,7 +275,7 @@ class Algorithms:
             schedule = self._shared(
                 name, lambda: synthesize(network, wanted, engine=self.settings.engine)
             )
-            return lower(schedule, in_place=call.in_place)
+            return lower(schedule, in_place=True)
 
         return _Candidate(f"{self.settings.engine} for TACOS_TOPOLOGY ({name})", program)
 
@@ -303,9 +304,7 @@ class Algorithms:
             root = call.root if call.root >= 0 else None
             wanted = collectives.named(call.kind, network, 1 << 20, chunks=chunks, root=root)
             options: dict[str, Any] = {"order": "rank"} if "ring" in engine else {}
-            return lower(
-                synthesize(network, wanted, engine=engine, **options), in_place=call.in_place
-            )
+            return lower(synthesize(network, wanted, engine=engine, **options), in_place=True)
 
         root = f" from rank {call.root}" if call.root >= 0 else ""
         return _Candidate(f"default {engine}, {chunks} chunks, {call.kind}{root}", program)

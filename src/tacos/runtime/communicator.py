@@ -79,6 +79,9 @@ class Carrier(Protocol):
     ) -> None:
         """Run one call of the algorithm with this number; see Algorithm.run_at."""
 
+    def interrupt(self, why: str) -> None:
+        """End the call that runs and all later ones; from any thread."""
+
     def abort(self, why: str) -> None:
         """Tell the peers that this rank gives up."""
 
@@ -172,6 +175,15 @@ class Communicator:
         assert program is not None
         self.carrier.open(execution)
         return Algorithm(self, number, program, execution)
+
+    def interrupt(self, why: str) -> None:
+        """End the call that runs and all later ones, here and then on all ranks; from any thread."""
+        self.carrier.interrupt(f"rank {self.rank} gave up: {why}")
+
+    def abort(self, why: str) -> None:
+        """Tell all ranks that this one gives up, and close; no call may be running here."""
+        self.carrier.abort(f"rank {self.rank} gave up: {why}")
+        self.close()
 
     def close(self) -> None:
         """Close all connections. Peers that still run a call with this rank fail."""

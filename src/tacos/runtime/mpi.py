@@ -169,6 +169,7 @@ class Mpi:
         self.size: int = comm.Get_size()
         self.timeout = timeout
         self.failure: str | None = None
+        self._interruption = ""
         self.data, self._control = comm.Dup(), comm.Dup()
         for duplicate in (self.data, self._control):
             duplicate.Set_errhandler(MPI.ERRORS_RETURN)  # which mpi4py raises
@@ -204,6 +205,8 @@ class Mpi:
         op: str,
     ) -> None:
         """Run one call."""
+        if self._interruption:
+            self._fail(self._interruption)
         if self.failure:
             raise CommunicationError(self.failure)
         execution.start(source, target, count, dtype, op)
@@ -222,6 +225,8 @@ class Mpi:
             self._carry_out(call)
             idle = 0
             while call.left or call.unheard or not execution.finished:
+                if self._interruption:
+                    self._fail(self._interruption)
                 idle = 0 if self._advance() else idle + 1
                 if idle:
                     pause(idle)
@@ -240,6 +245,10 @@ class Mpi:
         if sum(len(spare) for spare in self._spare.values()) > _KEPT:
             self._spare.clear()
         execution.finish()
+
+    def interrupt(self, why: str) -> None:
+        """End the call that runs and all later ones; from any thread."""
+        self._interruption = why
 
     def abort(self, why: str) -> None:
         """Tell all ranks that this one gives up."""

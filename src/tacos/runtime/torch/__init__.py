@@ -9,7 +9,8 @@ Needs torch: ``pip install 'tacos-ccl[torch]'``.
 
 from __future__ import annotations
 
-from tacos.runtime.torch.group import TacosGroup, register
+from tacos.runtime.backend import register
+from tacos.runtime.torch.group import TacosGroup
 from tacos.runtime.torch.store import GroupRendezvous
 from tacos.runtime.torch.tensors import CollectiveError
 

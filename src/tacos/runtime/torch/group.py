@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import Work
 
-__all__ = ["TacosGroup", "register"]
+__all__ = ["TacosGroup"]
 
 _OPS = {
     ReduceOp.SUM: "sum",
@@ -43,19 +43,9 @@ _OPS = {
     ReduceOp.BOR: "bor",
     ReduceOp.BXOR: "bxor",
 }
+_FAREWELL = 5.0
+"""Seconds for calls that run when the program ends."""
 _OPEN: weakref.WeakSet[TacosGroup] = weakref.WeakSet()
-
-
-def register() -> None:
-    """Make ``tacos`` known to torch.distributed; a second call does nothing.
-
-    torch calls this by itself where the package is installed, by the entry point
-    ``torch.backends``.
-    """
-    if "TACOS" not in dist.Backend._plugins:
-        dist.Backend.register_backend(
-            "tacos", TacosGroup, extended_api=True, devices=["cpu", "cuda"]
-        )
 
 
 class TacosGroup(ProcessGroup):
@@ -99,7 +89,9 @@ class TacosGroup(ProcessGroup):
         some = _listed(tensors)
         opts = _options(c10d.AllreduceOptions, opts, reduceOp=opts)
         if not self._reduces(some, opts):
-            return self._by_gloo("allreduce", opts, some, some)
+            plain = _options(c10d.AllreduceOptions, None, reduceOp=opts.reduceOp)
+            works = [self._by_gloo("allreduce", plain, [one], [one]) for one in some]
+            return works[0] if len(works) == 1 else Joined(works, some)
         _check_strided(some)
         return self._submit(partial(self._tensors.all_reduce, some, _op(opts)), some, opts)
 
@@ -336,12 +328,15 @@ class TacosGroup(ProcessGroup):
 
     def abort(self) -> None:
         """End the group now; calls that run fail, here and on the other ranks."""
-        self._communicator.close()
-        self._close("the process group was aborted")
+        why = "the process group was aborted"
+        self._communicator.interrupt(why)
+        self._worker.close(why)
+        self._communicator.abort(why)
+        self._close(why)
 
     def _close(self, why: str, timeout: float | None = None) -> None:
-        self._worker.close(why, timeout)
-        self._communicator.close()
+        if self._worker.close(why, timeout):
+            self._communicator.close()
         _OPEN.discard(self)
 
     # How calls are made.
@@ -349,7 +344,7 @@ class TacosGroup(ProcessGroup):
     def _submit(self, run: Callable[[], None], result: Sequence[Tensor], opts: Any) -> Work:
         if result and result[0].is_cuda:
             run = _after(torch.cuda.current_stream(result[0].device).record_event(), run)
-        now = opts.asyncOp is False and self._together is None
+        now = getattr(opts, "asyncOp", True) is False and self._together is None
         work = self._worker.submit(Task(run, result), now=now)
         if self._together is not None:
             self._together.append(work)
@@ -369,7 +364,7 @@ class TacosGroup(ProcessGroup):
             uneven = self._tensors.uneven(
                 [part.numel() for part in parts], [target.numel() for target in targets]
             )
-            if not uneven.wasteful:
+            if not uneven.wasteful or targets[0].is_cuda:  # gloo has none for GPUs
                 self._tensors.all_to_all_padded(targets, parts, uneven)
                 return
             given = torch.cat([part.reshape(-1) for part in parts])
@@ -447,7 +442,7 @@ def _op(opts: Any) -> str:
 
 def _options(kind: type, given: Any, **fields: Any) -> Any:
     """The options as given, or new ones with those fields that are not None."""
-    if hasattr(given, "asyncOp"):
+    if hasattr(given, "timeout"):
         return given
     opts = kind()
     for name, value in fields.items():
@@ -504,4 +499,5 @@ def _check_strided(tensors: Sequence[Tensor]) -> None:
 def _at_exit() -> None:
     """Ends groups that nobody destroyed, so that no thread outlives the interpreter."""
     for group in list(_OPEN):
-        group._close("the program has ended", timeout=1.0)
+        group._communicator.interrupt("the program has ended")
+        group._close("the program has ended", timeout=_FAREWELL)

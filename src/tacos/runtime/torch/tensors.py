@@ -42,6 +42,8 @@ DTYPES = {
 }
 """What can be reduced, and how the executor calls it; whatever only moves goes as bytes."""
 _BITWISE = frozenset({"band", "bor", "bxor"})
+_ONE_BUFFER = frozenset({"all_reduce", "broadcast", "reduce"})
+"""What torch calls with one tensor, which is input and output."""
 _PADDING = 2
 """An uneven all-to-all is padded to an even one if that moves at most so many times the bytes."""
 
@@ -222,21 +224,16 @@ class Tensors:
         if some.is_cuda and self._nccl is None:
             self._staged(kind, source, target, count, op, root)
             return
-        begin, end = _span(source), _span(target)
-        in_place = source is not None and target is not None and self._shared(kind, begin, end)
-        if source is not None and not in_place and begin[0] < end[1] and end[0] < begin[1]:
-            source = source.clone()  # they overlap in a way that no program knows
-            begin = _span(source)
         dtype = DTYPES[some.dtype] if op else "uint8"
         if not op:  # what only moves goes as bytes
             count *= some.element_size()
         size_bytes = count * some.element_size() if op else count
         try:
-            algorithm = self.algorithms.get(kind, size_bytes, in_place, root)
+            algorithm = self.algorithms.get(kind, size_bytes, kind in _ONE_BUFFER, root)
             if some.is_cuda:
                 self._on_gpu(algorithm, source, target, count, op)
             else:
-                algorithm.run_at(begin[0], end[0], count, dtype, op or "sum")
+                algorithm.run_at(_address(source), _address(target), count, dtype, op or "sum")
         except (TacosError, TimeoutError, ValueError) as error:
             what = f"{kind} of {count} elements of {dtype}"
             raise CollectiveError(f"rank {self.rank}, {what}: {error}") from None
@@ -255,20 +252,32 @@ class Tensors:
             gpu = self._on_gpus[algorithm.number] = GpuAlgorithm(algorithm.program, self._nccl)
         some = source if source is not None else target
         assert some is not None
-        nothing = some.new_empty(0)
-        pair = [nothing if one is None else one for one in (source, target)]
+        given, result = (some.new_empty(0) if one is None else one for one in (source, target))
         if not op:
-            pair = [one.view(torch.uint8) for one in pair]
-        gpu.run(pair[:1], pair[1:], count, op or "sum")
+            given, result = given.view(torch.uint8), result.view(torch.uint8)
+        one, other = self._in_one_buffer(algorithm.collective.kind, given, result)
+        gpu.run([one], [other], count, op or "sum")
+        if other.data_ptr() != result.data_ptr():
+            result.copy_(other)
         torch.cuda.current_stream(some.device).synchronize()
 
-    def _shared(self, kind: str, source: tuple[int, int], target: tuple[int, int]) -> bool:
-        """Whether input and output are one memory, the way the collective means it."""
-        if kind in ("all_gather", "gather"):
-            return source[0] - target[0] == self.rank * (source[1] - source[0])
-        if kind in ("reduce_scatter", "scatter"):
-            return target[0] - source[0] == self.rank * (target[1] - target[0])
-        return source[0] == target[0]
+    def _in_one_buffer(self, kind: str, given: Tensor, result: Tensor) -> tuple[Tensor, Tensor]:
+        """The two with what programs in place share in one memory, copied there if need be."""
+        if kind in _ONE_BUFFER or not given.numel() or not result.numel():
+            return given, result
+        whole, part = (result, given) if result.numel() >= given.numel() else (given, result)
+        share = len(given) // self.size if kind == "all_to_all" else len(part)
+        mine = slice(self.rank * share, (self.rank + 1) * share)
+        if whole[mine].data_ptr() == part.data_ptr():
+            return given, result
+        if kind == "all_to_all":
+            result[mine] = given[mine]
+            return given, result
+        if whole is given:  # sums begin in the output
+            whole = given.clone()
+            return whole, whole[mine]
+        whole[mine] = given
+        return whole[mine], whole
 
     def _staged(
         self,
@@ -295,12 +304,8 @@ def _pinned(tensor: Tensor) -> Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
 
 
-def _span(tensor: Tensor | None) -> tuple[int, int]:
-    """Where a flat tensor begins and ends in memory."""
-    if tensor is None:
-        return 0, 0
-    begin = tensor.data_ptr()
-    return begin, begin + tensor.numel() * tensor.element_size()
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else int(tensor.data_ptr())
 
 
 def _flat(tensors: Sequence[Tensor], *, filled: bool = True) -> Tensor:

@@ -116,6 +116,17 @@ class Joined(Task):
             part.wait() if timeout is None else part.wait(timeout)
         return True
 
+    def get_future(self) -> Future[Any]:
+        """A future of the tensors, which fails with the first of the parts that does."""
+        parts = torch.futures.collect_all([part.get_future() for part in self._parts])
+
+        def outcome(done: Future[Any]) -> list[Tensor]:
+            for part in done.value():
+                part.wait()
+            return self._tensors
+
+        return parts.then(outcome)
+
     def is_completed(self) -> bool:
         """Whether all are done."""
         return all(part.is_completed() for part in self._parts)
