@@ -8,7 +8,7 @@ JOBS ?= 2
 VENV := .venv
 SANITIZE := build/sanitize
 CPP := $(wildcard cpp/*.[ch]pp cpp/*/*.[ch]pp)
-GROUPS := build test lint docs torch
+GROUPS := build test lint docs torch mpi
 
 # Twice quiet: errors show, warnings about package locations and script folders do not.
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check
@@ -24,7 +24,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
-.PHONY: help demo test torch lint format bench docs sanitize stub clean distclean
+.PHONY: help demo test torch mpi lint format bench docs sanitize stub clean distclean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -36,6 +36,8 @@ test: $(VENV)/core $(VENV)/test  ## all tests and the examples in docstrings and
 	@$(VENV)/bin/python -m pytest --quiet -n $(JOBS) --dist loadgroup
 
 torch: $(VENV)/torch  ## install torch, so that make test runs the tests of its backend too
+
+mpi: $(VENV)/mpi  ## install an MPI, so that make test runs the tests over it too
 
 lint: $(VENV)/core $(VENV)/test $(VENV)/lint  ## style, types, layers, C++ format
 	@$(VENV)/bin/ruff check --quiet

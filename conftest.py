@@ -9,10 +9,10 @@ NEEDED = {
     "torch": ["src/tacos/runtime/torch/*", "src/tacos/runtime/nccl.py"],
     "mpi4py": ["src/tacos/runtime/mpi.py"],
 }
-sanitized = "libasan" in os.environ.get("LD_PRELOAD", "")  # neither is built for that
+sanitized = "libasan" in os.environ.get("LD_PRELOAD", "")  # torch is not built for that
 collect_ignore_glob = [
     path
     for package, paths in NEEDED.items()
-    if sanitized or find_spec(package) is None
+    if find_spec(package) is None or (sanitized and package == "torch")
     for path in paths
 ]

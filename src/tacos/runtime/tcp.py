@@ -87,6 +87,10 @@ class Tcp:
         """Run one call, without the GIL."""
         self._endpoint.run(execution, number, source, target, count, dtype, op)
 
+    def interrupt(self, why: str) -> None:
+        """End the call that runs and all later ones; from any thread."""
+        self._endpoint.interrupt(why)
+
     def abort(self, why: str) -> None:
         """Tell all connected peers that this rank gives up."""
         self._endpoint.abort(why)
