@@ -79,9 +79,6 @@ class Carrier(Protocol):
     ) -> None:
         """Run one call of the algorithm with this number; see Algorithm.run_at."""
 
-    def interrupt(self, why: str) -> None:
-        """End the call that runs and all later ones; from any thread."""
-
     def abort(self, why: str) -> None:
         """Tell the peers that this rank gives up; no call may be running here."""
 

@@ -95,10 +95,6 @@ class Tcp:
         """Tell all connected peers that this rank gives up."""
         self._endpoint.abort(why)
 
-    def interrupt(self, why: str) -> None:
-        """End the call that runs and all later ones, here and then on all ranks."""
-        self._endpoint.interrupt(why)
-
     def close(self) -> None:
         """Close all connections."""
         self._endpoint.close()
