@@ -59,11 +59,12 @@ bench: $(VENV)/core  ## measure speed and quality
 	@$(VENV)/bin/python benchmarks/baselines.py
 	@$(VENV)/bin/python benchmarks/paper_tacos.py -o out/paper_tacos
 	@$(VENV)/bin/python benchmarks/bound.py
+	@$(VENV)/bin/python benchmarks/milp.py
 	@$(VENV)/bin/python benchmarks/simulate.py
 	@$(VENV)/bin/python benchmarks/astra.py
 	@$(VENV)/bin/python benchmarks/formats.py
-	@$(VENV)/bin/python benchmarks/runtime.py
 	@$(VENV)/bin/python benchmarks/ddp.py
+	@$(VENV)/bin/python benchmarks/runtime.py
 	@$(VENV)/bin/python benchmarks/lab.py
 
 docs: $(VENV)/core $(VENV)/docs  ## the manual, in docs/_build/html

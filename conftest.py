@@ -1,13 +1,18 @@
-"""What pytest leaves out where an optional package is missing; its tests say so."""
+"""Modules that need an optional package have no examples to test where it is missing; tests say so."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
+from importlib.util import find_spec
 
-collect_ignore = []
+NEEDED = {
+    "torch": ["src/tacos/runtime/torch/*", "src/tacos/runtime/nccl.py"],
+    "mpi4py": ["src/tacos/runtime/mpi.py"],
+}
 sanitized = "libasan" in os.environ.get("LD_PRELOAD", "")  # torch is not built for that
-if importlib.util.find_spec("torch") is None or sanitized:
-    collect_ignore += ["src/tacos/runtime/torch", "src/tacos/runtime/nccl.py"]
-if importlib.util.find_spec("mpi4py") is None:
-    collect_ignore += ["src/tacos/runtime/mpi.py"]
+collect_ignore_glob = [
+    path
+    for package, paths in NEEDED.items()
+    if find_spec(package) is None or (sanitized and package == "torch")
+    for path in paths
+]

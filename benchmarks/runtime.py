@@ -43,7 +43,7 @@ def ranks(sizes, rounds):
             print(f"{'size':>10} {'ours ms':>24} {'gloo ms':>24} {'ours/gloo':>10}")
         for size in sizes:
             data = np.ones(size // 4, np.float32)
-            times = {name: [] for name in ways}
+            times: dict[str, list[float]] = {name: [] for name in ways}
             count = int(max(rounds, min(20 * rounds, rounds * (1 << 20) / size)))
             for turn in range(count + 2):
                 for name, run in ways.items():

@@ -24,9 +24,10 @@ autodoc_default_options = {"members": True, "show-inheritance": True}
 # The build uses no network, so names of other projects are not looked up, and neither are names
 # without a module, which annotations use for types of their own file.
 nitpick_ignore_regex = [
-    (r"py:.*", r"(numpy|np|collections|pathlib|os|typing|concurrent|msgspec)\..*"),
+    (r"py:.*", r"(numpy|np|collections|pathlib|os|socket|typing|concurrent|msgspec)\..*"),
     (r"py:class", r"(list|dict)\[\w.*"),  # types of attributes, which Sphinx takes apart
     (r"py:class", r"[A-Z]\w*"),
+    (r"py:class", r"tacos\._core\.Execution"),
     (r"py:class", r"tacos\._core\.Chakra\w+"),  # columns of a file, documented where they are read
 ]
 

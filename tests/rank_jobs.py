@@ -220,5 +220,4 @@ def leave_early(comm, everybody, pair, who):
         comm.close()
         return _heard(first.run, data)
     time.sleep(0.3)
-    second.run(data)
-    return _heard(first.run, data)
+    return _heard(lambda: (second.run(data), first.run(data)))

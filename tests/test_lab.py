@@ -369,6 +369,18 @@ def test_an_algorithm_runs_over_the_links(topology):
         assert run.code == 0, run.stderr
 
 
+@in_lab
+def test_the_runner_is_a_rank_of_the_lab(ring, tmp_path):
+    topology = tacos.topology.ring(4)
+    wanted = tacos.collective.all_reduce(topology, "1MB", chunks=1)
+    tacos.save(tacos.synthesize(topology, wanted, engine="ring"), tmp_path / "ring.tacos")
+    options = ["--size", "64KB", "--iters", "1", "--warmup", "0", "--against", "none", "--json"]
+    command = [sys.executable, "-m", "tacos", "run", str(tmp_path / "ring.tacos"), *options]
+    run = ring.run(command, output="returned", time_limit=60)
+    assert run.code == 0, run.stderr
+    assert [len(text) > 0 for text in run.stdout] == [True, False, False, False]
+
+
 GLOO = """
 import torch
 from torch import distributed
@@ -506,6 +518,22 @@ def test_ctrl_c_reaches_the_ranks_and_nothing_is_left(tmp_path):
     lab.assert_nothing_is_left()
     assert lab.process.returncode == -signal.SIGINT
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]
+
+
+@in_lab
+def test_a_lab_goes_on_after_an_interrupted_run(monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with Lab(tacos.topology.ring(3), fastest="10Mbit/s") as lab:
+        with monkeypatch.context() as patch:
+            patch.setattr("tacos.runtime.lab._GRACE_S", 0.0)
+            patch.setattr(lab, "_exits", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                lab.run(["sh", "-c", "test $RANK = 0 || sleep 60"])
+        left = "ps ax -o args | grep -c '[s]leep 60' || true"
+        run = lab.run(["sh", "-c", left], output="returned")
+        assert (run.code, run.stdout) == (0, ["0\n"] * 3)
 
 
 @in_lab

@@ -148,21 +148,24 @@ def test_wrong_results_are_counted(monkeypatch):
 # --- meeting ----------------------------------------------------------------------------------------
 
 
-class Store(dict):
+class Store:
     """As torch's: get() waits."""
 
-    changed = threading.Condition()
+    def __init__(self, patience=30.0):
+        self.patience = patience
+        self.values: dict[str, bytes] = {}
+        self.changed = threading.Condition()
 
     def set(self, key, value):
         with self.changed:
-            self[key] = value
+            self.values[key] = value
             self.changed.notify_all()
 
     def get(self, key):
         with self.changed:
-            if not self.changed.wait_for(lambda: key in self, 1.0):
+            if not self.changed.wait_for(lambda: key in self.values, self.patience):
                 raise RuntimeError("wait timeout")
-            return self[key]
+            return self.values[key]
 
 
 def summed(comm):
@@ -176,7 +179,7 @@ def test_ranks_can_meet_at_a_store():
 
 def test_a_store_names_who_did_not_come():
     with pytest.raises(TimeoutError, match=r"rank 1 did not come to exchange 'x': wait timeout"):
-        StoreRendezvous(Store(), 0, 2).exchange("x", b"")
+        StoreRendezvous(Store(0.1), 0, 2).exchange("x", b"")
 
 
 def test_ranks_that_exchange_different_things_are_named():

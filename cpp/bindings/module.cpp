@@ -15,6 +15,7 @@ void bind_verify(nb::module_& m);
 void bind_bound(nb::module_& m);
 void bind_simulate(nb::module_& m);
 void bind_synth(nb::module_& m);
+void bind_forest(nb::module_& m);
 void bind_program(nb::module_& m);
 void bind_chakra(nb::module_& m);
 void bind_astra(nb::module_& m);
@@ -39,6 +40,7 @@ NB_MODULE(_core, m) {
   tacos::bindings::bind_bound(m);
   tacos::bindings::bind_simulate(m);
   tacos::bindings::bind_synth(m);
+  tacos::bindings::bind_forest(m);
   tacos::bindings::bind_program(m);
   tacos::bindings::bind_chakra(m);
   tacos::bindings::bind_astra(m);

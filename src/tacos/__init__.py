@@ -20,9 +20,11 @@ from tacos.compare import Candidate, Comparison, Figures, Sweep, compare
 from tacos.errors import FormatError, InfeasibleError, SpecError, TacosError, VerificationError
 from tacos.formats import load, save
 from tacos.lower import Program, lift, lower
+from tacos.pareto import Front, Point, pareto
 from tacos.plan import engines, synthesize
 from tacos.schedule import Routes, retime, routes, summary
 from tacos.simulate import Fault, Straggler, Trace, simulate
+from tacos.sketch import Sketch
 from tacos.verify import Report, Violation, verify
 
 __version__ = _version("tacos-ccl")
@@ -35,11 +37,14 @@ __all__ = [
     "Fault",
     "Figures",
     "FormatError",
+    "Front",
     "InfeasibleError",
+    "Point",
     "Program",
     "Report",
     "Routes",
     "Schedule",
+    "Sketch",
     "SpecError",
     "Straggler",
     "Sweep",
@@ -56,6 +61,7 @@ __all__ = [
     "lift",
     "load",
     "lower",
+    "pareto",
     "retime",
     "routes",
     "save",

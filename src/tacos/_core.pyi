@@ -616,6 +616,87 @@ def lay_out_trees(parent: Annotated[NDArray[numpy.int32], dict(shape=(None,), or
 def greedy_stepwise(topology: Topology, collective: Collective) -> bool:
     """Whether greedy goes step by step, at 9 bytes per transfer."""
 
+class Forest:
+    """Trees that span a group, with weights; see tacos.synth.forest."""
+
+    @property
+    def routes(self) -> Routes: ...
+
+    @property
+    def root(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Of each tree."""
+
+    @property
+    def weight(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Of each tree."""
+
+    @property
+    def hop_begin(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """The first hop of each tree, then their number."""
+
+    @property
+    def hop(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """The routes of all trees, each into a node before those out of it."""
+
+    @property
+    def depth(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Hops from the root to the end of each hop."""
+
+    @property
+    def node_image(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """
+        Where each generator of the symmetry takes the nodes; empty without one.
+        """
+
+    @property
+    def link_image(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def demand_weight(self) -> int:
+        """What the trees of a root with a demand of 1 weigh together."""
+
+    @property
+    def unit_Bps(self) -> int: ...
+
+    @property
+    def unit_parts(self) -> int:
+        """
+        A tree of weight w carries w * unit_Bps / unit_parts * rate bytes per second.
+        """
+
+    @property
+    def rate(self) -> float:
+        """Below 1 where the trees miss what the cuts allow."""
+
+    @property
+    def tolerance(self) -> float:
+        """By which bandwidths were rounded down."""
+
+def pack_forest(topology: Topology, members: numpy.typing.NDArray[numpy.int32], roots: numpy.typing.NDArray[numpy.int32], amounts: numpy.typing.NDArray[numpy.int64], progress: object | None = None) -> Forest:
+    """
+    Trees from roots to all members, as fast as the cuts allow; see tacos.synth.forest.
+    """
+
+def schedule_forest(forest: Forest, holder: numpy.typing.NDArray[numpy.int32], collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule:
+    """
+    Chunks from their holders down the trees of a forest; see tacos.synth.forest.
+    """
+
+def pack_orbits(topology: Topology, progress: object | None = None) -> Forest | None:
+    """
+    Some NPUs' trees, of which the others' are images; see tacos.synth.forest.
+    """
+
+def schedule_orbits(topology: Topology, collective: Collective, forward: Forest | None = None, backward: Forest | None = None, provenance: str = '{}', progress: object | None = None) -> Schedule | None:
+    """
+    A schedule of some NPUs' trees and their images; see tacos.synth.forest.
+    """
+
+def all_alike(topology: Topology) -> bool:
+    """
+    Whether moving all NPUs along the dimensions changes nothing, and moves every link.
+    """
+
 class Program:
     """
     A collective algorithm as the ranks run it.

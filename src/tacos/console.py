@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from tacos._core import Schedule, Topology
     from tacos.topology import Summary
 
-__all__ = ["print_table", "progress", "show", "show_topology", "transfer_table", "width"]
+__all__ = [
+    "front_table",
+    "print_table",
+    "progress",
+    "show",
+    "show_topology",
+    "transfer_table",
+    "width",
+]
 
 
 def _human(name: str, value: Any) -> str:
@@ -36,7 +44,7 @@ def _human(name: str, value: Any) -> str:
         return units.format_bandwidth(value)
     if name.endswith(("_bytes", "bytes_max", "bytes_total")):
         return units.format_size(value)
-    if name.startswith("utilisation") or name in ("efficiency", "loss"):
+    if name.startswith("utilisation") or name in ("efficiency", "loss", "gap"):
         return f"{100 * value:.1f} %"
     if name == "exact":
         return "yes" if value else "not known"
@@ -128,6 +136,28 @@ def _topology_table(name: str, summary: Summary) -> Table:
     if len(summary["link_classes"]) > 8:
         table.add_row("", f"and {len(summary['link_classes']) - 8} more classes of links")
     table.add_row("link model", f"{summary['link_model']}, {summary['forwarding']}")
+    return table
+
+
+def front_table(title: str, rows: list[dict[str, Any]]) -> Table:
+    """The points of a Pareto front, one line each."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE)
+    for name in ("chunks", "steps", "rounds", "rounds per chunk", "time"):
+        table.add_column(name, justify="right")
+    table.add_column("optimal")
+    table.add_column("proven")
+    for row in rows:
+        counts = [f"{row[name]:,}" for name in ("chunks", "steps", "rounds")]
+        table.add_row(
+            *counts,
+            f"{row['rounds_per_chunk']:.4g}",
+            units.format_time(row["time_s"]),
+            row["optimal"],
+            "yes" if row["proven"] else "no",
+        )
     return table
 
 

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 from tacos._core import Collective, Topology
 from tacos.bound import Bound, bound
 from tacos.errors import InfeasibleError, TacosError, check_type
+from tacos.formats.sketch_file import read as read_sketch
+from tacos.sketch import Sketch
 from tacos.synth import ENGINES, applicable, obstacle
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Iterator
 
     from tacos._core import Schedule
@@ -24,6 +27,8 @@ __all__ = ["check_engine", "check_sizes", "engines", "obstacles", "synthesize"]
 
 _EFFORTS: dict[str | int, int] = {"fast": 1, "normal": 1, "high": 8}
 _CHUNK_COUNTS = tuple(2**k for k in range(10))
+_MANY_COUNTS = (1024, 2048, 4096)
+"""For pipelines down trees: a broadcast's chunks are few on each link."""
 _SEARCH_TRANSFERS = 300_000
 """The chunk search stops before schedules of more transfers than this: they take seconds each."""
 _GOOD_ENOUGH = 1.005
@@ -66,6 +71,7 @@ def synthesize(
     time_limit: float | None = None,
     progress: Callable[[float], object] | None = None,
     known_bound: Bound | None = None,
+    sketch: Sketch | str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Schedule:
     """Find a schedule of a collective on a network.
@@ -84,12 +90,14 @@ def synthesize(
             provenance.
         progress: Called with the share done, now and then.
         known_bound: The problem's bound, for callers that have it already.
+        sketch: What the schedule may use, or the file that says so.
         options: Passed on to the engine, such as ``order="rank"`` for rings; ``trials=`` says the
             number of greedy's random starts by itself.
 
     Raises:
         InfeasibleError: An NPU that needs a chunk cannot be reached.
-        TacosError: The time limit passed before there was any schedule.
+        TacosError: The time limit passed before there was any schedule, or the engine's does not keep
+            to the sketch.
         ValueError: The engine is unknown, or does not apply to this problem.
 
     >>> import tacos
@@ -100,6 +108,9 @@ def synthesize(
     'symmetric'
     """
     check_sizes(topology, collective)
+    if sketch is not None:
+        budget = {"seed": seed, "effort": effort, "time_limit": time_limit, "progress": progress}
+        return _sketched(topology, collective, sketch, engine, known_bound, budget | options)
     search = _Search(topology, collective, seed, effort, time_limit, progress, known_bound)
     try:
         schedule = (
@@ -111,6 +122,35 @@ def synthesize(
     if search.cut_short:
         facts["cut_short"] = True
     return schedule.with_provenance(facts | schedule.provenance)
+
+
+def _sketched(
+    topology: Topology,
+    collective: Collective,
+    sketch: Sketch | str | os.PathLike[str],
+    engine: str,
+    known_bound: Bound | None,
+    others: dict[str, Any],
+) -> Schedule:
+    """Synthesize on the links that a sketch allows; the schedule is one of the whole network."""
+    if not isinstance(sketch, Sketch):
+        sketch = read_sketch(sketch, topology.npus)
+    sketch.check(topology.npus)
+    if not collective.resolved and sketch.chunks is not None:
+        collective = collective.with_chunks(sketch.chunks)
+    network, links = sketch.restrict(topology)
+    if engine == "milp":
+        others = others | {"within": sketch}
+    try:
+        found = synthesize(network, collective, engine=engine, **others)
+    except InfeasibleError as error:
+        raise InfeasibleError(f"with the links that the sketch allows, {error}") from None
+    schedule = sketch.returned(found, topology, links)
+    if wrong := sketch.violation(schedule):
+        used = schedule.provenance.get("engine")
+        raise TacosError(f"the engine {used} does not keep to the sketch: {wrong}; milp does")
+    full = known_bound or bound(topology, schedule.collective)
+    return schedule.with_provenance(schedule.provenance | {"bound_s": full.time_s, "sketch": True})
 
 
 class _TimeIsUp(Exception):
@@ -147,6 +187,9 @@ class _Search:
         self.progress, self.told = progress, 0.0
         self.done, self.next = 0.0, 1.0  # the part of the whole that the present run is
         self.cut_short = False
+        self.packed: dict[
+            Any, Any
+        ] = {}  # trees of the forest engine, whatever the number of chunks
 
     def report(self, share: float) -> None:
         if self.end is not None and time.monotonic() > self.end:
@@ -182,6 +225,10 @@ class _Search:
 
     def once(self, engine: str, collective: Collective, options: dict[str, Any]) -> Schedule:
         """An engine on a collective whose chunks are chosen; of several trials the best."""
+        if engine == "forest":
+            options = {"packed": self.packed, **options}
+        if engine == "milp":
+            options = {"seed": self.seed} | self.patience() | options
         if engine != "greedy":
             return ENGINES[engine](self.topology, collective, progress=self.report, **options)
         trials = options.get("trials", self.trials)
@@ -205,13 +252,20 @@ class _Search:
         self.done, self.next = begin, end
         return best.with_provenance(best.provenance | {"trials": trials})
 
+    def patience(self) -> dict[str, float]:
+        """The time that one exact solution gets: most of what is left, half where more may follow."""
+        if self.end is None:
+            return {}
+        share = 0.95 if self.collective.resolved else 0.5
+        return {"time_limit": max(share * (self.end - time.monotonic()), 0.01)}
+
     def engine(self, name: str, options: dict[str, Any]) -> Schedule:
         """The engine's best; where the number of chunks is open, the fewest that are good enough.
 
         More chunks pipeline better until latencies outweigh it, so the search ends at the bound, or
         after two counts that hardly helped; greedy, whose matching may gain from finer chunks where
-        bandwidth decides, gets five. What the model does not count (the work per transfer) speaks
-        for few.
+        bandwidth decides, gets five, and forest, whose trees' weights do not suit every count, four.
+        What the model does not count (the work per transfer) speaks for few.
         """
         check_engine(name)
         if self.collective.resolved:
@@ -219,9 +273,10 @@ class _Search:
         applies = name in applicable(self.topology, self.collective)  # not if only by its options
         begin, end = self.done, self.next
         results: list[Schedule] = []
+        counts = self.counts + (_MANY_COUNTS if name == "forest" else ())
 
         def runs() -> Iterator[Callable[[], Schedule]]:
-            for chunks in self.counts:
+            for chunks in counts:
                 cut = self.collective.with_chunks(chunks)
                 if applies and name not in applicable(self.topology, cut):
                     return
@@ -230,7 +285,7 @@ class _Search:
                 self.done = self.next
 
         coarse = name == "greedy" and self.bound.bandwidth_s > _LARGE * self.bound.latency_s
-        patience = 5 if coarse else 2
+        patience = 5 if coarse else 4 if name == "forest" else 2
         fastest = failures = 0
         for schedule in self.found(runs()):
             results.append(schedule)
@@ -245,7 +300,7 @@ class _Search:
         self.done, self.next = begin, end
         enough = results[fastest].time_ps * _GOOD_ENOUGH
         best = next(schedule for schedule in results if schedule.time_ps <= enough)
-        tried = list(self.counts[: len(results)])
+        tried = list(counts[: len(results)])
         return best.with_provenance(best.provenance | {"chunk_counts_tried": tried})
 
     def all_engines(self, options: dict[str, Any]) -> Schedule:

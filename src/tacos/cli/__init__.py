@@ -34,7 +34,15 @@ from tacos.cli.app import (
     app,
     load_algorithm,
 )
-from tacos.console import print_table, progress, show, show_topology, transfer_table, width
+from tacos.console import (
+    front_table,
+    print_table,
+    progress,
+    show,
+    show_topology,
+    transfer_table,
+    width,
+)
 from tacos.errors import FormatError, TacosError
 from tacos.lower import describe
 from tacos.simulate.trace_file import format_of
@@ -93,6 +101,9 @@ def synth(
     time_limit: Annotated[
         float | None, Parameter(help="Seconds after which the best so far is taken.")
     ] = None,
+    sketch: Annotated[
+        Path | None, Parameter(help="What the schedule may use: a sketch, ours or TACCL's.")
+    ] = None,
     output: Annotated[
         Path | None, Parameter(name=["-o", "--output"], help="A .tacos file, or another format.")
     ] = None,
@@ -125,6 +136,7 @@ def synth(
             effort=int(effort) if effort.isdecimal() else effort,
             time_limit=time_limit,
             progress=report,
+            sketch=sketch,
         )
     took = time.perf_counter() - begin
     with progress("verifying", quiet or as_json) as report:
@@ -132,6 +144,7 @@ def synth(
     if output is not None and check.ok:
         formats.save(schedule, output)
     facts = tacos.summary(schedule) | {"synthesis_s": took, "verified": check.ok}
+    facts |= {name: schedule.provenance[name] for name in _REMARKS if name in schedule.provenance}
     if output is not None:
         facts["file"] = str(output)
     if plan is not None and check.ok:
@@ -141,6 +154,51 @@ def synth(
         facts["plan"] = str(plan / added.file)
     show(facts, "schedule", as_json, quiet)
     return _verdict(check, quiet)
+
+
+_REMARKS = ("proven", "gap", "note", "cut_short")
+
+
+@app.command
+def pareto(
+    topology: Network,
+    collective: Kind,
+    /,
+    *,
+    size: Annotated[str, Parameter(help="Size of the buffer that the times are for.")] = "1MB",
+    group: Group = None,
+    root: Root = None,
+    max_chunks: Annotated[int, Parameter(help="The most pieces per NPU's part.")] = 8,
+    max_steps: Annotated[int | None, Parameter(help="The most steps.")] = None,
+    time_limit: Annotated[float, Parameter(help="Seconds for the whole search.")] = 60.0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Find the algorithms between fewest steps (latency) and fewest rounds per chunk (bandwidth).
+
+    Example: tacos pareto dgx-1 all-gather
+    """
+    network = formats.network(topology)
+    wanted = _collective(network, collective, size, "auto", group, root)
+    with progress("solving", quiet or as_json) as report:
+        front = tacos.pareto(
+            network,
+            wanted,
+            max_chunks=max_chunks,
+            max_steps=max_steps,
+            time_limit=time_limit,
+            progress=report,
+        )
+    if as_json:
+        print(
+            json.dumps({"least_rounds": str(front.least_rounds), "points": front.rows()}, indent=2)
+        )
+    elif not quiet:
+        print_table(front_table(f"{collective} on {topology}, {size}", front.rows()))
+        print(f"No algorithm has fewer than {front.least_rounds} rounds per chunk.")
+        if front.cut_short:
+            print(f"The search was cut short after {time_limit:g} s (--time-limit).")
+    return 0
 
 
 @app.command

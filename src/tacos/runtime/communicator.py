@@ -37,7 +37,7 @@ def connect(
 
     Args:
         rendezvous: How the ranks find each other. Default: what the environment says, see
-            :func:`tacos.runtime.from_environment`.
+            :func:`tacos.runtime.rendezvous.from_environment`.
         timeout: Seconds that the ranks wait for each other, now and whenever a call makes no
             progress.
         members: The ranks' numbers in the whole job, which ``TACOS_ADDRESSES`` goes by, where these
@@ -79,11 +79,11 @@ class Carrier(Protocol):
     ) -> None:
         """Run one call of the algorithm with this number; see Algorithm.run_at."""
 
+    def abort(self, why: str) -> None:
+        """Tell the peers that this rank gives up; no call may be running here."""
+
     def interrupt(self, why: str) -> None:
         """End the call that runs and all later ones; from any thread."""
-
-    def abort(self, why: str) -> None:
-        """Tell the peers that this rank gives up."""
 
     def close(self) -> None:
         """Let the peers go."""

@@ -45,7 +45,7 @@ def launch(
     """Start a command once per rank, on this machine.
 
     The processes get ``TACOS_RANK``, ``TACOS_WORLD_SIZE``, ``TACOS_LOCAL_RANK`` and ``TACOS_RENDEZVOUS``, which
-    :func:`tacos.runtime.connect` understands.
+    :func:`~tacos.runtime.communicator.connect` understands.
 
     Args:
         command: The program and its arguments.

@@ -126,6 +126,10 @@ class Lab:
         topology: The network to imitate, with its NPUs as ranks.
         fastest, scale: How much slower, see :func:`scaled`.
 
+    Attributes:
+        topology: The network as it is enforced; since it has been entered.
+        delays: Whether latencies are enforced.
+
     Raises:
         LabError: When entered: the machine does not allow it, the message says what is missing.
 
@@ -182,7 +186,6 @@ class Lab:
 
     def _build(self) -> None:
         self.topology = scaled(self._given, **self._speeds, delays=self.delays)
-        """The network as it is enforced."""
         self._plan = plan(self.topology, delays=self.delays)
         self._topology_file = self._folder / "topology.json"
         formats.save(self.topology, self._topology_file)
@@ -277,14 +280,17 @@ class Lab:
             for rank in range(self.topology.npus):
                 request = {
                     "spawn": rank,
+                    "run": self._runs,
                     "command": list(command),
                     "environment": base | self.environment(rank),
                     "folder": str(Path.cwd()),
                     "hostname": _hostname(rank),
                 }
                 self._tell(request, outputs.ends(rank))
-            self._runs += 1
-            code, why = self._wait(outputs, time_limit)
+            try:
+                code, why = self._wait(outputs, time_limit)
+            finally:
+                self._runs += 1
             took = time.perf_counter() - begin
             outputs.drain()
         return LabRun(code, why, took, outputs.text(0), outputs.text(1))
@@ -313,7 +319,7 @@ class Lab:
                         if key.fileobj is not self._control:
                             outputs.read(key, ready)
                             continue
-                        for message in self._messages():
+                        for message in self._exits():
                             running.discard(message["exit"])
                             if message["code"] != 0 and not code and not ending:
                                 code, why = _verdict(message["exit"], message["code"])
@@ -334,7 +340,7 @@ class Lab:
         while running and (left := deadline - time.monotonic()) > 0:
             self._control.settimeout(left)
             try:
-                for message in self._messages():
+                for message in self._exits():
                     running.discard(message["exit"])
             except TimeoutError:
                 break
@@ -361,6 +367,10 @@ class Lab:
             if "error" in message:
                 raise LabError(message["error"])
         return messages
+
+    def _exits(self) -> list[dict[str, Any]]:
+        """Which ranks have ended; those of a run that was given up have nothing to say."""
+        return [message for message in self._messages() if message["run"] == self._runs]
 
     def _answer(self) -> dict[str, Any]:
         self._control.settimeout(_START_S)

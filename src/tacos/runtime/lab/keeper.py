@@ -9,8 +9,8 @@ the last of them the network namespaces, their devices and mounts are gone: ther
 The caller talks to the keeper over a socket, one JSON object in a line:
 
     {"script": [[namespace, program, lines], …], "namespaces", "settings", "hosts"}  →  {"done": true}
-    {"spawn": rank, "command", "environment", "folder", "hostname"} and two descriptors for its output
-                                                                    →  {"exit": rank, "code": …} at its end
+    {"spawn": rank, "run", "command", "environment", "folder", "hostname"} and two descriptors for its
+    output  →  {"exit": rank, "run", "code"} at its end
     {"signal": number}, for every process of the lab
 
 It says ``{"ready": true, "netem": …}`` first, and ``{"error": sentence}`` when it cannot go on.
@@ -131,7 +131,7 @@ class Keeper:
 
     def __init__(self, control: socket.socket) -> None:
         self.control = control
-        self.ranks: dict[int, int] = {}  # process id -> rank
+        self.ranks: dict[int, dict[str, int]] = {}  # what to say of a process at its end
         self.spaces: list[int] = [os.open("/proc/self/ns/net", os.O_RDONLY)]
         with suppress(OSError):  # some containers forbid it; the old one serves, with other numbers
             _call("mount", b"proc", b"/proc", b"proc", 0, None)
@@ -221,6 +221,7 @@ class Keeper:
 
     def _spawn(self, request: dict[str, Any], passed: list[int]) -> None:
         rank, outputs = request["spawn"], [passed.pop(0), passed.pop(0)]
+        said = {"exit": rank, "run": request["run"]}
         self._enter(rank + 1)
         try:
             _call("unshare", _NEW_HOSTNAME)  # the child's, since the next one gets another
@@ -238,12 +239,12 @@ class Keeper:
                 setsid=True,
                 setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE],
             )
-            self.ranks[pid] = rank
+            self.ranks[pid] = said
         except OSError as error:
             message = f"{request['command'][0]}: {error.strerror}\n"
             os.write(outputs[1], message.encode())
             missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
-            _tell(self.control, {"exit": rank, "code": 127 if missing else 126})
+            _tell(self.control, said | {"code": 127 if missing else 126})
         finally:
             self._enter(0)
             for fd in outputs:
@@ -260,7 +261,7 @@ class Keeper:
                 return
             if pid in self.ranks:
                 code = os.waitstatus_to_exitcode(status)
-                _tell(self.control, {"exit": self.ranks.pop(pid), "code": code})
+                _tell(self.control, self.ranks.pop(pid) | {"code": code})
 
 
 if __name__ == "__main__":

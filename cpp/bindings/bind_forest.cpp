@@ -1,0 +1,118 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include "columns.hpp"
+#include "synth/forest/chunks.hpp"
+#include "synth/forest/orbits.hpp"
+#include "synth/forest/packing.hpp"
+
+namespace tacos::bindings {
+
+using namespace nb::literals;
+
+void bind_forest(nb::module_& m) {
+  nb::class_<Forest>(m, "Forest", "Trees that span a group, with weights; see tacos.synth.forest.")
+      .def_prop_ro("routes",
+                   [](const Forest& f) { return std::const_pointer_cast<Routes>(f.routes); })
+      .def_prop_ro(
+          "root", [](const Forest& f) { return give(f.root); }, nb::rv_policy::reference,
+          "Of each tree.")
+      .def_prop_ro(
+          "weight", [](const Forest& f) { return give(f.weight); }, nb::rv_policy::reference,
+          "Of each tree.")
+      .def_prop_ro(
+          "hop_begin", [](const Forest& f) { return give(f.hop_begin); }, nb::rv_policy::reference,
+          "The first hop of each tree, then their number.")
+      .def_prop_ro(
+          "hop", [](const Forest& f) { return give(f.hop); }, nb::rv_policy::reference,
+          "The routes of all trees, each into a node before those out of it.")
+      .def_prop_ro(
+          "depth", [](const Forest& f) { return give(f.depth); }, nb::rv_policy::reference,
+          "Hops from the root to the end of each hop.")
+      .def_prop_ro(
+          "node_image",
+          [](const Forest& f) {
+            return view(f.symmetry ? f.symmetry->node_image : Column<NodeId>());
+          },
+          nb::rv_policy::reference,
+          "Where each generator of the symmetry takes the nodes; empty without one.")
+      .def_prop_ro(
+          "link_image",
+          [](const Forest& f) {
+            return view(f.symmetry ? f.symmetry->link_image : Column<LinkId>());
+          },
+          nb::rv_policy::reference)
+      .def_ro("demand_weight", &Forest::demand_weight,
+              "What the trees of a root with a demand of 1 weigh together.")
+      .def_ro("unit_Bps", &Forest::unit_Bps)
+      .def_ro("unit_parts", &Forest::unit_parts,
+              "A tree of weight w carries w * unit_Bps / unit_parts * rate bytes per second.")
+      .def_ro("rate", &Forest::rate, "Below 1 where the trees miss what the cuts allow.")
+      .def_ro("tolerance", &Forest::tolerance, "By which bandwidths were rounded down.");
+  m.def(
+      "pack_forest",
+      [](std::shared_ptr<Topology> topology, const Array<std::int32_t>& members,
+         const Array<std::int32_t>& roots, const Array<std::int64_t>& amounts,
+         const nb::object& progress) {
+        const auto report = progress_to(progress);
+        std::vector<Demand> demands;
+        for (std::size_t i = 0; i < roots.shape(0) && i < amounts.shape(0); ++i) {
+          demands.push_back({roots.data()[i], amounts.data()[i]});
+        }
+        const std::span<const NodeId> all(members.data(), members.shape(0));
+        const nb::gil_scoped_release release;
+        return pack(topology, all, demands, report);
+      },
+      "topology"_a, "members"_a, "roots"_a, "amounts"_a, "progress"_a = nb::none(),
+      nb::sig("def pack_forest(topology: Topology, members: numpy.typing.NDArray[numpy.int32], "
+              "roots: numpy.typing.NDArray[numpy.int32], "
+              "amounts: numpy.typing.NDArray[numpy.int64], progress: object | None = None) -> "
+              "Forest"),
+      "Trees from roots to all members, as fast as the cuts allow; see tacos.synth.forest.");
+  m.def(
+      "schedule_forest",
+      [](const Forest& forest, const Array<std::int32_t>& holder,
+         std::shared_ptr<Collective> collective, std::string provenance,
+         const nb::object& progress) {
+        const auto report = progress_to(progress);
+        const std::span<const NodeId> holders(holder.data(), holder.shape(0));
+        const nb::gil_scoped_release release;
+        return std::make_shared<Schedule>(
+            schedule(forest, holders, std::move(collective), std::move(provenance), report));
+      },
+      "forest"_a, "holder"_a, "collective"_a, "provenance"_a = "{}", "progress"_a = nb::none(),
+      nb::sig("def schedule_forest(forest: Forest, holder: numpy.typing.NDArray[numpy.int32], "
+              "collective: Collective, provenance: str = '{}', progress: object | None = None) -> "
+              "Schedule"),
+      "Chunks from their holders down the trees of a forest; see tacos.synth.forest.");
+  m.def(
+      "pack_orbits",
+      [](std::shared_ptr<Topology> topology, const nb::object& progress) {
+        const auto report = progress_to(progress);
+        const nb::gil_scoped_release release;
+        return pack_orbits(topology, report);
+      },
+      "topology"_a, "progress"_a = nb::none(),
+      "Some NPUs' trees, of which the others' are images; see tacos.synth.forest.");
+  m.def(
+      "schedule_orbits",
+      [](std::shared_ptr<Topology> topology, std::shared_ptr<Collective> collective,
+         const Forest* forward, const Forest* backward, const std::string& provenance,
+         const nb::object& progress) -> std::shared_ptr<Schedule> {
+        const auto report = progress_to(progress);
+        const nb::gil_scoped_release release;
+        auto found = schedule_orbits(topology, collective, forward, backward, provenance, report);
+        return found ? std::make_shared<Schedule>(std::move(*found)) : nullptr;
+      },
+      "topology"_a, "collective"_a, "forward"_a = nb::none(), "backward"_a = nb::none(),
+      "provenance"_a = "{}", "progress"_a = nb::none(),
+      nb::sig("def schedule_orbits(topology: Topology, collective: Collective, "
+              "forward: Forest | None = None, backward: Forest | None = None, provenance: str = "
+              "'{}', progress: object | None = None) -> Schedule | None"),
+      "A schedule of some NPUs' trees and their images; see tacos.synth.forest.");
+  m.def("all_alike", &all_alike, "topology"_a, nb::call_guard<nb::gil_scoped_release>(),
+        "Whether moving all NPUs along the dimensions changes nothing, and moves every link.");
+}
+
+}  // namespace tacos::bindings

@@ -1,0 +1,370 @@
+#include "synth/forest/growth.hpp"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "error.hpp"
+
+namespace tacos::forest {
+
+namespace {
+
+template <typename Int>
+std::size_t at(Int i) {
+  return static_cast<std::size_t>(i);
+}
+
+constexpr std::size_t kRemembered = 256;
+constexpr std::int64_t kShare = 4;  // of a tree's weight a hop must carry this part, if any can
+
+// The links, then arcs from a source to every node, from a node that stands for the present tree to
+// every node, and from the source to that.
+MaxFlow network(const Topology& topology) {
+  const auto& spec = topology.spec();
+  const NodeId source = topology.nodes(), tree = source + 1;
+  std::vector<NodeId> from(spec.link_src.begin(), spec.link_src.end());
+  std::vector<NodeId> to(spec.link_dst.begin(), spec.link_dst.end());
+  for (const NodeId hub : {source, tree}) {
+    for (NodeId node = 0; node < topology.nodes(); ++node) {
+      from.push_back(hub);
+      to.push_back(node);
+    }
+  }
+  from.push_back(source);
+  to.push_back(tree);
+  return MaxFlow(topology.nodes() + 2, from, to);
+}
+
+}  // namespace
+
+bool Growth::Later::operator()(const Hop& a, const Hop& b) const {
+  return std::forward_as_tuple(a.arrival, a.path.size(), a.to, a.from, a.path) >
+         std::forward_as_tuple(b.arrival, b.path.size(), b.to, b.from, b.path);
+}
+
+Growth::Growth(const Topology& topology, std::span<const std::int64_t> capacity,
+               std::span<const NodeId> members)
+    : topology_(topology),
+      members_(members.begin(), members.end()),
+      is_member_(at(topology.nodes()), 0),
+      left_(capacity.begin(), capacity.end()),
+      rest_(at(topology.nodes()), 0),
+      flow_(network(topology)),
+      uses_(at(topology.links()), 0),
+      arrival_(at(topology.nodes()), -1),
+      reach_(at(topology.nodes()), -1),
+      into_(at(topology.nodes()), -1) {
+  for (const NodeId member : members_) is_member_[at(member)] = 1;
+}
+
+void Growth::wants(NodeId root, std::int64_t weight) {
+  rest_[at(root)] += weight;
+  rest_total_ += weight;
+}
+
+void Growth::plant(NodeId root) {
+  tree_ = {root, rest_[at(root)], {}};
+  rest_total_ -= tree_.weight;
+  rest_[at(root)] = 0;
+  std::fill(uses_.begin(), uses_.end(), 0);
+  std::fill(arrival_.begin(), arrival_.end(), -1);
+  arrival_[at(root)] = 0;
+  queue_.clear();
+  partial_.clear();
+  for (auto& narrow : narrow_) narrow.holds_tree = narrow.inside[at(root)] != 0;
+}
+
+std::optional<Tree> Growth::tree(NodeId root, const Progress& progress) {
+  plant(root);
+  offer(root);
+  while (tree_.hops.size() + 1 < members_.size()) {
+    if (progress) progress(0);
+    if (!queue_.empty()) {
+      std::pop_heap(queue_.begin(), queue_.end(), Later());
+      Hop hop = std::move(queue_.back());
+      queue_.pop_back();
+      if (joined(hop.to)) continue;
+      const auto whole = std::ranges::all_of(hop.path, [&](LinkId l) { return left_[at(l)] > 0; });
+      if (!whole) {
+        if (hop.path.size() > 1) offer(hop.from, hop.path[0], hop.to);
+        continue;
+      }
+      const Amount most = room(hop);
+      const Amount amount = kShare * most < tree_.weight ? most : limit(hop);
+      if (kShare * amount >= tree_.weight) {
+        accept(hop, amount);
+      } else if (amount > 0) {
+        partial_.push_back(std::move(hop));
+      }
+      continue;
+    }
+    // No hop carries enough: the tree becomes lighter, by as little as possible.
+    std::size_t best = partial_.size();
+    Amount most = 0;
+    for (std::size_t i = 0; i < partial_.size(); ++i) {
+      if (joined(partial_[i].to) || room(partial_[i]) <= most) continue;
+      const Amount amount = limit(partial_[i]);
+      if (amount > most) {
+        most = amount;
+        best = i;
+      }
+    }
+    if (best == partial_.size()) {
+      shrink(0);
+      return std::nullopt;
+    }
+    const Hop hop = std::move(partial_[best]);
+    queue_ = std::move(partial_);
+    partial_.clear();
+    queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(best));
+    std::erase_if(queue_, [&](const Hop& other) { return other.path.empty() || joined(other.to); });
+    std::make_heap(queue_.begin(), queue_.end(), Later());
+    accept(hop, most);
+  }
+  return std::move(tree_);
+}
+
+void Growth::offer(NodeId from) {
+  for (const LinkId link : topology_.out_links(from)) offer(from, link);
+}
+
+// Through nodes that are no members, by latency; to a member directly.
+void Growth::offer(NodeId from, LinkId first, NodeId only) {
+  if (left_[at(first)] == 0) return;
+  using Entry = std::pair<Time, NodeId>;
+  std::vector<Entry> heap;
+  const auto reach = [&](LinkId link, Time time) {
+    const NodeId node = topology_.dst(link);
+    if (node == from || (is_member_[at(node)] && joined(node))) return;
+    if (reach_[at(node)] >= 0 && reach_[at(node)] <= time) return;
+    if (reach_[at(node)] < 0) touched_.push_back(node);
+    reach_[at(node)] = time;
+    into_[at(node)] = link;
+    heap.emplace_back(time, node);
+    std::push_heap(heap.begin(), heap.end(), std::greater<>());
+  };
+  reach(first, arrival_[at(from)] + topology_.latency(first));
+  while (!heap.empty()) {
+    std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+    const auto [time, node] = heap.back();
+    heap.pop_back();
+    if (time > reach_[at(node)]) continue;
+    if (!is_member_[at(node)]) {
+      for (const LinkId link : topology_.out_links(node)) {
+        if (left_[at(link)] > 0) reach(link, time + topology_.latency(link));
+      }
+      continue;
+    }
+    if (only >= 0 && node != only) continue;
+    Hop hop{time, from, node, {}};
+    for (NodeId back = node; back != from; back = topology_.src(into_[at(back)])) {
+      hop.path.push_back(into_[at(back)]);
+    }
+    std::reverse(hop.path.begin(), hop.path.end());
+    queue_.push_back(std::move(hop));
+    std::push_heap(queue_.begin(), queue_.end(), Later());
+  }
+  for (const NodeId node : touched_) reach_[at(node)] = -1;
+  touched_.clear();
+}
+
+Growth::Amount Growth::room(const Hop& hop) const {
+  Amount amount = tree_.weight;
+  for (const LinkId link : hop.path) amount = std::min(amount, left_[at(link)]);
+  for (const auto& narrow : narrow_) {
+    const auto lost = losses(hop, narrow);
+    if (lost > 0) amount = std::min(amount, narrow.slack / lost);
+  }
+  return amount;
+}
+
+Growth::Amount Growth::limit(const Hop& hop) {
+  Amount amount = std::min(room(hop), limit_by_flow(hop));
+  if (hop.path.size() > 1 && amount > 0) amount = limit_inside(hop, amount);
+  return amount;
+}
+
+// Over sets that hold the hop's end and not its beginning. Without the present tree's own source: a set
+// that the tree has not reached has room for its weight, since it needs that anyway.
+Growth::Amount Growth::limit_by_flow(const Hop& hop) {
+  const auto links = at(topology_.links()), nodes = at(topology_.nodes());
+  const Amount enough = rest_total_ + tree_.weight;
+  for (std::size_t l = 0; l < links; ++l) flow_.set_capacity(l, left_[l]);
+  for (std::size_t v = 0; v < nodes; ++v) {
+    flow_.set_capacity(links + v, rest_[v]);
+    flow_.set_capacity(links + nodes + v, 0);
+  }
+  flow_.set_capacity(links + 2 * nodes, 0);
+  flow_.set_capacity(links + at(hop.from), enough);
+  const Amount flow = flow_.run(topology_.nodes(), hop.to, enough);
+  if (flow < enough) {
+    Set inside = flow_.sink_side();
+    inside.resize(nodes);
+    remember(std::move(inside));
+  }
+  return flow - rest_total_;
+}
+
+Growth::Amount Growth::limit_inside(const Hop& hop, Amount amount) {
+  const auto links = at(topology_.links()), nodes = at(topology_.nodes());
+  // A path can enter a set once for every second node.
+  const auto most_entries = static_cast<Amount>((hop.path.size() + 1) / 2);
+  const Amount total = rest_total_ + tree_.weight;
+  for (std::size_t i = 0; i < members_.size() && amount > 0;) {
+    for (std::size_t l = 0; l < links; ++l) {
+      flow_.set_capacity(l, left_[l] + (tree_.weight - amount) * uses_[l]);
+    }
+    for (const LinkId link : hop.path) {
+      flow_.set_capacity(at(link),
+                         left_[at(link)] + (tree_.weight - amount) * uses_[at(link)] - amount);
+    }
+    for (std::size_t v = 0; v < nodes; ++v) {
+      flow_.set_capacity(links + v, rest_[v]);
+      const bool inside = (is_member_[v] && arrival_[v] >= 0) || hop.to == static_cast<NodeId>(v);
+      flow_.set_capacity(links + nodes + v, inside ? total : 0);
+    }
+    flow_.set_capacity(links + at(tree_.root), rest_[at(tree_.root)] + tree_.weight - amount);
+    flow_.set_capacity(links + 2 * nodes, amount);
+    Amount lacking = 0;
+    for (; i < members_.size() && lacking == 0; ++i) {
+      lacking = total - flow_.run(topology_.nodes(), members_[i], total);
+    }
+    if (lacking == 0) break;
+    Set inside = flow_.sink_side();
+    inside.resize(nodes);
+    remember(std::move(inside));
+    amount -= std::max<Amount>(1, (lacking + most_entries - 1) / most_entries);
+    amount = std::min(amount, room(hop));
+    i = 0;
+  }
+  return std::max<Amount>(amount, 0);
+}
+
+void Growth::accept(const Hop& hop, Amount amount) {
+  if (amount < tree_.weight) shrink(amount);
+  for (auto& narrow : narrow_) {
+    narrow.slack -= tree_.weight * losses(hop, narrow);
+    narrow.holds_tree |= narrow.inside[at(hop.to)] != 0;
+  }
+  for (const LinkId link : hop.path) {
+    left_[at(link)] -= tree_.weight;
+    ++uses_[at(link)];
+  }
+  arrival_[at(hop.to)] = hop.arrival;
+  tree_.hops.push_back(hop.path);
+  offer(hop.to);
+}
+
+// Gives back what the tree no longer carries; at weight 0 it never was.
+void Growth::shrink(Amount weight) {
+  const Amount less = tree_.weight - weight;
+  tree_.weight = weight;
+  rest_[at(tree_.root)] += less;
+  rest_total_ += less;
+  for (std::size_t l = 0; l < left_.size(); ++l) left_[l] += less * uses_[l];
+  for (auto& narrow : narrow_) narrow.slack = slack(narrow.inside);
+}
+
+void Growth::remember(Set inside) {
+  const bool known =
+      std::ranges::any_of(narrow_, [&](const Narrow& narrow) { return narrow.inside == inside; });
+  if (known) return;
+  Narrow narrow{std::move(inside), 0, false};
+  narrow.slack = slack(narrow.inside);
+  for (std::size_t v = 0; v < narrow.inside.size(); ++v) {
+    narrow.holds_tree |= narrow.inside[v] && is_member_[v] && arrival_[v] >= 0;
+  }
+  if (narrow_.size() >= kRemembered) narrow_.erase(narrow_.begin());
+  narrow_.push_back(std::move(narrow));
+}
+
+Growth::Amount Growth::slack(const Set& inside) const {
+  Amount result = 0;
+  bool holds_tree = false;
+  for (LinkId link = 0; link < topology_.links(); ++link) {
+    if (inside[at(topology_.dst(link))] && !inside[at(topology_.src(link))]) {
+      result += left_[at(link)];
+    }
+  }
+  for (std::size_t v = 0; v < inside.size(); ++v) {
+    if (!inside[v]) result -= rest_[v];
+    holds_tree |= inside[v] && is_member_[v] && arrival_[v] >= 0;
+  }
+  return holds_tree ? result : result - tree_.weight;
+}
+
+std::int64_t Growth::entries(const Hop& hop, const Set& inside) const {
+  std::int64_t count = 0;
+  for (const LinkId link : hop.path) {
+    count += inside[at(topology_.dst(link))] && !inside[at(topology_.src(link))];
+  }
+  return count;
+}
+
+// How often the hop enters the set beyond what the tree needs there.
+std::int64_t Growth::losses(const Hop& hop, const Narrow& narrow) const {
+  const auto count = entries(hop, narrow.inside);
+  return count - (!narrow.holds_tree && narrow.inside[at(hop.to)]);
+}
+
+// Repeating a part of the tree that is as small as there are images is always possible: that is the average of
+// states of which each adds one image alone.
+std::int64_t Growth::repeat(const Tree& tree, std::span<const NodeId> roots,
+                            std::span<const LinkId> links_used, std::span<const NodeId> enough) {
+  const auto links = at(topology_.links()), nodes = at(topology_.nodes());
+  tree_ = {tree.root, 0, {}};
+  for (const auto& hop : tree.hops) {
+    for (const LinkId link : hop) left_[at(link)] += tree.weight;
+  }
+  rest_[at(tree.root)] += tree.weight;
+  rest_total_ += tree.weight;
+  std::vector<Amount> used(links, 0);
+  for (const LinkId link : links_used) ++used[at(link)];
+  const auto possible = [&](Amount amount) {
+    for (std::size_t l = 0; l < links; ++l) {
+      if (left_[l] < amount * used[l]) return false;
+      flow_.set_capacity(l, left_[l] - amount * used[l]);
+    }
+    for (std::size_t v = 0; v < nodes; ++v) {
+      flow_.set_capacity(links + v, rest_[v]);
+      flow_.set_capacity(links + nodes + v, 0);
+    }
+    flow_.set_capacity(links + 2 * nodes, 0);
+    for (const NodeId root : roots) {
+      if (rest_[at(root)] < amount) return false;
+      flow_.set_capacity(links + at(root), rest_[at(root)] - amount);
+    }
+    const Amount total = rest_total_ - amount * static_cast<Amount>(roots.size());
+    return std::ranges::all_of(enough, [&](NodeId member) {
+      return flow_.run(topology_.nodes(), member, total) >= total;
+    });
+  };
+  Amount low = tree.weight / static_cast<Amount>(roots.size()), high = tree.weight;
+  if (possible(high)) low = high;
+  while (low + 1 < high) {
+    const Amount middle = low + (high - low) / 2;
+    (possible(middle) ? low : high) = middle;
+  }
+  for (std::size_t l = 0; l < links; ++l) left_[l] -= low * used[l];
+  for (const NodeId root : roots) rest_[at(root)] -= low;
+  rest_total_ -= low * static_cast<Amount>(roots.size());
+  for (auto& narrow : narrow_) narrow.slack = slack(narrow.inside);
+  return low;
+}
+
+Tree Growth::fastest_tree(NodeId root) {
+  plant(root);
+  std::fill(left_.begin(), left_.end(), Amount{1} << 60);
+  narrow_.clear();
+  offer(root);
+  while (tree_.hops.size() + 1 < members_.size()) {
+    std::pop_heap(queue_.begin(), queue_.end(), Later());
+    const Hop hop = std::move(queue_.back());
+    queue_.pop_back();
+    if (!joined(hop.to)) accept(hop, tree_.weight);
+  }
+  return std::move(tree_);
+}
+
+}  // namespace tacos::forest

@@ -1,0 +1,97 @@
+// Trees that grow hop by hop without making any cut too narrow for what is still to come; packing.hpp has
+// the theory.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "graph/max_flow.hpp"
+#include "progress.hpp"
+#include "topology.hpp"
+
+namespace tacos::forest {
+
+struct Tree {
+  NodeId root = 0;
+  std::int64_t weight = 0;
+  std::vector<std::vector<LinkId>> hops;  // the one into a node before those out of it
+};
+
+class Growth {
+ public:
+  Growth(const Topology& topology, std::span<const std::int64_t> capacity,
+         std::span<const NodeId> members);
+
+  void wants(NodeId root, std::int64_t weight);
+  std::int64_t wanted(NodeId root) const { return rest_[static_cast<std::size_t>(root)]; }
+
+  // A tree that carries part of what its root wants, or all of it; none where the growth is stuck.
+  std::optional<Tree> tree(NodeId root, const Progress& progress);
+
+  // Images of the tree that was just grown, for the images of its root, so that all weigh the same: the tree
+  // itself may become lighter. `links` are those that all of them use, each as often as it is used; `enough` are
+  // members such that all others are images of these. 0 where not even a part can be repeated.
+  std::int64_t repeat(const Tree& tree, std::span<const NodeId> roots,
+                      std::span<const LinkId> links, std::span<const NodeId> enough);
+
+  // A tree for all that is left, whatever is left of the links: each member over its fastest way.
+  Tree fastest_tree(NodeId root);
+
+ private:
+  using Amount = MaxFlow::Amount;
+  using Set = std::vector<std::uint8_t>;
+  struct Hop {
+    Time arrival = 0;
+    NodeId from = 0, to = 0;
+    std::vector<LinkId> path;
+  };
+  struct Later {
+    bool operator()(const Hop& a, const Hop& b) const;
+  };
+  // A set of nodes that was found narrow.
+  struct Narrow {
+    Set inside;
+    Amount slack = 0;
+    bool holds_tree = false;
+  };
+
+  bool joined(NodeId node) const { return arrival_[static_cast<std::size_t>(node)] >= 0; }
+  void plant(NodeId root);
+  // Adds the hops that lead from a node of the tree, by their first links.
+  void offer(NodeId from);
+  void offer(NodeId from, LinkId first, NodeId only = -1);
+  // What a hop may carry at most, by the sets that are known narrow and then by flows.
+  Amount room(const Hop& hop) const;
+  Amount limit(const Hop& hop);
+  Amount limit_by_flow(const Hop& hop);
+  // The most up to `amount` of which a path through switches leaves enough for everybody.
+  Amount limit_inside(const Hop& hop, Amount amount);
+  void accept(const Hop& hop, Amount amount);
+  void shrink(Amount weight);
+  void remember(Set inside);
+  Amount slack(const Set& inside) const;
+  std::int64_t entries(const Hop& hop, const Set& inside) const;
+  std::int64_t losses(const Hop& hop, const Narrow& narrow) const;
+
+  const Topology& topology_;
+  std::vector<NodeId> members_;
+  Set is_member_;
+  std::vector<Amount> left_;  // of each link, with the present tree at its present weight
+  std::vector<Amount> rest_;  // of each node: what it wants, less the present tree
+  Amount rest_total_ = 0;
+  MaxFlow flow_;
+  std::vector<Narrow> narrow_;
+  // The present tree.
+  Tree tree_;
+  std::vector<std::int32_t> uses_;  // of each link
+  std::vector<Time> arrival_;       // of each node; -1: not in the tree
+  std::vector<Hop> queue_, partial_;
+  // Of a search for ways.
+  std::vector<Time> reach_;
+  std::vector<LinkId> into_;
+  std::vector<NodeId> touched_;
+};
+
+}  // namespace tacos::forest

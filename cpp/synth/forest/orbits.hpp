@@ -1,0 +1,33 @@
+// Forests and schedules of networks that look the same from several NPUs (translations.hpp): those of one of them,
+// and their images.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "progress.hpp"
+#include "schedule.hpp"
+#include "synth/forest/packing.hpp"
+
+namespace tacos {
+
+// Trees with all NPUs as members and roots, as fast as the cuts allow: those of NPU 0, or of one NPU of each
+// orbit. Nothing where there is no symmetry, or where no such trees were found that fill the cuts.
+std::optional<Forest> pack_orbits(const std::shared_ptr<const Topology>& topology,
+                                  const Progress& progress);
+
+// An all-gather, reduce-scatter or all-reduce of all NPUs: an orbit where the chunks are equal, else what
+// it expands to. Where all NPUs are alike, trees are balanced for the given number of chunks, and chosen by
+// their time for the given size; else they are those that pack_orbits() found, for spreading on the network
+// (`forward`) and on the reversed one, as far as needed. Nothing where the network has no symmetry, or
+// the collective is another.
+std::optional<Schedule> schedule_orbits(const std::shared_ptr<const Topology>& topology,
+                                        const std::shared_ptr<const Collective>& collective,
+                                        const Forest* forward, const Forest* backward,
+                                        const std::string& provenance, const Progress& progress);
+
+// Whether all NPUs are alike, in the sense of translations.hpp.
+bool all_alike(const Topology& topology);
+
+}  // namespace tacos

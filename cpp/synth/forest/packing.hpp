@@ -1,0 +1,68 @@
+// Spanning trees that together use a network as fully as any collective can.
+//
+// The problem. Each root wants to send to all members at a rate in proportion to its demand. A packing
+// gives every root trees (arborescences that span the members) with weights that sum up to its rate, such
+// that no link carries more than its bandwidth. What must enter a set X of nodes bounds the rate:
+//     bandwidth into X  >=  rates of the roots outside X,   for every X that holds a member.
+// By the theorems of Edmonds, and of Bang-Jensen, Frank and Jackson, the largest rate that these cuts
+// allow is reached if every node that is no member (a switch, or an NPU that only relays) has as much
+// bandwidth out as in.
+//
+// The method. Bandwidths are scaled to whole numbers in which the rates are whole as well. Trees grow
+// one after the other, hop by hop; a hop leads from a node of the tree over one link, or over a path through
+// nodes that are no members, to a new member. A hop may carry as much as leaves
+//     slack(X) = bandwidth left into X - rates left of the roots outside X - weight of the tree if it is
+//                outside X
+// at or above 0 for every X. Over a link that is one maximum flow; a path may also dip into sets that
+// its ends are not in, so that what is left is checked for every member. A tree's weight is the least of its
+// hops'; what its root has left then waits for another tree. Sets that were found narrow are remembered,
+// and most hops that would cross them are refused without a flow.
+//
+// Among the hops that carry a good part of the weight, the one that arrives first is taken, by latencies: trees
+// are shallow where the cuts allow it, and still few.
+//
+// Where some node that is no member has less bandwidth out than in (or more), the growth may get stuck. Then
+// the rates left are sent over the fastest trees, and the rate of all sinks accordingly: `rate` says how far.
+//
+// Cost: a tree takes about a flow per member, and one per member for each hop through switches.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "progress.hpp"
+#include "routes.hpp"
+#include "schedule.hpp"
+
+namespace tacos {
+
+struct Forest {
+  std::shared_ptr<const Routes> routes;
+  std::vector<NodeId> root;             // of each tree
+  std::vector<std::int64_t> weight;     // of each tree
+  std::vector<std::int64_t> hop_begin;  // of each tree, then the number of hops
+  std::vector<RouteId> hop;             // routes, the one into a node before those out of it
+  std::vector<std::int32_t> depth;      // of each hop's end: hops from the root
+  std::int64_t demand_weight = 0;       // the weights of a root's trees, for a demand of one
+  // A tree of weight w carries w · unit_Bps / unit_parts · rate.
+  std::int64_t unit_Bps = 1, unit_parts = 1;
+  double rate = 1;       // below 1 where the cuts' optimum was missed
+  double tolerance = 0;  // by which bandwidths were rounded down
+  // If present, all trees are NPU 0's, and the others' are their images.
+  std::optional<Symmetry> symmetry;
+};
+
+struct Demand {
+  NodeId root;
+  std::int64_t amount;
+};
+
+// Trees from the demands' roots to all members. Throws InfeasibleError naming a member that cannot be
+// reached, std::invalid_argument for members or roots that are no NPUs.
+Forest pack(const std::shared_ptr<const Topology>& topology, std::span<const NodeId> members,
+            std::span<const Demand> demands, const Progress& progress);
+
+}  // namespace tacos

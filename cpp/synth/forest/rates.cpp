@@ -1,0 +1,112 @@
+#include "synth/forest/rates.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "error.hpp"
+#include "graph/cuts.hpp"
+
+namespace tacos::forest {
+
+namespace {
+
+template <typename Int>
+std::size_t at(Int i) {
+  return static_cast<std::size_t>(i);
+}
+
+constexpr std::int64_t kParts = 10'000;  // of the slowest link's bandwidth, at least
+
+// The topology with bandwidths that are multiples of one unit, which is at least a ten-thousandth of
+// the smallest of them.
+Topology rounded(const Topology& topology, double& tolerance) {
+  const auto& bandwidths = topology.spec().link_bandwidth_Bps;
+  std::int64_t unit = 0, slowest = 0;
+  for (const auto bandwidth : bandwidths) {
+    unit = std::gcd(unit, bandwidth);
+    slowest = slowest == 0 ? bandwidth : std::min(slowest, bandwidth);
+  }
+  tolerance = 0;
+  if (slowest <= unit * kParts) return topology;
+  unit = slowest / kParts;
+  TopologySpec spec = topology.spec();
+  std::vector<std::int64_t> changed;
+  for (const auto bandwidth : bandwidths) {
+    changed.push_back(bandwidth / unit * unit);
+    tolerance = std::max(
+        tolerance, 1.0 - static_cast<double>(changed.back()) / static_cast<double>(bandwidth));
+  }
+  spec.link_bandwidth_Bps = std::move(changed);
+  return Topology(std::move(spec));
+}
+
+// The time of a cut: what is in it over the bandwidth out of it.
+Ratio time_of(const Topology& topology, std::span<const Demand> demands, const NodeSet& inside) {
+  Ratio time{0, 0};
+  for (const auto& demand : demands) {
+    if (inside[at(demand.root)]) time.bytes += demand.amount;
+  }
+  for (LinkId link = 0; link < topology.links(); ++link) {
+    if (inside[at(topology.src(link))] && !inside[at(topology.dst(link))]) {
+      time.bandwidth_Bps += topology.bandwidth(link);
+    }
+  }
+  return time;
+}
+
+[[noreturn]] void unreachable(const Topology& topology, std::span<const Demand> demands,
+                              const NodeSet& inside, NodeId sink) {
+  for (const auto& demand : demands) {
+    if (inside[at(demand.root)]) {
+      throw InfeasibleError(topology.name(demand.root) + " cannot reach " + topology.name(sink));
+    }
+  }
+  throw InfeasibleError(topology.name(sink) + " cannot be reached");
+}
+
+}  // namespace
+
+Rates largest_rates(const Topology& topology, std::span<const NodeId> members,
+                    std::span<const Demand> demands, const Progress& progress) {
+  Rates rates;
+  const Topology network = rounded(topology, rates.tolerance);
+  CutSearch search(network, false);
+  std::int64_t total = 0;
+  for (const auto& demand : demands) total += demand.amount;
+  // A time that everything reaches: no cut is narrower than all bandwidth.
+  std::int64_t all = 0;
+  for (LinkId link = 0; link < network.links(); ++link) all += network.bandwidth(link);
+  Ratio time{1, std::max<std::int64_t>(all, 1)};
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    if (progress) progress(static_cast<double>(i) / static_cast<double>(members.size()));
+    SinkDemand need{members[i], 0, {}};
+    for (const auto& demand : demands) {
+      if (demand.root == members[i]) continue;
+      need.supplies.push_back({demand.root, demand.amount});
+      need.bytes += demand.amount;
+    }
+    if (need.bytes == 0) continue;
+    while (const auto cut = search.above(need, time)) {
+      time = time_of(network, demands, *cut);
+      if (time.bandwidth_Bps == 0) unreachable(network, demands, *cut, members[i]);
+    }
+  }
+  std::int64_t unit = 0;
+  for (LinkId link = 0; link < network.links(); ++link) {
+    unit = std::gcd(unit, network.bandwidth(link));
+  }
+  unit = std::max<std::int64_t>(unit, 1);
+  // The rate of a demand of one is bandwidth/bytes of the narrowest cut.
+  const std::int64_t width = time.bandwidth_Bps / unit;
+  const std::int64_t common = std::gcd(width, time.bytes);
+  rates.demand_weight = width / common;
+  rates.unit_Bps = unit;
+  rates.unit_parts = time.bytes / common;
+  for (LinkId link = 0; link < network.links(); ++link) {
+    rates.capacity.push_back(network.bandwidth(link) / unit * rates.unit_parts);
+  }
+  return rates;
+}
+
+}  // namespace tacos::forest

@@ -1,0 +1,28 @@
+// The largest rates that all cuts allow, and whole numbers to compute with.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "progress.hpp"
+#include "synth/forest/packing.hpp"
+#include "topology.hpp"
+
+namespace tacos::forest {
+
+// Bandwidths and rates in one unit of unit_Bps / unit_parts, in which all of them are whole.
+struct Rates {
+  std::vector<std::int64_t> capacity;  // of each link
+  std::int64_t demand_weight = 0;      // the rate of a demand of one
+  std::int64_t unit_Bps = 1, unit_parts = 1;
+  double tolerance = 0;
+};
+
+// Bandwidths are rounded down by up to a ten-thousandth where their ratios are not those of small numbers.
+// Throws InfeasibleError naming a member that a root cannot reach.
+Rates largest_rates(const Topology& topology, std::span<const NodeId> members,
+                    std::span<const Demand> demands, const Progress& progress);
+
+}  // namespace tacos::forest

@@ -1,0 +1,38 @@
+// Start times for chunks on trees, by priority: at every moment each port that is free takes, of the
+// chunks that are there, the one that is most urgent.
+//
+// First come, first served (retime) would let a root pour all its pieces into the network before anything
+// is passed on. Here piece k has its turn after about k periods, a period being what the busiest link needs
+// for one piece of everybody; and what has a long way to go still goes first. Three rules are tried, and the
+// best result is kept. The most urgent is what has the least
+//     k · period - time of the longest way below the hop,
+//     k · period + time of the way from the root,
+// or, of the first few by the first rule, what keeps the links busy that have the most left to carry.
+//
+// Links may be grouped into resources that are taken as one: on a symmetric network, all images of a link.
+//
+// Cost: O(n log n) for n hops, times the ports' queues that a route through switches has to look into.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "progress.hpp"
+#include "routes.hpp"
+#include "synth/forest/chunks.hpp"
+
+namespace tacos::forest {
+
+struct Timing {
+  std::vector<Time> start;  // of each move
+  Time end = 0;
+};
+
+// All routes have one leg, and all chunks count as `bytes`. `resource` numbers the links' resources from 0.
+// Starts are multiples of `quantum`.
+Timing time_by_urgency(const Routes& routes, const ForestMoves& moves, std::int64_t bytes,
+                       std::span<const std::int32_t> resource, Time quantum,
+                       const Progress& progress);
+
+}  // namespace tacos::forest

@@ -1,0 +1,316 @@
+"""SCCL's question: how few steps, and how few rounds for so many chunks?
+
+An algorithm of C chunks per part, S steps and R rounds sends in step s over every link as many chunks as the
+link's bandwidth allows in the step's rounds, r_1 + … + r_S = R; what arrives in a step is sent on in the
+next. Small buffers want few steps (S latencies), large ones few rounds per chunk (R/C transmissions of a
+part). :func:`pareto` gives the algorithms of which no other is better in both. The question is that of
+SCCL (Cai et al., PPoPP 2021), which asks an SMT solver; here an integer program minimises the rounds.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil, floor, gcd
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos._core import Collective, CollectivePart
+from tacos.bound import bound
+from tacos.errors import InfeasibleError, TacosError
+from tacos.schedule import retime, routes
+from tacos.synth.milp.model import build
+from tacos.synth.milp.problem import hops_of, in_steps
+from tacos.synth.milp.search import needed, own_symmetry
+from tacos.synth.milp.solver import highs, solve
+from tacos.synth.phases import in_phases, sums
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from tacos._core import Schedule, Topology
+    from tacos.synth.milp.model import Model
+    from tacos.synth.milp.problem import Problem
+
+__all__ = ["Front", "Point", "pareto"]
+
+_MORE_STEPS = 8
+_MOST_COLUMNS = 60_000
+
+
+@dataclass(frozen=True)
+class Point:
+    """An algorithm that no other beats in both steps and rounds per chunk."""
+
+    chunks: int
+    """Per part, as ``chunks=`` of the collective."""
+    steps: int
+    rounds: int
+    proven: bool
+    """Whether no algorithm of so many steps, and of as many chunks as were tried, has fewer rounds per
+    chunk."""
+    schedule: Schedule
+
+    @property
+    def rounds_per_chunk(self) -> Fraction:
+        """What large buffers pay."""
+        return Fraction(self.rounds, self.chunks)
+
+
+@dataclass(frozen=True)
+class Front:
+    """What :func:`pareto` found, the fewest steps first."""
+
+    points: tuple[Point, ...]
+    least_rounds: Fraction
+    """Rounds per chunk that no algorithm beats; of an all-reduce, none that first reduces and scatters."""
+    cut_short: bool
+    """Whether time ended the search."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The points as plain values that can go into JSON.
+
+        >>> import tacos
+        >>> ring = tacos.topology.ring(4)
+        >>> tacos.pareto(ring, tacos.collective.all_gather(ring, "1MB")).rows()[0]["optimal"]
+        'latency and bandwidth'
+        """
+        found = []
+        for i, point in enumerate(self.points):
+            words = ["latency"] * (i == 0)
+            words += ["bandwidth"] * (point.rounds_per_chunk == self.least_rounds)
+            found.append(
+                {
+                    "chunks": point.chunks,
+                    "steps": point.steps,
+                    "rounds": point.rounds,
+                    "rounds_per_chunk": float(point.rounds_per_chunk),
+                    "optimal": " and ".join(words),
+                    "proven": point.proven,
+                    "time_s": point.schedule.time_s,
+                }
+            )
+        return found
+
+
+def pareto(
+    topology: Topology,
+    collective: Collective,
+    *,
+    max_chunks: int = 8,
+    max_steps: int | None = None,
+    time_limit: float = 60.0,
+    progress: Callable[[float], object] | None = None,
+) -> Front:
+    """The algorithms between fewest steps and fewest rounds per chunk.
+
+    Args:
+        topology: A network of up to a few dozen NPUs.
+        collective: With its number of chunks open; an all-reduce is a reduce-scatter and an all-gather.
+        max_chunks: The most chunks per part that are tried.
+        max_steps: The most steps; by default eight more than the fewest.
+        time_limit: Seconds.
+        progress: Called with the share of the time that is gone, now and then.
+
+    Raises:
+        TacosError: HiGHS is not installed, or the time passed before there was any algorithm.
+        ValueError: The number of chunks is chosen already, or an argument is wrong.
+
+    >>> import tacos
+    >>> box = tacos.topology.dgx1()
+    >>> front = pareto(box, tacos.collective.all_gather(box, "1MB"))
+    >>> [(p.chunks, p.steps, p.rounds) for p in front.points]
+    [(2, 2, 3), (6, 3, 7)]
+    """
+    if collective.resolved:
+        raise ValueError(
+            'the number of chunks is what is asked for: the collective must have "auto"'
+        )
+    if collective.npus != topology.npus:
+        raise ValueError(
+            f"the collective is for {collective.npus} NPUs, the topology has {topology.npus}"
+        )
+    for name, value in (("max_chunks", max_chunks), ("max_steps", max_steps)):
+        if value is not None and (type(value) is not int or value < 1):
+            raise ValueError(f"{name} is {value!r}, it must be a positive number")
+    if not time_limit > 0:
+        raise ValueError(f"time_limit is {time_limit!r}, it must be positive")
+    highs()
+    search = _Search(topology, collective, time_limit, progress)
+    return search.front(max_chunks, max_steps)
+
+
+class _Late(Exception):
+    """No error: the time is up."""
+
+
+class _Search:
+    def __init__(
+        self,
+        topology: Topology,
+        collective: Collective,
+        time_limit: float,
+        progress: Callable[[float], object] | None,
+    ) -> None:
+        self.topology, self.collective, self.progress = topology, collective, progress
+        self.begin = time.monotonic()
+        self.end = self.begin + time_limit
+        self.late = False
+        kinds = {part.kind for part in collective.parts}
+        self.halves = 2 if sums(collective) and not kinds <= {"reduce_scatter", "reduce"} else 1
+        each = [self._least_rounds(topology, collective)]
+        if kinds == {"all_reduce"}:
+            parts = [CollectivePart("all_gather", p.size, group=p.group) for p in collective.parts]
+            gather = Collective(collective.npus, parts)
+            each = [self._least_rounds(t, gather) for t in (topology.reversed(), topology)]
+        self.least = sum(each, Fraction(0))
+        self.least_half = min(each) if len(each) == self.halves else Fraction(0)
+
+    def _least_rounds(self, topology: Topology, collective: Collective) -> Fraction:
+        """Rounds per chunk that the fluid bound asks for."""
+        if not topology.links:
+            return Fraction(0)
+        unit = gcd(*topology.link_bandwidth_Bps.tolist())
+        part = int(collective.with_chunks(1).chunk_bytes().max(initial=1))
+        fluid = bound(topology, collective).bandwidth_s * unit / max(part, 1)
+        return Fraction(fluid).limit_denominator(1000)
+
+    def front(self, max_chunks: int, max_steps: int | None) -> Front:
+        points: list[Point] = []
+        steps, last = 0, self.topology.npus
+        if max_steps is not None:
+            last = max_steps // self.halves
+        while steps < last and not self.late:
+            steps += 1
+            best = self._best(steps, max_chunks, points[-1] if points else None)
+            if best is not None:
+                if not points and max_steps is None:
+                    last = steps + _MORE_STEPS
+                points.append(best)
+                if best.rounds_per_chunk <= self.least:
+                    break
+        if not points and self.late:
+            raise TacosError("time_limit is too short to find any algorithm")
+        if not points:
+            raise ValueError(f"max_steps is {max_steps}, more are needed")
+        return Front(tuple(points), self.least, self.late)
+
+    def _best(self, steps: int, max_chunks: int, before: Point | None) -> Point | None:
+        """The algorithm of fewest rounds per chunk, if it has fewer than that of fewer steps.
+
+        Symmetric algorithms first: they are found quickly, and leave less to search among all. And first
+        the numbers of chunks that could come closest to the bound.
+        """
+        best, undecided = before, False
+
+        def fewest(chunks: int) -> int:
+            return max(steps * self.halves, ceil(self.least * chunks))
+
+        counts = sorted(range(1, max_chunks + 1), key=lambda c: (Fraction(fewest(c), c), c))
+        for symmetric in (True, False):
+            for chunks in counts:
+                most = self._most_rounds(chunks, best, before)
+                if most < fewest(chunks):
+                    continue
+                try:
+                    found, certain = self._fewest_rounds(chunks, steps, most, symmetric)
+                except _Late:
+                    self.late = undecided = True
+                    break
+                if found is not None:
+                    schedule, rounds = found
+                    best = Point(chunks, steps * self.halves, rounds, True, schedule)
+                if not symmetric and not certain:
+                    undecided = True
+        if best is before or best is None:
+            return None
+        return replace(best, proven=not undecided or best.rounds_per_chunk == self.least)
+
+    def _most_rounds(self, chunks: int, best: Point | None, before: Point | None) -> int:
+        """The most rounds with which so many chunks are better; as good will do if they are fewer."""
+        if best is None:
+            return self.halves * chunks * self.topology.npus**2
+        if best is not before and chunks < best.chunks:
+            return floor(best.rounds_per_chunk * chunks)
+        return ceil(best.rounds_per_chunk * chunks) - 1
+
+    def _fewest_rounds(
+        self, chunks: int, steps: int, most: int, symmetric: bool
+    ) -> tuple[tuple[Schedule, int] | None, bool]:
+        """The schedule of fewest rounds, at most so many, and whether the answer is certain."""
+        certain, rounds = True, 0
+
+        def half(network: Topology, problem: Collective) -> Schedule:
+            nonlocal certain, rounds
+            share = most
+            if self.halves == 2:  # the other half needs rounds, too
+                share -= max(steps, ceil(self.least_half * chunks))
+            found, answer = self._half(network, problem, steps, share, symmetric)
+            certain = certain and answer in ("optimal", "infeasible")
+            if found is None:
+                raise _Nothing
+            rounds += found[1]
+            return found[0]
+
+        try:
+            schedule = in_phases(
+                self.topology, self.collective.with_chunks(chunks), half, progress=self.progress
+            )
+        except _Nothing:
+            return None, certain
+        if rounds > most:
+            return None, certain
+        facts = {"engine": "pareto", "steps": steps * self.halves, "rounds": rounds}
+        return (schedule.with_provenance(facts), rounds), certain
+
+    def _half(
+        self, network: Topology, problem: Collective, steps: int, most: int, symmetric: bool
+    ) -> tuple[tuple[Schedule, int] | None, str]:
+        """A schedule and its rounds, if there is one, and the solver's verdict."""
+        hops = hops_of(network)
+        stepped = in_steps(network, problem, hops)
+        lost = stepped.unreachable()
+        if lost is not None:
+            raise InfeasibleError(f"{network.node_name(lost[1])} cannot get what it needs")
+        group = own_symmetry(network, problem, hops) if symmetric else None
+        if symmetric and group is None:
+            return None, "unknown"
+        now = time.monotonic()
+        if now >= self.end:
+            raise _Late
+        model = build(stepped, steps, orbits=group, rounds=most)
+        if model is None:
+            return None, "infeasible"
+        if len(model.cost) > _MOST_COLUMNS:
+            return None, "unknown"
+        # What may prove nothing must not take the time of what does.
+        deadline = now + (self.end - now) / (4 if symmetric else 2)
+        answer = solve(model, deadline=deadline, progress=self.progress)
+        if answer.solution is None:
+            return None, answer.status
+        rounds = round(float(model.cost @ answer.solution))
+        return (self._schedule(network, problem, stepped, model, answer.solution), rounds), (
+            answer.status
+        )
+
+    def _schedule(
+        self,
+        network: Topology,
+        collective: Collective,
+        problem: Problem,
+        model: Model,
+        solution: NDArray[np.float64],
+    ) -> Schedule:
+        chunk, hop, step = needed(problem, *model.starts(solution))
+        order = np.argsort(step, kind="stable")
+        used, route = np.unique(hop[order], return_inverse=True)
+        table = routes(network, links=[problem.hops.links(int(h)) for h in used])
+        return retime(collective, table, route=route.ravel(), chunk=chunk[order], step=step[order])
+
+
+class _Nothing(Exception):
+    """No error: there is no schedule of so few rounds."""

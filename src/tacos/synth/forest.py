@@ -1,0 +1,280 @@
+"""The forest engine: spanning trees that use a network as fully as possible, and chunks down them.
+
+ForestColl's theory (arXiv 2402.06787): an all-gather is as fast as its narrowest cut allows if every NPU
+spreads its part over several trees of the right weights. The core (``cpp/synth/forest/packing.hpp`` has
+the method) finds such trees, shallow ones first; chunks go down them in proportion to their weights. Sums
+go up trees that were grown on the reversed network (:mod:`tacos.synth.phases`). Where the network is the same
+from every NPU, the trees of one are enough (``cpp/synth/forest/translations.hpp``).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos._core import all_alike, pack_forest, pack_orbits, schedule_forest, schedule_orbits
+from tacos.synth.moves import check_memory
+from tacos.synth.phases import in_phases
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from tacos._core import Collective, CollectivePart, Forest, Schedule, Topology
+
+__all__ = ["Packing", "forest", "obstacle", "packing"]
+
+_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
+_MOST_GROWN = 128
+"""NPUs of a network without symmetry: half a minute's worth."""
+_MOST_ALIKE = 2048
+_MOST_REPEATED = 64
+"""NPUs for which trees are grown for a part of them and repeated, or grown although all are alike."""
+_MOST_BOTH = 200_000
+"""Transfers up to which trees with and without symmetry are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Trees from roots to all members of a group, with the rates they carry.
+
+    Attributes:
+        trees: The trees as columns. If they have a ``node_image``, they are those of NPU 0, and the
+            others' trees are their images.
+        members: Whom they reach.
+        roots: Where they start.
+    """
+
+    trees: Forest
+    members: NDArray[np.int32]
+    roots: NDArray[np.int32]
+
+    @property
+    def rate_Bps(self) -> float:
+        """What every root sends, in bytes per second."""
+        trees = self.trees
+        return trees.demand_weight * trees.unit_Bps / trees.unit_parts * trees.rate
+
+    @property
+    def algbw_Bps(self) -> float:
+        """Size over time of an all-gather (of one root: a broadcast) that is large."""
+        return self.rate_Bps * len(self.roots)
+
+    @property
+    def height(self) -> int:
+        """Hops from a root to a leaf at most."""
+        return int(self.trees.depth.max(initial=0))
+
+
+def packing(
+    topology: Topology,
+    *,
+    group: NDArray[Any] | list[int] | None = None,
+    root: int | None = None,
+    progress: Callable[[float], object] | None = None,
+) -> Packing:
+    """Trees that carry as much as the narrowest cut lets anybody carry.
+
+    Args:
+        topology: Any network.
+        group: The NPUs that take part; all if not given. Others only relay.
+        root: The only NPU that sends; all members send at one rate if not given.
+        progress: Called with the share done, now and then.
+
+    Raises:
+        InfeasibleError: A member cannot be reached; the message names it.
+        ValueError: The root is no member.
+
+    >>> import tacos
+    >>> found = packing(tacos.topology.switch(16, bandwidth="900GB/s"))
+    >>> found.algbw_Bps / 1e9, found.height
+    (960.0, 1)
+    """
+    members: NDArray[np.int32] = np.asarray(
+        np.arange(topology.npus) if group is None else group, np.int32
+    )
+    roots = members if root is None else np.array([root], np.int32)
+    everybody = len(np.unique(members)) == topology.npus == len(members)
+    if root is None and everybody and all_alike(topology):
+        trees = pack_orbits(topology, progress)
+        if trees is not None:
+            return Packing(trees, members, roots)
+    return _general(topology, members, roots, progress)
+
+
+def _general(
+    topology: Topology,
+    members: NDArray[np.int32],
+    roots: NDArray[np.int32],
+    progress: Callable[[float], object] | None,
+) -> Packing:
+    """Trees of all roots, whatever the network."""
+    amounts = np.ones(len(roots), np.int64)
+    return Packing(pack_forest(topology, members, roots, amounts, progress), members, roots)
+
+
+def forest(
+    topology: Topology,
+    collective: Collective,
+    *,
+    packed: dict[tuple[bool, bool], Packing | None] | None = None,
+    progress: Callable[[float], object] | None = None,
+) -> Schedule:
+    """Pipeline chunks down throughput-optimal trees.
+
+    Where not all NPUs are alike, the provenance says how far the trees are below the narrowest cut
+    (``"rate"``, 1 if not at all: so it is wherever every switch, and every NPU outside the group, has as
+    much bandwidth out as in), and by how much bandwidths were rounded (``"tolerance"``).
+
+    Args:
+        topology: Any network.
+        collective: An all-gather, reduce-scatter, all-reduce, broadcast or reduce.
+        packed: Trees found before, for this network, group and kind; new ones are added. For callers
+            who try several numbers of chunks.
+        progress: Called with the share done, now and then.
+
+    Raises:
+        InfeasibleError: A member cannot be reached; the message names it.
+        ValueError: The collective is of another kind.
+
+    >>> import tacos
+    >>> topo = tacos.topology.dgx_h100(2)
+    >>> coll = tacos.collective.all_gather(topo, "1GB", chunks=64)
+    >>> schedule = forest(topo, coll)
+    >>> tacos.bound(topo, coll).time_s / schedule.time_s > 0.99
+    True
+    """
+    if needed := obstacle(topology, collective):
+        raise ValueError(f"forest needs {needed}")
+    resolved = collective if collective.resolved else collective.with_chunks(1)
+    known: dict[tuple[bool, bool], Packing | None] = {} if packed is None else packed
+    orbit = _orbits(topology, resolved, known, progress)
+    (part,) = resolved.parts
+    transfers = len(part.group) ** 2 * part.chunks
+    if orbit is not None and (transfers > _MOST_BOTH or all_alike(topology)):
+        return orbit
+    solve = partial(_spread, home=topology, known=known, progress=progress)
+    schedule = in_phases(topology, resolved, solve, progress=progress)
+    if orbit is not None and orbit.time_ps <= schedule.time_ps:
+        return orbit
+    return schedule.with_provenance(_facts(known, repeated=False))
+
+
+def _facts(known: dict[tuple[bool, bool], Packing | None], *, repeated: bool) -> dict[str, Any]:
+    """What the provenance says of trees."""
+    found = [one.trees for (way, _), one in known.items() if one is not None and way is repeated]
+    return {
+        "engine": "forest",
+        "rate": min((trees.rate for trees in found), default=1.0),
+        "tolerance": max((trees.tolerance for trees in found), default=0.0),
+    }
+
+
+def obstacle(topology: Topology, collective: Collective) -> str:
+    """What the engine needs and does not find, or nothing.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4)
+    >>> obstacle(topo, tacos.collective.all_to_all(topo, "1MB"))
+    'all-gather, reduce-scatter, all-reduce, broadcast or reduce, not all-to-all'
+    """
+    if len(collective.parts) != 1:
+        return f"one collective, not {len(collective.parts)} at once"
+    part = collective.parts[0]
+    if part.kind not in _KINDS:
+        names = f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}, not {part.kind}"
+        return names.replace("_", "-")
+    if topology.npus <= _MOST_REPEATED:
+        return ""
+    everybody = part.kind not in ("broadcast", "reduce") and len(part.group) == topology.npus
+    if not everybody or topology.npus > _MOST_ALIKE or not all_alike(topology):
+        most = f"at most {_MOST_GROWN} NPUs, or {_MOST_ALIKE} that are all alike and take part"
+        fits = topology.npus <= _MOST_GROWN
+        return "" if fits else f"{most}, not {len(part.group)} of {topology.npus}"
+    if part.size < (chunks := topology.npus * max(part.chunks, 1)):
+        return f"a byte for each of {chunks} chunks, not {part.size}"
+    if topology.switches and topology.forwarding != "cut_through":
+        return f"switches that cut through where there are more than {_MOST_REPEATED} NPUs"
+    if part.kind != "all_gather" and (topology.reduce_bandwidth_Bps or not _one_speed(topology)):
+        return f"one speed per switch, and sums that take no time, for over {_MOST_REPEATED} NPUs"
+    return ""
+
+
+def _one_speed(topology: Topology) -> bool:
+    """Whether all links of every switch are equally fast."""
+    speeds = topology.link_bandwidth_Bps
+    least = np.full(topology.npus + topology.switches, np.iinfo(np.int64).max)
+    most = np.zeros_like(least)
+    for ends in (topology.link_src, topology.link_dst):
+        np.minimum.at(least, ends, speeds)
+        np.maximum.at(most, ends, speeds)
+    return bool((least[topology.npus :] == most[topology.npus :]).all())
+
+
+def _orbits(
+    topology: Topology,
+    collective: Collective,
+    known: dict[tuple[bool, bool], Packing | None],
+    progress: Callable[[float], object] | None,
+) -> Schedule | None:
+    """The schedule by some NPUs' trees and their images, if the network has such a symmetry."""
+    (part,) = collective.parts
+    if len(part.group) != topology.npus or part.kind in ("broadcast", "reduce"):
+        return None
+    if part.size % (len(part.group) * part.chunks):  # it will be expanded
+        check_memory(topology.npus**2 * part.chunks)
+    if all_alike(topology):
+        # Balanced for these chunks, which may be a little below what the cuts allow.
+        facts = json.dumps({"engine": "forest"})
+        return schedule_orbits(topology, collective, provenance=facts, progress=progress)
+    if topology.npus > _MOST_REPEATED:
+        return None
+    trees: list[Forest | None] = [None, None]
+    for backwards in (False, True):
+        if part.kind == ("reduce_scatter", "all_gather")[backwards]:
+            continue
+        if (True, backwards) not in known:
+            network = topology.reversed() if backwards else topology
+            found = pack_orbits(network, progress)
+            known[True, backwards] = Packing(found, part.group, part.group) if found else None
+        if (repeated := known[True, backwards]) is None:
+            return None
+        trees[backwards] = repeated.trees
+    facts = json.dumps(_facts(known, repeated=True))
+    return schedule_orbits(topology, collective, trees[0], trees[1], facts, progress)
+
+
+def _spread(
+    network: Topology,
+    problem: Collective,
+    home: Topology,
+    known: dict[tuple[bool, bool], Packing | None],
+    progress: Callable[[float], object] | None,
+) -> Schedule:
+    """Every chunk from its holder down a tree to whoever needs it."""
+    backwards = network is not home
+    (part,) = problem.parts
+    holder, members = _holders(part)
+    found = known.get((False, backwards))
+    if found is None:
+        known[False, backwards] = found = _general(network, members, np.unique(holder), progress)
+    trees = found.trees
+    check_memory(len(holder) * (len(members) - 1))
+    return schedule_forest(trees, holder, problem, progress=progress)
+
+
+def _holders(part: CollectivePart) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Where each chunk is, and who needs it."""
+    if part.kind == "all_gather":
+        return np.repeat(part.group, part.chunks), part.group
+    if part.kind == "broadcast":
+        return np.repeat(part.group[part.root :][:1], part.chunks), part.group
+    # What is left of an all-reduce after collecting: every chunk from its owner to all.
+    needed = np.repeat(part.bytes > 0, np.diff(part.output_begin))
+    members = np.unique(part.outputs[needed])
+    return np.where(part.bytes, part.inputs[part.input_begin[:-1]], members[0]), members

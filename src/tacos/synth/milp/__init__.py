@@ -1,0 +1,156 @@
+"""The milp engine: schedules of the fewest epochs, by integer programming with HiGHS.
+
+Time is cut into epochs (:mod:`~tacos.synth.milp.problem`); whether a schedule of T epochs exists is an integer
+program (:mod:`~tacos.synth.milp.model`). T grows from what no schedule beats until there is one, or until
+the greedy engine's schedule is reached, which is the answer when nothing better is found in time. Of
+each T, schedules that are their own images under the network's symmetry are looked for first: their
+program is smaller by the order of the group. Sums are made of copies (:mod:`tacos.synth.phases`).
+
+The idea of the time-expanded program is that of TE-CCL (Liu et al., SIGCOMM 2024) and TACCL (Shah et al.,
+NSDI 2023); starts as steps, windows, search from below and orbits are ours.
+"""
+
+from __future__ import annotations
+
+import time
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from tacos._core import bound
+from tacos.synth.greedy import greedy
+from tacos.synth.milp.search import Search
+from tacos.synth.milp.solver import highs
+from tacos.synth.phases import in_phases, sums
+from tacos.units import Quantity, time_ps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tacos._core import Collective, Schedule, Topology
+    from tacos.sketch import Sketch
+
+__all__ = ["milp", "obstacle"]
+
+_MOST_PAIRS = 10**6
+"""Of chunks and links: beyond, even to count the variables takes long."""
+
+
+def obstacle(topology: Topology, collective: Collective) -> str:
+    """What the engine needs and does not find, or nothing.
+
+    >>> import tacos
+    >>> torus = tacos.topology.torus(32, 32)
+    >>> obstacle(torus, tacos.collective.all_gather(torus, "1MB"))
+    'fewer NPUs and chunks: 1,024 chunks and 4,096 links make a program of millions'
+    """
+    if find_spec("highspy") is None:
+        return 'HiGHS: pip install "tacos-ccl[milp]"'
+    size = collective if collective.resolved else collective.with_chunks(1)
+    if size.chunks * topology.links > _MOST_PAIRS:
+        return (
+            f"fewer NPUs and chunks: {size.chunks:,} chunks and {topology.links:,} links "
+            "make a program of millions"
+        )
+    return ""
+
+
+def milp(
+    topology: Topology,
+    collective: Collective,
+    *,
+    time_limit: float = 60.0,
+    epoch: Quantity | None = None,
+    symmetry: bool = True,
+    within: Sketch | None = None,
+    seed: int = 0,
+    threads: int = 1,
+    progress: Callable[[float], object] | None = None,
+) -> Schedule:
+    """Find a schedule of the fewest epochs, and prove that it is one.
+
+    The provenance says what is proven: ``"proven"`` is true if no schedule of fewer epochs exists (of each
+    half, where a collective collects sums and then spreads them). With ``"exact_epochs"`` the epoch divides
+    all durations, so that this is the optimum for these chunks and hops and not only that of the rounded
+    problem. ``"gap"`` is the distance to the best proven bound. A program that is too large is not
+    tried: ``"note"`` says its size, and the greedy engine's schedule is returned.
+
+    Args:
+        topology: Up to a few dozen NPUs.
+        collective: Any, with its number of chunks chosen.
+        time_limit: Seconds. Results that it did not cut short do not depend on the machine.
+        epoch: Length of an epoch; by default one that rounds little and makes few epochs.
+        symmetry: Whether to look for symmetric schedules first.
+        within: A sketch: what may be used, and what is preferred; its symmetries are required, not tried.
+            The network has no links but those that it allows.
+        seed, threads: For HiGHS and the greedy engine.
+        progress: Called with the share done, now and then.
+
+    Raises:
+        InfeasibleError: An NPU that needs a chunk cannot be reached; the message names the pair.
+        TacosError: HiGHS is not installed.
+        ValueError: A wrong argument, or a sketch's symmetry that the network or collective lacks.
+
+    >>> import tacos
+    >>> box = tacos.topology.dgx1(latency="0s")
+    >>> coll = tacos.collective.all_gather(box, "8MB", chunks=1)
+    >>> best = milp(box, coll)
+    >>> best.time_s, best.provenance["proven"]     # 3 epochs; greedy needs 4
+    (6e-05, True)
+    """
+    if not time_limit > 0:
+        raise ValueError(f"time_limit is {time_limit!r}, it must be positive")
+    if type(threads) is not int or threads < 1:
+        raise ValueError(f"threads is {threads!r}, it must be a positive number")
+    epoch_ps = None if epoch is None else max(time_ps(epoch, what="epoch"), 1)
+    highs()
+    begin = time.monotonic()
+    phases = 2 if _halves(collective) else 1
+    ends = iter([begin + time_limit * (k + 1) / phases for k in range(phases)])
+    done: list[dict[str, Any]] = []
+
+    def solve_phase(network: Topology, problem: Collective) -> Schedule:
+        search = Search(
+            network,
+            problem,
+            backwards=network is not topology,
+            end=next(ends),
+            epoch_ps=epoch_ps,
+            symmetry=symmetry,
+            sketch=within,
+            seed=seed,
+            threads=threads,
+            progress=progress,
+        )
+        schedule, facts = search.run()
+        done.append(facts)
+        return schedule
+
+    schedule = in_phases(topology, collective, solve_phase, progress=progress)
+    facts = _together(done) | {"engine": "milp", "seed": seed}
+    if within is None:
+        warm = greedy(topology, collective, seed=seed, progress=progress)
+        if warm.time_ps < schedule.time_ps:  # its halves overlap better
+            schedule, facts["proven"] = warm, False
+            facts["from"] = "greedy"
+    bound_ps = max(facts.pop("bound_ps"), bound(topology, collective).time_ps)
+    facts["gap"] = round(max(1 - bound_ps / schedule.time_ps, 0.0), 6) if schedule.time_ps else 0.0
+    return schedule.with_provenance(facts)
+
+
+def _halves(collective: Collective) -> bool:
+    """Whether the collective collects and then spreads."""
+    kinds = {part.kind for part in collective.parts}
+    return sums(collective) and not kinds <= {"reduce_scatter", "reduce"}
+
+
+def _together(done: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is known of the whole, from what is known of its halves."""
+    facts = dict(done[0])
+    for other in done[1:]:
+        facts["epochs"] += other["epochs"]
+        facts["epochs_bound"] += other["epochs_bound"]
+        facts["bound_ps"] = 0  # halves may overlap
+        for name in ("proven", "exact_epochs"):
+            facts[name] = facts[name] and other[name]
+        facts |= {name: other[name] for name in ("note", "cut_short") if name in other}
+    return facts

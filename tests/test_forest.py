@@ -1,0 +1,254 @@
+"""Forests against an oracle that knows only links and trees, against the bound, and on machines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tacos
+from tacos import collective as co
+from tacos import topology as tp
+from tacos._core import pack_orbits
+from tacos.synth.forest import Packing, forest, obstacle, packing
+from tests.strategies import topologies
+
+KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
+
+# GB/s of an all-gather, as published or computed by others, and the trees' height where it matters.
+MACHINES = {
+    "dgx-a100:1": (342.857, 1),
+    "dgx-a100:2": (346.667, 2),
+    "dgx-a100:4": (266.667, 2),
+    "dgx-h100:1": (514.286, 1),
+    "dgx-h100:2": (533.333, 2),
+    "dgx-h100:4": (516.129, 2),
+    "dgx-h100:8": (457.143, 2),
+    "dgx-h100:16": (426.667, 2),
+    "mi250:1": (342.857, None),
+    "mi250:2": (354.133, None),
+    "mi300x:1": (512.0, 1),
+    "mi300x:2": (531.2, 2),
+    "mi300x:4": (514.065, 2),
+    "nvl72:1": (912.676, 1),
+    "nvl72:2": (956.643, 2),
+    "switch:16@900GB/s": (960.0, 1),
+    "torus:4x4@1GB/s": (4.26667, 4),
+    "torus:4x4x4@1GB/s": (6.09524, 6),
+    "mesh:4x4@1GB/s": (2.13333, None),
+    "dgx-1:1": (171.429, None),
+    "ndv2:2": (25.0, None),
+    "dgx-h100:128": (403.150, 2),
+}
+
+
+def images(topology, found):
+    """Where the symmetry takes nodes and links, element by element; the identity without one."""
+    nodes, links = np.arange(topology.switches + topology.npus), np.arange(topology.links)
+    generators = list(
+        zip(
+            found.trees.node_image.reshape(-1, len(nodes)),
+            found.trees.link_image.reshape(-1, len(links)),
+            strict=True,
+        )
+    )
+    elements = {tuple(nodes): (nodes, links)}
+    queue = list(elements.values())
+    for node, link in queue:
+        for node_image, link_image in generators:
+            image = node_image[node], link_image[link]
+            if tuple(image[0]) not in elements:
+                elements[tuple(image[0])] = image
+                queue.append(image)
+    return queue
+
+
+def check_trees(topology, found):
+    """Every tree spans the members from its root, and all together stay within the bandwidths."""
+    trees = found.trees
+    begin, links = trees.routes.link_begin, trees.routes.links
+    weights: Counter[int] = Counter()
+    loads = np.zeros(topology.links, object)
+    members = set(found.members.tolist())
+    moves = images(topology, found)
+    for number, (root, weight) in enumerate(zip(trees.root, trees.weight, strict=True)):
+        reached = {int(root)}
+        assert weight > 0
+        for hop in trees.hop[trees.hop_begin[number] : trees.hop_begin[number + 1]]:
+            path = links[begin[hop] : begin[hop + 1]]
+            source, end = topology.link_src[path[0]], topology.link_dst[path[-1]]
+            assert source in reached
+            assert end not in reached
+            assert (topology.link_dst[path[:-1]] == topology.link_src[path[1:]]).all()
+            assert not members & set(topology.link_dst[path[:-1]].tolist())
+            reached.add(int(end))
+            for _, image in moves:
+                np.add.at(loads, image[path], int(weight))
+        assert reached == members
+        for node, _ in moves:
+            weights[int(node[root])] += int(weight)
+    assert weights == dict.fromkeys(found.roots.tolist(), trees.demand_weight)
+    unit = Fraction(trees.unit_Bps, trees.unit_parts) * Fraction(trees.rate)
+    for load, bandwidth in zip(loads, topology.link_bandwidth_Bps.tolist(), strict=True):
+        assert load * unit <= bandwidth * (1 + Fraction(1, 10**12))
+
+
+def balanced(topology, members):
+    """Whether all that only forward have as much bandwidth out as in."""
+    flow = np.zeros(topology.npus + topology.switches, object)
+    np.add.at(flow, topology.link_src, topology.link_bandwidth_Bps.astype(object))
+    np.add.at(flow, topology.link_dst, -topology.link_bandwidth_Bps.astype(object))
+    return all(flow[node] == 0 for node in range(len(flow)) if node not in members)
+
+
+@pytest.mark.parametrize("spec", MACHINES)
+def test_machines_reach_their_optimum_with_shallow_trees(spec):
+    topology = tp.parse(spec)
+    optimum, height = MACHINES[spec]
+    found = packing(topology)
+    assert found.algbw_Bps / 1e9 == pytest.approx(optimum, rel=1e-5)
+    assert found.trees.rate == 1
+    if height is not None:
+        assert found.height <= height
+    if topology.npus <= 64:
+        check_trees(topology, found)
+
+
+@pytest.mark.parametrize("spec", ["dgx-1", "mi250", "ndv2:2", "ndv2:4", "dgx-1:2", "dgx-2:2"])
+def test_boxes_repeat_their_trees(spec):
+    """Not all NPUs are alike, but boxes are, and the halves of some."""
+    topology = tp.parse(spec)
+    everybody = np.arange(topology.npus, dtype=np.int32)
+    trees = pack_orbits(topology)
+    assert trees is not None
+    found = Packing(trees, everybody, everybody)
+    assert len(set(trees.root.tolist())) <= topology.npus // 2
+    check_trees(topology, found)
+    size = 10**12 * topology.npus
+    best = tacos.bound(topology, co.all_gather(topology, size))
+    assert size / found.algbw_Bps == pytest.approx(best.bandwidth_s, rel=1e-9)
+
+
+@st.composite
+def networks(draw, even):
+    """Random NPUs and switches; with `even`, every link has one of its speed that leads back."""
+    npus, switches = draw(st.integers(2, 6)), draw(st.integers(0, 2))
+    nodes = npus + switches
+    order = draw(st.permutations(range(nodes)))
+    ends = list(zip(order, [*order[1:], order[0]], strict=True))
+    node = st.integers(0, nodes - 1)
+    ends += draw(st.lists(st.tuples(node, node).filter(lambda e: e[0] != e[1]), max_size=8))
+    rows = []
+    for a, b in ends:
+        speed = f"{draw(st.sampled_from([1, 2, 3, 5, 8, 12.5]))}GB/s"
+        latency = draw(st.sampled_from(["0ns", "500ns", "1us"]))
+        rows += (
+            [(a, b, speed, latency), (b, a, speed, latency)] if even else [(a, b, speed, latency)]
+        )
+    return tp.from_links(npus, rows, switches=[""] * switches)
+
+
+@given(st.data(), networks(even=True))
+@settings(max_examples=60)
+def test_even_networks_are_filled_up_to_the_bound(data, topology):
+    group = data.draw(st.permutations(range(topology.npus)))
+    group = group[: data.draw(st.integers(2, topology.npus))]
+    found = packing(topology, group=group)
+    check_trees(topology, found)
+    assert found.trees.rate == 1
+    size = 10**12 * len(group)
+    best = tacos.bound(topology, co.all_gather(topology, size, group=group))
+    assert size / found.algbw_Bps == pytest.approx(best.bandwidth_s, rel=1e-9)
+    one = packing(topology, group=group, root=group[0])
+    check_trees(topology, one)
+    best = tacos.bound(topology, co.broadcast(topology, size, group=group, root=group[0]))
+    assert size / one.algbw_Bps == pytest.approx(best.bandwidth_s, rel=1e-9)
+
+
+@given(networks(even=False))
+@settings(max_examples=60)
+def test_other_networks_are_never_overfilled(topology):
+    found = packing(topology)
+    check_trees(topology, found)
+    size = 10**12 * topology.npus
+    best = tacos.bound(topology, co.all_gather(topology, size))
+    assert size / found.algbw_Bps >= best.bandwidth_s * (1 - 1e-9)
+    if balanced(topology, range(topology.npus)):
+        assert size / found.algbw_Bps == pytest.approx(best.bandwidth_s, rel=1e-9)
+
+
+@given(st.data(), topologies())
+@settings(max_examples=150)
+def test_schedules_are_right_and_no_faster_than_the_bound(data, topology):
+    kind = data.draw(st.sampled_from(KINDS))
+    group = data.draw(st.permutations(range(topology.npus)))
+    group = group[: data.draw(st.integers(1, topology.npus))]
+    root = {"root": data.draw(st.sampled_from(group))} if kind in ("broadcast", "reduce") else {}
+    size, chunks = data.draw(st.sampled_from([1, 7, 1000, 1001])), data.draw(st.integers(1, 4))
+    collective = co.named(kind, topology, size, chunks=chunks, group=group, **root)
+    schedule = forest(topology, collective)
+    assert tacos.verify(schedule).ok
+    assert schedule.time_ps >= tacos.bound(topology, collective).time_ps
+
+
+@pytest.mark.parametrize(
+    "spec", ["dgx-a100:2", "dgx-h100:4", "mi300x:2", "torus:4x4x4", "dgx-1", "mi250"]
+)
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce"])
+def test_a_gigabyte_comes_close_to_the_bound(spec, kind):
+    topology = tp.parse(spec)
+    schedule = tacos.synthesize(topology, co.named(kind, topology, "1GB"), engine="forest")
+    assert tacos.verify(schedule).ok
+    assert (schedule.efficiency or 0) > 0.98
+
+
+def test_a_boxs_forest_by_hand():
+    """4 NPUs on a switch, ports of 3 GB/s: each sends 1 GB/s straight to the 3 others."""
+    found = packing(tp.switch(4, bandwidth="3GB/s"))
+    assert found.rate_Bps == 1e9
+    assert found.height == 1
+
+
+def test_bandwidths_of_odd_ratios_are_rounded_and_it_says_so():
+    speeds = ["43478260869B/s", "9523809523B/s", "21739130434B/s"]
+    links = [(a, (a + 1) % 3, speeds[a], "1us") for a in range(3)]
+    links += [(b, a, speed, latency) for a, b, speed, latency in links]
+    topology = tp.from_links(3, links)
+    found = packing(topology)
+    check_trees(topology, found)
+    assert 0 < found.trees.tolerance <= 1e-4
+    best = tacos.bound(topology, co.all_gather(topology, 3 * 10**12))
+    assert 3e12 / found.algbw_Bps == pytest.approx(best.bandwidth_s, rel=1e-4)
+    collective = co.all_gather(topology, "3MB", chunks=4)
+    assert forest(topology, collective).provenance["tolerance"] == found.trees.tolerance
+
+
+def test_what_it_cannot_do():
+    topology = tp.ring(4)
+    with pytest.raises(
+        ValueError,
+        match="forest needs all-gather, reduce-scatter, all-reduce, broadcast or reduce, not",
+    ):
+        forest(topology, co.all_to_all(topology, "1MB", chunks=1))
+    assert "one collective, not 2" in obstacle(
+        topology,
+        co.together(co.all_gather(4, "1KB", group=[0, 1]), co.all_gather(4, "1KB", group=[2, 3])),
+    )
+    boxes = tp.dgx_h100(32)
+    assert obstacle(boxes, co.all_gather(boxes, "1MB")) == ""
+    assert "a byte for each of 256 chunks" in obstacle(boxes, co.all_gather(boxes, 100))
+    assert "at most 128 NPUs" in obstacle(boxes, co.broadcast(boxes, "1MB"))
+    cut = tp.drop_links(boxes, (0, 256), both=True)
+    assert "not 256 of 256" in obstacle(cut, co.all_gather(cut, "1MB"))
+    with pytest.raises(ValueError, match="npu 3 is a root, but no member"):
+        packing(topology, group=[0, 1], root=3)
+    with pytest.raises(ValueError, match="NPU 9 is not one of the topology's 4"):
+        packing(topology, group=[0, 9])
+    links = [(0, 1, "1GB/s", "1us"), (1, 0, "1GB/s", "1us"), (2, 0, "1GB/s", "1us")]
+    cut = tp.from_links(3, links, connected=False)
+    with pytest.raises(tacos.InfeasibleError, match="npu 0 cannot reach npu 2"):
+        packing(cut)
