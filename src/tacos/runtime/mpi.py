@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import struct
 import time
 from collections import defaultdict, deque
@@ -173,6 +174,10 @@ class Mpi:
         self.data, self._control = comm.Dup(), comm.Dup()
         for duplicate in (self.data, self._control):
             duplicate.Set_errhandler(MPI.ERRORS_RETURN)  # which mpi4py raises
+        # Where ranks outnumber cores, one that polls keeps another from its work.
+        machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self._spins = 1000 if machine.Get_size() <= len(os.sched_getaffinity(0)) else 2
+        machine.Free()
         self._largest_tag: int = self.data.Get_attr(MPI.TAG_UB)
         self._calls = 0
         self._call: _Call | None = None
@@ -229,7 +234,7 @@ class Mpi:
                     self._fail(self._interruption)
                 idle = 0 if self._advance() else idle + 1
                 if idle:
-                    pause(idle)
+                    pause(idle, self._spins)
                 if idle > _PATIENT:
                     self._take_early()
                     self._check_progress(call)
@@ -490,7 +495,7 @@ class Mpi:
         while call.unheard and time.monotonic() < end:
             self._listen()
             idle += 1
-            pause(idle)
+            pause(idle, self._spins)
         self._fail(f"rank {self.rank}: MPI reports an error, call {call.own.call}: {error}")
 
     def _fail(self, why: str) -> NoReturn:
@@ -509,7 +514,7 @@ class Mpi:
                     request.Cancel()
             while not MPI.Request.Testall(requests) and time.monotonic() < end:
                 idle += 1
-                pause(idle)
+                pause(idle, self._spins)
 
 
 def _nothing() -> None:

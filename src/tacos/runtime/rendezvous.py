@@ -358,12 +358,15 @@ class MpiRendezvous:
         """Let the peers go; MPI itself ends with the process."""
 
 
-def pause(rounds: int) -> None:
-    """Let others run, after so many rounds of polling in vain: at once at first, then for longer."""
-    if rounds < 1000:
+def pause(rounds: int, spins: int = 1000) -> None:
+    """Let others run, after so many rounds of polling in vain.
+
+    For some rounds only those that are ready; then for longer and longer, up to a millisecond.
+    """
+    if rounds < spins:
         os.sched_yield()
     else:
-        time.sleep(min(1e-3, 1e-6 * (rounds - 999)))
+        time.sleep(min(1e-3, 1e-6 * (rounds - spins + 1)))
 
 
 def from_environment(
