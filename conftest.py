@@ -10,7 +10,7 @@ NEEDED = {
     "mpi4py": ["src/tacos/runtime/mpi.py"],
 }
 sanitized = "libasan" in os.environ.get("LD_PRELOAD", "")  # torch is not built for that
-collect_ignore_glob = ["tests/streams.py"]  # a program for the ranks of a lab
+collect_ignore_glob = ["tests/streams.py", "tests/torch_jobs.py"]  # what ranks run
 collect_ignore_glob += [
     path
     for package, paths in NEEDED.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version as version_of
+from importlib.util import find_spec
 from typing import Any
 
 project = "TACOS"
@@ -18,7 +19,7 @@ myst_heading_anchors = 3
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 autodoc_member_order = "bysource"
-autodoc_mock_imports = ["mpi4py"]  # optional
+autodoc_mock_imports = [name for name in ("mpi4py", "torch") if find_spec(name) is None]  # optional
 autodoc_default_options = {"members": True, "show-inheritance": True}
 
 # The build uses no network, so names of other projects are not looked up, and neither are names
@@ -27,6 +28,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(numpy|np|collections|pathlib|os|socket|typing|concurrent|msgspec)\..*"),
     (r"py:class", r"(list|dict)\[\w.*"),  # types of attributes, which Sphinx takes apart
     (r"py:class", r"[A-Z]\w*"),
+    (r"py:class", r"tacos\.\w+\._\w+"),  # type variables
     (r"py:class", r"tacos\._core\.Execution"),
     (r"py:class", r"tacos\._core\.Chakra\w+"),  # columns of a file, documented where they are read
 ]
