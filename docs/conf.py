@@ -26,7 +26,10 @@ autodoc_default_options = {"members": True, "show-inheritance": True}
 # without a module, which annotations use for types of their own file.
 nitpick_ignore_regex = [
     (r"py:.*", r"(numpy|np|collections|pathlib|os|socket|typing|concurrent|msgspec)\..*"),
-    (r"py:class", r"(list|dict)\[\w.*"),  # types of attributes, which Sphinx takes apart
+    (
+        r"py:class",
+        r"(list|dict|Mapping|Sequence|Literal)\[.*",
+    ),  # types of attributes, which Sphinx takes apart
     (r"py:class", r"[A-Z]\w*"),
     (r"py:class", r"tacos\.\w+\._\w+"),  # type variables
     (r"py:class", r"tacos\._core\.Execution"),
