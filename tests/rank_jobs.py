@@ -192,11 +192,11 @@ def run_each(comm, schedules, numbers):
 
 def fail_with(comm, schedule, who):
     """One rank's own code fails within the context of the communicator."""
-    algorithm = comm.prepare(schedule)
     data = np.ones(1000, np.float32)
 
     def use():
         with comm:
+            algorithm = comm.prepare(schedule)  # others may still be here when one fails
             if comm.rank == who:
                 raise ValueError("the data are bad")
             algorithm.run(data, data)

@@ -617,7 +617,7 @@ def test_simulate_takes_the_profiles_by_name(spec, profile, time_ns):
 def test_profiles_want_a_topology_and_nothing_that_disturbs():
     ring = tacos.topology.ring(4)
     schedule = tacos.synthesize(ring, tacos.collective.all_gather(ring, "4KB", chunks=1))
-    with pytest.raises(ValueError, match="takes no timing, congestion or disturbances"):
+    with pytest.raises(ValueError, match="takes no timing, congestion, record or disturbances"):
         tacos.simulate(schedule, profile="astra-sim-aware", jitter="1us")
     with pytest.raises(ValueError, match="a workload needs a topology"):
         tacos.simulate(ring_all_gather(4, "1KiB"), profile="astra-sim-aware")

@@ -455,7 +455,7 @@ def test_refusals_name_what_is_missing():
         BASELINES["double-binary-tree"](ring, co.all_gather(ring, "1MB"))
     with pytest.raises(ValueError, match=r"swing needs .*, not switch 2 x switch 4"):
         BASELINES["swing"](tp.product(tp.switch(2), tp.switch(4)), co.all_reduce(8, "1MB"))
-    with pytest.raises(ValueError, match="bruck needs a collective of a group, not send_recv"):
+    with pytest.raises(ValueError, match="bruck needs a collective of a group, not send-recv"):
         BASELINES["bruck"](ring, co.send_recv(ring, [(0, 1, 5)]))
     with pytest.raises(ValueError, match="2d-ring needs a torus or mesh of two dimensions, not"):
         BASELINES["2d-ring"](ring, co.all_reduce(ring, "1MB"))

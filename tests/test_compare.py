@@ -285,7 +285,7 @@ def test_the_command_puts_files_beside_our_engines(capsys, tmp_path):
         (
             [*gathers("4KB"), tacos.collective.all_reduce(RING, "4KB")],
             {},
-            "all_gather and all_reduce, one comparison takes one kind",
+            "all-gather and all-reduce, one comparison takes one kind",
         ),
     ],
 )

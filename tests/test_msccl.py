@@ -351,7 +351,7 @@ def test_neighbouring_chunks_travel_together(tmp_path):
 
 def test_more_dependencies_become_nops_before_the_step(tmp_path):
     """A step waits for one at most, and the step after a nop that waits has one, too."""
-    found = saved(scheduled("dgx-h100:2", "all_reduce"), tmp_path)
+    found = saved(scheduled("dgx-h100:2", "all_reduce", "greedy"), tmp_path)
     waits, nop = np.diff(found.dep_begin), found.op == 0
     assert nop.any()
     assert waits.max() == 1

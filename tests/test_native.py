@@ -507,6 +507,7 @@ def test_the_ending_chooses_the_format(tmp_path):
 
 def test_endings_and_formats_that_do_not_exist(tmp_path):
     for name in ("x.bin", "x", "tacos", ".hidden"):
+        (tmp_path / name).write_bytes(b"\0")
         with pytest.raises(FormatError, match=r"allowed are \.tacos, \.yaml, \.yml, \.json"):
             load(tmp_path / name)
         with pytest.raises(FormatError, match=r"allowed are \.tacos, .*\.json, \.yaml, \.yml"):
