@@ -177,7 +177,7 @@ def test_a_sketch_gives_the_links_it_allows():
 def sketch_of(nodes, conn=None, switches=None):
     inner = taccl.Intranode("none" if switches is None else "switch", switches or [])
     outer = None if conn is None else taccl.Internode("relay", conn)
-    return taccl.Sketch(nodes, inner, outer)
+    return taccl.TacclSketch(nodes, inner, outer)
 
 
 def test_ports_are_shared_by_more_than_two_nodes():

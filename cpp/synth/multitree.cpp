@@ -1,10 +1,10 @@
 #include "synth/multitree.hpp"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "error.hpp"
+#include "synth/path_table.hpp"
 
 namespace tacos {
 
@@ -91,31 +91,6 @@ class Growth {
   std::vector<NodeId> queue_;
 };
 
-// Numbers paths, equal ones alike.
-class Paths {
- public:
-  RouteId number(std::span<const LinkId> path) {
-    const auto next = static_cast<RouteId>(begin_.size() - 1);
-    const auto [found, added] =
-        known_.try_emplace(std::vector<LinkId>(path.begin(), path.end()), next);
-    if (added) {
-      links_.insert(links_.end(), path.begin(), path.end());
-      begin_.push_back(static_cast<std::int64_t>(links_.size()));
-    }
-    return found->second;
-  }
-  std::shared_ptr<const Routes> routes(std::shared_ptr<const Topology> topology) && {
-    std::vector<std::uint8_t> kinds(begin_.size() - 1, static_cast<std::uint8_t>(RouteKind::path));
-    return std::make_shared<const Routes>(std::move(topology), std::move(kinds), std::move(begin_),
-                                          std::move(links_));
-  }
-
- private:
-  std::map<std::vector<LinkId>, RouteId> known_;
-  std::vector<std::int64_t> begin_{0};
-  std::vector<LinkId> links_;
-};
-
 Tree plant(const Topology& topology, NodeId root, std::span<const NodeId> members) {
   Tree tree;
   tree.role.assign(at(topology.nodes()), Role::relay);
@@ -163,7 +138,7 @@ Trees multitree(const std::shared_ptr<const Topology>& topology, std::span<const
     edges += trees.back().waiting;
   }
   Trees result;
-  Paths paths;
+  PathTable paths;
   Growth growth(*topology);
   std::vector<std::size_t> open,
       growing;  // trees that wait for members; that can grow in this step

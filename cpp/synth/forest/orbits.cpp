@@ -7,8 +7,8 @@
 #include "synth/forest/balance.hpp"
 #include "synth/forest/growth.hpp"
 #include "synth/forest/rates.hpp"
-#include "synth/forest/table.hpp"
 #include "synth/forest/translations.hpp"
+#include "synth/path_table.hpp"
 
 namespace tacos {
 
@@ -68,7 +68,7 @@ class Trees {
   std::shared_ptr<const Topology> topology_;
   std::vector<std::int32_t> depth_;
   std::map<std::pair<NodeId, std::vector<std::vector<LinkId>>>, std::size_t> known_;
-  forest::Table table_;
+  PathTable table_;
   Forest forest_;
 };
 

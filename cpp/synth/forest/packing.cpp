@@ -6,7 +6,7 @@
 #include "error.hpp"
 #include "synth/forest/growth.hpp"
 #include "synth/forest/rates.hpp"
-#include "synth/forest/table.hpp"
+#include "synth/path_table.hpp"
 
 namespace tacos {
 
@@ -55,7 +55,7 @@ Forest pack(const std::shared_ptr<const Topology>& topology, std::span<const Nod
     total += demand.amount * rates.demand_weight;
   }
   left = total;
-  forest::Table table;
+  PathTable table;
   std::vector<std::int64_t> load(at(topology->links()), 0);
   std::vector<std::int32_t> depth(at(topology->nodes()));
   const auto keep = [&](const forest::Tree& tree) {

@@ -1,15 +1,18 @@
-"""The command line application, and the arguments that several commands share."""
+"""The command line application, and what several verbs share: arguments, and how they are read."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
 import tacos
-from tacos import formats
+from tacos import collective as collectives
+from tacos import formats, units
 from tacos._core import Program, Schedule, Topology
+from tacos.console import progress
 from tacos.errors import FormatError
 
 app = App(
@@ -50,3 +53,73 @@ def load_algorithm(path: Path, format: str | None = None) -> Schedule | Program:
     if isinstance(loaded, Topology):
         raise FormatError(f"{path} holds a topology, not a schedule or a program")
     return loaded
+
+
+def lifted(
+    algorithm: Schedule | Program, network: Topology | None, size: str | None, silent: bool
+) -> Schedule:
+    """The schedule itself, or that of a program; says what was assumed."""
+    if isinstance(algorithm, Schedule):
+        return algorithm
+    with progress("lifting", silent) as report:
+        schedule = tacos.lift(algorithm, network, size, progress=report)
+    if not silent:
+        assumed = (
+            [] if network else [f"{schedule.topology.npus:,} NPUs, fully connected (--topology)"]
+        )
+        if size is None:
+            assumed.append(f"{units.format_size(schedule.collective.size_bytes)} (--size)")
+        if assumed:
+            print(f"assuming {' and '.join(assumed)}")
+    return schedule
+
+
+def asked_collective(
+    network: Topology, kind: str, size: str | int, chunks: str, group: str | None, root: int | None
+) -> tacos.Collective:
+    """The collective that somebody has typed."""
+    if chunks != "auto" and not chunks.isdecimal():
+        raise ValueError(f"--chunks is {chunks!r}, allowed are auto and positive numbers")
+    count: int | Literal["auto"] = "auto" if chunks == "auto" else int(chunks)
+    members = None if group is None else _members(group, network.npus)
+    return collectives.named(kind, network, size, group=members, chunks=count, root=root)
+
+
+def _members(text: str, npus: int) -> list[int]:
+    members: list[int] = []
+    for item in text.split(","):
+        first, dash, last = item.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ValueError(f"--group has {item!r}, allowed are numbers and ranges such as 0-7")
+        low, high = int(first), int(last or first)
+        if low > high:
+            raise ValueError(f"--group has {item!r}, a range goes from the lower to the higher NPU")
+        if high >= npus:
+            raise ValueError(f"--group names NPU {high}, the NPUs are 0 to {npus - 1}")
+        members.extend(range(low, high + 1))
+    return members
+
+
+def check_folder(option: str, path: Path) -> None:
+    """What would only fail after the work fails before it."""
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"{option} is {path}, but there is no folder {path.parent}")
+
+
+def verdict(check: tacos.Report, quiet: bool) -> int:
+    """Print what a checker has found; returns the exit code."""
+    if check.ok:
+        return 0
+    if not quiet:
+        for violation in check.violations:
+            print(f"{violation.rule}: {violation.message}", file=sys.stderr)
+    return fail(
+        f"the {check.subject} is not valid: {check.found:,} violation{'s' if check.found > 1 else ''}",
+        1,
+    )
+
+
+def fail(sentence: str, code: int = 2) -> int:
+    """Print what is wrong; returns the exit code."""
+    print(f"tacos: {sentence}", file=sys.stderr)
+    return code

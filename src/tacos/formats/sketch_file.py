@@ -64,7 +64,7 @@ def read(path: str | os.PathLike[str], npus: int) -> Sketch:
     with about(path):
         data = markup.load(Path(path))
         if isinstance(data, dict) and "intranode_sketch" in data:
-            return _of_taccl(fields_of(data, taccl.Sketch), npus)
+            return _of_taccl(fields_of(data, taccl.TacclSketch), npus)
         if not isinstance(data, dict) or "sketch" not in data:
             raise ValueError('this is no sketch: it has neither "sketch" nor "intranode_sketch"')
         fields: _Fields = fields_of(data, _Fields)
@@ -85,7 +85,7 @@ def read(path: str | os.PathLike[str], npus: int) -> Sketch:
         return sketch
 
 
-def _of_taccl(given: taccl.Sketch, npus: int) -> Sketch:
+def _of_taccl(given: taccl.TacclSketch, npus: int) -> Sketch:
     """TACCL's fields: a switch's sets, who sends to whom, whose data a sender sends."""
     nodes, inner, outer = given.nnodes, given.intranode_sketch, given.internode_sketch
     if nodes < 1 or npus % nodes:

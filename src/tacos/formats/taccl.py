@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Topology
 
-__all__ = ["Internode", "Intranode", "Sketch", "looks_like", "read", "read_sketch"]
+__all__ = ["Internode", "Intranode", "TacclSketch", "looks_like", "read", "read_sketch"]
 
 _MOST_GPUS = 512
 
@@ -80,7 +80,7 @@ class Internode(Struct, frozen=True):
     """Whether a sender's own chunks go first."""
 
 
-class Sketch(Struct, frozen=True):
+class TacclSketch(Struct, frozen=True):
     """What a sketch file says."""
 
     nnodes: int
@@ -101,7 +101,7 @@ def looks_like(head: str) -> bool:
     return re.search(r'"(gpus_per_node|intranode_sketch)"\s*:', head) is not None
 
 
-def read_sketch(path: str | os.PathLike[str]) -> Sketch:
+def read_sketch(path: str | os.PathLike[str]) -> TacclSketch:
     """Read a sketch.
 
     Raises:
@@ -115,7 +115,7 @@ def read_sketch(path: str | os.PathLike[str]) -> Sketch:
     2
     """
     with about(path):
-        sketch: Sketch = fields_of(markup.load(Path(path)), Sketch)
+        sketch: TacclSketch = fields_of(markup.load(Path(path)), TacclSketch)
         whole_number("nnodes", sketch.nnodes)
         return sketch
 
@@ -123,7 +123,7 @@ def read_sketch(path: str | os.PathLike[str]) -> Sketch:
 def read(
     path: str | os.PathLike[str],
     *,
-    sketch: str | os.PathLike[str] | Sketch | None = None,
+    sketch: str | os.PathLike[str] | TacclSketch | None = None,
     size: Quantity | None = None,
     scale: float = 1,
 ) -> Topology:
@@ -149,7 +149,7 @@ def read(
     >>> box, box.link_bandwidth_Bps[0] // 10**9
     (<tacos.Topology DGX2_1MB: 16 NPUs, 1 switches, 32 links>, np.int64(125))
     """
-    if sketch is not None and not isinstance(sketch, Sketch):
+    if sketch is not None and not isinstance(sketch, TacclSketch):
         sketch = read_sketch(sketch)
     with about(path):
         data = markup.load(Path(path))
@@ -277,7 +277,7 @@ def _allowed(node: Topology, sketch: Intranode, profile: _Profile, costs: _Costs
     )
 
 
-def _cluster(node: Topology, sketch: Sketch, profile: _Profile, costs: _Costs) -> Topology:
+def _cluster(node: Topology, sketch: TacclSketch, profile: _Profile, costs: _Costs) -> Topology:
     """Copies of the node, joined as the sketch says."""
     nodes, gpus = sketch.nnodes, node.npus
     if nodes == 1:

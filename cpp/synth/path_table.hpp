@@ -1,21 +1,24 @@
-// Paths as routes.
+// Paths as routes: what engines that choose their own paths number them with.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "routes.hpp"
 
-namespace tacos::forest {
+namespace tacos {
 
 // Numbers paths, equal ones alike.
-class Table {
+class PathTable {
  public:
-  RouteId number(const std::vector<LinkId>& path) {
-    const auto [found, added] = known_.try_emplace(path, static_cast<RouteId>(begin_.size() - 1));
+  RouteId number(std::span<const LinkId> path) {
+    const auto next = static_cast<RouteId>(begin_.size() - 1);
+    const auto [found, added] =
+        known_.try_emplace(std::vector<LinkId>(path.begin(), path.end()), next);
     if (added) {
       links_.insert(links_.end(), path.begin(), path.end());
       begin_.push_back(static_cast<std::int64_t>(links_.size()));
@@ -34,4 +37,4 @@ class Table {
   std::vector<LinkId> links_;
 };
 
-}  // namespace tacos::forest
+}  // namespace tacos
