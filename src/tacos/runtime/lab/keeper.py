@@ -153,11 +153,11 @@ class Keeper:
                 os.read(wake, 4096)
                 self._reap()
             if self.control.fileno() in ready:
-                data, fds, _, _ = socket.recv_fds(
-                    self.control, 1 << 16, 16, socket.MSG_CMSG_CLOEXEC
-                )
+                data, fds, _, _ = socket.recv_fds(self.control, 1 << 16, 16)
                 if not data:
                     return
+                for fd in fds:
+                    os.set_inheritable(fd, False)
                 passed += fds
                 *lines, text = (text + data).split(b"\n")
                 for line in lines:
