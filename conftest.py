@@ -9,13 +9,13 @@ NEEDED = {
     "torch": ["src/tacos/runtime/torch/*", "src/tacos/runtime/nccl.py"],
     "mpi4py": ["src/tacos/runtime/mpi.py"],
 }
-# Neither torch nor the programs that a lab starts run with the sanitizers' library in their way.
+# torch, MPI and the programs that a lab starts do not run with the sanitizers' library in their way.
 sanitized = "libasan" in os.environ.get("LD_PRELOAD", "")
 collect_ignore_glob = ["tests/streams.py", "tests/torch_jobs.py"]  # what ranks run
 collect_ignore_glob += [
     path
     for package, paths in NEEDED.items()
-    if find_spec(package) is None or (sanitized and package == "torch")
+    if sanitized or find_spec(package) is None
     for path in paths
 ]
 if sanitized:
