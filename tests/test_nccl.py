@@ -102,6 +102,17 @@ def test_types_and_operations(engine, count, chunks, op, dtype):
     run(made("ring:4", "all_reduce", chunks, engine), count, dtype, op)
 
 
+def test_a_mean_leaves_the_tensors_of_others_alone():
+    """Everybody passes a tensor to a reduce; only the root's is written."""
+    program = made("ring:4", "reduce", 1)
+    ranks = range(4)
+    algorithm = GpuAlgorithm(program, Loopback(), ranks=ranks, peers=dict.fromkeys(ranks, 0))
+    sources = [torch.full((8,), float(rank)) for rank in ranks]
+    targets = [torch.full((8,), 5.0) for _ in ranks]
+    algorithm.run(sources, targets, 8, "avg")
+    assert [target.tolist() for target in targets] == [[1.5 if r == 1 else 5.0] * 8 for r in ranks]
+
+
 def test_waves_keep_the_order_of_threads_and_messages():
     """A ring of n in one direction: every rank sends once in each of 2 (n - 1) waves."""
     program = made("ring:5", "all_reduce", 1, "ring")

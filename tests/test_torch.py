@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from unittest.mock import Mock
 
 import pytest
 
@@ -62,6 +63,7 @@ def ranks(started, request):
         "asynchronous",
         "sub_groups",
         "ddp",
+        "chained_hook",
         "overlap",
         "fsdp",
         "zero",
@@ -70,6 +72,29 @@ def ranks(started, request):
 )
 def test_the_result_is_gloos(ranks, job):
     ranks.run(job)
+
+
+@pytest.mark.parametrize(("kind", "sizes"), [("all_gather", (8, 32)), ("reduce_scatter", (32, 8))])
+def test_memory_of_the_host_is_large_enough_for_either_tensor(monkeypatch, kind, sizes):
+    """In place, one of a GPU's tensors is the beginning of the other."""
+    import torch
+
+    from tacos.runtime.torch import tensors
+
+    seen = []
+
+    class Recorded(tensors.Tensors):
+        def __init__(self):
+            pass
+
+        def run(self, _kind, source, target, *_rest):
+            seen.append((source.numel(), target.numel()))
+
+    monkeypatch.setattr(tensors, "_pinned", lambda tensor: torch.empty(tensor.shape))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: Mock())
+    whole = torch.zeros(32)
+    Recorded()._staged(kind, whole[: sizes[0]], whole[: sizes[1]], 32, "sum", -1)
+    assert seen == [sizes]
 
 
 # The algorithms.

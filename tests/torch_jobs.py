@@ -378,6 +378,23 @@ def ddp(steps: int = 5, exact: bool = False) -> None:
         assert torch.equal(ends[0], other), "the replicas differ"
 
 
+def chained_hook() -> None:
+    """PowerSGD starts collectives in the callbacks of others."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(0)
+    start = Model()
+    ends = []
+    for group in (None, gloo()):
+        model = DistributedDataParallel(copy.deepcopy(start), process_group=group)
+        state = powerSGD_hook.PowerSGDState(group, start_powerSGD_iter=2)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        _trained(model, torch.optim.SGD(model.parameters(), lr=0.1), 4)
+        ends.append(_parameters(model))
+    torch.testing.assert_close(*ends)
+
+
 class _UntilReduced(torch.autograd.Function):  # type: ignore[misc]
     """Does nothing, but its backward ends only when the first bucket has been reduced."""
 

@@ -220,8 +220,9 @@ class _Memory:
     def finish(self, divide_by: int) -> None:
         """The mean, where it is asked for; and the caller's output, where it is elsewhere."""
         if divide_by > 1:
-            mode = None if self._output.is_floating_point() else "floor"
-            self._output.div_(divide_by, rounding_mode=mode)
+            mode = None if self._output.is_floating_point() else "trunc"
+            held = self._output[: int(self._layout.output_offset[-1])]  # a tensor may be longer
+            held.div_(divide_by, rounding_mode=mode)
         if self._layout.padded:
             _spread(
                 self._output, self._layout.output_offset, self._target, self._layout.given_output

@@ -292,7 +292,13 @@ class Tensors:
         host_source = None if source is None else _pinned(source)
         if host_source is not None and source is not None:
             host_source.copy_(source)
-        one = source is not None and target is not None and source.data_ptr() == target.data_ptr()
+        # Where one is a part of the other, which NCCL calls in place too, each gets memory of its own.
+        one = (
+            source is not None
+            and target is not None
+            and source.data_ptr() == target.data_ptr()
+            and source.numel() == target.numel()
+        )
         host_target = host_source if one else None if target is None else _pinned(target)
         self.run(kind, host_source, host_target, count, op, root)
         if target is not None and host_target is not None:
