@@ -108,9 +108,14 @@ class _Bench:
         return sizes, program.input_chunks(rank).tolist(), program.output_chunks(rank).tolist()
 
     def value(self, chunk: int, length: int, rank: int) -> np.ndarray[Any, Any]:
-        """What a rank contributes to a chunk: 1 and 2 in turn, from a start of its own."""
-        numbers = np.arange(length) + rank + 3 * chunk
-        return (numbers % 2 + 1).astype(self.dtype)
+        """What a rank contributes to a chunk: ones and twos, so that sums and products are exact.
+
+        They are mixed from rank, chunk and place, so that data in a wrong place are not like the right.
+        """
+        mixed = np.arange(length, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= np.uint64((rank * 0xC2B2AE3D27D4EB4F + chunk * 0x165667B19E3779F9) % 2**64)
+        mixed *= np.uint64(0xFF51AFD7ED558CCD)
+        return ((mixed >> np.uint64(63)) + np.uint64(1)).astype(self.dtype)
 
     def given(
         self, collective: Collective, chunk: int, length: int, rank: int
