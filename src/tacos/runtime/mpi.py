@@ -138,6 +138,7 @@ class _Call:
     own: _Announced
     steps: _Steps
     unheard: set[int]  # peers that have not announced the call yet
+    held: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)  # receives from those
     left: int = 0  # requests that must complete before it ends
     progress: float = field(default_factory=time.monotonic)
     asked: float | None = None
@@ -295,13 +296,20 @@ class Mpi:
                         self.data.Isend(pieces, peer, tag), partial(self._sent, step, pieces)
                     )
                     continue
-                key = (peer, call.steps.tag(message, peer, self.rank))
-                if queue := self._early.get(key):
-                    # A later message of the same tag belongs to a later call.
-                    queue[0].taker = (step, message)
-                    self._take_in(key)
+                if peer in call.unheard:  # what it sends may not fit
+                    call.held.setdefault(peer, []).append((step, message, size))
                 else:
-                    self._receive(execution, step, message, size, *key)
+                    self._expect(call, step, message, size, peer)
+
+    def _expect(self, call: _Call, step: int, message: int, size: int, peer: int) -> None:
+        """Take in a message, which may have come."""
+        key = (peer, call.steps.tag(message, peer, self.rank))
+        if queue := self._early.get(key):
+            # A later message of the same tag belongs to a later call.
+            queue[0].taker = (step, message)
+            self._take_in(key)
+        else:
+            self._receive(call.execution, step, message, size, *key)
 
     def _receive(
         self, execution: Execution, step: int, message: int, size: int, peer: int, tag: int
@@ -459,6 +467,9 @@ class Mpi:
                 f"the ranks do not agree on call {own.call}: "
                 f"rank {peer} has {theirs}, rank {self.rank} has {own}"
             )
+        for receive in self._call.held.pop(peer, []):
+            self._expect(self._call, *receive, peer)
+        self._carry_out(self._call)
 
     # --- failure
 
