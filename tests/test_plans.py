@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import jsonschema
 import numpy as np
@@ -15,6 +18,7 @@ import tacos
 from tacos.cli import main
 from tacos.errors import FormatError
 from tacos.runtime import plans
+from tacos.runtime.algorithms import agree
 from tacos.runtime.placement import place, renumbered
 from tacos.runtime.plans import Plans, add, fingerprint
 
@@ -308,3 +312,44 @@ def schema_text() -> str:
 
 if __name__ == "__main__":
     SCHEMA.write_text(schema_text())
+
+
+class Meeting:
+    """A rendezvous of threads."""
+
+    def __init__(self, size):
+        self.barrier, self.values = threading.Barrier(size, timeout=20), {}
+
+    def of(self, rank):
+        def exchange(name, value):
+            self.values[name, rank] = value
+            self.barrier.wait()
+            return [self.values[name, r] for r in range(self.barrier.parties)]
+
+        return SimpleNamespace(exchange=exchange)
+
+
+@pytest.mark.parametrize(
+    ("placements", "message"),
+    [
+        (["1,0", "1,0"], ""),
+        (["1,0", "0,1"], "ranks 0 and 1 have different places for the ranks"),
+        (["1,0", "0,7"], "rank 1: "),
+    ],
+)
+def test_what_is_wrong_with_one_ranks_placement_all_ranks_hear(placements, message):
+    meeting = Meeting(2)
+
+    def join(rank):
+        variables = {"TACOS_TOPOLOGY": "ring:2", "TACOS_PLACEMENT": placements[rank]}
+        try:
+            return agree(meeting.of(rank), rank, 2, variables)[1]
+        except ValueError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(2) as threads:
+        heard = list(threads.map(join, range(2)))
+    if not message:
+        assert heard == [[1, 0], [1, 0]]
+    else:
+        assert all(isinstance(h, str) and h.startswith(message) for h in heard)

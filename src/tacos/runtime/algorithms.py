@@ -114,6 +114,7 @@ class _Greeting(msgspec.Struct):
     rank: int
     where: str
     digest: str = ""
+    npus: list[int] = []
     error: str = ""
 
 
@@ -139,11 +140,8 @@ def agree(
         mine.digest = settings.digest
     except (TacosError, ValueError, OSError) as error:
         mine.error = " ".join(str(error).split())
-    answers = rendezvous.exchange("settings", msgspec.json.encode(mine))
-    greetings = [msgspec.json.decode(answer, type=_Greeting) for answer in answers]
+    greetings = _exchanged(rendezvous, "settings", mine)
     for one in greetings:
-        if one.error:
-            raise ValueError(f"rank {one.rank}: {one.error}")
         if one.digest != greetings[0].digest:
             raise ValueError(
                 f"ranks {greetings[0].rank} and {one.rank} have different plans, topologies or "
@@ -153,8 +151,28 @@ def agree(
     if network is None:
         return settings, list(range(len(greetings)))
     where = {one.rank: one.where for one in greetings}
-    npus = place(where, world, network.npus, network.names, settings.placement)
-    return settings, npus
+    try:
+        mine.npus = place(where, world, network.npus, network.names, settings.placement)
+    except (TacosError, ValueError, OSError) as error:
+        mine.error = " ".join(str(error).split())
+    greetings = _exchanged(rendezvous, "places", mine)
+    for one in greetings:
+        if one.npus != greetings[0].npus:
+            raise ValueError(
+                f"ranks {greetings[0].rank} and {one.rank} have different places for the ranks: "
+                "TACOS_PLACEMENT must mean the same everywhere"
+            )
+    return settings, mine.npus
+
+
+def _exchanged(rendezvous: Rendezvous, name: str, mine: _Greeting) -> list[_Greeting]:
+    """What all ranks say; raises on all of them what is wrong on one."""
+    answers = rendezvous.exchange(name, msgspec.json.encode(mine))
+    greetings = [msgspec.json.decode(answer, type=_Greeting) for answer in answers]
+    for one in greetings:
+        if one.error:
+            raise ValueError(f"rank {one.rank}: {one.error}")
+    return greetings
 
 
 def _local_rank(variables: Mapping[str, str]) -> str:
