@@ -138,3 +138,58 @@ def _execute(program, step, rank, memory, messages, random):
 
 def _sum(a, b):
     return None if a is None or b is None else a + b
+
+
+def races(program):
+    """All pairs of steps that touch a slot, one of them writing, and may run in either order."""
+    steps = range(program.steps)
+    thread = [t for t in range(program.threads) for _ in range(*program.thread_begin[t : t + 2])]
+    first = set(program.thread_begin.tolist())
+    waits_for = [
+        {*({i - 1} - {-1} if i not in first else ()), *({int(program.comes_from[i])} - {-1})}
+        | set(program.dep[program.dep_begin[i] : program.dep_begin[i + 1]].tolist())
+        for i in steps
+    ]
+    behind: list[int | None] = [None] * program.steps  # a bit for every step before this one
+    pending = list(steps)
+    while pending:
+        later = []
+        for i in pending:
+            if any(behind[p] is None for p in waits_for[i]):
+                later.append(i)
+                continue
+            behind[i] = 0
+            for p in waits_for[i]:
+                behind[i] |= behind[p] | 1 << p
+        pending = later
+    touched: dict[tuple, dict[int, bool]] = {}
+    for i in steps:
+        rank = int(program.thread_rank[thread[i]])
+        for place, writes in _touched(program, i, rank):
+            by = touched.setdefault(place, {})
+            by[i] = by.get(i, False) or writes
+    return {
+        (a, b)
+        for by in touched.values()
+        for a in by
+        for b in by
+        if a < b and (by[a] or by[b]) and not (behind[b] >> a & 1 or behind[a] >> b & 1)
+    }
+
+
+def _touched(program, step, rank):
+    op = STEP_OPS[program.op[step]]
+    reader = int(program.peer[step]) if op in ("get", "get_reduce") else rank
+    writer = int(program.peer[step]) if op == "put" else rank
+    for owner, buffer, slot, writes in (
+        (reader, program.src_buffer[step], int(program.src_slot[step]), False),
+        (writer, program.dst_buffer[step], int(program.dst_slot[step]), True),
+    ):
+        name = BUFFERS[buffer] if buffer < len(BUFFERS) else None
+        for k in range(int(program.count[step]) if name in ("input", "output", "scratch") else 0):
+            place = (owner, name, slot + k)
+            if program.in_place and name == "input":
+                outputs = program.output_chunks(owner).tolist()
+                chunk = int(program.input_chunks(owner)[slot + k])
+                place = (owner, "output", outputs.index(chunk)) if chunk in outputs else place
+            yield place, writes

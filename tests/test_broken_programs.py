@@ -151,3 +151,32 @@ def test_a_missing_dependency(program):
         exactly += any(all(name in message for name in both) for message in race)
         assert all(m.startswith(f"rank {rank_of(program, step)}, ") for m in race)
     assert exactly
+
+
+@pytest.mark.parametrize("one_sided", [False, True])
+@pytest.mark.parametrize("share", [0, 0.1, 1])
+@pytest.mark.parametrize("spec", ["mesh:3x2", "ring:9"])
+def test_races_are_those_of_the_oracle(tmp_path, spec, one_sided, share):
+    """Of steps whose order hangs on some or no dependencies and on messages, on the large ring by way
+    of all other ranks."""
+    topology = tp.parse(spec)
+    goal = co.all_reduce(topology, "1MB", chunks=1)
+    program = lower(
+        tacos.synthesize(topology, goal, engine="ring" if spec == "ring:9" else "greedy")
+    )
+    if one_sided:
+        tacos.save(program, tmp_path / "p.json", format="mscclpp")
+        program = tacos.load(tmp_path / "p.json")
+    drawn = np.random.default_rng(len(program.dep)).random(len(program.dep))
+    for position in np.flatnonzero(drawn < share)[::-1].tolist():
+        program = independent(program, position)
+    told = tacos.verify(program, limit=10**6).violations
+    names = {program.describe(i): i for i in range(program.steps)}
+    pairs = set()
+    for race in (v for v in told if v.rule == "race"):
+        (other,) = (i for name, i in names.items() if f"while {name} may be" in race.message)
+        pairs.add((min(other, race.transfer), max(other, race.transfer)))
+    true = program_oracle.races(program)
+    assert pairs <= true
+    assert bool(pairs) == bool(true)
+    assert share > 0 or not true

@@ -13,11 +13,11 @@
 // The steps form a graph: next in thread, depends on, comes from. They are executed once in a
 // topological order on symbols instead of data: a value is a number of contributions and the sum modulo
 // 2^128 of one hashed weight for each, so that different multisets agree with probability below 2^-90;
-// a chunk that fails is followed again with true multisets to name what is wrong. Two steps of one
-// rank are ordered if its threads and dependencies say so, which clocks of its threads tell in O(1);
-// what they do not order is searched for in the whole graph, since messages order steps, too.
+// a chunk that fails is followed again with true multisets to name what is wrong. Whether two steps
+// are ordered is told by clocks; see program_races.cpp.
 //
-// Shares the data classes with what it checks and nothing else. Cost: O(steps · threads of a rank).
+// Shares the data classes with what it checks and nothing else. Cost: O(steps · threads of a rank),
+// and for orders that hold only by way of other ranks O(steps · threads).
 #pragma once
 
 #include "program.hpp"

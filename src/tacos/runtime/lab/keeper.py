@@ -177,6 +177,8 @@ class Keeper:
         elif self.ranks or request["signal"] == signal.SIGKILL:
             with suppress(ProcessLookupError):
                 os.kill(-1, request["signal"])  # all but process 1, which is this one
+            if request["signal"] == signal.SIGKILL:
+                self._reap(0)  # the next run finds none of them
 
     def _enter(self, space: int) -> None:
         _call("setns", self.spaces[space], _NEW_NETWORK)
@@ -250,11 +252,11 @@ class Keeper:
             for fd in outputs:
                 os.close(fd)
 
-    def _reap(self) -> None:
+    def _reap(self, options: int = os.WNOHANG) -> None:
         """Collect the dead, orphans too, which process 1 inherits."""
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, options)
             except ChildProcessError:
                 return
             if pid == 0:
