@@ -173,7 +173,9 @@ def races(program):
         for by in touched.values()
         for a in by
         for b in by
-        if a < b and (by[a] or by[b]) and not (behind[b] >> a & 1 or behind[a] >> b & 1)
+        if a < b
+        and (by[a] or by[b])
+        and not ((behind[b] or 0) >> a & 1 or (behind[a] or 0) >> b & 1)
     }
 
 

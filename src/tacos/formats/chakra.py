@@ -14,6 +14,9 @@ partner and for deadlocks, run and converted; what the data were is not known.
 from __future__ import annotations
 
 import json
+import os
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -28,7 +31,6 @@ from tacos.formats import astra_files
 from tacos.lower import ONE_SIDED, Program, filled, lift, lower
 
 if TYPE_CHECKING:
-    import os
     from pathlib import Path
 
     from tacos._core import ChakraTraces, Topology
@@ -153,9 +155,10 @@ def write(
         reduce_bandwidth = topology.reduce_bandwidth_Bps or None
     _refuse_leftovers(prefix, program.ranks)
     writer = traces.writer(program, collective, reduce_bandwidth, schedule)
-    with replacing_all() as put:
-        begin = np.searchsorted(program.thread_rank, np.arange(program.ranks + 1))
-        for rank in range(program.ranks):
+    begin = np.searchsorted(program.thread_rank, np.arange(program.ranks + 1))
+    with replacing_all() as put, ThreadPoolExecutor(os.cpu_count()) as pool:
+
+        def put_rank(rank: int) -> None:
             own = slice(begin[rank], begin[rank + 1])
             about = _About(
                 version=_VERSION,
@@ -170,6 +173,8 @@ def write(
             )
             note = msgspec.json.encode(about).decode()
             put(prefix.with_name(f"{prefix.name}.{rank}.et"), writer.file(rank, note))
+
+        deque(pool.map(put_rank, range(program.ranks)), maxlen=0)  # raises what a rank did
         for ending, text in astra_files.beside(prefix, program, collective, topology).items():
             put(prefix.with_name(f"{prefix.name}.{ending}"), text)
 
