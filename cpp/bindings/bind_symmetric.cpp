@@ -3,7 +3,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "columns.hpp"
-#include "synth/symmetric.hpp"
+#include "synth/symmetric/symmetric.hpp"
 
 namespace tacos::bindings {
 

@@ -1,0 +1,80 @@
+// The group of the NPUs that the symmetric engine moves them by.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "topology.hpp"
+
+namespace tacos::symmetric {
+
+template <typename Int>
+std::size_t at(Int i) {
+  return static_cast<std::size_t>(i);
+}
+
+// Z_n1 × … × Z_nk, its elements numbered like the NPUs.
+class Group {
+ public:
+  struct Axis {
+    std::int32_t size, stride;
+  };
+
+  explicit Group(const Topology& topology) : order_(topology.npus()) {
+    std::int64_t stride = 1;
+    for (const auto& [kind, size] : topology.spec().dims) {
+      if (size > 1) axes_.push_back({size, static_cast<std::int32_t>(stride)});
+      stride *= std::max(size, 1);
+      if (stride > order_) break;
+    }
+    if (!topology.spec().symmetric || stride != order_) {
+      invalid("the symmetric engine needs a topology that is the same from every NPU");
+    }
+  }
+
+  std::int32_t order() const { return order_; }
+  const std::vector<Axis>& axes() const { return axes_; }
+  static std::int32_t digit(NodeId v, const Axis& axis) { return v / axis.stride % axis.size; }
+
+  NodeId minus(NodeId u, NodeId v) const {
+    NodeId result = 0;
+    for (const auto& axis : axes_) {
+      const auto d = digit(u, axis) - digit(v, axis);
+      result += (d < 0 ? d + axis.size : d) * axis.stride;
+    }
+    return result;
+  }
+  NodeId plus(NodeId u, NodeId v) const { return minus(u, minus(0, v)); }
+
+ private:
+  std::int32_t order_;
+  std::vector<Axis> axes_;
+};
+
+// Adding one fixed element.
+class Shift {
+ public:
+  Shift(const Group& group, NodeId by) {
+    for (const auto& axis : group.axes()) {
+      const auto d = Group::digit(by, axis);
+      if (d != 0) digits_.push_back({axis, d});
+    }
+  }
+  NodeId operator()(NodeId v) const {
+    for (const auto& [axis, by] : digits_) {
+      const bool wraps = Group::digit(v, axis) + by >= axis.size;
+      v += (wraps ? by - axis.size : by) * axis.stride;
+    }
+    return v;
+  }
+
+ private:
+  struct Digit {
+    Group::Axis axis;
+    std::int32_t by;
+  };
+  std::vector<Digit> digits_;
+};
+
+}  // namespace tacos::symmetric

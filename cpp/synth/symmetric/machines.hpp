@@ -1,0 +1,199 @@
+// The network as NPU 0 sees it, and the clock by which it works.
+#pragma once
+
+#include <algorithm>
+#include <initializer_list>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "progress.hpp"
+#include "routes.hpp"
+#include "schedule.hpp"
+#include "synth/symmetric/group.hpp"
+
+namespace tacos::symmetric {
+
+constexpr Time kNever = std::numeric_limits<Time>::max();
+
+// What leaves NPU 0 by one link. All times are multiples of one quantum.
+struct Machine {
+  std::vector<NodeId> by;       // what it moves by, ascending: one element, or a switch's offsets
+  std::vector<RouteId> routes;  // of each, from NPU 0
+  Time period = 0;
+  std::vector<Time> legs;  // time of each leg of the routes
+  Time time = 0;           // from the start to the arrival of the whole chunk
+  std::vector<Shift> forth;
+  Shift back;  // against the first (the only, of a direct link)
+  // Of a port: the lowest NPU of the line of NPUs that each NPU can reach; otherwise empty.
+  std::vector<NodeId> line;
+
+  bool port() const { return !line.empty(); }
+};
+
+class Machines {
+ public:
+  Machines(std::shared_ptr<const Topology> topology, const Group& group) {
+    std::vector<LinkId> links;
+    std::vector<std::int64_t> begin{0};
+    const auto add = [&](Machine& machine, NodeId by, std::initializer_list<LinkId> route) {
+      machine.by.push_back(by);
+      machine.routes.push_back(static_cast<RouteId>(begin.size() - 1));
+      links.insert(links.end(), route);
+      begin.push_back(static_cast<std::int64_t>(links.size()));
+    };
+    std::vector<NodeId> ports;  // switches seen so far, for NPUs with several links into one
+    for (const LinkId up : topology->out_links(0)) {
+      Machine machine{{}, {}, 0, {}, 0, {}, {group, 0}, {}};
+      const NodeId next = topology->dst(up);
+      if (topology->is_npu(next)) {
+        add(machine, next, {up});
+      } else {
+        const auto before = std::count(ports.begin(), ports.end(), next);
+        ports.push_back(next);
+        for (const auto& [npu, down] : downlinks(*topology, next, before)) {
+          add(machine, npu, {up, down});
+        }
+      }
+      if (machine.by.empty()) continue;
+      for (const NodeId by : machine.by) machine.forth.emplace_back(group, by);
+      machine.back = Shift(group, group.minus(0, machine.by[0]));
+      if (machine.by.size() > 1) machine.line = lines(group.order(), machine.forth);
+      all_.push_back(std::move(machine));
+    }
+    std::vector<std::uint8_t> kinds(begin.size() - 1, static_cast<std::uint8_t>(RouteKind::path));
+    routes_ = std::make_shared<const Routes>(std::move(topology), std::move(kinds),
+                                             std::move(begin), std::move(links));
+  }
+
+  // Times for chunks of `bytes`, each rounded up to a multiple of `quantum`.
+  void set_times(std::int64_t bytes, Time quantum) {
+    std::vector<Routes::Window> windows;
+    const auto round_up = [&](Time time) { return (time + quantum - 1) / quantum * quantum; };
+    for (auto& machine : all_) {
+      const auto legs = routes_->legs(machine.routes[0]);
+      machine.legs.assign(at(legs), 0);
+      machine.period = 0;
+      for (const RouteId r : machine.routes) {
+        for (std::int32_t leg = 0; leg < legs; ++leg) {
+          auto& time = machine.legs[at(leg)];
+          time = std::max(time, round_up(routes_->leg_time(r, leg, bytes)));
+          windows.clear();
+          routes_->windows(r, leg, bytes, windows);
+          for (const auto& window : windows) {
+            machine.period = std::max(machine.period, round_up(window.busy));
+          }
+        }
+      }
+      machine.time = std::accumulate(machine.legs.begin(), machine.legs.end(), Time{0});
+    }
+  }
+
+  // The largest time that divides all others.
+  Time quantum() const {
+    Time divisor = 0;
+    for (const auto& machine : all_) {
+      divisor = std::gcd(divisor, machine.period);
+      for (const Time leg : machine.legs) divisor = std::gcd(divisor, leg);
+    }
+    return std::max<Time>(divisor, 1);
+  }
+
+  const std::vector<Machine>& all() const { return all_; }
+  const std::shared_ptr<const Routes>& routes() const { return routes_; }
+
+ private:
+  // From a switch to every NPU but 0, each by its link number `which`.
+  static std::vector<std::pair<NodeId, LinkId>> downlinks(const Topology& topology, NodeId from,
+                                                          std::int64_t which) {
+    std::vector<std::pair<NodeId, LinkId>> all, chosen;
+    for (const LinkId link : topology.out_links(from)) {
+      const NodeId npu = topology.dst(link);
+      if (npu != 0 && topology.is_npu(npu)) all.emplace_back(npu, link);
+    }
+    std::sort(all.begin(), all.end());
+    std::int64_t nth = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      nth = i > 0 && all[i].first == all[i - 1].first ? nth + 1 : 0;
+      if (nth == which) chosen.push_back(all[i]);
+    }
+    return chosen;
+  }
+
+  static std::vector<NodeId> lines(NodeId npus, const std::vector<Shift>& shifts) {
+    std::vector<NodeId> line(at(npus), -1);
+    for (NodeId v = 0; v < npus; ++v) {
+      if (line[at(v)] >= 0) continue;
+      line[at(v)] = v;
+      for (const auto& shift : shifts) {
+        NodeId& other = line[at(shift(v))];
+        if (other >= 0) {
+          invalid("the symmetric engine needs switches that join whole lines of NPUs");
+        }
+        other = v;
+      }
+    }
+    return line;
+  }
+
+  std::vector<Machine> all_;
+  std::shared_ptr<const Routes> routes_;
+};
+
+// Piece `piece` of the chunk for displacement `to` moves on from `from`: to `to` itself in an
+// all-gather, somewhere on the way there in an all-to-all.
+struct Sent {
+  NodeId from, to;
+  std::int32_t piece;
+  Time start;
+};
+
+// What each machine does, in order of time.
+using Work = std::vector<std::vector<Sent>>;
+
+// Lets machines work through time. At each moment, first everything that has arrived is handed to
+// job.arrive(), then each idle machine is offered to job.start(), which fills in what it sends.
+struct Clock {
+  const Topology& topology;
+  const std::vector<Machine>& machines;
+  Time delay = 0;          // of every arrival, for reducing
+  std::vector<Time> free;  // when each machine is free again
+  Work sent = Work(machines.size());
+
+  template <typename Job>
+  void run(Job& job, Time now, const Progress& progress) {
+    std::vector<std::size_t> landed(machines.size(), 0);
+    for (std::int64_t moment = 0; !job.done(); ++moment) {
+      if (progress && moment % 256 == 0) progress(job.share());
+      Time next = job.release(now);
+      for (std::size_t m = 0; m < machines.size(); ++m) {
+        const Time takes = machines[m].time + delay;
+        auto& i = landed[m];
+        for (; i < sent[m].size() && sent[m][i].start + takes <= now; ++i) job.arrive(sent[m][i]);
+        if (i < sent[m].size()) next = std::min(next, sent[m][i].start + takes);
+      }
+      job.begin(now);
+      for (std::size_t m = 0; m < machines.size(); ++m) {
+        if (free[m] <= now && !job.done() && job.start(m)) {
+          free[m] = now + machines[m].period;
+          next = std::min(next, now + machines[m].time + delay);
+        }
+        if (free[m] > now) next = std::min(next, free[m]);
+      }
+      if (next == kNever && !job.done()) stuck();
+      if (next > kLongestSchedule && !job.done()) too_long();
+      now = next;
+    }
+  }
+
+  [[noreturn]] void stuck() const {
+    const auto pair = topology.unreachable_pair();
+    if (!pair) invalid("the symmetric engine needs NPUs that are joined by links or one switch");
+    throw InfeasibleError(topology.name(pair->first) + " cannot reach " +
+                          topology.name(pair->second));
+  }
+};
+
+}  // namespace tacos::symmetric

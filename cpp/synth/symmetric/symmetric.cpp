@@ -1,0 +1,229 @@
+#include "synth/symmetric/symmetric.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "synth/symmetric/exchange.hpp"
+#include "synth/symmetric/gather.hpp"
+#include "synth/symmetric/machines.hpp"
+
+namespace tacos {
+
+namespace {
+
+using namespace symmetric;
+
+class Synthesis {
+ public:
+  Synthesis(std::shared_ptr<const Topology> topology, std::shared_ptr<const Collective> collective,
+            const Progress& progress)
+      : group_(*topology),
+        topology_(std::move(topology)),
+        collective_(std::move(collective)),
+        progress_(progress),
+        symmetry_(translations(*topology_)),
+        machines_(topology_, group_) {
+    using enum CollectiveKind;
+    const auto& part = collective_->parts()[0];
+    kind_ = part.kind;
+    pieces_ = part.chunks;
+    const bool known = kind_ == all_gather || kind_ == reduce_scatter || kind_ == all_reduce ||
+                       kind_ == all_to_all;
+    const auto cut = std::int64_t{group_.order()} * std::max(pieces_, 1);
+    if (collective_->parts().size() != 1 || !known || part.members() != group_.order() ||
+        !collective_->resolved() || part.size % cut != 0) {
+      invalid(
+          "the symmetric engine needs an all-gather, reduce-scatter, all-reduce or all-to-all "
+          "of all NPUs in equal chunks");
+    }
+    bytes_ = part.size / cut;
+    position_ = collective_->positions();
+  }
+
+  Schedule run(std::string provenance) {
+    plan();
+    return assemble(std::move(provenance));
+  }
+
+ private:
+  struct Row {
+    ChunkId chunk;
+    std::uint32_t start;  // in quanta
+  };
+  using Lanes = std::vector<std::vector<Row>>;  // per route
+
+  // Starts are 32 bits of a quantum: if they do not fit, they are planned again with times rounded
+  // up to a larger one.
+  void plan() {
+    using enum CollectiveKind;
+    const auto rate = topology_->spec().reduce_bandwidth_Bps;
+    const bool sums = rate > 0 && (kind_ == reduce_scatter || kind_ == all_reduce);
+    const Time reducing = sums ? transmission_time(bytes_, rate) : 0;
+    machines_.set_times(bytes_, 1);
+    quantum_ = std::gcd(machines_.quantum(), reducing);
+    while (true) {
+      machines_.set_times(bytes_, quantum_);
+      reduce_time_ = (reducing + quantum_ - 1) / quantum_ * quantum_;
+      summed_.assign(at(machines_.routes()->count()), {});
+      copied_ = summed_;
+      last_ = 0;
+      plan_once();
+      constexpr Time kMost = std::numeric_limits<std::uint32_t>::max();
+      if (last_ / quantum_ <= kMost) return;
+      quantum_ = last_ / kMost + last_ / kMost / 64 + 1;
+    }
+  }
+
+  void plan_once() {
+    using enum CollectiveKind;
+    const std::vector<Time> at_once(machines_.all().size(), 0);
+    Clock clock{*topology_, machines_.all(), 0, at_once};
+    if (kind_ == all_to_all) {
+      Exchange exchange(group_, clock, pieces_);
+      clock.run(exchange, 0, progress_);
+      store_exchange(std::move(clock.sent));
+      return;
+    }
+    std::vector<Time> released(at(pieces_), 0);
+    if (kind_ != all_gather) {
+      Clock backwards{*topology_, machines_.all(), reduce_time_, at_once};
+      Gather gather(group_, backwards, released);
+      backwards.run(gather, 0, reported_from(0));
+      store_reversed(std::move(backwards.sent), released, clock.free);
+    }
+    if (kind_ != reduce_scatter) {
+      Gather gather(group_, clock, released);
+      clock.run(gather, *std::min_element(released.begin(), released.end()), reported_from(0.5));
+      store_gather(std::move(clock.sent));
+    }
+  }
+
+  // An all-reduce has two halves.
+  Progress reported_from(double half) const {
+    return kind_ == CollectiveKind::all_reduce ? part_of(progress_, half, half + 0.5) : progress_;
+  }
+
+  // All that follows moves transfers so that they leave NPU 0.
+
+  void store_gather(Work work) {
+    for (std::size_t m = 0; m < work.size(); ++m) {
+      for (const auto& [from, to, piece, start] : std::exchange(work[m], {})) {
+        const auto owner = position_[at(group_.minus(0, from))];
+        store(copied_, m, group_.minus(to, from), owner, piece, start);
+      }
+    }
+  }
+
+  // An all-gather backwards in time. Sets when each piece is complete, and each machine free.
+  void store_reversed(Work work, std::vector<Time>& complete, std::vector<Time>& free) {
+    Time end = 0;
+    for (std::size_t m = 0; m < work.size(); ++m) {
+      const Time takes = machines_.all()[m].time + reduce_time_;
+      if (!work[m].empty()) end = std::max(end, work[m].back().start + takes);
+    }
+    std::fill(complete.begin(), complete.end(), 0);
+    for (std::size_t m = 0; m < work.size(); ++m) {
+      const auto& machine = machines_.all()[m];
+      const auto sent = std::exchange(work[m], {});
+      for (auto i = sent.rbegin(); i != sent.rend(); ++i) {
+        const Time start = end - machine.time - reduce_time_ - i->start;
+        store(summed_, m, group_.minus(i->to, i->from), position_[at(i->to)], i->piece, start);
+        complete[at(i->piece)] = std::max(complete[at(i->piece)], end - i->start);
+        free[m] = start + machine.period;
+      }
+    }
+  }
+
+  void store_exchange(Work work) {
+    for (std::size_t m = 0; m < work.size(); ++m) {
+      const auto& machine = machines_.all()[m];
+      for (const auto& [from, to, piece, start] : std::exchange(work[m], {})) {
+        const NodeId left = group_.minus(to, from);
+        const NodeId by = machine.port() ? machine_axis_part(machine, left) : machine.by[0];
+        const auto owner = std::int64_t{position_[at(group_.minus(0, from))]};
+        store(copied_, m, by, owner * group_.order() + position_[at(left)], piece, start);
+      }
+    }
+  }
+
+  // A port moves by all that is left in its dimension.
+  NodeId machine_axis_part(const Machine& machine, NodeId left) const {
+    for (const auto& axis : group_.axes()) {
+      if (Group::digit(machine.by[0], axis) != 0) return Group::digit(left, axis) * axis.stride;
+    }
+    return 0;
+  }
+
+  void store(Lanes& lanes, std::size_t m, NodeId by, std::int64_t block, std::int32_t piece,
+             Time start) {
+    const auto& machine = machines_.all()[m];
+    std::size_t which = 0;
+    if (machine.port()) {
+      const auto found = std::lower_bound(machine.by.begin(), machine.by.end(), by);
+      which = at(found - machine.by.begin());
+    }
+    lanes[at(machine.routes[which])].push_back({static_cast<ChunkId>(block * pieces_ + piece),
+                                                static_cast<std::uint32_t>(start / quantum_)});
+    last_ = std::max(last_, start + machine.time);  // no leg starts later
+  }
+
+  Schedule assemble(std::string provenance) {
+    std::vector<RouteId> lane_route;
+    std::vector<std::uint8_t> op, reads;
+    std::vector<std::int64_t> lane_begin{0};
+    std::vector<ChunkId> chunks;
+    std::vector<std::uint32_t> starts;
+    const auto add = [&](Lanes& lanes, Op what) {
+      for (const auto& machine : machines_.all()) {
+        for (const RouteId r : machine.routes) {
+          const auto rows = std::exchange(lanes[at(r)], {});
+          if (rows.empty()) continue;
+          lane_route.push_back(r);
+          op.push_back(static_cast<std::uint8_t>(what));
+          reads.push_back(static_cast<std::uint8_t>(Reads::acc));
+          for (const auto& row : rows) chunks.push_back(row.chunk);
+          std::uint32_t waited = 0;
+          for (const Time leg : machine.legs) {
+            for (const auto& row : rows) starts.push_back(row.start + waited);
+            waited += static_cast<std::uint32_t>(leg / quantum_);
+          }
+          lane_begin.push_back(static_cast<std::int64_t>(chunks.size()));
+        }
+      }
+    };
+    add(summed_, Op::reduce);
+    add(copied_, Op::copy);
+    Transfers transfers{
+        std::move(lane_route), std::move(op),     std::move(reads), std::move(lane_begin),
+        std::move(chunks),     std::move(starts), quantum_};
+    return Schedule(collective_, machines_.routes(), std::move(transfers), std::move(symmetry_),
+                    std::move(provenance));
+  }
+
+  Group group_;
+  std::shared_ptr<const Topology> topology_;
+  std::shared_ptr<const Collective> collective_;
+  const Progress& progress_;
+  Symmetry symmetry_;
+  std::vector<std::int32_t> position_;  // of each NPU in the collective's group
+  Machines machines_;
+  CollectiveKind kind_;
+  std::int32_t pieces_ = 0;
+  std::int64_t bytes_ = 0;
+  Time quantum_ = 1;
+  Time reduce_time_ = 0;
+  Time last_ = 0;
+  Lanes summed_, copied_;
+};
+
+}  // namespace
+
+Schedule synthesize_symmetric(std::shared_ptr<const Topology> topology,
+                              std::shared_ptr<const Collective> collective, std::string provenance,
+                              const Progress& progress) {
+  return Synthesis(std::move(topology), std::move(collective), progress).run(std::move(provenance));
+}
+
+}  // namespace tacos
