@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from random import Random
 
 import numpy as np
+from hypothesis import assume
 from hypothesis import strategies as st
 
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
+from tacos.lower import lower
 from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE, Routes, routes
 
 # --- topologies ---------------------------------------------------------------------------------
@@ -144,6 +146,18 @@ class Order:
         return tacos.retime(
             self.collective, self.routes, **dict(zip(names, map(list, columns), strict=True))
         )
+
+
+@st.composite
+def lowered(draw):
+    """The schedule of any engine for any collective on any network, and its program."""
+    network = draw(topologies())
+    collective = draw(collectives(network.npus, max_chunks=3))
+    assume(all(collective.chunk_bytes()))
+    engine = draw(st.sampled_from(tacos.engines(network, collective)))
+    schedule = tacos.synthesize(network, collective, engine=engine)
+    assume(not schedule.routes.kinds.any())  # programs know no multicast
+    return schedule, lower(schedule, in_place=draw(st.booleans()))
 
 
 @st.composite

@@ -21,7 +21,7 @@ from tacos.lower import lower
 from tests.memory_driver import Machine
 from tests.programs import INPUT, OUTPUT, SCRATCH, made
 from tests.rank_jobs import OPS, expected, shared
-from tests.strategies import collectives, topologies
+from tests.strategies import lowered
 
 DATA = Path(os.environ.get("TACOS_TEST_DATA", "missing"))
 FILES = sorted([*DATA.glob("msccl-xml/*.xml"), *DATA.glob("mscclpp-json/*.json")])
@@ -62,20 +62,16 @@ def whole(collective, rank, values):
     return np.concatenate([*source, empty]), np.concatenate([*target, empty])
 
 
-@given(network=topologies(), data=st.data())
+@given(order=lowered(), data=st.data())
 @settings(max_examples=60)
-def test_any_collective_of_any_engine(network, data):
+def test_any_collective_of_any_engine(order, data):
     """Chunks of all sizes, among them all-to-all-v, custom and process groups, at the size given."""
-    collective = data.draw(collectives(network.npus, max_chunks=3))
-    engine = data.draw(st.sampled_from(tacos.engines(network, collective)))
-    schedule = tacos.synthesize(network, collective, engine=engine)
-    if schedule.routes.kinds.any() or not all(collective.chunk_bytes()):
-        return
-    program = lower(schedule, in_place=data.draw(st.booleans()))
+    schedule, program = order
+    ranks = program.ranks
     sizes = schedule.collective.chunk_bytes().tolist()
     generator = np.random.default_rng(0)
-    values = [[generator.integers(0, 9, n) for n in sizes] for _ in range(network.npus + 1)]
-    rows = [whole(schedule.collective, rank, values) for rank in range(network.npus)]
+    values = [[generator.integers(0, 9, n) for n in sizes] for _ in range(ranks + 1)]
+    rows = [whole(schedule.collective, rank, values) for rank in range(ranks)]
     targets = [np.full(len(want), 77) for _, want in rows]
     random = data.draw(st.randoms(use_true_random=False))
     count = schedule.collective.size_bytes

@@ -13,19 +13,13 @@ from tacos import topology as tp
 from tacos.lower import BUFFERS, STEP_OPS, lower
 from tests import program_oracle
 from tests.programs import made
-from tests.strategies import collectives, topologies
+from tests.strategies import collectives, lowered
 
 
-@given(network=topologies(), data=st.data())
+@given(order=lowered(), data=st.data())
 @settings(max_examples=100)
-def test_programs_end_with_the_right_outputs(network, data):
-    collective = data.draw(collectives(network.npus, max_chunks=3))
-    engine = data.draw(st.sampled_from(tacos.engines(network, collective)))
-    schedule = tacos.synthesize(network, collective, engine=engine)
-    if schedule.routes.kinds.any() or not all(collective.chunk_bytes()):
-        return
-    program = lower(schedule, in_place=data.draw(st.booleans()))
-    assert program_oracle.run(program, data.draw(st.randoms(use_true_random=False))) == []
+def test_programs_end_with_the_right_outputs(order, data):
+    assert program_oracle.run(order[1], data.draw(st.randoms(use_true_random=False))) == []
 
 
 @given(npus=st.integers(1, 6), data=st.data())

@@ -25,7 +25,7 @@ from tacos.errors import FormatError
 from tacos.formats import msccl
 from tacos.lower import STEP_OPS, describe, lower
 from tests import program_oracle
-from tests.strategies import collectives, topologies
+from tests.strategies import lowered, topologies
 
 NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
 
@@ -298,16 +298,11 @@ def test_programs_survive_the_file(network, data, tmp_path_factory):
     assert saved(found, folder) == found
 
 
-@given(network=topologies(), data=st.data())
+@given(order=lowered(), data=st.data())
 @settings(max_examples=60)
-def test_packed_programs_do_the_same(network, data):
+def test_packed_programs_do_the_same(order, data):
     """Any collective and group, also those that the files have no words for, under tight limits."""
-    collective = data.draw(collectives(network.npus, max_chunks=3))
-    engine = data.draw(st.sampled_from(tacos.engines(network, collective)))
-    schedule = tacos.synthesize(network, collective, engine=engine)
-    if schedule.routes.kinds.any() or not all(collective.chunk_bytes()):
-        return
-    program = lower(schedule, in_place=data.draw(st.booleans()))
+    _, program = order
     limits = {
         "fusing_channels": data.draw(st.integers(1, 8)),
         "steps": data.draw(st.sampled_from([12, 256])),
