@@ -225,3 +225,38 @@ def leave_early(comm, everybody, pair, who):
         return _heard(first.run, data)
     time.sleep(0.3)
     return _heard(lambda: (second.run(data), first.run(data)))
+
+
+def fork_before_a_call(comm, schedule):
+    """A child of rank 0 uses and closes what it inherited while data for rank 0 have come."""
+    algorithm = comm.prepare(schedule)
+    data = np.ones(1000, np.float32)
+    algorithm.run(data.copy())
+    heard = ("", "")
+    if comm.rank == 0:
+        time.sleep(0.3)  # until the others have sent what they can
+        reader, writer = os.pipe()
+        if (child := os.fork()) == 0:
+            kind, said = _heard(algorithm.run, data.copy())
+            comm.carrier.abort("the child gives up")
+            comm.close()
+            os.write(writer, f"{kind}: {said}".encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        heard = os.read(reader, 1000).decode().split(": ", 1)
+        os.close(reader)
+        os.close(writer)
+    return algorithm.run(data)[:2].tolist(), *heard
+
+
+def put_and_leave(comm, program):
+    """Rank 0 puts its data at rank 1 and leaves before rank 1 takes them in."""
+    algorithm = comm.prepare(program)
+    data = np.full(1000, 7.0, np.float32)
+    if comm.rank == 0:
+        algorithm.run(data, np.empty_like(data), count=1000)
+        comm.close()
+        return True
+    time.sleep(0.3)
+    result = algorithm.run(None, np.empty_like(data), count=1000)
+    return bool((result == 7.0).all())

@@ -113,6 +113,27 @@ def test_a_rank_that_left_is_missed_at_once(ranks):
         assert re.match("rank 2 closed its connection|the connection with rank 2 broke", said)
 
 
+def test_a_forked_child_leaves_the_connections_alone(ranks):
+    heard = ranks.run(3, "fork_before_a_call", ring(3), fresh=True)
+    assert [result for result, _, _ in heard] == [[3.0, 3.0]] * 3
+    assert heard[0][1] == "CommunicationError"
+    assert re.match(r"the communicator is that of process \d+, which this", heard[0][2])
+
+
+def test_whoever_has_put_its_data_may_leave(ranks):
+    """Rank 1 would tell it, put by put, that the data are stored, and finds nobody."""
+    puts = [("put", INPUT, i, OUTPUT, i, None, None, 1) for i in range(4)]
+    copies = [("copy", INPUT, i, OUTPUT, i) for i in range(4)]
+    program = made(
+        co.broadcast(2, "4B", chunks=4, root=0),
+        [
+            (0, -1, -1, [*copies, *puts, ("signal", None, None, None, None, None, None, 1)]),
+            (1, -1, -1, [("wait", None, None, None, None, 8, None, 0)]),
+        ],
+    )
+    assert ranks.run(2, "put_and_leave", program, fresh=True) == [True, True]
+
+
 # --- ranks that disagree ----------------------------------------------------------------------------
 
 
