@@ -120,6 +120,11 @@ Endpoint::Endpoint(NodeId rank, double timeout_s)
 Endpoint::~Endpoint() { close(); }
 
 void Endpoint::close() {
+  if (execution_ != nullptr) {
+    closing_ = true;
+    interrupt("the communicator is closed");
+    return;
+  }
   const bool own = process_ == getpid();
   for (const auto& connection : connections_) {
     // To close a socket with something unread would take back what the peer has not read yet.
@@ -189,10 +194,12 @@ void Endpoint::run(Execution& execution, std::int32_t algorithm, const Call& cal
     while (!execution.finished() || !all_sent()) wait_for_events(idle);
   } catch (const CommunicationError&) {
     execution_ = nullptr;
+    if (closing_) close();
     throw;
   } catch (...) {
     execution_ = nullptr;
     abort(ranked(rank_) + " was interrupted");
+    if (closing_) close();
     throw;
   }
   execution_ = nullptr;

@@ -57,7 +57,7 @@ class Endpoint {
   // Tells all peers that this rank gives up, and why.
   void abort(const std::string& why);
   const std::string& failure() const { return failure_; }  // empty: none so far
-  void close();
+  void close();  // within a call, as a signal's handler may do: at its end
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -103,6 +103,7 @@ class Endpoint {
   std::mutex interruption_lock_;
   std::string interruption_;
   std::atomic<bool> interrupted_ = false;
+  bool closing_ = false;
 
   // The call that runs.
   Execution* execution_ = nullptr;

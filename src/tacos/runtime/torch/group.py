@@ -21,7 +21,7 @@ from torch.distributed import ProcessGroup, ReduceOp
 
 from tacos.runtime.algorithms import Algorithms, agree
 from tacos.runtime.communicator import connect
-from tacos.runtime.torch.store import GroupRendezvous
+from tacos.runtime.store import StoreRendezvous
 from tacos.runtime.torch.tensors import Tensors, can_reduce
 from tacos.runtime.torch.work import Joined, Task, Worker
 
@@ -60,17 +60,14 @@ class TacosGroup(ProcessGroup):
         rank, size, timeout = options.group_rank, options.group_size, options.timeout
         members = list(options.global_ranks_in_group) or list(range(size))
         world = dist.get_world_size() if dist.is_initialized() else size
-        rendezvous = GroupRendezvous(
-            dist.PrefixStore("tacos", options.store), rank, size, timeout.total_seconds()
-        )
+        rendezvous = StoreRendezvous(options.store, rank, size, timeout=timeout.total_seconds())
         settings, npus = agree(rendezvous, members[rank], world)
         self._communicator = connect(rendezvous, timeout=timeout.total_seconds(), members=members)
         self._nccl = _nccl(options.store, rank, size, timeout) if _has_gpus(rendezvous) else None
-        self._tensors = Tensors(
-            Algorithms(self._communicator, rendezvous, settings, npus), self._nccl
-        )
-        self._worker = Worker(f"tacos {options.group_id}")
+        self._tensors = Tensors(Algorithms(self._communicator, settings, npus), self._nccl)
+        self._worker = Worker(f"tacos {options.group_id}", self._end)
         self._together: list[Work] | None = None
+        self._aborted = ""
         self._gloo = _gloo(options.store, rank, size, timeout)
         self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM, self._gloo)
         self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
@@ -324,20 +321,26 @@ class TacosGroup(ProcessGroup):
 
     def shutdown(self) -> None:
         """End the group; calls that run are given the time they need."""
-        self._close("the process group was destroyed")
+        self._worker.close("the process group was destroyed")
 
     def abort(self) -> None:
         """End the group now; calls that run fail, here and on the other ranks."""
-        why = "the process group was aborted"
+        why = self._aborted = "the process group was aborted"
         self._communicator.interrupt(why)
-        self._worker.close(why)
-        self._communicator.abort(why)
-        self._close(why)
+        if self._nccl is not None:
+            self._nccl.abort()
+        # A call of gloo cannot be ended: after a while the worker is left to end by itself.
+        self._worker.close(why, _FAREWELL)
 
-    def _close(self, why: str, timeout: float | None = None) -> None:
-        if self._worker.close(why, timeout):
-            self._communicator.close()
+    def _end(self) -> None:
+        """The worker's last act: nothing runs any more."""
         _OPEN.discard(self)
+        if self._aborted:
+            self._communicator.abort(self._aborted)
+        self._communicator.close()
+        self._gloo.shutdown()
+        if self._nccl is not None:
+            self._nccl.shutdown()
 
     # How calls are made.
 
@@ -409,7 +412,7 @@ def _after(event: torch.cuda.Event, run: Callable[[], None]) -> Callable[[], Non
     return run_then
 
 
-def _has_gpus(rendezvous: GroupRendezvous) -> bool:
+def _has_gpus(rendezvous: StoreRendezvous) -> bool:
     """Whether every rank has a GPU of its own, as NCCL wants it; the same answer on all ranks."""
     gpus = torch.cuda.device_count() if dist.is_nccl_available() else 0
     hosts = rendezvous.exchange("gpus", f"{gpus} {socket.gethostname()}".encode())
@@ -500,4 +503,7 @@ def _at_exit() -> None:
     """Ends groups that nobody destroyed, so that no thread outlives the interpreter."""
     for group in list(_OPEN):
         group._communicator.interrupt("the program has ended")
-        group._close("the program has ended", timeout=_FAREWELL)
+        group._worker.close("the program has ended", timeout=_FAREWELL)
+
+
+os.register_at_fork(after_in_child=_OPEN.clear)  # they are the parent's

@@ -92,8 +92,8 @@ class Tensors:
         self.algorithms = algorithms
         self._nccl = nccl
         self._on_gpus: dict[int, GpuAlgorithm] = {}  # by the algorithm's number
-        self.rank = algorithms.rendezvous.rank
-        self.size = algorithms.rendezvous.size
+        self.rank = algorithms.communicator.rank
+        self.size = algorithms.communicator.size
 
     def all_reduce(self, tensors: Sequence[Tensor], op: str) -> None:
         """Sums (or whatever `op` says) over all ranks, in place; tensors of one type at once."""
