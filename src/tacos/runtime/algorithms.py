@@ -237,6 +237,11 @@ class Algorithms:
             sys.stderr.write(f"tacos: {kind} of {format_size(size_bytes)}{place}: {found[1]}\n")
         return found[0]
 
+    def of_bytes(self, kind: str) -> Algorithm:
+        """The default for a few bytes, whatever plans say; all ranks must ask for it together."""
+        candidate = self._default(_Call(kind, 0, False, -1), [])
+        return self.communicator.prepare(candidate.program())
+
     def _find(self, call: _Call) -> tuple[Algorithm, str]:
         reasons: list[str] = []
         for source in (self._planned, self._synthesized, self._default):
