@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 
@@ -225,3 +226,83 @@ def leave_early(comm, everybody, pair, who):
         return _heard(first.run, data)
     time.sleep(0.3)
     return _heard(lambda: (second.run(data), first.run(data)))
+
+
+def fork_before_a_call(comm, schedule):
+    """A child of rank 0 uses and closes what it inherited while data for rank 0 have come."""
+    algorithm = comm.prepare(schedule)
+    data = np.ones(1000, np.float32)
+    algorithm.run(data.copy())
+    heard = ["", ""]
+    if comm.rank == 0:
+        time.sleep(0.3)  # until the others have sent what they can
+        reader, writer = os.pipe()
+        if (child := os.fork()) == 0:
+            kind, said = _heard(algorithm.run, data.copy())
+            comm.carrier.abort("the child gives up")
+            comm.close()
+            os.write(writer, f"{kind}: {said}".encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        heard = os.read(reader, 1000).decode().split(": ", 1)
+        os.close(reader)
+        os.close(writer)
+    return algorithm.run(data)[:2].tolist(), *heard
+
+
+def put_and_leave(comm, program):
+    """Rank 0 puts its data at rank 1 and leaves before rank 1 takes them in."""
+    algorithm = comm.prepare(program)
+    data = np.full(1000, 7.0, np.float32)
+    if comm.rank == 0:
+        algorithm.run(data, np.empty_like(data), count=1000)
+        comm.close()
+        return True
+    time.sleep(0.3)
+    result = algorithm.run(None, np.empty_like(data), count=1000)
+    return bool((result == 7.0).all())
+
+
+def prepare_instead(comm, schedule, other, who):
+    """One rank prepares another algorithm while the others run the one they have."""
+    algorithm = comm.prepare(schedule)
+    data = np.ones(1000, np.float32)
+    algorithm.run(data, data, count=1000)
+    if comm.rank == who:
+        return _heard(comm.prepare, other)
+    return _heard(algorithm.run, data, data, count=1000)
+
+
+def meet_instead(comm, schedule, who):
+    """One rank leaves while the others wait for it at a barrier."""
+    algorithm = comm.prepare(schedule)
+    algorithm.run(np.ones(1000, np.float32))
+    if comm.rank == who:
+        comm.carrier.close()
+        time.sleep(2.0)  # its place at the rendezvous is still taken
+        return _heard(algorithm.run, np.ones(3))
+    return _heard(comm.barrier, "after")
+
+
+def close_within(comm, schedule, how):
+    """Rank 0 ends its communicator while another thread of it waits in a call."""
+    algorithm = comm.prepare(schedule)
+    data = np.ones(1000, np.float32)
+    algorithm.run(data, data)
+    heard = []
+    if comm.rank:
+        time.sleep(1.0)
+        return _heard(algorithm.run, data, data)
+    if how == "signal":
+        before = signal.signal(signal.SIGALRM, lambda *_: comm.close())
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        try:
+            return _heard(algorithm.run, data, data)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+    thread = threading.Thread(target=lambda: heard.append(_heard(algorithm.run, data, data)))
+    thread.start()
+    time.sleep(0.3)
+    comm.close() if how == "close" else comm.abort("enough")
+    thread.join()
+    return heard[0]

@@ -56,8 +56,8 @@ class Ranks:
             peer.close()
         self.job.kill()
 
-    def start(self, size: int, job: str, *arguments: Any, fresh: bool = False) -> None:
-        """Send a job to the first `size` ranks; `fresh`: with a communicator of its own."""
+    def start(self, size: int, job: str, *arguments: Any, fresh: float = 0.0) -> None:
+        """Send a job to the first `size` ranks; `fresh`: with a communicator of its own, and its timeout."""
         port = free_port()
         for peer in self.peers[:size]:
             peer.send((size, port, fresh, job, arguments))
@@ -71,7 +71,7 @@ class Ranks:
             results.append(self.peers[rank].recv())
         return results
 
-    def run(self, size: int, job: str, *arguments: Any, fresh: bool = False) -> list[Any]:
+    def run(self, size: int, job: str, *arguments: Any, fresh: float = 0.0) -> list[Any]:
         """Run a job and return the results; an exception of a rank is raised here."""
         self.start(size, job, *arguments, fresh=fresh)
         results = self.collect(range(size))
@@ -154,7 +154,7 @@ def _serve(port: int, key: bytes) -> None:
             comm = None if fresh else communicators.get(size)
             try:
                 if comm is None:
-                    comm = meet(size, meeting, rank_jobs.TIMEOUT_S if fresh else _PATIENCE_S)
+                    comm = meet(size, meeting, fresh or _PATIENCE_S)
                     if not fresh:
                         communicators[size] = comm
                 result = getattr(rank_jobs, name)(comm, *arguments)

@@ -137,7 +137,7 @@ def ring(npus, chunks=1):
 
 
 def test_a_rank_whose_own_code_fails_tells_why(ranks):
-    heard = ranks.run(4, "fail_with", ring(4), 1, fresh=True)
+    heard = ranks.run(4, "fail_with", ring(4), 1, fresh=TIMEOUT_S)
     assert heard[1] == ("ValueError", "the data are bad")
     for rank in (0, 2, 3):
         assert heard[rank] == ("CommunicationError", "rank 1 failed: ValueError: the data are bad")
@@ -146,7 +146,7 @@ def test_a_rank_whose_own_code_fails_tells_why(ranks):
 def test_a_hung_rank_is_named_by_all_others(ranks):
     """Everybody waits for somebody, but only one does not answer."""
     begin = time.monotonic()
-    ranks.start(4, "stop_one", ring(4), 1, signal.SIGSTOP, fresh=True)
+    ranks.start(4, "stop_one", ring(4), 1, signal.SIGSTOP, fresh=TIMEOUT_S)
     try:
         for first, second in ranks.collect([0, 2, 3], 3 * TIMEOUT_S + 10):
             assert first[0] == "CommunicationError"
@@ -163,7 +163,7 @@ def test_a_hung_rank_is_named_by_all_others(ranks):
 def test_different_algorithms_are_refused_on_all_ranks(ranks):
     schedules = [ring(4), ring(4), ring(4, chunks=2), ring(4)]
     message = "algorithm 0 is not the same on all ranks: rank 2 has another one than rank 0"
-    heard = ranks.run(4, "prepare_each", schedules, fresh=True)
+    heard = ranks.run(4, "prepare_each", schedules, fresh=TIMEOUT_S)
     assert heard == [("ValueError", message)] * 4
 
 
@@ -177,15 +177,32 @@ def test_different_algorithms_are_refused_on_all_ranks(ranks):
 )
 def test_different_calls_are_refused_on_all_ranks(ranks, call, text):
     usual = (40, "float32", "sum")
-    heard = ranks.run(4, "call_each", ring(4), [usual, usual, call, usual], fresh=True)
+    heard = ranks.run(4, "call_each", ring(4), [usual, usual, call, usual], fresh=TIMEOUT_S)
     assert {kind for kind, _ in heard} == {"CommunicationError"}
     for _, said in heard:
         assert said.startswith("the ranks do not agree on call 2: rank ")
         assert f"rank 2 {text}" in said
 
 
+@pytest.mark.parametrize("kind", ["all_reduce", "broadcast"])
+def test_a_rank_that_prepares_while_others_call_is_told_at_once(ranks, kind):
+    """Of an all-reduce it hears; at a broadcast's root it is only waited for."""
+    network = tp.ring(4)
+    root = {"root": 1} if kind == "broadcast" else {}
+    first = tacos.synthesize(network, co.named(kind, network, "1MB", chunks=1, **root))
+    begin = time.monotonic()
+    heard = ranks.run(4, "prepare_instead", first, made("all_gather", network), 1, fresh=50.0)
+    assert time.monotonic() - begin < 25
+    for name, said in heard:
+        assert name == "CommunicationError"
+        assert re.match(
+            r"the ranks do not agree on call 2: rank \d runs algorithm 0 on 1000 el", said
+        )
+        assert said.endswith("rank 1 prepares algorithm 1, all-gather")
+
+
 def test_calls_of_different_algorithms_are_refused_on_all_ranks(ranks):
-    heard = ranks.run(4, "run_each", [ring(4), ring(4, chunks=2)], [0, 1, 0, 0], fresh=True)
+    heard = ranks.run(4, "run_each", [ring(4), ring(4, chunks=2)], [0, 1, 0, 0], fresh=TIMEOUT_S)
     assert {kind for kind, _ in heard} == {"CommunicationError"}
     assert all(
         re.match(r"rank \d runs algorithm \d in call 1, rank \d algorithm", h[1]) for h in heard

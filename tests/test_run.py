@@ -149,10 +149,9 @@ def test_wrong_results_are_counted(monkeypatch):
 
 
 class Store:
-    """As torch's: get() waits."""
+    """As torch's: wait() raises a RuntimeError."""
 
-    def __init__(self, patience=30.0):
-        self.patience = patience
+    def __init__(self):
         self.values: dict[str, bytes] = {}
         self.changed = threading.Condition()
 
@@ -162,10 +161,15 @@ class Store:
             self.changed.notify_all()
 
     def get(self, key):
+        return self.values[key]
+
+    def check(self, keys):
+        return all(key in self.values for key in keys)
+
+    def wait(self, keys, timeout):
         with self.changed:
-            if not self.changed.wait_for(lambda: key in self.values, self.patience):
+            if not self.changed.wait_for(lambda: self.check(keys), timeout.total_seconds()):
                 raise RuntimeError("wait timeout")
-            return self.values[key]
 
 
 def summed(comm):
@@ -178,15 +182,20 @@ def test_ranks_can_meet_at_a_store():
 
 
 def test_a_store_names_who_did_not_come():
-    with pytest.raises(TimeoutError, match=r"rank 1 did not come to exchange 'x': wait timeout"):
-        StoreRendezvous(Store(0.1), 0, 2).exchange("x", b"")
+    with pytest.raises(TimeoutError, match=r"rank 1 did not come to exchange 'x' within 0\.1 s"):
+        StoreRendezvous(Store(), 0, 2, timeout=0.1).exchange("x", b"")
 
 
-def test_ranks_that_exchange_different_things_are_named():
-    port = free_port()
+@pytest.mark.parametrize("where", ["port", "store"])
+def test_ranks_that_exchange_different_things_are_named(where):
+    port, store = free_port(), Store()
 
     def act(rank):
-        meet = TcpRendezvous(rank, 2, "127.0.0.1", port, timeout=10)
+        meet = (
+            StoreRendezvous(store, rank, 2, timeout=10)
+            if where == "store"
+            else TcpRendezvous(rank, 2, "127.0.0.1", port, timeout=10)
+        )
         with pytest.raises(CommunicationError, match="rank 1 exchanges 'b', rank 0 'a'"):
             meet.exchange("ab"[rank], b"")
         meet.close()

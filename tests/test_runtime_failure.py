@@ -57,12 +57,12 @@ def test_a_killed_rank_is_named_by_all_others():
     killed = r"(rank {0} closed its connection|the connection with rank {0} broke).*, call \d"
     with Ranks(5) as own:
         begin = time.monotonic()
-        own.start(5, "stop_one", ring(5), 4, signal.SIGKILL, fresh=True)
+        own.start(5, "stop_one", ring(5), 4, signal.SIGKILL, fresh=TIMEOUT_S)
         for first, second in own.collect([0, 1, 2, 3]):
             assert first[0] == "CommunicationError"
             assert re.match(killed.format(4), first[1])
             assert second == first  # a failed communicator stays so
-        own.start(4, "stop_within", ring(4), 2, signal.SIGKILL, fresh=True)
+        own.start(4, "stop_within", ring(4), 2, signal.SIGKILL, fresh=TIMEOUT_S)
         for kind, said in own.collect([0, 1, 3]):
             assert kind == "CommunicationError"
             assert re.match(killed.format(2), said)
@@ -74,7 +74,7 @@ def test_a_killed_rank_is_named_by_all_others():
 @pytest.mark.parametrize("job", ["stop_one", "stop_within"])
 def test_a_hung_rank_is_named_by_all_others(ranks, job):
     """Everybody waits for somebody, but only one does not answer."""
-    ranks.start(4, job, ring(4), 1, signal.SIGSTOP, fresh=True)
+    ranks.start(4, job, ring(4), 1, signal.SIGSTOP, fresh=TIMEOUT_S)
     try:
         for answer in ranks.collect([0, 2, 3], BOUND_S):
             kind, said = answer[0] if job == "stop_one" else answer
@@ -86,7 +86,7 @@ def test_a_hung_rank_is_named_by_all_others(ranks, job):
 
 
 def test_a_rank_that_does_not_come_is_named(ranks):
-    ranks.start(4, "stay_away", ring(4), 3, 3 * TIMEOUT_S, fresh=True)
+    ranks.start(4, "stay_away", ring(4), 3, 3 * TIMEOUT_S, fresh=TIMEOUT_S)
     heard = ranks.collect(range(4))
     assert {kind for kind, _ in heard} == {"CommunicationError"}
     assert {text for _, text in heard[:3]} == {text for _, text in heard}
@@ -94,7 +94,7 @@ def test_a_rank_that_does_not_come_is_named(ranks):
 
 
 def test_a_rank_whose_own_code_fails_tells_why(ranks):
-    heard = ranks.run(4, "fail_with", ring(4), 1, fresh=True)
+    heard = ranks.run(4, "fail_with", ring(4), 1, fresh=TIMEOUT_S)
     assert heard[1] == ("ValueError", "the data are bad")
     for rank in (0, 2, 3):
         assert heard[rank] == ("CommunicationError", "rank 1 failed: ValueError: the data are bad")
@@ -113,19 +113,40 @@ def test_a_rank_that_left_is_missed_at_once(ranks):
         assert re.match("rank 2 closed its connection|the connection with rank 2 broke", said)
 
 
+def test_a_forked_child_leaves_the_connections_alone(ranks):
+    heard = ranks.run(3, "fork_before_a_call", ring(3), fresh=TIMEOUT_S)
+    assert [result for result, _, _ in heard] == [[3.0, 3.0]] * 3
+    assert heard[0][1] == "CommunicationError"
+    assert re.match(r"the communicator is that of process \d+, which this", heard[0][2])
+
+
+def test_whoever_has_put_its_data_may_leave(ranks):
+    """Rank 1 would tell it, put by put, that the data are stored, and finds nobody."""
+    puts = [("put", INPUT, i, OUTPUT, i, None, None, 1) for i in range(4)]
+    copies = [("copy", INPUT, i, OUTPUT, i) for i in range(4)]
+    program = made(
+        co.broadcast(2, "4B", chunks=4, root=0),
+        [
+            (0, -1, -1, [*copies, *puts, ("signal", None, None, None, None, None, None, 1)]),
+            (1, -1, -1, [("wait", None, None, None, None, 8, None, 0)]),
+        ],
+    )
+    assert ranks.run(2, "put_and_leave", program, fresh=TIMEOUT_S) == [True, True]
+
+
 # --- ranks that disagree ----------------------------------------------------------------------------
 
 
 def test_different_algorithms_are_refused_on_all_ranks(ranks):
     schedules = [ring(4), ring(4), ring(4, chunks=2), ring(4)]
     message = "algorithm 0 is not the same on all ranks: rank 2 has another one than rank 0"
-    heard = ranks.run(4, "prepare_each", schedules, fresh=True)
+    heard = ranks.run(4, "prepare_each", schedules, fresh=TIMEOUT_S)
     assert heard == [("ValueError", message)] * 4
 
 
 def test_an_algorithm_for_another_number_of_ranks_is_refused_on_all_ranks(ranks):
     schedules = [ring(4), ring(8), ring(4), ring(4)]
-    heard = ranks.run(4, "prepare_each", schedules, fresh=True)
+    heard = ranks.run(4, "prepare_each", schedules, fresh=TIMEOUT_S)
     message = "the algorithm is for 8 ranks, the communicator has 4"
     assert heard[1] == ("ValueError", message)
     assert {heard[rank] for rank in (0, 2, 3)} == {("ValueError", f"rank 1: {message}")}
@@ -139,7 +160,7 @@ def test_a_wrong_program_is_refused_on_all_ranks(ranks):
             (1, -1, -1, [("copy", INPUT, 0, OUTPUT, 1)]),
         ],
     )
-    heard = ranks.run(2, "prepare_each", [wrong, wrong], fresh=True)
+    heard = ranks.run(2, "prepare_each", [wrong, wrong], fresh=TIMEOUT_S)
     assert heard[0] == heard[1]
     assert heard[0][0] == "VerificationError"
     assert heard[0][1].startswith("the program is wrong: output slot 1 of rank 0")
@@ -155,7 +176,7 @@ def test_a_wrong_program_is_refused_on_all_ranks(ranks):
 )
 def test_different_calls_are_refused_on_all_ranks(ranks, call, text):
     usual = (40, "float32", "sum")
-    heard = ranks.run(4, "call_each", ring(4), [usual, usual, call, usual], fresh=True)
+    heard = ranks.run(4, "call_each", ring(4), [usual, usual, call, usual], fresh=TIMEOUT_S)
     assert {kind for kind, _ in heard} == {"CommunicationError"}
     for _, said in heard:
         assert said.startswith("the ranks do not agree on call 2: rank ")
@@ -164,11 +185,49 @@ def test_different_calls_are_refused_on_all_ranks(ranks, call, text):
 
 def test_calls_of_different_algorithms_are_refused_on_all_ranks(ranks):
     schedules = [ring(4), ring(4, chunks=2)]
-    heard = ranks.run(4, "run_each", schedules, [0, 1, 0, 0], fresh=True)
+    heard = ranks.run(4, "run_each", schedules, [0, 1, 0, 0], fresh=TIMEOUT_S)
     assert {kind for kind, _ in heard} == {"CommunicationError"}
     assert all(
         re.match(r"rank \d runs algorithm \d in call 1, rank \d algorithm", h[1]) for h in heard
     )
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "broadcast"])
+def test_a_rank_that_prepares_while_others_call_is_told_at_once(ranks, kind):
+    """Of an all-reduce it gets data; at a broadcast's root it is only waited for."""
+    network = tp.ring(4)
+    root = {"root": 1} if kind == "broadcast" else {}
+    first = tacos.synthesize(network, co.named(kind, network, "1MB", chunks=1, **root))
+    begin = time.monotonic()
+    heard = ranks.run(4, "prepare_instead", first, ring(4, "all_gather"), 1, fresh=50.0)
+    assert time.monotonic() - begin < 25
+    assert {kind for kind, _ in heard} == {"CommunicationError"}
+    for _, said in heard:
+        assert re.match(
+            r"the ranks do not agree on call 2: rank \d runs algorithm 0 on 1000 elements of float32 "
+            r"\(sum\), rank 1 prepares algorithm 1, all-gather",
+            said,
+        )
+
+
+def test_a_rank_that_leaves_while_others_wait_for_it_is_named_at_once(ranks):
+    begin = time.monotonic()
+    heard = ranks.run(3, "meet_instead", ring(3), 2, fresh=50.0)
+    assert time.monotonic() - begin < 25
+    for kind, said in heard[:2]:
+        assert kind == "CommunicationError"
+        assert said.startswith("rank 2 closed its connection: rank ")
+        assert said.endswith("waits at barrier after")
+
+
+@pytest.mark.parametrize("how", ["close", "abort", "signal"])
+def test_a_communicator_can_be_ended_within_a_call(ranks, how):
+    """From another thread, or by a signal's handler; nobody waits until the time is over."""
+    begin = time.monotonic()
+    heard = ranks.run(2, "close_within", ring(2), how, fresh=50.0)
+    assert time.monotonic() - begin < 25
+    why = "rank 0 gave up: enough" if how == "abort" else "the communicator is closed"
+    assert heard == [("CommunicationError", why)] * 2
 
 
 @pytest.mark.parametrize(

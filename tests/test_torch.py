@@ -196,15 +196,23 @@ def test_a_wrong_argument_is_refused_and_harms_nothing(ranks, what):
         ("op", r"do not agree .* rank 1 has 100 elements of float32 \(max\)"),
         ("size class", r"rank . runs algorithm . in call 3, rank . algorithm ."),
         ("root", "not the same on all ranks: rank 1 has another"),
+        ("collective", r"rank \d runs algorithm 0 .*, rank 1 prepares algorithm 2, broadcast"),
+        (
+            "first use",
+            r"rank \d exchanges 'schedule .*-all_gather-|rank 0 'schedule .*-all_gather-",
+        ),
     ],
 )
-def test_different_calls_are_errors_on_all_ranks(what, why):
-    ranks = Ranks(4, seconds=30.0)
+def test_different_calls_are_errors_on_all_ranks(what, why, tmp_path):
+    """Soon: the timeout is far off."""
+    network = {"TACOS_TOPOLOGY": "ring:4", "TACOS_CACHE": str(tmp_path), "TACOS_ENGINE": "ring"}
+    ranks = Ranks(4, seconds=120.0, **(network if what == "first use" else {}))
     try:
         for size in (100, 1_000_000):
             ranks.run("one_call", size=size)
         sentences = ranks.fail("different", what=what)
         assert any(re.search(why, sentence) for sentence in sentences), sentences
+        assert all("CollectiveError" in sentence for sentence in sentences), sentences
         if what == "root":  # seen before any data moved
             ranks.run("one_call")
         else:  # the group is dead, and says why
@@ -248,6 +256,21 @@ def test_an_aborted_group_fails_on_all_ranks():
     finally:
         ranks.close()
     assert ranks.alive() == []
+
+
+def test_a_group_can_be_aborted_wherever_it_waits():
+    """In a call of another thread, while an algorithm is agreed on, in a call that gloo makes."""
+    ranks = Ranks(2, seconds=120.0)
+    try:
+        for where in ("thread", "rendezvous", "gloo"):
+            ranks.run("abort_in", where=where)
+    finally:
+        ranks.close()
+    assert ranks.alive() == []
+
+
+def test_a_destroyed_group_leaves_no_connection_open(ranks):
+    ranks.run("leaves_nothing_open")
 
 
 def test_a_destroyed_group_says_so(ranks):

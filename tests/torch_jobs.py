@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import gc
 import itertools
 import os
+import threading
 import time
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -534,6 +537,11 @@ def different(what: str) -> None:
             dist.all_reduce(torch.ones(100))
     elif what == "root":
         dist.broadcast(torch.ones(100), 1 if rank == 1 else 0)
+    elif what == "first use":  # all prepare, but not the same
+        if rank == 1:
+            dist.all_gather_into_tensor(torch.ones(400), torch.ones(100))
+        else:
+            dist.all_to_all_single(torch.ones(400), torch.ones(400))
     else:
         raise AssertionError(what)
 
@@ -567,6 +575,54 @@ def abort() -> None:
         time.sleep(0.5)
         dist.group.WORLD.abort()
     dist.all_reduce(torch.ones(3))
+
+
+def abort_in(where: str) -> None:
+    """Rank 0 aborts while another thread of it waits; rank 1 comes to nothing."""
+    group = dist.new_group(backend="tacos")
+    dist.all_reduce(torch.ones(3), group=group)
+    if dist.get_rank() == 1:
+        time.sleep(3.0)
+        return
+    calls = {
+        "gloo": lambda: dist.all_reduce(torch.ones(3, dtype=torch.complex64), group=group),
+        "rendezvous": lambda: dist.broadcast(torch.ones(3), 0, group=group),
+        "thread": lambda: dist.all_reduce(torch.ones(3), group=group),
+    }
+    heard: list[str] = []
+
+    def call() -> None:
+        try:
+            calls[where]()
+        except RuntimeError as error:
+            heard.append(str(error))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    time.sleep(1.0)
+    begin = time.monotonic()
+    group.abort()
+    assert time.monotonic() - begin < 20.0
+    thread.join(20.0)
+    assert not thread.is_alive() or where == "gloo"  # gloo hears it when rank 1 leaves
+    assert where == "gloo" or "the process group was aborted" in heard[0], heard
+
+
+def leaves_nothing_open() -> None:
+    def files() -> int:
+        gc.collect()
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    counts = []
+    for _ in range(3):
+        group = dist.new_group(backend="tacos")
+        dist.all_reduce(torch.ones(3), group=group)
+        dist.all_reduce(torch.ones(3, dtype=torch.complex64), group=group)  # by gloo
+        dist.destroy_process_group(group)
+        del group
+        dist.barrier()
+        counts.append(files())
+    assert counts[0] == counts[1] == counts[2], counts
 
 
 def after_destruction() -> None:

@@ -183,6 +183,9 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
           },
           "execution"_a, "algorithm"_a, "source"_a, "target"_a, "count"_a, "dtype"_a, "op"_a,
           "Runs one call on the memory at these addresses.")
+      .def("watch", &Endpoint::watch, "algorithm"_a, "doing"_a,
+           nb::call_guard<nb::gil_scoped_release>(),
+           "Between calls: who will not come to prepare this algorithm, and why; empty: nobody.")
       .def("interrupt", &Endpoint::interrupt, "why"_a,
            "Ends the call that runs and all later ones; from any thread.")
       .def("abort", &Endpoint::abort, "why"_a, nb::call_guard<nb::gil_scoped_release>(),

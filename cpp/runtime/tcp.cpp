@@ -22,8 +22,10 @@ constexpr std::size_t kBuffer = std::size_t{1}
 constexpr std::size_t kPieces = 64;     // of memory in one system call
 constexpr std::size_t kLongestText = 4096;
 constexpr std::uint8_t kMagic = 0xa7;
+constexpr auto kCurious = std::chrono::seconds(1);  // then peers are asked where they are
 constexpr auto kIdle = std::chrono::milliseconds(100);
-constexpr auto kFarewell = std::chrono::milliseconds(500);
+constexpr auto kFarewell = std::chrono::seconds(3);  // for peers that are slow to read
+constexpr double kLongestTimeout = 1e9;              // seconds
 
 template <typename Int>
 std::size_t as_size(Int i) {
@@ -75,6 +77,13 @@ struct Endpoint::Message {
 };
 
 struct Endpoint::Connection {
+  Connection() = default;
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  ~Connection() {
+    if (socket >= 0) ::close(socket);
+  }
+
   Port port;
   bool outgoing = false;
   int socket = -1;
@@ -101,8 +110,9 @@ struct Endpoint::Connection {
 
 Endpoint::Endpoint(NodeId rank, double timeout_s)
     : rank_(rank),
-      timeout_(
-          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s))),
+      timeout_(std::chrono::duration_cast<Clock::duration>(
+          std::chrono::duration<double>(std::min(timeout_s, kLongestTimeout)))),
+      process_(getpid()),
       epoll_(epoll_create1(EPOLL_CLOEXEC)) {
   if (epoll_ < 0) throw std::system_error(errno, std::generic_category(), "epoll_create1");
 }
@@ -110,12 +120,17 @@ Endpoint::Endpoint(NodeId rank, double timeout_s)
 Endpoint::~Endpoint() { close(); }
 
 void Endpoint::close() {
+  if (execution_ != nullptr) {
+    closing_ = true;
+    interrupt("the communicator is closed");
+    return;
+  }
+  const bool own = process_ == getpid();
   for (const auto& connection : connections_) {
     // To close a socket with something unread would take back what the peer has not read yet.
-    while (recv(connection->socket, connection->buffer.data.get(), connection->buffer.capacity,
-                MSG_DONTWAIT) > 0) {
+    while (own && recv(connection->socket, connection->buffer.data.get(),
+                       connection->buffer.capacity, MSG_DONTWAIT) > 0) {
     }
-    ::close(connection->socket);
   }
   connections_.clear();
   by_port_.clear();
@@ -126,25 +141,26 @@ void Endpoint::close() {
 }
 
 void Endpoint::add(Port port, bool outgoing, int socket) {
+  auto added = std::make_unique<Connection>();
+  added->socket = socket;
   if (has(port, outgoing)) invalid("there is a connection with " + ranked(port.peer) + " already");
+  added->port = port;
+  added->outgoing = outgoing;
+  added->buffer.reserve(outgoing ? kLongestText : kBuffer);
   const int on = 1;
   if (fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_NONBLOCK) < 0) {
     throw std::system_error(errno, std::generic_category(), "fcntl");
   }
   setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on,
              sizeof on);  // fails on other sockets, no matter
-  auto& connection = *connections_.emplace_back(std::make_unique<Connection>());
-  connection.port = port;
-  connection.outgoing = outgoing;
-  connection.socket = socket;
-  connection.buffer.reserve(outgoing ? kLongestText : kBuffer);
-  by_port_[{port, outgoing}] = &connection;
   epoll_event event{};
   event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-  event.data.ptr = &connection;
+  event.data.ptr = added.get();
   if (epoll_ctl(epoll_, EPOLL_CTL_ADD, socket, &event) < 0) {
     throw std::system_error(errno, std::generic_category(), "epoll_ctl");
   }
+  by_port_[{port, outgoing}] = added.get();
+  connections_.push_back(std::move(added));
   bound_to_ = 0;
 }
 
@@ -154,14 +170,14 @@ bool Endpoint::has(Port port, bool outgoing) const { return by_port_.contains({p
 
 void Endpoint::run(Execution& execution, std::int32_t algorithm, const Call& call,
                    const std::function<void()>& idle) {
-  if (!failure_.empty()) throw CommunicationError(failure_);
-  check_interruption();
+  check_usable();
   look_up(execution);
   execution.start(call);
   ++call_;
   execution_ = &execution;
   algorithm_ = algorithm;
   staged_.assign(execution.program().steps.size(), nullptr);
+  heard_.clear();
   note_progress();
   idle_ = progress_;
   try {
@@ -177,11 +193,16 @@ void Endpoint::run(Execution& execution, std::int32_t algorithm, const Call& cal
     }
     while (!execution.finished() || !all_sent()) wait_for_events(idle);
   } catch (const CommunicationError&) {
+    execution_ = nullptr;
+    if (closing_) close();
     throw;
   } catch (...) {
+    execution_ = nullptr;
     abort(ranked(rank_) + " was interrupted");
+    if (closing_) close();
     throw;
   }
+  execution_ = nullptr;
   execution.finish();
 }
 
@@ -220,13 +241,8 @@ void Endpoint::carry_out() {
     for (std::size_t i = 0; i < execution.to_send.size(); ++i) {
       const auto step = execution.to_send[i];
       const auto& row = execution.program().steps[as_size(step)];
-      Header header;
-      header.dtype = static_cast<std::uint8_t>(execution.call().dtype);
-      header.op = static_cast<std::uint8_t>(execution.call().op);
-      header.call = call_;
+      Header header = header_of_call();
       header.step = row.id;
-      header.algorithm = algorithm_;
-      header.count = execution.call().count;
       std::vector<iovec> pieces;
       execution.outgoing(step, pieces);
       for (const auto& piece : pieces) header.bytes += piece.iov_len;
@@ -242,7 +258,7 @@ void Endpoint::carry_out() {
 
 void Endpoint::note_progress() {
   progress_ = Clock::now();
-  asking_ = false;
+  asking_ = curious_ = false;
 }
 
 void Endpoint::interrupt(const std::string& why) {
@@ -251,23 +267,22 @@ void Endpoint::interrupt(const std::string& why) {
   interrupted_ = true;
 }
 
-void Endpoint::check_interruption() {
+void Endpoint::check_usable() {
+  if (process_ != getpid()) {
+    throw CommunicationError("the communicator is that of process " + std::to_string(process_) +
+                             ", which this one was forked from");
+  }
+  if (!failure_.empty()) throw CommunicationError(failure_);
   if (!interrupted_) return;
   const std::lock_guard lock(interruption_lock_);
   fail(interruption_);
 }
 
-void Endpoint::wait_for_events(const std::function<void()>& idle) {
-  check_interruption();
+bool Endpoint::take_events(int wait_ms) {
   epoll_event events[kPieces];
-  const int count = epoll_wait(epoll_, events, kPieces, static_cast<int>(kIdle.count()));
+  const int count = epoll_wait(epoll_, events, kPieces, wait_ms);
   if (count < 0 && errno != EINTR) {
     throw std::system_error(errno, std::generic_category(), "epoll_wait");
-  }
-  if (count <= 0) {
-    if (idle) idle();
-    check_progress();
-    return;
   }
   for (int i = 0; i < count; ++i) {
     auto& connection = *static_cast<Connection*>(events[i].data.ptr);
@@ -281,18 +296,60 @@ void Endpoint::wait_for_events(const std::function<void()>& idle) {
       connection.readable = true;
       if (!connection.parked) receive(connection);
     }
-    carry_out();
+    if (execution_ != nullptr) carry_out();
   }
-  if (idle && progress_ - idle_ > kIdle) {
+  return count > 0;
+}
+
+void Endpoint::wait_for_events(const std::function<void()>& idle) {
+  check_usable();
+  if (!take_events(static_cast<int>(kIdle.count()))) {
+    if (idle) idle();
+    check_progress();
+  } else if (idle && progress_ - idle_ > kIdle) {
     idle_ = progress_;
     idle();
   }
 }
 
+std::string Endpoint::watch(std::int32_t algorithm, const std::string& doing) {
+  check_usable();
+  while (take_events(0)) {
+  }
+  std::string left;
+  auto heard = std::exchange(heard_, {});
+  for (const auto& connection : connections_) {
+    if (connection->parked) {
+      auto& [peer, header] = heard.emplace_back();
+      peer = connection->port.peer;
+      std::memcpy(&header, connection->buffer.data.get() + connection->begin, sizeof(Header));
+    } else if (connection->closed && left.empty()) {
+      left =
+          ranked(connection->port.peer) + " closed its connection: " + ranked(rank_) + " " + doing;
+    }
+  }
+  // A peer that runs the algorithm itself has prepared it: it is only ahead.
+  const auto other = std::find_if(heard.begin(), heard.end(), [&](const auto& one) {
+    return one.second.call == call_ + 1 && one.second.algorithm < algorithm;
+  });
+  if (other == heard.end()) return left;
+  const auto& [peer, header] = *other;
+  return "the ranks do not agree on call " + std::to_string(header.call) + ": " + ranked(peer) +
+         " runs algorithm " + std::to_string(header.algorithm) + " on " +
+         of_call(header.count, header.dtype, header.op) + ", " + ranked(rank_) + " " + doing;
+}
+
 // Without progress for too long, asks those it waits for whether they are there. A rank within the
-// call answers, and waits itself for somebody; one that does not is the one to name.
+// call answers, and waits itself for somebody; one that does not is the one to name. Long before, it asks
+// once so that a rank which prepares another call hears of this one.
 void Endpoint::check_progress() {
   const auto now = Clock::now();
+  if (!curious_ && now - progress_ > kCurious) {
+    curious_ = true;
+    for (const auto step : execution_->waiting()) {
+      if (execution_->may_receive(step)) ask(*in_[as_size(step)]);
+    }
+  }
   if (now - progress_ < timeout_) return;
   const auto grace =
       std::clamp<Clock::duration>(timeout_ / 4, std::chrono::seconds(1), std::chrono::seconds(5));
@@ -304,9 +361,7 @@ void Endpoint::check_progress() {
       Connection* peer = execution_->may_receive(step) ? in_[as_size(step)] : out_[as_size(step)];
       if (std::find(unanswered_.begin(), unanswered_.end(), peer) != unanswered_.end()) continue;
       unanswered_.push_back(peer);
-      Header header;
-      header.kind = Kind::ask;
-      if (!peer->outgoing) post(*peer, header, {}, -1);
+      ask(*peer);
     }
     return;
   }
@@ -325,6 +380,25 @@ void Endpoint::check_progress() {
   asking_ = false;  // all are there: ask again
 }
 
+// Only backwards: on the way of the data, the question would wait behind them.
+void Endpoint::ask(Connection& peer) {
+  if (peer.outgoing) return;
+  Header header = header_of_call();
+  header.kind = Kind::ask;
+  post(peer, header, {}, -1);
+}
+
+Endpoint::Header Endpoint::header_of_call() const {
+  const auto& call = execution_->call();
+  Header header;
+  header.dtype = static_cast<std::uint8_t>(call.dtype);
+  header.op = static_cast<std::uint8_t>(call.op);
+  header.call = call_;
+  header.algorithm = algorithm_;
+  header.count = call.count;
+  return header;
+}
+
 std::string Endpoint::purpose(std::int32_t step) const {
   return execution_->describe(step) + ", call " + std::to_string(call_);
 }
@@ -334,6 +408,7 @@ std::string Endpoint::purpose(std::int32_t step) const {
 void Endpoint::post(Connection& to, const Header& header, std::vector<iovec> pieces,
                     std::int32_t step) {
   if (to.closed && header.kind == Kind::data) lost(to, 0);
+  if (to.closed) return;  // a notice that nobody will read
   auto& message = to.queue.emplace_back();
   message.header = header;
   message.pieces = std::move(pieces);
@@ -347,6 +422,9 @@ void Endpoint::flush(Connection& connection) {
     auto& message = connection.queue.front();
     if (const int error = write_some(connection, message); error == EAGAIN) {
       connection.writable = false;
+      return;
+    } else if (error != 0 && !connection.outgoing) {  // notices that nobody will read
+      connection.queue.clear();
       return;
     } else if (error != 0) {
       connection.readable = true;
@@ -471,7 +549,6 @@ bool Endpoint::begin_message(Connection& connection) {
 
 // Stores what has arrived of a message; returns whether anything had.
 bool Endpoint::store(Connection& connection) {
-  auto& execution = *execution_;
   const std::byte* data = connection.buffer.data.get() + connection.begin;
   const auto ahead = std::min(connection.end - connection.begin, connection.left);
   std::size_t some = 0;
@@ -492,8 +569,8 @@ bool Endpoint::store(Connection& connection) {
       some = read_pieces(connection, pieces);
     }
     staging.filled += some;
-  } else if (execution.reduces(connection.step)) {
-    const auto width = execution.width();
+  } else if (execution_->reduces(connection.step)) {
+    const auto width = execution_->width();
     if (ahead < width) return fill(connection) > 0;
     some = ahead / width * width;
     if (reinterpret_cast<std::uintptr_t>(data) % width != 0) {
@@ -502,17 +579,17 @@ bool Endpoint::store(Connection& connection) {
       connection.begin = 0;
       data = connection.buffer.data.get();
     }
-    execution.take(connection.step, data, some);
+    execution_->take(connection.step, data, some);
     connection.begin += some;
   } else if (ahead > 0) {
-    execution.take(connection.step, data, ahead);
+    execution_->take(connection.step, data, ahead);
     some = ahead;
     connection.begin += some;
   } else {
     std::vector<iovec> pieces;
-    execution.incoming(connection.step, pieces);
+    execution_->incoming(connection.step, pieces);
     some = read_pieces(connection, pieces);
-    execution.skip(connection.step, some);
+    execution_->skip(connection.step, some);
   }
   connection.left -= some;
   if (some > 0 && connection.header.kind == Kind::data) note_progress();
@@ -595,13 +672,15 @@ void Endpoint::end_message(Connection& connection) {
 void Endpoint::notice(Connection& connection, const Header& header, const std::string& text) {
   if (header.kind == Kind::abort) fail(text);
   if (header.kind == Kind::ask) {
+    if (header.call > call_) heard_.emplace_back(connection.port.peer, header);  // for watch()
+    if (execution_ == nullptr) return;  // not in a call: whoever asks waits for that
     Header answer;
     answer.kind = Kind::answer;
     post(connection, answer, {}, -1);
     return;
   }
   if (header.kind == Kind::stored) {
-    if (header.call != call_) return;  // nobody waits for it any more
+    if (execution_ == nullptr || header.call != call_) return;  // nobody waits for it any more
     execution_->stored(connection.port.peer);
     note_progress();
     carry_out();
@@ -667,6 +746,7 @@ void Endpoint::fail(const std::string& why) {
 
 void Endpoint::abort(const std::string& why) {
   if (!failure_.empty()) return;
+  if (process_ != getpid()) return;
   failure_ = why.substr(0, kLongestText);
   std::vector<pollfd> open;
   std::vector<Connection*> which;
@@ -685,7 +765,11 @@ void Endpoint::abort(const std::string& why) {
     which.push_back(connection.get());
   }
   const auto end = Clock::now() + kFarewell;
-  while (!open.empty() && Clock::now() < end && poll(open.data(), open.size(), 50) >= 0) {
+  while (!open.empty() && Clock::now() < end) {
+    if (poll(open.data(), open.size(), 50) < 0) {
+      if (errno == EINTR) continue;
+      break;
+    }
     for (std::size_t i = open.size(); i-- > 0;) {
       if (open[i].revents == 0) continue;
       auto& queue = which[i]->queue;

@@ -10,6 +10,8 @@
 // get an error that says so.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -47,12 +49,15 @@ class Endpoint {
   // then and may throw, which ends the call, and with it the use of the endpoint, on all ranks.
   void run(Execution& execution, std::int32_t algorithm, const Call& call,
            const std::function<void()>& idle);
+  // Between calls, while this rank is `doing` something that all must do before a call of the algorithm
+  // with this number: says whom it waits for in vain, as a peer has left or runs another call. Empty: nobody.
+  std::string watch(std::int32_t algorithm, const std::string& doing);
   // Ends the call that runs and all later ones, here and then on all ranks; from any thread.
   void interrupt(const std::string& why);
   // Tells all peers that this rank gives up, and why.
   void abort(const std::string& why);
   const std::string& failure() const { return failure_; }  // empty: none so far
-  void close();
+  void close();  // within a call, as a signal's handler may do: at its end
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -62,12 +67,15 @@ class Endpoint {
   struct Connection;
 
   void look_up(const Execution& execution);
-  void check_interruption();
+  void check_usable();
   void carry_out();
   bool all_sent() const;
+  bool take_events(int wait_ms);  // false: there were none
   void wait_for_events(const std::function<void()>& idle);
   void note_progress();
   void check_progress();
+  void ask(Connection& peer);
+  Header header_of_call() const;
   // --- one connection
   void post(Connection& to, const Header& header, std::vector<iovec> pieces, std::int32_t step);
   void flush(Connection& connection);
@@ -87,6 +95,7 @@ class Endpoint {
 
   NodeId rank_;
   Clock::duration timeout_;
+  pid_t process_;  // a fork has the sockets too, but they are not its own
   int epoll_ = -1;
   std::vector<std::unique_ptr<Connection>> connections_;
   std::map<std::pair<Port, bool>, Connection*> by_port_;
@@ -94,6 +103,7 @@ class Endpoint {
   std::mutex interruption_lock_;
   std::string interruption_;
   std::atomic<bool> interrupted_ = false;
+  bool closing_ = false;
 
   // The call that runs.
   Execution* execution_ = nullptr;
@@ -104,7 +114,9 @@ class Endpoint {
   std::uint64_t bound_to_ = 0;         // the execution for which out_ and in_ were looked up
   Clock::time_point progress_, asked_, idle_;
   std::vector<Connection*> unanswered_;
-  bool asking_ = false;
+  bool asking_ = false, curious_ = false;
+  // Between calls: the next one, as peers ask about it.
+  std::vector<std::pair<NodeId, Header>> heard_;
 };
 
 }  // namespace tacos

@@ -1130,6 +1130,11 @@ class Endpoint:
     def run(self, execution: Execution, algorithm: int, source: int, target: int, count: int, dtype: str, op: str) -> None:
         """Runs one call on the memory at these addresses."""
 
+    def watch(self, algorithm: int, doing: str) -> str:
+        """
+        Between calls: who will not come to prepare this algorithm, and why; empty: nobody.
+        """
+
     def interrupt(self, why: str) -> None:
         """Ends the call that runs and all later ones; from any thread."""
 

@@ -19,11 +19,11 @@ from tacos.runtime.launch import Job, launch
 from tacos.runtime.rendezvous import (
     MpiRendezvous,
     Rendezvous,
-    StoreRendezvous,
     TcpRendezvous,
     from_environment,
     in_job,
 )
+from tacos.runtime.store import StoreRendezvous
 
 __all__ = [
     "Algorithm",

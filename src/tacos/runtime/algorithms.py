@@ -208,14 +208,12 @@ class Algorithms:
     def __init__(
         self,
         communicator: Communicator,
-        rendezvous: Rendezvous,
         settings: Settings | None = None,
         npus: Sequence[int] | None = None,
     ) -> None:
         self.communicator = communicator
-        self.rendezvous = rendezvous
         self.settings = settings or Settings()
-        self.npus = list(range(rendezvous.size)) if npus is None else list(npus)
+        self.npus = list(range(communicator.size)) if npus is None else list(npus)
         self._of_call: dict[_Call, tuple[Algorithm, str]] = {}
         self._prepared: dict[str, Algorithm] = {}
 
@@ -234,10 +232,15 @@ class Algorithms:
             if len(self._of_call) >= _KEPT:
                 self._of_call.clear()
             found = self._of_call[call] = self._find(call)
-        if self.settings.debug and self.rendezvous.rank == 0:
+        if self.settings.debug and self.communicator.rank == 0:
             place = " in place" if in_place else ""
             sys.stderr.write(f"tacos: {kind} of {format_size(size_bytes)}{place}: {found[1]}\n")
         return found[0]
+
+    def of_bytes(self, kind: str) -> Algorithm:
+        """The default for a few bytes, whatever plans say; all ranks must ask for it together."""
+        candidate = self._default(_Call(kind, 0, False, -1), [])
+        return self.communicator.prepare(candidate.program())
 
     def _find(self, call: _Call) -> tuple[Algorithm, str]:
         reasons: list[str] = []
@@ -300,12 +303,12 @@ class Algorithms:
     def _shared(self, name: str, make: Callable[[], Schedule]) -> Schedule:
         """Rank 0's schedule on all ranks: from its cache, or made now."""
         mine = b""
-        if self.rendezvous.rank == 0:
+        if self.communicator.rank == 0:
             try:
                 mine = b"+" + _cached(self.settings.cache, name, make)
             except (TacosError, ValueError) as error:
                 mine = b"-" + str(error).encode()
-        answer = self.rendezvous.exchange(f"schedule {name} {len(self._prepared)}", mine)[0]
+        answer = self.communicator.exchange(f"schedule {name} {len(self._prepared)}", mine)[0]
         if answer[:1] != b"+":
             raise ValueError(answer[1:].decode())
         with tempfile.TemporaryDirectory() as folder:
@@ -314,7 +317,7 @@ class Algorithms:
             return _schedule(file)
 
     def _default(self, call: _Call, _reasons: list[str]) -> _Candidate:
-        ranks = self.rendezvous.size
+        ranks = self.communicator.size
         engine, chunks = default(call.kind, call.size_bytes)
 
         def program() -> Program:

@@ -79,6 +79,12 @@ class Carrier(Protocol):
     ) -> None:
         """Run one call of the algorithm with this number; see Algorithm.run_at."""
 
+    def watch(self, number: int, doing: str) -> str:
+        """Between calls: why some rank will not come to prepare the algorithm with this number, or nothing.
+
+        ``doing`` says what this rank does meanwhile, for the sentence.
+        """
+
     def abort(self, why: str) -> None:
         """Tell the peers that this rank gives up; no call may be running here."""
 
@@ -116,8 +122,10 @@ class Communicator:
         self.timeout = timeout
         self.carrier = carrier or Tcp(rendezvous, timeout=timeout, members=members)
         self._rendezvous = rendezvous
-        self._lock = threading.Lock()
+        rendezvous.while_waiting = self._look_around
+        self._lock = threading.RLock()
         self._prepared = 0
+        self._doing = ""
 
     def __enter__(self) -> Self:
         return self
@@ -154,14 +162,16 @@ class Communicator:
             VerificationError: It is wrong.
             CommunicationError: A rank failed or did not come.
         """
-        if self.failure:
-            raise CommunicationError(self.failure)
+        with self._lock:
+            return self._prepare(algorithm, verify=verify)
+
+    def _prepare(self, algorithm: Schedule | Program, *, verify: bool) -> Algorithm:
         number = self._prepared
-        self._prepared += 1
-        report: dict[str, Any] = {"fingerprint": "", "error": "", "wrong": ""}
+        report = {"kind": "", "fingerprint": "", "error": "", "wrong": ""}
         execution = program = None
         try:
             program = self._program(algorithm)
+            report["kind"] = program.collective.kind
             report["fingerprint"] = fingerprint(program)
             if verify and self.rank == 0:
                 verify_algorithm(program).raise_if_failed()
@@ -181,22 +191,40 @@ class Communicator:
         self.carrier.interrupt(f"rank {self.rank} gave up: {why}")
 
     def abort(self, why: str) -> None:
-        """Tell all ranks that this one gives up, and close; no call may be running here."""
-        self.carrier.abort(f"rank {self.rank} gave up: {why}")
-        self.close()
+        """Tell all ranks that this one gives up, and close; a call that runs here fails."""
+        self.interrupt(why)
+        with self._lock:
+            self.carrier.abort(f"rank {self.rank} gave up: {why}")
+            self.close()
 
     def close(self) -> None:
-        """Close all connections. Peers that still run a call with this rank fail."""
-        self.carrier.close()
-        self._rendezvous.close()
+        """Close all connections. A call that runs here or on peers with this rank fails."""
+        self.carrier.interrupt("the communicator is closed")
+        with self._lock:
+            self.carrier.close()
+            self._rendezvous.close()
 
     def barrier(self, name: str) -> None:
-        """Wait for all ranks; each name serves once."""
-        self._rendezvous.exchange(f"barrier {name}", b"")
+        """Wait for all ranks."""
+        self._meet(f"barrier {name}", b"", f"waits at barrier {name}")
 
     def exchange(self, name: str, value: bytes) -> list[bytes]:
-        """Small values of all ranks, in their order; each name serves once."""
-        return self._rendezvous.exchange(name, value)
+        """Small values of all ranks, in their order.
+
+        Raises:
+            TimeoutError: A rank did not come.
+            CommunicationError: A rank failed, exchanges something else, or runs a call.
+        """
+        return self._meet(name, value, f"exchanges {name}")
+
+    def watch(self) -> str:
+        """Between calls: which peer has left, or nothing.
+
+        Raises:
+            CommunicationError: A rank has failed.
+        """
+        with self._lock:
+            return self.carrier.watch(0, "still has work with it")
 
     def address(self, peer: int, channel: int = 0) -> str:
         """The host at which this rank reaches another."""
@@ -215,9 +243,27 @@ class Communicator:
                 f"the algorithm is for {ranks} ranks, the communicator has {self.size}"
             )
 
-    def _agree(self, number: int, report: dict[str, Any]) -> None:
+    def _look_around(self) -> str:
+        return self.carrier.watch(self._prepared, self._doing)
+
+    def _meet(self, name: str, value: bytes, doing: str) -> list[bytes]:
+        """Exchange something; whoever fails in it tells those who run a call instead."""
+        with self._lock:
+            if self.failure:
+                raise CommunicationError(self.failure)
+            self._doing = doing
+            try:
+                return self._rendezvous.exchange(name, value)
+            except (CommunicationError, TimeoutError) as error:
+                self.carrier.abort(str(error))
+                raise
+
+    def _agree(self, number: int, report: dict[str, str]) -> None:
         """Exchange the reports of all ranks, and raise on all if one has an error."""
-        answers = self._rendezvous.exchange(f"algorithm {number}", json.dumps(report).encode())
+        kind = report["kind"].replace("_", "-") or "one that is wrong"
+        doing = f"prepares algorithm {number}, {kind}"
+        answers = self._meet(f"algorithm {number}", json.dumps(report).encode(), doing)
+        self._prepared += 1
         reports = [json.loads(text) for text in answers]
         for rank, theirs in enumerate(reports):
             if theirs["wrong"]:
@@ -232,9 +278,11 @@ class Communicator:
             if theirs["fingerprint"] != reports[0]["fingerprint"]
         ]
         if others:
+            kinds = [reports[rank]["kind"].replace("_", "-") for rank in (others[0], 0)]
+            which = f" ({kinds[0]}, {kinds[1]})" if kinds[0] != kinds[1] else ""
             raise ValueError(
                 f"algorithm {number} is not the same on all ranks: "
-                f"rank {others[0]} has another one than rank 0"
+                f"rank {others[0]} has another one than rank 0{which}"
             )
 
 

@@ -40,6 +40,7 @@ _PIECE = 1 << 30  # MPI counts bytes in 32 bits
 _PATIENT = 100  # rounds of polling before messages are taken in that no step waits for
 _KEPT = 64  # blocks for sums
 _FAREWELL_S = 1.0
+_CURIOUS_S = 1.0
 _CLOSED = "the communicator is closed"
 _PUT = STEP_OPS.index("put")
 _OPS = {
@@ -141,11 +142,12 @@ class _Call:
     held: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)  # receives from those
     left: int = 0  # requests that must complete before it ends
     progress: float = field(default_factory=time.monotonic)
+    curious: bool = False  # whether those it waits for were asked where they are
     asked: float | None = None
     silent: set[int] = field(default_factory=set)
 
     def progressed(self) -> None:
-        self.progress, self.asked = time.monotonic(), None
+        self.progress, self.asked, self.curious = time.monotonic(), None, False
 
 
 @dataclass(slots=True)
@@ -189,7 +191,7 @@ class Mpi:
         self._requests: list[Any] = []
         self._posted: list[_Posted] = []
         self._expect_notice()
-        self.rendezvous = MpiRendezvous(self._control, timeout=timeout, idle=self._listen)
+        self.rendezvous = MpiRendezvous(self._control, timeout=timeout)
 
     def open(self, execution: Execution) -> None:
         """Check that MPI has tags for all messages; it connects ranks by itself."""
@@ -211,10 +213,7 @@ class Mpi:
         op: str,
     ) -> None:
         """Run one call."""
-        if self._interruption:
-            self._fail(self._interruption)
-        if self.failure:
-            raise CommunicationError(self.failure)
+        self._check_usable()
         execution.start(source, target, count, dtype, op)
         self._calls += 1
         if number not in self._steps:
@@ -225,14 +224,15 @@ class Mpi:
         try:
             for peer in sorted({peer for peer, _ in execution.sends_to}):
                 self._notify(peer, _CALL)
-            for peer in sorted(froms):
-                if (peer, own.call) in self._announced:
-                    self._compare(peer, self._announced.pop((peer, own.call)))
+            known = {p: theirs for (p, c), theirs in self._announced.items() if c == own.call}
+            for peer in known:
+                del self._announced[peer, own.call]
+            for peer in sorted(froms & known.keys()):
+                self._compare(peer, known[peer])
             self._carry_out(call)
             idle = 0
             while call.left or call.unheard or not execution.finished:
-                if self._interruption:
-                    self._fail(self._interruption)
+                self._check_usable()
                 idle = 0 if self._advance() else idle + 1
                 if idle:
                     pause(idle, self._spins)
@@ -251,6 +251,19 @@ class Mpi:
         if sum(len(spare) for spare in self._spare.values()) > _KEPT:
             self._spare.clear()
         execution.finish()
+
+    def watch(self, number: int, doing: str) -> str:
+        """Why some rank will not come to prepare an algorithm, or nothing."""
+        self._check_usable()
+        self._listen()
+        for (peer, call), theirs in self._announced.items():
+            # A peer that runs the algorithm itself has prepared it: it is only ahead.
+            if call == self._calls + 1 and theirs.algorithm < number:
+                return (
+                    f"the ranks do not agree on call {call}: rank {peer} runs algorithm "
+                    f"{theirs.algorithm} on {theirs}, rank {self.rank} {doing}"
+                )
+        return ""
 
     def interrupt(self, why: str) -> None:
         """End the call that runs and all later ones; from any thread."""
@@ -439,12 +452,13 @@ class Mpi:
             call, algorithm, count, dtype.rstrip(b"\0").decode(), op.rstrip(b"\0").decode()
         )
         now = self._call
-        if kind == _CALL and (now is None or call > now.own.call):
+        later = call > self._calls
+        if later and kind in (_CALL, _ASK):
             self._announced[peer, call] = theirs
-        elif kind == _CALL:
-            self._compare(peer, theirs)
-        elif now is None:
+        if now is None:
             return  # whoever asks waits for this rank to come to a call
+        if kind == _CALL and not later:
+            self._compare(peer, theirs)
         elif kind == _ASK:
             self._notify(peer, _ANSWER)
         elif kind == _ANSWER:
@@ -473,17 +487,29 @@ class Mpi:
 
     # --- failure
 
+    def _check_usable(self) -> None:
+        if self._interruption:
+            self._fail(self._interruption)
+        if self.failure:
+            raise CommunicationError(self.failure)
+
     def _check_progress(self, call: _Call) -> None:
         """Without progress for too long, ask those it waits for whether they are there.
 
         A rank within a call answers, and waits itself for somebody; one that does not is the one to name.
+        Long before, they are asked once so that a rank which prepares another call hears of this one.
         """
         now = time.monotonic()
         quiet = now - call.progress
-        if quiet < self.timeout:
+        if quiet < min(self.timeout, _CURIOUS_S) or (quiet < self.timeout and call.curious):
             return
         awaited = call.execution.waiting()
         awaited += [(p, f"rank {self.rank} waits for its call") for p in sorted(call.unheard)]
+        if quiet < self.timeout:
+            call.curious = True
+            for peer in {peer for peer, _ in awaited}:
+                self._notify(peer, _ASK)
+            return
         if call.asked is None:
             call.asked, call.silent = now, {peer for peer, _ in awaited}
             for peer in sorted(call.silent):

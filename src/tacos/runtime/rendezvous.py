@@ -1,13 +1,13 @@
 """How the ranks of a job find each other: an all-gather of small byte strings.
 
 A rendezvous has ``rank``, ``size``, ``exchange(name, value)`` and ``close()``. It is used when ranks meet
-and prepare algorithms, never while data move.
+and prepare algorithms, never while data move. While it waits it asks ``while_waiting()`` now and then whether
+there is any use: a rank that moves data will not come.
 """
 
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import os
 import re
 import selectors
@@ -17,6 +17,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tacos.errors import CommunicationError
+from tacos.runtime.store import StoreRendezvous
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = [
     "MpiRendezvous",
     "Rendezvous",
-    "StoreRendezvous",
     "TcpRendezvous",
     "from_environment",
     "in_job",
@@ -35,10 +35,15 @@ _HEAD = struct.Struct("!4sIII")
 _MAGIC, _FAILURE = b"tcs1", b"tcs!"
 _LARGEST = 1 << 28
 _TO_ROOT, _FROM_ROOT = 2, 3  # tags
+_LOOK_S = 0.5
+"""How long a rank waits for others before it looks around."""
 
 
 class Rendezvous(Protocol):
     """What a communicator needs to meet its peers."""
+
+    while_waiting: Callable[[], str]
+    """Says why a wait is in vain, or nothing; it may raise."""
 
     @property
     def rank(self) -> int:
@@ -88,6 +93,7 @@ class TcpRendezvous:
         if size < 1 or not 0 <= rank < size:
             raise ValueError(f"rank is {rank} of {size}, allowed are 0 to size - 1")
         self.rank, self.size = rank, size
+        self.while_waiting: Callable[[], str] = str
         self._timeout = timeout
         self._peers: dict[int, socket.socket] = {}
         if size == 1:
@@ -104,8 +110,12 @@ class TcpRendezvous:
             return [value]
         deadline = time.monotonic() + self._timeout
         if self.rank != 0:
+            deadline += 1.0  # rank 0 knows best who is missing
             _send(self._peers[0], name, [value], deadline)
-            return self._receive(0, name, deadline + 1.0)  # rank 0 knows best who is missing
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._peers[0], selectors.EVENT_READ)
+                self._ready(selector, deadline)
+            return self._receive(0, name, deadline)
         try:
             everything = self._gather(name, value, deadline)
         except (TimeoutError, CommunicationError) as error:
@@ -122,7 +132,7 @@ class TcpRendezvous:
             for peer, connection in self._peers.items():
                 selector.register(connection, selectors.EVENT_READ, peer)
             while missing := [peer for peer in self._peers if values[peer] is None]:
-                ready = selector.select(max(0.0, deadline - time.monotonic()))
+                ready = self._ready(selector, deadline)
                 if not ready:
                     raise TimeoutError(
                         f"{_ranks(missing)} did not come to exchange {name!r} "
@@ -132,6 +142,20 @@ class TcpRendezvous:
                     [values[key.data]] = self._receive(key.data, name, deadline)
                     selector.unregister(key.fileobj)
         return [v for v in values if v is not None]
+
+    def _ready(self, selector: selectors.BaseSelector, deadline: float) -> list[Any]:
+        """The connections on which something has come; none when the time is over."""
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            if ready := selector.select(min(left, _LOOK_S)):
+                return ready
+            why = self.while_waiting()
+            if ready := selector.select(0):  # it came meanwhile
+                return ready
+            if why:
+                raise CommunicationError(why)
+            if left == 0:
+                return []
 
     def close(self) -> None:
         """Close the connections."""
@@ -213,68 +237,15 @@ class TcpRendezvous:
         return values
 
 
-class StoreRendezvous:
-    """Ranks meet at a key-value store such as torch.distributed's.
-
-    Args:
-        store: With ``set(key, bytes)`` and ``get(key)``, which waits for the key.
-        rank: This process's number.
-        size: The number of ranks.
-        prefix: Of the keys, for jobs that share a store.
-    """
-
-    def __init__(self, store: Any, rank: int, size: int, prefix: str = "tacos") -> None:
-        self.rank, self.size = rank, size
-        self._store, self._prefix = store, prefix
-
-    @classmethod
-    def of_torchrun(cls, env: Mapping[str, str], *, timeout: float) -> StoreRendezvous:
-        """At the store that torchrun's variables name."""
-        try:
-            from torch.distributed import rendezvous
-        except ImportError:
-            raise ValueError(
-                "RANK and MASTER_ADDR are set as torchrun does, but torch is not installed: "
-                "pip install 'tacos-ccl[torch]'"
-            ) from None
-        rank, size = _number(env, "RANK"), _number(env, "WORLD_SIZE")
-        store, _, _ = next(rendezvous("env://", rank, size, timeout=dt.timedelta(seconds=timeout)))
-        return cls(store, rank, size, f"tacos/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}")
-
-    def exchange(self, name: str, value: bytes) -> list[bytes]:
-        """The values of all ranks, in their order."""
-        self._store.set(f"{self._prefix}/{name}/{self.rank}", value)
-        values = []
-        for rank in range(self.size):
-            try:
-                values.append(bytes(self._store.get(f"{self._prefix}/{name}/{rank}")))
-            except RuntimeError as error:  # torch's DistStoreError
-                raise TimeoutError(
-                    f"rank {rank} did not come to exchange {name!r}: {error}"
-                ) from None
-        return values
-
-    def close(self) -> None:
-        """Forget the store."""
-        self._store = None
-
-
 class MpiRendezvous:
     """Ranks meet through MPI.
 
     Args:
         communicator: An mpi4py communicator that nobody else uses. Default: a duplicate of the world.
         timeout: Seconds to wait for the others.
-        idle: Called now and then while waiting; it may raise.
     """
 
-    def __init__(
-        self,
-        communicator: Any = None,
-        *,
-        timeout: float = 300.0,
-        idle: Callable[[], object] | None = None,
-    ) -> None:
+    def __init__(self, communicator: Any = None, *, timeout: float = 300.0) -> None:
         if communicator is None:
             try:
                 from mpi4py import MPI
@@ -285,7 +256,8 @@ class MpiRendezvous:
                 ) from None
             communicator = MPI.COMM_WORLD.Dup()
         self._communicator = communicator
-        self._timeout, self._idle = timeout, idle
+        self.while_waiting: Callable[[], str] = str
+        self._timeout = timeout
         self.rank: int = communicator.Get_rank()
         self.size: int = communicator.Get_size()
 
@@ -340,19 +312,20 @@ class MpiRendezvous:
         """The next message, with its sender; None if none comes in time."""
         from mpi4py import MPI
 
-        status, rounds = MPI.Status(), 0
+        status, rounds, why = MPI.Status(), 0, ""
         while True:
             message = self._communicator.improbe(
                 MPI.ANY_SOURCE if source is None else source, tag, status
             )
             if message is not None:
                 return status.Get_source(), message.recv()
+            if why:
+                raise CommunicationError(why)
             if time.monotonic() > deadline:
                 return None
             rounds += 1
             pause(rounds)
-            if self._idle is not None:
-                self._idle()
+            why = self.while_waiting()
 
     def close(self) -> None:
         """Let the peers go; MPI itself ends with the process."""
@@ -400,7 +373,9 @@ def from_environment(
         size = _number(env, "TACOS_WORLD_SIZE")
         return TcpRendezvous(rank, size, host, int(port), timeout=timeout, listener=listener)
     if "RANK" in env and "MASTER_ADDR" in env:
-        return StoreRendezvous.of_torchrun(env, timeout=timeout)
+        restarts = env.get("TORCHELASTIC_RESTART_COUNT", "0")
+        rank, size = _number(env, "RANK"), _number(env, "WORLD_SIZE")
+        return StoreRendezvous.of_torchrun(rank, size, restarts=restarts, timeout=timeout)
     if "OMPI_COMM_WORLD_RANK" in env or "PMI_RANK" in env or "PMIX_RANK" in env:
         return MpiRendezvous(timeout=timeout)
     if "SLURM_PROCID" in env and "SLURM_NTASKS" in env:

@@ -87,6 +87,10 @@ class Tcp:
         """Run one call, without the GIL."""
         self._endpoint.run(execution, number, source, target, count, dtype, op)
 
+    def watch(self, number: int, doing: str) -> str:
+        """Why some rank will not come to prepare an algorithm, or nothing."""
+        return self._endpoint.watch(number, doing)
+
     def interrupt(self, why: str) -> None:
         """End the call that runs and all later ones; from any thread."""
         self._endpoint.interrupt(why)

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from tacos.runtime.backend import register
 from tacos.runtime.torch.group import TacosGroup
-from tacos.runtime.torch.store import GroupRendezvous
 from tacos.runtime.torch.tensors import CollectiveError
 
-__all__ = ["CollectiveError", "GroupRendezvous", "TacosGroup", "register"]
+__all__ = ["CollectiveError", "TacosGroup", "register"]
 
 register()

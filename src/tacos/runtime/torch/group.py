@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
-import socket
+import sys
 import weakref
 from datetime import timedelta
 from functools import partial
@@ -21,7 +21,8 @@ from torch.distributed import ProcessGroup, ReduceOp
 
 from tacos.runtime.algorithms import Algorithms, agree
 from tacos.runtime.communicator import connect
-from tacos.runtime.torch.store import GroupRendezvous
+from tacos.runtime.store import StoreRendezvous
+from tacos.runtime.torch import gpus
 from tacos.runtime.torch.tensors import Tensors, can_reduce
 from tacos.runtime.torch.work import Joined, Task, Worker
 
@@ -60,17 +61,16 @@ class TacosGroup(ProcessGroup):
         rank, size, timeout = options.group_rank, options.group_size, options.timeout
         members = list(options.global_ranks_in_group) or list(range(size))
         world = dist.get_world_size() if dist.is_initialized() else size
-        rendezvous = GroupRendezvous(
-            dist.PrefixStore("tacos", options.store), rank, size, timeout.total_seconds()
-        )
+        rendezvous = StoreRendezvous(options.store, rank, size, timeout=timeout.total_seconds())
         settings, npus = agree(rendezvous, members[rank], world)
         self._communicator = connect(rendezvous, timeout=timeout.total_seconds(), members=members)
-        self._nccl = _nccl(options.store, rank, size, timeout) if _has_gpus(rendezvous) else None
-        self._tensors = Tensors(
-            Algorithms(self._communicator, rendezvous, settings, npus), self._nccl
-        )
-        self._worker = Worker(f"tacos {options.group_id}")
+        self._nccl, self._messages, why = gpus.connect(rendezvous, options.store, timeout)
+        if settings.debug and rank == 0 and torch.cuda.is_available() and why:
+            sys.stderr.write(f"tacos: GPU tensors go through the host's memory: {why}\n")
+        self._tensors = Tensors(Algorithms(self._communicator, settings, npus), self._nccl)
+        self._worker = Worker(f"tacos {options.group_id}", self._end)
         self._together: list[Work] | None = None
+        self._aborted = ""
         self._gloo = _gloo(options.store, rank, size, timeout)
         self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM, self._gloo)
         self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
@@ -290,15 +290,19 @@ class TacosGroup(ProcessGroup):
 
     def send(self, tensors: Sequence[Tensor], dst: int, tag: int = 0) -> Work:
         """A tensor to one rank."""
-        return self._peer(tensors).send(tensors, dst, tag)
+        if tensors[0].is_cuda and self._messages is not None:
+            return self._noted(self._messages.add(True, tensors, dst, tag))
+        return self._noted(self._peer(tensors).send(tensors, dst, tag))
 
     def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> Work:
         """A tensor from one rank."""
-        return self._peer(tensors).recv(tensors, src, tag)
+        if tensors[0].is_cuda and self._messages is not None:
+            return self._noted(self._messages.add(False, tensors, src, tag))
+        return self._noted(self._peer(tensors).recv(tensors, src, tag))
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> Work:
         """A tensor from any rank."""
-        return self._peer(tensors).recv_anysource(tensors, tag)
+        return self._noted(self._peer(tensors).recv_anysource(tensors, tag))
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
@@ -318,34 +322,52 @@ class TacosGroup(ProcessGroup):
 
     def _end_coalescing(self, _device: object) -> Work:
         parts, self._together = self._together or [], None
+        if self._messages is not None:
+            self._messages.start()
         return Joined(parts)
 
     # The end.
 
     def shutdown(self) -> None:
         """End the group; calls that run are given the time they need."""
-        self._close("the process group was destroyed")
+        self._worker.close("the process group was destroyed")
 
     def abort(self) -> None:
         """End the group now; calls that run fail, here and on the other ranks."""
-        why = "the process group was aborted"
+        why = self._aborted = "the process group was aborted"
         self._communicator.interrupt(why)
-        self._worker.close(why)
-        self._communicator.abort(why)
-        self._close(why)
+        for backend in self._on_gpus():
+            backend.abort()
+        # A call of gloo cannot be ended: after a while the worker is left to end by itself.
+        self._worker.close(why, _FAREWELL)
 
-    def _close(self, why: str, timeout: float | None = None) -> None:
-        if self._worker.close(why, timeout):
-            self._communicator.close()
+    def _end(self) -> None:
+        """The worker's last act: nothing runs any more."""
         _OPEN.discard(self)
+        if self._aborted:
+            self._communicator.abort(self._aborted)
+        self._communicator.close()
+        if self._messages is not None:
+            self._messages.close()
+        for backend in (self._gloo, *self._on_gpus()):
+            backend.shutdown()
+
+    def _on_gpus(self) -> list[Any]:
+        found = [self._nccl, self._messages.backend if self._messages else None]
+        return [backend for backend in found if backend is not None]
 
     # How calls are made.
 
     def _submit(self, run: Callable[[], None], result: Sequence[Tensor], opts: Any) -> Work:
+        if self._messages is not None:
+            self._messages.start()
         if result and result[0].is_cuda:
             run = _after(torch.cuda.current_stream(result[0].device).record_event(), run)
         now = getattr(opts, "asyncOp", True) is False and self._together is None
-        work = self._worker.submit(Task(run, result), now=now)
+        return self._noted(self._worker.submit(Task(run, result), now=now))
+
+    def _noted(self, work: Work) -> Work:
+        """The same, also for those who wait for many at once."""
         if self._together is not None:
             self._together.append(work)
         return work
@@ -409,13 +431,6 @@ def _after(event: torch.cuda.Event, run: Callable[[], None]) -> Callable[[], Non
     return run_then
 
 
-def _has_gpus(rendezvous: GroupRendezvous) -> bool:
-    """Whether every rank has a GPU of its own, as NCCL wants it; the same answer on all ranks."""
-    gpus = torch.cuda.device_count() if dist.is_nccl_available() else 0
-    hosts = rendezvous.exchange("gpus", f"{gpus} {socket.gethostname()}".encode())
-    return all(hosts.count(one) <= int(one.split()[0]) for one in hosts)
-
-
 def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
     own = dist.PrefixStore("tacos-gloo", store)
     host = os.environ.get("TACOS_HOST")
@@ -425,12 +440,6 @@ def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
     options._timeout = timeout
     return dist.ProcessGroupGloo(own, rank, size, options)
-
-
-def _nccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
-    options = dist.ProcessGroupNCCL.Options()
-    options._timeout = timeout
-    return dist.ProcessGroupNCCL(dist.PrefixStore("tacos-nccl", store), rank, size, options)
 
 
 # What callers pass.
@@ -500,4 +509,7 @@ def _at_exit() -> None:
     """Ends groups that nobody destroyed, so that no thread outlives the interpreter."""
     for group in list(_OPEN):
         group._communicator.interrupt("the program has ended")
-        group._close("the program has ended", timeout=_FAREWELL)
+        group._worker.close("the program has ended", timeout=_FAREWELL)
+
+
+os.register_at_fork(after_in_child=_OPEN.clear)  # they are the parent's

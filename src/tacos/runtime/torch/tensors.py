@@ -7,6 +7,7 @@ goes from GPU to GPU through NCCL or, where ranks share a GPU, through pinned me
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ import torch.distributed as dist
 
 from tacos.errors import CommunicationError, TacosError
 from tacos.runtime.nccl import GpuAlgorithm
+from tacos.runtime.rendezvous import pause
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +46,11 @@ DTYPES = {
 _BITWISE = frozenset({"band", "bor", "bxor"})
 _ONE_BUFFER = frozenset({"all_reduce", "broadcast", "reduce"})
 """What torch calls with one tensor, which is input and output."""
+_OPS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
+_LOOK_S = 0.1
+"""How often a rank that waits for its GPU looks after its peers."""
+_GRACE_S = 5.0
+"""For a peer's last messages to arrive, after it has left."""
 _PADDING = 2
 """An uneven all-to-all is padded to an even one if that moves at most so many times the bytes."""
 
@@ -92,8 +99,9 @@ class Tensors:
         self.algorithms = algorithms
         self._nccl = nccl
         self._on_gpus: dict[int, GpuAlgorithm] = {}  # by the algorithm's number
-        self.rank = algorithms.rendezvous.rank
-        self.size = algorithms.rendezvous.size
+        self._communicator = algorithms.communicator
+        self.rank, self.size = self._communicator.rank, self._communicator.size
+        self._notes = algorithms.of_bytes("all_gather") if nccl and self.size > 1 else None
 
     def all_reduce(self, tensors: Sequence[Tensor], op: str) -> None:
         """Sums (or whatever `op` says) over all ranks, in place; tensors of one type at once."""
@@ -255,11 +263,61 @@ class Tensors:
         given, result = (some.new_empty(0) if one is None else one for one in (source, target))
         if not op:
             given, result = given.view(torch.uint8), result.view(torch.uint8)
-        one, other = self._in_one_buffer(algorithm.collective.kind, given, result)
-        gpu.run([one], [other], count, op or "sum")
-        if other.data_ptr() != result.data_ptr():
-            result.copy_(other)
-        torch.cuda.current_stream(some.device).synchronize()
+        self._compare(algorithm.number, count, given.dtype, op or "sum")
+        try:
+            one, other = self._in_one_buffer(algorithm.collective.kind, given, result)
+            gpu.run([one], [other], count, op or "sum")
+            if other.data_ptr() != result.data_ptr():
+                result.copy_(other)
+            self._await(torch.cuda.current_stream(some.device).record_event())
+        except (RuntimeError, TacosError) as error:  # NCCL's errors are the former
+            self._communicator.carrier.abort(f"rank {self.rank} failed: {error}")
+            self._nccl.abort()  # its messages to and from ranks that will not come
+            raise CommunicationError(str(error)) from None
+
+    def _compare(self, number: int, count: int, dtype: torch.dtype, op: str) -> None:
+        """Compare notes with all ranks: NCCL would hang, or write past the end, if calls differed.
+
+        A rank that has failed is found here, too.
+        """
+        assert self._notes is not None
+        mine = torch.tensor([number, count, list(DTYPES).index(dtype), _OPS.index(op)])
+        everybody = mine.new_empty(len(mine) * self.size)
+        size = 8 * everybody.numel()
+        self._notes.run_at(mine.data_ptr(), everybody.data_ptr(), size, "uint8")
+        rows = everybody.view(self.size, -1).tolist()
+        said = [
+            f"algorithm {number} on {count} elements of {list(DTYPES.values())[dtype]} ({_OPS[op]})"
+            for number, count, dtype, op in rows
+        ]
+        for rank, theirs in enumerate(said):
+            if theirs != said[0]:
+                raise CommunicationError(
+                    f"the ranks do not agree: rank {rank} runs {theirs}, rank 0 {said[0]}"
+                )
+
+    def _await(self, event: torch.cuda.Event) -> None:
+        """Wait for the GPU, with an eye on the peers: NCCL does not see that one has died."""
+        begin = looked = time.monotonic()
+        left: tuple[float, str] | None = None
+        rounds = 0
+        while not event.query():
+            rounds += 1
+            pause(rounds)
+            now = time.monotonic()
+            if now - looked < _LOOK_S:
+                continue
+            looked = now
+            why = self._communicator.watch()
+            if why and left is None:
+                left = (now, why)  # perhaps because it is through
+            if left is not None and now - left[0] > _GRACE_S:
+                raise CommunicationError(left[1])
+            if now - begin > self._communicator.timeout:
+                raise CommunicationError(
+                    f"the GPU of rank {self.rank} waits for more than "
+                    f"{self._communicator.timeout:g} s"
+                )
 
     def _in_one_buffer(self, kind: str, given: Tensor, result: Tensor) -> tuple[Tensor, Tensor]:
         """The two with what programs in place share in one memory, copied there if need be."""

@@ -131,6 +131,16 @@ class Joined(Task):
         """Whether all are done."""
         return all(part.is_completed() for part in self._parts)
 
+    def is_success(self) -> bool:
+        """Whether all are done and nothing went wrong."""
+        return self.is_completed() and all(part.is_success() for part in self._parts)
+
+    def exception(self) -> Exception | None:
+        """What went wrong first, if all are done and something did."""
+        if not self.is_completed():
+            return None
+        return next((e for part in self._parts if (e := part.exception()) is not None), None)
+
 
 class Worker:
     """Carries out tasks one after another, in the order they come.
@@ -138,14 +148,19 @@ class Worker:
     A thread of its own does it, so that a collective runs while the program computes. A task that
     somebody waits for anyway runs where it is submitted if nothing is before it: that saves waking a
     thread, twice. A task that a callback of a finished one submits, as DDP's hooks do, runs at once.
+
+    Args:
+        name: Of the thread.
+        at_end: Called once, when the worker is closed and no task runs any more.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, at_end: Callable[[], None]) -> None:
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._at_end: Callable[[], None] | None = at_end
         self._turn = threading.Lock()
         self._owner = 0  # the thread whose turn it is
         self._waiting = 0  # submitted to the thread and not done
-        self._count = threading.Lock()
+        self._state = threading.Lock()
         self._closed = ""
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
@@ -156,30 +171,36 @@ class Worker:
         Raises:
             RuntimeError: The worker was closed.
         """
-        if self._closed:
-            raise RuntimeError(self._closed)
         if self._owner == threading.get_ident():
+            self._check_open()
             task.carry_out()
             return task
         if now and not self._waiting and self._turn.acquire(blocking=False):
             try:
+                self._check_open()
                 self._carry_out(task)
             finally:
                 self._turn.release()
             return task
-        with self._count:
+        with self._state:  # nothing comes behind the end
+            self._check_open()
             self._waiting += 1
-        self._tasks.put(task)
+            self._tasks.put(task)
         return task
 
     def close(self, why: str, timeout: float | None = None) -> bool:
-        """Take no more tasks and end after those submitted; says whether the thread has ended."""
-        if not self._closed:
-            self._closed = why
-            self._tasks.put(None)
-        if threading.current_thread() is not self._thread:
+        """Take no more tasks and end after those submitted; says whether the end was reached."""
+        with self._state:
+            if not self._closed:
+                self._closed = why
+                self._tasks.put(None)
+        if threading.get_ident() not in (self._owner, self._thread.ident):
             self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError(self._closed)
 
     def _carry_out(self, task: Task) -> None:
         self._owner = threading.get_ident()
@@ -192,6 +213,10 @@ class Worker:
         while (task := self._tasks.get()) is not None:
             with self._turn:
                 self._carry_out(task)
-            with self._count:
+            with self._state:
                 self._waiting -= 1
             del task  # it holds tensors
+        with self._turn:  # after a call that runs in another thread
+            at_end, self._at_end = self._at_end, None
+            assert at_end is not None
+            at_end()

@@ -1,0 +1,171 @@
+"""Ranks that meet at a key-value store, such as the one that torch.distributed makes for a job."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import itertools
+import time
+from typing import TYPE_CHECKING, Any
+
+from tacos.errors import CommunicationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["StoreRendezvous"]
+
+_PAUSE = dt.timedelta(seconds=1)
+"""How long a rank waits for the store before it looks around."""
+_PIECE = 4 << 20
+"""Stores refuse values of more than a few megabytes."""
+
+
+class StoreRendezvous:
+    """Ranks meet at a store: rank 0 collects and hands out, so that the work is O(ranks).
+
+    Args:
+        store: What all ranks see, with ``set(key, bytes)``, ``get(key)``, ``check(keys)`` and
+            ``wait(keys, timedelta)``, which raises RuntimeError when the time is over.
+        rank: This process's number.
+        size: The number of ranks.
+        prefix: Of the keys, for those who share a store.
+        timeout: Seconds to wait for the others.
+
+    >>> alone = StoreRendezvous(None, 0, 1)
+    >>> alone.exchange("greeting", b"hello")
+    [b'hello']
+    """
+
+    def __init__(
+        self, store: Any, rank: int, size: int, prefix: str = "tacos", *, timeout: float = 300.0
+    ) -> None:
+        self.rank, self.size = rank, size
+        self.while_waiting: Callable[[], str] = str
+        self._store, self._prefix, self._timeout = store, prefix, timeout
+        self._count = 0
+
+    @classmethod
+    def of_torchrun(
+        cls, rank: int, size: int, *, restarts: str = "0", timeout: float = 300.0
+    ) -> StoreRendezvous:
+        """At the store that torchrun's variables name; all ranks must come equally often."""
+        store, meetings = _store_of_job(rank, size, timeout)
+        return cls(store, rank, size, f"tacos/{restarts}/{next(meetings)}", timeout=timeout)
+
+    def exchange(self, name: str, value: bytes) -> list[bytes]:
+        """The values of all ranks, in their order.
+
+        Raises:
+            TimeoutError: Some ranks did not come; the message names them.
+            CommunicationError: Others exchange something else, or the store is lost.
+        """
+        if self.size == 1:
+            return [value]
+        self._count += 1
+        key = f"{self._prefix}/{self._count}"
+        keys = [f"{key}/{rank}" for rank in range(self.size)]
+        deadline = time.monotonic() + self._timeout
+        try:
+            self._put(keys[self.rank], _packed([name.encode(), value]))
+            if self.rank:
+                # A little longer than rank 0, which knows best who is missing.
+                self._wait(name, [f"{key}/all"], keys, deadline + 1.0)
+                failure, *values = _unpacked(self._take(f"{key}/all"))
+                if failure:
+                    raise CommunicationError(failure.decode())
+                return values
+            try:
+                values = self._gathered(name, keys, deadline)
+            except (TimeoutError, CommunicationError) as error:
+                self._put(f"{key}/all", _packed([str(error).encode()]))
+                raise
+            self._put(f"{key}/all", _packed([b"", *values]))
+        except RuntimeError as error:  # torch's DistNetworkError among them
+            if isinstance(error, CommunicationError):
+                raise
+            raise CommunicationError(f"the store of the job is lost: {error}") from None
+        return values
+
+    def close(self) -> None:
+        """Nothing to do: the store belongs to the job."""
+
+    def _gathered(self, name: str, keys: list[str], deadline: float) -> list[bytes]:
+        self._wait(name, keys, keys, deadline)
+        values = []
+        for rank, key in enumerate(keys):
+            theirs, value = _unpacked(self._take(key))
+            if theirs != name.encode():
+                raise CommunicationError(
+                    f"the ranks do not agree: rank {rank} exchanges {theirs.decode()!r}, "
+                    f"rank 0 {name!r}"
+                )
+            values.append(value)
+        return values
+
+    def _put(self, key: str, value: bytes) -> None:
+        """Store a value in pieces, which stores limit, and then how many there are."""
+        pieces = [value[at : at + _PIECE] for at in range(0, len(value), _PIECE)]
+        for i, piece in enumerate(pieces[1:], 1):
+            self._store.set(f"{key}/{i}", piece)
+        self._store.set(key, b"%d;" % len(pieces) + b"".join(pieces[:1]))
+
+    def _take(self, key: str) -> bytes:
+        count, _, first = bytes(self._store.get(key)).partition(b";")
+        others = [bytes(self._store.get(f"{key}/{i}")) for i in range(1, int(count))]
+        return b"".join([first, *others])
+
+    def _wait(self, name: str, wanted: list[str], keys: list[str], deadline: float) -> None:
+        while True:
+            left = dt.timedelta(seconds=max(deadline - time.monotonic(), 0.01))
+            try:
+                self._store.wait(wanted, min(left, _PAUSE))
+            except RuntimeError:
+                why = self.while_waiting()
+                if self._store.check(wanted):  # it came meanwhile
+                    return
+                if why:
+                    raise CommunicationError(why) from None
+                if time.monotonic() < deadline:
+                    continue
+            else:
+                return
+            missing = [str(rank) for rank, key in enumerate(keys) if not self._store.check([key])]
+            raise TimeoutError(
+                f"rank {', '.join(missing or ['0'])} did not come to exchange {name!r} within "
+                f"{self._timeout:g} s"
+            )
+
+
+@functools.cache
+def _store_of_job(rank: int, size: int, timeout: float) -> tuple[Any, itertools.count[int]]:
+    """The job's store, which a process can open only once, and a number for each use of it."""
+    try:
+        from torch.distributed import rendezvous
+    except ImportError:
+        raise ValueError(
+            "RANK and MASTER_ADDR are set as torchrun does, but torch is not installed: "
+            "pip install 'tacos-ccl[torch]'"
+        ) from None
+    store, _, _ = next(rendezvous("env://", rank, size, timeout=dt.timedelta(seconds=timeout)))
+    return store, itertools.count()
+
+
+def _packed(values: list[bytes]) -> bytes:
+    lengths = ",".join(str(len(value)) for value in values)
+    return b"".join([lengths.encode(), b";", *values])
+
+
+def _unpacked(packed: bytes) -> list[bytes]:
+    """The values of :func:`_packed`.
+
+    >>> _unpacked(_packed([b"a", b"", b"bc;"]))
+    [b'a', b'', b'bc;']
+    """
+    lengths, _, content = bytes(packed).partition(b";")
+    values: list[bytes] = []
+    begin = 0
+    for length in map(int, lengths.split(b",")):
+        values.append(content[begin : begin + length])
+        begin += length
+    return values
