@@ -45,7 +45,9 @@ def synth(
     group: Group = None,
     root: Root = None,
     seed: int = 0,
-    effort: Annotated[str, Parameter(help="fast, normal, high, or a number of trials.")] = "normal",
+    effort: Annotated[
+        str, Parameter(help="fast, normal, high, or a number: times 10 s of work.")
+    ] = "normal",
     time_limit: Annotated[
         float | None, Parameter(help="Seconds after which the best so far is taken.")
     ] = None,
@@ -93,6 +95,7 @@ def synth(
         formats.save(schedule, output)
     facts = tacos.summary(schedule) | {"synthesis_s": took, "verified": check.ok}
     facts |= {name: schedule.provenance[name] for name in _REMARKS if name in schedule.provenance}
+    facts |= _others(schedule)
     if output is not None:
         facts["file"] = str(output)
     if plan is not None and check.ok:
@@ -105,6 +108,20 @@ def synth(
 
 
 _REMARKS = ("proven", "gap", "note", "cut_short")
+
+
+def _others(schedule: Schedule) -> dict[str, Any]:
+    """Whom auto's winner has beaten, and by how much."""
+    times: dict[str, float] = schedule.provenance.get("best_of", {})
+    others = [name for name in times if name != schedule.provenance["engine"]]
+    if not others:
+        return {}
+    more = (
+        f"{100 * (times[others[0]] / schedule.time_s - 1):.1f} % more time"
+        if schedule.time_s
+        else ""
+    )
+    return {"best_of": len(times), "runner_up": f"{others[0]}, {more}"}
 
 
 @app.command
