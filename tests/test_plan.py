@@ -7,15 +7,84 @@ from typing import Any
 import pytest
 
 import tacos
+from tacos.synth import ENGINES
+
+NETWORKS = {
+    "torus": tacos.topology.torus(4, 4),
+    "mesh": tacos.topology.mesh(2, 3),
+    "switch": tacos.topology.switch(5),
+    "box": tacos.topology.dgx1(),
+    "lame": tacos.topology.drop_links(tacos.topology.torus(3, 3), (0, 1)),
+}
 
 
-def test_auto_is_as_good_as_the_best_engine():
-    topology = tacos.topology.torus(4, 4)
-    collective = tacos.collective.all_reduce(topology, "16MB")
+@pytest.mark.parametrize("size", [1000, 1 << 20])
+@pytest.mark.parametrize("kind", ["all_gather", "all_reduce", "all_to_all", "broadcast"])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_auto_is_as_good_as_the_best_engine(network, kind, size):
+    topology = NETWORKS[network]
+    collective = tacos.collective.named(kind, topology, size, chunks=2)
     best = tacos.synthesize(topology, collective)
+    assert tacos.verify(best).ok
     each = tacos.compare(topology, collective)
-    assert best.time_ps <= 1.01 * each.best.time_ps
-    assert set(best.provenance["best_of"]) <= set(tacos.engines(topology, collective))
+    assert best.time_ps <= 1.001 * each.best.time_ps
+
+
+def test_auto_says_who_won_and_by_how_much():
+    topology = tacos.topology.dgx1()
+    collective = tacos.collective.all_to_all(topology, "8MB", chunks=1)
+    best = tacos.synthesize(topology, collective)
+    times = best.provenance["best_of"]
+    assert next(iter(times)) == best.provenance["engine"]
+    assert times[best.provenance["engine"]] == best.time_s
+    assert list(times.values()) == sorted(times.values())
+    untried = best.provenance["not_tried"]
+    assert sorted([*times, *untried]) == sorted(tacos.engines(topology, collective))
+
+
+def test_auto_stops_at_the_bound():
+    """A ring's all-gather in both directions is optimal: nobody else needs to be asked."""
+    topology = tacos.topology.ring(8, latency="0s")
+    best = tacos.synthesize(topology, tacos.collective.all_gather(topology, "8MB", chunks=2))
+    assert best.efficiency == 1
+    assert len(best.provenance["best_of"]) < 4
+    assert "greedy" in best.provenance["not_tried"]
+
+
+def test_auto_leaves_out_what_its_effort_does_not_allow():
+    """To grow trees on 64 NPUs that are not alike takes more than a second."""
+    topology = tacos.topology.mesh(8, 8)
+    collective = tacos.collective.all_reduce(topology, "1MB", chunks=1)
+    fast = tacos.synthesize(topology, collective, effort="fast")
+    assert "greedy" in fast.provenance["best_of"]
+    assert fast.provenance["not_tried"] == ["forest"]
+    assert fast == tacos.synthesize(topology, collective, effort="fast")
+
+
+def test_auto_asks_the_exact_engine_where_the_problem_is_small():
+    pytest.importorskip("highspy")
+    topology = tacos.topology.dgx1(latency="0s")
+    best = tacos.synthesize(topology, tacos.collective.all_gather(topology, "8MB", chunks=1))
+    assert best.provenance["engine"] == "milp"
+    assert best.provenance["proven"]
+    assert best.time_s == pytest.approx(60e-6)  # three steps of 1 MB over 50 GB/s
+
+
+def test_auto_goes_on_where_an_engine_gives_up(monkeypatch):
+    topology = tacos.topology.mesh(2, 2)
+    collective = tacos.collective.all_gather(topology, "1MB", chunks=1)
+
+    def fail(*_, **__):
+        raise tacos.TacosError("too large")
+
+    for name in ("ring", "greedy"):
+        monkeypatch.setitem(ENGINES, name, fail)
+    best = tacos.synthesize(topology, collective)
+    assert not {"ring", "greedy"} & set(best.provenance["best_of"])
+    for name in ENGINES:
+        monkeypatch.setitem(ENGINES, name, fail)
+    with pytest.raises(tacos.TacosError, match="too large"):
+        tacos.synthesize(topology, collective)
 
 
 def test_the_chunk_search_pays_off_and_is_recorded():

@@ -25,6 +25,7 @@ from tacos.plan import engines, synthesize
 from tacos.schedule import Routes, retime, routes, summary
 from tacos.simulate import Fault, Straggler, Trace, simulate
 from tacos.sketch import Sketch
+from tacos.tune import Range, Tuning, tune
 from tacos.verify import Report, Violation, verify
 
 __version__ = _version("tacos-ccl")
@@ -41,6 +42,7 @@ __all__ = [
     "InfeasibleError",
     "Point",
     "Program",
+    "Range",
     "Report",
     "Routes",
     "Schedule",
@@ -51,6 +53,7 @@ __all__ = [
     "TacosError",
     "Topology",
     "Trace",
+    "Tuning",
     "VerificationError",
     "Violation",
     "__version__",
@@ -69,6 +72,7 @@ __all__ = [
     "summary",
     "synthesize",
     "topology",
+    "tune",
     "verify",
 ]
 

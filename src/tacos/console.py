@@ -27,6 +27,7 @@ __all__ = [
     "front_table",
     "print_table",
     "progress",
+    "ranges_table",
     "show",
     "show_topology",
     "transfer_table",
@@ -157,6 +158,31 @@ def front_table(title: str, rows: list[dict[str, Any]]) -> Table:
             units.format_time(row["time_s"]),
             row["optimal"],
             "yes" if row["proven"] else "no",
+        )
+    return table
+
+
+def ranges_table(title: str, rows: list[dict[str, Any]]) -> Table:
+    """The ranges of a tuning, one line each."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE)
+    for name in ("from", "to"):
+        table.add_column(name, justify="right")
+    table.add_column("engine")
+    for name in ("chunks", "at", "time", "busbw", "efficiency"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            units.format_size(row["min_bytes"]),
+            units.format_size(row["max_bytes"]),
+            row["engine"],
+            f"{row['chunks']:,}",
+            units.format_size(row["size_bytes"]),
+            units.format_time(row["time_s"]),
+            _human("busbw_Bps", row["busbw_Bps"]),
+            _human("efficiency", row["efficiency"]),
         )
     return table
 

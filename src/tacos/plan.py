@@ -6,6 +6,7 @@ the collective leaves it open, and returns one schedule that says how it was mad
 
 from __future__ import annotations
 
+import math
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from tacos.errors import InfeasibleError, TacosError, check_type
 from tacos.formats.sketch_file import read as read_sketch
 from tacos.sketch import Sketch
 from tacos.synth import ENGINES, applicable, obstacle
+from tacos.synth.milp import obstacle as milp_obstacle
+from tacos.synth.work import stored, work
 
 if TYPE_CHECKING:
     import os
@@ -26,16 +29,24 @@ if TYPE_CHECKING:
 __all__ = ["check_engine", "check_sizes", "engines", "obstacles", "synthesize"]
 
 _EFFORTS: dict[str | int, int] = {"fast": 1, "normal": 1, "high": 8}
+_FAST = 0.1
 _CHUNK_COUNTS = tuple(2**k for k in range(10))
 _MANY_COUNTS = (1024, 2048, 4096)
 """For pipelines down trees: a broadcast's chunks are few on each link."""
+_EXACT_PAIRS = 600
+_EXACT_S = 1.0
+"""Of chunks and links, up to which ``"auto"`` asks the exact engine, and the seconds that it gets."""
 _SEARCH_TRANSFERS = 300_000
 """The chunk search stops before schedules of more transfers than this: they take seconds each."""
 _GOOD_ENOUGH = 1.005
 _LARGE = 20
 """Bandwidth decides, not latency, where the bound's parts differ by this factor."""
-_GOOD_AS_PERFECT = 0.99
-"""Where an engine comes this close to the bound, the others are not worth the wait."""
+_WORK = 10_000_000
+"""Microseconds of work, about, that ``"auto"`` may spend per unit of effort."""
+_MET = 0.001
+"""A schedule this close to the bound has met it."""
+_WORTH_ALL = 0.01
+"""With this much more to gain, all of the work is worth it; with half of it, half of the work."""
 
 
 def engines(topology: Topology, collective: Collective) -> list[str]:
@@ -82,10 +93,15 @@ def synthesize(
         topology: The network.
         collective: What is to be achieved. Where its number of chunks is ``"auto"``, the best of
             1, 2, 4, … is searched.
-        engine: A name from :func:`engines`, or ``"auto"`` for the best of all that apply.
+        engine: A name from :func:`engines`, or ``"auto"`` for the best of all that apply: the
+            cheapest first, until the bound is met within 0.1 %, or the work that the effort allows
+            is done. ``"best_of"`` in the provenance has the times of all that were tried, the
+            fastest first, and ``"not_tried"`` those that were not worth it. Small problems go to
+            the exact engine for a second; ``"unfinished"`` says so if that was not enough.
         seed: For engines that draw at random; goes into the provenance.
-        effort: How many random starts the greedy engine gets: ``"fast"`` (1, and fewer chunk
-            counts), ``"normal"`` (1), ``"high"`` (8), or a number.
+        effort: How many random starts the greedy engine gets, and how many times 10 s of work
+            ``"auto"`` may spend: ``"normal"`` (1), ``"high"`` (8), or a number; ``"fast"`` is a tenth
+            of normal, with fewer chunk counts. Work is counted, not measured.
         time_limit: Seconds after which the best so far is returned, with ``"cut_short"`` in its
             provenance.
         progress: Called with the share done, now and then.
@@ -183,6 +199,7 @@ class _Search:
         self.seed, self.trials = seed, trials
         self.known_bound = known_bound
         self.counts = _CHUNK_COUNTS[::2] if effort == "fast" else _CHUNK_COUNTS
+        self.budget = _WORK * trials * (_FAST if effort == "fast" else 1.0)
         self.end = None if time_limit is None else time.monotonic() + time_limit
         self.progress, self.told = progress, 0.0
         self.done, self.next = 0.0, 1.0  # the part of the whole that the present run is
@@ -303,29 +320,96 @@ class _Search:
         tried = list(counts[: len(results)])
         return best.with_provenance(best.provenance | {"chunk_counts_tried": tried})
 
+    def expected(self, name: str) -> float:
+        """The work of an engine that tries all chunk counts it may try."""
+        repeats = self.trials if name == "greedy" else 1
+        if self.collective.resolved:
+            return repeats * work(name, self.topology, self.collective)
+        total = 0.0
+        for count in self.counts:
+            cut = self.collective.with_chunks(count)
+            total += repeats * work(name, self.topology, cut)
+            if 2 * stored(name, self.topology, cut) > _SEARCH_TRANSFERS:
+                break
+        return total
+
+    def spent(self, schedule: Schedule) -> float:
+        """The work behind an engine's answer."""
+        facts = schedule.provenance
+        repeats: int = facts.get("trials", 1)
+        tried = facts.get("chunk_counts_tried")
+        cuts = [self.collective] if tried is None else map(self.collective.with_chunks, tried)
+        return sum(repeats * work(facts["engine"], self.topology, cut) for cut in cuts)
+
+    def worth(self, best: Schedule | None) -> float:
+        """The work that may be spent in all: the closer the best is to the bound, the less."""
+        if best is None:
+            return math.inf
+        gap = 1 - self.bound.time_ps / max(best.time_ps, 1)
+        return self.budget * min(max((gap - _MET) / _WORTH_ALL, 0.0), 1.0)
+
+    def exact(self, best: Schedule) -> Schedule | None:
+        """The optimum for the best's chunks, where that is a small program with something to gain."""
+        gap = 1 - self.bound.time_ps / max(best.time_ps, 1)
+        pairs = best.collective.chunks * self.topology.links
+        if gap < _WORTH_ALL or pairs > _EXACT_PAIRS or self.cut_short or self.budget < _WORK:
+            return None
+        if milp_obstacle(self.topology, best.collective):
+            return None
+        limit = _EXACT_S * self.budget / _WORK
+        try:
+            found = self.once("milp", best.collective, {"time_limit": limit} | self.patience())
+        except _TimeIsUp:
+            self.cut_short = True
+            return None
+        return found
+
     def all_engines(self, options: dict[str, Any]) -> Schedule:
-        """The best of the engines that apply; the search ends where none can do much better."""
+        """The best of the engines that apply, the cheapest first, while the work is worth it."""
         if options:
             raise ValueError(f"options {', '.join(options)} need a named engine, not auto")
         names = engines(self.topology, self.collective)
-        bound_ps = self.bound.time_ps
-        tried: list[str] = []
-
-        def runs() -> Iterator[Callable[[], Schedule]]:
-            for i, name in enumerate(names):
-                self.done, self.next = i / len(names), (i + 1) / len(names)
-                tried.append(name)
-                yield partial(self.engine, name, {})
-
+        expected = {name: self.expected(name) for name in names}
+        results: list[Schedule] = []
         best: Schedule | None = None
-        for schedule in self.found(runs()):
+        errors: list[TacosError | MemoryError] = []
+        left_out: list[str] = []
+        spent = 0.0
+        for i, name in enumerate(sorted(names, key=expected.__getitem__)):
+            self.done, self.next = i / len(names), (i + 1) / len(names)
+            if self.cut_short or spent + expected[name] > self.worth(best):
+                left_out.append(name)
+                continue
+            try:
+                self.report(0.0)
+                schedule = self.engine(name, {})
+            except _TimeIsUp:
+                self.cut_short = True
+                if best is None:
+                    raise
+                left_out.append(name)
+                continue
+            except (TacosError, MemoryError) as error:
+                errors.append(error)
+                continue
+            spent += self.spent(schedule)
+            results.append(schedule)
             if best is None or schedule.time_ps < best.time_ps:
                 best = schedule
-            if bound_ps > _GOOD_AS_PERFECT * best.time_ps:
-                break
         if best is None:
+            if errors:
+                raise errors[0]
             raise InfeasibleError(f"no engine applies to {self.collective!r} on {self.topology!r}")
-        return best.with_provenance(best.provenance | {"best_of": tried})
+        exact = self.exact(best) if spent < self.worth(best) else None
+        if exact is not None:
+            results.append(exact)
+            best = min(best, exact, key=lambda schedule: schedule.time_ps)
+        results.sort(key=lambda schedule: schedule.time_ps)
+        times = {schedule.provenance["engine"]: schedule.time_s for schedule in results}
+        facts: dict[str, Any] = {"best_of": times, "not_tried": left_out}
+        if exact is not None and exact.provenance.get("cut_short"):
+            facts["unfinished"] = ["milp"]
+        return best.with_provenance(best.provenance | facts)
 
 
 def check_sizes(topology: Topology, collective: Collective) -> None:

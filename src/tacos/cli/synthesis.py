@@ -1,4 +1,4 @@
-"""The verbs that make algorithms and compare them: synth, pareto, compare, bound."""
+"""The verbs that make algorithms and compare them: synth, pareto, tune, compare, bound."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from tacos.cli.app import (
     load_algorithm,
     verdict,
 )
-from tacos.console import front_table, print_table, progress, show, width
+from tacos.console import front_table, print_table, progress, ranges_table, show, width
+from tacos.tune import check_formats
 
 
 @app.command
@@ -45,7 +46,9 @@ def synth(
     group: Group = None,
     root: Root = None,
     seed: int = 0,
-    effort: Annotated[str, Parameter(help="fast, normal, high, or a number of trials.")] = "normal",
+    effort: Annotated[
+        str, Parameter(help="fast, normal, high, or a number: times 10 s of work.")
+    ] = "normal",
     time_limit: Annotated[
         float | None, Parameter(help="Seconds after which the best so far is taken.")
     ] = None,
@@ -93,6 +96,7 @@ def synth(
         formats.save(schedule, output)
     facts = tacos.summary(schedule) | {"synthesis_s": took, "verified": check.ok}
     facts |= {name: schedule.provenance[name] for name in _REMARKS if name in schedule.provenance}
+    facts |= _others(schedule)
     if output is not None:
         facts["file"] = str(output)
     if plan is not None and check.ok:
@@ -105,6 +109,20 @@ def synth(
 
 
 _REMARKS = ("proven", "gap", "note", "cut_short")
+
+
+def _others(schedule: Schedule) -> dict[str, Any]:
+    """Whom auto's winner has beaten, and by how much."""
+    times: dict[str, float] = schedule.provenance.get("best_of", {})
+    others = [name for name in times if name != schedule.provenance["engine"]]
+    if not others:
+        return {}
+    more = (
+        f"{100 * (times[others[0]] / schedule.time_s - 1):.1f} % more time"
+        if schedule.time_s
+        else ""
+    )
+    return {"best_of": len(times), "runner_up": f"{others[0]}, {more}"}
 
 
 @app.command
@@ -145,6 +163,76 @@ def pareto(
         print_table(front_table(f"{collective} on {topology}, {size}", front.rows()))
         print(f"No algorithm has fewer than {front.least_rounds} rounds per chunk.")
         if front.cut_short:
+            print(f"The search was cut short after {time_limit:g} s (--time-limit).")
+    return 0
+
+
+@app.command
+def tune(
+    topology: Network,
+    collective: Kind,
+    /,
+    *,
+    sizes: Annotated[
+        str, Parameter(help="From one to another, sampled every 4 times: 1KB:4GB, 1KB:4GB:2.")
+    ] = "1KB:4GB",
+    group: Group = None,
+    root: Root = None,
+    tolerance: Annotated[
+        float, Parameter(help="How much slower than the best an algorithm may be at a size.")
+    ] = 0.02,
+    seed: int = 0,
+    effort: Annotated[
+        str, Parameter(help="fast, normal, high, or a number, for each sampled size.")
+    ] = "normal",
+    time_limit: Annotated[
+        float | None, Parameter(help="Seconds after which the sizes so far are the result.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        Parameter(name=["-o", "--output"], help="A plan directory, for TACOS_PLANS."),
+    ] = None,
+    to: Annotated[
+        str, Parameter(help="Files of other formats beside: msccl, mscclpp or both.")
+    ] = "",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Find the best algorithm for each size, and write files that serve all of them.
+
+    Example: tacos tune dgx-h100:2 all-reduce --sizes 1KB:4GB -o plans --to msccl,mscclpp
+    """
+    others = [name for name in to.split(",") if name]
+    if others and output is None:
+        raise ValueError("--to is for files: give a directory with --output DIR too")
+    if output is not None:
+        if output.exists() and not output.is_dir():
+            raise ValueError(f"--output is {output}, which is no directory")
+        check_folder("--output", output)
+    check_formats(others)
+    network = formats.network(topology)
+    wanted = asked_collective(network, collective, 1 << 20, "auto", group, root)
+    with progress("tuning", quiet or as_json) as report:
+        table = tacos.tune(
+            network,
+            collective,
+            sizes,
+            group=None if group is None else wanted.parts[0].group.tolist(),
+            root=root,
+            tolerance=tolerance,
+            seed=seed,
+            effort=int(effort) if effort.isdecimal() else effort,
+            time_limit=time_limit,
+            progress=report,
+        )
+    left_out = [] if output is None else table.save(output, to=others)
+    if as_json:
+        print(json.dumps({"ranges": table.rows(), "left_out": left_out}, indent=2))
+    elif not quiet:
+        print_table(ranges_table(f"{collective} on {topology}", table.rows()))
+        for line in left_out:
+            print(textwrap.fill(line, width()))
+        if table.cut_short:
             print(f"The search was cut short after {time_limit:g} s (--time-limit).")
     return 0
 

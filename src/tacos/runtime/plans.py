@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import re
+import tempfile
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -26,16 +27,16 @@ from tacos import formats
 from tacos._core import Schedule
 from tacos.collective import NAMED
 from tacos.errors import FormatError
-from tacos.files import replacing
+from tacos.files import replacing_all
 from tacos.units import format_size
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tacos._core import Topology
 
-__all__ = ["FILE", "VERSION", "Choice", "Plan", "Plans", "add", "fingerprint", "schema"]
+__all__ = ["FILE", "VERSION", "Choice", "Plan", "Plans", "add", "fingerprint", "replace", "schema"]
 
 FILE = "plans.json"
 """The name of the file in a plan directory that says what the others are for."""
@@ -283,15 +284,56 @@ def add(
         FormatError: The directory's ``plans.json`` is broken, or cannot be written.
         ValueError: The schedule is of several collectives or an unnamed one, or a range is empty.
     """
+    plan, data = _entry(schedule, min_bytes, max_bytes, in_place)
+    _change(folder, lambda old: [*(one for one in old if one.file != plan.file), plan], data)
+    return plan
+
+
+def replace(
+    folder: str | os.PathLike[str],
+    served: Sequence[tuple[Schedule, int, int | None]],
+    *,
+    in_place: bool | None = None,
+    beside: Mapping[str, bytes] | None = None,
+) -> list[Plan]:
+    """Put schedules into a plan directory in the place of all that served the same calls.
+
+    Those are the plans for the same collective, group, root and network, whatever their sizes. All
+    files appear, or none.
+
+    Args:
+        folder: Made if it is not there.
+        served: Schedules, each with the smallest and the largest size that it serves.
+        in_place: As for :func:`add`.
+        beside: Other files to write, by name.
+
+    Raises:
+        FormatError: The directory's ``plans.json`` is broken, or cannot be written.
+        ValueError: A schedule is of several collectives or an unnamed one, or a range is empty.
+    """
+    plans: list[Plan] = []
+    files = dict(beside or {})
+    for schedule, low, high in served:
+        plan, data = _entry(schedule, low, high, in_place)
+        plans.append(plan)
+        files |= data
+
+    def served_calls(plan: Plan) -> Any:
+        return plan.collective, plan.topology, plan.group, plan.root, plan.in_place
+
+    calls = {served_calls(plan) for plan in plans}
+    _change(folder, lambda old: [*(p for p in old if served_calls(p) not in calls), *plans], files)
+    return plans
+
+
+def _entry(
+    schedule: Schedule, min_bytes: int, max_bytes: int | None, in_place: bool | None
+) -> tuple[Plan, dict[str, bytes]]:
+    """A plan, and its file."""
     if min_bytes < 0:
         raise ValueError(f"min_bytes is {min_bytes}, it must not be negative")
     if max_bytes is not None and max_bytes < min_bytes:
         raise ValueError(f"max_bytes is {max_bytes}, below min_bytes, which is {min_bytes}")
-    directory = Path(folder)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FormatError(f"{directory}: {error.strerror}") from None
     bare = describe(schedule, "")
     key = msgspec.json.encode((bare, in_place))
     size = format_size(bare.size_bytes).replace(" ", "")
@@ -299,15 +341,31 @@ def add(
     plan = msgspec.structs.replace(
         bare, file=name, min_bytes=min_bytes, max_bytes=max_bytes, in_place=in_place
     )
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, name)
+        formats.save(schedule, file)
+        return plan, {name: file.read_bytes()}
+
+
+def _change(
+    folder: str | os.PathLike[str],
+    change: Callable[[list[Plan]], list[Plan]],
+    files: Mapping[str, bytes],
+) -> None:
+    """Write files and then the changed list of plans."""
+    directory = Path(folder)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FormatError(f"{directory}: {error.strerror}") from None
     with locked(directory / f".{FILE}.lock"):
         path = directory / FILE
         old = _read(path).plans if path.exists() else []
-        formats.save(schedule, directory / name)
-        kept = [one for one in old if one.file != name]
-        text = json.dumps(msgspec.to_builtins(File(VERSION, [*kept, plan])), indent=2)
-        with replacing(path) as out:
-            out.write(f"{text}\n".encode())
-    return plan
+        text = json.dumps(msgspec.to_builtins(File(VERSION, change(old))), indent=2)
+        with replacing_all() as put:
+            for name, data in files.items():
+                put(directory / name, data)
+            put(path, f"{text}\n".encode())
 
 
 def describe(schedule: Schedule, file: str) -> Plan:

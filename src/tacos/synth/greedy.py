@@ -10,17 +10,16 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tacos._core import greedy as _greedy
 from tacos._core import greedy_stepwise
 from tacos.errors import TacosError
 from tacos.synth.phases import in_phases, sums
+from tacos.synth.work import transfers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tacos._core import Collective, CollectivePart, Schedule, Topology
+    from tacos._core import Collective, Schedule, Topology
 
 __all__ = ["greedy"]
 
@@ -79,7 +78,7 @@ def greedy(
 
 def _check_memory(topology: Topology, collective: Collective) -> None:
     """Refuse at once what cannot fit, instead of after minutes of swapping."""
-    transfers = sum(_transfers(topology, part) for part in collective.parts)
+    moved = transfers("greedy", topology, collective)
     everybody = all(
         part.kind == "all_gather" and len(part.group) == topology.npus for part in collective.parts
     )
@@ -91,25 +90,10 @@ def _check_memory(topology: Topology, collective: Collective) -> None:
         each = 9
     ways = topology.npus**2 if topology.switches and everybody else 0
     bits = topology.npus * float(collective.chunks)
-    needed = transfers * each + ways * 350.0 + bits / 4
+    needed = moved * each + ways * 350.0 + bits / 4
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > _SHARE_OF_MEMORY * present:
         raise TacosError(
-            f"the greedy engine needs about {needed / 2**30:.0f} GiB for {transfers:.1e} transfers, "
+            f"the greedy engine needs about {needed / 2**30:.0f} GiB for {moved:.1e} transfers, "
             f"this machine has {present / 2**30:.0f} GiB"
         )
-
-
-def _transfers(topology: Topology, part: CollectivePart) -> float:
-    """About how many transfers a part takes; between pairs, half the network's diameter each."""
-    n, c = float(len(part.group)), part.chunks
-    if part.kind in ("all_gather", "reduce_scatter", "all_reduce"):
-        return n * n * c * (2 if part.kind == "all_reduce" else 1)
-    if part.kind in ("broadcast", "reduce"):
-        return n * c
-    if part.kind == "custom":
-        return float(len(part.outputs) + len(part.inputs))
-    pairs = {"all_to_all": n * n, "gather": n, "scatter": n}.get(part.kind)
-    if pairs is None:  # all_to_all_v, send_recv
-        pairs = float(np.count_nonzero(part.bytes))
-    return pairs * c * max(topology.diameter(4) / 2, 1.0)

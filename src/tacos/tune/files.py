@@ -1,0 +1,113 @@
+"""The files of a tuning: a plan directory, and what other executors and NCCL's tuner read."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tacos import formats
+from tacos.errors import TacosError
+from tacos.plan import synthesize
+from tacos.runtime import plans
+from tacos.units import format_size
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Collection
+
+    from tacos._core import Schedule
+    from tacos.tune import Range, Tuning
+
+__all__ = ["tuner_csv", "write"]
+
+_ENDINGS = {"msccl": ".xml", "mscclpp": ".json"}
+
+_HEAD = (
+    "# colltype,minbytes,maxbytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff\n"
+)
+
+
+def write(
+    tuning: Tuning, folder: str | os.PathLike[str], to: Collection[str], options: dict[str, Any]
+) -> list[str]:
+    """What :meth:`tacos.tune.Tuning.save` does."""
+    beside: dict[str, bytes] = {}
+    if csv := tuner_csv(tuning):
+        beside["tuner.csv"] = csv.encode()
+    left_out = []
+    limits = _open_ended(tuning)
+    for name in to:
+        for one, (low, high) in zip(tuning.ranges, limits, strict=True):
+            kind = one.schedule.collective.kind
+            file = f"{kind}-{format_size(max(low, 1)).replace(' ', '')}{_ENDINGS[name]}"
+            try:
+                beside[file] = _exported(one, name, low, high, options)
+            except (TacosError, ValueError) as error:
+                words = f"{format_size(one.min_bytes)} to {format_size(one.max_bytes)}"
+                left_out.append(f"there is no {name} file for {words}: {error}")
+    served = [(one.schedule, *limit) for one, limit in zip(tuning.ranges, limits, strict=True)]
+    plans.replace(folder, served, beside=beside)
+    return left_out
+
+
+def tuner_csv(tuning: Tuning) -> str:
+    """The table that NCCL's example tuner plugin reads (NCCL_TUNER_CONFIG_FILE); empty if it knows no such collective.
+
+    NCCL runs no algorithms but its own, so this chooses among these: the lines are what our model says of trees,
+    rings and protocols on this network.
+
+    >>> import tacos
+    >>> table = tacos.tune(tacos.topology.ring(4), "all_gather", "4KB:64MB", effort="fast")
+    >>> tuner_csv(table).splitlines()[-1]
+    'allgather,2133334,64000000,ring,simple,-1,-1,4,-1,-1'
+    """
+    if not tuning.nccl:
+        return ""
+    kind = tuning.ranges[0].schedule.collective.kind.replace("_", "")
+    ranks = tuning.topology.npus
+    lines = [
+        f"{kind},{low},{high},{algorithm},{protocol},-1,-1,{ranks},-1,-1\n"
+        for low, high, algorithm, protocol in tuning.nccl
+    ]
+    return _HEAD + "".join(lines)
+
+
+def _open_ended(tuning: Tuning) -> list[tuple[int, int | None]]:
+    """The ranges as executors are to use them: the first and the last algorithm serve what is beyond."""
+    lows = [0, *(one.min_bytes for one in tuning.ranges[1:])]
+    highs = [*(one.max_bytes for one in tuning.ranges[:-1]), None]
+    return list(zip(lows, highs, strict=True))
+
+
+def _exported(one: Range, name: str, low: int, high: int | None, options: dict[str, Any]) -> bytes:
+    """A range's file, with fewer chunks where the format has no room for all."""
+    limits: dict[str, Any] = {} if high is None else {"max_bytes": high}
+    if low:
+        limits["min_bytes"] = low
+    chunks, first = one.chunks, None
+    while True:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, f"plan{_ENDINGS[name]}")
+            try:
+                schedule = _cut(one, chunks)
+                formats.save(schedule, file, format=name, **limits, **options)
+                return file.read_bytes()
+            except (TacosError, ValueError) as error:
+                first = first or error
+        if chunks == 1:
+            raise first
+        chunks //= 2
+
+
+def _cut(one: Range, chunks: int) -> Schedule:
+    """The range's algorithm with another number of chunks."""
+    schedule = one.schedule
+    if chunks == one.chunks:
+        return schedule
+    part = schedule.collective.parts[0]
+    wanted = type(schedule.collective)(
+        schedule.topology.npus,
+        [type(part)(part.kind, part.size, chunks=chunks, group=part.group, root=part.root)],
+    )
+    return synthesize(schedule.topology, wanted, engine=one.engine)
