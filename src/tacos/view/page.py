@@ -60,7 +60,8 @@ def page(
 
     Raises:
         InfeasibleError: A schedule's own times contradict each other.
-        ValueError: `detail` is not positive, or there are more names or traces than schedules.
+        ValueError: `detail` is not positive, there are not as many names or traces as schedules, or
+            a trace is one of another network or another simulator.
 
     >>> import tacos
     >>> topo = tacos.topology.torus(4, 4)
@@ -77,6 +78,9 @@ def page(
     for what, given in (("names", names), ("traces", traces)):
         if len(given) not in (0, len(schedules)):
             raise ValueError(f"{what} has {len(given)} entries for {len(schedules)} schedules")
+    for one, trace in zip(schedules, traces, strict=False):
+        if trace.provenance.get("simulator") != "tacos" or trace.topology != one.topology:
+            raise ValueError("a page shows our own simulation on the schedule's own network")
     records = []
     for k, one in enumerate(schedules):
         records.append(

@@ -122,7 +122,7 @@ def _picture(network: Topology, notes: list[str]) -> tuple[dict[str, Any], dict[
     layout = place(part.topology)
     ways = curves(part.topology, layout)
     title, subtitle = caption(network)
-    facts = {
+    facts: dict[str, Any] = {
         "title": title,
         "subtitle": subtitle,
         "npus": network.npus,
@@ -134,7 +134,7 @@ def _picture(network: Topology, notes: list[str]) -> tuple[dict[str, Any], dict[
         "radius": round(ways.radius, 5),
         "frames": [[f.left, f.top, f.right, f.bottom, f.label] for f in layout.frames],
     }
-    columns = {
+    columns: dict[str, NDArray[Any]] = {
         "link_src": network.link_src,
         "link_dst": network.link_dst,
         "link_bandwidth": network.link_bandwidth_Bps.astype(np.float64),
@@ -188,6 +188,7 @@ def _transfers(
         "lane_count": np.bincount(lane[kept], minlength=len(schedule.lane_route)).astype(np.uint32),
         "lane_op": schedule.lane_op,
         "lane_reads": schedule.lane_reads,
+        "lane_kind": table.kinds[schedule.lane_route],
         "lane_links": counts.astype(np.uint32),
         "lane_link": table.links[first + within].astype(np.uint32),
         "chunk": schedule.chunk[kept],

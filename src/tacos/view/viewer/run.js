@@ -3,7 +3,7 @@
 // NPU, both in order of time. Other groupings are made when somebody asks.
 
 export const COPY = 0, REDUCE = 1;
-const READS_INPUT = 0;
+const READS_INPUT = 0, MULTICAST = 1, REDUCE_TREE = 2;
 
 /** First index in [from, to) whose value is above `limit`. */
 export function above(values, limit, from, to) {
@@ -171,11 +171,10 @@ export class Run {
   endsOf(transfer) {
     const lane = this.laneOf[transfer];
     if (!this.ends.has(lane)) {
-      const route = [...this.route(transfer)];
-      const from = new Set(route.map((link) => this.src[link]));
-      const to = new Set(route.map((link) => this.dst[link]));
-      const sources = [...from].filter((node) => !to.has(node));
-      const targets = [...to].filter((node) => !from.has(node));
+      const route = [...this.route(transfer)], kind = this.columns.lane_kind[lane];
+      const from = route.map((link) => this.src[link]), to = route.map((link) => this.dst[link]);
+      const sources = kind === REDUCE_TREE ? from.filter((node) => !to.includes(node)) : from.slice(0, 1);
+      const targets = kind === MULTICAST ? to.filter((node) => !from.includes(node)) : to.slice(-1);
       this.ends.set(lane, { sources, targets });
     }
     return this.ends.get(lane);
