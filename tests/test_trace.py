@@ -232,7 +232,7 @@ def test_parquet_has_the_same_rows(real, tmp_path):
 
 
 def test_an_unknown_ending_writes_nothing(trace, tmp_path):
-    with pytest.raises(FormatError, match=r"t\.png: a trace goes into \.json"):
+    with pytest.raises(FormatError, match=r"t\.png: a trace goes into \.pftrace"):
         tacos.save(trace, tmp_path / "t.png")
     with pytest.raises(FormatError, match="nowhere"):
         trace.save(tmp_path / "nowhere" / "t.csv")

@@ -20,6 +20,7 @@ void bind_program(nb::module_& m);
 void bind_chakra(nb::module_& m);
 void bind_astra(nb::module_& m);
 void bind_msccl(nb::module_& m);
+void bind_perfetto(nb::module_& m);
 void bind_runtime(nb::module_& m);
 void bind_waves(nb::module_& m);
 }  // namespace tacos::bindings
@@ -45,6 +46,7 @@ NB_MODULE(_core, m) {
   tacos::bindings::bind_chakra(m);
   tacos::bindings::bind_astra(m);
   tacos::bindings::bind_msccl(m);
+  tacos::bindings::bind_perfetto(m);
   tacos::bindings::bind_runtime(m);
   tacos::bindings::bind_waves(m);
 }

@@ -1,4 +1,4 @@
-// The wire format of Protocol Buffers, as far as Chakra's traces use it.
+// The wire format of Protocol Buffers, as far as Chakra's and Perfetto's traces use it.
 //
 // A message is a row of fields: a key (number · 8 + wire type) and a value. Lengths and whole numbers
 // are varints: seven bits per byte, the lowest first.
@@ -45,6 +45,11 @@ inline void put_bytes(std::string& out, std::uint32_t field, std::string_view va
   put_varint(out, key(field, Wire::bytes));
   put_varint(out, value.size());
   out.append(value);
+}
+
+inline void put_fixed64(std::string& out, std::uint32_t field, std::uint64_t value) {
+  put_varint(out, key(field, Wire::fixed64));
+  for (int shift = 0; shift < 64; shift += 8) out.push_back(static_cast<char>(value >> shift));
 }
 
 struct Field {

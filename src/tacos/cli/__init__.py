@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from cyclopts import CycloptsError
 
-from tacos.cli import files, running, synthesis  # noqa: F401, their verbs register at import
+from tacos.cli import files, running, synthesis, viewing  # noqa: F401, their verbs register at import
 from tacos.cli.app import app, fail
 from tacos.errors import TacosError
 

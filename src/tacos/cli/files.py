@@ -25,6 +25,7 @@ from tacos.cli.app import (
     load_algorithm,
     verdict,
 )
+from tacos.cli.viewing import PAGES
 from tacos.console import print_table, progress, show, show_topology, transfer_table, width
 from tacos.errors import FormatError
 from tacos.lower import describe
@@ -112,7 +113,8 @@ def sim(
         Path | None,
         Parameter(
             name=["-o", "--output"],
-            help="The trace (.json for Perfetto, .csv, .parquet) or the heat map (.svg, .png).",
+            help="The trace (.pftrace for Perfetto, .json, .csv, .parquet), the heat map (.svg, .png), "
+            "or a page as tacos view makes (.html).",
         ),
     ] = None,
     as_json: Json = False,
@@ -125,9 +127,12 @@ def sim(
     from tacos import view
 
     pictures = (".svg", ".png")
-    pictured = output is not None and output.suffix.lower() in pictures
+    ending = "" if output is None else output.suffix.lower()
     if output is not None:
-        view.checked(output) if pictured else format_of(output, pictures=pictures)
+        if ending in pictures:
+            view.checked(output)
+        elif ending not in PAGES:
+            format_of(output, pictures=(*pictures, *PAGES))
         check_folder("--output", output)
     faults = [tacos.Fault.parse(text) for text in fault]
     stragglers = [tacos.Straggler.parse(text) for text in straggler]
@@ -150,7 +155,12 @@ def sim(
             progress=report,
         )
     if output is not None:
-        view.save(view.heat_picture(trace), output) if pictured else trace.save(output)
+        if ending in pictures:
+            view.save(view.heat_picture(trace), output)
+        elif ending in PAGES:
+            view.write_page(output, schedule, names=[file.name], traces=[trace])
+        else:
+            trace.save(output)
     show(trace.summary(), str(file), as_json, quiet)
     if not as_json and not quiet:
         print(view.heat_text(trace, width=width()))

@@ -28,6 +28,7 @@ from tacos.cli.app import (
     load_algorithm,
     verdict,
 )
+from tacos.cli.viewing import check_page, write_page
 from tacos.console import front_table, print_table, progress, ranges_table, show, width
 from tacos.tune import check_formats
 
@@ -58,6 +59,10 @@ def synth(
     output: Annotated[
         Path | None, Parameter(name=["-o", "--output"], help="A .tacos file, or another format.")
     ] = None,
+    html: Annotated[
+        Path | None,
+        Parameter(help="Show it in this page: chunks on their way, as tacos view does."),
+    ] = None,
     plan: Annotated[
         Path | None, Parameter(help="A plan directory to put it into, for TACOS_PLANS.")
     ] = None,
@@ -74,6 +79,8 @@ def synth(
     """
     if output is not None:
         _check_target(output)
+    if html is not None:
+        check_page("--html", html)
     least, most = _served(plan, min_bytes, max_bytes)
     network = formats.network(topology)
     wanted = asked_collective(network, collective, size, chunks, group, root)
@@ -99,6 +106,9 @@ def synth(
     facts |= _others(schedule)
     if output is not None:
         facts["file"] = str(output)
+    if html is not None and check.ok:
+        write_page(html, [schedule], [f"{collective} on {topology}"], None, quiet or as_json)
+        facts["page"] = str(html)
     if plan is not None and check.ok:
         from tacos.runtime import plans
 

@@ -175,7 +175,7 @@ def simulate(
             "seed": seed,
             "other_topology": topology is not None,
         }
-    return Trace(network, provenance=provenance, **columns)
+    return Trace(network, provenance=provenance, chunk=packed.chunk, **columns)
 
 
 def _imitated(

@@ -1,4 +1,4 @@
-"""Traces in files: for Perfetto and Chrome, as CSV, and as Parquet.
+"""Traces in files: for Perfetto, for Chrome, as CSV, and as Parquet.
 
 Everything is written in batches, so that a long trace needs little memory beyond its own.
 """
@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacos._core import write_perfetto
 from tacos.errors import FormatError
 from tacos.files import replacing
 
@@ -51,7 +52,7 @@ def format_of(
     'json.gz'
     >>> format_of("trace.png")
     Traceback (most recent call last):
-    tacos.errors.FormatError: trace.png: a trace goes into .json, .json.gz, .csv, .csv.gz, .parquet
+    tacos.errors.FormatError: trace.png: a trace goes into .pftrace, .pftrace.gz, .json, .json.gz, .csv, .csv.gz, .parquet
     >>> format_of("trace.gif", pictures=[".svg", ".png"])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     tacos.errors.FormatError: trace.gif: a trace goes into ..., .parquet, its picture into .svg, .png
@@ -67,6 +68,8 @@ def format_of(
 
 def _writers() -> dict[str, Callable[[Trace, IO[bytes]], None]]:
     return {
+        "pftrace": _write_perfetto,
+        "pftrace.gz": _write_perfetto,
         "json": _write_chrome,
         "json.gz": _write_chrome,
         "csv": _write_csv,
@@ -157,7 +160,47 @@ def _write_parquet(trace: Trace, out: IO[bytes]) -> None:
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
 
 
-# --- Perfetto and Chrome ------------------------------------------------------------------------
+# --- Perfetto -----------------------------------------------------------------------------------
+
+
+def _write_perfetto(trace: Trace, out: IO[bytes]) -> None:
+    """Perfetto's protobuf: one track per link and per NPU, counters, and flows along causes."""
+    edges, busy = _busy_links(trace)
+    links = np.maximum(trace.topology.links, 1)
+    arrived, received = trace.npu_progress(len(edges) - 1)
+    total = received.sum(axis=0)
+    cause = np.zeros(0, np.int32)
+    if trace.cause is not None:
+        cause = np.full(len(trace.cause), -1, np.int32)
+        waiting = _waiting(trace)
+        cause[waiting] = trace.cause[waiting]
+    write_perfetto(
+        trace.topology,
+        link=trace.link,
+        begin_ps=trace.begin_ps,
+        end_ps=trace.end_ps,
+        transfer=trace.transfer,
+        arrival_npu=trace.arrival_npu,
+        arrival_ps=trace.arrival_ps,
+        arrival_bytes=trace.arrival_bytes,
+        arrival_transfer=trace.arrival_transfer,
+        cause=cause,
+        chunk=np.zeros(0, np.uint32) if trace.chunk is None else trace.chunk,
+        counters=[
+            ("busy links", "links", _picoseconds(edges), busy),
+            ("busy share of all links", "%", _picoseconds(edges), 100 * busy / links),
+            ("received", "bytes", _picoseconds(arrived[1:]), total.astype(np.float64)),
+        ],
+        about=json.dumps(trace.provenance, default=str),
+        sink=out.write,
+    )
+
+
+def _picoseconds(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.rint(seconds * 1e12).astype(np.int64)
+
+
+# --- Chrome -------------------------------------------------------------------------------------
 
 _LINKS, _NPUS = 1, 2  # the two groups of tracks
 
@@ -173,13 +216,18 @@ def _write_chrome(trace: Trace, out: IO[bytes]) -> None:
 
 
 def _events(trace: Trace) -> Iterator[list[str]]:
+    chunk = trace.chunk
+
+    def name(transfer: int) -> str:
+        return f"transfer {transfer}" if chunk is None else f"chunk {chunk[transfer]}"
+
     yield from _names(trace)
     for begin in range(0, len(trace.link), _BATCH):
         part = slice(begin, begin + _BATCH)
         columns = (trace.link, trace.transfer, trace.begin_ps, trace.end_ps - trace.begin_ps)
         yield [
             f'{{"ph":"X","pid":{_LINKS},"tid":{link},"ts":{_us(at)},"dur":{_us(long)},'
-            f'"name":"transfer {transfer}"}}'
+            f'"name":"{name(transfer)}","args":{{"transfer":{transfer}}}}}'
             for link, transfer, at, long in zip(*(c[part].tolist() for c in columns), strict=True)
         ]
     for begin in range(0, len(trace.arrival_npu), _BATCH):
@@ -192,7 +240,7 @@ def _events(trace: Trace) -> Iterator[list[str]]:
         )
         yield [
             f'{{"ph":"i","s":"t","pid":{_NPUS},"tid":{npu},"ts":{_us(at)},'
-            f'"name":"transfer {transfer}","args":{{"bytes":{size}}}}}'
+            f'"name":"{name(transfer)}","args":{{"transfer":{transfer},"bytes":{size}}}}}'
             for npu, transfer, at, size in zip(*(c[part].tolist() for c in arrivals), strict=True)
         ]
     yield _counters(trace)
@@ -222,25 +270,27 @@ def _names(trace: Trace) -> Iterator[list[str]]:
 
 
 def _counters(trace: Trace) -> list[str]:
-    """How many links are busy on average, over time."""
-    bins = min(_COUNTER_BINS, max(1, trace.time_ps))
-    edges, share = trace.utilisation_over_time(bins)
-    busy = share.sum(axis=0).tolist()
+    """How many links are busy, over time."""
+    edges, busy = _busy_links(trace)
     return [
         f'{{"ph":"C","pid":{_LINKS},"ts":{at * 1e6:.6f},"name":"busy links",'
         f'"args":{{"links":{value:.3f}}}}}'
-        for at, value in zip(edges.tolist(), [*busy, 0], strict=True)
+        for at, value in zip(edges.tolist(), busy.tolist(), strict=True)
     ]
+
+
+def _busy_links(trace: Trace) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """How many links are busy on average from each moment to the next; none after the last."""
+    bins = min(_COUNTER_BINS, max(1, trace.time_ps))
+    edges, share = trace.utilisation_over_time(bins)
+    return edges, np.append(share.sum(axis=0), 0.0)
 
 
 def _flows(trace: Trace) -> Iterator[list[str]]:
     """Arrows from the transfer that was waited for to the one that waited."""
     if trace.cause is None or not len(trace.link):
         return
-    if len(trace.link) <= _ALL_FLOWS:
-        waiting = np.flatnonzero(trace.cause >= 0)
-    else:
-        waiting = trace.critical_path()["transfer"][1:]
+    waiting = _waiting(trace)
     # The interval that each transfer took first: the last of the reversed assignment wins.
     first = np.zeros(len(trace.cause), np.int64)
     first[trace.transfer[::-1]] = np.arange(len(trace.link))[::-1]
@@ -260,6 +310,13 @@ def _flows(trace: Trace) -> Iterator[list[str]]:
             events.append(f'{{"ph":"s",{same},"tid":{a},"ts":{_us(at)}}}')
             events.append(f'{{"ph":"f","bp":"e",{same},"tid":{b},"ts":{_us(to)}}}')
         yield events
+
+
+def _waiting(trace: Trace) -> NDArray[Any]:
+    """The transfers to whom an arrow leads: all that waited, or those of the critical path."""
+    if trace.cause is not None and len(trace.link) <= _ALL_FLOWS:
+        return np.flatnonzero(trace.cause >= 0)
+    return trace.critical_path()["transfer"][1:]
 
 
 def _us(picoseconds: int) -> str:

@@ -1,4 +1,7 @@
-"""Pictures of networks and of figures, and tables; :func:`save` writes a picture as SVG or PNG."""
+"""Pictures of networks and of figures, tables, and the viewer.
+
+:func:`save` writes a picture as SVG or PNG; :func:`write_page` writes an interactive page.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from tacos.view.charts import Series, bars, heat_map, lines, stack
 from tacos.view.comparison import comparison_tables, picture, remarks, write_csv
 from tacos.view.draw import draw
 from tacos.view.heat import heat_picture, heat_text
+from tacos.view.page import page, write_page
 from tacos.view.svg import checked, save
 
 __all__ = [
@@ -20,9 +24,11 @@ __all__ = [
     "heat_picture",
     "heat_text",
     "lines",
+    "page",
     "picture",
     "remarks",
     "save",
     "stack",
     "write_csv",
+    "write_page",
 ]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Topology
 
-__all__ = ["draw"]
+__all__ = ["caption", "draw"]
 
 Labels: TypeAlias = Literal["auto", "ids", "names", "none"]
 
@@ -186,7 +186,7 @@ class _Picture:
             keep = np.arange(_MOST_LINES) * total // _MOST_LINES
             strands = _Strands(*(column[keep] for column in strands))  # type: ignore[arg-type]
             notes.append(f"{_MOST_LINES:,} of {total:,} lines are drawn, evenly chosen.")
-        gap = _closest(layout)
+        gap = layout.gap()
         sides = np.column_stack([layout.half, np.zeros(topology.nodes)]) + 0.45 * gap
         low = (layout.xy - sides).min(axis=0)
         high = (layout.xy + sides).max(axis=0)
@@ -220,7 +220,7 @@ class _Picture:
         return self.topology.nodes <= _DETAILED
 
     def svg(self) -> str:
-        title, subtitle = _title(self.whole), _subtitle(self.whole)
+        title, subtitle = caption(self.whole)
         legend, height = self._legend()
         shapes = [
             svg.text(MARGIN, 34, title, size=19, more='font-weight="bold"'),
@@ -501,6 +501,16 @@ def _fitting(texts: list[str], width: float) -> float:
     return width / (0.58 * max(1, *map(len, texts)))
 
 
+def caption(topology: Topology) -> tuple[str, str]:
+    """What a network is called, and what there is in it.
+
+    >>> import tacos.topology
+    >>> caption(tacos.topology.torus(4, 4))[0]
+    'torus 4×4'
+    """
+    return _title(topology), _subtitle(topology)
+
+
 def _title(topology: Topology) -> str:
     dims, family = topology.dims, topology.family or "custom topology"
     if family == "product":
@@ -520,15 +530,3 @@ def _subtitle(topology: Topology) -> str:
     counts.append(f"{topology.links:,} directed links")
     forwarding = topology.forwarding.replace("_", "-")
     return f"{', '.join(counts)}, {topology.link_model} links, {forwarding} forwarding"
-
-
-def _closest(layout: Layout) -> float:
-    """The smallest distance between two points of the layout."""
-    points = layout.xy[layout.half == 0]
-    best = np.inf
-    for part in np.array_split(np.arange(len(points)), max(1, len(points) // 200)):
-        delta = np.abs(points[part, None] - points[None]).astype(np.float32)
-        distance = np.hypot(delta[..., 0], delta[..., 1])
-        distance[np.arange(len(part)), part] = np.inf
-        best = min(best, float(distance.min(initial=np.inf)))
-    return float(np.clip(best, 0.05, 1.0)) if np.isfinite(best) else 1.0

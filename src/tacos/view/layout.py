@@ -50,6 +50,17 @@ class Layout:
     lanes: Floats  # per node: sideways step before a link goes up, or down; 0: straight
     frames: list[Frame] = field(default_factory=list)
 
+    def gap(self) -> float:
+        """The smallest distance between two points."""
+        points = self.xy[self.half == 0]
+        best = np.inf
+        for part in np.array_split(np.arange(len(points)), max(1, len(points) // 200)):
+            delta = np.abs(points[part, None] - points[None]).astype(np.float32)
+            distance = np.hypot(delta[..., 0], delta[..., 1])
+            distance[np.arange(len(part)), part] = np.inf
+            best = min(best, float(distance.min(initial=np.inf)))
+        return float(np.clip(best, 0.05, 1.0)) if np.isfinite(best) else 1.0
+
 
 def place(topology: Topology) -> Layout:
     """Choose and compute the layout of a topology.

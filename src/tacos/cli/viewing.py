@@ -1,0 +1,147 @@
+"""The verb that shows schedules in a browser: view."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+import tacos
+from tacos import formats
+from tacos._core import Schedule
+from tacos.cli.app import Algorithm, Json, Quiet, app, check_folder, lifted, load_algorithm
+from tacos.console import progress, show
+from tacos.errors import FormatError
+from tacos.simulate.trace_file import format_of
+
+PAGES = (".html", ".htm")
+
+
+@app.command
+def view(
+    file: Algorithm,
+    other: Annotated[
+        Path | None, Parameter(help="A second one, shown beside it on the same clock.")
+    ] = None,
+    /,
+    *,
+    topology: Annotated[
+        str | None, Parameter(help="The network of a program: spec or file.")
+    ] = None,
+    size: Annotated[str | None, Parameter(help="Of a program's buffer, such as 64MB.")] = None,
+    output: Annotated[
+        Path | None,
+        Parameter(
+            name=["-o", "--output"],
+            help="A page (.html; FILE.html by default), or a trace for Perfetto (.pftrace, .json).",
+        ),
+    ] = None,
+    serve: Annotated[
+        bool, Parameter(negative="", help="Serve the page on 127.0.0.1 instead, until Ctrl-C.")
+    ] = False,
+    port: Annotated[int, Parameter(help="With --serve; 0 takes any free one.")] = 0,
+    detail: Annotated[
+        int | None, Parameter(help="The most transfers that can be looked at one by one.")
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Show a schedule or a program, or two side by side: chunks on their way through the network.
+
+    Example: tacos view ar.tacos ring.tacos -o both.html
+    """
+    if serve and output is not None:
+        raise ValueError(f"--output is {output}, but --serve writes no file: give one of the two")
+    if not 0 <= port < 2**16:
+        raise ValueError(f"--port is {port}, allowed are 0 to 65535")
+    silent = quiet or as_json
+    if serve:
+        schedules, names = _read(file, other, topology, size, silent)
+        return _serve(schedules, names, detail, port, as_json, quiet)
+    target = output or _beside(file)
+    traced = target.suffix.lower() not in PAGES
+    if traced:
+        format_of(target, pictures=PAGES)
+        if other is not None:
+            raise ValueError(f"--output is {target}, a trace, which holds one schedule, not two")
+    check_folder("--output", target)
+    schedules, names = _read(file, other, topology, size, silent)
+    if traced:
+        with progress("tracing", silent) as report:
+            tacos.simulate(schedules[0], timing="schedule", progress=report).save(target)
+    else:
+        write_page(target, schedules, names, detail, silent)
+    facts: dict[str, Any] = {"file": str(target)}
+    for name, one in zip(("", "other_"), schedules, strict=False):
+        facts |= {f"{name}transfers": one.transfers, f"{name}time_s": one.time_s}
+    show(facts, "view", as_json, quiet)
+    return 0
+
+
+def _read(
+    file: Path, other: Path | None, topology: str | None, size: str | None, silent: bool
+) -> tuple[list[Schedule], list[str]]:
+    """The schedules to show, and their names."""
+    network = None if topology is None else formats.network(topology)
+    paths = [file] if other is None else [file, other]
+    schedules = [lifted(load_algorithm(path), network, size, silent) for path in paths]
+    return schedules, [path.name for path in paths]
+
+
+def check_page(option: str, path: Path) -> None:
+    """A page's name ends like one, and there is a folder for it."""
+    if path.suffix.lower() not in PAGES:
+        raise ValueError(f"{option} is {path}, allowed are names that end in {' or '.join(PAGES)}")
+    check_folder(option, path)
+
+
+def write_page(
+    target: Path, schedules: list[Schedule], names: list[str], detail: int | None, silent: bool
+) -> None:
+    """Write the viewer's page, with progress."""
+    from tacos import view as pictures
+
+    options: dict[str, Any] = {} if detail is None else {"detail": detail}
+    with progress("drawing", silent) as report:
+        pictures.write_page(target, *schedules, names=names, progress=report, **options)
+
+
+def _serve(
+    schedules: list[Schedule],
+    names: list[str],
+    detail: int | None,
+    port: int,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    from tacos import view as pictures
+    from tacos.view.serve import Server
+
+    options: dict[str, Any] = {} if detail is None else {"detail": detail}
+    with progress("drawing", quiet or as_json) as report:
+        page = pictures.page(*schedules, names=names, progress=report, **options)
+    try:
+        server = Server(page, port)
+    except OSError as error:
+        raise ValueError(f"--port is {port}, which is not free: {error.strerror}") from None
+    with server:
+        # At once, for whoever waits for the address through a pipe.
+        print(f'{{"url": "{server.url}"}}' if as_json else server.url, flush=True)
+        if not (quiet or as_json):
+            print("Ctrl-C ends it.", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return 0
+    return 0
+
+
+def _beside(file: Path) -> Path:
+    """The page of a file: in this folder, and in nobody else's place."""
+    target = Path(file.name).with_suffix(".html")
+    if target.exists():
+        with target.open("rb") as found:
+            if b'content="tacos"' not in found.read(1000):
+                raise FormatError(f"{target}: this is not a page of ours; name one with --output")
+    return target

@@ -1,0 +1,132 @@
+"""The way of every link on the viewer's picture: one curve per direction, as columns.
+
+A link and its twin run side by side, each on the right of its direction of travel, so that what moves
+on one is not taken for what moves on the other. Lengths are the layout's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tacos._core import Topology
+    from tacos.view.layout import Floats, Ints, Layout
+
+__all__ = ["ELBOW", "LINE", "Curves", "curves"]
+
+LINE, CURVE, ELBOW = 0, 1, 2
+_DETAILED = 300  # nodes up to which there is room for large ones
+_MOST_TESTS = 50_000_000  # pairs of a long link and a node that may be in its way
+
+
+class Curves(NamedTuple):
+    """Per link: start, two handles, end; and what they mean."""
+
+    points: npt.NDArray[np.float32]  # (links, 4, 2)
+    kind: npt.NDArray[np.uint8]  # LINE, CURVE (Bézier), or ELBOW (a corner at the first handle)
+    radius: float  # of an NPU
+
+
+def curves(topology: Topology, layout: Layout) -> Curves:
+    """The ways of all links.
+
+    >>> import tacos.topology
+    >>> from tacos.view.layout import place
+    >>> line = tacos.topology.mesh(2)
+    >>> found = curves(line, place(line))
+    >>> [bool(y > 0) for y in found.points[:, 0, 1]]  # there below the axis, back above it
+    [True, False]
+    """
+    xy, half = layout.xy, layout.half
+    src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
+    radius = (0.3 if topology.nodes <= _DETAILED else 0.22) * layout.gap()
+    start, end = _ends(xy, half, src, dst)
+    shift = _shifts(topology, radius)
+    way = end - start
+    length = np.maximum(np.hypot(way[:, 0], way[:, 1]), 1e-9)
+    right = np.column_stack([-way[:, 1], way[:, 0]]) / length[:, None]
+    start, end = start + right * shift[:, None], end + right * shift[:, None]
+    bow = _bows(layout, src, dst, radius)
+    # Rows bend up and columns right, whichever end comes first: twins stay side by side.
+    turned = (way[:, 0] < -1e-9) | ((np.abs(way[:, 0]) <= 1e-9) & (way[:, 1] < 0))
+    handle = -right * np.where(turned, -1.0, 1.0)[:, None] * (bow * 4 / 3)[:, None]
+    points = np.stack([start, start + handle, end + handle, end], axis=1)
+    kind = np.where(bow > 0, CURVE, LINE).astype(np.uint8)
+    _bend(points, kind, layout, src, dst, shift)
+    return Curves(points.astype(np.float32), kind, radius)
+
+
+def _ends(xy: Floats, half: Floats, src: Ints, dst: Ints) -> tuple[Floats, Floats]:
+    """Where links begin and end: a link to a bar is upright where the bar is wide enough."""
+    start, end = xy[src].copy(), xy[dst].copy()
+    apart = np.abs(start[:, 0] - end[:, 0])
+    wide = np.maximum(half[src], half[dst])
+    upright = (wide > 0) & (apart <= wide)
+    x = np.where(half[src] <= half[dst], start[:, 0], end[:, 0])
+    toward = np.sign(end[:, 0] - start[:, 0])
+    start[:, 0] = np.where(upright, x, start[:, 0] + toward * np.minimum(half[src], apart))
+    end[:, 0] = np.where(upright, x, end[:, 0] - toward * np.minimum(half[dst], apart))
+    return start, end
+
+
+def _shifts(topology: Topology, radius: float) -> Floats:
+    """How far aside each link runs, to the right of its direction."""
+    src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
+    there, back = src * topology.nodes + dst, dst * topology.nodes + src
+    order = np.argsort(there, kind="stable")
+    ordered = there[order]
+    rank = np.empty(len(there), np.int64)
+    rank[order] = np.arange(len(there)) - np.searchsorted(ordered, ordered)
+    alike, twins = (
+        np.searchsorted(ordered, keys, side="right") - np.searchsorted(ordered, keys)
+        for keys in (there, back)
+    )
+    pitch = np.minimum(0.62 * radius, 0.9 * radius / np.maximum(np.maximum(alike, twins), 1))
+    aside: Floats = np.where(twins > 0, rank + 0.5, rank - (alike - 1) / 2) * pitch
+    return aside
+
+
+def _bows(layout: Layout, src: Ints, dst: Ints, radius: float) -> Floats:
+    """How far each link bends aside: not at all unless a node is in its way."""
+    xy, plain = layout.xy, layout.half == 0
+    bow = np.zeros(len(src))
+    length = np.hypot(*(xy[src] - xy[dst]).T)
+    long = np.flatnonzero(plain[src] & plain[dst] & (length > 1.5 * layout.gap()))
+    if len(long) * len(xy) > _MOST_TESTS:
+        return bow
+    for part in np.array_split(long, max(1, len(long) * len(xy) // 10**6)):
+        a, b = xy[src[part]], xy[dst[part]]
+        unit = (b - a) / length[part, None]
+        delta = xy[None] - a[:, None]
+        along = (delta * unit[:, None]).sum(axis=2)
+        aside = np.abs(delta[..., 0] * unit[:, 1, None] - delta[..., 1] * unit[:, 0, None])
+        hit = (aside < 0.8 * radius) & (along > 1e-3) & (along < length[part, None] - 1e-3)
+        hit[np.arange(len(part)), src[part]] = False
+        hit[np.arange(len(part)), dst[part]] = False
+        bow[part] = np.where(hit.any(axis=1), 1.5 * radius, 0.0)
+    return bow
+
+
+def _bend(
+    points: Floats,
+    kind: npt.NDArray[np.uint8],
+    layout: Layout,
+    src: Ints,
+    dst: Ints,
+    shift: Floats,
+) -> None:
+    """Links between a bar and a node in a row behind others: sideways into a lane, then upright."""
+    xy, half = layout.xy, layout.half
+    for npu, bar, first, last in ((src, dst, 0, 3), (dst, src, 3, 0)):
+        below = (xy[bar, 1] > xy[npu, 1]).astype(np.int64)
+        lane = np.where((half[bar] > 0) & (half[npu] == 0), layout.lanes[npu, below], 0.0)
+        bent = np.flatnonzero(lane != 0)
+        x = xy[npu[bent], 0] + lane[bent] + shift[bent]
+        points[bent, first] = xy[npu[bent]]
+        points[bent, 1] = points[bent, 2] = np.column_stack([x, xy[npu[bent], 1]])
+        points[bent, last] = np.column_stack([x, xy[bar[bent], 1]])
+        kind[bent] = ELBOW

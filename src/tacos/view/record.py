@@ -1,0 +1,287 @@
+"""What the viewer's page knows of a run: columns of moderate size, whatever the size of the run.
+
+How busy every link was and what every NPU had received are kept for all transfers, in equal parts of
+the time. Single transfers are kept for as many chunks as there is room for, evenly chosen and each with
+its whole tree; the notes say so.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tacos.schedule import summary
+from tacos.simulate import simulate
+from tacos.view.curves import curves
+from tacos.view.draw import caption
+from tacos.view.excerpt import excerpt
+from tacos.view.layout import place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from tacos._core import Collective, Schedule, Topology
+    from tacos.simulate import Trace
+
+__all__ = ["DETAIL", "Record", "record"]
+
+DETAIL = 2_000_000
+"""Transfers that a page shows one by one; of more, some chunks are chosen."""
+_BINS = 480
+_MOST_CELLS = 8_000_000
+_LARGEST = 2**32 - 1
+_SUMS = ("all_reduce", "reduce_scatter", "reduce")
+START, DATA, LINK, SLACK = 0, 1, 2, 3
+"""What a transfer of the critical path waited for: nothing, its data, a link, the schedule."""
+
+
+class Record(NamedTuple):
+    """Plain values for JSON, and columns."""
+
+    facts: dict[str, Any]
+    columns: dict[str, NDArray[Any]]
+
+
+def record(
+    schedule: Schedule,
+    trace: Trace | None = None,
+    *,
+    name: str = "",
+    detail: int = DETAIL,
+    progress: Callable[[float], object] | None = None,
+) -> Record:
+    """What a page shows of a schedule, or of what a simulation made of it.
+
+    Raises:
+        InfeasibleError: The schedule's own times contradict each other.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4)
+    >>> coll = tacos.collective.all_gather(topo, "4MB", chunks=1)
+    >>> found = record(tacos.synthesize(topo, coll, engine="ring"))
+    >>> found.facts["transfers"], found.columns["chunk"].tolist()[:3]
+    (12, [0, 3, 2])
+    """
+    packed = schedule.expand()
+    if trace is None:
+        trace = simulate(packed, timing="schedule", progress=progress)
+    network = trace.topology
+    tick = max(1, -(-trace.time_ps // _LARGEST))
+    kept, every = _kept(packed, detail)
+    notes = []
+    if every > 1:
+        notes.append(
+            f"Of {packed.transfers:,} transfers {int(kept.sum()):,} can be looked at one by one: those "
+            f"of every {_ordinal(every)} chunk. Colours, heat map, histogram and progress count all."
+        )
+    facts, columns = _picture(network, notes)
+    columns |= _overview(trace)
+    columns |= _transfers(packed, trace, kept, tick)
+    columns |= _chunks(packed.collective)
+    columns |= _critical(packed, trace, tick)
+    bins = len(columns["received_median"])
+    facts |= summary(schedule) | {
+        "name": name,
+        "time_s": trace.time_s,
+        "simulated": trace.provenance.get("timing") != "schedule",
+        "bound_s": schedule.provenance.get("bound_s"),
+        "tick_s": tick * 1e-12,
+        "bins": bins,
+        "every": every,
+        "reducing": packed.collective.kind in _SUMS,
+        "notes": notes,
+    }
+    return Record(facts, columns)
+
+
+def _kept(schedule: Schedule, detail: int) -> tuple[NDArray[np.bool_], int]:
+    """Which transfers are kept, and that every so many-th chunk is."""
+    count = schedule.transfers
+    if count <= detail:
+        return np.ones(count, bool), 1
+    chunks = schedule.collective.chunks
+    every = min(chunks, -(-count // detail))
+    wanted = np.arange(chunks) % every == 0
+    return wanted[schedule.chunk], every
+
+
+def _ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10 if number % 100 // 10 != 1 else 0, "th")
+    return f"{number}{ending}"
+
+
+def _picture(network: Topology, notes: list[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Where nodes and links are, of the whole network or of an excerpt."""
+    part = excerpt(network)
+    if part.note:
+        notes.append(part.note)
+    layout = place(part.topology)
+    ways = curves(part.topology, layout)
+    title, subtitle = caption(network)
+    facts: dict[str, Any] = {
+        "title": title,
+        "subtitle": subtitle,
+        "npus": network.npus,
+        "nodes": network.nodes,
+        "links": network.links,
+        "names": network.names,
+        "pipelined": network.link_model == "pipelined",
+        "whole_chunks": network.forwarding == "store_and_forward",
+        "radius": round(ways.radius, 5),
+        "frames": [[f.left, f.top, f.right, f.bottom, f.label] for f in layout.frames],
+    }
+    columns: dict[str, NDArray[Any]] = {
+        "link_src": network.link_src,
+        "link_dst": network.link_dst,
+        "link_bandwidth": network.link_bandwidth_Bps.astype(np.float64),
+        "link_latency": network.link_latency_ps * 1e-12,
+        "drawn_node": part.nodes.astype(np.uint32),
+        "node_xy": layout.xy.astype(np.float32).ravel(),
+        "node_half": layout.half.astype(np.float32),
+        "drawn_link": part.links.astype(np.uint32),
+        "link_points": ways.points.ravel(),
+        "link_kind": ways.kind,
+    }
+    return facts, columns
+
+
+def _overview(trace: Trace) -> dict[str, NDArray[Any]]:
+    """How busy and how far everything was, over all transfers."""
+    rows = max(trace.topology.links, trace.topology.npus, 1)
+    bins = int(np.clip(_MOST_CELLS // rows, 8, _BINS))
+    busy = np.clip(trace.utilisation_over_time(bins)[1], 0, 1)
+    got = trace.npu_progress(bins)[1]
+    share = got / np.maximum(got[:, -1:], 1)
+    taking_part = share[got[:, -1] > 0] if (got[:, -1] > 0).any() else share
+    return {
+        "busy": np.rint(busy * 255).astype(np.uint8).ravel(),
+        "utilisation": trace.link_utilisation().astype(np.float32),
+        "received": np.rint(share * 255).astype(np.uint8).ravel(),
+        "received_bytes": got[:, -1].astype(np.float64),
+        "received_least": taking_part.min(axis=0).astype(np.float32),
+        "received_median": np.median(taking_part, axis=0).astype(np.float32),
+        "received_most": taking_part.max(axis=0).astype(np.float32),
+    }
+
+
+def _transfers(
+    schedule: Schedule, trace: Trace, kept: NDArray[np.bool_], tick: int
+) -> dict[str, NDArray[Any]]:
+    """Transfers, and their intervals and arrivals grouped by link and by NPU."""
+    number = np.cumsum(kept, dtype=np.int64) - 1
+    lane = np.repeat(np.arange(len(schedule.lane_route)), np.diff(schedule.lane_begin))
+    table = schedule.routes
+    counts = np.diff(table.link_begin)[schedule.lane_route]
+    first = np.repeat(table.link_begin[schedule.lane_route], counts)
+    within = np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+    mine = np.flatnonzero(kept[trace.transfer])
+    mine = mine[np.argsort(trace.link[mine], kind="stable")]
+    begin = trace.begin_ps[mine] // tick
+    here = np.flatnonzero(kept[trace.arrival_transfer])
+    here = here[np.argsort(trace.arrival_npu[here], kind="stable")]
+    return {
+        "lane_count": np.bincount(lane[kept], minlength=len(schedule.lane_route)).astype(np.uint32),
+        "lane_op": schedule.lane_op,
+        "lane_reads": schedule.lane_reads,
+        "lane_kind": table.kinds[schedule.lane_route],
+        "lane_links": counts.astype(np.uint32),
+        "lane_link": table.links[first + within].astype(np.uint32),
+        "chunk": schedule.chunk[kept],
+        "link_count": np.bincount(trace.link[mine], minlength=trace.topology.links).astype(
+            np.uint32
+        ),
+        "busy_transfer": number[trace.transfer[mine]].astype(np.uint32),
+        "busy_begin": begin.astype(np.uint32),
+        "busy_length": (trace.end_ps[mine] // tick - begin).astype(np.uint32),
+        "npu_count": np.bincount(trace.arrival_npu[here], minlength=trace.topology.npus).astype(
+            np.uint32
+        ),
+        "arrival_transfer": number[trace.arrival_transfer[here]].astype(np.uint32),
+        "arrival_time": (trace.arrival_ps[here] // tick).astype(np.uint32),
+    }
+
+
+def _chunks(collective: Collective) -> dict[str, NDArray[Any]]:
+    """Of every chunk its size, and the NPU that holds it at first, or -1 where several contribute."""
+    sizes = collective.chunk_bytes()
+    source = np.full(collective.chunks, -1, np.int32)
+    if not all(part.kind in _SUMS for part in collective.parts):
+        chunk, npu = collective.precondition()
+        holders = np.bincount(chunk, minlength=collective.chunks)
+        single = holders[chunk] == 1
+        source[chunk[single]] = npu[single]
+    if len(sizes) and (sizes == sizes[0]).all():
+        sizes = sizes[:1]
+    return {"chunk_bytes": sizes.astype(np.float64), "chunk_source": source}
+
+
+def _critical(schedule: Schedule, trace: Trace, tick: int) -> dict[str, NDArray[Any]]:
+    """The chain of transfers that ends last, first to last: each began when the one before let it."""
+    chain, why = _chain(trace)
+    lane = np.searchsorted(schedule.lane_begin, chain, side="right") - 1
+    begin = np.diff(schedule.routes.link_begin)
+    route = schedule.lane_route[lane]
+    start, arrival = _first_and_last(trace)
+    links = [
+        schedule.routes.links[a : a + n]
+        for a, n in zip(schedule.routes.link_begin[route], begin[route], strict=True)
+    ]
+    flat = np.concatenate(links) if links else np.zeros(0, np.int32)
+    return {
+        "path_chunk": schedule.chunk[chain],
+        "path_begin": (start[chain] // tick).astype(np.uint32),
+        "path_end": (arrival[chain] // tick).astype(np.uint32),
+        "path_why": why,
+        "path_links": begin[route].astype(np.uint32),
+        "path_link": flat.astype(np.uint32),
+    }
+
+
+def _first_and_last(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """When each transfer took its first link, and when it had arrived everywhere."""
+    count = int(trace.transfer.max(initial=-1)) + 1
+    start = np.zeros(count, np.int64)
+    start[trace.transfer[::-1]] = trace.begin_ps[::-1]  # intervals begin in order of time
+    arrival = start.copy()
+    arrival[trace.arrival_transfer] = trace.arrival_ps
+    return start, arrival
+
+
+def _chain(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Transfers of the critical path, and what each waited for.
+
+    Back from the last arrival: to the transfer whose data arrived, or that left a link, closest before
+    this one began.
+    """
+    if not len(trace.arrival_ps) or trace.cause is None:
+        return np.zeros(0, np.int64), np.zeros(0, np.uint8)
+    start, arrival = _first_and_last(trace)
+    by_link = np.argsort(trace.link, kind="stable")
+    place_of = np.empty(len(by_link), np.int64)
+    place_of[by_link] = np.arange(len(by_link))
+    by_transfer = np.argsort(trace.transfer, kind="stable")
+    first = np.searchsorted(trace.transfer[by_transfer], np.arange(len(start) + 1))
+    chain, why = [int(trace.arrival_transfer[-1])], []
+    while len(chain) <= len(start):
+        at = chain[-1]
+        before, reason, wait = -1, START, math.inf
+        if (data := int(trace.cause[at])) >= 0:
+            before, reason, wait = data, DATA, max(int(start[at] - arrival[data]), 0)
+        for interval in by_transfer[first[at] : first[at + 1]].tolist():
+            place = int(place_of[interval])
+            last = int(by_link[place - 1]) if place else interval
+            if last != interval and trace.link[last] == trace.link[interval]:
+                free = int(trace.begin_ps[interval] - trace.end_ps[last])
+                if 0 <= free < wait and start[trace.transfer[last]] < start[at]:
+                    before, reason, wait = int(trace.transfer[last]), LINK, free
+        if before < 0 or start[before] >= start[at]:
+            why.append(START)
+            break
+        why.append(SLACK if wait > 0 else reason)
+        chain.append(before)
+    return np.array(chain[::-1], np.int64), np.array(why[::-1], np.uint8)

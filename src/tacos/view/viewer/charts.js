@@ -1,0 +1,318 @@
+// Charts over time and over links. Each knows where a moment or a link is, and the other way round.
+
+import { fitted } from "./theme.js";
+import { percent, time } from "./format.js";
+
+const LEFT = 8, RIGHT = 8, TOP = 6, BOTTOM = 18;
+
+/** The axis of time, common to all charts. */
+class TimeChart {
+  constructor(canvas, whole) {
+    this.canvas = canvas;
+    this.whole = whole; // seconds
+    this.left = LEFT;
+  }
+  begin(look) {
+    Object.assign(this, fitted(this.canvas), { colours: look.colours });
+    this.context.clearRect(0, 0, this.width, this.height);
+    this.wide = this.width - this.left - RIGHT;
+    this.high = this.height - TOP - BOTTOM;
+  }
+  x(seconds) {
+    return this.left + (this.wide * seconds) / this.whole;
+  }
+  /** The moment at a place, in seconds. */
+  moment(x) {
+    return Math.min(Math.max((x - this.left) / this.wide, 0), 1) * this.whole;
+  }
+  axis(ticks = 4) {
+    const { context } = this;
+    context.fillStyle = this.colours.soft;
+    context.font = "11px system-ui, sans-serif";
+    context.textBaseline = "alphabetic";
+    for (let k = 0; k <= ticks; k++) {
+      context.textAlign = k === 0 ? "left" : k === ticks ? "right" : "center";
+      context.fillText(k === 0 ? "0" : time((this.whole * k) / ticks), this.x((this.whole * k) / ticks), this.height - 4);
+    }
+  }
+  playhead(seconds) {
+    const { context } = this;
+    context.strokeStyle = this.colours.ink;
+    context.lineWidth = 1.5;
+    context.beginPath();
+    context.moveTo(this.x(seconds), TOP - 4);
+    context.lineTo(this.x(seconds), TOP + this.high);
+    context.stroke();
+  }
+}
+
+/** Links from top to bottom, time from left to right. */
+export class HeatMap extends TimeChart {
+  constructor(canvas, run, whole) {
+    super(canvas, whole);
+    this.run = run;
+  }
+
+  image(colours) {
+    const { run } = this;
+    const rows = Math.min(run.links, Math.max(1, Math.floor(this.high))), bins = run.bins;
+    const key = `${rows} ${colours.paper}`;
+    if (this.key === key) return this.cached;
+    const canvas = new OffscreenCanvas(bins, rows);
+    const context = canvas.getContext("2d");
+    const image = context.createImageData(bins, rows);
+    for (let row = 0; row < rows; row++) {
+      const first = Math.floor((row * run.links) / rows), last = Math.floor(((row + 1) * run.links) / rows);
+      for (let bin = 0; bin < bins; bin++) {
+        let sum = 0;
+        for (let link = first; link < last; link++) sum += run.columns.busy[link * bins + bin];
+        const [r, g, b] = colours.shades[Math.round(sum / (last - first))];
+        image.data.set([r, g, b, 255], 4 * (row * bins + bin));
+      }
+    }
+    context.putImageData(image, 0, 0);
+    this.key = key;
+    return (this.cached = canvas);
+  }
+
+  y(link) {
+    return TOP + (this.high * (link + 0.5)) / this.run.links;
+  }
+  /** The link at a place, or -1. */
+  link(y) {
+    const link = Math.floor(((y - TOP) / this.high) * this.run.links);
+    return link >= 0 && link < this.run.links ? link : -1;
+  }
+
+  draw(seconds, pick, look) {
+    this.begin(look);
+    const { context, run } = this;
+    const wide = this.x(run.facts.time_s) - this.left;
+    context.imageSmoothingEnabled = false;
+    context.drawImage(this.image(look.colours), this.left, TOP, wide, this.high);
+    context.strokeStyle = look.colours.line;
+    context.lineWidth = 1;
+    context.strokeRect(this.left + 0.5, TOP + 0.5, wide - 1, this.high - 1);
+    if (look.path) this.drawPath();
+    if (pick?.kind === "link" && pick.id < run.links) this.drawRow(pick.id, wide);
+    if (pick?.kind === "chunk") this.drawChunk(pick.id);
+    this.axis();
+    this.playhead(seconds);
+  }
+
+  drawRow(link, wide) {
+    const { context } = this;
+    const high = Math.max(this.high / this.run.links, 3);
+    context.strokeStyle = this.colours.pick;
+    context.lineWidth = 2;
+    context.strokeRect(this.left, this.y(link) - high / 2, wide, high);
+  }
+
+  /** When and where a chunk was on the links. */
+  drawChunk(chunk) {
+    const { context, run } = this;
+    context.fillStyle = this.colours.pick;
+    const high = Math.max(this.high / run.links, 2.5);
+    for (const row of run.tree(chunk)) {
+      for (const i of run.intervalsByTransfer.of(row.transfer)) {
+        const x = this.x(run.begin[i] * run.tick), end = this.x(run.leaves(i) * run.tick);
+        context.fillRect(x, this.y(run.linkOf(i)) - high / 2, Math.max(end - x, 2), high);
+      }
+    }
+  }
+
+  drawPath() {
+    const { context, run } = this;
+    context.strokeStyle = this.colours.path;
+    context.lineWidth = 1.5;
+    context.beginPath();
+    for (const row of run.path()) {
+      for (const link of row.links) {
+        context.lineTo(this.x(row.begin * run.tick), this.y(link));
+        context.lineTo(this.x(row.end * run.tick), this.y(link));
+      }
+    }
+    context.stroke();
+  }
+}
+
+/** What NPUs have received over time, against the bound. */
+export class Progress extends TimeChart {
+  constructor(canvas, runs, whole) {
+    super(canvas, whole);
+    this.runs = runs;
+    this.left = 40;
+  }
+  y(share) {
+    return TOP + this.high * (1 - share);
+  }
+
+  draw(seconds, pick, look) {
+    this.begin(look);
+    const { context, colours } = this;
+    context.font = "11px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    context.textAlign = "right";
+    for (const share of [0, 0.5, 1]) {
+      context.fillStyle = colours.soft;
+      context.fillText(`${100 * share} %`, this.left - 5, this.y(share));
+      context.fillStyle = colours.line;
+      context.fillRect(this.left, this.y(share), this.wide, 1);
+    }
+    this.runs.forEach((run, k) => {
+      const colour = k ? colours.b : colours.a;
+      this.bound(run, colour);
+      this.band(run, colour);
+      this.curve(run, run.columns.received_median, colour, k ? [6, 3] : []);
+      if (pick?.kind === "npu" && pick.id < run.npus) {
+        const row = run.columns.received.subarray(pick.id * run.bins, (pick.id + 1) * run.bins);
+        this.curve(run, row.map ? Float32Array.from(row, (v) => v / 255) : row, colours.pick, k ? [6, 3] : []);
+      }
+    });
+    this.axis(3);
+    this.playhead(seconds);
+  }
+
+  at(run, bin) {
+    return this.x((run.facts.time_s * bin) / run.bins);
+  }
+  curve(run, shares, colour, dash) {
+    const { context } = this;
+    context.strokeStyle = colour;
+    context.lineWidth = 2;
+    context.setLineDash(dash);
+    context.beginPath();
+    context.moveTo(this.x(0), this.y(0));
+    shares.forEach((share, bin) => context.lineTo(this.at(run, bin + 1), this.y(share)));
+    context.stroke();
+    context.setLineDash([]);
+  }
+  band(run, colour) {
+    const { context } = this;
+    const { received_least: least, received_most: most } = run.columns;
+    context.beginPath();
+    context.moveTo(this.x(0), this.y(0));
+    most.forEach((share, bin) => context.lineTo(this.at(run, bin + 1), this.y(share)));
+    for (let bin = run.bins - 1; bin >= 0; bin--) context.lineTo(this.at(run, bin + 1), this.y(least[bin]));
+    context.globalAlpha = 0.25;
+    context.fillStyle = colour;
+    context.fill();
+    context.globalAlpha = 1;
+  }
+  bound(run, colour) {
+    if (!run.facts.bound_s) return;
+    const { context } = this;
+    context.strokeStyle = colour;
+    context.lineWidth = 1;
+    context.setLineDash([2, 3]);
+    context.beginPath();
+    context.moveTo(this.x(0), this.y(0));
+    context.lineTo(this.x(run.facts.bound_s), this.y(1));
+    context.lineTo(this.x(run.facts.bound_s), this.y(0));
+    context.stroke();
+    context.setLineDash([]);
+  }
+}
+
+const CLASSES = 10;
+
+/** How many links are busy for which share of the time. */
+export class Histogram {
+  constructor(canvas, runs) {
+    this.canvas = canvas;
+    this.runs = runs;
+    this.left = 40;
+  }
+
+  counts(run, share) {
+    const counts = new Uint32Array(CLASSES);
+    for (let link = 0; link < run.links; link++) counts[Math.min(CLASSES - 1, Math.floor(share(link) * CLASSES))]++;
+    return counts;
+  }
+
+  draw(seconds, look) {
+    Object.assign(this, fitted(this.canvas));
+    const { context, width, height, runs } = this;
+    const { colours } = look;
+    const wide = width - this.left - RIGHT, high = height - TOP - BOTTOM;
+    const series = runs.map((run, k) => ({
+      counts: this.counts(run, (link) => run.columns.utilisation[link]),
+      colour: k ? colours.b : colours.a,
+    }));
+    const now = runs.map((run) => this.counts(run, (link) => run.busy(link, seconds / run.tick) / 255.01));
+    const most = Math.max(1, ...series.flatMap(({ counts }) => [...counts]), ...now.flatMap((counts) => [...counts]));
+    context.clearRect(0, 0, width, height);
+    context.font = "11px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    context.textAlign = "right";
+    for (const share of [0, 0.5, 1]) {
+      const y = TOP + high * (1 - share);
+      context.fillStyle = colours.soft;
+      if (share !== 0.5 || most > 1) context.fillText(Math.round(most * share), this.left - 5, y);
+      context.fillStyle = colours.line;
+      context.fillRect(this.left, y, wide, 1);
+    }
+    const step = wide / CLASSES, bar = (0.8 * step) / series.length;
+    series.forEach(({ counts, colour }, k) => {
+      counts.forEach((number, c) => {
+        const x = this.left + c * step + 0.1 * step + k * bar;
+        const up = (high * number) / most, then = (high * now[k][c]) / most;
+        context.fillStyle = colour;
+        context.globalAlpha = 0.75;
+        context.fillRect(x, TOP + high - up, bar - 1, up);
+        context.globalAlpha = 1;
+        if (!now[k][c]) return;
+        context.strokeStyle = colours.ink;
+        context.lineWidth = 1.5;
+        context.strokeRect(x + 0.75, TOP + high - then, bar - 2.5, then);
+      });
+    });
+    context.fillStyle = colours.soft;
+    context.textBaseline = "alphabetic";
+    for (const share of [0, 0.5, 1]) {
+      context.textAlign = ["left", "center", "right"][2 * share];
+      context.fillText(`${100 * share} %`, this.left + wide * share, height - 4);
+    }
+  }
+
+  words() {
+    const means = this.runs.map(({ columns: { utilisation: used } }) =>
+      percent(used.reduce((a, b) => a + b, 0) / Math.max(1, used.length)));
+    return `mean ${means.join(", ")}`;
+  }
+}
+
+/** One link: busy intervals, and how many transfers wait for it. */
+export function drawQueue(canvas, run, link, tick, look) {
+  const { context, width, height } = fitted(canvas);
+  const { colours } = look;
+  const steps = run.queue(link);
+  const most = Math.max(1, ...steps.map(([, number]) => number));
+  const x = (at) => 26 + ((width - 30) * at) / run.end;
+  const top = 6, base = height - 34;
+  context.clearRect(0, 0, width, height);
+  context.fillStyle = colours.b;
+  steps.forEach(([at, number], k) => {
+    const end = k + 1 < steps.length ? steps[k + 1][0] : run.end;
+    const high = ((base - top) * number) / most;
+    if (number) context.fillRect(x(at), base - high, Math.max(x(end) - x(at), 0.5), high);
+  });
+  context.fillStyle = colours.a;
+  for (let i = run.linkBegin[link]; i < run.linkBegin[link + 1]; i++) {
+    const begin = x(run.begin[i]);
+    context.fillRect(begin, base + 5, Math.max(x(run.leaves(i)) - begin - 0.6, 0.4), 11);
+  }
+  context.fillStyle = colours.soft;
+  context.font = "10px system-ui, sans-serif";
+  context.textBaseline = "middle";
+  context.textAlign = "right";
+  context.fillText(`${most}`, 22, top + 4);
+  context.fillText("0", 22, base - 3);
+  context.textBaseline = "alphabetic";
+  context.textAlign = "left";
+  context.fillText("0", 26, height - 3);
+  context.textAlign = "right";
+  context.fillText(time(run.facts.time_s), width - 4, height - 3);
+  context.fillStyle = colours.ink;
+  context.fillRect(x(tick) - 0.75, 2, 1.5, base + 14);
+}

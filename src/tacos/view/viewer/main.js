@@ -1,0 +1,358 @@
+// The page: reads what Python put into it, and joins clock, pictures, charts and panel.
+
+import { HeatMap, Histogram, Progress, drawQueue } from "./charts.js";
+import { decode } from "./columns.js";
+import { bandwidth, count, escaped, moment, percent, size, time } from "./format.js";
+import { inspect } from "./inspector.js";
+import { NetworkView } from "./network.js";
+import { Run } from "./run.js";
+import { colours, toggle } from "./theme.js";
+
+const STEPS = 100000; // of the slider
+const DURATION = 20; // seconds that a run takes at speed 1
+const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4, 8];
+const LETTERS = "AB";
+const $ = (id) => document.getElementById(id);
+
+class Viewer {
+  constructor(runs) {
+    this.runs = runs;
+    this.whole = Math.max(...runs.map((run) => run.facts.time_s), 1e-12);
+    this.seconds = 0;
+    this.playing = false;
+    this.speed = 3;
+    this.pick = null;
+    this.path = false;
+    this.build();
+    this.listen();
+    this.look();
+    this.select(null);
+  }
+
+  // --- what is on the page
+
+  build() {
+    const many = this.runs.length > 1;
+    document.body.classList.toggle("many", many);
+    const name = (run, k) => (many ? `<b class="tag ${LETTERS[k].toLowerCase()}">${LETTERS[k]}</b> ` : "") + escaped(run.facts.name);
+    $("networks").innerHTML = this.runs
+      .map((run, k) => `<figure><figcaption>${name(run, k)} ${this.chips(run)}</figcaption>
+        <canvas tabindex="0" data-run="${k}" role="img" aria-label="${escaped(run.facts.subtitle)}"></canvas></figure>`)
+      .join("");
+    $("heat").innerHTML = this.runs
+      .map((run, k) => `<div>${many ? `<b class="tag ${LETTERS[k].toLowerCase()}">${LETTERS[k]}</b>` : ""}<canvas data-heat="${k}" role="img" aria-label="how busy each link is over time"></canvas></div>`)
+      .join("");
+    const first = this.runs[0].facts;
+    const titles = [...new Set(this.runs.map((run) => run.facts.title))];
+    $("title").textContent = `${first.collective}, ${size(first.size_bytes)} on ${titles.join(" and ")}`;
+    document.title = `${$("title").textContent} – tacos`;
+    const notes = this.runs.flatMap((run, k) => run.facts.notes.map((note) => (many ? `${LETTERS[k]}: ${note}` : note)));
+    $("notes").textContent = notes.join(" ");
+    $("notes").hidden = !notes.length;
+    this.views = this.runs.map((run, k) => new NetworkView(document.querySelector(`[data-run="${k}"]`), run));
+    this.heats = this.runs.map((run, k) => new HeatMap(document.querySelector(`[data-heat="${k}"]`), run, this.whole));
+    this.progress = new Progress($("progress"), this.runs, this.whole);
+    this.histogram = new Histogram($("histogram"), this.runs);
+    $("used").textContent = this.histogram.words();
+    $("progress-key").innerHTML = many
+      ? `<i class="line a"></i>A <i class="line b"></i>B, median`
+      : `<i class="line a"></i>median NPU`;
+    $("slider").max = STEPS;
+  }
+
+  chips(run) {
+    const f = run.facts;
+    const chips = [
+      ["time", time(f.time_s)],
+      ["bound", f.bound_s ? time(f.bound_s) : "–"],
+      ["efficiency", f.bound_s ? percent(f.bound_s / f.time_s) : "–"],
+      ["busbw", bandwidth((f.busbw_Bps / f.algbw_Bps) * (f.size_bytes / f.time_s) || 0)],
+      ["engine", f.engine ?? "–"],
+      ["transfers", count(f.transfers)],
+    ];
+    return chips.map(([name, value]) => `<span class="chip ${name}">${name} <b>${escaped(value)}</b></span>`).join("");
+  }
+
+  // --- what the user does
+
+  listen() {
+    $("play").onclick = () => this.play(!this.playing);
+    $("back").onclick = () => this.step(false);
+    $("forth").onclick = () => this.step(true);
+    $("slider").oninput = () => this.goto(($("slider").value / STEPS) * this.whole);
+    $("speed").onchange = () => (this.speed = Number($("speed").value));
+    $("path").onclick = () => this.showPath(!this.path);
+    $("fit").onclick = () => this.zoom(0);
+    $("theme").onclick = () => (toggle(), this.look());
+    $("help").onclick = () => $("keys").showModal();
+    $("clear").onclick = () => this.select(null);
+    $("find").onchange = () => this.find($("find").value);
+    $("panel").onclick = (event) => this.follow(event.target.closest("button"));
+    this.views.forEach((view) => this.listenTo(view));
+    this.heats.forEach((heat) => this.listenToHeat(heat));
+    this.scrub($("progress"), (x) => this.progress.moment(x));
+    addEventListener("keydown", (event) => this.key(event));
+    new ResizeObserver(() => this.refresh()).observe(document.body);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.look());
+  }
+
+  listenTo(view) {
+    const canvas = view.canvas;
+    let from = null, moved = false;
+    canvas.onpointerdown = (event) => {
+      from = [event.offsetX, event.offsetY];
+      moved = false;
+      canvas.setPointerCapture(event.pointerId);
+    };
+    canvas.onpointermove = (event) => {
+      if (!from) return this.hover(event, view.hit(event.offsetX, event.offsetY), view.run);
+      const [dx, dy] = [event.offsetX - from[0], event.offsetY - from[1]];
+      if (!moved && Math.hypot(dx, dy) < 4) return;
+      moved = true;
+      from = [event.offsetX, event.offsetY];
+      view.panBy(dx, dy);
+      this.refresh();
+    };
+    canvas.onpointerup = (event) => {
+      if (from && !moved) this.select(view.hit(event.offsetX, event.offsetY));
+      from = null;
+    };
+    canvas.onpointerleave = () => this.hover(null);
+    canvas.addEventListener("wheel", (event) => {
+      event.preventDefault();
+      view.zoomBy(Math.exp(-event.deltaY * (event.ctrlKey ? 0.01 : 0.0016)), event.offsetX, event.offsetY);
+      this.refresh();
+    }, { passive: false });
+    canvas.ondblclick = () => (view.fit(), this.refresh());
+  }
+
+  listenToHeat(heat) {
+    this.scrub(heat.canvas, (x) => heat.moment(x));
+    heat.canvas.addEventListener("pointermove", (event) => {
+      const link = heat.link(event.offsetY);
+      this.hover(event, link < 0 ? null : { kind: "link", id: link }, heat.run, heat.moment(event.offsetX));
+    });
+    heat.canvas.onpointerleave = () => this.hover(null);
+    heat.canvas.addEventListener("click", (event) => {
+      const link = heat.link(event.offsetY);
+      if (link >= 0) this.select({ kind: "link", id: link });
+    });
+  }
+
+  /** Dragging on a chart moves the clock. */
+  scrub(canvas, moment) {
+    canvas.onpointerdown = (event) => {
+      canvas.setPointerCapture(event.pointerId);
+      this.goto(moment(event.offsetX));
+    };
+    canvas.addEventListener("pointermove", (event) => event.buttons && this.goto(moment(event.offsetX)));
+  }
+
+  hover(event, hit, run, seconds = this.seconds) {
+    const tip = $("tip");
+    tip.hidden = !hit;
+    if (!hit) return;
+    const words = hit.kind === "npu"
+      ? [run.nodeName(hit.id), hit.id < run.npus ? `${percent(run.received(hit.id, seconds / run.tick))} received` : ""]
+      : [`link ${hit.id}: ${run.linkName(hit.id)}`, `${percent(run.busy(hit.id, seconds / run.tick) / 255)} busy at ${moment(seconds, this.whole)}`];
+    tip.textContent = words.filter(Boolean).join("\n");
+    const x = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8);
+    const y = Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8);
+    tip.style.transform = `translate(${x}px, ${y}px)`;
+  }
+
+  key(event) {
+    const typing = event.target.matches("input:not([type=range]), select") || $("keys").open;
+    if (event.key === "Escape" && !$("keys").open) return this.select(null), event.target.blur?.();
+    if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+    const big = event.shiftKey ? 0.1 : 0.01;
+    const actions = {
+      " ": () => this.play(!this.playing),
+      ArrowRight: () => this.goto(this.seconds + big * this.whole),
+      ArrowLeft: () => this.goto(this.seconds - big * this.whole),
+      ".": () => this.step(true),
+      ",": () => this.step(false),
+      Home: () => this.goto(0),
+      End: () => this.goto(this.whole),
+      "+": () => this.zoom(1.25),
+      "=": () => this.zoom(1.25),
+      "-": () => this.zoom(0.8),
+      0: () => this.zoom(0),
+      w: () => this.pan(0, 60),
+      a: () => this.pan(60, 0),
+      s: () => this.pan(0, -60),
+      d: () => this.pan(-60, 0),
+      "[": () => this.setSpeed(this.speed - 1),
+      "]": () => this.setSpeed(this.speed + 1),
+      n: () => this.cycle("npu", 1),
+      N: () => this.cycle("npu", -1),
+      l: () => this.cycle("link", 1),
+      L: () => this.cycle("link", -1),
+      c: () => this.cycle("chunk", 1),
+      C: () => this.cycle("chunk", -1),
+      p: () => this.showPath(!this.path),
+      t: () => (toggle(), this.look()),
+      f: () => $("find").focus(),
+      "?": () => $("keys").showModal(),
+    };
+    const action = actions[event.key];
+    if (!action || (event.key === " " && event.target.matches("button"))) return;
+    event.preventDefault();
+    action();
+  }
+
+  /** A click on a button of the panel. */
+  follow(button) {
+    if (button?.dataset.seconds) this.goto(Number(button.dataset.seconds));
+    else if (button?.dataset.kind) this.select({ kind: button.dataset.kind, id: Number(button.dataset.id) });
+  }
+
+  /** "npu 3", "switch 1", "link 12", "chunk 40", a number alone (an NPU), or a node's name. */
+  find(text) {
+    const run = this.runs[0];
+    const words = text.trim().toLowerCase().match(/^(npu|gpu|switch|link|chunk)?\s*#?(\d+)$/);
+    const named = run.facts.names.findIndex((name) => name.toLowerCase() === text.trim().toLowerCase());
+    let pick = null;
+    if (named >= 0) pick = { kind: "npu", id: named };
+    else if (words) {
+      const kind = { link: "link", chunk: "chunk" }[words[1]] ?? "npu";
+      pick = { kind, id: Number(words[2]) + (words[1] === "switch" ? run.npus : 0) };
+    }
+    const known = pick && this.runs.some((one) => pick.id < this.countOf(one, pick.kind));
+    $("find").setCustomValidity(known || !text ? "" : "npu 3, switch 1, link 12, chunk 40, or a name");
+    $("find").reportValidity();
+    if (known) this.select(pick);
+  }
+  countOf(run, kind) {
+    return { npu: run.facts.nodes, link: run.links, chunk: run.chunks }[kind];
+  }
+  cycle(kind, by) {
+    const step = kind === "chunk" ? by * this.runs[0].facts.every : by;
+    const all = Math.max(...this.runs.map((run) => this.countOf(run, kind)));
+    const now = this.pick?.kind === kind ? this.pick.id + step : step > 0 ? 0 : all - 1;
+    this.select({ kind, id: ((now % all) + all) % all });
+  }
+
+  // --- state
+
+  goto(seconds) {
+    this.seconds = Math.min(Math.max(seconds, 0), this.whole);
+    this.refresh();
+  }
+  step(forth) {
+    this.play(false);
+    const moments = this.runs.map((run) => run.neighbour(this.seconds / run.tick, forth) * run.tick);
+    this.goto(forth ? Math.min(...moments.filter((m) => m > this.seconds), this.whole) : Math.max(...moments.filter((m) => m < this.seconds), 0));
+  }
+  play(on) {
+    if (on === this.playing) return;
+    this.playing = on;
+    if (on && this.seconds >= this.whole) this.seconds = 0;
+    $("play").textContent = on ? "❚❚" : "▶";
+    $("play").setAttribute("aria-label", on ? "pause" : "play");
+    let last = performance.now();
+    const frame = (now) => {
+      if (!this.playing) return;
+      this.seconds += ((now - last) / 1000) * SPEEDS[this.speed] * (this.whole / DURATION);
+      last = now;
+      if (this.seconds >= this.whole) {
+        this.seconds = this.whole;
+        this.play(false);
+      }
+      this.draw();
+      requestAnimationFrame(frame);
+    };
+    if (on) requestAnimationFrame(frame);
+    this.refresh();
+  }
+  setSpeed(speed) {
+    this.speed = Math.min(Math.max(speed, 0), SPEEDS.length - 1);
+    $("speed").value = this.speed;
+  }
+  showPath(on) {
+    this.path = on;
+    if (on) this.pick = null;
+    $("path").setAttribute("aria-pressed", on);
+    this.refresh();
+  }
+  select(pick) {
+    this.pick = pick;
+    $("clear").hidden = !pick;
+    $("panel").scrollTop = 0;
+    if (pick && document.activeElement !== $("find")) $("find").value = `${pick.kind} ${pick.id}`;
+    if (!pick) $("find").value = "";
+    this.refresh();
+  }
+  zoom(factor) {
+    for (const view of this.views) factor ? view.zoomBy(factor) : view.fit();
+    this.refresh();
+  }
+  pan(dx, dy) {
+    for (const view of this.views) view.panBy(dx, dy);
+    this.refresh();
+  }
+  look() {
+    this.colours = colours();
+    document.querySelector(".ramp").style.background = `linear-gradient(90deg, ${this.colours.css.filter((_, i) => i % 32 === 0).join(",")})`;
+    this.refresh();
+  }
+
+  // --- drawing
+
+  refresh() {
+    this.waiting ??= requestAnimationFrame(() => {
+      this.waiting = undefined;
+      this.draw();
+    });
+  }
+  draw() {
+    const look = { colours: this.colours, path: this.path };
+    this.views.forEach((view) => view.draw(Math.min(this.seconds / view.run.tick, view.run.end), this.pick, look));
+    this.heats.forEach((heat) => heat.draw(this.seconds, this.pick, look));
+    this.progress.draw(this.seconds, this.pick, look);
+    this.histogram.draw(this.seconds, look);
+    $("slider").value = Math.round((this.seconds / this.whole) * STEPS);
+    $("slider").setAttribute("aria-valuetext", moment(this.seconds, this.whole));
+    $("now").textContent = `${moment(this.seconds, this.whole)} of ${moment(this.whole, this.whole)}`;
+    const hidden = this.views.reduce((sum, view) => sum + view.dotsHidden, 0);
+    $("dots").textContent = hidden ? `${count(hidden)} of the moving chunks are not drawn; zoom in to see them.` : "";
+    this.drawPanel(look);
+  }
+
+  /** The panel is rebuilt as rarely as the eye allows: its buttons would vanish under the pointer. */
+  drawPanel(look) {
+    const now = performance.now();
+    const key = `${this.pick?.kind} ${this.pick?.id} ${this.path} ${this.playing ? Math.floor(now / 250) : this.seconds}`;
+    if (key !== this.panelKey) {
+      this.panelKey = key;
+      const focused = document.activeElement?.closest?.("#panel") ? document.activeElement.outerHTML : null;
+      $("panel").innerHTML = this.runs
+        .map((run, k) => {
+          const tag = this.runs.length > 1 ? `<p class="which"><b class="tag ${LETTERS[k].toLowerCase()}">${LETTERS[k]}</b> ${escaped(run.facts.name)}</p>` : "";
+          return tag + `<div data-panel="${k}">${inspect(run, this.pick, this.seconds / run.tick, this.path)}</div>`;
+        })
+        .join("");
+      if (focused) [...$("panel").querySelectorAll("button")].find((b) => b.outerHTML === focused)?.focus();
+    }
+    for (const canvas of $("panel").querySelectorAll("canvas.queue")) {
+      const run = this.runs[Number(canvas.closest("[data-panel]").dataset.panel)];
+      drawQueue(canvas, run, Number(canvas.dataset.link), this.seconds / run.tick, look);
+    }
+  }
+}
+
+async function open() {
+  const runs = [];
+  for (const { facts, layout } of JSON.parse($("runs").textContent)) {
+    const holder = $(`columns-${runs.length}`);
+    runs.push(new Run(facts, await decode(holder.textContent, layout)));
+    holder.remove(); // text of many megabytes
+  }
+  window.viewer = new Viewer(runs);
+  document.body.classList.remove("loading");
+}
+
+open().catch((error) => {
+  $("title").textContent = `This page could not be read: ${error.message}`;
+  throw error;
+});

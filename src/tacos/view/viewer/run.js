@@ -1,0 +1,310 @@
+// One run: what happened when, and the questions people ask about it. Times are ticks, whole numbers;
+// `tick` is one in seconds. Intervals (a link busy with a transfer) are grouped by link, arrivals by
+// NPU, both in order of time. Other groupings are made when somebody asks.
+
+export const COPY = 0, REDUCE = 1;
+const READS_INPUT = 0, MULTICAST = 1, REDUCE_TREE = 2;
+
+/** First index in [from, to) whose value is above `limit`. */
+export function above(values, limit, from, to) {
+  while (from < to) {
+    const middle = (from + to) >>> 1;
+    if (values[middle] > limit) to = middle;
+    else from = middle + 1;
+  }
+  return from;
+}
+
+function begins(counts) {
+  const begin = new Uint32Array(counts.length + 1);
+  for (let i = 0; i < counts.length; i++) begin[i + 1] = begin[i] + counts[i];
+  return begin;
+}
+
+/** Indices of `keys` grouped by value, each group in order. */
+function grouped(keys, groups) {
+  const counts = new Uint32Array(groups);
+  for (const key of keys) counts[key]++;
+  const begin = begins(counts);
+  const next = begin.slice();
+  const index = new Uint32Array(keys.length);
+  for (let i = 0; i < keys.length; i++) index[next[keys[i]]++] = i;
+  return { begin, index, of: (key) => index.subarray(begin[key], begin[key + 1]) };
+}
+
+export class Run {
+  /** @param {Record<string, any>} facts @param {Record<string, any>} columns */
+  constructor(facts, columns) {
+    this.facts = facts;
+    this.columns = columns;
+    this.tick = facts.tick_s;
+    this.end = Math.max(1, facts.time_s / facts.tick_s);
+    this.npus = facts.npus;
+    this.links = facts.links;
+    this.bins = facts.bins;
+    this.src = columns.link_src;
+    this.dst = columns.link_dst;
+    this.linkBegin = begins(columns.link_count);
+    this.npuBegin = begins(columns.npu_count);
+    this.laneLinks = begins(columns.lane_links);
+    this.begin = columns.busy_begin;
+    this.transferOf = columns.busy_transfer;
+    this.chunkOf = columns.chunk;
+    this.transfers = columns.chunk.length;
+    this.laneOf = new Uint32Array(this.transfers);
+    for (let lane = 0, at = 0; lane < columns.lane_count.length; lane++) {
+      this.laneOf.fill(lane, at, (at += columns.lane_count[lane]));
+    }
+    this.latency = Float64Array.from(columns.link_latency, (s) => (facts.pipelined ? s / facts.tick_s : 0));
+    this.pathLinks = begins(columns.path_links);
+    this.ends = new Map();
+  }
+
+  get chunks() {
+    return this.facts.chunks;
+  }
+
+  /** Whether single transfers of a chunk are known. */
+  hasChunk(chunk) {
+    return chunk >= 0 && chunk < this.chunks && chunk % this.facts.every === 0;
+  }
+
+  nodeName(node) {
+    if (this.facts.names.length) return this.facts.names[node];
+    return node < this.npus ? `NPU ${node}` : `switch ${node - this.npus}`;
+  }
+  linkName(link) {
+    return `${this.nodeName(this.src[link])} → ${this.nodeName(this.dst[link])}`;
+  }
+  bytesOf(chunk) {
+    const sizes = this.columns.chunk_bytes;
+    return sizes.length === 1 ? sizes[0] : sizes[chunk];
+  }
+
+  bin(tick) {
+    return Math.min(this.bins - 1, Math.max(0, Math.floor((tick / this.end) * this.bins)));
+  }
+  /** How busy a link is around a moment, 0 to 255. */
+  busy(link, tick) {
+    return tick >= this.end ? 0 : this.columns.busy[link * this.bins + this.bin(tick)];
+  }
+  /** The share of all it will get that an NPU has, 0 to 1. */
+  received(npu, tick) {
+    const at = (tick / this.end) * this.bins;
+    if (at >= this.bins) return 1;
+    const row = npu * this.bins, k = Math.floor(at);
+    const before = k > 0 ? this.columns.received[row + k - 1] : 0;
+    return (before + (this.columns.received[row + k] - before) * (at - k)) / 255;
+  }
+
+  // --- intervals of a link
+
+  leaves(i) {
+    return this.begin[i] + this.columns.busy_length[i];
+  }
+  /** When what interval i carries has left the link at its other end. */
+  lands(i, link) {
+    return this.leaves(i) + this.latency[link];
+  }
+  /** Calls visit(interval, share of the way) for what is on a link. */
+  moving(link, tick, visit) {
+    const first = this.linkBegin[link];
+    for (let i = above(this.begin, tick, first, this.linkBegin[link + 1]) - 1; i >= first; i--) {
+      const end = this.lands(i, link);
+      if (end <= tick) break;
+      visit(i, (tick - this.begin[i]) / Math.max(end - this.begin[i], 1));
+    }
+  }
+  /** The interval that keeps a link busy, or -1. */
+  current(link, tick) {
+    const i = above(this.begin, tick, this.linkBegin[link], this.linkBegin[link + 1]) - 1;
+    return i >= this.linkBegin[link] && this.leaves(i) > tick ? i : -1;
+  }
+  /** The first interval of a link that begins after a moment, or -1. */
+  next(link, tick) {
+    const i = above(this.begin, tick, this.linkBegin[link], this.linkBegin[link + 1]);
+    return i < this.linkBegin[link + 1] ? i : -1;
+  }
+  /** The moment nearest to another one, before or after it, at which something starts. */
+  neighbour(tick, forth) {
+    let best = forth ? this.end : 0;
+    for (let link = 0; link < this.links; link++) {
+      const first = this.linkBegin[link], last = this.linkBegin[link + 1];
+      let i = above(this.begin, tick + (forth ? 0.5 : -1), first, last);
+      if (forth && i < last) best = Math.min(best, this.begin[i]);
+      if (!forth && --i >= first) best = Math.max(best, this.begin[i]);
+    }
+    return best;
+  }
+
+  // --- transfers
+
+  get byChunk() {
+    return (this.groups ??= grouped(this.chunkOf, this.chunks));
+  }
+  get intervalsByTransfer() {
+    return (this.intervalGroups ??= grouped(this.transferOf, this.transfers));
+  }
+  get arrivalsByTransfer() {
+    return (this.arrivalGroups ??= grouped(this.columns.arrival_transfer, this.transfers));
+  }
+  get npuOfArrival() {
+    if (!this.arrivedAt) {
+      this.arrivedAt = new Uint32Array(this.columns.arrival_time.length);
+      for (let npu = 0; npu < this.npus; npu++) {
+        this.arrivedAt.fill(npu, this.npuBegin[npu], this.npuBegin[npu + 1]);
+      }
+    }
+    return this.arrivedAt;
+  }
+  linkOf(interval) {
+    return above(this.linkBegin, interval, 0, this.links + 1) - 1;
+  }
+  op(transfer) {
+    return this.columns.lane_op[this.laneOf[transfer]];
+  }
+  route(transfer) {
+    const lane = this.laneOf[transfer];
+    return this.columns.lane_link.subarray(this.laneLinks[lane], this.laneLinks[lane + 1]);
+  }
+  /** Where a transfer comes from and goes to: the ends of its tree of links. */
+  endsOf(transfer) {
+    const lane = this.laneOf[transfer];
+    if (!this.ends.has(lane)) {
+      const route = [...this.route(transfer)], kind = this.columns.lane_kind[lane];
+      const from = route.map((link) => this.src[link]), to = route.map((link) => this.dst[link]);
+      const sources = kind === REDUCE_TREE ? from.filter((node) => !to.includes(node)) : from.slice(0, 1);
+      const targets = kind === MULTICAST ? to.filter((node) => !from.includes(node)) : to.slice(-1);
+      this.ends.set(lane, { sources, targets });
+    }
+    return this.ends.get(lane);
+  }
+  /** When a transfer takes its first link. */
+  start(transfer) {
+    let first = Infinity;
+    for (const i of this.intervalsByTransfer.of(transfer)) first = Math.min(first, this.begin[i]);
+    return first;
+  }
+  /** When a transfer has arrived everywhere. */
+  arrival(transfer) {
+    let last = 0;
+    for (const a of this.arrivalsByTransfer.of(transfer)) last = Math.max(last, this.columns.arrival_time[a]);
+    if (last > 0) return last;
+    for (const i of this.intervalsByTransfer.of(transfer)) last = Math.max(last, this.lands(i, this.linkOf(i)));
+    return last;
+  }
+  /** The transfers of a chunk in order of time. */
+  tree(chunk) {
+    if (!this.hasChunk(chunk)) return [];
+    return [...this.byChunk.of(chunk)]
+      .map((transfer) => ({
+        transfer,
+        begin: this.start(transfer),
+        end: this.arrival(transfer),
+        op: this.op(transfer),
+        links: this.route(transfer),
+        ...this.endsOf(transfer),
+      }))
+      .sort((a, b) => a.begin - b.begin || a.transfer - b.transfer);
+  }
+  /** The arrivals of a chunk at a node up to a moment, the last one first. */
+  arrivals(chunk, node, tick) {
+    const found = [];
+    for (const transfer of this.byChunk.of(chunk)) {
+      for (const a of this.arrivalsByTransfer.of(transfer)) {
+        const time = this.columns.arrival_time[a];
+        if (this.npuOfArrival[a] === node && time <= tick) found.push({ transfer, time });
+      }
+    }
+    return found.sort((a, b) => b.time - a.time);
+  }
+
+  // --- questions
+
+  /** When what interval i carries could have gone: its data were there. */
+  ready(i) {
+    const transfer = this.transferOf[i], link = this.linkOf(i), node = this.src[link];
+    const whole = node < this.npus || this.facts.whole_chunks;
+    const { sources } = this.endsOf(transfer);
+    if (!sources.includes(node)) {
+      for (const other of this.intervalsByTransfer.of(transfer)) {
+        const before = this.linkOf(other);
+        if (this.dst[before] === node && whole) return { time: this.lands(other, before), by: transfer };
+      }
+    }
+    if (this.columns.lane_reads[this.laneOf[transfer]] === READS_INPUT) return { time: 0, by: -1 };
+    let last = { time: 0, by: -1 };
+    for (const source of sources) {
+      const [latest] = this.arrivals(this.chunkOf[transfer], source, this.start(transfer));
+      if (latest && latest.time > last.time) last = { time: latest.time, by: latest.transfer };
+    }
+    return last;
+  }
+
+  /** How many transfers could go over a link but wait, as steps [tick, number]. */
+  queue(link, most = 20000) {
+    const first = this.linkBegin[link], last = Math.min(this.linkBegin[link + 1], first + most);
+    const changes = [];
+    for (let i = first; i < last; i++) {
+      const ready = Math.min(this.ready(i).time, this.begin[i]);
+      if (ready < this.begin[i]) changes.push([ready, 1], [this.begin[i], -1]);
+    }
+    changes.sort((a, b) => a[0] - b[0]);
+    const steps = [[0, 0]];
+    for (const [tick, change] of changes) {
+      const top = steps[steps.length - 1];
+      if (top[0] === tick) top[1] += change;
+      else steps.push([tick, top[1] + change]);
+    }
+    return steps;
+  }
+
+  /** Why interval i, which begins later, has not begun: {what, until, chunk, link, from}. */
+  why(i, tick) {
+    const link = this.linkOf(i), ready = this.ready(i);
+    if (ready.time > tick) {
+      const from = ready.by < 0 ? -1 : this.endsOf(ready.by).sources[0];
+      return { what: "data", until: ready.time, from };
+    }
+    for (const other of [link, ...this.route(this.transferOf[i])]) {
+      const busy = this.current(other, tick);
+      if (busy >= 0 && busy !== i) {
+        const chunk = this.chunkOf[this.transferOf[busy]];
+        return { what: other === link ? "link" : "way", until: this.leaves(busy), chunk, link: other };
+      }
+    }
+    return { what: "schedule", until: this.begin[i] };
+  }
+
+  linksOf(node) {
+    this.outLinks ??= grouped(this.src, this.facts.nodes);
+    this.inLinks ??= grouped(this.dst, this.facts.nodes);
+    return { out: this.outLinks.of(node), into: this.inLinks.of(node) };
+  }
+
+  /** What an NPU holds: chunks that arrived whole, and sums that are under way. */
+  holds(npu, tick) {
+    const from = this.npuBegin[npu], to = this.npuBegin[npu + 1];
+    const until = above(this.columns.arrival_time, tick, from, to);
+    const whole = new Set(), sums = new Set();
+    for (let a = from; a < until; a++) {
+      const transfer = this.columns.arrival_transfer[a];
+      (this.op(transfer) === COPY ? whole : sums).add(this.chunkOf[transfer]);
+    }
+    const own = [];
+    this.columns.chunk_source.forEach((source, chunk) => source === npu && own.push(chunk));
+    for (const chunk of whole) sums.delete(chunk);
+    const sorted = (set) => [...set].sort((a, b) => a - b);
+    return { own, whole: sorted(whole), sums: sorted(sums), arrived: until - from, all: to - from };
+  }
+
+  /** The critical path as rows. */
+  path() {
+    const c = this.columns;
+    return Array.from(c.path_chunk, (chunk, k) => {
+      const links = c.path_link.subarray(this.pathLinks[k], this.pathLinks[k + 1]);
+      const from = this.src[links[0]], to = this.dst[links[links.length - 1]];
+      return { chunk, links, from, to, begin: c.path_begin[k], end: c.path_end[k], why: c.path_why[k] };
+    });
+  }
+}

@@ -1,0 +1,494 @@
+"""The viewer in a real browser: what it shows, computes and lets people do."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import numpy as np
+import pytest
+
+import tacos
+from tacos import collective as co
+from tacos import topology as tp
+from tacos.schedule import retime, routes
+from tacos.view import page
+from tacos.view.serve import Server
+
+pytestmark = pytest.mark.xdist_group("browser")
+US = 1_000_000
+LAPTOP = {"width": 1366, "height": 650}  # what a browser leaves of 1366 x 768
+
+
+@pytest.fixture
+def view(browser, tmp_path):
+    """Opens a page; fails the test if the page complains or asks for anything from elsewhere."""
+    contexts, complaints = [], []
+    numbers = itertools.count()
+
+    def start(text, *, address=None, **options):
+        path = tmp_path / f"{next(numbers)}.html"
+        path.write_text(text)
+        context = browser.new_context(viewport=LAPTOP, **options)
+        contexts.append(context)
+        shown = context.new_page()
+        shown.set_default_timeout(20_000)
+        shown.on("console", lambda message: complaints.append(message.text))
+        shown.on("pageerror", lambda error: complaints.append(str(error)))
+        shown.on(
+            "request",
+            lambda request: (
+                request.url.startswith(("file:", "data:", "blob:", "http://127.0.0.1"))
+                or complaints.append(request.url)
+            ),
+        )
+        shown.goto(address or path.as_uri())
+        shown.wait_for_function("window.viewer")
+        return shown
+
+    yield start
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def at(shown, seconds):
+    shown.evaluate("seconds => { viewer.goto(seconds); viewer.draw(); }", seconds)
+
+
+def panel(shown):
+    shown.evaluate("viewer.draw()")
+    return " ".join(shown.inner_text("#panel").split())
+
+
+def relayed():
+    """Two chunks over 0 -> 1 -> 2, 1 us each and 1 us of latency: starts at 0 and 1, 2 and 3 us."""
+    topology = tp.mesh(3, bandwidth="1GB/s", latency="1us")
+    table = routes(topology, pairs=([0, 1], [1, 2]))
+    return retime(
+        co.broadcast(topology, "2KB", chunks=2),
+        table,
+        route=[0, 0, 1, 1],
+        chunk=[0, 1, 0, 1],
+        step=[0, 0, 1, 1],
+    )
+
+
+@pytest.fixture(scope="module")
+def relay():
+    return relayed()
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    topology = tp.mesh(3, 3)
+    return tacos.synthesize(topology, co.all_reduce(topology, "9MB", chunks=2), engine="greedy")
+
+
+# --- what it shows ------------------------------------------------------------------------------
+
+
+def test_the_summary_is_the_schedules(view, mesh):
+    shown = view(page(mesh, names=["mesh.tacos"]))
+    assert shown.title() == "all-reduce, 9 MB on mesh 3×3 – tacos"
+    caption = " ".join(shown.inner_text("#networks figcaption").split())
+    assert caption.startswith("mesh.tacos time ")
+    assert f"efficiency {100 * mesh.efficiency:.1f} %" in caption
+    for words in ("engine greedy", f"transfers {mesh.transfers}", "busbw"):
+        assert words in caption
+    text = panel(shown)
+    for words in ("collective all-reduce, 9 MB", "seed 0", "chunks 18 of 500 kB", "bound"):
+        assert words in text
+    assert shown.is_hidden("#notes")
+
+
+def test_everything_fits_a_laptop_screen(view, mesh):
+    shown = view(page(mesh, mesh))
+    assert shown.evaluate("document.documentElement.scrollHeight") <= LAPTOP["height"]
+    for name in ("#slider", "#progress", "#histogram", '[data-heat="1"]', '[data-run="1"]'):
+        box = shown.locator(name).bounding_box()
+        assert box["height"] >= 12
+        assert box["y"] + box["height"] <= LAPTOP["height"]
+        assert box["x"] + box["width"] <= LAPTOP["width"]
+
+
+def test_light_and_dark_follow_the_system_and_the_button(view, relay):
+    def brightness(shown):
+        colour = shown.evaluate("getComputedStyle(document.body).backgroundColor")
+        return sum(int(part) for part in colour[4:-1].split(","))
+
+    light, dark = (view(page(relay), color_scheme=scheme) for scheme in ("light", "dark"))
+    assert brightness(light) > 600
+    assert brightness(dark) < 200
+    light.click("#theme")
+    assert brightness(light) < 200
+    assert light.evaluate("viewer.colours.paper") == dark.evaluate("viewer.colours.paper")
+
+
+MOVING = """tick => {
+  const run = viewer.runs[0], found = [];
+  for (let link = 0; link < run.links; link++)
+    run.moving(link, tick, (i) => found.push([link, run.chunkOf[run.transferOf[i]]]));
+  return found.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+}"""
+
+
+def test_the_slider_moves_the_chunks_that_are_on_their_way(view, mesh):
+    shown = view(page(mesh))
+    trace = tacos.simulate(mesh, timing="schedule")
+    latency = mesh.topology.link_latency_ps
+    pictures = set()
+    for share in (0, 0.13, 0.5, 0.77):
+        shown.locator("#slider").fill(str(round(share * 100_000)))
+        shown.evaluate("viewer.draw()")
+        now = shown.evaluate("viewer.seconds / viewer.runs[0].tick")
+        assert now == pytest.approx(share * mesh.time_ps, abs=mesh.time_ps / 1e5)
+        on = (trace.begin_ps <= now) & (now < trace.end_ps + latency[trace.link])
+        expected = sorted(
+            [int(link), int(mesh.chunk[transfer])]
+            for link, transfer in zip(trace.link[on], trace.transfer[on], strict=True)
+        )
+        assert shown.evaluate(MOVING, now) == expected
+        assert shown.evaluate("viewer.views[0].dotsShown") == len(expected)
+        pictures.add(shown.locator('[data-run="0"]').screenshot())
+    assert len(pictures) == 4
+
+
+def test_a_dot_goes_from_one_end_of_its_link_to_the_other(view, relay):
+    shown = view(page(relay))
+    link = int(np.flatnonzero((relay.topology.link_src == 0) & (relay.topology.link_dst == 1))[0])
+    where = shown.evaluate(
+        "link => [0, 0.5, 1].map((share) => viewer.views[0].along(link, share)[0])", link
+    )
+    ends = shown.evaluate("[0, 1].map((k) => viewer.views[0].px(viewer.views[0].xy[2 * k]))")
+    assert where == pytest.approx([ends[0], sum(ends) / 2, ends[1]], abs=1)
+
+
+def test_links_are_coloured_by_how_busy_they_are(view, relay):
+    shown = view(page(relay))
+    link = int(np.flatnonzero((relay.topology.link_src == 0) & (relay.topology.link_dst == 1))[0])
+
+    def colour(seconds):
+        at(shown, seconds)
+        return shown.evaluate(
+            """link => {
+              const view = viewer.views[0], ratio = devicePixelRatio;
+              const [x, y] = view.along(link, 0.95 - view.rims[2 * link + 1]);
+              const copy = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
+              copy.drawImage(view.canvas, -Math.round(x * ratio), -Math.round(y * ratio));
+              return [...copy.getImageData(0, 0, 1, 1).data];
+            }""",
+            link,
+        )
+
+    busy, idle = colour(0.5e-6), colour(4.5e-6)
+    shades = shown.evaluate("[viewer.colours.shades[255], viewer.colours.shades[0]]")
+    assert busy[:3] == pytest.approx(shades[0], abs=12)
+    assert idle[:3] == pytest.approx(shades[1], abs=12)
+
+
+# --- what people select ---------------------------------------------------------------------------
+
+
+def test_a_click_selects_an_npu_and_says_what_it_holds_and_why_it_waits(view, relay):
+    shown = view(page(relay))
+    at(shown, 0.5e-6)
+    box = shown.locator('[data-run="0"]').bounding_box()
+    x, y = shown.evaluate(
+        "[viewer.views[0].px(viewer.views[0].xy[2]), viewer.views[0].py(viewer.views[0].xy[3])]"
+    )
+    shown.mouse.click(box["x"] + x, box["y"] + y)
+    text = panel(shown)
+    assert text.startswith("NPU 1")
+    assert "has whole no other chunk yet" in text
+    assert "chunk 0 → NPU 2 at 2.000 µs waits for its data from NPU 0, there at 2.000 µs" in text
+    assert "Receives now chunk 0 ← NPU 0" in text
+    at(shown, 2.5e-6)
+    text = panel(shown)
+    assert "has whole chunks 0" in text
+    assert "Sends now chunk 0 → NPU 2" in text
+    shown.evaluate("viewer.select({kind: 'npu', id: 0})")
+    at(shown, 0.5e-6)
+    text = panel(shown)
+    assert "its own chunks 0–1" in text
+    assert (
+        "chunk 1 → NPU 1 at 1.000 µs waits for the link, busy with chunk 0 until 1.000 µs" in text
+    )
+
+
+def test_a_click_on_a_link_shows_its_queue(view, relay):
+    shown = view(page(relay))
+    link = int(np.flatnonzero((relay.topology.link_src == 0) & (relay.topology.link_dst == 1))[0])
+    box = shown.locator('[data-run="0"]').bounding_box()
+    x, y = shown.evaluate("link => viewer.views[0].along(link, 0.5)", link)
+    shown.mouse.click(box["x"] + x, box["y"] + y)
+    assert shown.evaluate("viewer.pick") == {"kind": "link", "id": link}
+    assert "NPU 0 → NPU 1" in panel(shown)
+    # Chunk 1 is there from the start and waits until 1 us; nothing waits for the second link.
+    assert shown.evaluate("link => viewer.runs[0].queue(link)", link) == [[0, 1], [US, 0]]
+    assert shown.locator("canvas.queue").count() == 1
+
+
+def test_a_click_on_the_heat_map_selects_link_and_moment(view, mesh):
+    shown = view(page(mesh))
+    box = shown.locator('[data-heat="0"]').bounding_box()
+    shown.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    pick = shown.evaluate("viewer.pick")
+    assert pick["kind"] == "link"
+    assert abs(pick["id"] - mesh.topology.links / 2) <= 3
+    assert shown.evaluate("viewer.seconds") == pytest.approx(mesh.time_s / 2, rel=0.05)
+
+
+def test_a_chunk_is_found_and_followed(view, mesh):
+    shown = view(page(mesh))
+    shown.fill("#find", "chunk 4")
+    shown.press("#find", "Enter")
+    assert shown.evaluate("viewer.pick") == {"kind": "chunk", "id": 4}
+    rows = mesh.rows()
+    mine = rows["chunk"] == 4
+    assert shown.locator("#panel tbody tr").count() == mine.sum()
+    tree = shown.evaluate(
+        "viewer.runs[0].tree(4).map(r => [r.begin, r.end, r.sources[0], r.targets[0]])"
+    )
+    names = ("start_ps", "arrival_ps", "src", "dst")
+    expected = zip(*(rows[name][mine].tolist() for name in names), strict=True)
+    assert sorted(map(tuple, tree)) == sorted(expected)
+    shown.locator("#panel tbody tr:last-child button.time").click()
+    assert shown.evaluate("viewer.seconds") == pytest.approx(rows["start_ps"][mine].max() * 1e-12)
+    shown.locator("#panel tbody tr:last-child button[data-kind=npu]").first.click()
+    assert shown.evaluate("viewer.pick.kind") == "npu"
+    shown.fill("#find", "npu 99")
+    shown.press("#find", "Enter")
+    assert shown.evaluate("document.getElementById('find').validationMessage") != ""
+
+
+def test_transfers_are_ready_when_what_they_read_has_arrived(view, mesh):
+    """Against the core's own account of who reads what."""
+    shown = view(page(mesh))
+    found = shown.evaluate(
+        """() => { const run = viewer.runs[0];
+          return Array.from(run.begin, (_, i) => [run.transferOf[i], run.ready(i).time]); }"""
+    )
+    begin, writer = mesh.dependencies()
+    rows = mesh.rows()
+    arrival = np.zeros(mesh.transfers, np.int64)
+    arrival[rows["transfer"]] = rows["arrival_ps"]
+    for transfer, ready in found:
+        needed = arrival[writer[begin[transfer] : begin[transfer + 1]]]
+        assert ready == needed.max(initial=0)
+
+
+def test_holdings_are_what_has_arrived(view, mesh):
+    shown = view(page(mesh))
+    rows = mesh.rows()
+    for npu in (0, 4):
+        for moment in (mesh.time_ps // 3, mesh.time_ps):
+            held = shown.evaluate("([npu, t]) => viewer.runs[0].holds(npu, t)", [npu, moment])
+            there = (rows["dst"] == npu) & (rows["arrival_ps"] <= moment)
+            copied = set(rows["chunk"][there & (rows["op"] == 0)].tolist())
+            added = set(rows["chunk"][there & (rows["op"] == 1)].tolist())
+            assert held["whole"] == sorted(copied)
+            assert held["sums"] == sorted(added - copied)
+            assert held["arrived"] == there.sum()
+
+
+def test_the_critical_path_is_listed_and_drawn(view, relay):
+    shown = view(page(relay))
+    before = shown.locator('[data-run="0"]').screenshot()
+    shown.click("#path")
+    assert "3 transfers, of which 1 began when their data arrived, 1 when a link was free" in panel(
+        shown
+    )
+    assert shown.locator("#panel tbody tr").count() == 3
+    shown.mouse.move(5, 5)
+    assert shown.locator('[data-run="0"]').screenshot() != before
+    assert shown.get_attribute("#path", "aria-pressed") == "true"
+
+
+# --- how people move about ------------------------------------------------------------------------
+
+
+def test_every_key_does_what_the_help_says(view, mesh):
+    shown = view(page(mesh))
+
+    def value(expression):
+        return shown.evaluate(expression)
+
+    def press(*keys):
+        for key in keys:
+            shown.keyboard.press(key)
+
+    press("ArrowRight", "ArrowRight", "ArrowLeft")
+    assert value("viewer.seconds / viewer.whole") == pytest.approx(0.01)
+    press("End")
+    assert value("viewer.seconds") == value("viewer.whole")
+    press("Home", ".")
+    starts = np.unique(mesh.rows()["start_ps"])
+    assert value("viewer.seconds") == pytest.approx(starts[starts > 0][0] * 1e-12)
+    press(".", ",")
+    assert value("viewer.seconds") == pytest.approx(starts[starts > 0][0] * 1e-12)
+    press("n", "n", "N", "n")
+    assert value("viewer.pick") == {"kind": "npu", "id": 1}
+    press("l")
+    assert value("viewer.pick") == {"kind": "link", "id": 0}
+    press("C")
+    assert value("viewer.pick") == {"kind": "chunk", "id": mesh.collective.chunks - 1}
+    press("Escape")
+    assert value("viewer.pick") is None
+    press("p")
+    assert value("viewer.path")
+    scale = value("viewer.views[0].zoom.scale")
+    press("+", "+", "-")
+    assert value("viewer.views[0].zoom.scale") == pytest.approx(1.25 * scale)
+    x = value("viewer.views[0].zoom.x")
+    press("d")
+    assert value("viewer.views[0].zoom.x") == pytest.approx(x - 60)
+    press("0")
+    shown.evaluate("viewer.draw()")
+    assert value("viewer.views[0].zoom.scale") == pytest.approx(scale)
+    press("]", "]", "[")
+    assert value("document.getElementById('speed').value") == "4"
+    press("?")
+    assert value("document.getElementById('keys').open")
+    press("Escape", "f")
+    assert value("document.activeElement.id") == "find"
+
+
+def test_play_goes_on_by_itself_and_stops_at_the_end(view, relay):
+    shown = view(page(relay))
+    shown.keyboard.press(" ")
+    shown.wait_for_function("viewer.seconds > 0.02 * viewer.whole")
+    shown.keyboard.press(" ")
+    assert not shown.evaluate("viewer.playing")
+    at(shown, 4.99e-6)
+    shown.click("#play")
+    shown.wait_for_function("!viewer.playing")
+    assert shown.evaluate("viewer.seconds === viewer.whole")
+
+
+def test_wheel_and_drag_zoom_and_pan(view, mesh):
+    shown = view(page(mesh))
+    box = shown.locator('[data-run="0"]').bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + 20
+    before = shown.evaluate("({...viewer.views[0].zoom})")
+    shown.mouse.move(x, y)
+    shown.mouse.wheel(0, -300)
+    shown.wait_for_function("viewer.views[0].zoom.free")
+    zoomed = shown.evaluate("({...viewer.views[0].zoom})")
+    assert zoomed["scale"] > before["scale"]
+    shown.mouse.down()
+    shown.mouse.move(x + 50, y + 30)
+    shown.mouse.up()
+    panned = shown.evaluate("({...viewer.views[0].zoom})")
+    assert panned["x"] == pytest.approx(zoomed["x"] + 50)
+    assert shown.evaluate("viewer.pick") is None  # a drag is no click
+
+
+# --- comparisons, large schedules, the server -----------------------------------------------------
+
+
+def test_two_schedules_share_one_clock(view, mesh):
+    slow = tacos.synthesize(
+        mesh.topology, co.all_reduce(mesh.topology, "9MB", chunks=2), engine="ring"
+    )
+    shown = view(page(mesh, slow, names=["ours.tacos", "ring.tacos"]))
+    assert slow.time_s > mesh.time_s
+    assert shown.evaluate("viewer.whole") == pytest.approx(slow.time_s)
+    assert shown.locator("#networks canvas").count() == 2
+    assert shown.locator("#heat canvas").count() == 2
+    at(shown, mesh.time_s * 1.001)
+    assert shown.evaluate("viewer.views.map((view) => view.dotsShown)")[0] == 0
+    assert shown.evaluate("viewer.views.map((view) => view.dotsShown)")[1] > 0
+    shown.evaluate("viewer.select({kind: 'npu', id: 4})")
+    text = panel(shown)
+    assert text.count("NPU 4") >= 2
+    assert "A ours.tacos" in text
+    assert "B ring.tacos" in text
+
+
+def test_different_networks_can_be_compared(view, mesh, relay):
+    shown = view(page(relay, mesh))
+    shown.evaluate("viewer.select({kind: 'npu', id: 8})")
+    assert "There is no node 8 here." in panel(shown)
+    shown.evaluate("viewer.select({kind: 'chunk', id: 17})")
+    assert "There is no chunk 17 here." in panel(shown)
+
+
+def test_a_long_schedule_says_what_it_hides(view):
+    topology = tp.torus(6, 6)
+    schedule = tacos.synthesize(topology, co.all_gather(topology, "36MB", chunks=1))
+    shown = view(page(schedule, detail=300))
+    assert "Of 1,260 transfers 280 can be looked at one by one" in shown.inner_text("#notes")
+    shown.evaluate("viewer.select({kind: 'chunk', id: 1})")
+    assert "Its transfers are not in this page" in panel(shown)
+    shown.evaluate("viewer.select(null)")
+    shown.keyboard.press("c")
+    shown.keyboard.press("c")
+    assert shown.evaluate("viewer.pick.id") == 5
+    assert shown.locator("#panel tbody tr").count() == 35
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: tp.dgx_h100(2),
+        lambda: tp.fat_tree(2, 2, 2),
+        lambda: tp.nvl72(1),
+        lambda: tp.dragonfly(3, 2),
+        lambda: tp.hypercube(4),
+    ],
+    ids=["boxes", "fat tree", "nvl72", "dragonfly", "hypercube"],
+)
+def test_every_kind_of_network_opens(view, build):
+    topology = build()
+    schedule = tacos.synthesize(topology, co.all_gather(topology, "8MB", chunks=1))
+    shown = view(page(schedule))
+    at(shown, schedule.time_s / 3)
+    assert shown.evaluate("viewer.views[0].dotsShown") > 0
+    for kind in ("npu", "link", "chunk"):
+        shown.evaluate("kind => viewer.select({kind, id: 1})", kind)
+        assert panel(shown)
+    shown.evaluate(f"viewer.select({{kind: 'npu', id: {topology.nodes - 1}}})")
+    assert panel(shown)
+
+
+def test_trees_through_switches_have_all_their_ends(view):
+    """NPU 1 and 2 are added at the switch on their way to 0, which then reaches both at once."""
+    topology = tp.switch(3, multicast=True, reduce=True)
+    ends = list(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True))
+    up, down = [ends.index((k, 3)) for k in range(3)], [ends.index((3, k)) for k in range(3)]
+    trees = [[up[1], up[2], down[0]], [up[0], down[1], down[2]]]
+    table = routes(topology, links=trees, kinds=["reduce", "multicast"])
+    schedule = retime(
+        co.all_reduce(topology, "3KB", chunks=1),
+        table,
+        route=[0, 1] * 3,
+        chunk=[0, 0, 1, 1, 2, 2],
+        step=[0, 1] * 3,
+        op=[1, 0] * 3,
+    )
+    assert tacos.verify(schedule).ok
+    shown = view(page(schedule))
+    tree = shown.evaluate("viewer.runs[0].tree(1).map((row) => [row.sources, row.targets])")
+    assert tree == [[[1, 2], [0]], [[0], [1, 2]]]
+    shown.evaluate("viewer.select({kind: 'chunk', id: 1})")
+    assert "1 2 ⊕→ 0" in panel(shown)
+
+
+def test_a_run_without_transfers_opens(view):
+    topology = tp.mesh(2)
+    schedule = tacos.synthesize(
+        topology, co.broadcast(topology, 1, group=[0], chunks=1), engine="ring"
+    )
+    assert view(page(schedule)).inner_text("#title").startswith("broadcast")
+
+
+def test_a_served_page_works_as_well(view, relay):
+    with Server(page(relay)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            assert view("", address=server.url).inner_text("#title").startswith("broadcast, 2 kB")
+        finally:
+            server.shutdown()
+            thread.join()
