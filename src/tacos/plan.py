@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tacos._core import Collective, Topology
 from tacos.bound import Bound, bound
-from tacos.errors import InfeasibleError, TacosError, check_type
-from tacos.formats.sketch_file import read as read_sketch
+from tacos.errors import InfeasibleError, TacosError, check_type, nearest
 from tacos.sketch import Sketch
 from tacos.synth import ENGINES, applicable, obstacle
 
@@ -134,7 +133,9 @@ def _sketched(
 ) -> Schedule:
     """Synthesize on the links that a sketch allows; the schedule is one of the whole network."""
     if not isinstance(sketch, Sketch):
-        sketch = read_sketch(sketch, topology.npus)
+        from tacos.formats import sketch_file
+
+        sketch = sketch_file.read(sketch, topology.npus)
     sketch.check(topology.npus)
     if not collective.resolved and sketch.chunks is not None:
         collective = collective.with_chunks(sketch.chunks)
@@ -341,4 +342,6 @@ def check_sizes(topology: Topology, collective: Collective) -> None:
 def check_engine(name: str) -> None:
     """A ValueError if there is no engine of that name."""
     if name not in ENGINES:
-        raise ValueError(f'unknown engine "{name}", known are auto, {", ".join(ENGINES)}')
+        close = nearest(name, ["auto", *ENGINES])
+        hint = f'did you mean "{close}"? Known' if close else "known"
+        raise ValueError(f'unknown engine "{name}", {hint} are auto, {", ".join(ENGINES)}')
