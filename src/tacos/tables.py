@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacos import _core
+from tacos._core import arrow_stream as _arrow_stream
 from tacos.errors import TacosError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def arrow_stream(columns: Mapping[str, NDArray[Any]]) -> Any:
     True
     """
     arrays = [np.ascontiguousarray(column) for column in columns.values()]
-    return _core.arrow_stream(list(columns), arrays)
+    return _arrow_stream(list(columns), arrays)
 
 
 def to_arrow(columns: Mapping[str, NDArray[Any]]) -> Any:
