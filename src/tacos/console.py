@@ -57,7 +57,7 @@ def human(name: str, value: Any) -> str:
     if name == "exact":
         return "yes" if value else "not known"
     if isinstance(value, bool):
-        return "yes" if value else "NO"
+        return "yes" if value else "NO" if name == "verified" else "no"
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, dict):

@@ -268,7 +268,7 @@ class _Search:
         bandwidth decides, gets five, and forest, whose trees' weights do not suit every count, four.
         What the model does not count (the work per transfer) speaks for few.
         """
-        check_engine(name)
+        check_engine(name, "auto")
         if self.collective.resolved:
             return self.once(name, self.collective, options)
         applies = name in applicable(self.topology, self.collective)  # not if only by its options
@@ -339,9 +339,10 @@ def check_sizes(topology: Topology, collective: Collective) -> None:
         )
 
 
-def check_engine(name: str) -> None:
-    """A ValueError if there is no engine of that name."""
+def check_engine(name: str, *others: str) -> None:
+    """A ValueError if there is no engine of that name; `others` are names that would do besides."""
     if name not in ENGINES:
-        close = nearest(name, ["auto", *ENGINES])
+        known = [*others, *ENGINES]
+        close = nearest(name, known)
         hint = f'did you mean "{close}"? Known' if close else "known"
-        raise ValueError(f'unknown engine "{name}", {hint} are auto, {", ".join(ENGINES)}')
+        raise ValueError(f'unknown engine "{name}", {hint} are {", ".join(known)}')
