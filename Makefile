@@ -4,6 +4,7 @@
 
 PYTHON ?= python3
 JOBS ?= 2
+PAGE ?= out/benchmarks.md
 
 VENV := .venv
 SANITIZE := build/sanitize
@@ -51,21 +52,9 @@ format: $(VENV)/lint  ## put Python and C++ code into the form lint asks for
 	@$(VENV)/bin/ruff format --quiet
 	@$(VENV)/bin/clang-format -i $(CPP)
 
-bench: $(VENV)/core  ## measure speed and quality
-	@$(VENV)/bin/python benchmarks/foundation.py
-	@$(VENV)/bin/python benchmarks/synthesis.py
-	@$(VENV)/bin/python benchmarks/symmetric.py
-	@$(VENV)/bin/python benchmarks/lift.py
-	@$(VENV)/bin/python benchmarks/baselines.py
-	@$(VENV)/bin/python benchmarks/paper_tacos.py -o out/paper_tacos
-	@$(VENV)/bin/python benchmarks/bound.py
-	@$(VENV)/bin/python benchmarks/milp.py
-	@$(VENV)/bin/python benchmarks/simulate.py
-	@$(VENV)/bin/python benchmarks/astra.py
-	@$(VENV)/bin/python benchmarks/formats.py
-	@$(VENV)/bin/python benchmarks/ddp.py
-	@$(VENV)/bin/python benchmarks/runtime.py
-	@$(VENV)/bin/python benchmarks/lab.py
+bench: $(VENV)/core  ## measure speed and quality; what is printed becomes $(PAGE)
+	@mkdir -p $(dir $(PAGE))
+	@$(VENV)/bin/python benchmarks/report.py -o $(PAGE)
 
 docs: $(VENV)/core $(VENV)/docs  ## the manual, in docs/_build/html
 	@$(VENV)/bin/sphinx-build --quiet -W --keep-going -n docs docs/_build/html

@@ -1,9 +1,11 @@
-"""Modules that need an optional package have no examples to test where it is missing; tests say so."""
+"""What is collected: pages of the manual are tests; modules whose optional package is missing are left out."""
 
 from __future__ import annotations
 
 import os
 from importlib.util import find_spec
+
+from tests.pages import Page
 
 NEEDED = {
     "torch": ["src/tacos/runtime/torch/*", "src/tacos/runtime/nccl.py"],
@@ -20,3 +22,10 @@ collect_ignore_glob += [
 ]
 if sanitized:
     collect_ignore_glob += ["tests/test_lab.py", "tests/test_probe.py", "tests/test_torch.py"]
+
+os.environ["COLUMNS"] = "80"  # what the pages show
+
+
+def pytest_collect_file(file_path, parent):
+    """Pages of the manual are tests."""
+    return Page.from_parent(parent, path=file_path) if file_path.suffix == ".md" else None

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import version as version_of
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import pictures
 
 project = "TACOS"
 copyright = "2026, The TACOS developers"
 version = release = version_of("tacos-ccl")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_generated"]
+html_static_path = ["_static"]
 default_role = "code"
-myst_enable_extensions = ["deflist", "dollarmath"]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
 napoleon_numpy_docstring = False
@@ -49,4 +56,5 @@ def _keep_colons(_app: object, what: str, *rest: Any) -> None:
 
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    pictures.draw()
     app.connect("autodoc-process-docstring", _keep_colons, priority=100)

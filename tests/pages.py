@@ -1,45 +1,182 @@
-"""The viewer's page taken apart again, independently of the page's own code."""
+"""The pages of the manual as tests: every block of code runs, in order, in one folder per page.
+
+A fenced block is run by its language:
+
+- ``python`` with ``>>>``: its output is compared, as doctest does; without: it is executed.
+- ``console``: lines that begin with ``$`` run in a shell; what follows them must be what they print,
+  ``...`` standing for anything. A command that prints nothing here may print what it likes, but not fail.
+- anything else is text.
+
+A comment directly before a block changes that:
+
+- ``<!-- not run: REASON -->``: it needs what a test does not have.
+- ``<!-- file: NAME -->``: it is the content of a file.
+- ``<!-- times vary -->``: times with their units are not compared.
+"""
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
+import contextlib
+import doctest
+import io
+import os
 import re
-import struct
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
 
-_FORMATS = {"u8": "B", "u32": "I", "i32": "i", "f32": "f", "f64": "d"}
+import pytest
+
+_BLOCK = re.compile(
+    r"(?:^[ ]*<!-- (?P<note>[^\n]*?) -->\n+)?"
+    r"^(?P<indent>[ ]*)```(?P<language>[\w{}-]*)[^\n]*\n(?P<text>.*?)^(?P=indent)```[ ]*$",
+    re.MULTILINE | re.DOTALL,
+)
+_NOTE = re.compile(r"(not run|file): (.+)|(times vary)")
+_TIME = re.compile(r" *[0-9.]+ (?:ns|us|ms|s)\b")
+_SHELL = frozenset("|&;<>$`*?#~()'\"\\")
+_FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+_PATIENCE_S = 120
 
 
-def taken_apart(text):
-    """For each run of a page, its facts and its columns as lists."""
-    runs = json.loads(_element(text, "runs"))
-    return [
-        (run["facts"], _columns(run["layout"], _element(text, f"columns-{k}")))
-        for k, run in enumerate(runs)
-    ]
+class Block(NamedTuple):
+    """A fenced block: where it begins, its language, its text, and what a comment says of it."""
+
+    line: int
+    language: str
+    text: str
+    note: str
 
 
-def _element(text, name):
-    (found,) = re.findall(f'<script type="[a-z/]+" id="{name}">(.*?)</script>', text, re.DOTALL)
+def blocks(text: str) -> list[Block]:
+    """The fenced blocks of a page, without their indentation."""
+    found = []
+    for match in _BLOCK.finditer(text):
+        line = text.count("\n", 0, match.start("text"))
+        indent = len(match["indent"])
+        lines = [row[indent:] for row in match["text"].splitlines()]
+        note = match["note"] or ""
+        known = note if _NOTE.fullmatch(note) else ""
+        found.append(Block(line, match["language"], "\n".join(lines) + "\n", known))
     return found
 
 
-def _columns(layout, packed):
-    data = gzip.decompress(base64.b64decode(packed))
-    columns, at = {}, 0
-    for name, kind, count, growing in layout:
-        letter = _FORMATS[kind]
-        size = struct.calcsize(letter)
-        planes = [data[at + k * count : at + (k + 1) * count] for k in range(size)]
-        at += size * count
-        joined = b"".join(bytes(parts) for parts in zip(*planes, strict=True))
-        values = list(struct.unpack(f"<{count}{letter}", joined))
-        if growing:
-            for i in range(1, count):
-                values[i] = (values[i] + values[i - 1]) % 2**32
-            if kind == "i32":
-                values = [v - 2**32 if v >= 2**31 else v for v in values]
-        columns[name] = values
-    assert at == len(data)
-    return columns
+class Page(pytest.File):
+    """A page, which is one test: its blocks build on one another."""
+
+    def collect(self):
+        yield PageItem.from_parent(self, name=self.path.stem)
+
+
+class PageItem(pytest.Item):
+    """Runs the blocks of a page."""
+
+    def runtest(self):
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            names: dict[str, object] = {"__name__": "__main__"}
+            for block in blocks(self.path.read_text(encoding="utf-8")):
+                try:
+                    run(block, names, self.path.parent)
+                except PageError as error:
+                    raise PageError(f"{self.path}:{block.line}: {error}") from None
+                except Exception as error:
+                    what = f"{type(error).__name__}: {error}"
+                    raise PageError(f"{self.path}:{block.line}: {what}") from error
+
+    def repr_failure(self, excinfo, style=None):
+        if isinstance(excinfo.value, PageError) and excinfo.value.__cause__ is None:
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self):
+        return self.path, 0, f"page {self.name}"
+
+
+class PageError(Exception):
+    """A block that does not do what the page says."""
+
+
+def run(block: Block, names: dict[str, object], origin: Path) -> None:
+    """Run a block in the current folder, with the page's Python names."""
+    note = _NOTE.fullmatch(block.note)
+    if note and note[1] == "file":
+        target = Path(note[2])
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(block.text, encoding="utf-8")
+    elif note and note[1] == "not run":
+        return
+    elif block.language == "python":
+        run_python(block, names)
+    elif block.language == "console":
+        run_console(block, times_vary=bool(note), origin=origin)
+    elif block.language in ("sh", "bash", "shell"):
+        raise PageError("a block of shell commands is called console, and runs")
+
+
+def run_python(block: Block, names: dict[str, object]) -> None:
+    """Compare the output of examples, or execute a script."""
+    if ">>>" not in block.text:
+        exec(compile("\n" * block.line + block.text, "page", "exec"), names)
+        return
+    examples = doctest.DocTestParser().get_doctest(block.text, names, "page", "page", block.line)
+    examples.globs = names  # the parser has copied them
+    said: list[str] = []
+    runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
+    runner.run(examples, out=said.append, clear_globs=False)
+    if runner.failures:
+        raise PageError("".join(said))
+
+
+def run_console(block: Block, *, times_vary: bool, origin: Path) -> None:
+    """Run the commands behind $ and compare what they print, where the page shows it."""
+    checker = doctest.OutputChecker()
+    for command, wanted in commands(block.text):
+        code, printed = call(command, origin)
+        given, asked = printed, wanted
+        if times_vary:
+            given, asked = (_TIME.sub(" T", words) for words in (printed, wanted))
+        if wanted.strip() and not checker.check_output(asked, given, _FLAGS):
+            raise PageError(f"$ {command}\nexpected:\n{wanted}\nprinted:\n{printed}")
+        if code != 0 and not wanted.strip():
+            raise PageError(f"$ {command}\nfailed with code {code}:\n{printed}")
+
+
+def commands(text: str) -> list[tuple[str, str]]:
+    """The commands of a block, each with the output that is shown for it."""
+    found: list[tuple[str, list[str]]] = []
+    continued = False
+    for line in text.splitlines():
+        if continued:
+            found[-1] = (f"{found[-1][0]}\n{line}", [])
+        elif line.startswith("$ "):
+            found.append((line[2:], []))
+        elif found:
+            found[-1][1].append(line)
+        continued = continued and line.endswith("\\") or line.startswith("$ ") and line[-1] == "\\"
+    return [(re.sub(r"\s+# .*", "", command), "\n".join(lines) + "\n") for command, lines in found]
+
+
+def call(command: str, origin: Path) -> tuple[int, str]:
+    """Exit code and output; a plain call of tacos happens in this process, which is much faster."""
+    words = shlex.split(command)
+    if words[0] == "tacos" and _SHELL.isdisjoint(command) and words[1] not in ("run", "lab"):
+        from tacos.cli import main
+
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            code = main(words[1:])
+        return code, said.getvalue()
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "REPOSITORY": str(origin),
+    }
+    shell = shutil.which("bash") or "sh"
+    done = subprocess.run(
+        [shell, "-c", command], env=environment, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=_PATIENCE_S, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout

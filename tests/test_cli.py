@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import pty
 import subprocess
 import sys
+import time
+from contextlib import suppress
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tacos
+from tacos import console, doctor
 from tacos.cli import main
+from tacos.cli.app import app
 
 
 @pytest.fixture
@@ -110,6 +117,100 @@ def test_topo_describes_draws_and_writes(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["npus"] == 16
 
 
+def verbs():
+    return [name for name in app if not name.startswith("-")]
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_every_verb_has_help_with_an_example_and_json(verb, capsys):
+    assert main([verb, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "Example: " in shown
+    assert f"tacos {verb}" in shown
+    assert "\x1b" not in shown
+    if verb not in ("completion", "lab"):  # a script, and what the commands in the lab print
+        assert "--json" in shown
+        assert "--quiet" in shown
+
+
+@pytest.fixture
+def terminal():
+    """Runs the command with all its streams at a terminal; gives what it printed."""
+
+    def run(*words, **more):
+        ours, its = pty.openpty()
+        environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"} | more
+        with subprocess.Popen(
+            [sys.executable, "-m", "tacos", *words],
+            stdin=its, stdout=its, stderr=its, env=environment,
+        ) as job:  # fmt: skip
+            os.close(its)
+            shown = b""
+            with suppress(OSError):  # the terminal has gone
+                while read := os.read(ours, 4096):
+                    shown += read
+            os.close(ours)
+        return job.returncode, shown.decode()
+
+    return run
+
+
+def test_colours_are_for_terminals_that_want_them(terminal):
+    assert "\x1b[1m" in terminal("topo", "ring:4")[1]
+    code, shown = terminal("doctor", NO_COLOR="1")
+    assert code == 0
+    assert "\x1b[32m" not in shown
+    assert "yes" in shown
+
+
+def test_long_work_shows_rate_and_remaining_time(monkeypatch, capsys):
+    """A clock that jumps by two seconds makes any work long."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    clock = itertools.count(0, 2)
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    with console.progress("working", silent=False) as report:
+        report(0.25)
+        report(0.5)
+    shown = capsys.readouterr().err
+    assert "working" in shown
+    assert "%/s" in shown
+    assert "left" in shown
+
+
+def test_doctor_finds_this_installation_well(capsys):
+    assert main(["doctor", "--json"]) == 0
+    checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)}
+    assert checks["core"]["state"] == "ok"
+    assert {"torch", "mpi", "plot", "milp", "arrow", "lab", "machine"} <= checks.keys()
+    assert all(check["advice"] for check in checks.values() if check["state"] != "ok")
+    assert main(["doctor", "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_doctor_says_what_is_missing_and_what_is_broken(monkeypatch, tmp_path, capsys):
+    """A package that cannot be imported is broken, one that is not there is only missing."""
+    (tmp_path / "highspy.py").write_text("raise ImportError('libhighs.so: no such file')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == "torch" else name)
+    assert main(["doctor"]) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "pip install 'tacos-ccl[torch]'" in shown
+    assert "libhighs.so: no such file" in shown
+    assert "pip install --force-reinstall 'tacos-ccl[milp]'" in shown
+
+
+def test_ctrl_c_during_the_import_is_no_traceback(tmp_path):
+    """The package's first import is interrupted, before the command could catch anything."""
+    (tmp_path / "numpy.py").write_text("raise KeyboardInterrupt")
+    run = subprocess.run(
+        [sys.executable, "-c", "import _tacos, sys; sys.exit(_tacos.main())"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (run.returncode, run.stderr) == (130, "tacos: interrupted, nothing was written\n")
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_knows_the_subcommands(shell, capsys):
     assert main(["completion", shell]) == 0
@@ -119,8 +220,8 @@ def test_completion_knows_the_subcommands(shell, capsys):
 BAD_CALLS = {
     "unknown spec": (["topo", "tours:4x4"], "torus"),
     "unknown command": (["sinth"], "sinth"),
-    "unknown collective": (["synth", "ring:4", "all-rejuice", "1MB"], "all_rejuice"),
-    "unknown engine": (["synth", "ring:4", "all-reduce", "1MB", "--engine", "rink"], "rink"),
+    "unknown collective": (["synth", "ring:4", "all-rejuice", "1MB"], "all-reduce"),
+    "unknown engine": (["synth", "ring:4", "all-reduce", "1MB", "--engine", "rink"], "ring"),
     "size zero": (["synth", "ring:4", "all-reduce", "0B"], "0B"),
     "no unit": (["synth", "ring:4", "all-reduce", "big"], "big"),
     "duplicate rank": (["synth", "ring:4", "all-reduce", "1MB", "--group", "0,1,1"], "NPU 1"),

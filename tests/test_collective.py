@@ -295,7 +295,10 @@ def test_repr():
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: co.named("alltoall", 4, 1), 'unknown collective "alltoall", known are all-gather'),
+        (
+            lambda: co.named("allofit", 4, 1),
+            'unknown collective "allofit", did you mean "all-reduce"',
+        ),
         (lambda: co.all_gather(4, 0), "must be positive"),
         (lambda: co.all_gather(4, -5), "must be positive"),
         (lambda: co.all_gather(0, 5), "npus is 0, allowed"),

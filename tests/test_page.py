@@ -23,7 +23,7 @@ from tacos.view.layout import place
 from tacos.view.record import DATA, LINK, SLACK, START, record
 from tacos.view.serve import Server
 from tests import strategies as my
-from tests.pages import taken_apart
+from tests.viewer_pages import taken_apart
 
 US = 1_000_000
 

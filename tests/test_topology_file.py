@@ -111,6 +111,36 @@ def test_boxes_repeat_with_switches_after_all_npus(read_text):
     assert topology.dims == [("box", 2), ("switch", 2)]
 
 
+def test_a_base_may_be_a_file_beside_this_one(tmp_path):
+    folder = tmp_path / "clusters"
+    folder.mkdir()
+    (folder / "ring.yaml").write_text("tacos: 1\nbase: ring:5@10GB/s,1us")
+    (folder / "worn.yaml").write_text("tacos: 1\nbase: ring.yaml\nedits: [{drop_links: [[0, 1]]}]")
+    assert topology_file.read(folder / "worn.yaml").links == 8
+    (tmp_path / "slow.json").write_text(
+        '{"tacos": 1, "base": "clusters/worn.yaml", "edits": [{"scale": {"bandwidth": 0.5}}]}'
+    )
+    assert set(topology_file.read(tmp_path / "slow.json").link_bandwidth_Bps) == {5 * 10**9}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("base: nowhere.yaml", "base is nowhere.yaml: No such file or directory"),
+        ("base: self.yaml", "do they go round?"),
+        ("base: wrong.yaml", "wrong.yaml: the topology has no NPUs"),
+        ("base: good.yaml\nlink_model: blocking", "link_model does not go with a base that is a file"),
+    ],
+)
+def test_a_base_that_is_no_good_file_is_explained(tmp_path, text, message):
+    (tmp_path / "good.yaml").write_text("tacos: 1\nbase: ring:4")
+    (tmp_path / "wrong.yaml").write_text("tacos: 1")
+    (tmp_path / "self.yaml").write_text(f"tacos: 1\n{text}")
+    with pytest.raises(FormatError) as error:
+        topology_file.read(tmp_path / "self.yaml")
+    assert message in str(error.value)
+
+
 def test_a_base_is_edited_in_order(read_text):
     topology = read_text(
         """

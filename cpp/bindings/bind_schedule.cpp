@@ -101,6 +101,11 @@ nb::dict rows(const Schedule& schedule, std::optional<std::int32_t> npu,
   return columns;
 }
 
+// The transfers in the form of another library, which only Python knows.
+nb::object table(nb::handle schedule, const char* form) {
+  return nb::module_::import_("tacos.tables").attr(form)(schedule.attr("rows")());
+}
+
 std::optional<double> efficiency(const Schedule& schedule) {
   const nb::object provenance = nb::module_::import_("json").attr("loads")(schedule.provenance());
   const nb::object bound = provenance.attr("get")("bound_s");
@@ -270,6 +275,23 @@ With given_away=True, `chunk` and `start` are used without copying; do not write
 
 Of an orbit, all are the stored ones. One NPU's or one link's are those of the whole schedule; their
 `transfer` and `route` name what is stored, of which they are images.)")
+      .def(
+          "to_pandas", [](nb::handle self) { return table(self, "to_pandas"); },
+          nb::sig("def to_pandas(self) -> typing.Any"),
+          "The transfers as a pandas DataFrame with the columns of `rows`; pandas must be there.")
+      .def(
+          "to_arrow", [](nb::handle self) { return table(self, "to_arrow"); },
+          nb::sig("def to_arrow(self) -> typing.Any"),
+          R"(The transfers as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``.
+
+Polars, DuckDB and others take the schedule itself, without a copy and without pyarrow.)")
+      .def(
+          "__arrow_c_stream__",
+          [](nb::handle self, const nb::object&) { return table(self, "arrow_stream"); },
+          "requested_schema"_a = nb::none(),
+          nb::sig(
+              "def __arrow_c_stream__(self, requested_schema: typing.Any = None) -> typing.Any"),
+          "The transfers for any library that knows Arrow, by the Arrow PyCapsule interface.")
       .def(
           "link_bytes",
           [](const Schedule& s) {

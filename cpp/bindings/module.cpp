@@ -23,6 +23,7 @@ void bind_msccl(nb::module_& m);
 void bind_perfetto(nb::module_& m);
 void bind_runtime(nb::module_& m);
 void bind_waves(nb::module_& m);
+void bind_arrow(nb::module_& m);
 }  // namespace tacos::bindings
 
 NB_MODULE(_core, m) {
@@ -49,4 +50,5 @@ NB_MODULE(_core, m) {
   tacos::bindings::bind_perfetto(m);
   tacos::bindings::bind_runtime(m);
   tacos::bindings::bind_waves(m);
+  tacos::bindings::bind_arrow(m);
 }

@@ -10,15 +10,15 @@ True
 
 from __future__ import annotations
 
-from importlib.metadata import version as _version
+from typing import TYPE_CHECKING, Any
 
-import tacos.pickling  # noqa: F401, it registers how the classes are pickled
+import tacos.notebook
+import tacos.pickling  # noqa: F401, how they are pickled
 from tacos import collective, topology
 from tacos._core import Collective, Schedule, Topology
 from tacos.bound import Bound, bound
 from tacos.compare import Candidate, Comparison, Figures, Sweep, compare
 from tacos.errors import FormatError, InfeasibleError, SpecError, TacosError, VerificationError
-from tacos.formats import load, save
 from tacos.lower import Program, lift, lower
 from tacos.pareto import Front, Point, pareto
 from tacos.plan import engines, synthesize
@@ -28,7 +28,10 @@ from tacos.sketch import Sketch
 from tacos.tune import Range, Tuning, tune
 from tacos.verify import Report, Violation, verify
 
-__version__ = _version("tacos-ccl")
+if TYPE_CHECKING:
+    from tacos.formats import load, save
+
+    __version__: str
 
 __all__ = [
     "Bound",
@@ -79,3 +82,16 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def __getattr__(name: str) -> Any:
+    """What would make the import slow is imported when somebody asks for it."""
+    if name in ("load", "save"):
+        from tacos import formats
+
+        return getattr(formats, name)
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("tacos-ccl")
+    raise AttributeError(f"module 'tacos' has no attribute {name!r}")

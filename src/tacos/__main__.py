@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from tacos.cli import main
+from _tacos import main
 
 sys.exit(main())

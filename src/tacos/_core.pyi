@@ -397,6 +397,23 @@ class Schedule:
         `transfer` and `route` name what is stored, of which they are images.
         """
 
+    def to_pandas(self) -> Any:
+        """
+        The transfers as a pandas DataFrame with the columns of `rows`; pandas must be there.
+        """
+
+    def to_arrow(self) -> Any:
+        """
+        The transfers as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``.
+
+        Polars, DuckDB and others take the schedule itself, without a copy and without pyarrow.
+        """
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """
+        The transfers for any library that knows Arrow, by the Arrow PyCapsule interface.
+        """
+
     def link_bytes(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
         """Bytes that each link carries."""
 
@@ -1244,3 +1261,8 @@ class RankLayout:
 
 def lay_out(program: Program, rank: int, count: int) -> RankLayout:
     """Where a rank's data are when the whole has so many elements."""
+
+def arrow_stream(names: Sequence[str], columns: Sequence[numpy.typing.NDArray[Any]]) -> Any:
+    """
+    Columns as a stream of record batches, by the Arrow C data interface, without a copy.
+    """

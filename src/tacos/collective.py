@@ -10,6 +10,7 @@ into that many pieces; with ``"auto"`` the engine chooses.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from tacos import units
 from tacos._core import Collective, CollectivePart, Topology
 from tacos.columns import column
+from tacos.errors import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -58,6 +60,7 @@ NAMED = (
     "gather",
     "scatter",
 )
+_SPELLED = {name.replace("_", ""): name for name in NAMED}
 
 
 def named(
@@ -74,10 +77,12 @@ def named(
     >>> named("all-gather", 4, "1MB", chunks=2)
     <tacos.Collective all_gather of 1000000 B on 4 NPUs, 8 chunks>
     """
-    kind = kind.replace("-", "_")
-    if kind not in NAMED:
-        names = ", ".join(name.replace("_", "-") for name in NAMED)
-        raise ValueError(f'unknown collective "{kind}", known are {names}')
+    given, kind = kind, _SPELLED.get(re.sub(r"[-_ ]", "", kind.lower()), "")
+    if not kind:
+        names = [name.replace("_", "-") for name in NAMED]
+        close = nearest(given.replace("_", "-").lower(), names)
+        hint = f'did you mean "{close}"? Known' if close else "known"
+        raise ValueError(f'unknown collective "{given}", {hint} are {", ".join(names)}')
     if root is not None and type(root) is not int:
         raise ValueError(f"root is {root!r}, it must be an NPU")
     if root is not None and kind not in _ROOTED:

@@ -16,15 +16,19 @@ from typing import TYPE_CHECKING, Any
 from tacos import topology, units
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from rich.table import Table
 
     from tacos._core import Schedule, Topology
+    from tacos.doctor import Check
     from tacos.topology import Summary
 
 __all__ = [
+    "check_table",
     "front_table",
+    "human",
+    "label",
     "print_table",
     "progress",
     "ranges_table",
@@ -35,8 +39,12 @@ __all__ = [
 ]
 
 
-def _human(name: str, value: Any) -> str:
-    """A value as people read it; the field's name says its unit."""
+def human(name: str, value: Any) -> str:
+    """A value as people read it; the field's name says its unit.
+
+    >>> human("time_s", 1.5e-3), human("size_bytes", 64_000_000), human("efficiency", 0.5)
+    ('1.5 ms', '64 MB', '50.0 %')
+    """
     if value is None or (name == "busbw_Bps" and value == 0):
         return "-"
     if name.endswith("_s"):
@@ -50,15 +58,20 @@ def _human(name: str, value: Any) -> str:
     if name == "exact":
         return "yes" if value else "not known"
     if isinstance(value, bool):
-        return "yes" if value else "NO"
+        return "yes" if value else "NO" if name == "verified" else "no"
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, dict):
-        return "\n".join(f"{_label(key)}: {item}" for key, item in value.items())
+        return "\n".join(f"{label(key)}: {item}" for key, item in value.items())
     return str(value)
 
 
-def _label(name: str) -> str:
+def label(name: str) -> str:
+    """A field's name as people read it.
+
+    >>> label("synthesis_s")
+    'synthesis'
+    """
     for suffix in ("_s", "_Bps", "_bytes"):
         name = name.removesuffix(suffix)
     return name.replace("_", " ")
@@ -92,7 +105,7 @@ def show(facts: dict[str, Any], title: str, as_json: bool, quiet: bool) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        table.add_row(_label(name), _human(name, value))
+        table.add_row(label(name), human(name, value))
     print_table(table)
 
 
@@ -137,6 +150,26 @@ def _topology_table(name: str, summary: Summary) -> Table:
     if len(summary["link_classes"]) > 8:
         table.add_row("", f"and {len(summary['link_classes']) - 8} more classes of links")
     table.add_row("link model", f"{summary['link_model']}, {summary['forwarding']}")
+    return table
+
+
+_SIGNS = {"ok": ("yes", "green"), "missing": ("-", "yellow"), "broken": ("NO", "bold red")}
+
+
+def check_table(checks: Iterable[Check]) -> Table:
+    """What a checkup has found, one line each, with what to do."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    table.add_column(overflow="fold")
+    for check in checks:
+        sign, style = _SIGNS[check.state]
+        advice = f"\n{check.advice}" if check.advice else ""
+        table.add_row(check.name, Text(sign, style), check.found + advice)
     return table
 
 
@@ -216,21 +249,36 @@ def transfer_table(schedule: Schedule, rows: dict[str, Any], limit: int) -> Tabl
 
 @contextmanager
 def progress(what: str, silent: bool) -> Iterator[Callable[[float], None]]:
-    """A progress bar on the standard error stream for work that takes over a second."""
+    """A bar with rate and remaining time on the standard error stream, for work over a second."""
     if silent or not sys.stderr.isatty():
         yield lambda _: None
         return
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     begin = time.monotonic()
-    bar = Progress(console=Console(stderr=True), transient=True)
-    task = bar.add_task(what, total=1.0)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left"),
+    )
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task(what, total=1.0, rate="")
 
     def report(share: float) -> None:
-        if time.monotonic() - begin > 1 and not bar.live.is_started:
+        passed = time.monotonic() - begin
+        if passed > 1 and not bar.live.is_started:
             bar.start()
-        bar.update(task, completed=share)
+        bar.update(task, completed=share, rate=f"{100 * share / max(passed, 1e-9):.3g} %/s")
 
     try:
         yield report

@@ -17,8 +17,12 @@
 from __future__ import annotations
 
 from reprlib import repr as shortened
+from typing import TYPE_CHECKING
 
 from tacos._core import CommunicationError, InfeasibleError, TacosError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = [
     "CommunicationError",
@@ -29,6 +33,7 @@ __all__ = [
     "TacosError",
     "VerificationError",
     "check_type",
+    "nearest",
 ]
 
 
@@ -61,3 +66,15 @@ def check_type(name: str, value: object, *types: type) -> None:
     if not isinstance(value, types):
         allowed = " or ".join(kind.__name__ for kind in types)
         raise TypeError(f"{name} is {shortened(value)}, it must be a {allowed}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The name that somebody probably meant, if there is one.
+
+    >>> nearest("gredy", ["ring", "greedy"])
+    'greedy'
+    >>> nearest("mercury", ["ring", "greedy"])
+    """
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(name, list(known), n=1)), None)

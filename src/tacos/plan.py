@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tacos._core import Collective, Topology
 from tacos.bound import Bound, bound
-from tacos.errors import InfeasibleError, TacosError, check_type
-from tacos.formats.sketch_file import read as read_sketch
+from tacos.errors import InfeasibleError, TacosError, check_type, nearest
 from tacos.sketch import Sketch
 from tacos.synth import ENGINES, applicable, obstacle
 from tacos.synth.milp import obstacle as milp_obstacle
@@ -150,7 +149,9 @@ def _sketched(
 ) -> Schedule:
     """Synthesize on the links that a sketch allows; the schedule is one of the whole network."""
     if not isinstance(sketch, Sketch):
-        sketch = read_sketch(sketch, topology.npus)
+        from tacos.formats import sketch_file
+
+        sketch = sketch_file.read(sketch, topology.npus)
     sketch.check(topology.npus)
     if not collective.resolved and sketch.chunks is not None:
         collective = collective.with_chunks(sketch.chunks)
@@ -284,7 +285,7 @@ class _Search:
         bandwidth decides, gets five, and forest, whose trees' weights do not suit every count, four.
         What the model does not count (the work per transfer) speaks for few.
         """
-        check_engine(name)
+        check_engine(name, "auto")
         if self.collective.resolved:
             return self.once(name, self.collective, options)
         applies = name in applicable(self.topology, self.collective)  # not if only by its options
@@ -422,7 +423,10 @@ def check_sizes(topology: Topology, collective: Collective) -> None:
         )
 
 
-def check_engine(name: str) -> None:
-    """A ValueError if there is no engine of that name."""
+def check_engine(name: str, *others: str) -> None:
+    """A ValueError if there is no engine of that name; `others` are names that would do besides."""
     if name not in ENGINES:
-        raise ValueError(f'unknown engine "{name}", known are auto, {", ".join(ENGINES)}')
+        known = [*others, *ENGINES]
+        close = nearest(name, known)
+        hint = f'did you mean "{close}"? Known' if close else "known"
+        raise ValueError(f'unknown engine "{name}", {hint} are {", ".join(known)}')

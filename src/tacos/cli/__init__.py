@@ -8,16 +8,36 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from cyclopts import CycloptsError
+from cyclopts import CycloptsError, Group
 
-from tacos.cli import files, running, synthesis, viewing  # noqa: F401, their verbs register at import
+from tacos.cli import files, running, setup, synthesis, viewing  # noqa: F401, their verbs register at import
 from tacos.cli.app import app, fail
 from tacos.errors import TacosError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+__all__ = ["main"]
+
+_GROUPS = {  # in the order of the help; a verb that is not named here stands under "Other"
+    "Make": ("synth", "compare", "tune", "bound", "pareto"),
+    "Look": ("topo", "info", "view", "verify", "sim"),
+    "Use": ("convert", "run", "lab", "probe"),
+    "Set up": ("doctor", "completion"),
+}
+
+
+def _sort_the_help() -> None:
+    for place, (title, names) in enumerate(_GROUPS.items()):
+        group = Group(title, sort_key=place)
+        for number, name in enumerate(name for name in names if name in [*app]):
+            app[name].group = group
+            app[name].sort_key = number
+
+
+_sort_the_help()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,16 +65,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (TacosError, ValueError, OSError) as error:
         return fail(" ".join(str(error).split()))
     return code if isinstance(code, int) else 0
-
-
-@app.command
-def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
-    """Print the completion script for a shell.
-
-    Example: tacos completion bash > ~/.local/share/bash-completion/completions/tacos
-    """
-    print(app.generate_completion(shell=shell))
-    return 0
-
-
-# --- reading what people type ------------------------------------------------------------------

@@ -51,10 +51,12 @@ def run(
 ) -> int:
     """Run an algorithm on real data, check the result and print nccl-tests' table.
 
-    Starts the ranks as processes of this machine; under torchrun, mpirun, srun or tacos lab it is
-    one of their ranks. Data take TCP, or MPI with --mpi. The exit code is 1 if a result was wrong.
+    Starts the ranks as processes of this machine; under torchrun, mpirun, srun
+    or tacos lab it is one of their ranks. Data take TCP, or MPI with --mpi. The
+    exit code is 1 if a result was wrong.
 
-    Examples: tacos run ar.tacos --np 8 --size 1KB:64MB, mpiexec -n 8 tacos run --mpi ar.tacos
+    Example: tacos run ar.tacos --np 8 --size 1KB:64MB
+    Example: mpiexec -n 8 tacos run --mpi ar.tacos
     """
     from tacos import runtime
 
@@ -140,9 +142,10 @@ def lab(
 ) -> int:
     """Build a topology from network namespaces and rate limits, and run a command on every NPU.
 
-    All speeds are scaled down to what this machine can carry, unless --fastest or --scale say
-    otherwise. The commands find the network that is enforced in the file TACOS_TOPOLOGY, and each
-    other by the variables of torchrun. The exit code is that of the first to fail.
+    All speeds are scaled down to what this machine can carry, unless --fastest
+    or --scale say otherwise. The commands find the network that is enforced in
+    the file TACOS_TOPOLOGY, and each other by the variables of torchrun. The
+    exit code is that of the first to fail.
 
     Example: tacos lab torus:2x4 --fastest 100Mbit/s -- python train.py
     """
@@ -181,10 +184,12 @@ def probe(
 ) -> int:
     """Measure the network between ranks: latency and bandwidth of every pair, and what they share.
 
-    Runs under torchrun, mpiexec, srun or tacos lab, and with --np between processes of this machine.
-    The topology is for tacos synth; NPUs are named host:local_rank.
+    Runs under torchrun, mpiexec, srun or tacos lab, and with --np between
+    processes of this machine. The topology is for tacos synth; NPUs are named
+    host:local_rank.
 
-    Examples: torchrun --nproc-per-node 8 --no-python tacos probe -o cluster.yaml, tacos lab ring:4 -- tacos probe
+    Example: torchrun --nproc-per-node 8 --no-python tacos probe -o net.yaml
+    Example: tacos lab ring:4 -- tacos probe
     """
     from tacos import runtime
     from tacos.runtime.probe import probe as measured

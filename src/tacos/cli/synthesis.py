@@ -21,6 +21,7 @@ from tacos.cli.app import (
     Network,
     Quiet,
     Root,
+    Seed,
     Size,
     app,
     asked_collective,
@@ -46,7 +47,7 @@ def synth(
     chunks: Chunks = "auto",
     group: Group = None,
     root: Root = None,
-    seed: int = 0,
+    seed: Seed = 0,
     effort: Annotated[
         str, Parameter(help="fast, normal, high, or a number: times 10 s of work.")
     ] = "normal",
@@ -270,7 +271,7 @@ def compare(
     chunks: Chunks = "auto",
     group: Group = None,
     root: Root = None,
-    seed: int = 0,
+    seed: Seed = 0,
     time_limit: Annotated[
         float, Parameter(help="Seconds for each engine and size, as a guard.")
     ] = 60.0,

@@ -142,7 +142,12 @@ class File(Struct, forbid_unknown_fields=True):
     link_model: str | None = None
     forwarding: str | None = None
     reduce_bandwidth: Quantity | None = None
-    base: Annotated[str, Meta(description='A short name such as "dgx-h100:4".')] | None = None
+    base: (
+        Annotated[
+            str, Meta(description='A short name such as "dgx-h100:4", or another file, from here.')
+        ]
+        | None
+    ) = None
     edits: list[Edit] = []
     npus: Annotated[int, Meta(ge=0)] | list[str] = 0
     boxes: Boxes | None = None
@@ -158,6 +163,10 @@ class File(Struct, forbid_unknown_fields=True):
     ] = []
     symmetric: bool = False
     connected: Annotated[bool, Meta(description="Every NPU must reach every other one.")] = True
+
+
+_ENDINGS = (".yaml", ".yml", ".json")
+_DEEPEST = 8  # files that are bases of one another
 
 
 def schema() -> dict[str, Any]:
@@ -188,9 +197,12 @@ def read(path: str | os.PathLike[str]) -> Topology:
     ...     read(file)
     <tacos.Topology custom: 2 NPUs, 0 switches, 2 links>
     """
-    file = Path(path)
+    return _read(Path(path), 0)
+
+
+def _read(file: Path, depth: int) -> Topology:
     try:
-        return _Reader(_decoded(markup.load(file))).topology()
+        return _Reader(_decoded(markup.load(file)), file.parent, depth).topology()
     except ValueError as error:
         raise FormatError(f"{file}: {error}") from None
 
@@ -215,7 +227,7 @@ def write(topology: Topology, path: str | os.PathLike[str]) -> None:
     """
     file = Path(path)
     suffix = file.suffix.lower()
-    if suffix not in (".yaml", ".yml", ".json"):
+    if suffix not in _ENDINGS:
         raise ValueError(f'path is "{file}", allowed are names that end in .yaml, .yml or .json')
     fields = _fields(topology)
     text = markup.as_json(fields) if suffix == ".json" else markup.as_yaml(fields)
@@ -332,8 +344,8 @@ def _bits(switches: int | list[str | Switch]) -> list[int]:
 class _Reader:
     """Turns the fields of one file into a topology."""
 
-    def __init__(self, file: File) -> None:
-        self.file = file
+    def __init__(self, file: File, folder: Path, depth: int) -> None:
+        self.file, self.folder, self.depth = file, folder, depth
         self.blocks: list[Links] = []
         self.links = 0
         self.bandwidth = lru_cache(maxsize=1 << 16)(bandwidth_Bps)
@@ -371,7 +383,7 @@ class _Reader:
     # A base and its edits.
 
     def _edited(self, base: str) -> Topology:
-        topology = build.parse(base, **self._model())
+        topology = self._base(base)
         for i, edit in enumerate(self.file.edits):
             change = self._change(topology, edit, f"edits[{i}]")
             try:
@@ -390,6 +402,20 @@ class _Reader:
             names=topology.names,
             **model_of(topology),
         )
+
+    def _base(self, base: str) -> Topology:
+        """What a short name stands for, or another file of this format holds."""
+        model = self._model()
+        if not base.lower().endswith(_ENDINGS):
+            return build.parse(base, **model)
+        if model:
+            raise ValueError(f"{next(iter(model))} does not go with a base that is a file")
+        if self.depth == _DEEPEST:
+            raise ValueError(f"base is {base}, the {_DEEPEST + 1}th file on the way: do they go round?")
+        try:
+            return _read(self.folder / base, self.depth + 1)
+        except OSError as error:
+            raise ValueError(f"base is {base}: {error.strerror}") from None
 
     def _change(self, topology: Topology, edit: Edit, place: str) -> Callable[[Topology], Topology]:
         kinds = ("drop_links", "drop_npus", "subset", "degrade", "scale")

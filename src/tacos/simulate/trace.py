@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacos import tables
 from tacos.columns import column
 
 if TYPE_CHECKING:
@@ -298,6 +299,18 @@ class Trace:
             "begin_ps": self.begin_ps,
             "end_ps": self.end_ps,
         }
+
+    def to_pandas(self) -> Any:
+        """The busy intervals as a pandas DataFrame with the columns of `rows`; pandas must be there."""
+        return tables.to_pandas(self.rows())
+
+    def to_arrow(self) -> Any:
+        """The busy intervals as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``."""
+        return tables.to_arrow(self.rows())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
+        """The busy intervals for any library that knows Arrow, by the Arrow PyCapsule interface."""
+        return tables.arrow_stream(self.rows())
 
     def save(self, path: str | os.PathLike[str], *, format: str | None = None) -> None:
         """Write the trace to a file, whole or not at all; `tacos.save` does the same.

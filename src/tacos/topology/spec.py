@@ -8,11 +8,10 @@ One table, `_NETWORKS`, gives the names their builders.
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
-from tacos.errors import SpecError
+from tacos.errors import SpecError, nearest
 from tacos.topology import builders, clusters, machines
 
 if TYPE_CHECKING:
@@ -71,6 +70,8 @@ _NETWORKS = {
     "mi300x": _machine(machines.mi300x, "8 fully connected MI300X"),
 }
 
+_ALSO = {"fully-connected": "fc", "clique": "fc"}  # what else people call them
+
 _SIZES = re.compile(r"[0-9]+(?:x[0-9]+)*")
 _LARGEST = 10**9
 
@@ -90,16 +91,18 @@ def parse(spec: str, **model: Unpack[Model]) -> Topology:
     <tacos.Topology torus: 64 NPUs, 0 switches, 384 links>
     >>> parse("ring:4*fc:8*switch:4@25GB/s").npus
     128
-    >>> parse("tours:4x4")          # doctest: +ELLIPSIS
+    >>> parse("tours:4x4")
     Traceback (most recent call last):
-    ...
-    tacos.errors.SpecError: topology "tours:4x4": there is no "tours", did you mean "torus"? The names are ring, ...
+    tacos.errors.SpecError: topology "tours:4x4": there is no "tours", did you mean torus:4x4?
+    >>> parse("torus8,8@50GB/s")
+    Traceback (most recent call last):
+    tacos.errors.SpecError: topology "torus8,8@50GB/s": there is no "torus8,8", did you mean torus:8x8@50GB/s?
     """
     try:
-        factors = [_factor(text.strip(), model) for text in spec.split("*")]
+        factors = [_build(_factor(text.strip()), model) for text in spec.split("*")]
         return factors[0] if len(factors) == 1 else builders.product(*factors)
     except ValueError as error:
-        raise SpecError(f'topology "{spec}": {error}') from None
+        raise SpecError(f'topology "{spec}": {error}{_advice(spec)}') from None
 
 
 def specs() -> dict[str, str]:
@@ -111,19 +114,26 @@ def specs() -> dict[str, str]:
     return {name + network.sizes: network.what for name, network in _NETWORKS.items()}
 
 
-def _factor(text: str, model: Model) -> Topology:
+class _Factor(NamedTuple):
+    name: str
+    counts: list[int]
+    speed: dict[str, str]
+
+
+def _factor(text: str) -> _Factor:
+    """What a factor says; a ValueError if it does not have the form of one."""
     head, at, speed = text.partition("@")
     name, colon, sizes = (part.strip() for part in head.lower().partition(":"))
     name = name.replace("_", "-")
-    if not text:
+    name = _ALSO.get(name, name)
+    if not text.strip():
         raise ValueError("a name is missing")
     network = _NETWORKS.get(name)
     if network is None:
-        raise ValueError(_unknown(name))
-    form = name + network.sizes
+        raise ValueError(f'there is no "{name}"')
     counts = [int(size) for size in sizes.split("x")] if _SIZES.fullmatch(sizes) else []
     if bool(counts) != bool(colon) or not network.fewest <= len(counts) <= network.most:
-        raise ValueError(f'"{head.strip()}" does not have the form {form}')
+        raise ValueError(f'"{head.strip()}" does not have the form {name + network.sizes}')
     if max(counts, default=0) > _LARGEST:
         raise ValueError(f'"{head.strip()}" is too large, a size is at most {_LARGEST:,}')
     if at and not network.speed:
@@ -131,11 +141,55 @@ def _factor(text: str, model: Model) -> Topology:
     parts = speed.split(",") if at else []
     if len(parts) > 2:
         raise ValueError(f'"@{speed}" is not @BANDWIDTH or @BANDWIDTH,LATENCY')
-    keywords = dict(zip(("bandwidth", "latency"), parts, strict=False))
-    return network.build(*counts, **keywords, **model)
+    return _Factor(name, counts, dict(zip(("bandwidth", "latency"), parts, strict=False)))
 
 
-def _unknown(name: str) -> str:
-    close = [f'"{word}"' for word in get_close_matches(name, _NETWORKS)]
-    hint = f", did you mean {' or '.join(close)}?" if close else "."
-    return f'there is no "{name}"{hint} The names are {", ".join(_NETWORKS)}'
+def _build(factor: _Factor, model: Model) -> Topology:
+    return _NETWORKS[factor.name].build(*factor.counts, **factor.speed, **model)
+
+
+# --- what somebody may have meant ----------------------------------------------------------------
+
+_TIMES = re.compile(r"(?<=[0-9])\s*[*×]\s*(?=[0-9])")  # as in torus:4*4
+_NAME_AND_SIZES = re.compile(r"(.*?)[\s:=]*([0-9]+(?:[x×,][0-9]+)*)?", re.DOTALL)
+
+
+def _advice(spec: str) -> str:
+    """What to write instead; else all names, if it is the name that is wrong."""
+    meant = "*".join(_meant(factor.strip()) for factor in _TIMES.sub("x", spec).split("*"))
+    if meant != spec and all(_is_one(factor) for factor in meant.split("*")):
+        return f", did you mean {meant}?"
+    names = [factor.partition("@")[0].partition(":")[0] for factor in spec.lower().split("*")]
+    known = all(name.strip().replace("_", "-") in _NETWORKS for name in names)
+    return "" if known else f"; known are {', '.join(_NETWORKS)} and files such as net.yaml"
+
+
+def _meant(text: str) -> str:
+    """The nearest factor that we know: ``torus:4x4`` for ``tours 4,4``; itself if it is one."""
+    head, at, speed = text.partition("@")
+    if not head or _is_one(text):
+        return text
+    found = _NAME_AND_SIZES.fullmatch(head.lower())
+    assert found  # whatever the text is, both parts may be empty
+    ways = [(found[1], found[2] or ""), (head.lower(), "")]  # a name may end with a number
+    guesses = [(nearest(name, _NETWORKS), name, sizes) for name, sizes in ways]
+    near = [(_alike(name, close), close, sizes) for close, name, sizes in guesses if close]
+    if not near:
+        return text
+    _, name, sizes = max(near, key=lambda guess: guess[0])
+    counts = re.findall(r"[0-9]+", sizes)
+    return name + (":" + "x".join(counts) if counts else "") + at + speed
+
+
+def _alike(one: str, other: str) -> float:
+    from difflib import SequenceMatcher
+
+    return SequenceMatcher(None, one, other).ratio()
+
+
+def _is_one(text: str) -> bool:
+    try:
+        _factor(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,113 @@
+"""Runs the benchmarks one after the other and makes a page of what they print, with the machine named.
+
+    python benchmarks/report.py [NAME …] [-o PAGE.md] [--limit SECONDS]
+
+Without names all of them run, in the order below. Each runs in a process of its own; one that fails, or takes longer than
+the limit, says so in its place, and the others go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import platform
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import tacos
+from tacos.files import replacing
+from tacos.units import format_size
+
+HERE = Path(__file__).parent
+NAMES = (
+    "foundation", "synthesis", "symmetric", "forest", "milp", "bound", "baselines", "paper_tacos",
+    "simulate", "astra", "lift", "formats", "runtime", "ddp", "lab",
+)  # fmt: skip
+MORE = {"paper_tacos": ["-o", "out/paper_tacos"]}
+
+
+class Result(NamedTuple):
+    """What a benchmark printed, and how it ended: empty if well."""
+
+    name: str
+    printed: str
+    ended: str
+
+
+def main() -> int:
+    """Run them; returns the exit code: 1 if one failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("-o", "--output", type=Path, help="the page to write")
+    parser.add_argument("--limit", type=float, default=3600, help="seconds for each")
+    asked = parser.parse_args()
+    if wrong := sorted(set(asked.names) - set(NAMES)):
+        parser.error(f"there is no benchmark {wrong[0]}, there are {', '.join(NAMES)}")
+    results = [measured(name, asked.limit) for name in asked.names or NAMES]
+    if asked.output:
+        with replacing(asked.output) as out:
+            out.write(page(results).encode())
+    return 1 if any(result.ended for result in results) else 0
+
+
+def measured(name: str, limit: float) -> Result:
+    """Run one and show what it prints while it does."""
+    command = [sys.executable, str(HERE / f"{name}.py"), *MORE.get(name, [])]
+    print(f"--- {name}", flush=True)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as job:
+        clock = threading.Timer(limit, job.kill)
+        clock.start()
+        lines = []
+        for line in job.stdout or ():
+            print(line, end="", flush=True)
+            lines.append(line)
+        code = job.wait()
+        late = not clock.is_alive()
+        clock.cancel()
+    ended = f"ended after {limit:g} s, before it was done" if late else f"failed with code {code}"
+    return Result(name, "".join(lines), ended if code else "")
+
+
+def page(results: list[Result]) -> str:
+    """The page, in Markdown."""
+    parts = [
+        "# Benchmarks\n\n<!-- written by benchmarks/report.py -->\n",
+        f"What `make bench` printed on {machine()}, for tacos {tacos.__version__}, on "
+        f"{datetime.now(UTC):%-d %B %Y}. The machine may have carried other work meanwhile: "
+        "ratios within a table say more than seconds.\n",
+    ]
+    for name, printed, ended in results:
+        title, _, rest = about(name).partition("\n\n")
+        parts.append(f"## {title.rstrip('.')}\n\n{rest}\n\n`benchmarks/{name}.py`\n")
+        parts.append("```text\n" + printed.strip("\n") + "\n```\n" if printed.strip() else "")
+        parts.append(f"It {ended}.\n" if ended else "")
+    return "\n".join(part for part in parts if part)
+
+
+def about(name: str) -> str:
+    """What a benchmark says of itself, without its usage."""
+    text = ast.get_docstring(ast.parse((HERE / f"{name}.py").read_text(encoding="utf-8"))) or name
+    kept = [part for part in text.split("\n\n") if not part.startswith("    ")]
+    return "\n\n".join(kept)
+
+
+def machine() -> str:
+    """Processor, cores, memory and software."""
+    model = platform.processor() or platform.machine()
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        lines = information.read_text(encoding="utf-8", errors="replace").splitlines()
+        model = next((row.partition(": ")[2] for row in lines if row.startswith("model name")), model)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = format_size(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    system = f"{platform.system()} {platform.release().partition('-')[0]}"
+    return f"{cores} cores of {model}, {memory} of memory, {system}, Python {platform.python_version()}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""The verbs about the installation itself: doctor, completion."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Literal
+
+from tacos.cli.app import Json, Quiet, app
+from tacos.console import check_table, print_table
+
+
+@app.command
+def doctor(*, as_json: Json = False, quiet: Quiet = False) -> int:
+    """Check the installation, its extras and this machine, and say what to do.
+
+    The exit code is 1 if something is broken; what is optional may be missing.
+
+    Example: tacos doctor
+    """
+    from tacos.doctor import checkup
+
+    checks = list(checkup())
+    if as_json:
+        print(json.dumps([asdict(check) for check in checks], indent=2))
+    elif not quiet:
+        print_table(check_table(checks))
+    return 1 if any(check.state == "broken" for check in checks) else 0
+
+
+@app.command
+def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
+    """Print the completion script for a shell.
+
+    Example: tacos completion bash > ~/.local/share/bash-completion/completions/tacos
+    Example: tacos completion zsh > ~/.zfunc/_tacos
+    Example: tacos completion fish > ~/.config/fish/completions/tacos.fish
+    """
+    print(app.generate_completion(shell=shell))
+    return 0

