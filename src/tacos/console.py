@@ -214,8 +214,8 @@ def ranges_table(title: str, rows: list[dict[str, Any]]) -> Table:
             f"{row['chunks']:,}",
             units.format_size(row["size_bytes"]),
             units.format_time(row["time_s"]),
-            _human("busbw_Bps", row["busbw_Bps"]),
-            _human("efficiency", row["efficiency"]),
+            human("busbw_Bps", row["busbw_Bps"]),
+            human("efficiency", row["efficiency"]),
         )
     return table
 
