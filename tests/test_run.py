@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -23,7 +26,7 @@ from tacos.runtime import (
     measure,
     table,
 )
-from tacos.runtime.rendezvous import _first_host
+from tacos.runtime.rendezvous import _first_host, _slurm_step
 from tests.ranks import free_port
 
 
@@ -145,6 +148,8 @@ def test_wrong_results_are_counted(monkeypatch):
     assert "# Out of bounds values : 400 FAILED" in list(table(rows[0]))
 
 
+SLURM = {"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "2"}
+
 # --- meeting ----------------------------------------------------------------------------------------
 
 
@@ -204,6 +209,53 @@ def test_ranks_that_exchange_different_things_are_named(where):
         list(pool.map(act, range(2)))
 
 
+def test_strangers_neither_stop_a_job_nor_take_a_place_in_it():
+    """One is silent, one talks nonsense, one is of another job, one of another size, one comes twice."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        place = listener.getsockname()
+        silent, loud = socket.create_connection(place), socket.create_connection(place)
+        loud.sendall(b"GET / HTTP/1.1" + b" " * 100)
+
+        def act(rank, size=2, token="ours"):
+            meet = TcpRendezvous(rank, size, *place, timeout=20, token=token, listener=_at(rank))
+            try:
+                return meet.exchange("x", bytes([rank]))
+            except CommunicationError as error:
+                return str(error)
+            finally:
+                meet.close()
+
+        def _at(rank):
+            return listener.dup() if rank == 0 else None
+
+        with ThreadPoolExecutor(4) as pool:
+            first = [pool.submit(act, 1, token="theirs"), pool.submit(act, 2, size=5)]
+            time.sleep(0.3)
+            ranks = [pool.submit(act, rank) for rank in range(2)]
+            assert [rank.result() for rank in ranks] == [[b"\0", b"\1"]] * 2
+            assert "rank 0 left" in first[0].result()
+            assert first[1].result() == "rank 2 of 5 came to rank 0 of 2"
+        silent.close()
+        loud.close()
+
+
+def test_what_rank_0_refused_is_told_when_the_time_is_over():
+    port = free_port()
+
+    def act(rank):
+        size = 3 if rank == 0 else 4
+        try:
+            with closing(TcpRendezvous(rank, size, "127.0.0.1", port, timeout=1.0)) as meet:
+                return meet.exchange("x", b"")
+        except (TimeoutError, CommunicationError) as error:
+            return str(error)
+
+    with ThreadPoolExecutor(2) as pool:
+        heard = list(pool.map(act, range(2)))
+    assert heard[1] == "rank 1 of 4 came to rank 0 of 3"
+    assert heard[0] == f"ranks 1, 2 did not come to rank 0 within 1 s; {heard[1]}"
+
+
 @pytest.mark.parametrize(
     ("nodes", "host"),
     [("gpu[007-010,12],login", "gpu007"), ("a,b", "a"), ("node1", "node1"), ("n[3]", "n3")],
@@ -218,11 +270,27 @@ def test_the_first_host_of_slurm(nodes, host):
         ({"RANK": "0", "MASTER_ADDR": "here"}, True),
         ({"RANK": "0"}, False),
         ({"PMI_RANK": "1"}, True),
-        ({"SLURM_PROCID": "1"}, True),
+        (SLURM, True),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, False),  # the shell of sbatch
+        (SLURM | {"SLURM_STEP_ID": "4294967291"}, False),  # so Slurm may number it
     ],
 )
 def test_launchers_are_recognized(variables, expected):
     assert in_job(variables) is expected
+
+
+@pytest.mark.parametrize(
+    ("others", "step"),
+    [
+        ({}, "7.2"),
+        ({"PMI_RANK": "1", "PMI_SIZE": "4"}, "7.2"),  # srun --mpi=pmi2
+        ({"PMIX_RANK": "1"}, "7.2"),
+        ({"OMPI_COMM_WORLD_RANK": "1"}, None),  # mpirun within a job
+        ({"PMI_RANK": "5", "PMI_SIZE": "8"}, None),
+    ],
+)
+def test_slurms_tasks_are_told_from_mpis(others, step):
+    assert _slurm_step(SLURM | others) == step
 
 
 @pytest.mark.parametrize("variable", ["TACOS_HOST", "TACOS_ADDRESSES"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -44,8 +45,8 @@ def launch(
 ) -> Job:
     """Start a command once per rank, on this machine.
 
-    The processes get ``TACOS_RANK``, ``TACOS_WORLD_SIZE``, ``TACOS_LOCAL_RANK`` and ``TACOS_RENDEZVOUS``, which
-    :func:`~tacos.runtime.communicator.connect` understands.
+    The processes get ``TACOS_RANK``, ``TACOS_WORLD_SIZE``, ``TACOS_LOCAL_RANK``, ``TACOS_RENDEZVOUS`` and
+    ``TACOS_TOKEN``, which :func:`~tacos.runtime.communicator.connect` understands.
 
     Args:
         command: The program and its arguments.
@@ -73,6 +74,7 @@ class Job:
         self, command: Sequence[str], ranks: int, *, env: Mapping[str, str] | None, output: str
     ) -> None:
         self.processes: list[subprocess.Popen[bytes]] = []
+        token = secrets.token_hex(16)
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
             listener.bind(("127.0.0.1", 0))
             listener.listen(4096)
@@ -87,6 +89,7 @@ class Job:
                         "TACOS_WORLD_SIZE": str(ranks),
                         "TACOS_LOCAL_RANK": str(rank),
                         "TACOS_RENDEZVOUS": f"{host}:{port}",
+                        "TACOS_TOKEN": token,
                     }
                     if rank == 0:
                         variables["TACOS_RENDEZVOUS_FD"] = str(listener.fileno())

@@ -8,8 +8,10 @@ there is any use: a rank that moves data will not come.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
+import secrets
 import selectors
 import socket
 import struct
@@ -17,6 +19,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tacos.errors import CommunicationError
+from tacos.runtime.door import Door
 from tacos.runtime.store import StoreRendezvous
 
 if TYPE_CHECKING:
@@ -33,8 +36,14 @@ __all__ = [
 
 _HEAD = struct.Struct("!4sIII")
 _MAGIC, _FAILURE = b"tcs1", b"tcs!"
+_HELLO = struct.Struct("!4s16sII")
 _LARGEST = 1 << 28
+"""Bytes of a rank's value."""
+_LONGEST_NAME = 1 << 12
 _TO_ROOT, _FROM_ROOT = 2, 3  # tags
+_MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+_SLURM_NO_STEP = 0xFFFFFFF0
+"""From here on, Slurm's numbers of steps are those of batch shells and the like."""
 _LOOK_S = 0.5
 """How long a rank waits for others before it looks around."""
 
@@ -70,6 +79,7 @@ class TcpRendezvous:
         port: Where rank 0 listens.
         timeout: Seconds to wait for the others.
         listener: The socket that rank 0 listens on, if the caller has one already.
+        token: A text that only the ranks of this job know, so that nobody else is taken for one.
 
     Raises:
         TimeoutError: Some ranks did not come; the message names them.
@@ -89,18 +99,24 @@ class TcpRendezvous:
         *,
         timeout: float = 300.0,
         listener: socket.socket | None = None,
+        token: str = "",
     ) -> None:
         if size < 1 or not 0 <= rank < size:
             raise ValueError(f"rank is {rank} of {size}, allowed are 0 to size - 1")
         self.rank, self.size = rank, size
         self.while_waiting: Callable[[], str] = str
         self._timeout = timeout
+        self._token = hashlib.sha256(token.encode()).digest()[:16]
         self._peers: dict[int, socket.socket] = {}
         if size == 1:
             if listener is not None:
                 listener.close()
         elif rank == 0:
-            self._welcome(listener or _listening(host, port))
+            try:
+                self._welcome(listener or _listening(host, port))
+            except BaseException:
+                self.close()
+                raise
         else:
             self._peers[0] = self._arrive(host, port)
 
@@ -165,31 +181,28 @@ class TcpRendezvous:
 
     def _welcome(self, listener: socket.socket) -> None:
         deadline = time.monotonic() + self._timeout
-        with listener:
+        refused = ""
+        with Door([listener], _HELLO.size) as door:
             while len(self._peers) < self.size - 1:
-                listener.settimeout(max(0.001, deadline - time.monotonic()))
-                try:
-                    connection, _ = listener.accept()
-                except TimeoutError:
+                guest = door.wait(max(0.0, deadline - time.monotonic()))
+                if guest is None:
                     missing = [r for r in range(1, self.size) if r not in self._peers]
                     raise TimeoutError(
-                        f"{_ranks(missing)} did not come to rank 0 within {self._timeout:g} s"
-                    ) from None
-                try:
-                    hello = _read(connection, _HEAD.size, deadline)
-                    magic, peer, size, _ = _HEAD.unpack(hello)
-                except OSError:
-                    connection.close()  # somebody knocked and left
-                    continue
-                if magic != _MAGIC:
-                    connection.close()
-                    continue
-                if size != self.size or not 0 < peer < self.size or peer in self._peers:
-                    raise CommunicationError(
-                        f"rank {peer} of {size} came to rank 0 of {self.size}"
-                        + (", for the second time" if peer in self._peers else "")
+                        f"{_ranks(missing)} did not come to rank 0 within {self._timeout:g} s{refused}"
                     )
-                self._peers[peer] = connection
+                magic, token, peer, size = _HELLO.unpack(guest.greeting)
+                if magic != _MAGIC or not secrets.compare_digest(token, self._token):
+                    guest.connection.close()  # somebody else's
+                    continue
+                guest.connection.setblocking(True)
+                if size == self.size and 0 < peer < self.size and peer not in self._peers:
+                    self._peers[peer] = guest.connection
+                    continue
+                again = ", for the second time" if peer in self._peers else ""
+                why = f"rank {peer} of {size} came to rank 0 of {self.size}{again}"
+                _send(guest.connection, "", [why.encode()], time.monotonic() + 1.0, _FAILURE)
+                guest.connection.close()
+                refused = f"; {why}"
 
     def _arrive(self, host: str, port: int) -> socket.socket:
         deadline = time.monotonic() + self._timeout
@@ -208,17 +221,21 @@ class TcpRendezvous:
             if connection.getsockname() == connection.getpeername():  # met itself, by chance
                 connection.close()
                 continue
-            connection.sendall(_HEAD.pack(_MAGIC, self.rank, self.size, 0))
+            connection.sendall(_HELLO.pack(_MAGIC, self._token, self.rank, self.size))
             return connection
 
     def _receive(self, peer: int, name: str, deadline: float) -> list[bytes]:
         connection = self._peers[peer]
         try:
             magic, length, count, _ = _HEAD.unpack(_read(connection, _HEAD.size, deadline))
-            if magic not in (_MAGIC, _FAILURE) or length > _LARGEST or count > _LARGEST:
+            if magic not in (_MAGIC, _FAILURE) or length > _LONGEST_NAME or count > self.size:
                 raise CommunicationError(f"rank {peer} sent what is no message")
             theirs = _read(connection, length, deadline).decode()
             lengths = struct.unpack(f"!{count}I", _read(connection, 4 * count, deadline))
+            if sum(lengths) > _LARGEST * (1 if self.rank == 0 else self.size):
+                raise CommunicationError(
+                    f"rank {peer} sends {sum(lengths)} bytes, that is too much"
+                )
             values = [_read(connection, n, deadline) for n in lengths]
         except TimeoutError:
             raise TimeoutError(
@@ -349,8 +366,9 @@ def from_environment(
 
     Looked at, in this order: ``TACOS_RANK``, ``TACOS_WORLD_SIZE`` and ``TACOS_RENDEZVOUS=host:port`` (``tacos
     run``, ``tacos lab``); torchrun's ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``; the variables of
-    Open MPI and MPICH; Slurm's ``SLURM_PROCID`` and ``SLURM_NTASKS``. Without any of them the process is a
-    job of one rank.
+    Open MPI and MPICH; those of a step of Slurm, ``SLURM_PROCID``, ``SLURM_NTASKS`` and ``SLURM_STEP_ID``. Without
+    any of them the process is a job of one rank. ``TACOS_TOKEN`` is a text that tells the ranks of a job from
+    strangers.
 
     Raises:
         ValueError: A variable is missing or not a number.
@@ -370,19 +388,23 @@ def from_environment(
         rank = _number(env, "TACOS_RANK")
         if rank == 0 and "TACOS_RENDEZVOUS_FD" in env:
             listener = socket.socket(fileno=_number(env, "TACOS_RENDEZVOUS_FD"))
-        size = _number(env, "TACOS_WORLD_SIZE")
-        return TcpRendezvous(rank, size, host, int(port), timeout=timeout, listener=listener)
+        size, token = _number(env, "TACOS_WORLD_SIZE"), env.get("TACOS_TOKEN", "")
+        return TcpRendezvous(
+            rank, size, host, int(port), timeout=timeout, listener=listener, token=token
+        )
     if "RANK" in env and "MASTER_ADDR" in env:
         restarts = env.get("TORCHELASTIC_RESTART_COUNT", "0")
         rank, size = _number(env, "RANK"), _number(env, "WORLD_SIZE")
         return StoreRendezvous.of_torchrun(rank, size, restarts=restarts, timeout=timeout)
-    if "OMPI_COMM_WORLD_RANK" in env or "PMI_RANK" in env or "PMIX_RANK" in env:
+    step = _slurm_step(env)
+    if step is None and any(name in env for name in _MPI_RANKS):
         return MpiRendezvous(timeout=timeout)
-    if "SLURM_PROCID" in env and "SLURM_NTASKS" in env:
+    if step is not None:
         rank, size = _number(env, "SLURM_PROCID"), _number(env, "SLURM_NTASKS")
         nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "localhost")
-        job = int(re.sub(r"\D", "", env.get("SLURM_JOB_ID", "")) or 0)
-        return TcpRendezvous(rank, size, _first_host(nodes), 20000 + job % 20000, timeout=timeout)
+        # Steps of a job run beside each other.
+        place = 20000 + int(hashlib.sha256(step.encode()).hexdigest(), 16) % 20000
+        return TcpRendezvous(rank, size, _first_host(nodes), place, timeout=timeout, token=step)
     return TcpRendezvous(0, 1, "localhost", 0, timeout=timeout)
 
 
@@ -393,8 +415,30 @@ def in_job(environ: Mapping[str, str] | None = None) -> bool:
     (True, False)
     """
     env = os.environ if environ is None else environ
-    signs = ("TACOS_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
-    return any(name in env for name in signs) or ("RANK" in env and "MASTER_ADDR" in env)
+    if any(name in env for name in ("TACOS_RANK", *_MPI_RANKS)) or _slurm_step(env) is not None:
+        return True
+    return "RANK" in env and "MASTER_ADDR" in env
+
+
+def _slurm_step(env: Mapping[str, str]) -> str | None:
+    """The step of a Slurm job that this process is a task of, unless MPI's launcher has started it.
+
+    The shell of sbatch has a rank but is no task. srun may speak PMI, then both count the ranks alike; below
+    MPI's own launcher, Slurm's numbers are those of the launcher's helpers.
+
+    >>> _slurm_step({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"})
+    >>> _slurm_step({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "2"})
+    '7.2'
+    """
+    step = env.get("SLURM_STEP_ID", env.get("SLURM_STEPID", ""))
+    if "SLURM_PROCID" not in env or "SLURM_NTASKS" not in env or not step.isdecimal():
+        return None
+    if int(step) >= _SLURM_NO_STEP or "OMPI_COMM_WORLD_RANK" in env:
+        return None
+    numbers = {"PMI_RANK": "SLURM_PROCID", "PMIX_RANK": "SLURM_PROCID", "PMI_SIZE": "SLURM_NTASKS"}
+    if any(name in env and env[name] != env[slurms] for name, slurms in numbers.items()):
+        return None
+    return f"{env.get('SLURM_JOB_ID', '')}.{step}"
 
 
 def _first_host(nodes: str) -> str:

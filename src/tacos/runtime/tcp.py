@@ -7,7 +7,6 @@ import functools
 import json
 import os
 import secrets
-import select
 import socket
 import struct
 import time
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tacos._core import Endpoint
 from tacos.errors import CommunicationError
+from tacos.runtime.door import Door
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Tcp"]
 
 _HELLO = struct.Struct("!16sIII")
+_LOOK_S = 0.5
+"""How long a rank waits for others to connect before it looks around."""
 
 
 class Tcp:
@@ -48,24 +50,26 @@ class Tcp:
         self._routes = {i: routes[peer] for i, peer in enumerate(numbers) if peer in routes}
         host = os.environ.get("TACOS_HOST", "")
         token = secrets.token_hex(16)
-        self._listeners = [socket.socket(socket.AF_INET, socket.SOCK_STREAM)]
+        listeners = [socket.socket(socket.AF_INET, socket.SOCK_STREAM)]
         try:
-            self._listeners[0].bind(("" if self._routes else host, 0))
+            listeners[0].bind(("" if self._routes else host, 0))
             card = {
                 "host": host or _own_address(),
-                "port": self._listeners[0].getsockname()[1],
+                "port": listeners[0].getsockname()[1],
                 "machine": "" if host or self._routes else _machine(),
                 "token": token,
             }
             if card["machine"]:  # ranks of one machine spare themselves half of the kernel's work
-                self._listeners.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-                self._listeners[1].bind(_local_name(token))
-            for listener in self._listeners:
+                listeners.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                listeners[1].bind(_local_name(token))
+            for listener in listeners:
                 listener.listen(4096)
             cards = rendezvous.exchange("addresses", json.dumps(card).encode())
         except BaseException:
-            self._close_listeners()
+            for listener in listeners:
+                listener.close()
             raise
+        self._door = Door(listeners, _HELLO.size)
         self._cards: list[dict[str, Any]] = [json.loads(text) for text in cards]
         self._token = bytes.fromhex(self._cards[0]["token"])  # keeps strangers out
 
@@ -102,7 +106,7 @@ class Tcp:
     def close(self) -> None:
         """Close all connections."""
         self._endpoint.close()
-        self._close_listeners()
+        self._door.close()
 
     def address(self, peer: int, channel: int = 0) -> str:
         """The host at which this rank reaches another."""
@@ -158,34 +162,25 @@ class Tcp:
         self, missing: set[tuple[int, int]], deadline: float
     ) -> tuple[int, int, socket.socket]:
         while True:
-            left = max(0.0, deadline - time.monotonic())
-            callers = select.poll()  # unlike select(), for any number of open files
-            for listener in self._listeners:
-                callers.register(listener, select.POLLIN)
-            ready = [number for number, _ in callers.poll(left * 1e3)]
-            if not ready:
+            left = deadline - time.monotonic()
+            guest = self._door.wait(max(0.0, min(left, _LOOK_S)))
+            if guest is not None:
+                token, peer, me, channel = _HELLO.unpack(guest.greeting)
+                if secrets.compare_digest(token, self._token) and me == self.rank:
+                    return peer, channel, guest.connection
+                guest.connection.close()
+            elif left <= 0:
                 peer, channel = min(missing)
                 self._give_up(
                     f"rank {peer} did not connect to rank {self.rank} (channel {channel}) "
                     f"within {self.timeout:g} s"
                 )
-            [listener] = [one for one in self._listeners if one.fileno() == ready[0]]
-            connection, _ = listener.accept()
-            connection.settimeout(max(0.001, min(5.0, deadline - time.monotonic())))
-            with contextlib.suppress(OSError, struct.error):
-                hello = connection.recv(_HELLO.size, socket.MSG_WAITALL)
-                token, peer, me, channel = _HELLO.unpack(hello)
-                if token == self._token and me == self.rank:
-                    return peer, channel, connection
-            connection.close()
+            else:
+                self._endpoint.watch(0, "waits for others to connect")  # raises if one has failed
 
     def _give_up(self, why: str) -> NoReturn:
         self._endpoint.abort(why)
         raise CommunicationError(why)
-
-    def _close_listeners(self) -> None:
-        for listener in self._listeners:
-            listener.close()
 
 
 def _addresses(text: str | None) -> dict[int, list[str]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import selectors
 import shutil
 import signal
@@ -146,6 +147,7 @@ class Lab:
         self._given = topology
         scaled(topology, **self._speeds)  # wrong arguments are told now
         self._runs = 0
+        self._token = secrets.token_hex(16)
         self._keeper: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -235,6 +237,7 @@ class Lab:
             "TACOS_WORLD_SIZE": size,
             "TACOS_LOCAL_RANK": "0",
             "TACOS_RENDEZVOUS": f"{self._plan.management[0]}:{port}",
+            "TACOS_TOKEN": self._token,
             "TACOS_HOST": self._plan.npu[rank],
             "TACOS_ADDRESSES": json.dumps(self._plan.reach[rank]),
             "TACOS_TOPOLOGY": str(self._topology_file),
