@@ -306,3 +306,10 @@ def close_within(comm, schedule, how):
     comm.close() if how == "close" else comm.abort("enough")
     thread.join()
     return heard[0]
+
+
+def not_a_number(comm, schedule, dtype, op):
+    """The least or greatest where one rank has a NaN, at another place each."""
+    data = np.arange(comm.size + 2).astype(dtype)
+    data[comm.rank] = np.nan
+    return comm.prepare(schedule).run(data, op=op).tolist()

@@ -55,6 +55,16 @@ def test_every_collective_gives_what_numpy_gives(ranks, kind, spec):
     assert ranks.run(network.npus, "run_cases", schedule, cases) == [[]] * network.npus
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("op", ["min", "max"])
+def test_what_is_not_a_number_stays_so_on_whatever_rank(ranks, dtype, op):
+    for engine in ("ring", "double-binary-tree"):
+        schedule = made("all_reduce", tp.fully_connected(4), engine=engine)
+        for result in ranks.run(4, "not_a_number", schedule, dtype, op):
+            assert all(value != value for value in result[:4])
+            assert result[4:] == [4.0, 5.0]
+
+
 @pytest.mark.parametrize("engine", ["ring", "direct", "greedy", "double-binary-tree"])
 def test_every_type_and_operation(ranks, engine):
     network = tp.fully_connected(4)

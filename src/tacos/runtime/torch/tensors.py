@@ -43,6 +43,8 @@ DTYPES = {
     torch.bool: "bool",
 }
 """What can be reduced, and how the executor calls it; whatever only moves goes as bytes."""
+_NOT_ON_GPUS = frozenset({torch.uint16, torch.uint32, torch.uint64})
+"""What torch cannot add up there."""
 _BITWISE = frozenset({"band", "bor", "bxor"})
 _ONE_BUFFER = frozenset({"all_reduce", "broadcast", "reduce"})
 """What torch calls with one tensor, which is input and output."""
@@ -229,7 +231,7 @@ class Tensors:
             if source is not None and target is not None and source is not target:
                 target.copy_(source)
             return
-        if some.is_cuda and self._nccl is None:
+        if some.is_cuda and (self._nccl is None or (op and some.dtype in _NOT_ON_GPUS)):
             self._staged(kind, source, target, count, op, root)
             return
         dtype = DTYPES[some.dtype] if op else "uint8"
