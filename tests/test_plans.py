@@ -181,6 +181,17 @@ def test_plans_for_other_networks_are_refused(folder):
         found.on(tacos.topology.ring(4, bandwidth="1GB/s"))
 
 
+def test_plans_of_two_networks_need_the_name_of_one(folder):
+    """Their NPUs' numbers mean different things."""
+    ring, slow = tacos.topology.ring(4), tacos.topology.ring(4, bandwidth="1GB/s")
+    add(folder, made(slow))
+    message = r"plans\.json: the plans are for 2 networks of 4 NPUs \([0-9a-f]{16}, [0-9a-f]{16}\): TACOS_T"
+    with pytest.raises(FormatError, match=message):
+        Plans.load(folder).for_npus(4)
+    assert len(Plans.load(folder).on(ring).plans) == 5
+    assert len(Plans.load(folder).on(slow).plans) == 1
+
+
 def test_the_digest_sees_every_byte(folder):
     before = Plans.load(folder).digest
     assert Plans.load(folder).digest == before

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
+import subprocess
 import sys
 
 import numpy as np
@@ -15,6 +18,7 @@ from tacos.runtime import TcpRendezvous, connect, launch
 from tacos.runtime.lab import Lab, unavailable
 from tacos.runtime.probe import probe, report
 from tacos.runtime.wiring import Pair, Port, Spread, Switch, Wiring
+from tests.ranks import MPI_SETTINGS, mpiexec
 
 PROBE = [sys.executable, "-m", "tacos", "probe"]
 
@@ -46,6 +50,54 @@ with connect(timeout=60) as comm:
     tacos.verify(
         tacos.synthesize(network, tacos.collective.all_reduce(network, "1MB"))
     ).raise_if_failed()
+
+
+TWICE = """
+import sys
+from tacos.cli import main
+from tacos.runtime import connect
+for _ in range(2):  # a process may meet the others more than once
+    with connect(timeout=60) as comm:
+        assert comm.exchange("rank", bytes([comm.rank])) == [bytes([0]), bytes([1])]
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["torchrun", "mpiexec"])
+def test_ranks_of_others_are_measured_too(tmp_path, launcher):
+    """Under torchrun after two meetings; under MPI over TCP's place, MPI's own messages."""
+    module, command = {
+        "torchrun": (
+            "torch",
+            [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"],
+        ),
+        "mpiexec": ("mpi4py", [*mpiexec(2), sys.executable]),
+    }[launcher]
+    if importlib.util.find_spec(module) is None or not mpiexec(2):
+        pytest.skip(f"{module} is not installed: pip install 'tacos-ccl[torch,mpi]'")
+    script, out = tmp_path / "twice.py", tmp_path / "network.yaml"
+    script.write_text(
+        TWICE
+        if launcher == "torchrun"
+        else TWICE.partition("for _")[0] + "sys.exit(main(sys.argv[1:]))"
+    )
+    options = [
+        "probe",
+        "-o",
+        str(out),
+        "--seconds",
+        "0.2",
+        *(["--mpi"] if launcher == "mpiexec" else []),
+    ]
+    env = {**os.environ, **MPI_SETTINGS, "TACOS_HOST": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, str(script), *options],
+        env=env, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    network = tacos.load(out)
+    assert list(network.names[:2]) == ["127.0.0.1:0", "127.0.0.1:1"]  # as placement calls them
 
 
 def test_one_rank_is_no_network():

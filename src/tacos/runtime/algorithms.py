@@ -16,7 +16,6 @@ TACOS_DEBUG        ``info``: say for each call which algorithm serves it, and wh
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from tacos._core import Schedule
 from tacos.errors import FormatError, TacosError
 from tacos.lower import lower
 from tacos.plan import synthesize
-from tacos.runtime.placement import place, renumbered
+from tacos.runtime.placement import here, place, renumbered
 from tacos.runtime.plans import Plans, fingerprint, locked
 from tacos.units import format_size
 
@@ -133,8 +132,8 @@ def agree(
         ValueError: The sentence of the first rank that met something wrong.
     """
     settings = Settings()
-    host = variables.get("TACOS_HOST") or socket.gethostname()
-    mine = _Greeting(rank, f"{host}:{_local_rank(variables)}")
+    host, number = here(variables)
+    mine = _Greeting(rank, f"{host}:{number or 0}")
     try:
         settings = Settings.from_environment(world, variables)
         mine.digest = settings.digest
@@ -173,12 +172,6 @@ def _exchanged(rendezvous: Rendezvous, name: str, mine: _Greeting) -> list[_Gree
         if one.error:
             raise ValueError(f"rank {one.rank}: {one.error}")
     return greetings
-
-
-def _local_rank(variables: Mapping[str, str]) -> str:
-    names = ("TACOS_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
-    found = (variables[name] for name in (*names, "SLURM_LOCALID") if name in variables)
-    return next(found, "0")
 
 
 class _Call(NamedTuple):

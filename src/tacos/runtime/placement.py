@@ -7,6 +7,8 @@ Topologies and plans speak of NPUs, a running job of ranks. :func:`place` finds 
 from __future__ import annotations
 
 import json
+import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +22,25 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["place", "renumbered"]
+__all__ = ["here", "place", "renumbered"]
 
 _PER_PAIR = frozenset({"all_to_all"})
 _PER_MEMBER = frozenset({"all_gather", "reduce_scatter", "gather", "scatter"})
 _BUFFERS = (0, 1)  # input and output
+_LOCAL_RANKS = ("TACOS_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+                "SLURM_LOCALID")  # fmt: skip
+
+
+def here(variables: Mapping[str, str] = os.environ) -> tuple[str, str]:
+    """The host and the number on it by which NPUs are named, of this process.
+
+    The host is ``TACOS_HOST`` or what the machine calls itself; the number is empty where no launcher says it.
+
+    >>> here({"TACOS_HOST": "node7", "LOCAL_RANK": "3"})
+    ('node7', '3')
+    """
+    host = variables.get("TACOS_HOST") or socket.gethostname()
+    return host, next((variables[name] for name in _LOCAL_RANKS if name in variables), "")
 
 
 def place(

@@ -152,16 +152,22 @@ class Plans:
         return cls(directory, plans)
 
     def for_npus(self, npus: int) -> Plans:
-        """Those for a network of so many NPUs; an error if there are only others.
+        """Those for the only network of so many NPUs; an error if there is none, or several.
 
         Raises:
-            FormatError: All plans are for other networks.
+            FormatError: All plans are for other networks, or nobody knows for which.
         """
         fitting = [plan for plan in self.plans if plan.npus == npus]
         if self.plans and not fitting:
             others = sorted({plan.npus for plan in self.plans})
             raise FormatError(
                 f"{self.folder / FILE}: the plans are for {_listed(others)} NPUs, not for {npus}"
+            )
+        networks = sorted({plan.topology for plan in fitting})
+        if len(networks) > 1:
+            raise FormatError(
+                f"{self.folder / FILE}: the plans are for {len(networks)} networks of {npus} NPUs "
+                f"({', '.join(networks)}): TACOS_TOPOLOGY must name the one that this is"
             )
         return Plans(self.folder, fitting)
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import socket
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ import numpy as np
 from tacos import collective as collectives
 from tacos import units
 from tacos.lower import STEP_OPS, Program
+from tacos.runtime.placement import here
 from tacos.runtime.wiring import Pair, Spread, Together, Wiring, find_wiring
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ _ROUNDS = 5
 _FIRST_BYTES = 1 << 17
 _LARGEST_BYTES = 1 << 28
 _SHORTEST_S, _LONGEST_S = 0.004, 0.06
-_LOCAL_RANKS = ("TACOS_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
-                "SLURM_LOCALID")  # fmt: skip
 
 
 def probe(comm: Communicator, *, seconds: float = 10.0) -> Wiring:
@@ -186,9 +183,7 @@ def _program(ranks: int, messages: list[tuple[int, int, int]]) -> Program:
 
 def _names(comm: Communicator) -> list[str]:
     """host:local_rank of every rank; counted within each host where launchers do not say it."""
-    local = next((os.environ[name] for name in _LOCAL_RANKS if name in os.environ), "")
-    own = json.dumps([socket.gethostname(), local]).encode()
-    rows = [json.loads(row) for row in comm.exchange("probe names", own)]
+    rows = [json.loads(row) for row in comm.exchange("probe names", json.dumps(here()).encode())]
     names = [f"{host}:{number}" for host, number in rows]
     if len(set(names)) == len(names) and all(number for _, number in rows):
         return names
