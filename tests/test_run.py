@@ -239,6 +239,12 @@ def test_strangers_neither_stop_a_job_nor_take_a_place_in_it():
         loud.close()
 
 
+def test_a_time_that_never_comes_is_allowed():
+    for timeout in (1e30, float("inf")):
+        with connect(TcpRendezvous(0, 1, "", 0, timeout=timeout), timeout=timeout) as comm:
+            assert comm.prepare(schedule("ring:1")).run(np.ones(2)).tolist() == [1.0, 1.0]
+
+
 def test_what_rank_0_refused_is_told_when_the_time_is_over():
     port = free_port()
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -337,6 +338,13 @@ with launch([sys.executable, "-c", {rank!r}], 3) as job:
     process.send_signal(number)
     process.wait(timeout=30)
     assert all(soon(lambda path=path: gone(int(path.read_text()))) for path in pids)
+
+
+def test_ranks_outlive_the_thread_that_started_them():
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(launch, script("import time; time.sleep(1)"), 2).result()
+    with job:  # the thread has ended
+        assert job.wait(timeout=60) == 0
 
 
 def test_a_command_that_does_not_exist_is_named(capfd):

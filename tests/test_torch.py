@@ -304,7 +304,10 @@ def test_torchrun_runs_a_script_that_does_not_know_us(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[2.0, 2.0, 2.0] tacos\n"
-    assert "tacos: all_reduce of 12 B in place: default halving-doubling" in done.stderr
+    assert (
+        "tacos: all-reduce of 12 B in place: default halving-doubling, 1 chunks, all-reduce"
+        in done.stderr
+    )
 
 
 @pytest.mark.parametrize("module", ["tacos.runtime.torch", "tacos.runtime.nccl", "torch"])

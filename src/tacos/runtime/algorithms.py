@@ -75,7 +75,6 @@ class Settings:
         said = variables.get("TACOS_DEBUG", "")
         if said.lower() not in ("", "off", "info"):
             raise ValueError(f'TACOS_DEBUG is "{said}", allowed are info and off')
-        home = variables.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         named = variables.get("TACOS_TOPOLOGY")
         network = formats.network(named) if named else None
         folder = variables.get("TACOS_PLANS")
@@ -88,7 +87,7 @@ class Settings:
             plans,
             network,
             variables.get("TACOS_ENGINE") or "auto",
-            Path(variables.get("TACOS_CACHE") or Path(home, "tacos")),
+            Path() if network is None else _cache_folder(variables),
             variables.get("TACOS_PLACEMENT"),
             said.lower() == "info",
         )
@@ -227,7 +226,8 @@ class Algorithms:
             found = self._of_call[call] = self._find(call)
         if self.settings.debug and self.communicator.rank == 0:
             place = " in place" if in_place else ""
-            sys.stderr.write(f"tacos: {kind} of {format_size(size_bytes)}{place}: {found[1]}\n")
+            what = f"{kind.replace('_', '-')} of {format_size(size_bytes)}{place}"
+            sys.stderr.write(f"tacos: {what}: {found[1]}\n")
         return found[0]
 
     def of_bytes(self, kind: str) -> Algorithm:
@@ -321,7 +321,8 @@ class Algorithms:
             return lower(synthesize(network, wanted, engine=engine, **options), in_place=True)
 
         root = f" from rank {call.root}" if call.root >= 0 else ""
-        return _Candidate(f"default {engine}, {chunks} chunks, {call.kind}{root}", program)
+        kind = call.kind.replace("_", "-")
+        return _Candidate(f"default {engine}, {chunks} chunks, {kind}{root}", program)
 
 
 def default(kind: str, size_bytes: int) -> tuple[str, int]:
@@ -351,6 +352,22 @@ def _size_class(size_bytes: int) -> int:
     while size < size_bytes:
         size *= 4
     return size
+
+
+def _cache_folder(variables: Mapping[str, str]) -> Path:
+    """Where schedules are kept.
+
+    >>> _cache_folder({"XDG_CACHE_HOME": "/var/cache"})
+    PosixPath('/var/cache/tacos')
+    """
+    if variables.get("TACOS_CACHE"):
+        return Path(variables["TACOS_CACHE"])
+    try:
+        return Path(variables.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tacos"
+    except RuntimeError:  # who runs this has no home
+        raise ValueError(
+            "TACOS_CACHE is not set, and there is no home for ~/.cache/tacos"
+        ) from None
 
 
 def _cached(folder: Path, name: str, make: Callable[[], Schedule]) -> bytes:

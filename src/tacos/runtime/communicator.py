@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tacos._core import Collective
     from tacos.runtime.rendezvous import Rendezvous
 
-__all__ = ["Algorithm", "Carrier", "Communicator", "connect", "fingerprint"]
+__all__ = ["Algorithm", "Call", "Carrier", "Communicator", "connect", "fingerprint"]
 
 
 def connect(
@@ -57,6 +57,16 @@ def connect(
     )
 
 
+class Call(NamedTuple):
+    """What an algorithm runs on; see :meth:`Algorithm.run_at`."""
+
+    source: int  # addresses
+    target: int
+    elements: int
+    dtype: str
+    op: str
+
+
 class Carrier(Protocol):
     """What moves the data between a rank and its peers."""
 
@@ -67,17 +77,8 @@ class Carrier(Protocol):
     def open(self, execution: Execution) -> None:
         """Make ready for a program that all ranks agree on."""
 
-    def run(
-        self,
-        execution: Execution,
-        number: int,
-        source: int,
-        target: int,
-        count: int,
-        dtype: str,
-        op: str,
-    ) -> None:
-        """Run one call of the algorithm with this number; see Algorithm.run_at."""
+    def run(self, execution: Execution, number: int, call: Call) -> None:
+        """Run one call of the algorithm with this number."""
 
     def watch(self, number: int, doing: str) -> str:
         """Between calls: why some rank will not come to prepare the algorithm with this number, or nothing.
@@ -362,7 +363,8 @@ class Algorithm:
         """
         comm = self.communicator
         with comm._lock:
-            comm.carrier.run(self._execution, self.number, source, target, count, dtype, op)
+            call = Call(source, target, count, dtype, op)
+            comm.carrier.run(self._execution, self.number, call)
 
     def _count(
         self, source: np.ndarray[Any, Any] | None, target: np.ndarray[Any, Any] | None

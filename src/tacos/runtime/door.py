@@ -76,7 +76,7 @@ class Door:
         deadline = time.monotonic() + seconds
         while True:
             left = max(0.0, deadline - time.monotonic())
-            ready = self._selector.select(left)
+            ready = self._selector.select(min(left, _PATIENCE_S))
             for key, _ in ready:
                 found = key.fileobj
                 assert isinstance(found, socket.socket)

@@ -7,6 +7,7 @@ it dies, and a rank that fails takes the others along.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 import signal
@@ -14,7 +15,8 @@ import socket
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Self
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,6 +69,22 @@ def launch(
     return Job(command, ranks, env=env, output=output)
 
 
+@functools.cache
+def _spawner(_process: int) -> ThreadPoolExecutor:
+    """A thread that lives as long as the process does.
+
+    The kernel takes the death of the thread that started a rank for that of its parent.
+    """
+    return ThreadPoolExecutor(1, "tacos launch")
+
+
+def _started(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, **options)
+
+    return _spawner(os.getpid()).submit(start).result()
+
+
 class Job:
     """The processes of a job, see :func:`launch`; leaving the context ends them."""
 
@@ -95,7 +113,7 @@ class Job:
                         variables["TACOS_RENDEZVOUS_FD"] = str(listener.fileno())
                     seen = output == "all" or (output == "first" and rank == 0)
                     self.processes.append(
-                        subprocess.Popen(
+                        _started(
                             [sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid()), *command],
                             env=variables,
                             stdin=subprocess.DEVNULL,

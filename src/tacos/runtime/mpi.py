@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tacos._core import Execution
+    from tacos.runtime.communicator import Call
 
 __all__ = ["Mpi", "all_reduce", "connect", "end_job_at_exit"]
 
@@ -202,23 +203,14 @@ class Mpi:
                 f"MPI's tags here allow {self._largest_tag // 2}"
             )
 
-    def run(
-        self,
-        execution: Execution,
-        number: int,
-        source: int,
-        target: int,
-        count: int,
-        dtype: str,
-        op: str,
-    ) -> None:
+    def run(self, execution: Execution, number: int, given: Call) -> None:
         """Run one call."""
         self._check_usable()
-        execution.start(source, target, count, dtype, op)
+        execution.start(*given)
         self._calls += 1
         if number not in self._steps:
             self._steps[number] = _steps_of(execution)
-        own = _Announced(self._calls, number, count, dtype, op)
+        own = _Announced(self._calls, number, given.elements, given.dtype, given.op)
         froms = {peer for peer, _ in execution.receives_from}
         call = self._call = _Call(execution, own, self._steps[number], froms)
         try:

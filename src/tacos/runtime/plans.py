@@ -129,7 +129,7 @@ class Plans:
     ...     plans.choose("all_reduce", range(4), 4096).reason
     ...     plans.choose("all_reduce", range(4), 64).reason
     'all_reduce-1MB-41881ac8.tacos, made for 1 MB'
-    'no plan for all_reduce of 64 B among 4 NPUs: there are plans for 1000 B or more'
+    'no plan for all-reduce of 64 B among 4 NPUs: there are plans for 1000 B or more'
     """
 
     def __init__(self, folder: Path, plans: Sequence[Plan]) -> None:
@@ -252,7 +252,9 @@ class Plans:
         kind = [plan for plan in self.plans if plan.collective == collective]
         mine = [plan for plan in kind if sorted(plan.group) == sorted(group)]
         mine = [plan for plan in mine if plan.group == group] or mine
-        what = f"no plan for {collective} of {size_bytes} B among {len(group)} NPUs"
+        what = (
+            f"no plan for {collective.replace('_', '-')} of {size_bytes} B among {len(group)} NPUs"
+        )
         if not mine:
             known = "another group" if kind else "other collectives"
             return Choice(None, f"{what}: there are only plans for {known}")

@@ -44,6 +44,8 @@ _TO_ROOT, _FROM_ROOT = 2, 3  # tags
 _MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 _SLURM_NO_STEP = 0xFFFFFFF0
 """From here on, Slurm's numbers of steps are those of batch shells and the like."""
+LONGEST_S = 2e6
+"""Sockets cannot wait longer: their milliseconds have 31 bits."""
 _LOOK_S = 0.5
 """How long a rank waits for others before it looks around."""
 
@@ -105,7 +107,7 @@ class TcpRendezvous:
             raise ValueError(f"rank is {rank} of {size}, allowed are 0 to size - 1")
         self.rank, self.size = rank, size
         self.while_waiting: Callable[[], str] = str
-        self._timeout = timeout
+        self._timeout = min(timeout, LONGEST_S)
         self._token = hashlib.sha256(token.encode()).digest()[:16]
         self._peers: dict[int, socket.socket] = {}
         if size == 1:

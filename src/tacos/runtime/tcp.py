@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tacos._core import Endpoint
 from tacos.errors import CommunicationError
 from tacos.runtime.door import Door
+from tacos.runtime.rendezvous import LONGEST_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tacos._core import Execution
+    from tacos.runtime.communicator import Call
     from tacos.runtime.rendezvous import Rendezvous
 
 __all__ = ["Tcp"]
@@ -43,8 +45,8 @@ class Tcp:
         self, rendezvous: Rendezvous, *, timeout: float, members: Sequence[int] | None = None
     ) -> None:
         self.rank, self.size = rendezvous.rank, rendezvous.size
-        self.timeout = timeout
-        self._endpoint = Endpoint(self.rank, timeout)
+        self.timeout = min(timeout, LONGEST_S)
+        self._endpoint = Endpoint(self.rank, self.timeout)
         routes = _addresses(os.environ.get("TACOS_ADDRESSES"))
         numbers = range(self.size) if members is None else members
         self._routes = {i: routes[peer] for i, peer in enumerate(numbers) if peer in routes}
@@ -78,18 +80,9 @@ class Tcp:
         """Why there is no way to the peers any more, or None."""
         return self._endpoint.failure or None
 
-    def run(
-        self,
-        execution: Execution,
-        number: int,
-        source: int,
-        target: int,
-        count: int,
-        dtype: str,
-        op: str,
-    ) -> None:
+    def run(self, execution: Execution, number: int, call: Call) -> None:
         """Run one call, without the GIL."""
-        self._endpoint.run(execution, number, source, target, count, dtype, op)
+        self._endpoint.run(execution, number, *call)
 
     def watch(self, number: int, doing: str) -> str:
         """Why some rank will not come to prepare an algorithm, or nothing."""
