@@ -92,6 +92,7 @@ def record(
         "tick_s": tick * 1e-12,
         "bins": bins,
         "every": every,
+        "chosen": f"every {_ordinal(every)} chunk",
         "reducing": packed.collective.kind in _SUMS,
         "notes": notes,
     }
@@ -131,7 +132,8 @@ def _picture(network: Topology, notes: list[str]) -> tuple[dict[str, Any], dict[
         "names": network.names,
         "pipelined": network.link_model == "pipelined",
         "whole_chunks": network.forwarding == "store_and_forward",
-        "radius": round(ways.radius, 5),
+        "radius": ways.radius,
+        "width": ways.width,
         "frames": [[f.left, f.top, f.right, f.bottom, f.label] for f in layout.frames],
     }
     columns: dict[str, NDArray[Any]] = {
