@@ -116,7 +116,7 @@ def check_against_rows(schedule, columns, facts):
     )
     # A reduce tree has one arrival and a row for each of its sources.
     assert sorted(set(arrived)) == sorted(set(expected))
-    starts = {}
+    starts: dict[int, int] = {}
     for k, t in enumerate(columns["busy_transfer"]):
         starts[t] = min(starts.get(t, 2**32), columns["busy_begin"][k])
     found = sorted((columns["chunk"][t], columns["lane_op"][lane[t]], s) for t, s in starts.items())
