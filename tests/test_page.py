@@ -170,6 +170,15 @@ def test_times_beyond_32_bits_are_kept_in_coarser_ticks():
     assert columns["arrival_time"].tolist() == [2 * 10**12 // 466]
 
 
+def test_what_does_not_fit_memory_is_refused_before_it_is_expanded():
+    topology = tp.torus(1000, 1000)
+    schedule = tacos.synthesize(topology, co.all_gather(topology, "1GB", chunks=1))
+    with pytest.raises(
+        tacos.TacosError, match=r"a page of 999,999,000,000 transfers takes about 170"
+    ):
+        record(schedule)
+
+
 def test_a_run_without_transfers_has_a_page():
     topology = tp.mesh(2)
     collective = co.broadcast(topology, 1, group=[0], chunks=1)

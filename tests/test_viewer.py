@@ -325,6 +325,7 @@ def test_every_key_does_what_the_help_says(view, mesh):
     assert value("viewer.seconds") == pytest.approx(starts[starts > 0][0] * 1e-12)
     press("n", "n", "N", "n")
     assert value("viewer.pick") == {"kind": "npu", "id": 1}
+    assert shown.text_content("#said") == "NPU 1 selected"
     press("l")
     assert value("viewer.pick") == {"kind": "link", "id": 0}
     press("C")
