@@ -9,7 +9,7 @@ PAGE ?= out/benchmarks.md
 VENV := .venv
 SANITIZE := build/sanitize
 CPP := $(wildcard cpp/*.[ch]pp cpp/*/*.[ch]pp)
-GROUPS := build test lint docs torch mpi
+GROUPS := build test lint docs torch mpi browser
 
 # Twice quiet: errors show, warnings about package locations and script folders do not.
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check
@@ -25,7 +25,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
-.PHONY: help demo test torch mpi lint format bench docs sanitize stub clean distclean
+.PHONY: help demo test torch mpi browser lint format bench docs sanitize stub clean distclean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -39,6 +39,12 @@ test: $(VENV)/core $(VENV)/test  ## all tests and the examples in docstrings and
 torch: $(VENV)/torch  ## install torch, so that make test runs the tests of its backend too
 
 mpi: $(VENV)/mpi  ## install an MPI, so that make test runs the tests over it too
+
+browser: $(VENV)/browser  ## install a browser, so that make test runs the tests of the viewer too
+	@command -v chromium chromium-browser google-chrome > /dev/null || \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	    echo "installing Chromium"; apt-get update -qq && apt-get install -qq -y chromium > /dev/null; \
+	  else echo "the viewer's tests need Chromium: install the package chromium, or Chrome"; fi
 
 lint: $(VENV)/core $(VENV)/test $(VENV)/lint  ## style, types, layers, C++ format
 	@$(VENV)/bin/ruff check --quiet

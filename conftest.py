@@ -11,7 +11,7 @@ NEEDED = {
     "torch": ["src/tacos/runtime/torch/*", "src/tacos/runtime/nccl.py"],
     "mpi4py": ["src/tacos/runtime/mpi.py"],
 }
-# torch, MPI and the programs that a lab starts do not run with the sanitizers' library in their way.
+# torch, MPI, browsers and the programs that a lab starts do not run with the sanitizers' library in their way.
 sanitized = "libasan" in os.environ.get("LD_PRELOAD", "")
 collect_ignore_glob = ["tests/streams.py", "tests/torch_jobs.py"]  # what ranks run
 collect_ignore_glob += [
@@ -22,6 +22,7 @@ collect_ignore_glob += [
 ]
 if sanitized:
     collect_ignore_glob += ["tests/test_lab.py", "tests/test_probe.py", "tests/test_torch.py"]
+    collect_ignore_glob += ["tests/test_viewer.py"]
 
 os.environ["COLUMNS"] = "80"  # what the pages show
 

@@ -26,7 +26,7 @@ from tacos.units import format_size
 HERE = Path(__file__).parent
 NAMES = (
     "foundation", "synthesis", "symmetric", "forest", "milp", "bound", "baselines", "paper_tacos",
-    "simulate", "astra", "lift", "formats", "runtime", "ddp", "lab",
+    "simulate", "astra", "lift", "formats", "view", "runtime", "ddp", "lab",
 )  # fmt: skip
 MORE = {"paper_tacos": ["-o", "out/paper_tacos"]}
 

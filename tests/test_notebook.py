@@ -30,8 +30,9 @@ def test_a_small_network_is_drawn_and_a_large_one_described():
     assert "2,500" in large
 
 
-def test_a_schedule_shows_time_and_efficiency():
+def test_a_schedule_shows_time_and_efficiency_and_the_viewer():
     html = shown(SCHEDULE)
+    assert html.count("<iframe") == 1
     assert "64 MB" in html
     assert f"{100 * (SCHEDULE.efficiency or 0):.1f} %" in html
 

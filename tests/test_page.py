@@ -116,7 +116,7 @@ def check_against_rows(schedule, columns, facts):
     )
     # A reduce tree has one arrival and a row for each of its sources.
     assert sorted(set(arrived)) == sorted(set(expected))
-    starts = {}
+    starts: dict[int, int] = {}
     for k, t in enumerate(columns["busy_transfer"]):
         starts[t] = min(starts.get(t, 2**32), columns["busy_begin"][k])
     found = sorted((columns["chunk"][t], columns["lane_op"][lane[t]], s) for t, s in starts.items())
@@ -168,6 +168,15 @@ def test_times_beyond_32_bits_are_kept_in_coarser_ticks():
     assert schedule.time_ps == 2 * 10**12
     assert facts["tick_s"] == pytest.approx(466e-12)
     assert columns["arrival_time"].tolist() == [2 * 10**12 // 466]
+
+
+def test_what_does_not_fit_memory_is_refused_before_it_is_expanded():
+    topology = tp.torus(1000, 1000)
+    schedule = tacos.synthesize(topology, co.all_gather(topology, "1GB", chunks=1))
+    with pytest.raises(
+        tacos.TacosError, match=r"a page of 999,999,000,000 transfers takes about 170"
+    ):
+        record(schedule)
 
 
 def test_a_run_without_transfers_has_a_page():

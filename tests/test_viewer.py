@@ -23,7 +23,7 @@ LAPTOP = {"width": 1366, "height": 650}  # what a browser leaves of 1366 x 768
 @pytest.fixture
 def view(browser, tmp_path):
     """Opens a page; fails the test if the page complains or asks for anything from elsewhere."""
-    contexts, complaints = [], []
+    contexts, complaints, asked = [], [], []
     numbers = itertools.count()
 
     def start(text, *, address=None, **options):
@@ -35,13 +35,7 @@ def view(browser, tmp_path):
         shown.set_default_timeout(20_000)
         shown.on("console", lambda message: complaints.append(message.text))
         shown.on("pageerror", lambda error: complaints.append(str(error)))
-        shown.on(
-            "request",
-            lambda request: (
-                request.url.startswith(("file:", "data:", "blob:", "http://127.0.0.1"))
-                or complaints.append(request.url)
-            ),
-        )
+        shown.on("request", lambda request: asked.append(request.url))
         shown.goto(address or path.as_uri())
         shown.wait_for_function("window.viewer")
         return shown
@@ -50,6 +44,8 @@ def view(browser, tmp_path):
     for context in contexts:
         context.close()
     assert complaints == []
+    here = ("file:", "data:", "blob:", "http://127.0.0.1")
+    assert [address for address in asked if not address.startswith(here)] == []
 
 
 def at(shown, seconds):
@@ -329,6 +325,7 @@ def test_every_key_does_what_the_help_says(view, mesh):
     assert value("viewer.seconds") == pytest.approx(starts[starts > 0][0] * 1e-12)
     press("n", "n", "N", "n")
     assert value("viewer.pick") == {"kind": "npu", "id": 1}
+    assert shown.text_content("#said") == "NPU 1 selected"
     press("l")
     assert value("viewer.pick") == {"kind": "link", "id": 0}
     press("C")
@@ -481,6 +478,21 @@ def test_a_run_without_transfers_opens(view):
         topology, co.broadcast(topology, 1, group=[0], chunks=1), engine="ring"
     )
     assert view(page(schedule)).inner_text("#title").startswith("broadcast")
+
+
+def test_a_notebook_shows_the_viewer_in_place(browser, mesh):
+    context = browser.new_context()
+    try:
+        notebook = context.new_page()
+        complaints: list[str] = []
+        notebook.on("console", lambda message: complaints.append(message.text))
+        notebook.set_content(f"<!doctype html><body>{mesh._repr_html_()}</body>")
+        inside = notebook.frame_locator("iframe")
+        inside.locator("#play").click()
+        inside.locator("#panel dl").first.wait_for()
+        assert complaints == []
+    finally:
+        context.close()
 
 
 def test_a_served_page_works_as_well(view, relay):

@@ -1,4 +1,4 @@
-"""How notebooks show our objects: a drawing of a network, tables of figures.
+"""How notebooks show our objects: a drawing of a network, a schedule in the viewer, tables of figures.
 
 Pictures and tables are made in layers above the classes they show, so each class gets its
 ``_repr_html_`` from here when the package is imported; what makes them is imported when one is shown.
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tacos._core import Schedule, Topology
 from tacos.compare import Comparison, Sweep
+from tacos.errors import TacosError
 from tacos.lower import Program, describe
 from tacos.schedule import summary
 from tacos.simulate import Trace
@@ -26,6 +27,9 @@ __all__ = ["html"]
 _DRAWN = 2_000
 """Nodes up to which a network is drawn; a larger one is only described."""
 _WIDTH = 560
+_VIEWED = 20_000
+"""Transfers up to which a schedule is shown in the viewer; a longer one is only described."""
+_HEIGHT = 640
 
 
 def html(item: Topology | Schedule | Program | Trace | Comparison | Sweep) -> str:
@@ -50,7 +54,17 @@ def _topology(network: Topology) -> str:
 
 
 def _schedule(schedule: Schedule) -> str:
-    return _facts("schedule", summary(schedule))
+    from tacos import view
+
+    facts = _facts("schedule", summary(schedule))
+    if schedule.transfers > _VIEWED:
+        return facts
+    try:
+        page = view.page(schedule)
+    except TacosError:  # its own times contradict each other: tacos.verify says how
+        return facts
+    style = f"width:100%;height:{_HEIGHT}px;border:1px solid #9aa5b1"
+    return f'{facts}<iframe title="viewer" style="{style}" srcdoc="{escape(page)}"></iframe>'
 
 
 def _program(program: Program) -> str:

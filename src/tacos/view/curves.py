@@ -29,6 +29,7 @@ class Curves(NamedTuple):
     points: npt.NDArray[np.float32]  # (links, 4, 2)
     kind: npt.NDArray[np.uint8]  # LINE, CURVE (Bézier), or ELBOW (a corner at the first handle)
     radius: float  # of an NPU
+    width: float  # that a link may have
 
 
 def curves(topology: Topology, layout: Layout) -> Curves:
@@ -56,8 +57,8 @@ def curves(topology: Topology, layout: Layout) -> Curves:
     handle = -right * np.where(turned, -1.0, 1.0)[:, None] * (bow * 4 / 3)[:, None]
     points = np.stack([start, start + handle, end + handle, end], axis=1)
     kind = np.where(bow > 0, CURVE, LINE).astype(np.uint8)
-    _bend(points, kind, layout, src, dst, shift)
-    return Curves(points.astype(np.float32), kind, radius)
+    pitch = _bend(points, kind, layout, src, dst, radius)
+    return Curves(points.astype(np.float32), kind, radius, min(0.17 * radius, 0.6 * pitch))
 
 
 def _ends(xy: Floats, half: Floats, src: Ints, dst: Ints) -> tuple[Floats, Floats]:
@@ -112,21 +113,38 @@ def _bows(layout: Layout, src: Ints, dst: Ints, radius: float) -> Floats:
 
 
 def _bend(
-    points: Floats,
-    kind: npt.NDArray[np.uint8],
-    layout: Layout,
-    src: Ints,
-    dst: Ints,
-    shift: Floats,
-) -> None:
-    """Links between a bar and a node in a row behind others: sideways into a lane, then upright."""
+    points: Floats, kind: npt.NDArray[np.uint8], layout: Layout, src: Ints, dst: Ints, radius: float
+) -> float:
+    """Links between a bar and a node in a row behind others: sideways into a lane, then upright.
+
+    Links that share a lane run side by side in it, those from far away outside. Returns how far apart.
+    """
     xy, half = layout.xy, layout.half
-    for npu, bar, first, last in ((src, dst, 0, 3), (dst, src, 3, 0)):
-        below = (xy[bar, 1] > xy[npu, 1]).astype(np.int64)
-        lane = np.where((half[bar] > 0) & (half[npu] == 0), layout.lanes[npu, below], 0.0)
-        bent = np.flatnonzero(lane != 0)
-        x = xy[npu[bent], 0] + lane[bent] + shift[bent]
-        points[bent, first] = xy[npu[bent]]
-        points[bent, 1] = points[bent, 2] = np.column_stack([x, xy[npu[bent], 1]])
-        points[bent, last] = np.column_stack([x, xy[bar[bent], 1]])
-        kind[bent] = ELBOW
+    out = half[dst] > 0
+    npu, bar = np.where(out, src, dst), np.where(out, dst, src)
+    below = (xy[bar, 1] > xy[npu, 1]).astype(np.int64)
+    lane = np.where((half[bar] > 0) & (half[npu] == 0), layout.lanes[npu, below], 0.0)
+    bent = np.flatnonzero(lane != 0)
+    if not len(bent):
+        return radius
+    npu, bar, out, lane = npu[bent], bar[bent], out[bent], lane[bent]
+    x, y = xy[npu, 0] + lane, xy[npu, 1]
+    away = np.abs(xy[bar, 1] - y)
+    _, group = np.unique(np.stack([np.round(1000 * x), below[bent]]), axis=1, return_inverse=True)
+    group = group.ravel()
+    order = np.lexsort((out, bar, away, group))
+    count = np.bincount(group)
+    place = np.empty(len(bent))
+    place[order] = np.arange(len(bent)) - np.repeat(np.cumsum(count) - count, count)
+    middle = (count[group] - 1) / 2
+    pitch = min(0.1, 0.3 / int(count.max()))
+    x = x + np.sign(lane) * (place - middle) * pitch
+    y = y + np.where(out, -0.25, 0.25) * radius
+    near, corner, far = (
+        np.column_stack([a, b]) for a, b in ((xy[npu, 0], y), (x, y), (x, xy[bar, 1]))
+    )
+    points[bent, 0] = np.where(out[:, None], near, far)
+    points[bent, 1] = points[bent, 2] = corner
+    points[bent, 3] = np.where(out[:, None], far, near)
+    kind[bent] = ELBOW
+    return pitch

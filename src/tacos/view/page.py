@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tacos.simulate import Trace
+    from tacos.units import Quantity
 
 __all__ = ["page", "write_page"]
 
@@ -45,6 +46,7 @@ def page(
     names: Sequence[str] = (),
     traces: Sequence[Trace] = (),
     detail: int = DETAIL,
+    memory_limit: Quantity = "16GiB",
     progress: Callable[[float], object] | None = None,
 ) -> str:
     """The viewer's page for a schedule, or for two side by side on one clock, as HTML text.
@@ -56,10 +58,12 @@ def page(
         traces: What simulations made of them, to be shown instead of the schedules' own times.
         detail: The most transfers that can be looked at one by one. Of a longer schedule some chunks
             are chosen, evenly; overviews count all transfers, and the page says so.
+        memory_limit: A page that would take more memory to make is refused.
         progress: Called with the share done, now and then.
 
     Raises:
         InfeasibleError: A schedule's own times contradict each other.
+        TacosError: A schedule is too long for the memory.
         ValueError: `detail` is not positive, there are not as many names or traces as schedules, or
             a trace is one of another network or another simulator.
 
@@ -89,6 +93,7 @@ def page(
                 traces[k] if traces else None,
                 name=names[k] if names else "",
                 detail=detail,
+                memory_limit=memory_limit,
                 progress=_part(progress, k / len(schedules), len(schedules)),
             )
         )

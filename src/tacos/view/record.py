@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tacos import units
+from tacos.errors import TacosError
 from tacos.schedule import summary
 from tacos.simulate import simulate
 from tacos.view.curves import curves
@@ -34,6 +36,8 @@ DETAIL = 2_000_000
 _BINS = 480
 _MOST_CELLS = 8_000_000
 _LARGEST = 2**32 - 1
+_BYTES_PER_TRANSFER = 170
+"""What making a page takes at its peak."""
 _SUMS = ("all_reduce", "reduce_scatter", "reduce")
 START, DATA, LINK, SLACK = 0, 1, 2, 3
 """What a transfer of the critical path waited for: nothing, its data, a link, the schedule."""
@@ -52,12 +56,14 @@ def record(
     *,
     name: str = "",
     detail: int = DETAIL,
+    memory_limit: units.Quantity = "16GiB",
     progress: Callable[[float], object] | None = None,
 ) -> Record:
     """What a page shows of a schedule, or of what a simulation made of it.
 
     Raises:
         InfeasibleError: The schedule's own times contradict each other.
+        TacosError: It would take more memory than `memory_limit`.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
@@ -66,6 +72,12 @@ def record(
     >>> found.facts["transfers"], found.columns["chunk"].tolist()[:3]
     (12, [0, 3, 2])
     """
+    need = schedule.transfers * _BYTES_PER_TRANSFER
+    if need > (limit := units.size_bytes(memory_limit, what="memory_limit")):
+        raise TacosError(
+            f"a page of {schedule.transfers:,} transfers takes about {units.format_size(need)} of "
+            f"memory, memory_limit is {units.format_size(limit)}"
+        )
     packed = schedule.expand()
     if trace is None:
         trace = simulate(packed, timing="schedule", progress=progress)
@@ -92,6 +104,7 @@ def record(
         "tick_s": tick * 1e-12,
         "bins": bins,
         "every": every,
+        "chosen": f"every {_ordinal(every)} chunk",
         "reducing": packed.collective.kind in _SUMS,
         "notes": notes,
     }
@@ -131,7 +144,8 @@ def _picture(network: Topology, notes: list[str]) -> tuple[dict[str, Any], dict[
         "names": network.names,
         "pipelined": network.link_model == "pipelined",
         "whole_chunks": network.forwarding == "store_and_forward",
-        "radius": round(ways.radius, 5),
+        "radius": ways.radius,
+        "width": ways.width,
         "frames": [[f.left, f.top, f.right, f.bottom, f.label] for f in layout.frames],
     }
     columns: dict[str, NDArray[Any]] = {

@@ -5,6 +5,12 @@ import { percent, time } from "./format.js";
 
 const LEFT = 8, RIGHT = 8, TOP = 6, BOTTOM = 18;
 
+/** The smallest round number that is at least `step`. */
+function roundStep(step) {
+  const power = 10 ** Math.floor(Math.log10(step));
+  return power * [1, 2, 2.5, 5, 10].find((k) => k * power >= step * (1 - 1e-9));
+}
+
 /** The axis of time, common to all charts. */
 class TimeChart {
   constructor(canvas, whole) {
@@ -25,14 +31,17 @@ class TimeChart {
   moment(x) {
     return Math.min(Math.max((x - this.left) / this.wide, 0), 1) * this.whole;
   }
-  axis(ticks = 4) {
+  axis(ticks = 5) {
     const { context } = this;
+    const step = roundStep(this.whole / ticks);
     context.fillStyle = this.colours.soft;
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "alphabetic";
-    for (let k = 0; k <= ticks; k++) {
-      context.textAlign = k === 0 ? "left" : k === ticks ? "right" : "center";
-      context.fillText(k === 0 ? "0" : time((this.whole * k) / ticks), this.x((this.whole * k) / ticks), this.height - 4);
+    for (let k = 0; k * step <= this.whole * (1 + 1e-9); k++) {
+      const x = this.x(k * step);
+      context.textAlign = k === 0 ? "left" : x > this.width - 30 ? "right" : "center";
+      context.fillText(k === 0 ? "0" : time(k * step), x, this.height - 4);
+      context.fillRect(x, TOP + this.high, 1, 3);
     }
   }
   playhead(seconds) {
@@ -169,7 +178,7 @@ export class Progress extends TimeChart {
         this.curve(run, row.map ? Float32Array.from(row, (v) => v / 255) : row, colours.pick, k ? [6, 3] : []);
       }
     });
-    this.axis(3);
+    this.axis(4);
     this.playhead(seconds);
   }
 

@@ -31,6 +31,11 @@ function others(run, transfer, side) {
   return (side === "to" ? targets : sources).map((node) => toNode(run, node)).join(" ");
 }
 
+/** A reminder, where single transfers are not all there are. */
+function chosen(f) {
+  return f.every > 1 ? `<p class="none">Single transfers: those of ${f.chosen} only.</p>` : "";
+}
+
 function overview(run) {
   const f = run.facts;
   const rows = [
@@ -55,7 +60,7 @@ function node(run, id, tick) {
   if (id >= f.nodes) return `<p class="none">There is no node ${id} here.</p>`;
   const { out, into } = run.linksOf(id);
   const title = `<h2>${escaped(run.nodeName(id))}</h2>`;
-  const sampled = f.every > 1 ? `<p class="none">Single chunks: every ${f.every}. only.</p>` : "";
+  const sampled = chosen(f);
   const now = (links, toward) => {
     const items = [];
     for (const l of links) {
@@ -125,7 +130,7 @@ function link(run, id, tick) {
     }
   }
   const left = first >= 0 ? run.linkBegin[id + 1] - first : 0;
-  return `<h2>Link ${id}</h2>${facts(rows)}
+  return `<h2>Link ${id}</h2>${facts(rows)}${chosen(f)}
     <h3>Transfers waiting for it, and its busy times</h3>
     <canvas class="queue" data-link="${id}" role="img" aria-label="queue of the link over time"></canvas>
     <h3>Comes next</h3>${list(coming, "nothing any more")}${rest(12, left, "transfers")}`;
@@ -134,7 +139,7 @@ function link(run, id, tick) {
 function chunk(run, id, tick) {
   if (id >= run.chunks) return `<p class="none">There is no chunk ${id} here.</p>`;
   if (!run.hasChunk(id)) {
-    return `<h2>Chunk ${id}</h2><p class="none">Its transfers are not in this page: those of every ${run.facts.every}. chunk are.</p>`;
+    return `<h2>Chunk ${id}</h2><p class="none">Its transfers are not in this page: those of ${run.facts.chosen} are.</p>`;
   }
   const tree = run.tree(id);
   const source = run.columns.chunk_source[id];

@@ -281,7 +281,15 @@ class Viewer {
     $("panel").scrollTop = 0;
     if (pick && document.activeElement !== $("find")) $("find").value = `${pick.kind} ${pick.id}`;
     if (!pick) $("find").value = "";
+    this.say(pick);
     this.refresh();
+  }
+  /** For those who hear the page: the selection in one line. */
+  say(pick) {
+    const run = this.runs[0];
+    const known = pick && pick.id < this.countOf(run, pick.kind);
+    const name = { npu: () => run.nodeName(pick.id), link: () => `link ${pick.id}, ${run.linkName(pick.id)}`, chunk: () => `chunk ${pick.id}` };
+    $("said").textContent = known ? `${name[pick.kind]()} selected` : pick ? "" : "nothing selected";
   }
   zoom(factor) {
     for (const view of this.views) factor ? view.zoomBy(factor) : view.fit();

@@ -112,7 +112,7 @@ export class NetworkView {
     this.aim(width, height);
     const radius = this.run.facts.radius * this.zoom.scale;
     this.radius = Math.min(Math.max(radius, 1), 60);
-    this.wide = Math.min(Math.max(0.17 * radius, 0.7), 7);
+    this.wide = Math.min(Math.max(this.run.facts.width * this.zoom.scale, 0.7), 7);
     context.fillStyle = look.colours.panel;
     context.fillRect(0, 0, width, height);
     this.drawFrames();
@@ -130,7 +130,7 @@ export class NetworkView {
     context.lineWidth = 1;
     context.font = `${Math.min(13, Math.max(9, 0.3 * this.zoom.scale))}px system-ui, sans-serif`;
     context.textAlign = "left";
-    context.textBaseline = "bottom";
+    context.textBaseline = "top";
     for (const [left, top, right, bottom, label] of this.run.facts.frames) {
       context.beginPath();
       context.roundRect(this.px(left), this.py(top), this.zoom.scale * (right - left), this.zoom.scale * (bottom - top), 6);
@@ -140,7 +140,7 @@ export class NetworkView {
       context.stroke();
       if (this.zoom.scale < 22) continue;
       context.fillStyle = colours.soft;
-      context.fillText(label, this.px(left) + 6, this.py(bottom) - 3);
+      context.fillText(label, this.px(left) + 2, this.py(bottom) + 2);
     }
   }
 

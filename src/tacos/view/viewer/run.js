@@ -195,6 +195,10 @@ export class Run {
   }
   /** The transfers of a chunk in order of time. */
   tree(chunk) {
+    if (this.lastTree?.chunk !== chunk) this.lastTree = { chunk, rows: this.grown(chunk) };
+    return this.lastTree.rows;
+  }
+  grown(chunk) {
     if (!this.hasChunk(chunk)) return [];
     return [...this.byChunk.of(chunk)]
       .map((transfer) => ({
@@ -207,16 +211,19 @@ export class Run {
       }))
       .sort((a, b) => a.begin - b.begin || a.transfer - b.transfer);
   }
-  /** The arrivals of a chunk at a node up to a moment, the last one first. */
-  arrivals(chunk, node, tick) {
-    const found = [];
-    for (const transfer of this.byChunk.of(chunk)) {
-      for (const a of this.arrivalsByTransfer.of(transfer)) {
-        const time = this.columns.arrival_time[a];
-        if (this.npuOfArrival[a] === node && time <= tick) found.push({ transfer, time });
+  /** The last arrival of a chunk at a node up to a moment, or null. */
+  lastArrival(chunk, node, tick) {
+    const { byChunk, arrivalsByTransfer, npuOfArrival } = this, times = this.columns.arrival_time;
+    let last = null;
+    for (let k = byChunk.begin[chunk]; k < byChunk.begin[chunk + 1]; k++) {
+      const transfer = byChunk.index[k];
+      for (let j = arrivalsByTransfer.begin[transfer]; j < arrivalsByTransfer.begin[transfer + 1]; j++) {
+        const a = arrivalsByTransfer.index[j];
+        if (npuOfArrival[a] !== node || times[a] > tick || (last && times[a] <= last.time)) continue;
+        last = { transfer, time: times[a] };
       }
     }
-    return found.sort((a, b) => b.time - a.time);
+    return last;
   }
 
   // --- questions
@@ -235,17 +242,20 @@ export class Run {
     if (this.columns.lane_reads[this.laneOf[transfer]] === READS_INPUT) return { time: 0, by: -1 };
     let last = { time: 0, by: -1 };
     for (const source of sources) {
-      const [latest] = this.arrivals(this.chunkOf[transfer], source, this.start(transfer));
+      const latest = this.lastArrival(this.chunkOf[transfer], source, this.start(transfer));
       if (latest && latest.time > last.time) last = { time: latest.time, by: latest.transfer };
     }
     return last;
   }
 
   /** How many transfers could go over a link but wait, as steps [tick, number]. */
-  queue(link, most = 20000) {
-    const first = this.linkBegin[link], last = Math.min(this.linkBegin[link + 1], first + most);
+  queue(link) {
+    if (this.lastQueue?.link !== link) this.lastQueue = { link, steps: this.queued(link) };
+    return this.lastQueue.steps;
+  }
+  queued(link) {
     const changes = [];
-    for (let i = first; i < last; i++) {
+    for (let i = this.linkBegin[link]; i < this.linkBegin[link + 1]; i++) {
       const ready = Math.min(this.ready(i).time, this.begin[i]);
       if (ready < this.begin[i]) changes.push([ready, 1], [this.begin[i], -1]);
     }
@@ -301,10 +311,10 @@ export class Run {
   /** The critical path as rows. */
   path() {
     const c = this.columns;
-    return Array.from(c.path_chunk, (chunk, k) => {
+    return (this.chain ??= Array.from(c.path_chunk, (chunk, k) => {
       const links = c.path_link.subarray(this.pathLinks[k], this.pathLinks[k + 1]);
       const from = this.src[links[0]], to = this.dst[links[links.length - 1]];
       return { chunk, links, from, to, begin: c.path_begin[k], end: c.path_end[k], why: c.path_why[k] };
-    });
+    }));
   }
 }
