@@ -99,6 +99,7 @@ def reduced(op: str, parts: list[torch.Tensor]) -> torch.Tensor:
 
 def backend_cases(rank: int, ranks: int) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
     """Name, result and what is right, for every collective, type and size."""
+    root = ranks - 1
     for dtype, size in itertools.product(FLOATS + INTEGERS, SIZES):
         what = f"{str(dtype)[6:]} {size}"
         parts = [given(size, dtype, r) for r in range(ranks)]
@@ -123,11 +124,11 @@ def backend_cases(rank: int, ranks: int) -> Iterator[tuple[str, torch.Tensor, to
         blocks = [one[rank * size : (rank + 1) * size] for one in wholes]
         yield f"all_to_all {what}", output, torch.cat(blocks)
         tensor = mine.clone()
-        dist.broadcast(tensor, 1)
-        yield f"broadcast {what}", tensor, parts[1]
+        dist.broadcast(tensor, root)
+        yield f"broadcast {what}", tensor, parts[root]
         tensor = mine.clone()
-        dist.reduce(tensor, 1)
-        yield f"reduce {what}", tensor, reduced("SUM", parts) if rank == 1 else mine
+        dist.reduce(tensor, root)
+        yield f"reduce {what}", tensor, reduced("SUM", parts) if rank == root else mine
         listed = [torch.empty_like(mine) for _ in range(ranks)] if rank == 0 else []
         dist.gather(mine, listed or None)
         yield f"gather {what}", torch.cat([mine, *listed]), torch.cat([mine, *parts[: len(listed)]])
