@@ -17,7 +17,7 @@ from tacos.cli import main
 from tacos.runtime import TcpRendezvous, connect, launch
 from tacos.runtime.lab import Lab, unavailable
 from tacos.runtime.probe import probe, report
-from tacos.runtime.wiring import Pair, Port, Spread, Switch, Wiring
+from tacos.runtime.wiring import Pair, Port, Shared, Spread, Switch, Wiring
 from tests.ranks import MPI_SETTINGS, mpiexec
 
 PROBE = [sys.executable, "-m", "tacos", "probe"]
@@ -66,33 +66,20 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["torchrun", "mpiexec"])
 def test_ranks_of_others_are_measured_too(tmp_path, launcher):
-    """Under torchrun after two meetings; under MPI over TCP's place, MPI's own messages."""
-    module, command = {
-        "torchrun": (
-            "torch",
-            [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"],
-        ),
-        "mpiexec": ("mpi4py", [*mpiexec(2), sys.executable]),
+    """After two meetings: over TCP under torchrun, with MPI's own messages under mpiexec."""
+    module, command, options = {
+        "torchrun": ("torch", ["-m", "torch.distributed.run", "--nproc-per-node=2"], []),
+        "mpiexec": ("mpi4py", [], ["--mpi"]),
     }[launcher]
     if importlib.util.find_spec(module) is None or not mpiexec(2):
         pytest.skip(f"{module} is not installed: pip install 'tacos-ccl[torch,mpi]'")
     script, out = tmp_path / "twice.py", tmp_path / "network.yaml"
-    script.write_text(
-        TWICE
-        if launcher == "torchrun"
-        else TWICE.partition("for _")[0] + "sys.exit(main(sys.argv[1:]))"
-    )
-    options = [
-        "probe",
-        "-o",
-        str(out),
-        "--seconds",
-        "0.2",
-        *(["--mpi"] if launcher == "mpiexec" else []),
-    ]
+    script.write_text(TWICE)
+    started = [] if launcher == "torchrun" else mpiexec(2)
+    asked = ["probe", "-o", str(out), "--seconds", "0.2", *options]
     env = {**os.environ, **MPI_SETTINGS, "TACOS_HOST": "127.0.0.1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*command, str(script), *options],
+        [*started, sys.executable, *command, str(script), *asked],
         env=env, capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -127,7 +114,8 @@ def test_the_report_says_what_is_shared():
         Port(2, False, (0,), 2e9, 2e-6, behind=0, behind_Bps=4e9),
         Port(2, False, (1,), 3e9, 2e-6, behind=0, behind_Bps=4e9),
     )
-    wiring = Wiring(("a:0", "b:0", "c:0"), (pair(0, 1), pair(0, 2, 1)), (Switch(ports, 3e9),))
+    switch = Switch(ports, 3e9, (Shared((1, 2), 3.5e9),))
+    wiring = Wiring(("a:0", "b:0", "c:0"), (pair(0, 1), pair(0, 2, 1)), (switch,))
     head, first, second, *shared = report(wiring)
     assert head.split() == [
         "from",
@@ -147,6 +135,7 @@ def test_the_report_says_what_is_shared():
     assert shared == [
         "a:0 shares 2 GB/s to b:0, c:0",
         "c:0 shares 4 GB/s from a:0, b:0",
+        "c:0, c:0 share 3.5 GB/s on the way in",
         "a:0 share 3 GB/s on their way",
     ]
 

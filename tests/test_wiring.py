@@ -146,6 +146,41 @@ def test_a_trunk_between_boxes_is_found(seed):
     assert bound == pytest.approx(truth, rel=0.15)
 
 
+def boxes(count, ranks, nic):
+    """Boxes of some ranks, each with one NIC to a common switch."""
+    npus, rows = count * ranks, []
+    for box in range(count):
+        here = npus + box
+        for npu in range(box * ranks, (box + 1) * ranks):
+            rows += [(npu, here, 10e9, 1e-6), (here, npu, 10e9, 1e-6)]
+        rows += [(here, npus + count, nic, 1e-6), (npus + count, here, nic, 1e-6)]
+    return tp.from_links(npus, rows, switches=count + 1)
+
+
+@pytest.mark.parametrize(("count", "ranks"), [(3, 2), (4, 2), (3, 3), (2, 4)])
+@given(seed=st.integers(0, 1000))
+def test_the_nics_of_boxes_are_found(count, ranks, seed):
+    """Each is shared by the ranks of its box, and by nobody else; two boxes have a wire between them."""
+    network = boxes(count, ranks, 2.5e9)
+    wiring = found(network, seed)
+    measured = wiring.topology()
+    if count > 2:
+        [fabric] = [switch for switch in wiring.switches if switch.shared]
+        assert fabric.trunk_Bps is None
+        groups = [
+            (fabric.ports[one.ports[0]].out, sorted(fabric.ports[i].rank for i in one.ports))
+            for one in fabric.shared
+        ]
+        every = [list(range(box * ranks, (box + 1) * ranks)) for box in range(count)]
+        assert sorted(groups) == [(out, box) for out in (False, True) for box in every]
+        assert [one.bandwidth_Bps for one in fabric.shared] == pytest.approx(
+            [2.5e9] * 2 * count, rel=0.15
+        )
+    wanted = tacos.collective.all_reduce(measured, "100MB")
+    truth = tacos.bound(network, tacos.collective.all_reduce(network, "100MB")).time_s
+    assert tacos.bound(measured, wanted).time_s == pytest.approx(truth, rel=0.2)
+
+
 def test_what_was_measured_is_plain_json():
     plain = found(tp.ring(4)).to_json()
     assert plain["names"][3] == "host:3"

@@ -218,6 +218,11 @@ def report(wiring: Wiring) -> Iterator[str]:
         way = "to" if out else "from"
         yield f"{wiring.names[rank]} shares {units.format_bandwidth(rate)} {way} {listed}"
     for switch in wiring.switches:
+        for one in switch.shared:
+            members = [switch.ports[i] for i in one.ports]
+            listed = ", ".join(wiring.names[port.rank] for port in members)
+            way = "out" if members[0].out else "in"
+            yield f"{listed} share {units.format_bandwidth(one.bandwidth_Bps)} on the way {way}"
         if switch.trunk_Bps is not None:
             listed = ", ".join(wiring.names[port.rank] for port in switch.ports if port.out)
             yield f"{listed} share {units.format_bandwidth(switch.trunk_Bps)} on their way"
