@@ -332,7 +332,7 @@ def test_sim_prints_the_summary_and_a_heat_map(saved, tmp_path, capsys):
         (["--fault", "link=0-1,begin=2us,end=1us"], "it must end later"),
         (["--fault", "link=0-2"], "there is no link from node 0 to node 2"),
         (["--topology", "ring:5"], "topology has 5 NPUs"),
-        (["-o", "t.txt"], "t.txt: a trace goes into .json"),
+        (["-o", "t.txt"], "t.txt: a trace goes into .pftrace"),
         (["-o", "t.txt"], "its picture into .svg, .png"),
         (["-o", "nowhere/t.json"], "there is no folder nowhere"),
         (["--fault", "link=0-1"], "can never cross link 0 (npu 0 -> npu 1)"),

@@ -299,6 +299,12 @@ def test_wrong_calls_are_refused_in_one_sentence(saved, tmp_path, capsys, call, 
     assert [path.name for path in tmp_path.iterdir()] == [saved]
 
 
+def test_sim_refuses_pages_of_other_networks_and_simulators(saved, capsys):
+    for more in (["--topology", "mesh:3"], ["--profile", "astra-sim-aware"]):
+        assert main(["sim", saved, "-o", "x.html", *more]) == 2
+        assert "--output is x.html, a page, which shows runs on" in capsys.readouterr().err
+
+
 def test_synth_refuses_a_page_that_ends_like_something_else(capsys):
     assert main(["synth", "ring:4", "all-gather", "1MB", "--html", "x.txt"]) == 2
     assert "--html is x.txt, allowed are names that end in .html or .htm" in capsys.readouterr().err

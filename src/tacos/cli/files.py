@@ -133,6 +133,11 @@ def sim(
             view.checked(output)
         elif ending not in PAGES:
             format_of(output, pictures=(*pictures, *PAGES))
+        elif topology is not None or profile is not None:
+            raise ValueError(
+                f"--output is {output}, a page, which shows runs on the schedule's own network and "
+                "without --profile"
+            )
         check_folder("--output", output)
     faults = [tacos.Fault.parse(text) for text in fault]
     stragglers = [tacos.Straggler.parse(text) for text in straggler]
