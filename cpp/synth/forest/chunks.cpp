@@ -57,7 +57,9 @@ ForestMoves moves(const Forest& forest, std::span<const NodeId> holder) {
       result.step.push_back(forest.depth[at(h)]);
       result.piece.push_back(static_cast<std::int32_t>(piece[x]));
       const auto links = forest.routes->links(result.route.back());
-      result.parent.push_back(into[at(topology.src(links.front()))]);
+      const auto above = into[at(topology.src(links.front()))];
+      if (above >= 0) result.after.push_back(above);
+      result.close();
       // If all began with the same destination, they would wait for each other.
       const auto ahead = topology.dst(links.back()) - topology.src(links.front());
       result.turn.push_back(ahead < 0 ? ahead + topology.npus() : ahead);

@@ -17,8 +17,16 @@ struct ForestMoves {
   std::vector<ChunkId> chunk;
   std::vector<std::int32_t> step;    // hops from the root
   std::vector<std::int32_t> piece;   // of its holder's chunks
-  std::vector<std::int32_t> parent;  // the move into its source; -1 at the holder
   std::vector<std::int32_t> turn;    // orders what is as urgent: from one NPU to the next
+  std::vector<std::int64_t> after_begin{0};
+  std::vector<std::int32_t> after;  // earlier moves that each has to wait for
+
+  std::span<const std::int32_t> after_of(std::size_t move) const {
+    const auto begin = static_cast<std::size_t>(after_begin[move]);
+    return std::span(after).subspan(begin, static_cast<std::size_t>(after_begin[move + 1]) - begin);
+  }
+  // Ends the list of those that the last move waits for.
+  void close() { after_begin.push_back(static_cast<std::int64_t>(after.size())); }
 };
 
 // Chunk x starts at holder[x], a root of the forest, and goes down one of its trees. Every tree gets chunks

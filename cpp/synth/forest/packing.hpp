@@ -18,8 +18,9 @@
 // hops'; what its root has left then waits for another tree. Sets that were found narrow are remembered,
 // and most hops that would cross them are refused without a flow.
 //
-// Among the hops that carry a good part of the weight, the one that arrives first is taken, by latencies: trees
-// are shallow where the cuts allow it, and still few.
+// Among the hops that carry a good part of the weight, the one that arrives first is taken, by latencies and by
+// the time of a middling chunk on the slowest link: trees are shallow where the cuts allow it, still few, and a
+// NIC carries what only it can carry.
 //
 // Where some node that is no member has less bandwidth out than in (or more), the growth may get stuck. Then
 // the rates left are sent over the fastest trees, and the rate of all sinks accordingly: `rate` says how far.
