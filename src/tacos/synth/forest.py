@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import partial
+from math import lcm
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Collective, CollectivePart, Forest, Schedule, Topology
 
-__all__ = ["Packing", "forest", "obstacle", "packing"]
+__all__ = ["Packing", "forest", "obstacle", "packing", "suited_chunks"]
 
 _KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
 _MOST_GROWN = 128
@@ -163,6 +164,28 @@ def forest(
     if orbit is not None and orbit.time_ps <= schedule.time_ps:
         return orbit
     return schedule.with_provenance(_facts(known, repeated=False))
+
+
+def suited_chunks(chunks: int, packed: dict[tuple[bool, bool], Packing | None]) -> int:
+    """A number of chunks like the given one of which every tree gets its exact share.
+
+    Args:
+        chunks: About how many.
+        packed: The trees that :func:`forest` has found.
+
+    >>> import tacos
+    >>> packed: dict[tuple[bool, bool], Packing | None] = {}
+    >>> topo = tacos.topology.dgx1()    # some trees carry a sixth of what their root sends
+    >>> _ = forest(topo, tacos.collective.all_gather(topo, "1MB", chunks=1), packed=packed)
+    >>> [suited_chunks(chunks, packed) for chunks in (1, 4, 16)]
+    [1, 6, 18]
+    """
+    whole = 1
+    for (repeated, _), found in packed.items():
+        if found is not None and not repeated:
+            trees = found.trees
+            whole = lcm(whole, trees.demand_weight // int(np.gcd.reduce(trees.weight)))
+    return -(-chunks // whole) * whole if 3 * chunks >= 2 * whole else chunks
 
 
 def _facts(known: dict[tuple[bool, bool], Packing | None], *, repeated: bool) -> dict[str, Any]:
