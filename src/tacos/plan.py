@@ -288,7 +288,10 @@ class _Search:
 
         coarse = name == "greedy" and self.bound.bandwidth_s > _LARGE * self.bound.latency_s
         patience = 5 if coarse else 4 if name == "forest" else 2
-        most = _SEARCH_TRANSFERS * (2 if name == "forest" else 1)
+        phases = len(self.collective.parts) + sum(
+            p.kind == "all_reduce" for p in self.collective.parts
+        )
+        most = _SEARCH_TRANSFERS * (2 * phases if name == "forest" else 1)
         fastest = failures = 0
         for schedule in self.found(runs()):
             results.append(schedule)

@@ -16,7 +16,7 @@ struct ForestMoves {
   std::vector<RouteId> route;
   std::vector<ChunkId> chunk;
   std::vector<std::int32_t> step;    // hops from the root
-  std::vector<std::int32_t> piece;   // of its holder's chunks
+  std::vector<std::int32_t> piece;   // of its holder's chunks, as if all had as many
   std::vector<std::int32_t> turn;    // orders what is as urgent: from one NPU to the next
   std::vector<std::int64_t> after_begin{0};
   std::vector<std::int32_t> after;  // earlier moves that each has to wait for
@@ -37,5 +37,11 @@ ForestMoves moves(const Forest& forest, std::span<const NodeId> holder);
 Schedule schedule(const Forest& forest, std::span<const NodeId> holder,
                   std::shared_ptr<const Collective> collective, std::string provenance,
                   const Progress& progress);
+
+// An all-reduce: the sum of chunk x goes up a tree of `up`, packed on the reversed network, to holder[x],
+// and from there, as soon as it is complete, down a tree of `down`.
+Schedule all_reduce(const Forest& up, const Forest& down, std::span<const NodeId> holder,
+                    std::shared_ptr<const Collective> collective, std::string provenance,
+                    const Progress& progress);
 
 }  // namespace tacos

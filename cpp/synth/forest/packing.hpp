@@ -63,7 +63,10 @@ struct Demand {
 
 // Trees from the demands' roots to all members. Throws InfeasibleError naming a member that cannot be
 // reached, std::invalid_argument for members or roots that are no NPUs.
+//
+// A hop through several switches takes all their links at once. Where all links are full, such hops cannot be
+// arranged without gaps; so a share `slack` of the bandwidth of these links can be left unused.
 Forest pack(const std::shared_ptr<const Topology>& topology, std::span<const NodeId> members,
-            std::span<const Demand> demands, const Progress& progress);
+            std::span<const Demand> demands, double slack, const Progress& progress);
 
 }  // namespace tacos

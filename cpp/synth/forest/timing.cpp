@@ -24,12 +24,11 @@ using Offer = std::tuple<Time, Rank, std::int32_t>;  // of a class; the first ar
 enum class By { tail, way, work };
 struct Rule {
   By by;
-  bool rearranged = false, in_step = false;
+  bool rearranged = false;
 };
-constexpr Rule kRules[] = {{By::work, true}, {By::tail},
-                           {By::way},        {By::tail, true},
-                           {By::work},       {By::tail, false, true},
-                           {By::way, false, true}};
+// The first ones are the best where there are many hops, and the others take too long there.
+constexpr Rule kRules[] = {{By::work, true}, {By::tail, true}, {By::tail}, {By::way}, {By::work}};
+constexpr std::size_t kFew = 4, kManyJobs = 50'000;
 constexpr double kGoodEnough = 1.002;  // times what the busiest resource takes
 
 class Ports {
@@ -65,7 +64,6 @@ class Ports {
     result.start.assign(jobs_, 0);
     std::vector<std::int32_t> touched, open;
     std::vector<std::uint8_t> is_touched(waiting_.size(), 0);
-    std::vector<Time> called(waiting_.size(), -1);
     const auto touch = [&](std::int32_t c) {
       if (!waiting_[at(c)].empty() && !std::exchange(is_touched[at(c)], 1)) touched.push_back(c);
     };
@@ -89,21 +87,14 @@ class Ports {
           for (const Job next : children(number)) {
             if (--pending[at(next)] == 0) ready(next);
           }
-        } else if (what == What::is_free) {
-          for (const auto c : users_[at(number)]) touch(c);
         } else {
-          touch(number);
+          for (const auto c : users_[at(number)]) touch(c);
         }
       }
       offers.clear();
       for (const auto c : touched) {
         is_touched[at(c)] = 0;
-        const Time turn = rule.in_step ? (now + step_[at(c)] - 1) / step_[at(c)] * step_[at(c)] : now;
-        if (turn > now) {
-          if (std::exchange(called[at(c)], turn) != turn) events_.push({turn, What::has_turn, c});
-        } else if (fits(c, now)) {
-          offers.emplace_back(work(c, rule.by), waiting_[at(c)].top(), c);
-        }
+        if (fits(c, now)) offers.emplace_back(work(c, rule.by), waiting_[at(c)].top(), c);
       }
       touched.clear();
       std::sort(offers.begin(), offers.end());
@@ -122,11 +113,11 @@ class Ports {
   }
 
  private:
-  enum class What : std::uint8_t { arrives, is_free, has_turn };
+  enum class What : std::uint8_t { arrives, is_free };
   struct Event {
     Time time;
     What what;
-    std::int32_t number;  // of a job, a resource or a class
+    std::int32_t number;  // of a job, or of a resource
     bool operator>(const Event& other) const { return time > other.time; }
   };
 
@@ -199,10 +190,6 @@ class Ports {
       class_.push_back(found->second);
       if (!added) continue;
       duration_.push_back(duration);
-      const bool even = std::ranges::all_of(
-          taken, [&](const Routes::Window& window) { return window.busy == taken[0].busy; });
-      const Time step = taken.size() > 1 && even ? taken[0].busy : quantum_;
-      step_.push_back(std::max<Time>(1, (step + quantum_ - 1) / quantum_ * quantum_));
       for (const auto& window : taken) {
         windows_.push_back(window);
         used_.push_back(window.link);
@@ -264,7 +251,7 @@ class Ports {
   std::vector<Routes::Window> windows_;  // of each class, with resources as links
   std::vector<std::int32_t> used_;       // those resources
   std::vector<std::size_t> window_begin_;
-  std::vector<Time> duration_, step_;  // of each class
+  std::vector<Time> duration_;     // of each class
   std::vector<Queue> waiting_;         // of each class
   std::vector<std::int32_t> port_;     // of each class: its resource that is busiest
   std::vector<Job> children_;
@@ -283,12 +270,14 @@ Timing time_by_urgency(const Routes& routes, const ForestMoves& moves, std::int6
   Ports ports(routes, moves, bytes, resource, quantum);
   Timing best;
   const auto enough = static_cast<Time>(static_cast<double>(ports.busiest()) * kGoodEnough);
-  for (std::size_t i = 0; i < std::size(kRules); ++i) {
-    if (ports.alone() && (kRules[i].rearranged || kRules[i].in_step)) continue;
+  const auto rules = std::span(kRules).first(moves.route.size() > kManyJobs ? kFew : std::size(kRules));
+  for (std::size_t i = 0; i < rules.size(); ++i) {
     const auto share = [&](std::size_t k) {
-      return static_cast<double>(k) / static_cast<double>(std::size(kRules));
+      return static_cast<double>(k) / static_cast<double>(rules.size());
     };
-    auto other = ports.run(kRules[i], part_of(progress, share(i), share(i + 1)));
+    Rule rule = rules[i];
+    if (ports.alone() && std::exchange(rule.rearranged, false) && rule.by == By::tail) continue;
+    auto other = ports.run(rule, part_of(progress, share(i), share(i + 1)));
     if (best.start.empty() || other.end < best.end) best = std::move(other);
     if (best.end <= enough) break;
   }

@@ -9,9 +9,8 @@
 //     k · period + time of the way from the root,
 // or what keeps the resources busy that have the most left to carry. A hop through switches takes several
 // resources at once, so that one hop may keep several others waiting: then as many as possible start together
-// (port_matching.hpp), or hops of one length start in step, so that what they take is free at the same
-// moments. Several such rules are tried until one leaves the busiest resource hardly idle, and the best
-// result is kept.
+// (port_matching.hpp). Several such rules are tried until one leaves the busiest resource hardly idle, and the
+// best result is kept.
 //
 // Links may be grouped into resources that are taken as one: on a symmetric network, all images of a link.
 // Routes that take the same resources alike are a class, of which only the most urgent hop counts.
