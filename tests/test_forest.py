@@ -221,7 +221,9 @@ def partitions(nodes):
 def test_trees_both_ways_fill_the_narrowest_partition(topology):
     """Tutte and Nash-Williams: bandwidth between p sets carries at most its (p - 1)th part."""
     group = np.arange(topology.npus, dtype=np.int32)
-    up, down = pack_two_way(topology, group, 400)
+    pair = pack_two_way(topology, group, 400)
+    assert pair is not None
+    up, down = pair
     found = Packing(down, group, group[:1])
     begin, links = down.routes.link_begin, down.routes.links
     loads = np.zeros(topology.links, np.int64)
