@@ -1,4 +1,5 @@
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
@@ -6,6 +7,7 @@
 #include "synth/forest/chunks.hpp"
 #include "synth/forest/orbits.hpp"
 #include "synth/forest/packing.hpp"
+#include "synth/forest/two_way.hpp"
 
 namespace tacos::bindings {
 
@@ -53,7 +55,7 @@ void bind_forest(nb::module_& m) {
   m.def(
       "pack_forest",
       [](std::shared_ptr<Topology> topology, const Array<std::int32_t>& members,
-         const Array<std::int32_t>& roots, const Array<std::int64_t>& amounts,
+         const Array<std::int32_t>& roots, const Array<std::int64_t>& amounts, double slack,
          const nb::object& progress) {
         const auto report = progress_to(progress);
         std::vector<Demand> demands;
@@ -62,12 +64,13 @@ void bind_forest(nb::module_& m) {
         }
         const std::span<const NodeId> all(members.data(), members.shape(0));
         const nb::gil_scoped_release release;
-        return pack(topology, all, demands, report);
+        return pack(topology, all, demands, slack, report);
       },
-      "topology"_a, "members"_a, "roots"_a, "amounts"_a, "progress"_a = nb::none(),
+      "topology"_a, "members"_a, "roots"_a, "amounts"_a, "slack"_a = 0.0, "progress"_a = nb::none(),
       nb::sig("def pack_forest(topology: Topology, members: numpy.typing.NDArray[numpy.int32], "
               "roots: numpy.typing.NDArray[numpy.int32], "
-              "amounts: numpy.typing.NDArray[numpy.int64], progress: object | None = None) -> "
+              "amounts: numpy.typing.NDArray[numpy.int64], slack: float = 0.0, "
+              "progress: object | None = None) -> "
               "Forest"),
       "Trees from roots to all members, as fast as the cuts allow; see tacos.synth.forest.");
   m.def(
@@ -86,6 +89,38 @@ void bind_forest(nb::module_& m) {
               "collective: Collective, provenance: str = '{}', progress: object | None = None) -> "
               "Schedule"),
       "Chunks from their holders down the trees of a forest; see tacos.synth.forest.");
+  m.def(
+      "pack_two_way",
+      [](std::shared_ptr<Topology> topology, const Array<std::int32_t>& members, std::int64_t count,
+         const nb::object& progress) -> std::optional<std::pair<Forest, Forest>> {
+        const auto report = progress_to(progress);
+        const std::span<const NodeId> all(members.data(), members.shape(0));
+        const nb::gil_scoped_release release;
+        auto found = pack_two_way(topology, all, count, report);
+        if (!found) return std::nullopt;
+        return std::pair(std::move(found->up), std::move(found->down));
+      },
+      "topology"_a, "members"_a, "count"_a, "progress"_a = nb::none(),
+      nb::sig("def pack_two_way(topology: Topology, members: numpy.typing.NDArray[numpy.int32], "
+              "count: int, progress: object | None = None) -> tuple[Forest, Forest] | None"),
+      "Trees that carry sums up and results down; see tacos.synth.forest.");
+  m.def(
+      "schedule_all_reduce",
+      [](const Forest& up, const Forest& down, const Array<std::int32_t>& holder,
+         std::shared_ptr<Collective> collective, std::string provenance,
+         const nb::object& progress) {
+        const auto report = progress_to(progress);
+        const std::span<const NodeId> holders(holder.data(), holder.shape(0));
+        const nb::gil_scoped_release release;
+        return std::make_shared<Schedule>(
+            all_reduce(up, down, holders, std::move(collective), std::move(provenance), report));
+      },
+      "up"_a, "down"_a, "holder"_a, "collective"_a, "provenance"_a = "{}",
+      "progress"_a = nb::none(),
+      nb::sig("def schedule_all_reduce(up: Forest, down: Forest, "
+              "holder: numpy.typing.NDArray[numpy.int32], collective: Collective, "
+              "provenance: str = '{}', progress: object | None = None) -> Schedule"),
+      "Sums up to their holders, results down from them; see tacos.synth.forest.");
   m.def(
       "pack_orbits",
       [](std::shared_ptr<Topology> topology, const nb::object& progress) {

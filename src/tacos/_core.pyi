@@ -689,7 +689,7 @@ class Forest:
     def tolerance(self) -> float:
         """By which bandwidths were rounded down."""
 
-def pack_forest(topology: Topology, members: numpy.typing.NDArray[numpy.int32], roots: numpy.typing.NDArray[numpy.int32], amounts: numpy.typing.NDArray[numpy.int64], progress: object | None = None) -> Forest:
+def pack_forest(topology: Topology, members: numpy.typing.NDArray[numpy.int32], roots: numpy.typing.NDArray[numpy.int32], amounts: numpy.typing.NDArray[numpy.int64], slack: float = 0.0, progress: object | None = None) -> Forest:
     """
     Trees from roots to all members, as fast as the cuts allow; see tacos.synth.forest.
     """
@@ -697,6 +697,14 @@ def pack_forest(topology: Topology, members: numpy.typing.NDArray[numpy.int32], 
 def schedule_forest(forest: Forest, holder: numpy.typing.NDArray[numpy.int32], collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """
     Chunks from their holders down the trees of a forest; see tacos.synth.forest.
+    """
+
+def pack_two_way(topology: Topology, members: numpy.typing.NDArray[numpy.int32], count: int, progress: object | None = None) -> tuple[Forest, Forest] | None:
+    """Trees that carry sums up and results down; see tacos.synth.forest."""
+
+def schedule_all_reduce(up: Forest, down: Forest, holder: numpy.typing.NDArray[numpy.int32], collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule:
+    """
+    Sums up to their holders, results down from them; see tacos.synth.forest.
     """
 
 def pack_orbits(topology: Topology, progress: object | None = None) -> Forest | None:

@@ -16,6 +16,7 @@ from tacos.bound import Bound, bound
 from tacos.errors import InfeasibleError, TacosError, check_type, nearest
 from tacos.sketch import Sketch
 from tacos.synth import ENGINES, applicable, obstacle
+from tacos.synth.forest import suited_chunks
 from tacos.synth.milp import obstacle as milp_obstacle
 from tacos.synth.work import stored, work
 
@@ -295,7 +296,8 @@ class _Search:
 
         def runs() -> Iterator[Callable[[], Schedule]]:
             for chunks in counts:
-                cut = self.collective.with_chunks(chunks)
+                count = suited_chunks(chunks, self.packed) if name == "forest" else chunks
+                cut = self.collective.with_chunks(count)
                 if applies and name not in applicable(self.topology, cut):
                     return
                 self.next = (self.done + end) / 2  # nobody knows how many there will be
@@ -304,6 +306,10 @@ class _Search:
 
         coarse = name == "greedy" and self.bound.bandwidth_s > _LARGE * self.bound.latency_s
         patience = 5 if coarse else 4 if name == "forest" else 2
+        phases = len(self.collective.parts) + sum(
+            p.kind == "all_reduce" for p in self.collective.parts
+        )
+        most = _SEARCH_TRANSFERS * (2 * phases if name == "forest" else 1)
         fastest = failures = 0
         for schedule in self.found(runs()):
             results.append(schedule)
@@ -311,14 +317,14 @@ class _Search:
             failures = 0 if helped or len(results) == 1 else failures + 1
             if schedule.time_ps < results[fastest].time_ps:
                 fastest = len(results) - 1
-            if failures == patience or 2 * schedule.stored_transfers > _SEARCH_TRANSFERS:
+            if failures == patience or 2 * schedule.stored_transfers > most:
                 break
             if results[fastest].time_ps <= _GOOD_ENOUGH * self.bound.time_ps:
                 break
         self.done, self.next = begin, end
         enough = results[fastest].time_ps * _GOOD_ENOUGH
         best = next(schedule for schedule in results if schedule.time_ps <= enough)
-        tried = list(counts[: len(results)])
+        tried = [schedule.collective.parts[0].chunks for schedule in results]
         return best.with_provenance(best.provenance | {"chunk_counts_tried": tried})
 
     def expected(self, name: str) -> float:

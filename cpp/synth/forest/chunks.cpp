@@ -42,10 +42,15 @@ ForestMoves moves(const Forest& forest, std::span<const NodeId> holder) {
                                    [&](std::size_t a, std::size_t b) { return lag(a) < lag(b); });
     ++given[tree_of[x]];
   }
+  // Whoever holds fewer chunks starts them at larger intervals.
+  const auto most = pieces.empty() ? 0 : *std::max_element(pieces.begin(), pieces.end());
+  const auto turn = [&](std::size_t x) {
+    return static_cast<std::int32_t>(piece[x] * most / pieces[at(holder[x])]);
+  };
   std::vector<std::size_t> order(holder.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return piece[a] < piece[b]; });
+                   [&](std::size_t a, std::size_t b) { return turn(a) < turn(b); });
   ForestMoves result;
   const auto& topology = forest.routes->topology();
   std::vector<std::int32_t> into(nodes, -1);
@@ -55,9 +60,11 @@ ForestMoves moves(const Forest& forest, std::span<const NodeId> holder) {
       result.route.push_back(forest.hop[at(h)]);
       result.chunk.push_back(static_cast<ChunkId>(x));
       result.step.push_back(forest.depth[at(h)]);
-      result.piece.push_back(static_cast<std::int32_t>(piece[x]));
+      result.piece.push_back(turn(x));
       const auto links = forest.routes->links(result.route.back());
-      result.parent.push_back(into[at(topology.src(links.front()))]);
+      const auto above = into[at(topology.src(links.front()))];
+      if (above >= 0) result.after.push_back(above);
+      result.close();
       // If all began with the same destination, they would wait for each other.
       const auto ahead = topology.dst(links.back()) - topology.src(links.front());
       result.turn.push_back(ahead < 0 ? ahead + topology.npus() : ahead);
@@ -67,33 +74,125 @@ ForestMoves moves(const Forest& forest, std::span<const NodeId> holder) {
   return result;
 }
 
+namespace {
+
+// Moves with all that a schedule needs to know of them.
+struct Plan {
+  std::shared_ptr<const Routes> routes;
+  ForestMoves moves;
+  std::vector<std::uint8_t> op;
+};
+
+void check(std::span<const NodeId> holder, const Collective& collective) {
+  if (holder.size() == collective.chunks()) return;
+  invalid(std::to_string(holder.size()) + " holders are given for " +
+          std::to_string(collective.chunks()) + " chunks");
+}
+
+Schedule timed(const Plan& plan, std::shared_ptr<const Collective> collective,
+               std::string provenance, const Progress& progress) {
+  const auto& moves = plan.moves;
+  const std::vector<std::uint8_t> reads(moves.route.size(), static_cast<std::uint8_t>(Reads::acc));
+  const Order order{moves.route, moves.chunk, moves.step, plan.op, reads};
+  const auto& topology = plan.routes->topology();
+  bool simple = topology.spec().reduce_bandwidth_Bps == 0;
+  for (RouteId r = 0; r < plan.routes->count(); ++r) simple &= plan.routes->legs(r) == 1;
+  std::int64_t bytes = 0;
+  for (ChunkId x = 0; x < collective->chunks(); ++x) {
+    bytes = std::max(bytes, collective->bytes(x));
+    simple &= collective->bytes(x) > 0;
+  }
+  if (!simple) {
+    return retime(std::move(collective), plan.routes, order, std::move(provenance), progress);
+  }
+  std::vector<std::int32_t> every_link(at(topology.links()));
+  std::iota(every_link.begin(), every_link.end(), 0);
+  const auto timing = forest::time_by_urgency(*plan.routes, moves, bytes, every_link, 1, progress);
+  return with_starts(std::move(collective), plan.routes, order, timing.start, std::move(provenance),
+                     progress);
+}
+
+// Sums up, in the order opposite to that of spreading.
+void append_up(const ForestMoves& spread, std::int32_t highest, ForestMoves& all) {
+  const auto count = spread.route.size();
+  std::vector<std::vector<std::int32_t>> below(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    for (const auto above : spread.after_of(i)) {
+      below[at(above)].push_back(static_cast<std::int32_t>(count - 1 - i));
+    }
+  }
+  for (std::size_t i = count; i-- > 0;) {
+    all.route.push_back(spread.route[i]);
+    all.chunk.push_back(spread.chunk[i]);
+    all.step.push_back(highest - spread.step[i]);
+    all.piece.push_back(spread.piece[i]);
+    all.turn.push_back(spread.turn[i]);
+    all.after.insert(all.after.end(), below[i].begin(), below[i].end());
+    all.close();
+  }
+}
+
+void append_down(const ForestMoves& spread, std::int32_t highest, RouteId first_route,
+                 const std::vector<std::vector<std::int32_t>>& last, ForestMoves& all) {
+  const auto first = static_cast<std::int32_t>(all.route.size());
+  for (std::size_t i = 0; i < spread.route.size(); ++i) {
+    all.route.push_back(first_route + spread.route[i]);
+    all.chunk.push_back(spread.chunk[i]);
+    all.step.push_back(highest + spread.step[i]);
+    all.piece.push_back(spread.piece[i]);
+    all.turn.push_back(spread.turn[i]);
+    for (const auto above : spread.after_of(i)) all.after.push_back(first + above);
+    if (spread.after_of(i).empty()) {
+      const auto& sums = last[spread.chunk[i]];
+      all.after.insert(all.after.end(), sums.begin(), sums.end());
+    }
+    all.close();
+  }
+}
+
+}  // namespace
+
 Schedule schedule(const Forest& forest, std::span<const NodeId> holder,
                   std::shared_ptr<const Collective> collective, std::string provenance,
                   const Progress& progress) {
-  if (holder.size() != collective->chunks()) {
-    invalid(std::to_string(holder.size()) + " holders are given for " +
-            std::to_string(collective->chunks()) + " chunks");
+  check(holder, *collective);
+  Plan plan{forest.routes, moves(forest, holder), {}};
+  plan.op.assign(plan.moves.route.size(), static_cast<std::uint8_t>(Op::copy));
+  return timed(plan, std::move(collective), std::move(provenance), progress);
+}
+
+Schedule all_reduce(const Forest& up, const Forest& down, std::span<const NodeId> holder,
+                    std::shared_ptr<const Collective> collective, std::string provenance,
+                    const Progress& progress) {
+  check(holder, *collective);
+  const auto sums = moves(up, holder), results = moves(down, holder);
+  std::int32_t highest = 0;
+  for (const auto depth : sums.step) highest = std::max(highest, depth);
+  std::vector<std::vector<std::int32_t>> last(holder.size());  // sums' moves into each holder
+  for (std::size_t i = 0; i < sums.route.size(); ++i) {
+    if (!sums.after_of(i).empty()) continue;
+    last[sums.chunk[i]].push_back(static_cast<std::int32_t>(sums.route.size() - 1 - i));
   }
-  const auto all = moves(forest, holder);
-  const std::vector<std::uint8_t> op(all.route.size(), static_cast<std::uint8_t>(Op::copy));
-  const std::vector<std::uint8_t> reads(all.route.size(), static_cast<std::uint8_t>(Reads::acc));
-  const Order order{all.route, all.chunk, all.step, op, reads};
-  bool one_leg = true;
-  for (RouteId r = 0; r < forest.routes->count(); ++r) one_leg &= forest.routes->legs(r) == 1;
-  std::int64_t bytes = 0;
-  bool empty = false;
-  for (ChunkId x = 0; x < collective->chunks(); ++x) {
-    bytes = std::max(bytes, collective->bytes(x));
-    empty |= collective->bytes(x) == 0;
+  Plan plan;
+  append_up(sums, highest, plan.moves);
+  plan.op.assign(plan.moves.route.size(), static_cast<std::uint8_t>(Op::reduce));
+  append_down(results, highest, up.routes->count(), last, plan.moves);
+  plan.op.resize(plan.moves.route.size(), static_cast<std::uint8_t>(Op::copy));
+  std::vector<LinkId> links;
+  std::vector<std::int64_t> begin{0};
+  for (const bool sum : {true, false}) {
+    const auto& routes = sum ? *up.routes : *down.routes;
+    for (RouteId r = 0; r < routes.count(); ++r) {
+      const auto path = routes.links(r);
+      links.insert(links.end(), path.begin(), path.end());
+      if (sum) std::reverse(links.end() - static_cast<std::ptrdiff_t>(path.size()), links.end());
+      begin.push_back(static_cast<std::int64_t>(links.size()));
+    }
   }
-  if (!one_leg || empty) {
-    return retime(std::move(collective), forest.routes, order, std::move(provenance), progress);
-  }
-  std::vector<std::int32_t> every_link(at(forest.routes->topology().links()));
-  std::iota(every_link.begin(), every_link.end(), 0);
-  const auto timing = forest::time_by_urgency(*forest.routes, all, bytes, every_link, 1, progress);
-  return with_starts(std::move(collective), forest.routes, order, timing.start,
-                     std::move(provenance), progress);
+  std::vector<std::uint8_t> kinds(begin.size() - 1, static_cast<std::uint8_t>(RouteKind::path));
+  plan.routes = std::make_shared<const Routes>(down.routes->shared_topology(), std::move(kinds),
+                                               std::move(begin), std::move(links));
+  return timed(plan, std::move(collective), std::move(provenance), progress);
 }
 
 }  // namespace tacos

@@ -16,9 +16,17 @@ struct ForestMoves {
   std::vector<RouteId> route;
   std::vector<ChunkId> chunk;
   std::vector<std::int32_t> step;    // hops from the root
-  std::vector<std::int32_t> piece;   // of its holder's chunks
-  std::vector<std::int32_t> parent;  // the move into its source; -1 at the holder
+  std::vector<std::int32_t> piece;   // of its holder's chunks, as if all had as many
   std::vector<std::int32_t> turn;    // orders what is as urgent: from one NPU to the next
+  std::vector<std::int64_t> after_begin{0};
+  std::vector<std::int32_t> after;  // earlier moves that each has to wait for
+
+  std::span<const std::int32_t> after_of(std::size_t move) const {
+    const auto begin = static_cast<std::size_t>(after_begin[move]);
+    return std::span(after).subspan(begin, static_cast<std::size_t>(after_begin[move + 1]) - begin);
+  }
+  // Ends the list of those that the last move waits for.
+  void close() { after_begin.push_back(static_cast<std::int64_t>(after.size())); }
 };
 
 // Chunk x starts at holder[x], a root of the forest, and goes down one of its trees. Every tree gets chunks
@@ -29,5 +37,11 @@ ForestMoves moves(const Forest& forest, std::span<const NodeId> holder);
 Schedule schedule(const Forest& forest, std::span<const NodeId> holder,
                   std::shared_ptr<const Collective> collective, std::string provenance,
                   const Progress& progress);
+
+// An all-reduce: the sum of chunk x goes up a tree of `up`, packed on the reversed network, to holder[x],
+// and from there, as soon as it is complete, down a tree of `down`.
+Schedule all_reduce(const Forest& up, const Forest& down, std::span<const NodeId> holder,
+                    std::shared_ptr<const Collective> collective, std::string provenance,
+                    const Progress& progress);
 
 }  // namespace tacos

@@ -16,6 +16,7 @@ std::size_t at(Int i) {
 }
 
 constexpr std::size_t kRemembered = 256;
+constexpr double kSlowest = 1e15;  // ps that a chunk counts on a link
 constexpr std::int64_t kShare = 4;  // of a tree's weight a hop must carry this part, if any can
 
 // The links, then arcs from a source to every node, from a node that stands for the present tree to
@@ -54,8 +55,21 @@ Growth::Growth(const Topology& topology, std::span<const std::int64_t> capacity,
       uses_(at(topology.links()), 0),
       arrival_(at(topology.nodes()), -1),
       reach_(at(topology.nodes()), -1),
+      way_(at(topology.nodes()), 0),
+      slowest_(at(topology.nodes()), 0),
       into_(at(topology.nodes()), -1) {
   for (const NodeId member : members_) is_member_[at(member)] = 1;
+  Time longest = 1;
+  std::int64_t fastest = 1;
+  for (LinkId link = 0; link < topology.links(); ++link) {
+    longest = std::max(longest, topology.latency(link));
+    fastest = std::max(fastest, topology.bandwidth(link));
+  }
+  for (LinkId link = 0; link < topology.links(); ++link) {
+    const double times = static_cast<double>(fastest) / static_cast<double>(topology.bandwidth(link));
+    slowness_.push_back(
+        static_cast<Time>(std::min(static_cast<double>(longest) * times, kSlowest)));
+  }
 }
 
 void Growth::wants(NodeId root, std::int64_t weight) {
@@ -134,17 +148,24 @@ void Growth::offer(NodeId from, LinkId first, NodeId only) {
   if (left_[at(first)] == 0) return;
   using Entry = std::pair<Time, NodeId>;
   std::vector<Entry> heap;
-  const auto reach = [&](LinkId link, Time time) {
+  way_[at(from)] = arrival_[at(from)];
+  slowest_[at(from)] = 0;
+  const auto reach = [&](LinkId link, NodeId before) {
     const NodeId node = topology_.dst(link);
     if (node == from || (is_member_[at(node)] && joined(node))) return;
+    const Time way = way_[at(before)] + topology_.latency(link);
+    const Time slowest = std::max(slowest_[at(before)], slowness_[at(link)]);
+    const Time time = way + slowest;
     if (reach_[at(node)] >= 0 && reach_[at(node)] <= time) return;
     if (reach_[at(node)] < 0) touched_.push_back(node);
     reach_[at(node)] = time;
+    way_[at(node)] = way;
+    slowest_[at(node)] = slowest;
     into_[at(node)] = link;
     heap.emplace_back(time, node);
     std::push_heap(heap.begin(), heap.end(), std::greater<>());
   };
-  reach(first, arrival_[at(from)] + topology_.latency(first));
+  reach(first, from);
   while (!heap.empty()) {
     std::pop_heap(heap.begin(), heap.end(), std::greater<>());
     const auto [time, node] = heap.back();
@@ -152,7 +173,7 @@ void Growth::offer(NodeId from, LinkId first, NodeId only) {
     if (time > reach_[at(node)]) continue;
     if (!is_member_[at(node)]) {
       for (const LinkId link : topology_.out_links(node)) {
-        if (left_[at(link)] > 0) reach(link, time + topology_.latency(link));
+        if (left_[at(link)] > 0) reach(link, node);
       }
       continue;
     }

@@ -82,6 +82,8 @@ class Growth {
   std::vector<Amount> rest_;  // of each node: what it wants, less the present tree
   Amount rest_total_ = 0;
   MaxFlow flow_;
+  // Of each link: the time of a chunk that takes the fastest link as long as the longest latency.
+  std::vector<Time> slowness_;
   std::vector<Narrow> narrow_;
   // The present tree.
   Tree tree_;
@@ -89,7 +91,7 @@ class Growth {
   std::vector<Time> arrival_;       // of each node; -1: not in the tree
   std::vector<Hop> queue_, partial_;
   // Of a search for ways.
-  std::vector<Time> reach_;
+  std::vector<Time> reach_, way_, slowest_;  // arrival; its latencies, and the slowest link's time
   std::vector<LinkId> into_;
   std::vector<NodeId> touched_;
 };

@@ -76,7 +76,8 @@ ForestMoves moves_of(const Balance& balance, const Translations& translations, s
   std::vector<std::int32_t> into(nodes, -1);
   for (std::int32_t piece = 0; piece < balance.count(); ++piece) {
     for (const auto& step : balance.tree(piece)) {
-      moves.parent.push_back(step.from == 0 ? -1 : into[at(step.from)]);
+      if (step.from != 0) moves.after.push_back(into[at(step.from)]);
+      moves.close();
       into[at(step.to)] = static_cast<std::int32_t>(moves.route.size());
       moves.route.push_back(step.route);
       moves.piece.push_back(piece);

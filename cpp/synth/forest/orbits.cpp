@@ -162,7 +162,7 @@ std::optional<Forest> pack_orbits(const std::shared_ptr<const Topology>& topolog
       if (translations->base(npu) == npu) bases.push_back(npu);
     }
     // The others see the same cuts.
-    const auto rates = forest::largest_rates(*topology, bases, demands, progress);
+    const auto rates = forest::largest_rates(*topology, bases, demands, 0, progress);
     if (!translations->transitive()) {
       if (topology->npus() > kMostGrown) return std::nullopt;
       found = repeated(topology, *translations, rates, progress);

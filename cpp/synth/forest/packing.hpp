@@ -18,8 +18,9 @@
 // hops'; what its root has left then waits for another tree. Sets that were found narrow are remembered,
 // and most hops that would cross them are refused without a flow.
 //
-// Among the hops that carry a good part of the weight, the one that arrives first is taken, by latencies: trees
-// are shallow where the cuts allow it, and still few.
+// Among the hops that carry a good part of the weight, the one that arrives first is taken, by latencies and by
+// the time of a middling chunk on the slowest link: trees are shallow where the cuts allow it, still few, and a
+// NIC carries what only it can carry.
 //
 // Where some node that is no member has less bandwidth out than in (or more), the growth may get stuck. Then
 // the rates left are sent over the fastest trees, and the rate of all sinks accordingly: `rate` says how far.
@@ -62,7 +63,10 @@ struct Demand {
 
 // Trees from the demands' roots to all members. Throws InfeasibleError naming a member that cannot be
 // reached, std::invalid_argument for members or roots that are no NPUs.
+//
+// A hop through several switches takes all their links at once. Where all links are full, such hops cannot be
+// arranged without gaps; so a share `slack` of the bandwidth of these links can be left unused.
 Forest pack(const std::shared_ptr<const Topology>& topology, std::span<const NodeId> members,
-            std::span<const Demand> demands, const Progress& progress);
+            std::span<const Demand> demands, double slack, const Progress& progress);
 
 }  // namespace tacos

@@ -41,6 +41,32 @@ Topology rounded(const Topology& topology, double& tolerance) {
   return Topology(std::move(spec));
 }
 
+// Whether a link leads to or from a switch that has another one beside it.
+std::vector<std::uint8_t> between_switches(const Topology& topology) {
+  std::vector<std::uint8_t> chained(at(topology.nodes()), 0), result;
+  for (LinkId link = 0; link < topology.links(); ++link) {
+    const NodeId src = topology.src(link), dst = topology.dst(link);
+    if (!topology.is_npu(src) && !topology.is_npu(dst)) chained[at(src)] = chained[at(dst)] = 1;
+  }
+  for (LinkId link = 0; link < topology.links(); ++link) {
+    result.push_back(chained[at(topology.src(link))] || chained[at(topology.dst(link))]);
+  }
+  return result;
+}
+
+Topology with_slack(const Topology& topology, double slack) {
+  const auto slower = between_switches(topology);
+  TopologySpec spec = topology.spec();
+  std::vector<std::int64_t> bandwidths;
+  for (LinkId link = 0; link < topology.links(); ++link) {
+    const auto whole = topology.bandwidth(link);
+    const auto part = static_cast<std::int64_t>(static_cast<double>(whole) * (1 - slack));
+    bandwidths.push_back(slower[at(link)] ? std::max<std::int64_t>(part, 1) : whole);
+  }
+  spec.link_bandwidth_Bps = std::move(bandwidths);
+  return Topology(std::move(spec));
+}
+
 // The time of a cut: what is in it over the bandwidth out of it.
 Ratio time_of(const Topology& topology, std::span<const Demand> demands, const NodeSet& inside) {
   Ratio time{0, 0};
@@ -68,9 +94,10 @@ Ratio time_of(const Topology& topology, std::span<const Demand> demands, const N
 }  // namespace
 
 Rates largest_rates(const Topology& topology, std::span<const NodeId> members,
-                    std::span<const Demand> demands, const Progress& progress) {
+                    std::span<const Demand> demands, double slack, const Progress& progress) {
   Rates rates;
-  const Topology network = rounded(topology, rates.tolerance);
+  const Topology network =
+      rounded(slack > 0 ? with_slack(topology, slack) : topology, rates.tolerance);
   CutSearch search(network, false);
   std::int64_t total = 0;
   for (const auto& demand : demands) total += demand.amount;

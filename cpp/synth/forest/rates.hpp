@@ -21,8 +21,9 @@ struct Rates {
 };
 
 // Bandwidths are rounded down by up to a ten-thousandth where their ratios are not those of small numbers.
+// A share `slack` of what passes chains of switches is left unused.
 // Throws InfeasibleError naming a member that a root cannot reach.
 Rates largest_rates(const Topology& topology, std::span<const NodeId> members,
-                    std::span<const Demand> demands, const Progress& progress);
+                    std::span<const Demand> demands, double slack, const Progress& progress);
 
 }  // namespace tacos::forest

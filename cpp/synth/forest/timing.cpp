@@ -1,10 +1,12 @@
 #include "synth/forest/timing.hpp"
 
 #include <algorithm>
+#include <map>
 #include <queue>
-#include <set>
 #include <tuple>
 #include <utility>
+
+#include "synth/forest/port_matching.hpp"
 
 namespace tacos::forest {
 
@@ -15,97 +17,92 @@ std::size_t at(Int i) {
   return static_cast<std::size_t>(i);
 }
 
-constexpr std::size_t kOffers = 8;  // of a port at one moment
-constexpr std::size_t kLookInto =
-    64;  // chunks of a port's queue, for one whose other links are free
-
 using Job = std::int32_t;
-using Rank = std::pair<Time, std::int32_t>;  // urgency and turn
-using Offer = std::tuple<Time, Rank, Job>;   // the first are served first
+using Rank = std::tuple<Time, std::int32_t, Job>;    // urgency, turn, and the job itself
+using Offer = std::tuple<Time, Rank, std::int32_t>;  // of a class; the first are served first
 
 enum class By { tail, way, work };
+struct Rule {
+  By by;
+  bool rearranged = false;
+};
+// The first ones are the best where there are many hops, and the others take too long there.
+constexpr Rule kRules[] = {{By::work, true}, {By::tail, true}, {By::tail}, {By::way}, {By::work}};
+constexpr std::size_t kFew = 4, kManyJobs = 50'000;
+constexpr double kGoodEnough = 1.002;  // times what the busiest resource takes
 
 class Ports {
  public:
   Ports(const Routes& routes, const ForestMoves& moves, std::int64_t bytes,
         std::span<const std::int32_t> resource, Time quantum)
       : moves_(moves), quantum_(quantum), jobs_(moves.route.size()) {
-    const auto resources =
-        resource.empty() ? 0 : at(*std::max_element(resource.begin(), resource.end())) + 1;
-    for (RouteId r = 0; r < routes.count(); ++r) {
-      window_begin_.push_back(windows_.size());
-      routes.windows(r, 0, bytes, windows_);
-      duration_.push_back(routes.leg_time(r, 0, bytes));
-    }
-    window_begin_.push_back(windows_.size());
-    for (auto& window : windows_) {
-      window.link = resource[at(window.link)];
-      // Room for rounding on either side, so that times can also be mirrored.
-      if (quantum > 1) window.busy += 2 * quantum;
-    }
-    free_.resize(resources);
-    waiting_.resize(resources);
-    ports_.resize(resources);
-    for (RouteId r = 0; r < routes.count(); ++r) {
-      for (const auto& window : windows(r)) ports_[at(window.link)].push_back(port(r));
-    }
-    for (auto& ports : ports_) {
-      std::sort(ports.begin(), ports.end());
-      ports.erase(std::unique(ports.begin(), ports.end()), ports.end());
-    }
+    find_classes(routes, bytes, resource);
     find_children();
-    busy_.resize(resources);
+    busy_.resize(users_.size());
     for (const RouteId r : moves.route) {
-      for (const auto& window : windows(r)) busy_[at(window.link)] += window.busy;
+      for (const auto& window : windows(class_[at(r)])) busy_[at(window.link)] += window.busy;
+    }
+    for (std::size_t c = 0; c < waiting_.size(); ++c) {
+      const auto used = std::span(used_).subspan(window_begin_[c], window_count(c));
+      port_.push_back(*std::max_element(used.begin(), used.end(), [&](auto a, auto b) {
+        return busy_[at(a)] < busy_[at(b)];
+      }));
     }
   }
 
-  Timing run(By by, const Progress& progress) {
-    const auto urgency = urgencies(by != By::way);
-    std::fill(free_.begin(), free_.end(), 0);
+  bool alone() const { return windows_.size() == waiting_.size(); }  // each hop uses one resource
+  Time busiest() const {
+    return busy_.empty() ? 0 : *std::max_element(busy_.begin(), busy_.end());
+  }
+
+  Timing run(const Rule& rule, const Progress& progress) {
+    const auto urgency = urgencies(rule.by != By::way);
+    free_.assign(users_.size(), 0);
     left_ = busy_;
+    PortMatching matching(users_.size(), window_begin_, used_, port_);
     Timing result;
     result.start.assign(jobs_, 0);
-    events_ = {};
-    std::vector<std::int32_t> touched;
-    std::vector<std::uint8_t> is_touched(free_.size(), 0);
-    const auto touch = [&](std::int32_t p) {
-      if (!std::exchange(is_touched[at(p)], 1)) touched.push_back(p);
+    std::vector<std::int32_t> touched, open;
+    std::vector<std::uint8_t> is_touched(waiting_.size(), 0);
+    const auto touch = [&](std::int32_t c) {
+      if (!waiting_[at(c)].empty() && !std::exchange(is_touched[at(c)], 1)) touched.push_back(c);
     };
     const auto ready = [&](Job job) {
-      const auto p = port(moves_.route[at(job)]);
-      waiting_[at(p)].emplace(Rank{urgency[at(job)], moves_.turn[at(job)]}, job);
-      touch(p);
+      const auto c = class_[at(moves_.route[at(job)])];
+      waiting_[at(c)].emplace(urgency[at(job)], moves_.turn[at(job)], job);
+      touch(c);
     };
+    std::vector<std::size_t> pending(jobs_);
     for (std::size_t job = 0; job < jobs_; ++job) {
-      if (moves_.parent[job] < 0) ready(static_cast<Job>(job));
+      pending[job] = moves_.after_of(job).size();
+      if (pending[job] == 0) ready(static_cast<Job>(job));
     }
     std::size_t done = 0;
     std::vector<Offer> offers;
     for (Time now = 0;; now = events_.top().time) {
       while (!events_.empty() && events_.top().time <= now) {
-        const auto event = events_.top();
+        const auto [time, what, number] = events_.top();
         events_.pop();
-        if (event.job >= 0) {
-          for (auto i = child_begin_[at(event.job)]; i < child_begin_[at(event.job) + 1]; ++i) {
-            ready(children_[at(i)]);
+        if (what == What::arrives) {
+          for (const Job next : children(number)) {
+            if (--pending[at(next)] == 0) ready(next);
           }
         } else {
-          for (const auto p : ports_[at(event.resource)]) touch(p);
+          for (const auto c : users_[at(number)]) touch(c);
         }
       }
       offers.clear();
-      for (const auto p : touched) {
-        is_touched[at(p)] = 0;
-        if (free_[at(p)] <= now) offer(p, now, by, offers);
+      for (const auto c : touched) {
+        is_touched[at(c)] = 0;
+        if (fits(c, now)) offers.emplace_back(work(c, rule.by), waiting_[at(c)].top(), c);
       }
       touched.clear();
       std::sort(offers.begin(), offers.end());
-      for (const auto& [work, rank, job] : offers) {
-        const RouteId r = moves_.route[at(job)];
-        if (!fits(r, now)) continue;
-        start(job, now, result);
-        waiting_[at(port(r))].erase({rank, job});
+      open.clear();
+      for (const auto& offer : offers) open.push_back(std::get<2>(offer));
+      for (const auto c : matching.choose(open, rule.rearranged)) {
+        start(std::get<2>(waiting_[at(c)].top()), now, result);
+        waiting_[at(c)].pop();
         if (progress && ++done % 4096 == 0) {
           progress(static_cast<double>(done) / static_cast<double>(jobs_));
         }
@@ -116,71 +113,104 @@ class Ports {
   }
 
  private:
+  enum class What : std::uint8_t { arrives, is_free };
   struct Event {
     Time time;
-    Job job;  // that arrives, or -1: then a resource is free
-    std::int32_t resource;
+    What what;
+    std::int32_t number;  // of a job, or of a resource
     bool operator>(const Event& other) const { return time > other.time; }
   };
 
-  std::span<const Routes::Window> windows(RouteId r) const {
-    return std::span(windows_).subspan(window_begin_[at(r)],
-                                       window_begin_[at(r) + 1] - window_begin_[at(r)]);
+  std::size_t window_count(std::size_t c) const { return window_begin_[c + 1] - window_begin_[c]; }
+  std::span<const Routes::Window> windows(std::int32_t c) const {
+    return std::span(windows_).subspan(window_begin_[at(c)], window_count(at(c)));
   }
-  std::int32_t port(RouteId r) const { return windows_[window_begin_[at(r)]].link; }
-
-  // The first of a port's queue that could start now.
-  void offer(std::int32_t p, Time now, By by, std::vector<Offer>& offers) const {
-    std::size_t looked = 0, found = 0;
-    for (auto i = waiting_[at(p)].begin(); i != waiting_[at(p)].end(); ++i) {
-      if (++looked > kLookInto || found == kOffers) return;
-      const RouteId r = moves_.route[at(i->second)];
-      if (!fits(r, now)) continue;
-      ++found;
-      Time work = 0;
-      if (by == By::work) {
-        for (const auto& window : windows(r)) work -= left_[at(window.link)];
-      }
-      offers.emplace_back(work, i->first, i->second);
-    }
+  std::span<const Job> children(Job job) const {
+    const auto begin = at(child_begin_[at(job)]);
+    return std::span(children_).subspan(begin, at(child_begin_[at(job) + 1]) - begin);
   }
 
-  bool fits(RouteId r, Time now) const {
-    return std::ranges::all_of(windows(r), [&](const Routes::Window& window) {
+  bool fits(std::int32_t c, Time now) const {
+    return std::ranges::all_of(windows(c), [&](const Routes::Window& window) {
       return free_[at(window.link)] <= now + window.offset;
     });
   }
 
-  void wake(Time time, Job job, std::int32_t resource) {
-    events_.push({(time + quantum_ - 1) / quantum_ * quantum_, job, resource});
+  // The more its resources still have to do, the earlier it is served.
+  Time work(std::int32_t c, By by) const {
+    Time result = 0;
+    if (by != By::work) return 0;
+    for (const auto& window : windows(c)) result -= left_[at(window.link)];
+    return result;
+  }
+
+  void wake(Time time, What what, std::int32_t number) {
+    events_.push({(time + quantum_ - 1) / quantum_ * quantum_, what, number});
   }
 
   void start(Job job, Time now, Timing& result) {
-    const RouteId r = moves_.route[at(job)];
-    for (const auto& window : windows(r)) {
+    const auto c = class_[at(moves_.route[at(job)])];
+    for (const auto& window : windows(c)) {
       free_[at(window.link)] = now + window.offset + window.busy;
       left_[at(window.link)] -= window.busy;
       // A route that reaches the link as late, or at once.
-      wake(now + window.busy, -1, window.link);
-      if (window.offset > 0) wake(now + window.offset + window.busy, -1, window.link);
+      wake(now + window.busy, What::is_free, window.link);
+      if (window.offset > 0) {
+        wake(now + window.offset + window.busy, What::is_free, window.link);
+      }
     }
     result.start[at(job)] = now;
-    const Time arrival = now + duration_[at(r)];
+    const Time arrival = now + duration_[at(c)];
     result.end = std::max(result.end, arrival);
-    if (child_begin_[at(job)] < child_begin_[at(job) + 1]) wake(arrival, job, 0);
+    if (!children(job).empty()) wake(arrival, What::arrives, job);
+  }
+
+  void find_classes(const Routes& routes, std::int64_t bytes,
+                    std::span<const std::int32_t> resource) {
+    const auto resources =
+        resource.empty() ? 0 : at(*std::max_element(resource.begin(), resource.end())) + 1;
+    using Key = std::vector<std::tuple<LinkId, Time, Time>>;
+    std::map<std::pair<Time, Key>, std::int32_t> known;
+    std::vector<Routes::Window> taken;
+    users_.resize(resources);
+    window_begin_.push_back(0);
+    for (RouteId r = 0; r < routes.count(); ++r) {
+      taken.clear();
+      routes.windows(r, 0, bytes, taken);
+      const Time duration = routes.leg_time(r, 0, bytes);
+      Key key;
+      for (auto& window : taken) {
+        window.link = resource[at(window.link)];
+        // Room for rounding on either side, so that times can also be mirrored.
+        if (quantum_ > 1) window.busy += 2 * quantum_;
+        key.emplace_back(window.link, window.offset, window.busy);
+      }
+      const auto number = static_cast<std::int32_t>(duration_.size());
+      const auto [found, added] = known.try_emplace({duration, std::move(key)}, number);
+      class_.push_back(found->second);
+      if (!added) continue;
+      duration_.push_back(duration);
+      for (const auto& window : taken) {
+        windows_.push_back(window);
+        used_.push_back(window.link);
+        auto& users = users_[at(window.link)];
+        if (users.empty() || users.back() != number) users.push_back(number);
+      }
+      window_begin_.push_back(windows_.size());
+    }
+    waiting_.resize(duration_.size());
   }
 
   void find_children() {
     child_begin_.assign(jobs_ + 1, 0);
-    for (const Job above : moves_.parent) {
-      if (above >= 0) ++child_begin_[at(above) + 1];
-    }
+    for (const Job above : moves_.after) ++child_begin_[at(above) + 1];
     for (std::size_t i = 0; i < jobs_; ++i) child_begin_[i + 1] += child_begin_[i];
-    children_.resize(at(child_begin_.back()));
+    children_.resize(moves_.after.size());
     auto next = child_begin_;
     for (std::size_t job = 0; job < jobs_; ++job) {
-      const Job above = moves_.parent[job];
-      if (above >= 0) children_[at(next[at(above)]++)] = static_cast<Job>(job);
+      for (const Job above : moves_.after_of(job)) {
+        children_[at(next[at(above)]++)] = static_cast<Job>(job);
+      }
     }
   }
 
@@ -188,19 +218,22 @@ class Ports {
     std::vector<Time> way(jobs_, 0);
     std::int64_t pieces = 1;
     for (const auto piece : moves_.piece) pieces = std::max<std::int64_t>(pieces, piece + 1);
-    const Time period = busy_.empty() ? 0 : *std::max_element(busy_.begin(), busy_.end()) / pieces;
+    const Time period = busiest() / pieces;
+    const auto duration = [&](std::size_t job) {
+      return duration_[at(class_[at(moves_.route[job])])];
+    };
     if (by_tail) {
       for (std::size_t job = jobs_; job-- > 0;) {
-        way[job] += duration_[at(moves_.route[job])];
-        if (moves_.parent[job] < 0) continue;
-        auto& above = way[at(moves_.parent[job])];
-        above = std::max(above, way[job]);
+        way[job] += duration(job);
+        for (const Job above : moves_.after_of(job)) {
+          way[at(above)] = std::max(way[at(above)], way[job]);
+        }
       }
     } else {
       for (std::size_t job = 0; job < jobs_; ++job) {
-        if (moves_.parent[job] < 0) continue;
-        const auto above = at(moves_.parent[job]);
-        way[job] = way[above] + duration_[at(moves_.route[above])];
+        for (const Job above : moves_.after_of(job)) {
+          way[job] = std::max(way[job], way[at(above)] + duration(at(above)));
+        }
       }
     }
     for (std::size_t job = 0; job < jobs_; ++job) {
@@ -209,18 +242,23 @@ class Ports {
     return way;
   }
 
+  using Queue = std::priority_queue<Rank, std::vector<Rank>, std::greater<>>;
+
   const ForestMoves& moves_;
   Time quantum_;
   std::size_t jobs_;
-  std::vector<Routes::Window> windows_;  // of each route, with resources as links
+  std::vector<std::int32_t> class_;      // of each route
+  std::vector<Routes::Window> windows_;  // of each class, with resources as links
+  std::vector<std::int32_t> used_;       // those resources
   std::vector<std::size_t> window_begin_;
-  std::vector<Time> duration_;  // of each route
+  std::vector<Time> duration_;     // of each class
+  std::vector<Queue> waiting_;         // of each class
+  std::vector<std::int32_t> port_;     // of each class: its resource that is busiest
   std::vector<Job> children_;
   std::vector<std::int64_t> child_begin_;
-  std::vector<Time> free_;                               // when each resource is
-  std::vector<Time> busy_, left_;                        // how long each is, and still will be
-  std::vector<std::set<std::pair<Rank, Job>>> waiting_;  // at each port, by urgency
-  std::vector<std::vector<std::int32_t>> ports_;         // from which routes use each resource
+  std::vector<Time> free_;                        // when each resource is
+  std::vector<Time> busy_, left_;                 // how long each is, and still will be
+  std::vector<std::vector<std::int32_t>> users_;  // the classes that use each resource
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
 };
 
@@ -230,10 +268,18 @@ Timing time_by_urgency(const Routes& routes, const ForestMoves& moves, std::int6
                        std::span<const std::int32_t> resource, Time quantum,
                        const Progress& progress) {
   Ports ports(routes, moves, bytes, resource, quantum);
-  Timing best = ports.run(By::tail, part_of(progress, 0.0, 0.33));
-  for (const By by : {By::way, By::work}) {
-    auto other = ports.run(by, part_of(progress, by == By::way ? 0.33 : 0.67, 1.0));
-    if (other.end < best.end) best = std::move(other);
+  Timing best;
+  const auto enough = static_cast<Time>(static_cast<double>(ports.busiest()) * kGoodEnough);
+  const auto rules = std::span(kRules).first(moves.route.size() > kManyJobs ? kFew : std::size(kRules));
+  for (std::size_t i = 0; i < rules.size(); ++i) {
+    const auto share = [&](std::size_t k) {
+      return static_cast<double>(k) / static_cast<double>(rules.size());
+    };
+    Rule rule = rules[i];
+    if (ports.alone() && std::exchange(rule.rearranged, false) && rule.by == By::tail) continue;
+    auto other = ports.run(rule, part_of(progress, share(i), share(i + 1)));
+    if (best.start.empty() || other.end < best.end) best = std::move(other);
+    if (best.end <= enough) break;
   }
   return best;
 }

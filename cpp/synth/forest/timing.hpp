@@ -3,15 +3,19 @@
 //
 // First come, first served (retime) would let a root pour all its pieces into the network before anything
 // is passed on. Here piece k has its turn after about k periods, a period being what the busiest link needs
-// for one piece of everybody; and what has a long way to go still goes first. Three rules are tried, and the
-// best result is kept. The most urgent is what has the least
+// for one piece of everybody; and what has a long way to go still goes first. The most urgent is what has
+// the least
 //     k · period - time of the longest way below the hop,
 //     k · period + time of the way from the root,
-// or, of the first few by the first rule, what keeps the links busy that have the most left to carry.
+// or what keeps the resources busy that have the most left to carry. A hop through switches takes several
+// resources at once, so that one hop may keep several others waiting: then as many as possible start together
+// (port_matching.hpp). Several such rules are tried until one leaves the busiest resource hardly idle, and the
+// best result is kept.
 //
 // Links may be grouped into resources that are taken as one: on a symmetric network, all images of a link.
+// Routes that take the same resources alike are a class, of which only the most urgent hop counts.
 //
-// Cost: O(n log n) for n hops, times the ports' queues that a route through switches has to look into.
+// Cost: O(n (log n + u)) for n hops and u classes that use a resource, for each rule.
 #pragma once
 
 #include <cstdint>

@@ -12,11 +12,20 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import partial
+from math import lcm
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacos._core import all_alike, pack_forest, pack_orbits, schedule_forest, schedule_orbits
+from tacos._core import (
+    all_alike,
+    pack_forest,
+    pack_orbits,
+    pack_two_way,
+    schedule_all_reduce,
+    schedule_forest,
+    schedule_orbits,
+)
 from tacos.synth.moves import check_memory
 from tacos.synth.phases import in_phases
 
@@ -27,7 +36,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Collective, CollectivePart, Forest, Schedule, Topology
 
-__all__ = ["Packing", "forest", "obstacle", "packing"]
+__all__ = ["Packed", "Packing", "forest", "obstacle", "packing", "suited_chunks"]
 
 _KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
 _MOST_GROWN = 128
@@ -37,6 +46,14 @@ _MOST_REPEATED = 64
 """NPUs for which trees are grown for a part of them and repeated, or grown although all are alike."""
 _MOST_BOTH = 200_000
 """Transfers up to which trees with and without symmetry are compared."""
+_MANY = 30_000
+"""Transfers from which on a pipeline is long enough to show how well its hops can be arranged."""
+_FAR = 1.03
+"""Times the time of a fluid: a schedule that leaves gaps."""
+_SLACK = 0.15
+"""Share of the bandwidth between switches that is left unused where gaps remain."""
+_TRIAL = 8
+"""Trees of each NPU that show what trees both ways reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,32 +121,40 @@ def packing(
         trees = pack_orbits(topology, progress)
         if trees is not None:
             return Packing(trees, members, roots)
-    return _general(topology, members, roots, progress)
+    return _general(topology, members, roots, 0.0, progress)
+
+
+Packed = dict[str, Packing | None]
+"""Trees by their use: "spread" or "collect", with " slack", or with " orbit" as images of a few;
+"both ways" for all-reduces. None where there are none."""
 
 
 def _general(
     topology: Topology,
     members: NDArray[np.int32],
     roots: NDArray[np.int32],
+    slack: float,
     progress: Callable[[float], object] | None,
 ) -> Packing:
     """Trees of all roots, whatever the network."""
     amounts = np.ones(len(roots), np.int64)
-    return Packing(pack_forest(topology, members, roots, amounts, progress), members, roots)
+    return Packing(pack_forest(topology, members, roots, amounts, slack, progress), members, roots)
 
 
 def forest(
     topology: Topology,
     collective: Collective,
     *,
-    packed: dict[tuple[bool, bool], Packing | None] | None = None,
+    packed: Packed | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
     """Pipeline chunks down throughput-optimal trees.
 
-    Where not all NPUs are alike, the provenance says how far the trees are below the narrowest cut
-    (``"rate"``, 1 if not at all: so it is wherever every switch, and every NPU outside the group, has as
-    much bandwidth out as in), and by how much bandwidths were rounded (``"tolerance"``).
+    Sums of an all-reduce are made evenly at all members, each part then spread from there; or, where that carries
+    more, go up and down trees whose roots are wherever it suits. The provenance says which (``"trees"``), how
+    far the trees are below the narrowest cut where not all NPUs are alike (``"rate"``, 1 if not at all: so
+    it is wherever every switch, and every NPU outside the group, has as much bandwidth out as in), and by
+    how much bandwidths were rounded (``"tolerance"``).
 
     Args:
         topology: Any network.
@@ -152,26 +177,64 @@ def forest(
     if needed := obstacle(topology, collective):
         raise ValueError(f"forest needs {needed}")
     resolved = collective if collective.resolved else collective.with_chunks(1)
-    known: dict[tuple[bool, bool], Packing | None] = {} if packed is None else packed
+    known: Packed = {} if packed is None else packed
     orbit = _orbits(topology, resolved, known, progress)
     (part,) = resolved.parts
     transfers = len(part.group) ** 2 * part.chunks
     if orbit is not None and (transfers > _MOST_BOTH or all_alike(topology)):
         return orbit
-    solve = partial(_spread, home=topology, known=known, progress=progress)
-    schedule = in_phases(topology, resolved, solve, progress=progress)
-    if orbit is not None and orbit.time_ps <= schedule.time_ps:
-        return orbit
-    return schedule.with_provenance(_facts(known, repeated=False))
+    found = [] if orbit is None else [orbit]
+    slack = bool(_used(known, " slack"))  # it was better before
+    found.append(_in_phases(topology, resolved, known, slack, progress))
+    fluid_s = sum(part.size / trees.algbw_Bps for trees in _used(known, ""))
+    gaps = transfers >= _MANY and min(one.time_s for one in found) > _FAR * fluid_s
+    if gaps and "spread slack" not in known and not slack and _has_chains(topology):
+        found.append(_in_phases(topology, resolved, known, True, progress))
+        if found[-1].time_ps > found[-2].time_ps:
+            known |= {"spread slack": None, "collect slack": None}
+    if part.kind == "all_reduce":
+        found += _both_ways(topology, resolved, known, fluid_s, progress)
+    return min(found, key=lambda schedule: schedule.time_ps)
 
 
-def _facts(known: dict[tuple[bool, bool], Packing | None], *, repeated: bool) -> dict[str, Any]:
+def suited_chunks(chunks: int, packed: Packed) -> int:
+    """A number of chunks like the given one of which every tree gets its exact share.
+
+    Args:
+        chunks: About how many.
+        packed: The trees that :func:`forest` has found.
+
+    >>> import tacos
+    >>> packed: Packed = {}
+    >>> topo = tacos.topology.dgx1()    # some trees carry a sixth of what their root sends
+    >>> _ = forest(topo, tacos.collective.all_gather(topo, "1MB", chunks=1), packed=packed)
+    >>> [suited_chunks(chunks, packed) for chunks in (1, 4, 16)]
+    [1, 6, 18]
+    """
+    whole = 1
+    for found in _used(packed, " slack") or _used(packed, ""):
+        trees = found.trees
+        whole = lcm(whole, trees.demand_weight // int(np.gcd.reduce(trees.weight)))
+    return -(-chunks // whole) * whole if 3 * chunks >= 2 * whole else chunks
+
+
+def _used(known: Packed, way: str) -> list[Packing]:
+    """The trees of one way, for spreading and collecting as far as there are any."""
+    found = (known.get(f"{what}{way}") for what in ("spread", "collect"))
+    return [one for one in found if one is not None]
+
+
+def _facts(known: Packed, way: str) -> dict[str, Any]:
     """What the provenance says of trees."""
-    found = [one.trees for (way, _), one in known.items() if one is not None and way is repeated]
+    found, best = _used(known, way), _used(known, "") or _used(known, way)
+    below = [
+        one.trees.rate * one.algbw_Bps / whole.algbw_Bps * whole.trees.rate
+        for one, whole in zip(found, best, strict=True)
+    ]
     return {
         "engine": "forest",
-        "rate": min((trees.rate for trees in found), default=1.0),
-        "tolerance": max((trees.tolerance for trees in found), default=0.0),
+        "rate": min(1.0, *below, 1.0),
+        "tolerance": max((one.trees.tolerance for one in found), default=0.0),
     }
 
 
@@ -216,10 +279,15 @@ def _one_speed(topology: Topology) -> bool:
     return bool((least[topology.npus :] == most[topology.npus :]).all())
 
 
+def _has_chains(topology: Topology) -> bool:
+    """Whether a switch is next to a switch."""
+    return bool(((topology.link_src >= topology.npus) & (topology.link_dst >= topology.npus)).any())
+
+
 def _orbits(
     topology: Topology,
     collective: Collective,
-    known: dict[tuple[bool, bool], Packing | None],
+    known: Packed,
     progress: Callable[[float], object] | None,
 ) -> Schedule | None:
     """The schedule by some NPUs' trees and their images, if the network has such a symmetry."""
@@ -235,37 +303,76 @@ def _orbits(
     if topology.npus > _MOST_REPEATED:
         return None
     trees: list[Forest | None] = [None, None]
-    for backwards in (False, True):
+    for backwards, use in enumerate(("spread orbit", "collect orbit")):
         if part.kind == ("reduce_scatter", "all_gather")[backwards]:
             continue
-        if (True, backwards) not in known:
+        if use not in known:
             network = topology.reversed() if backwards else topology
             found = pack_orbits(network, progress)
-            known[True, backwards] = Packing(found, part.group, part.group) if found else None
-        if (repeated := known[True, backwards]) is None:
+            known[use] = Packing(found, part.group, part.group) if found else None
+        if (repeated := known[use]) is None:
             return None
         trees[backwards] = repeated.trees
-    facts = json.dumps(_facts(known, repeated=True))
+    facts = json.dumps(_facts(known, " orbit"))
     return schedule_orbits(topology, collective, trees[0], trees[1], facts, progress)
+
+
+def _in_phases(
+    topology: Topology,
+    collective: Collective,
+    known: Packed,
+    slack: bool,
+    progress: Callable[[float], object] | None,
+) -> Schedule:
+    """Sums to their owners, then results from them."""
+    solve = partial(_spread, home=topology, known=known, slack=slack, progress=progress)
+    schedule = in_phases(topology, collective, solve, progress=progress)
+    return schedule.with_provenance(_facts(known, " slack" if slack else ""))
 
 
 def _spread(
     network: Topology,
     problem: Collective,
     home: Topology,
-    known: dict[tuple[bool, bool], Packing | None],
+    known: Packed,
+    slack: bool,
     progress: Callable[[float], object] | None,
 ) -> Schedule:
     """Every chunk from its holder down a tree to whoever needs it."""
-    backwards = network is not home
     (part,) = problem.parts
     holder, members = _holders(part)
-    found = known.get((False, backwards))
-    if found is None:
-        known[False, backwards] = found = _general(network, members, np.unique(holder), progress)
-    trees = found.trees
+    use = ("spread" if network is home else "collect") + (" slack" if slack else "")
+    if (found := known.get(use)) is None:
+        unused = _SLACK if slack else 0.0
+        known[use] = found = _general(network, members, np.unique(holder), unused, progress)
     check_memory(len(holder) * (len(members) - 1))
-    return schedule_forest(trees, holder, problem, progress=progress)
+    return schedule_forest(found.trees, holder, problem, progress=progress)
+
+
+def _both_ways(
+    topology: Topology,
+    collective: Collective,
+    known: Packed,
+    fluid_s: float,
+    progress: Callable[[float], object] | None,
+) -> list[Schedule]:
+    """An all-reduce up and down one tree for each chunk, where that may be faster than `fluid_s`."""
+    (part,) = collective.parts
+    if "both ways" not in known:
+        count = _TRIAL * len(part.group)
+        pair = pack_two_way(topology, part.group, count, progress)
+        known["both ways"] = Packing(pair[1], part.group, part.group[:1]) if pair else None
+    trial = known["both ways"]
+    transfers = 2 * len(part.group) * collective.chunks
+    if trial is None or (transfers >= _MANY and part.size > trial.algbw_Bps * fluid_s):
+        return []
+    check_memory(transfers)
+    pair = pack_two_way(topology, part.group, collective.chunks, progress)
+    if pair is None:
+        return []
+    facts = json.dumps({"engine": "forest", "trees": "both ways"})
+    roots = pair[1].root
+    return [schedule_all_reduce(pair[0], pair[1], roots, collective, facts, progress)]
 
 
 def _holders(part: CollectivePart) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -1,0 +1,290 @@
+#include "synth/forest/two_way.hpp"
+
+#include <algorithm>
+#include <map>
+#include <queue>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "error.hpp"
+#include "synth/path_table.hpp"
+
+namespace tacos {
+
+namespace {
+
+template <typename Int>
+std::size_t at(Int i) {
+  return static_cast<std::size_t>(i);
+}
+
+constexpr int kSquarings = 6;  // a link's price is a power of its usage
+
+// The link that leads back, for each; none where one has none.
+std::vector<LinkId> links_back(const Topology& topology) {
+  std::map<std::tuple<NodeId, NodeId, std::int64_t>, std::vector<LinkId>> open;
+  std::vector<LinkId> back(at(topology.links()), -1);
+  std::size_t alone = 0;
+  for (LinkId link = 0; link < topology.links(); ++link) {
+    const auto src = topology.src(link), dst = topology.dst(link);
+    const auto found = open.find({dst, src, topology.bandwidth(link)});
+    if (found == open.end() || found->second.empty()) {
+      open[{src, dst, topology.bandwidth(link)}].push_back(link);
+      ++alone;
+      continue;
+    }
+    back[at(link)] = found->second.front();
+    back[at(found->second.front())] = link;
+    found->second.erase(found->second.begin());
+    --alone;
+  }
+  if (alone > 0) back.clear();
+  return back;
+}
+
+class TwoWayGrowth {
+ public:
+  TwoWayGrowth(const Topology& topology, std::span<const NodeId> members, std::vector<LinkId> back)
+      : topology_(topology),
+        members_(members.begin(), members.end()),
+        back_(std::move(back)),
+        is_member_(at(topology.nodes()), 0),
+        uses_(back_.size(), 0),
+        price_(back_.size(), 0),
+        reach_(at(topology.nodes())) {
+    for (const NodeId member : members_) is_member_[at(member)] = 1;
+  }
+
+  struct Tree {
+    NodeId root = 0;
+    std::vector<std::vector<LinkId>> hops;  // the one into a node before those out of it
+  };
+
+  Tree grow(NodeId first) {
+    set_prices();
+    Tree tree{first, {}};
+    for (auto& reach : reach_) reach = {};
+    std::vector<std::uint8_t> joined(reach_.size(), 0);
+    queue_ = {};
+    const auto join = [&](NodeId node, std::int32_t depth) {
+      joined[at(node)] = 1;
+      reach_[at(node)] = {0, depth, -1};
+      offer(node, joined);
+    };
+    join(first, 0);
+    while (tree.hops.size() + 1 < members_.size()) {
+      if (queue_.empty()) lost(joined);
+      const auto [price, depth, node] = queue_.top();
+      queue_.pop();
+      const auto& reach = reach_[at(node)];
+      if (joined[at(node)] || std::pair(price, depth) != std::pair(reach.price, reach.depth)) {
+        continue;
+      }
+      if (!is_member_[at(node)]) {
+        offer(node, joined);
+        continue;
+      }
+      auto& hop = tree.hops.emplace_back();
+      for (NodeId here = node; hop.empty() || !is_member_[at(here)];) {
+        hop.push_back(reach_[at(here)].into);
+        here = topology_.src(hop.back());
+      }
+      std::reverse(hop.begin(), hop.end());
+      for (const LinkId link : hop) {
+        ++uses_[at(link)];
+        ++uses_[at(back_[at(link)])];
+      }
+      join(node, depth);
+    }
+    return centred(tree);
+  }
+
+  // The link that the trees use most in relation to its bandwidth.
+  LinkId fullest() const {
+    LinkId most = 0;
+    for (LinkId link = 1; link < topology_.links(); ++link) {
+      if (usage(link) > usage(most)) most = link;
+    }
+    return most;
+  }
+  std::int64_t uses(LinkId link) const { return uses_[at(link)]; }
+
+ private:
+  struct Reach {
+    double price = -1;
+    std::int32_t depth = 0;
+    LinkId into = -1;
+  };
+  using Entry = std::tuple<double, std::int32_t, NodeId>;
+
+  double usage(LinkId link) const {
+    return static_cast<double>(uses_[at(link)]) / static_cast<double>(topology_.bandwidth(link));
+  }
+
+  void set_prices() {
+    double most = 0;
+    const auto next = [&](LinkId link) {
+      return static_cast<double>(uses_[at(link)] + 1) /
+             static_cast<double>(topology_.bandwidth(link));
+    };
+    for (LinkId link = 0; link < topology_.links(); ++link) most = std::max(most, next(link));
+    for (LinkId link = 0; link < topology_.links(); ++link) {
+      double price = next(link) / most;
+      for (int i = 0; i < kSquarings; ++i) price *= price;
+      price_[at(link)] = price;
+    }
+  }
+
+  void offer(NodeId from, const std::vector<std::uint8_t>& joined) {
+    const auto& here = reach_[at(from)];
+    for (const LinkId link : topology_.out_links(from)) {
+      const NodeId to = topology_.dst(link);
+      if (joined[at(to)]) continue;
+      const double price = here.price + price_[at(link)];
+      const auto depth = here.depth + (is_member_[at(from)] ? 1 : 0);
+      auto& there = reach_[at(to)];
+      if (there.price >= 0 && std::pair(there.price, there.depth) <= std::pair(price, depth)) {
+        continue;
+      }
+      there = {price, depth, link};
+      queue_.emplace(price, depth, to);
+    }
+  }
+
+  [[noreturn]] void lost(const std::vector<std::uint8_t>& joined) const {
+    for (const NodeId member : members_) {
+      if (!joined[at(member)]) {
+        throw InfeasibleError(topology_.name(members_[0]) + " cannot reach " +
+                              topology_.name(member));
+      }
+    }
+    throw InfeasibleError("a member cannot be reached");
+  }
+
+  // The hops around each member, those that led to it turned back.
+  using Around = std::map<NodeId, std::vector<std::vector<LinkId>>>;
+
+  // The same tree from the middle of its longest way.
+  Tree centred(const Tree& tree) const {
+    Around around;
+    for (const auto& hop : tree.hops) {
+      std::vector<LinkId> turned;
+      for (auto i = hop.rbegin(); i != hop.rend(); ++i) turned.push_back(back_[at(*i)]);
+      around[topology_.src(hop.front())].push_back(hop);
+      around[topology_.dst(hop.back())].push_back(std::move(turned));
+    }
+    const auto one_end = end(rooted(tree.root, around));
+    const auto whole = rooted(one_end, around);
+    std::map<NodeId, NodeId> above;
+    for (const auto& hop : whole.hops) above[topology_.dst(hop.back())] = topology_.src(hop.front());
+    std::vector<NodeId> way{end(whole)};
+    while (way.back() != one_end) way.push_back(above[way.back()]);
+    return rooted(way[way.size() / 2], around);
+  }
+
+  Tree rooted(NodeId root, const Around& around) const {
+    Tree tree{root, {}};
+    std::vector<std::pair<NodeId, NodeId>> queue{{root, -1}};
+    for (std::size_t head = 0; head < queue.size(); ++head) {
+      const auto [node, from] = queue[head];
+      const auto hops = around.find(node);
+      if (hops == around.end()) break;
+      for (const auto& hop : hops->second) {
+        const NodeId to = topology_.dst(hop.back());
+        if (to == from) continue;
+        tree.hops.push_back(hop);
+        queue.emplace_back(to, node);
+      }
+    }
+    return tree;
+  }
+
+  // The last that is reached, by the number of hops.
+  NodeId end(const Tree& tree) const {
+    return tree.hops.empty() ? tree.root : topology_.dst(tree.hops.back().back());
+  }
+
+  const Topology& topology_;
+  std::vector<NodeId> members_;
+  std::vector<LinkId> back_;
+  std::vector<std::uint8_t> is_member_;
+  std::vector<std::int64_t> uses_;  // of each link: trees
+  std::vector<double> price_;
+  std::vector<Reach> reach_;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
+};
+
+// Collects the trees of one direction.
+class Trees {
+ public:
+  explicit Trees(const Topology& topology) : topology_(topology), depth_(at(topology.nodes())) {
+    forest_.hop_begin.push_back(0);
+  }
+  void plant(NodeId root) {
+    forest_.root.push_back(root);
+    forest_.weight.push_back(1);
+    depth_[at(root)] = 0;
+  }
+  void add(std::span<const LinkId> hop, NodeId from, NodeId to) {
+    depth_[at(to)] = depth_[at(from)] + 1;
+    forest_.depth.push_back(depth_[at(to)]);
+    forest_.hop.push_back(table_.number(hop));
+  }
+  void close() { forest_.hop_begin.push_back(static_cast<std::int64_t>(forest_.hop.size())); }
+
+  Forest forest(std::shared_ptr<const Topology> topology, std::int64_t unit_Bps,
+                std::int64_t unit_parts) && {
+    forest_.demand_weight = static_cast<std::int64_t>(forest_.root.size());
+    forest_.unit_Bps = unit_Bps;
+    forest_.unit_parts = unit_parts;
+    forest_.routes = std::move(table_).routes(std::move(topology));
+    return std::move(forest_);
+  }
+
+ private:
+  const Topology& topology_;
+  std::vector<std::int32_t> depth_;
+  PathTable table_;
+  Forest forest_;
+};
+
+}  // namespace
+
+std::optional<TwoWay> pack_two_way(const std::shared_ptr<const Topology>& topology,
+                                   std::span<const NodeId> members, std::int64_t count,
+                                   const Progress& progress) {
+  for (const NodeId member : members) {
+    if (member < 0 || !topology->is_npu(member)) {
+      invalid("NPU " + std::to_string(member) + " is not one of the topology's " +
+              std::to_string(topology->npus()));
+    }
+  }
+  auto back = links_back(*topology);
+  if (back.empty() || members.size() < 2) return std::nullopt;
+  TwoWayGrowth growth(*topology, members, back);
+  Trees up(*topology), down(*topology);
+  std::vector<LinkId> turned;
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (progress) progress(static_cast<double>(i) / static_cast<double>(count));
+    const auto tree = growth.grow(members[at(i) % members.size()]);
+    up.plant(tree.root);
+    down.plant(tree.root);
+    for (const auto& hop : tree.hops) {
+      const NodeId from = topology->src(hop.front()), to = topology->dst(hop.back());
+      turned.clear();
+      for (const LinkId link : hop) turned.push_back(back[at(link)]);
+      up.add(turned, from, to);
+      down.add(hop, from, to);
+    }
+    up.close();
+    down.close();
+  }
+  const auto most = growth.fullest();
+  const auto bandwidth = topology->bandwidth(most), uses = std::max<std::int64_t>(growth.uses(most), 1);
+  auto reversed = std::make_shared<const Topology>(topology->reversed());
+  return TwoWay{std::move(up).forest(std::move(reversed), bandwidth, uses),
+                std::move(down).forest(topology, bandwidth, uses)};
+}
+
+}  // namespace tacos
