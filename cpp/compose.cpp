@@ -29,7 +29,8 @@ struct OrderColumns {
   Order order() const { return {route, chunk, step, op, reads}; }
 };
 
-// Steps from times: equal times, equal steps.
+}  // namespace
+
 std::vector<std::int32_t> dense_rank(std::span<const Time> times) {
   std::vector<Time> sorted(times.begin(), times.end());
   std::sort(sorted.begin(), sorted.end());
@@ -43,8 +44,6 @@ std::vector<std::int32_t> dense_rank(std::span<const Time> times) {
   return rank;
 }
 
-// Per transfer of a packed schedule: whether it carries its chunk's final value, not a part of a
-// sum.
 std::vector<std::uint8_t> spread_final_values(const Schedule& schedule) {
   struct Event {
     ChunkId chunk;
@@ -111,6 +110,8 @@ std::vector<std::uint8_t> spread_final_values(const Schedule& schedule) {
   if (!events.empty()) check_owner(events.back().chunk);
   return final_value;
 }
+
+namespace {
 
 // Whether a schedule's times can be mirrored: paths of one leg whose links have one bandwidth (each link
 // is then left by the head as long before the end as it is reached after the start), chunks of the

@@ -1,7 +1,10 @@
 // Schedules from schedules.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "progress.hpp"
 #include "schedule.hpp"
@@ -17,5 +20,12 @@ Schedule reverse(const Schedule& schedule, const Progress& progress);
 // is no better, one after the other. All three number their chunks alike, with bytes in the same ones.
 Schedule concatenate(const Schedule& first, const Schedule& second,
                      std::shared_ptr<const Collective> collective, const Progress& progress);
+
+// Steps from times: equal times, equal steps.
+std::vector<std::int32_t> dense_rank(std::span<const Time> times);
+
+// Per transfer of a packed schedule: whether it carries its chunk's final value, not a part of a sum. Throws
+// InfeasibleError where a sum is made at several NPUs.
+std::vector<std::uint8_t> spread_final_values(const Schedule& schedule);
 
 }  // namespace tacos

@@ -37,7 +37,7 @@ def test_no_size_is_served_much_worse_than_possible(table):
     for one in table.ranges:
         for size, time_s, bound_s in one.figures:
             wanted = tacos.collective.all_reduce(RING, size)
-            best = tacos.synthesize(RING, wanted, effort="fast")
+            best = tacos.synthesize(RING, wanted, effort="fast", refine=False)
             assert bound_s <= time_s <= 1.021 * best.time_s
 
 
@@ -56,7 +56,7 @@ def test_the_crossover_is_where_one_becomes_faster_than_the_other():
 
 def test_a_larger_tolerance_gives_fewer_ranges():
     def ranges(tolerance):
-        found = tacos.tune(RING, "broadcast", "1KB:256KB", effort="fast", tolerance=tolerance)
+        found = tacos.tune(RING, "all_gather", "1KB:256KB", effort="fast", tolerance=tolerance)
         return len(found.ranges)
 
     assert ranges(0.9) < ranges(0)
@@ -123,7 +123,7 @@ def test_nothing_is_left_where_writing_fails(table, tmp_path, monkeypatch):
 
 
 def test_a_time_limit_ends_the_search():
-    table = tacos.tune(RING, "all_reduce", "1KB:1GB:1.2", time_limit=0.3)
+    table = tacos.tune(RING, "all_reduce", "1KB:1GB:2", time_limit=0.2)
     assert table.cut_short
     assert table.ranges[-1].max_bytes == 10**9
 

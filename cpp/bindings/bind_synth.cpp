@@ -5,6 +5,7 @@
 #include "synth/greedy.hpp"
 #include "synth/greedy_steps.hpp"
 #include "synth/multitree.hpp"
+#include "synth/refine.hpp"
 #include "synth/tree_layout.hpp"
 
 namespace tacos::bindings {
@@ -70,6 +71,18 @@ void bind_synth(nb::module_& m) {
       "progress"_a = nb::none(), nb::rv_policy::reference,
       "Ranks for the places of trees such that their edges share few links; see "
       "tacos.synth.trees.");
+  m.def(
+      "refine",
+      [](const std::shared_ptr<Schedule>& schedule, std::uint64_t seed, std::int64_t work,
+         std::int64_t goal_ps, const std::string& provenance, const nb::object& progress) {
+        const RefineOptions options{seed, work, goal_ps};
+        const auto report = progress_to(progress);
+        const nb::gil_scoped_release release;
+        return std::make_shared<Schedule>(refine(*schedule, options, provenance, report));
+      },
+      "schedule"_a, nb::kw_only(), "seed"_a = 0, "work"_a, "goal_ps"_a = 0, "provenance"_a = "{}",
+      "progress"_a = nb::none(),
+      "The schedule after local search over what spreads finished values; see tacos.refine.");
   m.def("greedy_stepwise", &stepwise, "topology"_a, "collective"_a,
         nb::call_guard<nb::gil_scoped_release>(),
         "Whether greedy goes step by step, at 9 bytes per transfer.");

@@ -22,6 +22,7 @@ from tacos.errors import FormatError, InfeasibleError, SpecError, TacosError, Ve
 from tacos.lower import Program, lift, lower
 from tacos.pareto import Front, Point, pareto
 from tacos.plan import engines, synthesize
+from tacos.refine import refine
 from tacos.schedule import Routes, retime, routes, summary
 from tacos.simulate import Fault, Straggler, Trace, simulate
 from tacos.sketch import Sketch
@@ -68,6 +69,7 @@ __all__ = [
     "load",
     "lower",
     "pareto",
+    "refine",
     "retime",
     "routes",
     "save",

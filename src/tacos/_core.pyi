@@ -630,6 +630,11 @@ def lay_out_trees(parent: Annotated[NDArray[numpy.int32], dict(shape=(None,), or
     Ranks for the places of trees such that their edges share few links; see tacos.synth.trees.
     """
 
+def refine(schedule: Schedule, *, seed: int = 0, work: int, goal_ps: int = 0, provenance: str = '{}', progress: object | None = None) -> Schedule:
+    """
+    The schedule after local search over what spreads finished values; see tacos.refine.
+    """
+
 def greedy_stepwise(topology: Topology, collective: Collective) -> bool:
     """Whether greedy goes step by step, at 9 bytes per transfer."""
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tacos._core import Collective, Topology
 from tacos.bound import Bound, bound
 from tacos.errors import InfeasibleError, TacosError, check_type, nearest
+from tacos.refine import refine as refine_schedule
 from tacos.sketch import Sketch
 from tacos.synth import ENGINES, applicable, obstacle
 from tacos.synth.forest import suited_chunks
@@ -36,6 +37,9 @@ _MANY_COUNTS = (1024, 2048, 4096)
 _EXACT_PAIRS = 600
 _EXACT_S = 1.0
 """Of chunks and links, up to which ``"auto"`` asks the exact engine, and the seconds that it gets."""
+_REFINED, _HOPEFUL, _REFINING, _PER_TRANSFER, _HOPS = 2, 1.1, 0.2, 300.0, 10.0
+"""The best so many answers, up to so much slower than the best, are refined with so large a part of the work
+each, at most so many microseconds per transfer; the last is what the search looks at in one."""
 _SEARCH_TRANSFERS = 300_000
 """The chunk search stops before schedules of more transfers than this: they take seconds each."""
 _GOOD_ENOUGH = 1.005
@@ -82,6 +86,7 @@ def synthesize(
     time_limit: float | None = None,
     progress: Callable[[float], object] | None = None,
     known_bound: Bound | None = None,
+    refine: bool = True,
     sketch: Sketch | str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Schedule:
@@ -106,6 +111,7 @@ def synthesize(
             provenance.
         progress: Called with the share done, now and then.
         known_bound: The problem's bound, for callers that have it already.
+        refine: Whether ``"auto"`` spends what work is left on refining its best (:func:`tacos.refine`).
         sketch: What the schedule may use, or the file that says so.
         options: Passed on to the engine, such as ``order="rank"`` for rings; ``trials=`` says the
             number of greedy's random starts by itself.
@@ -126,8 +132,10 @@ def synthesize(
     check_sizes(topology, collective)
     if sketch is not None:
         budget = {"seed": seed, "effort": effort, "time_limit": time_limit, "progress": progress}
+        budget |= {"refine": False}  # it knows no sketches
         return _sketched(topology, collective, sketch, engine, known_bound, budget | options)
     search = _Search(topology, collective, seed, effort, time_limit, progress, known_bound)
+    search.refines = refine
     try:
         schedule = (
             search.all_engines(options) if engine == "auto" else search.engine(engine, options)
@@ -205,7 +213,7 @@ class _Search:
         self.end = None if time_limit is None else time.monotonic() + time_limit
         self.progress, self.told = progress, 0.0
         self.done, self.next = 0.0, 1.0  # the part of the whole that the present run is
-        self.cut_short = False
+        self.cut_short, self.refines = False, True
         self.packed: dict[
             Any, Any
         ] = {}  # trees of the forest engine, whatever the number of chunks
@@ -410,13 +418,34 @@ class _Search:
         exact = self.exact(best) if spent < self.worth(best) else None
         if exact is not None:
             results.append(exact)
-            best = min(best, exact, key=lambda schedule: schedule.time_ps)
         results.sort(key=lambda schedule: schedule.time_ps)
+        results = self.refined(results, spent) if self.refines else results
         times = {schedule.provenance["engine"]: schedule.time_s for schedule in results}
         facts: dict[str, Any] = {"best_of": times, "not_tried": left_out}
         if exact is not None and exact.provenance.get("cut_short"):
             facts["unfinished"] = ["milp"]
-        return best.with_provenance(best.provenance | facts)
+        return results[0].with_provenance(results[0].provenance | facts)
+
+    def refined(self, results: list[Schedule], spent: float) -> list[Schedule]:
+        """The results, the fastest first, of which the fastest are refined with the work that is left."""
+        better = list(results)
+        for i, schedule in enumerate(results[:_REFINED]):
+            left = self.worth(better[0]) - spent
+            if self.cut_short or left <= 0 or schedule.time_ps > _HOPEFUL * better[0].time_ps:
+                break
+            if schedule.transfers > _SEARCH_TRANSFERS:
+                continue
+            work = min(left, self.budget * _REFINING, _PER_TRANSFER * schedule.transfers)
+            try:
+                found = refine_schedule(
+                    schedule, work=int(work * _HOPS), seed=self.seed, progress=self.report
+                )
+            except _TimeIsUp:
+                self.cut_short = True
+                break
+            better[i] = found
+            spent += work
+        return sorted(better, key=lambda schedule: schedule.time_ps)
 
 
 def check_sizes(topology: Topology, collective: Collective) -> None:

@@ -18,6 +18,7 @@ from tacos import units
 from tacos.bound import Bound, bound
 from tacos.errors import TacosError
 from tacos.plan import synthesize
+from tacos.refine import refine
 
 if TYPE_CHECKING:
     import os
@@ -34,6 +35,8 @@ _FACTOR = 4
 """Between samples, if none is asked for."""
 _NEAR = 1.03
 """Two sizes this close need not be told apart."""
+_REFINING, _MOST_REFINING = 3_000, 20_000_000
+"""Hops that refinement looks at: per transfer, and at most (two seconds)."""
 _EXACT_S = 1.0
 """What the exact engine gets for one size; others take what they take."""
 
@@ -46,8 +49,9 @@ class Range:
         min_bytes, max_bytes: The first and the last size.
         engine: Who made it.
         chunks: How it cuts the buffer, counted as in :mod:`tacos.collective`.
-        schedule: The algorithm at a size in the middle.
-        figures: Samples within the range: the size, the time, and a time that no schedule beats.
+        schedule: The algorithm at a size in the middle, refined.
+        figures: Samples within the range: the size, the time before refinement, and a time that no
+            schedule beats.
     """
 
     min_bytes: int
@@ -171,7 +175,7 @@ def tune(
     found = search.winners(samples)
     spans = search.covered(samples[: len(found)], found, tolerance)
     ranges = search.ranges(spans, samples[: len(found)], samples[-1])
-    nccl = search.nccl(samples)
+    nccl = search.nccl(samples[: len(found)])
     return Tuning(topology, tuple(ranges), tuple(nccl), search.cut_short)
 
 
@@ -280,15 +284,22 @@ class _Search:
             if found and left <= 0:
                 self.cut_short = True
                 break
-            best = synthesize(
-                self.topology,
-                self.wanted(size),
-                seed=self.seed,
-                effort=self.effort,
-                time_limit=None if left == math.inf else max(left, 1e-3),
-                progress=self.report,
-                known_bound=self.bound(size),
-            )
+            try:
+                best = synthesize(
+                    self.topology,
+                    self.wanted(size),
+                    seed=self.seed,
+                    effort=self.effort,
+                    time_limit=None if left == math.inf else max(left, 1e-3),
+                    refine=False,
+                    progress=self.report,
+                    known_bound=self.bound(size),
+                )
+            except TacosError:
+                if not found or left == math.inf:
+                    raise
+                self.cut_short = True
+                break
             self.cut_short |= bool(best.provenance.get("cut_short"))
             algorithm = _Algorithm(best.provenance["engine"], best.collective.parts[0].chunks)
             self.times[algorithm, size] = best.time_s
@@ -336,7 +347,9 @@ class _Search:
         for one, low, high in zip(spans, edges, edges[1:], strict=False):
             served = samples[one.begin : one.end]
             middle = self.even(served[len(served) // 2], one.algorithm)
-            schedule = self.synthesized(one.algorithm, middle)
+            schedule = refine(
+                self.synthesized(one.algorithm, middle), effort="fast", seed=self.seed
+            )
             figures = tuple(
                 (size, self.time(one.algorithm, size), self.bound(size).time_s) for size in served
             )

@@ -1,0 +1,444 @@
+#include "synth/refine.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <queue>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "compose.hpp"
+#include "error.hpp"
+#include "retime.hpp"
+#include "synth/neighbours.hpp"
+
+namespace tacos {
+
+namespace {
+
+constexpr Time kNever = std::numeric_limits<Time>::max();
+constexpr std::size_t kMostAtOnce = 8;
+
+template <typename Int>
+std::size_t at(Int i) {
+  return static_cast<std::size_t>(i);
+}
+
+// When a link is busy, as maximal intervals in order.
+class Timeline {
+ public:
+  // The first moment from `begin` on at which the link is free for `busy`.
+  Time next_free(Time begin, Time busy) const {
+    for (auto i = after(begin); i != intervals_.end() && i->begin < begin + busy; ++i) {
+      begin = i->end;
+    }
+    return begin;
+  }
+
+  void take(Time begin, Time end) {
+    const auto next = after(begin);  // the first that ends later than `begin`
+    const bool meets_next = next != intervals_.end() && next->begin == end;
+    const bool meets_last = next != intervals_.begin() && std::prev(next)->end == begin;
+    if (meets_last && meets_next) {
+      std::prev(next)->end = next->end;
+      intervals_.erase(next);
+    } else if (meets_last) {
+      std::prev(next)->end = end;
+    } else if (meets_next) {
+      next->begin = begin;
+    } else {
+      intervals_.insert(next, {begin, end});
+    }
+  }
+
+  void give_back(Time begin, Time end) {
+    const auto whole = after(begin);
+    if (whole->begin == begin && whole->end == end) {
+      intervals_.erase(whole);
+    } else if (whole->begin == begin) {
+      whole->begin = end;
+    } else if (whole->end == end) {
+      whole->end = begin;
+    } else {
+      const Time rest = std::exchange(whole->end, begin);
+      intervals_.insert(std::next(whole), {end, rest});
+    }
+  }
+
+ private:
+  struct Interval {
+    Time begin, end;
+  };
+  static bool ends_by(const Interval& interval, Time moment) { return interval.end <= moment; }
+  std::vector<Interval>::iterator after(Time moment) {
+    return std::lower_bound(intervals_.begin(), intervals_.end(), moment, ends_by);
+  }
+  std::vector<Interval>::const_iterator after(Time moment) const {
+    return std::lower_bound(intervals_.begin(), intervals_.end(), moment, ends_by);
+  }
+
+  std::vector<Interval> intervals_;
+};
+
+// The routes of a schedule, then those between neighbours that are not among them.
+Routes hops_of(const Schedule& schedule, const Progress& progress) {
+  std::int64_t bytes = 1;
+  for (ChunkId chunk = 0; chunk < schedule.collective().chunks(); ++chunk) {
+    bytes = std::max(bytes, schedule.collective().bytes(chunk));
+  }
+  const auto near = neighbour_routes(schedule.shared_topology(), bytes, progress);
+  std::map<std::vector<LinkId>, bool> seen;
+  std::vector<std::int64_t> begin{0};
+  std::vector<LinkId> links;
+  const auto add = [&](std::span<const LinkId> path, bool always) {
+    const bool fresh = seen.emplace(std::vector(path.begin(), path.end()), true).second;
+    if (!fresh && !always) return;
+    links.insert(links.end(), path.begin(), path.end());
+    begin.push_back(static_cast<std::int64_t>(links.size()));
+  };
+  for (RouteId r = 0; r < schedule.routes().count(); ++r) {
+    if (schedule.routes().kind(r) != RouteKind::path || schedule.routes().legs(r) != 1) {
+      throw InfeasibleError("only paths that no chunk waits on can be changed");
+    }
+    add(schedule.routes().links(r), true);
+  }
+  for (RouteId r = 0; r < near.count(); ++r) {
+    if (near.legs(r) == 1) add(near.links(r), false);
+  }
+  std::vector<std::uint8_t> kinds(begin.size() - 1, static_cast<std::uint8_t>(RouteKind::path));
+  return Routes(schedule.shared_topology(), std::move(kinds), std::move(begin), std::move(links));
+}
+
+struct Delivery {
+  RouteId hop;
+  Time start, arrival;
+};
+
+struct Spread {
+  ChunkId chunk;
+  std::size_t size;  // which of the distinct sizes
+  std::vector<std::pair<NodeId, Time>> holders;
+  std::vector<NodeId> needed;  // by NPUs that are no holders
+  std::vector<Delivery> tree;
+  Time end = 0;
+};
+
+struct Fixed {
+  RouteId route;
+  ChunkId chunk;
+  std::uint8_t op, reads;
+  Time start;
+};
+
+class Refinement {
+ public:
+  Refinement(const Schedule& schedule, const RefineOptions& options, const Progress& progress)
+      : schedule_(schedule),
+        hops_(std::make_shared<Routes>(hops_of(schedule, progress))),
+        options_(options),
+        random_(options.seed),
+        lines_(at(schedule.topology().links())),
+        out_(at(schedule.topology().nodes())),
+        reached_(at(schedule.topology().nodes()), kNever),
+        useful_(at(schedule.topology().nodes())) {
+    for (RouteId hop = 0; hop < hops_->count(); ++hop) out_[at(source(hop))].push_back(hop);
+    read();
+  }
+
+  void run(const Progress& progress) {
+    if (spreads_.empty()) return;
+    std::vector<std::size_t> chosen;
+    std::vector<std::vector<Delivery>> before;
+    while (work_ < options_.work && time() > std::max(options_.goal, fixed_end_)) {
+      if (progress) progress(static_cast<double>(work_) / static_cast<double>(options_.work));
+      choose(chosen);
+      before.clear();
+      Time last = 0, sum = 0;
+      for (const auto i : chosen) {
+        auto& spread = spreads_[i];
+        last = std::max(last, spread.end);
+        sum += spread.end;
+        occupy(spread, false);
+        before.push_back(std::move(spread.tree));
+        spread.tree.clear();
+      }
+      Time new_last = 0, new_sum = 0;
+      bool grown = true;
+      for (const auto i : chosen) {
+        grown = grown && grow(spreads_[i]);
+        new_last = std::max(new_last, spreads_[i].end);
+        new_sum += spreads_[i].end;
+      }
+      if (grown && std::pair(new_last, new_sum) <= std::pair(last, sum)) continue;
+      for (const auto i : chosen) occupy(spreads_[i], false);
+      for (std::size_t k = 0; k < chosen.size(); ++k) {
+        auto& spread = spreads_[chosen[k]];
+        spread.tree = std::move(before[k]);
+        occupy(spread, true);
+      }
+    }
+  }
+
+  Time time() const {
+    Time last = fixed_end_;
+    for (const auto& spread : spreads_) last = std::max(last, spread.end);
+    return last;
+  }
+
+  Schedule result(std::string provenance, const Progress& progress) const {
+    std::vector<RouteId> route;
+    std::vector<ChunkId> chunk;
+    std::vector<std::uint8_t> op, reads;
+    std::vector<Time> start;
+    const auto add = [&](const Fixed& one) {
+      route.push_back(one.route);
+      chunk.push_back(one.chunk);
+      op.push_back(one.op);
+      reads.push_back(one.reads);
+      start.push_back(one.start);
+    };
+    for (const auto& one : fixed_) add(one);
+    constexpr auto copy = static_cast<std::uint8_t>(Op::copy);
+    constexpr auto acc = static_cast<std::uint8_t>(Reads::acc);
+    for (const auto& spread : spreads_) {
+      for (const auto& one : spread.tree) add({one.hop, spread.chunk, copy, acc, one.start});
+    }
+    const auto step = dense_rank(start);
+    return with_starts(schedule_.shared_collective(), hops_, {route, chunk, step, op, reads}, start,
+                       std::move(provenance), progress);
+  }
+
+ private:
+  NodeId source(RouteId hop) const { return hops_->sources(hop)[0]; }
+  NodeId destination(RouteId hop) const { return hops_->destinations(hop)[0]; }
+
+  std::size_t size_of(std::int64_t bytes) {
+    const auto [found, fresh] = sizes_.try_emplace(bytes, windows_.size());
+    if (fresh) {
+      auto& [windows, begin, flight] = windows_.emplace_back();
+      begin.push_back(0);
+      for (RouteId hop = 0; hop < hops_->count(); ++hop) {
+        hops_->windows(hop, 0, bytes, windows);
+        begin.push_back(windows.size());
+        flight.push_back(hops_->leg_time(hop, 0, bytes));
+      }
+    }
+    return found->second;
+  }
+
+  // Sorts the schedule into what is free and what is fixed.
+  void read() {
+    const auto& t = schedule_.stored();
+    const auto& collective = schedule_.collective();
+    const auto final_value = spread_final_values(schedule_);
+    std::vector<std::size_t> spread_of(collective.chunks(), collective.chunks());
+    std::vector<std::map<NodeId, Time>> sums(collective.chunks());  // when the last part came in
+    for (std::int32_t lane = 0; lane < schedule_.lanes(); ++lane) {
+      const RouteId route = t.lane_route[at(lane)];
+      for (auto i = t.lane_begin[at(lane)]; i < t.lane_begin[at(lane) + 1]; ++i) {
+        const ChunkId chunk = t.chunk[at(i)];
+        const std::size_t size = size_of(collective.bytes(chunk));
+        const Time start = schedule_.start(lane, i, 0), arrival = schedule_.arrival(lane, i);
+        if (final_value[at(i)]) {
+          if (spread_of[chunk] == collective.chunks()) {
+            spread_of[chunk] = spreads_.size();
+            spreads_.push_back({chunk, size, {}, {}, {}, 0});
+          }
+          auto& spread = spreads_[spread_of[chunk]];
+          spread.tree.push_back({route, start, arrival});
+          continue;
+        }
+        fixed_.push_back({route, chunk, t.lane_op[at(lane)], t.lane_reads[at(lane)], start});
+        fixed_end_ = std::max(fixed_end_, arrival);
+        auto& complete = sums[chunk][schedule_.routes().destinations(route)[0]];
+        complete = std::max(complete, arrival);
+        take(route, size, start, true);
+      }
+    }
+    for (auto& spread : spreads_) {
+      std::map<NodeId, bool> holds;
+      if (collective.reduces(spread.chunk)) {
+        for (const auto& one : spread.tree) holds[source(one.hop)] = true;
+        for (const auto& one : spread.tree) holds.erase(destination(one.hop));
+        for (const auto& [npu, _] : holds) {
+          spread.holders.emplace_back(npu, sums[spread.chunk][npu]);
+        }
+      } else {
+        for (const NodeId npu : collective.inputs(spread.chunk)) {
+          holds[npu] = true;
+          spread.holders.emplace_back(npu, 0);
+        }
+      }
+      for (const NodeId npu : collective.outputs(spread.chunk)) {
+        if (!holds.contains(npu)) spread.needed.push_back(npu);
+      }
+      occupy(spread, true);
+    }
+  }
+
+  // One of the latest chunks, and others: half of them late ones, too.
+  void choose(std::vector<std::size_t>& chosen) {
+    const Time last = std::max_element(spreads_.begin(), spreads_.end(), [](auto& a, auto& b) {
+                        return a.end < b.end;
+                      })->end;
+    late_.clear();
+    for (std::size_t i = 0; i < spreads_.size(); ++i) {
+      if (spreads_[i].end == last) late_.push_back(i);
+    }
+    chosen.assign(1, late_[random_() % late_.size()]);
+    const auto wanted = random_() % std::min(kMostAtOnce, spreads_.size());
+    for (std::uint64_t k = 0; k < wanted; ++k) {
+      const bool late = late_.size() > 1 && random_() % 2;
+      const auto i = late ? late_[random_() % late_.size()] : random_() % spreads_.size();
+      if (std::find(chosen.begin(), chosen.end(), i) == chosen.end()) chosen.push_back(i);
+    }
+    std::shuffle(chosen.begin(), chosen.end(), random_);
+  }
+
+  void take(RouteId hop, std::size_t size, Time start, bool taken) {
+    const auto& all = windows_[size];
+    for (auto w = all.begin[at(hop)]; w < all.begin[at(hop) + 1]; ++w) {
+      const auto& window = all.windows[w];
+      const Time begin = start + window.offset, end = begin + window.busy;
+      auto& line = lines_[at(window.link)];
+      if (begin == end) continue;
+      taken ? line.take(begin, end) : line.give_back(begin, end);
+    }
+  }
+
+  // Takes the times of a chunk's tree, or gives them back; sets when the chunk has arrived.
+  void occupy(Spread& spread, bool taken) {
+    spread.end = 0;
+    for (const auto& one : spread.tree) {
+      take(one.hop, spread.size, one.start, taken);
+      spread.end = std::max(spread.end, one.arrival);
+    }
+  }
+
+  Time earliest(RouteId hop, std::size_t size, Time ready) {
+    ++work_;
+    const auto& all = windows_[size];
+    const auto first = all.begin[at(hop)], end = all.begin[at(hop) + 1];
+    for (auto w = first, settled = first; settled < end;) {
+      const auto& window = all.windows[w];
+      const Time wanted = ready + window.offset;
+      const Time possible = lines_[at(window.link)].next_free(wanted, window.busy);
+      settled = possible > wanted ? first + 1 : settled + 1;
+      ready += possible - wanted;
+      w = w + 1 == end ? first : w + 1;
+    }
+    return ready;
+  }
+
+  // Gives a chunk a new tree, hop by hop, whichever arrives first; false if somebody was not reached.
+  bool grow(Spread& spread) {
+    struct Offer {
+      Time arrival;
+      std::uint64_t tie;
+      Time start;
+      RouteId hop;
+      bool operator>(const Offer& other) const {
+        return std::pair(arrival, tie) > std::pair(other.arrival, other.tie);
+      }
+    };
+    std::priority_queue<Offer, std::vector<Offer>, std::greater<>> offers;
+    const auto& flight = windows_[spread.size].flight;
+    touched_.clear();
+    const auto offer = [&](RouteId hop) {
+      const Time start = earliest(hop, spread.size, reached_[at(source(hop))]);
+      offers.push({start + flight[at(hop)], random_(), start, hop});
+    };
+    const auto reach = [&](NodeId npu, Time time) {
+      reached_[at(npu)] = time;
+      touched_.push_back(npu);
+      for (const RouteId hop : out_[at(npu)]) {
+        if (reached_[at(destination(hop))] == kNever) offer(hop);
+      }
+    };
+    auto missing = spread.needed.size();
+    for (const NodeId npu : spread.needed) useful_[at(npu)] = 1;
+    for (const auto& [npu, time] : spread.holders) reached_[at(npu)] = time;
+    for (const auto& [npu, time] : spread.holders) reach(npu, time);
+    while (missing > 0 && !offers.empty()) {
+      const Offer best = offers.top();
+      offers.pop();
+      const NodeId npu = destination(best.hop);
+      if (reached_[at(npu)] != kNever) continue;
+      if (lines_full(best.hop, spread.size, best.start)) {
+        offer(best.hop);
+        continue;
+      }
+      take(best.hop, spread.size, best.start, true);
+      spread.tree.push_back({best.hop, best.start, best.arrival});
+      missing -= useful_[at(npu)];
+      reach(npu, best.arrival);
+    }
+    prune(spread);
+    for (const NodeId npu : touched_) reached_[at(npu)] = kNever;
+    for (const NodeId npu : spread.needed) useful_[at(npu)] = 0;
+    return missing == 0;
+  }
+
+  bool lines_full(RouteId hop, std::size_t size, Time start) {
+    return earliest(hop, size, start) != start;
+  }
+
+  // Relays that nobody got anything from go; marks in `useful_` are left for the needed ones only.
+  void prune(Spread& spread) {
+    std::vector<NodeId> relays;
+    std::vector<Delivery> kept;
+    spread.end = 0;
+    for (auto one = spread.tree.rbegin(); one != spread.tree.rend(); ++one) {
+      if (!useful_[at(destination(one->hop))]) {
+        take(one->hop, spread.size, one->start, false);
+        continue;
+      }
+      auto& from = useful_[at(source(one->hop))];
+      if (!from) relays.push_back(source(one->hop));
+      from = 1;
+      kept.push_back(*one);
+      spread.end = std::max(spread.end, one->arrival);
+    }
+    for (const NodeId npu : relays) useful_[at(npu)] = 0;
+    spread.tree = std::move(kept);
+  }
+
+  struct Windows {
+    std::vector<Routes::Window> windows;
+    std::vector<std::size_t> begin;  // of each hop
+    std::vector<Time> flight;        // from start to arrival
+  };
+
+  const Schedule& schedule_;
+  std::shared_ptr<const Routes> hops_;
+  RefineOptions options_;
+  std::mt19937_64 random_;
+  std::map<std::int64_t, std::size_t> sizes_;
+  std::vector<Windows> windows_;  // per distinct size of chunks
+  std::vector<Timeline> lines_;
+  std::vector<std::vector<RouteId>> out_;  // hops that leave a node
+  std::vector<Spread> spreads_;
+  std::vector<Fixed> fixed_;
+  Time fixed_end_ = 0;
+  std::int64_t work_ = 0;
+  // Scratch of one move.
+  std::vector<Time> reached_;
+  std::vector<std::uint8_t> useful_;
+  std::vector<NodeId> touched_;
+  std::vector<std::size_t> late_;
+};
+
+}  // namespace
+
+Schedule refine(const Schedule& schedule, const RefineOptions& options, std::string provenance,
+                const Progress& progress) {
+  if (schedule.symmetry()) {
+    return refine(schedule.expand(), options, std::move(provenance), progress);
+  }
+  Refinement refinement(schedule, options, progress);
+  refinement.run(progress);
+  return refinement.result(std::move(provenance), progress);
+}
+
+}  // namespace tacos
