@@ -199,9 +199,9 @@ def test_doctor_says_what_is_missing_and_what_is_broken(monkeypatch, tmp_path, c
     assert capsys.readouterr().out == ""
     assert main(["doctor"]) == 1
     shown = " ".join(capsys.readouterr().out.split())
-    assert "pip install 'tacos-ccl[torch]'" in shown
+    assert "pip install torch" in shown
     assert "libhighs.so: no such file" in shown
-    assert "pip install --force-reinstall 'tacos-ccl[milp]'" in shown
+    assert "pip install --force-reinstall highspy" in shown
 
 
 def test_ctrl_c_during_the_import_is_no_traceback(tmp_path):
@@ -237,7 +237,7 @@ BAD_CALLS = {
     "missing file": (["verify", "nowhere.tacos"], "nowhere.tacos"),
     "odd ending": (["synth", "ring:4", "all-gather", "1MB", "-o", "x.exe"], "x.exe"),
     "no folder": (["synth", "ring:4", "all-gather", "1MB", "-o", "no/x.tacos"], "no/x.tacos"),
-    "missing argument": (["synth", "ring:4"], "COLLECTIVE"),
+    "missing argument": (["synth", "ring:4"], "COLLECTIVE is missing"),
     "swing off a torus": (["synth", "fc:5", "all-reduce", "1MB", "--engine", "swing"], "swing"),
     "compare, no size": (["compare", "ring:4", "all-gather"], "SIZE"),
     "compare, odd sweep": (["compare", "ring:4", "all-gather", "--sweep", "1KB"], "1KB"),
@@ -277,6 +277,15 @@ def test_a_wrong_call_is_one_sentence_and_exit_code_2(call, named, capsys, tmp_p
     assert err.count("\n") == 1
     assert named in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_call_says_what_is_missing_or_too_much_and_where_to_read(capsys):
+    assert main(["synth", "ring:4", "all-reduce"]) == 2
+    assert capsys.readouterr().err == "tacos: SIZE is missing. See tacos synth --help.\n"
+    assert main(["synth", "ring:4", "all-reduce", "64", "MB"]) == 2
+    assert capsys.readouterr().err == "tacos: 'MB' is too much. See tacos synth --help.\n"
+    assert main(["help", "topo"]) == 0
+    assert "tacos topo" in capsys.readouterr().out
 
 
 def test_a_truncated_file_is_one_sentence(saved, capsys):
