@@ -75,12 +75,12 @@ def measured(name: str, limit: float) -> Result:
 
 def page(results: list[Result]) -> str:
     """The page, in Markdown."""
-    parts = [
-        "# Benchmarks\n\n<!-- written by benchmarks/report.py -->\n",
-        f"What `make bench` printed on {machine()}, for tacos {tacos.__version__}, on "
-        f"{datetime.now(UTC):%-d %B %Y}. The machine may have carried other work meanwhile: "
-        "ratios within a table say more than seconds.\n",
-    ]
+    made = f"{datetime.now(UTC):%-d %B %Y}"
+    where = (
+        f"What `make bench` printed on {machine()}, for tacos {tacos.__version__}, on {made}. The "
+        "machine may have carried other work meanwhile: ratios within a table say more than seconds.\n"
+    )
+    parts = ["# Benchmarks\n\n<!-- written by benchmarks/report.py -->\n", where]
     for name, printed, ended in results:
         title, _, rest = about(name).partition("\n\n")
         parts.append(f"## {title.rstrip('.')}\n\n{rest}\n\n`benchmarks/{name}.py`\n")
@@ -102,7 +102,9 @@ def machine() -> str:
     information = Path("/proc/cpuinfo")
     if information.exists():
         lines = information.read_text(encoding="utf-8", errors="replace").splitlines()
-        model = next((row.partition(": ")[2] for row in lines if row.startswith("model name")), model)
+        model = next(
+            (row.partition(": ")[2] for row in lines if row.startswith("model name")), model
+        )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = format_size(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     system = f"{platform.system()} {platform.release().partition('-')[0]}"

@@ -46,6 +46,7 @@ nitpick_ignore_regex = [
 html_theme = "furo"
 html_title = "TACOS"
 html_show_sourcelink = False
+html_css_files = ["manual.css"]
 
 
 def _keep_colons(_app: object, what: str, *rest: Any) -> None:

@@ -120,7 +120,7 @@ def run(block: Block, names: dict[str, object], origin: Path) -> None:
 def run_python(block: Block, names: dict[str, object]) -> None:
     """Compare the output of examples, or execute a script."""
     if ">>>" not in block.text:
-        exec(compile("\n" * block.line + block.text, "page", "exec"), names)
+        exec(compile("\n" * block.line + block.text, "page", "exec"), names)  # noqa: S102
         return
     examples = doctest.DocTestParser().get_doctest(block.text, names, "page", "page", block.line)
     examples.globs = names  # the parser has copied them
@@ -156,7 +156,9 @@ def commands(text: str) -> list[tuple[str, str]]:
             found.append((line[2:], []))
         elif found:
             found[-1][1].append(line)
-        continued = continued and line.endswith("\\") or line.startswith("$ ") and line[-1] == "\\"
+        continued = (continued and line.endswith("\\")) or (
+            line.startswith("$ ") and line[-1] == "\\"
+        )
     return [(re.sub(r"\s+# .*", "", command), "\n".join(lines) + "\n") for command, lines in found]
 
 

