@@ -15,9 +15,9 @@ namespace tacos {
 struct ForestMoves {
   std::vector<RouteId> route;
   std::vector<ChunkId> chunk;
-  std::vector<std::int32_t> step;    // hops from the root
-  std::vector<std::int32_t> piece;   // of its holder's chunks, as if all had as many
-  std::vector<std::int32_t> turn;    // orders what is as urgent: from one NPU to the next
+  std::vector<std::int32_t> step;   // hops from the root
+  std::vector<std::int32_t> piece;  // of its holder's chunks, as if all had as many
+  std::vector<std::int32_t> turn;   // orders what is as urgent: from one NPU to the next
   std::vector<std::int64_t> after_begin{0};
   std::vector<std::int32_t> after;  // earlier moves that each has to wait for
 

@@ -16,7 +16,7 @@ std::size_t at(Int i) {
 }
 
 constexpr std::size_t kRemembered = 256;
-constexpr double kSlowest = 1e15;  // ps that a chunk counts on a link
+constexpr double kSlowest = 1e15;   // ps that a chunk counts on a link
 constexpr std::int64_t kShare = 4;  // of a tree's weight a hop must carry this part, if any can
 
 // The links, then arcs from a source to every node, from a node that stands for the present tree to
@@ -66,7 +66,8 @@ Growth::Growth(const Topology& topology, std::span<const std::int64_t> capacity,
     fastest = std::max(fastest, topology.bandwidth(link));
   }
   for (LinkId link = 0; link < topology.links(); ++link) {
-    const double times = static_cast<double>(fastest) / static_cast<double>(topology.bandwidth(link));
+    const double times =
+        static_cast<double>(fastest) / static_cast<double>(topology.bandwidth(link));
     slowness_.push_back(
         static_cast<Time>(std::min(static_cast<double>(longest) * times, kSlowest)));
   }

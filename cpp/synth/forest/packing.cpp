@@ -39,7 +39,8 @@ void check(const Topology& topology, std::span<const NodeId> members,
 
 Forest pack(const std::shared_ptr<const Topology>& topology, std::span<const NodeId> members,
             std::span<const Demand> demands, double slack, const Progress& progress) {
-  if (slack < 0 || slack >= 1) invalid("slack is " + std::to_string(slack) + ", it must be in [0, 1)");
+  if (slack < 0 || slack >= 1)
+    invalid("slack is " + std::to_string(slack) + ", it must be in [0, 1)");
   check(*topology, members, demands);
   const auto rates =
       forest::largest_rates(*topology, members, demands, slack, part_of(progress, 0.0, 0.1));

@@ -44,16 +44,13 @@ class Ports {
     }
     for (std::size_t c = 0; c < waiting_.size(); ++c) {
       const auto used = std::span(used_).subspan(window_begin_[c], window_count(c));
-      port_.push_back(*std::max_element(used.begin(), used.end(), [&](auto a, auto b) {
-        return busy_[at(a)] < busy_[at(b)];
-      }));
+      port_.push_back(*std::max_element(
+          used.begin(), used.end(), [&](auto a, auto b) { return busy_[at(a)] < busy_[at(b)]; }));
     }
   }
 
   bool alone() const { return windows_.size() == waiting_.size(); }  // each hop uses one resource
-  Time busiest() const {
-    return busy_.empty() ? 0 : *std::max_element(busy_.begin(), busy_.end());
-  }
+  Time busiest() const { return busy_.empty() ? 0 : *std::max_element(busy_.begin(), busy_.end()); }
 
   Timing run(const Rule& rule, const Progress& progress) {
     const auto urgency = urgencies(rule.by != By::way);
@@ -251,9 +248,9 @@ class Ports {
   std::vector<Routes::Window> windows_;  // of each class, with resources as links
   std::vector<std::int32_t> used_;       // those resources
   std::vector<std::size_t> window_begin_;
-  std::vector<Time> duration_;     // of each class
-  std::vector<Queue> waiting_;         // of each class
-  std::vector<std::int32_t> port_;     // of each class: its resource that is busiest
+  std::vector<Time> duration_;      // of each class
+  std::vector<Queue> waiting_;      // of each class
+  std::vector<std::int32_t> port_;  // of each class: its resource that is busiest
   std::vector<Job> children_;
   std::vector<std::int64_t> child_begin_;
   std::vector<Time> free_;                        // when each resource is
@@ -270,7 +267,8 @@ Timing time_by_urgency(const Routes& routes, const ForestMoves& moves, std::int6
   Ports ports(routes, moves, bytes, resource, quantum);
   Timing best;
   const auto enough = static_cast<Time>(static_cast<double>(ports.busiest()) * kGoodEnough);
-  const auto rules = std::span(kRules).first(moves.route.size() > kManyJobs ? kFew : std::size(kRules));
+  const auto rules =
+      std::span(kRules).first(moves.route.size() > kManyJobs ? kFew : std::size(kRules));
   for (std::size_t i = 0; i < rules.size(); ++i) {
     const auto share = [&](std::size_t k) {
       return static_cast<double>(k) / static_cast<double>(rules.size());

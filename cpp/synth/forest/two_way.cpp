@@ -177,7 +177,8 @@ class TwoWayGrowth {
     const auto one_end = end(rooted(tree.root, around));
     const auto whole = rooted(one_end, around);
     std::map<NodeId, NodeId> above;
-    for (const auto& hop : whole.hops) above[topology_.dst(hop.back())] = topology_.src(hop.front());
+    for (const auto& hop : whole.hops)
+      above[topology_.dst(hop.back())] = topology_.src(hop.front());
     std::vector<NodeId> way{end(whole)};
     while (way.back() != one_end) way.push_back(above[way.back()]);
     return rooted(way[way.size() / 2], around);
@@ -281,7 +282,8 @@ std::optional<TwoWay> pack_two_way(const std::shared_ptr<const Topology>& topolo
     down.close();
   }
   const auto most = growth.fullest();
-  const auto bandwidth = topology->bandwidth(most), uses = std::max<std::int64_t>(growth.uses(most), 1);
+  const auto bandwidth = topology->bandwidth(most),
+             uses = std::max<std::int64_t>(growth.uses(most), 1);
   auto reversed = std::make_shared<const Topology>(topology->reversed());
   return TwoWay{std::move(up).forest(std::move(reversed), bandwidth, uses),
                 std::move(down).forest(topology, bandwidth, uses)};
