@@ -3,7 +3,10 @@
 import { fitted } from "./theme.js";
 import { percent, time } from "./format.js";
 
-const LEFT = 8, RIGHT = 8, TOP = 6, BOTTOM = 18;
+const LEFT = 8,
+  RIGHT = 8,
+  TOP = 6,
+  BOTTOM = 18;
 
 /** The smallest round number that is at least `step`. */
 function roundStep(step) {
@@ -64,14 +67,16 @@ export class HeatMap extends TimeChart {
 
   image(colours) {
     const { run } = this;
-    const rows = Math.min(run.links, Math.max(1, Math.floor(this.high))), bins = run.bins;
+    const rows = Math.min(run.links, Math.max(1, Math.floor(this.high))),
+      bins = run.bins;
     const key = `${rows} ${colours.paper}`;
     if (this.key === key) return this.cached;
     const canvas = new OffscreenCanvas(bins, rows);
     const context = canvas.getContext("2d");
     const image = context.createImageData(bins, rows);
     for (let row = 0; row < rows; row++) {
-      const first = Math.floor((row * run.links) / rows), last = Math.floor(((row + 1) * run.links) / rows);
+      const first = Math.floor((row * run.links) / rows),
+        last = Math.floor(((row + 1) * run.links) / rows);
       for (let bin = 0; bin < bins; bin++) {
         let sum = 0;
         for (let link = first; link < last; link++) sum += run.columns.busy[link * bins + bin];
@@ -124,7 +129,8 @@ export class HeatMap extends TimeChart {
     const high = Math.max(this.high / run.links, 2.5);
     for (const row of run.tree(chunk)) {
       for (const i of run.intervalsByTransfer.of(row.transfer)) {
-        const x = this.x(run.begin[i] * run.tick), end = this.x(run.leaves(i) * run.tick);
+        const x = this.x(run.begin[i] * run.tick),
+          end = this.x(run.leaves(i) * run.tick);
         context.fillRect(x, this.y(run.linkOf(i)) - high / 2, Math.max(end - x, 2), high);
       }
     }
@@ -175,7 +181,12 @@ export class Progress extends TimeChart {
       this.curve(run, run.columns.received_median, colour, k ? [6, 3] : []);
       if (pick?.kind === "npu" && pick.id < run.npus) {
         const row = run.columns.received.subarray(pick.id * run.bins, (pick.id + 1) * run.bins);
-        this.curve(run, row.map ? Float32Array.from(row, (v) => v / 255) : row, colours.pick, k ? [6, 3] : []);
+        this.curve(
+          run,
+          row.map ? Float32Array.from(row, (v) => v / 255) : row,
+          colours.pick,
+          k ? [6, 3] : [],
+        );
       }
     });
     this.axis(4);
@@ -235,7 +246,8 @@ export class Histogram {
 
   counts(run, share) {
     const counts = new Uint32Array(CLASSES);
-    for (let link = 0; link < run.links; link++) counts[Math.min(CLASSES - 1, Math.floor(share(link) * CLASSES))]++;
+    for (let link = 0; link < run.links; link++)
+      counts[Math.min(CLASSES - 1, Math.floor(share(link) * CLASSES))]++;
     return counts;
   }
 
@@ -243,13 +255,18 @@ export class Histogram {
     Object.assign(this, fitted(this.canvas));
     const { context, width, height, runs } = this;
     const { colours } = look;
-    const wide = width - this.left - RIGHT, high = height - TOP - BOTTOM;
+    const wide = width - this.left - RIGHT,
+      high = height - TOP - BOTTOM;
     const series = runs.map((run, k) => ({
       counts: this.counts(run, (link) => run.columns.utilisation[link]),
       colour: k ? colours.b : colours.a,
     }));
     const now = runs.map((run) => this.counts(run, (link) => run.busy(link, seconds / run.tick) / 255.01));
-    const most = Math.max(1, ...series.flatMap(({ counts }) => [...counts]), ...now.flatMap((counts) => [...counts]));
+    const most = Math.max(
+      1,
+      ...series.flatMap(({ counts }) => [...counts]),
+      ...now.flatMap((counts) => [...counts]),
+    );
     context.clearRect(0, 0, width, height);
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "middle";
@@ -261,11 +278,13 @@ export class Histogram {
       context.fillStyle = colours.line;
       context.fillRect(this.left, y, wide, 1);
     }
-    const step = wide / CLASSES, bar = (0.8 * step) / series.length;
+    const step = wide / CLASSES,
+      bar = (0.8 * step) / series.length;
     series.forEach(({ counts, colour }, k) => {
       counts.forEach((number, c) => {
         const x = this.left + c * step + 0.1 * step + k * bar;
-        const up = (high * number) / most, then = (high * now[k][c]) / most;
+        const up = (high * number) / most,
+          then = (high * now[k][c]) / most;
         context.fillStyle = colour;
         context.globalAlpha = 0.75;
         context.fillRect(x, TOP + high - up, bar - 1, up);
@@ -286,7 +305,8 @@ export class Histogram {
 
   words() {
     const means = this.runs.map(({ columns: { utilisation: used } }) =>
-      percent(used.reduce((a, b) => a + b, 0) / Math.max(1, used.length)));
+      percent(used.reduce((a, b) => a + b, 0) / Math.max(1, used.length)),
+    );
     return `mean ${means.join(", ")}`;
   }
 }
@@ -298,7 +318,8 @@ export function drawQueue(canvas, run, link, tick, look) {
   const steps = run.queue(link);
   const most = Math.max(1, ...steps.map(([, number]) => number));
   const x = (at) => 26 + ((width - 30) * at) / run.end;
-  const top = 6, base = height - 34;
+  const top = 6,
+    base = height - 34;
   context.clearRect(0, 0, width, height);
   context.fillStyle = colours.b;
   steps.forEach(([at, number], k) => {

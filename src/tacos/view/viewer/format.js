@@ -4,7 +4,10 @@
 function short(value) {
   if (value === 0) return "0";
   const digits = Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value)) + 1e-9));
-  return value.toFixed(Math.min(digits, 3)).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "");
+  return value
+    .toFixed(Math.min(digits, 3))
+    .replace(/(\.\d*?)0+$/, "$1")
+    .replace(/\.$/, "");
 }
 
 function scaled(value, steps) {
@@ -12,8 +15,20 @@ function scaled(value, steps) {
   return `${short(value / factor)} ${unit}`;
 }
 
-const TIMES = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"], [1e-12, "ps"]];
-const SIZES = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]];
+const TIMES = [
+  [1, "s"],
+  [1e-3, "ms"],
+  [1e-6, "µs"],
+  [1e-9, "ns"],
+  [1e-12, "ps"],
+];
+const SIZES = [
+  [1e12, "TB"],
+  [1e9, "GB"],
+  [1e6, "MB"],
+  [1e3, "kB"],
+  [1, "B"],
+];
 
 export const time = (seconds) => (seconds === 0 ? "0 s" : scaled(seconds, TIMES));
 export const size = (bytes) => scaled(bytes, SIZES);
@@ -31,7 +46,7 @@ export function moment(seconds, whole) {
 /** Numbers as ranges: 0–3, 7. @param {number[]} numbers in order @param {number} most ranges shown */
 export function ranges(numbers, most = 12) {
   const parts = [];
-  for (let i = 0; i < numbers.length; ) {
+  for (let i = 0; i < numbers.length;) {
     let j = i;
     while (j + 1 < numbers.length && numbers[j + 1] === numbers[j] + 1) j++;
     parts.push(j > i ? `${numbers[i]}–${numbers[j]}` : `${numbers[i]}`);
@@ -43,5 +58,8 @@ export function ranges(numbers, most = 12) {
 
 /** Text for HTML. */
 export function escaped(text) {
-  return String(text).replace(/[&<>"]/g, (sign) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[sign]);
+  return String(text).replace(
+    /[&<>"]/g,
+    (sign) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[sign],
+  );
 }

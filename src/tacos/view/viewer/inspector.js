@@ -4,6 +4,7 @@ import { REDUCE } from "./run.js";
 import { bandwidth, count, escaped, moment, percent, ranges, size, time } from "./format.js";
 
 const ROWS = 60; // of a table; the rest is counted
+const LINES = 12; // of a list
 
 /** The panel's HTML for one run at a moment. */
 export function inspect(run, pick, tick, path) {
@@ -17,18 +18,23 @@ const at = (run, tick) => escaped(moment(tick * run.tick, run.facts.time_s));
 const go = (run, tick) => `<button class="time" data-seconds="${tick * run.tick}">${at(run, tick)}</button>`;
 const choose = (kind, id, words) => `<button data-kind="${kind}" data-id="${id}">${escaped(words)}</button>`;
 const toNode = (run, id) => choose("npu", id, run.nodeName(id));
-const toBrief = (run, id) => choose("npu", id, run.facts.names[id] ?? (id < run.npus ? `${id}` : `switch ${id - run.npus}`));
+const toBrief = (run, id) =>
+  choose("npu", id, run.facts.names[id] ?? (id < run.npus ? `${id}` : `switch ${id - run.npus}`));
 const toLink = (run, id) => choose("link", id, run.linkName(id));
 const toChunk = (id) => choose("chunk", id, `chunk ${id}`);
-const facts = (rows) => `<dl>${rows.map(([name, value]) => `<dt>${name}</dt><dd>${value}</dd>`).join("")}</dl>`;
+const facts = (rows) =>
+  `<dl>${rows.map(([name, value]) => `<dt>${name}</dt><dd>${value}</dd>`).join("")}</dl>`;
 const list = (items, none) =>
-  items.length ? `<ul>${items.map((item) => `<li>${item}</li>`).join("")}</ul>` : `<p class="none">${none}</p>`;
-const rest = (shown, all, what) => (all > shown ? `<p class="none">and ${count(all - shown)} more ${what}</p>` : "");
+  items.length
+    ? `<ul>${items.map((item) => `<li>${item}</li>`).join("")}</ul>`
+    : `<p class="none">${none}</p>`;
+const rest = (shown, all, what) =>
+  all > shown ? `<p class="none">and ${count(all - shown)} more ${what}</p>` : "";
 
 /** The ends of a transfer on one side. */
 function others(run, transfer, side) {
   const { sources, targets } = run.endsOf(transfer);
-  return (side === "to" ? targets : sources).map((node) => toNode(run, node)).join(" ");
+  return (side === "to" ? targets : sources).map((end) => toNode(run, end)).join(" ");
 }
 
 /** A reminder, where single transfers are not all there are. */
@@ -47,7 +53,10 @@ function overview(run) {
     ["busbw", bandwidth((f.busbw_Bps / f.algbw_Bps) * (f.size_bytes / f.time_s) || 0)],
     ["engine", escaped(f.engine ?? "–")],
     ["seed", escaped(f.seed ?? "–")],
-    ["chunks", `${count(f.chunks)}${run.columns.chunk_bytes.length === 1 ? ` of ${size(run.bytesOf(0))}` : ""}`],
+    [
+      "chunks",
+      `${count(f.chunks)}${run.columns.chunk_bytes.length === 1 ? ` of ${size(run.bytesOf(0))}` : ""}`,
+    ],
     ["transfers", count(f.transfers)],
     ["links busy", `${percent(f.utilisation_mean)} of the time`],
   ];
@@ -56,44 +65,56 @@ function overview(run) {
 }
 
 function node(run, id, tick) {
-  const f = run.facts;
-  if (id >= f.nodes) return `<p class="none">There is no node ${id} here.</p>`;
+  if (id >= run.facts.nodes) return `<p class="none">There is no node ${id} here.</p>`;
   const { out, into } = run.linksOf(id);
-  const title = `<h2>${escaped(run.nodeName(id))}</h2>`;
-  const sampled = chosen(f);
-  const now = (links, toward) => {
-    const items = [];
-    for (const l of links) {
-      run.moving(l, tick, (i) => {
-        const transfer = run.transferOf[i];
-        const verb = run.op(transfer) === REDUCE ? "to be added" : "";
-        items.push(`${toChunk(run.chunkOf[transfer])} ${verb} ${toward === "to" ? "→" : "←"} ${others(run, transfer, toward)}`);
-      });
-    }
-    return items;
-  };
-  const next = [];
-  for (const l of out) {
-    const i = run.next(l, tick);
-    if (i >= 0) next.push({ i, begin: run.begin[i] });
-  }
-  next.sort((a, b) => a.begin - b.begin);
-  const waiting = next.slice(0, 12).map(({ i, begin }) => {
-    const reason = because(run, i, tick);
-    return `${toChunk(run.chunkOf[run.transferOf[i]])} → ${others(run, run.transferOf[i], "to")} at ${go(run, begin)}<br><small>${reason}</small>`;
-  });
-  const moves = `<h3>Sends now</h3>${list(now(out, "to"), "nothing")}
-    <h3>Sends next, and why it waits</h3>${list(waiting, "nothing any more")}${rest(12, next.length, "links")}
-    <h3>Receives now</h3>${list(now(into, "from"), "nothing")}`;
-  if (id >= run.npus) return title + sampled + moves;
-  const held = run.holds(id, tick);
-  const got = run.received(id, tick) * run.columns.received_bytes[id];
-  const rows = [["received", `${size(got)} of ${size(run.columns.received_bytes[id])} (${percent(run.received(id, tick))})`]];
+  const next = waiting(run, out, tick);
+  return `<h2>${escaped(run.nodeName(id))}</h2>
+    ${id < run.npus ? facts(holdings(run, id, tick)) : ""}${chosen(run.facts)}
+    <h3>Sends now</h3>${list(moving(run, out, tick, "to"), "nothing")}
+    <h3>Sends next, and why it waits</h3>
+    ${list(next.slice(0, LINES), "nothing any more")}${rest(LINES, next.length, "links")}
+    <h3>Receives now</h3>${list(moving(run, into, tick, "from"), "nothing")}`;
+}
+
+/** What an NPU has. */
+function holdings(run, npu, tick) {
+  const held = run.holds(npu, tick);
+  const share = run.received(npu, tick),
+    all = run.columns.received_bytes[npu];
+  const rows = [["received", `${size(share * all)} of ${size(all)} (${percent(share)})`]];
   if (held.own.length) rows.push(["its own", `chunks ${ranges(held.own)}`]);
-  else if (f.reducing) rows.push(["its own", "a contribution to the sums"]);
+  else if (run.facts.reducing) rows.push(["its own", "a contribution to the sums"]);
   rows.push(["has whole", held.whole.length ? `chunks ${ranges(held.whole)}` : "no other chunk yet"]);
-  if (f.reducing) rows.push(["sums so far", held.sums.length ? `chunks ${ranges(held.sums)}` : "none"]);
-  return title + facts(rows) + sampled + moves;
+  if (run.facts.reducing)
+    rows.push(["sums so far", held.sums.length ? `chunks ${ranges(held.sums)}` : "none"]);
+  return rows;
+}
+
+/** What is on some links, and where it goes to or comes from. */
+function moving(run, links, tick, side) {
+  const items = [];
+  for (const one of links) {
+    run.moving(one, tick, (i) => {
+      const transfer = run.transferOf[i];
+      const added = run.op(transfer) === REDUCE ? " to be added" : "";
+      const arrow = side === "to" ? "→" : "←";
+      items.push(`${toChunk(run.chunkOf[transfer])}${added} ${arrow} ${others(run, transfer, side)}`);
+    });
+  }
+  return items;
+}
+
+/** What begins next on each of some links, the first one first, and why not yet. */
+function waiting(run, links, tick) {
+  return [...links]
+    .map((one) => run.next(one, tick))
+    .filter((i) => i >= 0)
+    .sort((a, b) => run.begin[a] - run.begin[b])
+    .map((i) => {
+      const transfer = run.transferOf[i];
+      const what = `${toChunk(run.chunkOf[transfer])} → ${others(run, transfer, "to")}`;
+      return `${what} at ${go(run, run.begin[i])}<br><small>${because(run, i, tick)}</small>`;
+    });
 }
 
 /** Why an interval has not begun, in words. */
@@ -103,43 +124,54 @@ function because(run, i, tick) {
     const from = why.from >= 0 ? ` from ${toNode(run, why.from)}` : "";
     return `waits for its data${from}, there at ${go(run, why.until)}`;
   }
-  if (why.what === "link") return `waits for the link, busy with ${toChunk(why.chunk)} until ${go(run, why.until)}`;
+  if (why.what === "link")
+    return `waits for the link, busy with ${toChunk(why.chunk)} until ${go(run, why.until)}`;
   if (why.what === "way") {
-    return `waits for ${toLink(run, why.link)} on its way, busy with ${toChunk(why.chunk)} until ${go(run, why.until)}`;
+    const until = `busy with ${toChunk(why.chunk)} until ${go(run, why.until)}`;
+    return `waits for ${toLink(run, why.link)} on its way, ${until}`;
   }
   return "data and links are free: the schedule has others go first elsewhere";
 }
 
 function link(run, id, tick) {
-  const f = run.facts, c = run.columns;
+  const f = run.facts,
+    c = run.columns;
   if (id >= run.links) return `<p class="none">There is no link ${id} here.</p>`;
   const current = run.current(id, tick);
   const rows = [
     ["ends", `${toNode(run, run.src[id])} → ${toNode(run, run.dst[id])}`],
     ["speed", `${bandwidth(c.link_bandwidth[id])}, ${time(c.link_latency[id])}`],
     ["busy", `${percent(c.utilisation[id])} of the time, ${percent(run.busy(id, tick) / 255)} around now`],
-    ["now", current >= 0 ? `${toChunk(run.chunkOf[run.transferOf[current]])} until ${go(run, run.leaves(current))}` : "idle"],
+    [
+      "now",
+      current >= 0
+        ? `${toChunk(run.chunkOf[run.transferOf[current]])} until ${go(run, run.leaves(current))}`
+        : "idle",
+    ],
   ];
   const first = run.next(id, tick);
   const coming = [];
   if (first >= 0) {
-    for (let i = first; i < Math.min(first + 12, run.linkBegin[id + 1]); i++) {
+    for (let i = first; i < Math.min(first + LINES, run.linkBegin[id + 1]); i++) {
       const ready = run.ready(i).time;
       const since = ready <= tick ? `ready since ${at(run, ready)}` : `ready at ${at(run, ready)}`;
-      coming.push(`${toChunk(run.chunkOf[run.transferOf[i]])} at ${go(run, run.begin[i])} <small>${since}</small>`);
+      coming.push(
+        `${toChunk(run.chunkOf[run.transferOf[i]])} at ${go(run, run.begin[i])} <small>${since}</small>`,
+      );
     }
   }
   const left = first >= 0 ? run.linkBegin[id + 1] - first : 0;
   return `<h2>Link ${id}</h2>${facts(rows)}${chosen(f)}
     <h3>Transfers waiting for it, and its busy times</h3>
     <canvas class="queue" data-link="${id}" role="img" aria-label="queue of the link over time"></canvas>
-    <h3>Comes next</h3>${list(coming, "nothing any more")}${rest(12, left, "transfers")}`;
+    <h3>Comes next</h3>${list(coming, "nothing any more")}${rest(LINES, left, "transfers")}`;
 }
 
 function chunk(run, id, tick) {
   if (id >= run.chunks) return `<p class="none">There is no chunk ${id} here.</p>`;
   if (!run.hasChunk(id)) {
-    return `<h2>Chunk ${id}</h2><p class="none">Its transfers are not in this page: those of ${run.facts.chosen} are.</p>`;
+    const kept = `those of ${run.facts.chosen} are`;
+    return `<h2>Chunk ${id}</h2><p class="none">Its transfers are not in this page: ${kept}.</p>`;
   }
   const tree = run.tree(id);
   const source = run.columns.chunk_source[id];
@@ -150,32 +182,42 @@ function chunk(run, id, tick) {
     ["transfers", `${count(done)} of ${count(tree.length)} done`],
     ["last arrival", tree.length ? go(run, Math.max(...tree.map((row) => row.end))) : "–"],
   ];
-  const near = Math.max(0, Math.min(done - 5, tree.length - ROWS));
-  const body = tree.slice(near, near + ROWS).map((row) => {
-    const state = row.end <= tick ? "done" : row.begin <= tick ? "now" : "later";
-    const ends = `${row.sources.map((n) => toBrief(run, n)).join(" ")} ${row.op === REDUCE ? "⊕→" : "→"} ${row.targets.map((n) => toBrief(run, n)).join(" ")}`;
-    return `<tr class="${state}"><td>${go(run, row.begin)}</td><td>${ends}</td><td>${at(run, row.end)}</td></tr>`;
-  });
-  return `<h2>Chunk ${id}</h2>${facts(rows)}
-    <table><thead><tr><th>leaves</th><th>from, to${tree.some((row) => row.op === REDUCE) ? " (⊕ adds)" : ""}</th><th>arrives</th></tr></thead>
-    <tbody>${body.join("")}</tbody></table>${rest(ROWS, tree.length, "transfers")}`;
+  const adds = tree.some((row) => row.op === REDUCE) ? " (⊕ adds)" : "";
+  const ends = (nodes) => nodes.map((n) => toBrief(run, n)).join(" ");
+  const cells = (row) => {
+    const arrow = row.op === REDUCE ? "⊕→" : "→";
+    return [go(run, row.begin), `${ends(row.sources)} ${arrow} ${ends(row.targets)}`, at(run, row.end)];
+  };
+  return `<h2>Chunk ${id}</h2>${facts(rows)}${table(["leaves", `from, to${adds}`, "arrives"], tree, tick, cells)}`;
 }
 
 const WHY = ["at once", "after its data", "after the link", "held back"];
 
 function critical(run, tick) {
   const path = run.path();
-  const wait = (why) => path.filter((row) => row.why === why).length;
-  const done = path.filter((row) => row.end <= tick).length;
-  const near = Math.max(0, Math.min(done - 5, path.length - ROWS));
-  const body = path.slice(near, near + ROWS).map((row) => {
-    const state = row.end <= tick ? "done" : row.begin <= tick ? "now" : "later";
+  const began = (why) => path.filter((row) => row.why === why).length;
+  const late = began(3) ? `, ${count(began(3))} later than both` : "";
+  const cells = (row) => {
     const ends = `${toBrief(run, row.from)} → ${toBrief(run, row.to)}`;
-    return `<tr class="${state}"><td>${go(run, row.begin)}</td><td>${choose("chunk", row.chunk, row.chunk)}</td><td>${ends}</td><td>${WHY[row.why]}</td></tr>`;
-  });
+    return [go(run, row.begin), choose("chunk", row.chunk, row.chunk), ends, WHY[row.why]];
+  };
   return `<h2>Critical path</h2>
-    <p class="sub">The chain that ends last: ${count(path.length)} transfers, of which ${count(wait(1))} began when their
-    data arrived, ${count(wait(2))} when a link was free${wait(3) ? `, ${count(wait(3))} later than both` : ""}.</p>
-    <table><thead><tr><th>leaves</th><th>chunk</th><th>from, to</th><th>begins</th></tr></thead><tbody>${body.join("")}</tbody></table>
-    ${rest(ROWS, path.length, "transfers")}`;
+    <p class="sub">The chain that ends last: ${count(path.length)} transfers, of which ${count(began(1))} began when
+    their data arrived, ${count(began(2))} when a link was free${late}.</p>
+    ${table(["leaves", "chunk", "from, to", "begins"], path, tick, cells)}`;
+}
+
+/** Transfers in order of time, those around the moment if there are many. */
+function table(heads, rows, tick, cells) {
+  const done = rows.filter((row) => row.end <= tick).length;
+  const first = Math.max(0, Math.min(done - 5, rows.length - ROWS));
+  const body = rows.slice(first, first + ROWS).map((row) => {
+    const state = row.end <= tick ? "done" : row.begin <= tick ? "now" : "later";
+    return `<tr class="${state}">${cells(row)
+      .map((cell) => `<td>${cell}</td>`)
+      .join("")}</tr>`;
+  });
+  const head = heads.map((words) => `<th>${words}</th>`).join("");
+  return `<table><thead><tr>${head}</tr></thead><tbody>${body.join("")}</tbody></table>
+    ${rest(ROWS, rows.length, "transfers")}`;
 }

@@ -34,23 +34,24 @@ class Viewer {
   build() {
     const many = this.runs.length > 1;
     document.body.classList.toggle("many", many);
-    const name = (run, k) => (many ? `<b class="tag ${LETTERS[k].toLowerCase()}">${LETTERS[k]}</b> ` : "") + escaped(run.facts.name);
-    $("networks").innerHTML = this.runs
-      .map((run, k) => `<figure><figcaption>${name(run, k)} ${this.chips(run)}</figcaption>
-        <canvas tabindex="0" data-run="${k}" role="img" aria-label="${escaped(run.facts.subtitle)}"></canvas></figure>`)
-      .join("");
+    $("networks").innerHTML = this.runs.map((run, k) => this.figure(run, k)).join("");
+    const words = `role="img" aria-label="how busy each link is over time"`;
     $("heat").innerHTML = this.runs
-      .map((run, k) => `<div>${many ? `<b class="tag ${LETTERS[k].toLowerCase()}">${LETTERS[k]}</b>` : ""}<canvas data-heat="${k}" role="img" aria-label="how busy each link is over time"></canvas></div>`)
+      .map((_, k) => `<div>${this.tag(k)}<canvas data-heat="${k}" ${words}></canvas></div>`)
       .join("");
     const first = this.runs[0].facts;
     const titles = [...new Set(this.runs.map((run) => run.facts.title))];
     $("title").textContent = `${first.collective}, ${size(first.size_bytes)} on ${titles.join(" and ")}`;
     document.title = `${$("title").textContent} – tacos`;
-    const notes = this.runs.flatMap((run, k) => run.facts.notes.map((note) => (many ? `${LETTERS[k]}: ${note}` : note)));
+    const notes = this.runs.flatMap((run, k) =>
+      run.facts.notes.map((note) => (many ? `${LETTERS[k]}: ${note}` : note)),
+    );
     $("notes").textContent = notes.join(" ");
     $("notes").hidden = !notes.length;
     this.views = this.runs.map((run, k) => new NetworkView(document.querySelector(`[data-run="${k}"]`), run));
-    this.heats = this.runs.map((run, k) => new HeatMap(document.querySelector(`[data-heat="${k}"]`), run, this.whole));
+    this.heats = this.runs.map(
+      (run, k) => new HeatMap(document.querySelector(`[data-heat="${k}"]`), run, this.whole),
+    );
     this.progress = new Progress($("progress"), this.runs, this.whole);
     this.histogram = new Histogram($("histogram"), this.runs);
     $("used").textContent = this.histogram.words();
@@ -58,6 +59,19 @@ class Viewer {
       ? `<i class="line a"></i>A <i class="line b"></i>B, median`
       : `<i class="line a"></i>median NPU`;
     $("slider").max = STEPS;
+  }
+
+  /** A run's letter, where there are two. */
+  tag(k) {
+    return this.runs.length > 1 ? `<b class="tag ${LETTERS[k].toLowerCase()}">${LETTERS[k]}</b> ` : "";
+  }
+
+  figure(run, k) {
+    const words = `role="img" aria-label="${escaped(run.facts.subtitle)}"`;
+    return `<figure>
+      <figcaption>${this.tag(k)}${escaped(run.facts.name)} ${this.chips(run)}</figcaption>
+      <canvas tabindex="0" data-run="${k}" ${words}></canvas>
+    </figure>`;
   }
 
   chips(run) {
@@ -70,7 +84,9 @@ class Viewer {
       ["engine", f.engine ?? "–"],
       ["transfers", count(f.transfers)],
     ];
-    return chips.map(([name, value]) => `<span class="chip ${name}">${name} <b>${escaped(value)}</b></span>`).join("");
+    return chips
+      .map(([name, value]) => `<span class="chip ${name}">${name} <b>${escaped(value)}</b></span>`)
+      .join("");
   }
 
   // --- what the user does
@@ -98,7 +114,8 @@ class Viewer {
 
   listenTo(view) {
     const canvas = view.canvas;
-    let from = null, moved = false;
+    let from = null,
+      moved = false;
     canvas.onpointerdown = (event) => {
       from = [event.offsetX, event.offsetY];
       moved = false;
@@ -118,11 +135,15 @@ class Viewer {
       from = null;
     };
     canvas.onpointerleave = () => this.hover(null);
-    canvas.addEventListener("wheel", (event) => {
-      event.preventDefault();
-      view.zoomBy(Math.exp(-event.deltaY * (event.ctrlKey ? 0.01 : 0.0016)), event.offsetX, event.offsetY);
-      this.refresh();
-    }, { passive: false });
+    canvas.addEventListener(
+      "wheel",
+      (event) => {
+        event.preventDefault();
+        view.zoomBy(Math.exp(-event.deltaY * (event.ctrlKey ? 0.01 : 0.0016)), event.offsetX, event.offsetY);
+        this.refresh();
+      },
+      { passive: false },
+    );
     canvas.ondblclick = () => (view.fit(), this.refresh());
   }
 
@@ -140,21 +161,28 @@ class Viewer {
   }
 
   /** Dragging on a chart moves the clock. */
-  scrub(canvas, moment) {
+  scrub(canvas, secondsAt) {
     canvas.onpointerdown = (event) => {
       canvas.setPointerCapture(event.pointerId);
-      this.goto(moment(event.offsetX));
+      this.goto(secondsAt(event.offsetX));
     };
-    canvas.addEventListener("pointermove", (event) => event.buttons && this.goto(moment(event.offsetX)));
+    canvas.addEventListener("pointermove", (event) => event.buttons && this.goto(secondsAt(event.offsetX)));
   }
 
   hover(event, hit, run, seconds = this.seconds) {
     const tip = $("tip");
     tip.hidden = !hit;
     if (!hit) return;
-    const words = hit.kind === "npu"
-      ? [run.nodeName(hit.id), hit.id < run.npus ? `${percent(run.received(hit.id, seconds / run.tick))} received` : ""]
-      : [`link ${hit.id}: ${run.linkName(hit.id)}`, `${percent(run.busy(hit.id, seconds / run.tick) / 255)} busy at ${moment(seconds, this.whole)}`];
+    const words =
+      hit.kind === "npu"
+        ? [
+            run.nodeName(hit.id),
+            hit.id < run.npus ? `${percent(run.received(hit.id, seconds / run.tick))} received` : "",
+          ]
+        : [
+            `link ${hit.id}: ${run.linkName(hit.id)}`,
+            `${percent(run.busy(hit.id, seconds / run.tick) / 255)} busy at ${moment(seconds, this.whole)}`,
+          ];
     tip.textContent = words.filter(Boolean).join("\n");
     const x = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8);
     const y = Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8);
@@ -163,7 +191,7 @@ class Viewer {
 
   key(event) {
     const typing = event.target.matches("input:not([type=range]), select") || $("keys").open;
-    if (event.key === "Escape" && !$("keys").open) return this.select(null), event.target.blur?.();
+    if (event.key === "Escape" && !$("keys").open) return (this.select(null), event.target.blur?.());
     if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
     const big = event.shiftKey ? 0.1 : 0.01;
     const actions = {
@@ -210,7 +238,10 @@ class Viewer {
   /** "npu 3", "switch 1", "link 12", "chunk 40", a number alone (an NPU), or a node's name. */
   find(text) {
     const run = this.runs[0];
-    const words = text.trim().toLowerCase().match(/^(npu|gpu|switch|link|chunk)?\s*#?(\d+)$/);
+    const words = text
+      .trim()
+      .toLowerCase()
+      .match(/^(npu|gpu|switch|link|chunk)?\s*#?(\d+)$/);
     const named = run.facts.names.findIndex((name) => name.toLowerCase() === text.trim().toLowerCase());
     let pick = null;
     if (named >= 0) pick = { kind: "npu", id: named };
@@ -242,7 +273,11 @@ class Viewer {
   step(forth) {
     this.play(false);
     const moments = this.runs.map((run) => run.neighbour(this.seconds / run.tick, forth) * run.tick);
-    this.goto(forth ? Math.min(...moments.filter((m) => m > this.seconds), this.whole) : Math.max(...moments.filter((m) => m < this.seconds), 0));
+    this.goto(
+      forth
+        ? Math.min(...moments.filter((m) => m > this.seconds), this.whole)
+        : Math.max(...moments.filter((m) => m < this.seconds), 0),
+    );
   }
   play(on) {
     if (on === this.playing) return;
@@ -288,7 +323,11 @@ class Viewer {
   say(pick) {
     const run = this.runs[0];
     const known = pick && pick.id < this.countOf(run, pick.kind);
-    const name = { npu: () => run.nodeName(pick.id), link: () => `link ${pick.id}, ${run.linkName(pick.id)}`, chunk: () => `chunk ${pick.id}` };
+    const name = {
+      npu: () => run.nodeName(pick.id),
+      link: () => `link ${pick.id}, ${run.linkName(pick.id)}`,
+      chunk: () => `chunk ${pick.id}`,
+    };
     $("said").textContent = known ? `${name[pick.kind]()} selected` : pick ? "" : "nothing selected";
   }
   zoom(factor) {
@@ -301,7 +340,8 @@ class Viewer {
   }
   look() {
     this.colours = colours();
-    document.querySelector(".ramp").style.background = `linear-gradient(90deg, ${this.colours.css.filter((_, i) => i % 32 === 0).join(",")})`;
+    document.querySelector(".ramp").style.background =
+      `linear-gradient(90deg, ${this.colours.css.filter((_, i) => i % 32 === 0).join(",")})`;
     this.refresh();
   }
 
@@ -315,7 +355,9 @@ class Viewer {
   }
   draw() {
     const look = { colours: this.colours, path: this.path };
-    this.views.forEach((view) => view.draw(Math.min(this.seconds / view.run.tick, view.run.end), this.pick, look));
+    this.views.forEach((view) =>
+      view.draw(Math.min(this.seconds / view.run.tick, view.run.end), this.pick, look),
+    );
     this.heats.forEach((heat) => heat.draw(this.seconds, this.pick, look));
     this.progress.draw(this.seconds, this.pick, look);
     this.histogram.draw(this.seconds, look);
@@ -323,21 +365,24 @@ class Viewer {
     $("slider").setAttribute("aria-valuetext", moment(this.seconds, this.whole));
     $("now").textContent = `${moment(this.seconds, this.whole)} of ${moment(this.whole, this.whole)}`;
     const hidden = this.views.reduce((sum, view) => sum + view.dotsHidden, 0);
-    $("dots").textContent = hidden ? `${count(hidden)} of the moving chunks are not drawn; zoom in to see them.` : "";
+    $("dots").textContent = hidden
+      ? `${count(hidden)} of the moving chunks are not drawn; zoom in to see them.`
+      : "";
     this.drawPanel(look);
   }
 
   /** The panel is rebuilt as rarely as the eye allows: its buttons would vanish under the pointer. */
   drawPanel(look) {
-    const now = performance.now();
-    const key = `${this.pick?.kind} ${this.pick?.id} ${this.path} ${this.playing ? Math.floor(now / 250) : this.seconds}`;
+    const now = this.playing ? Math.floor(performance.now() / 250) : this.seconds;
+    const key = `${this.pick?.kind} ${this.pick?.id} ${this.path} ${now}`;
     if (key !== this.panelKey) {
       this.panelKey = key;
       const focused = document.activeElement?.closest?.("#panel") ? document.activeElement.outerHTML : null;
       $("panel").innerHTML = this.runs
         .map((run, k) => {
-          const tag = this.runs.length > 1 ? `<p class="which"><b class="tag ${LETTERS[k].toLowerCase()}">${LETTERS[k]}</b> ${escaped(run.facts.name)}</p>` : "";
-          return tag + `<div data-panel="${k}">${inspect(run, this.pick, this.seconds / run.tick, this.path)}</div>`;
+          const name = this.tag(k) && `<p class="which">${this.tag(k)} ${escaped(run.facts.name)}</p>`;
+          const words = inspect(run, this.pick, this.seconds / run.tick, this.path);
+          return `${name}<div data-panel="${k}">${words}</div>`;
         })
         .join("");
       if (focused) [...$("panel").querySelectorAll("button")].find((b) => b.outerHTML === focused)?.focus();

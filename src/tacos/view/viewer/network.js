@@ -3,7 +3,8 @@
 import { REDUCE } from "./run.js";
 import { fitted } from "./theme.js";
 
-const LINE = 0, ELBOW = 2;
+const LINE = 0,
+  ELBOW = 2;
 const BAR = 0.36; // height of a switch drawn as a bar, in units of the layout
 const MOST_DOTS = 15000;
 const PIES = 1500; // NPUs up to which each shows its share as a pie
@@ -42,7 +43,7 @@ export class NetworkView {
       add(this.xy[2 * k] + this.half[k] + air, this.xy[2 * k + 1] + air);
     }
     for (let i = 0; i < this.points.length; i += 2) add(this.points[i], this.points[i + 1]);
-    for (const [left, top, right, bottom] of this.run.facts.frames) add(left, top), add(right, bottom);
+    for (const [left, top, right, bottom] of this.run.facts.frames) (add(left, top), add(right, bottom));
     return box;
   }
 
@@ -51,9 +52,12 @@ export class NetworkView {
     const rims = new Float32Array(2 * this.links.length);
     const { radius } = this.run.facts;
     for (let k = 0; k < this.links.length; k++) {
-      const p = this.points, at = 8 * k;
+      const p = this.points,
+        at = 8 * k;
       const corner = this.kind[k] === ELBOW ? 2 : 6;
-      const length = Math.hypot(p[at + corner] - p[at], p[at + corner + 1] - p[at + 1]) + Math.hypot(p[at + 6] - p[at + corner], p[at + 7] - p[at + corner + 1]);
+      const length =
+        Math.hypot(p[at + corner] - p[at], p[at + corner + 1] - p[at + 1]) +
+        Math.hypot(p[at + 6] - p[at + corner], p[at + 7] - p[at + corner + 1]);
       [this.run.src, this.run.dst].forEach((ends, side) => {
         const bar = this.half[this.placeOfNode.get(ends[this.links[k]])] > 0;
         rims[2 * k + side] = Math.min((bar ? BAR / 2 : radius) / Math.max(length, 1e-9), 0.4);
@@ -133,7 +137,13 @@ export class NetworkView {
     context.textBaseline = "top";
     for (const [left, top, right, bottom, label] of this.run.facts.frames) {
       context.beginPath();
-      context.roundRect(this.px(left), this.py(top), this.zoom.scale * (right - left), this.zoom.scale * (bottom - top), 6);
+      context.roundRect(
+        this.px(left),
+        this.py(top),
+        this.zoom.scale * (right - left),
+        this.zoom.scale * (bottom - top),
+        6,
+      );
       context.fillStyle = colours.paper;
       context.fill();
       context.strokeStyle = colours.line;
@@ -161,7 +171,9 @@ export class NetworkView {
 
   /** Where on a link's curve a share of the way is, in pixels. */
   along(k, share) {
-    const p = this.points, at = 8 * k, r = 1 - share;
+    const p = this.points,
+      at = 8 * k,
+      r = 1 - share;
     const mix = (a, b, c, d, axis) =>
       a * p[at + axis] + b * p[at + 2 + axis] + c * p[at + 4 + axis] + d * p[at + 6 + axis];
     let weights;
@@ -170,15 +182,21 @@ export class NetworkView {
       const first = Math.hypot(p[at + 2] - p[at], p[at + 3] - p[at + 1]);
       const second = Math.hypot(p[at + 6] - p[at + 2], p[at + 7] - p[at + 3]);
       const gone = share * (first + second);
-      weights = gone <= first ? [1 - gone / first, gone / first, 0, 0] : [0, 1 - (gone - first) / second, 0, (gone - first) / second];
+      weights =
+        gone <= first
+          ? [1 - gone / first, gone / first, 0, 0]
+          : [0, 1 - (gone - first) / second, 0, (gone - first) / second];
     } else weights = [r * r * r, 3 * r * r * share, 3 * r * share * share, share * share * share];
     return [this.px(mix(...weights, 0)), this.py(mix(...weights, 1))];
   }
 
   visible(k) {
-    const p = this.points, at = 8 * k;
-    const x0 = this.px(Math.min(p[at], p[at + 6], p[at + 2])), x1 = this.px(Math.max(p[at], p[at + 6], p[at + 2]));
-    const y0 = this.py(Math.min(p[at + 1], p[at + 7], p[at + 3])), y1 = this.py(Math.max(p[at + 1], p[at + 7], p[at + 3]));
+    const p = this.points,
+      at = 8 * k;
+    const x0 = this.px(Math.min(p[at], p[at + 6], p[at + 2])),
+      x1 = this.px(Math.max(p[at], p[at + 6], p[at + 2]));
+    const y0 = this.py(Math.min(p[at + 1], p[at + 7], p[at + 3])),
+      y1 = this.py(Math.max(p[at + 1], p[at + 7], p[at + 3]));
     return x1 >= -9 && y1 >= -9 && x0 <= this.width + 9 && y0 <= this.height + 9;
   }
 
@@ -216,24 +234,51 @@ export class NetworkView {
 
   arrow(k) {
     const { context } = this;
-    const [x, y] = this.along(k, 0.62), [fx, fy] = this.along(k, 0.55);
-    const angle = Math.atan2(y - fy, x - fx), size = Math.max(5, 2.2 * this.wide);
+    const [x, y] = this.along(k, 0.62),
+      [fx, fy] = this.along(k, 0.55);
+    const angle = Math.atan2(y - fy, x - fx),
+      size = Math.max(5, 2.2 * this.wide);
     context.beginPath();
-    for (const turn of [0, 2.5, -2.5]) context.lineTo(x + size * Math.cos(angle + turn), y + size * Math.sin(angle + turn));
+    for (const turn of [0, 2.5, -2.5])
+      context.lineTo(x + size * Math.cos(angle + turn), y + size * Math.sin(angle + turn));
     context.fill();
   }
 
   drawPath(tick) {
     const rows = this.run.path();
-    const past = rows.filter((row) => row.begin <= tick), later = rows.filter((row) => row.begin > tick);
-    this.strokeLinks(later.flatMap((row) => [...row.links]), this.colours.path, this.wide + 1, false, [3, 3]);
-    this.strokeLinks(past.flatMap((row) => [...row.links]), this.colours.path, this.wide + 2, rows.length < 300);
+    const past = rows.filter((row) => row.begin <= tick),
+      later = rows.filter((row) => row.begin > tick);
+    this.strokeLinks(
+      later.flatMap((row) => [...row.links]),
+      this.colours.path,
+      this.wide + 1,
+      false,
+      [3, 3],
+    );
+    this.strokeLinks(
+      past.flatMap((row) => [...row.links]),
+      this.colours.path,
+      this.wide + 2,
+      rows.length < 300,
+    );
   }
 
   drawTree(rows, tick) {
-    const later = rows.filter((row) => row.begin > tick), past = rows.filter((row) => row.begin <= tick);
-    this.strokeLinks(later.flatMap((row) => [...row.links]), this.colours.pick, this.wide + 0.5, false, [2, 4]);
-    this.strokeLinks(past.flatMap((row) => [...row.links]), this.colours.pick, this.wide + 2, rows.length < 400);
+    const later = rows.filter((row) => row.begin > tick),
+      past = rows.filter((row) => row.begin <= tick);
+    this.strokeLinks(
+      later.flatMap((row) => [...row.links]),
+      this.colours.pick,
+      this.wide + 0.5,
+      false,
+      [2, 4],
+    );
+    this.strokeLinks(
+      past.flatMap((row) => [...row.links]),
+      this.colours.pick,
+      this.wide + 2,
+      rows.length < 400,
+    );
   }
 
   drawDots(tick, pick) {
@@ -241,15 +286,20 @@ export class NetworkView {
     const size = Math.min(Math.max(0.27 * this.radius, 1.3), 11);
     const chosen = pick?.kind === "chunk" ? pick.id : -1;
     const dots = [[], [], []];
-    let hidden = 0, shown = 0;
+    let hidden = 0,
+      shown = 0;
     const { rims } = this;
     for (let k = 0; k < this.links.length; k++) {
       if (!this.visible(k)) continue;
       run.moving(this.links[k], tick, (i, share) => {
-        const transfer = run.transferOf[i], chunk = run.chunkOf[transfer];
+        const transfer = run.transferOf[i],
+          chunk = run.chunkOf[transfer];
         if (shown >= MOST_DOTS && chunk !== chosen) return void hidden++;
         shown++;
-        dots[chunk === chosen ? 2 : run.op(transfer) === REDUCE ? 1 : 0].push([...this.along(k, rims[2 * k] + share * (1 - rims[2 * k] - rims[2 * k + 1])), chunk]);
+        dots[chunk === chosen ? 2 : run.op(transfer) === REDUCE ? 1 : 0].push([
+          ...this.along(k, rims[2 * k] + share * (1 - rims[2 * k] - rims[2 * k + 1])),
+          chunk,
+        ]);
       });
     }
     this.dotsHidden = hidden;
@@ -304,7 +354,9 @@ export class NetworkView {
     context.textAlign = "center";
     context.textBaseline = "middle";
     for (let k = 0; k < this.nodes.length; k++) {
-      const node = this.nodes[k], x = this.px(this.xy[2 * k]), y = this.py(this.xy[2 * k + 1]);
+      const node = this.nodes[k],
+        x = this.px(this.xy[2 * k]),
+        y = this.py(this.xy[2 * k + 1]);
       const half = Math.max(this.half[k] * this.zoom.scale, r);
       if (x + half < 0 || y + r < 0 || x - half > this.width || y - r > this.height) continue;
       const picked = pick?.kind === "npu" && pick.id === node;
@@ -316,7 +368,8 @@ export class NetworkView {
       context.arc(x, y, r, 0, 7);
       const share = run.received(node, tick);
       const held = holders?.get(node);
-      context.fillStyle = held === 2 ? colours.pick : pies || holders ? colours.node : colours.css[Math.round(share * 255)];
+      context.fillStyle =
+        held === 2 ? colours.pick : pies || holders ? colours.node : colours.css[Math.round(share * 255)];
       context.fill();
       if (pies && share > 0 && !holders) {
         context.beginPath();
@@ -362,12 +415,16 @@ export class NetworkView {
 
   hit(x, y) {
     for (let k = this.nodes.length - 1; k >= 0; k--) {
-      const dx = Math.abs(x - this.px(this.xy[2 * k])), dy = Math.abs(y - this.py(this.xy[2 * k + 1]));
+      const dx = Math.abs(x - this.px(this.xy[2 * k])),
+        dy = Math.abs(y - this.py(this.xy[2 * k + 1]));
       const half = this.half[k] * this.zoom.scale;
-      const inside = half ? dx <= half && dy <= Math.max(0.5 * BAR * this.zoom.scale, 4) : Math.hypot(dx, dy) <= Math.max(this.radius, 4);
+      const inside = half
+        ? dx <= half && dy <= Math.max(0.5 * BAR * this.zoom.scale, 4)
+        : Math.hypot(dx, dy) <= Math.max(this.radius, 4);
       if (inside) return { kind: "npu", id: this.nodes[k] };
     }
-    let best = null, distance = Math.max(this.wide, 5);
+    let best = null,
+      distance = Math.max(this.wide, 5);
     for (let k = 0; k < this.links.length; k++) {
       if (!this.visible(k)) continue;
       for (let step = 0; step <= 24; step++) {
@@ -375,9 +432,17 @@ export class NetworkView {
         const away = Math.hypot(px - x, py - y);
         if (away < distance) [best, distance] = [{ kind: "link", id: this.links[k] }, away];
       }
-      const p = this.points, at = 8 * k;
+      const p = this.points,
+        at = 8 * k;
       if (this.kind[k] === LINE) {
-        const away = toSegment(x, y, this.px(p[at]), this.py(p[at + 1]), this.px(p[at + 6]), this.py(p[at + 7]));
+        const away = toSegment(
+          x,
+          y,
+          this.px(p[at]),
+          this.py(p[at + 1]),
+          this.px(p[at + 6]),
+          this.py(p[at + 7]),
+        );
         if (away < distance) [best, distance] = [{ kind: "link", id: this.links[k] }, away];
       }
     }

@@ -2,8 +2,11 @@
 // `tick` is one in seconds. Intervals (a link busy with a transfer) are grouped by link, arrivals by
 // NPU, both in order of time. Other groupings are made when somebody asks.
 
-export const COPY = 0, REDUCE = 1;
-const READS_INPUT = 0, MULTICAST = 1, REDUCE_TREE = 2;
+export const COPY = 0,
+  REDUCE = 1;
+const READS_INPUT = 0,
+  MULTICAST = 1,
+  REDUCE_TREE = 2;
 
 /** First index in [from, to) whose value is above `limit`. */
 export function above(values, limit, from, to) {
@@ -92,7 +95,8 @@ export class Run {
   received(npu, tick) {
     const at = (tick / this.end) * this.bins;
     if (at >= this.bins) return 1;
-    const row = npu * this.bins, k = Math.floor(at);
+    const row = npu * this.bins,
+      k = Math.floor(at);
     const before = k > 0 ? this.columns.received[row + k - 1] : 0;
     return (before + (this.columns.received[row + k] - before) * (at - k)) / 255;
   }
@@ -129,7 +133,8 @@ export class Run {
   neighbour(tick, forth) {
     let best = forth ? this.end : 0;
     for (let link = 0; link < this.links; link++) {
-      const first = this.linkBegin[link], last = this.linkBegin[link + 1];
+      const first = this.linkBegin[link],
+        last = this.linkBegin[link + 1];
       let i = above(this.begin, tick + (forth ? 0.5 : -1), first, last);
       if (forth && i < last) best = Math.min(best, this.begin[i]);
       if (!forth && --i >= first) best = Math.max(best, this.begin[i]);
@@ -171,8 +176,10 @@ export class Run {
   endsOf(transfer) {
     const lane = this.laneOf[transfer];
     if (!this.ends.has(lane)) {
-      const route = [...this.route(transfer)], kind = this.columns.lane_kind[lane];
-      const from = route.map((link) => this.src[link]), to = route.map((link) => this.dst[link]);
+      const route = [...this.route(transfer)],
+        kind = this.columns.lane_kind[lane];
+      const from = route.map((link) => this.src[link]),
+        to = route.map((link) => this.dst[link]);
       const sources = kind === REDUCE_TREE ? from.filter((node) => !to.includes(node)) : from.slice(0, 1);
       const targets = kind === MULTICAST ? to.filter((node) => !from.includes(node)) : to.slice(-1);
       this.ends.set(lane, { sources, targets });
@@ -190,7 +197,8 @@ export class Run {
     let last = 0;
     for (const a of this.arrivalsByTransfer.of(transfer)) last = Math.max(last, this.columns.arrival_time[a]);
     if (last > 0) return last;
-    for (const i of this.intervalsByTransfer.of(transfer)) last = Math.max(last, this.lands(i, this.linkOf(i)));
+    for (const i of this.intervalsByTransfer.of(transfer))
+      last = Math.max(last, this.lands(i, this.linkOf(i)));
     return last;
   }
   /** The transfers of a chunk in order of time. */
@@ -213,7 +221,8 @@ export class Run {
   }
   /** The last arrival of a chunk at a node up to a moment, or null. */
   lastArrival(chunk, node, tick) {
-    const { byChunk, arrivalsByTransfer, npuOfArrival } = this, times = this.columns.arrival_time;
+    const { byChunk, arrivalsByTransfer, npuOfArrival } = this,
+      times = this.columns.arrival_time;
     let last = null;
     for (let k = byChunk.begin[chunk]; k < byChunk.begin[chunk + 1]; k++) {
       const transfer = byChunk.index[k];
@@ -230,7 +239,9 @@ export class Run {
 
   /** When what interval i carries could have gone: its data were there. */
   ready(i) {
-    const transfer = this.transferOf[i], link = this.linkOf(i), node = this.src[link];
+    const transfer = this.transferOf[i],
+      link = this.linkOf(i),
+      node = this.src[link];
     const whole = node < this.npus || this.facts.whole_chunks;
     const { sources } = this.endsOf(transfer);
     if (!sources.includes(node)) {
@@ -271,7 +282,8 @@ export class Run {
 
   /** Why interval i, which begins later, has not begun: {what, until, chunk, link, from}. */
   why(i, tick) {
-    const link = this.linkOf(i), ready = this.ready(i);
+    const link = this.linkOf(i),
+      ready = this.ready(i);
     if (ready.time > tick) {
       const from = ready.by < 0 ? -1 : this.endsOf(ready.by).sources[0];
       return { what: "data", until: ready.time, from };
@@ -294,9 +306,11 @@ export class Run {
 
   /** What an NPU holds: chunks that arrived whole, and sums that are under way. */
   holds(npu, tick) {
-    const from = this.npuBegin[npu], to = this.npuBegin[npu + 1];
+    const from = this.npuBegin[npu],
+      to = this.npuBegin[npu + 1];
     const until = above(this.columns.arrival_time, tick, from, to);
-    const whole = new Set(), sums = new Set();
+    const whole = new Set(),
+      sums = new Set();
     for (let a = from; a < until; a++) {
       const transfer = this.columns.arrival_transfer[a];
       (this.op(transfer) === COPY ? whole : sums).add(this.chunkOf[transfer]);
@@ -313,7 +327,8 @@ export class Run {
     const c = this.columns;
     return (this.chain ??= Array.from(c.path_chunk, (chunk, k) => {
       const links = c.path_link.subarray(this.pathLinks[k], this.pathLinks[k + 1]);
-      const from = this.src[links[0]], to = this.dst[links[links.length - 1]];
+      const from = this.src[links[0]],
+        to = this.dst[links[links.length - 1]];
       return { chunk, links, from, to, begin: c.path_begin[k], end: c.path_end[k], why: c.path_why[k] };
     }));
   }

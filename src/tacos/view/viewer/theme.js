@@ -13,8 +13,10 @@ function channels(colour) {
 /** 256 colours between the stops. */
 function ramp(stops) {
   return Array.from({ length: 256 }, (_, i) => {
-    const at = (i / 255) * (stops.length - 1), k = Math.min(Math.floor(at), stops.length - 2);
-    const a = channels(stops[k]), b = channels(stops[k + 1]);
+    const at = (i / 255) * (stops.length - 1),
+      k = Math.min(Math.floor(at), stops.length - 2);
+    const a = channels(stops[k]),
+      b = channels(stops[k + 1]);
     return a.map((value, c) => Math.round(value + (b[c] - value) * (at - k)));
   });
 }
@@ -22,7 +24,22 @@ function ramp(stops) {
 /** What canvases need to know about the current theme. */
 export function colours() {
   const style = getComputedStyle(document.documentElement);
-  const names = ["paper", "panel", "ink", "soft", "line", "copy", "reduce", "pick", "path", "a", "b", "node", "bar", "fill"];
+  const names = [
+    "paper",
+    "panel",
+    "ink",
+    "soft",
+    "line",
+    "copy",
+    "reduce",
+    "pick",
+    "path",
+    "a",
+    "b",
+    "node",
+    "bar",
+    "fill",
+  ];
   const found = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
   const shades = ramp(RAMPS[isDark() ? "dark" : "light"]);
   return { ...found, shades, css: shades.map((rgb) => `rgb(${rgb})`) };
