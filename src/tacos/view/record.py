@@ -284,7 +284,7 @@ def _chain(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     while len(chain) <= len(start):
         at = chain[-1]
         before, reason, wait = -1, START, math.inf
-        if (data := int(trace.cause[at])) >= 0:
+        if (data := int(trace.cause[at])) >= 0 and start[data] < start[at]:
             before, reason, wait = data, DATA, max(int(start[at] - arrival[data]), 0)
         for interval in by_transfer[first[at] : first[at + 1]].tolist():
             place = int(place_of[interval])
@@ -293,8 +293,8 @@ def _chain(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
                 free = int(trace.begin_ps[interval] - trace.end_ps[last])
                 if 0 <= free < wait and start[trace.transfer[last]] < start[at]:
                     before, reason, wait = int(trace.transfer[last]), LINK, free
-        if before < 0 or start[before] >= start[at]:
-            why.append(START)
+        if before < 0:
+            why.append(SLACK if start[at] > 0 else START)
             break
         why.append(SLACK if wait > 0 else reason)
         chain.append(before)
