@@ -19,7 +19,7 @@ from tacos import collective as co
 from tacos import topology as tp
 from tests.programs import INPUT, OUTPUT, SCRATCH
 from tests.programs import made as program
-from tests.rank_jobs import OPS, TIMEOUT_S
+from tests.rank_jobs import OPS, PATIENT_S, TIMEOUT_S
 from tests.ranks import MPI_SETTINGS, MpiRanks, mpiexec
 
 if importlib.util.find_spec("mpi4py") is None or not mpiexec(1):
@@ -137,7 +137,7 @@ def ring(npus, chunks=1):
 
 
 def test_a_rank_whose_own_code_fails_tells_why(ranks):
-    heard = ranks.run(4, "fail_with", ring(4), 1, fresh=TIMEOUT_S)
+    heard = ranks.run(4, "fail_with", ring(4), 1, fresh=PATIENT_S)
     assert heard[1] == ("ValueError", "the data are bad")
     for rank in (0, 2, 3):
         assert heard[rank] == ("CommunicationError", "rank 1 failed: ValueError: the data are bad")
@@ -163,7 +163,7 @@ def test_a_hung_rank_is_named_by_all_others(ranks):
 def test_different_algorithms_are_refused_on_all_ranks(ranks):
     schedules = [ring(4), ring(4), ring(4, chunks=2), ring(4)]
     message = "algorithm 0 is not the same on all ranks: rank 2 has another one than rank 0"
-    heard = ranks.run(4, "prepare_each", schedules, fresh=TIMEOUT_S)
+    heard = ranks.run(4, "prepare_each", schedules, fresh=PATIENT_S)
     assert heard == [("ValueError", message)] * 4
 
 
@@ -177,7 +177,7 @@ def test_different_algorithms_are_refused_on_all_ranks(ranks):
 )
 def test_different_calls_are_refused_on_all_ranks(ranks, call, text):
     usual = (40, "float32", "sum")
-    heard = ranks.run(4, "call_each", ring(4), [usual, usual, call, usual], fresh=TIMEOUT_S)
+    heard = ranks.run(4, "call_each", ring(4), [usual, usual, call, usual], fresh=PATIENT_S)
     assert {kind for kind, _ in heard} == {"CommunicationError"}
     for _, said in heard:
         assert said.startswith("the ranks do not agree on call 2: rank ")
@@ -202,7 +202,7 @@ def test_a_rank_that_prepares_while_others_call_is_told_at_once(ranks, kind):
 
 
 def test_calls_of_different_algorithms_are_refused_on_all_ranks(ranks):
-    heard = ranks.run(4, "run_each", [ring(4), ring(4, chunks=2)], [0, 1, 0, 0], fresh=TIMEOUT_S)
+    heard = ranks.run(4, "run_each", [ring(4), ring(4, chunks=2)], [0, 1, 0, 0], fresh=PATIENT_S)
     assert {kind for kind, _ in heard} == {"CommunicationError"}
     assert all(
         re.match(r"rank \d runs algorithm \d in call 1, rank \d algorithm", h[1]) for h in heard

@@ -19,7 +19,7 @@ from tacos import collective as co
 from tacos import topology as tp
 from tacos.runtime import CommunicationError, TcpRendezvous, connect, from_environment, launch
 from tests.programs import INPUT, OUTPUT, made
-from tests.rank_jobs import TIMEOUT_S
+from tests.rank_jobs import PATIENT_S, TIMEOUT_S
 from tests.ranks import Ranks, free_port
 
 BOUND_S = 3 * TIMEOUT_S + 5.0  # for a busy machine; a hang would take for ever
@@ -58,12 +58,12 @@ def test_a_killed_rank_is_named_by_all_others():
     killed = r"(rank {0} closed its connection|the connection with rank {0} broke).*, call \d"
     with Ranks(5) as own:
         begin = time.monotonic()
-        own.start(5, "stop_one", ring(5), 4, signal.SIGKILL, fresh=TIMEOUT_S)
+        own.start(5, "stop_one", ring(5), 4, signal.SIGKILL, fresh=PATIENT_S)
         for first, second in own.collect([0, 1, 2, 3]):
             assert first[0] == "CommunicationError"
             assert re.match(killed.format(4), first[1])
             assert second == first  # a failed communicator stays so
-        own.start(4, "stop_within", ring(4), 2, signal.SIGKILL, fresh=TIMEOUT_S)
+        own.start(4, "stop_within", ring(4), 2, signal.SIGKILL, fresh=PATIENT_S)
         for kind, said in own.collect([0, 1, 3]):
             assert kind == "CommunicationError"
             assert re.match(killed.format(2), said)
@@ -95,7 +95,7 @@ def test_a_rank_that_does_not_come_is_named(ranks):
 
 
 def test_a_rank_whose_own_code_fails_tells_why(ranks):
-    heard = ranks.run(4, "fail_with", ring(4), 1, fresh=TIMEOUT_S)
+    heard = ranks.run(4, "fail_with", ring(4), 1, fresh=PATIENT_S)
     assert heard[1] == ("ValueError", "the data are bad")
     for rank in (0, 2, 3):
         assert heard[rank] == ("CommunicationError", "rank 1 failed: ValueError: the data are bad")
@@ -115,7 +115,7 @@ def test_a_rank_that_left_is_missed_at_once(ranks):
 
 
 def test_a_forked_child_leaves_the_connections_alone(ranks):
-    heard = ranks.run(3, "fork_before_a_call", ring(3), fresh=TIMEOUT_S)
+    heard = ranks.run(3, "fork_before_a_call", ring(3), fresh=PATIENT_S)
     assert [result for result, _, _ in heard] == [[3.0, 3.0]] * 3
     assert heard[0][1] == "CommunicationError"
     assert re.match(r"the communicator is that of process \d+, which this", heard[0][2])
@@ -132,7 +132,7 @@ def test_whoever_has_put_its_data_may_leave(ranks):
             (1, -1, -1, [("wait", None, None, None, None, 8, None, 0)]),
         ],
     )
-    assert ranks.run(2, "put_and_leave", program, fresh=TIMEOUT_S) == [True, True]
+    assert ranks.run(2, "put_and_leave", program, fresh=PATIENT_S) == [True, True]
 
 
 # --- ranks that disagree ----------------------------------------------------------------------------
@@ -141,13 +141,13 @@ def test_whoever_has_put_its_data_may_leave(ranks):
 def test_different_algorithms_are_refused_on_all_ranks(ranks):
     schedules = [ring(4), ring(4), ring(4, chunks=2), ring(4)]
     message = "algorithm 0 is not the same on all ranks: rank 2 has another one than rank 0"
-    heard = ranks.run(4, "prepare_each", schedules, fresh=TIMEOUT_S)
+    heard = ranks.run(4, "prepare_each", schedules, fresh=PATIENT_S)
     assert heard == [("ValueError", message)] * 4
 
 
 def test_an_algorithm_for_another_number_of_ranks_is_refused_on_all_ranks(ranks):
     schedules = [ring(4), ring(8), ring(4), ring(4)]
-    heard = ranks.run(4, "prepare_each", schedules, fresh=TIMEOUT_S)
+    heard = ranks.run(4, "prepare_each", schedules, fresh=PATIENT_S)
     message = "the algorithm is for 8 ranks, the communicator has 4"
     assert heard[1] == ("ValueError", message)
     assert {heard[rank] for rank in (0, 2, 3)} == {("ValueError", f"rank 1: {message}")}
@@ -161,7 +161,7 @@ def test_a_wrong_program_is_refused_on_all_ranks(ranks):
             (1, -1, -1, [("copy", INPUT, 0, OUTPUT, 1)]),
         ],
     )
-    heard = ranks.run(2, "prepare_each", [wrong, wrong], fresh=TIMEOUT_S)
+    heard = ranks.run(2, "prepare_each", [wrong, wrong], fresh=PATIENT_S)
     assert heard[0] == heard[1]
     assert heard[0][0] == "VerificationError"
     assert heard[0][1].startswith("the program is wrong: output slot 1 of rank 0")
@@ -177,7 +177,7 @@ def test_a_wrong_program_is_refused_on_all_ranks(ranks):
 )
 def test_different_calls_are_refused_on_all_ranks(ranks, call, text):
     usual = (40, "float32", "sum")
-    heard = ranks.run(4, "call_each", ring(4), [usual, usual, call, usual], fresh=TIMEOUT_S)
+    heard = ranks.run(4, "call_each", ring(4), [usual, usual, call, usual], fresh=PATIENT_S)
     assert {kind for kind, _ in heard} == {"CommunicationError"}
     for _, said in heard:
         assert said.startswith("the ranks do not agree on call 2: rank ")
@@ -186,7 +186,7 @@ def test_different_calls_are_refused_on_all_ranks(ranks, call, text):
 
 def test_calls_of_different_algorithms_are_refused_on_all_ranks(ranks):
     schedules = [ring(4), ring(4, chunks=2)]
-    heard = ranks.run(4, "run_each", schedules, [0, 1, 0, 0], fresh=TIMEOUT_S)
+    heard = ranks.run(4, "run_each", schedules, [0, 1, 0, 0], fresh=PATIENT_S)
     assert {kind for kind, _ in heard} == {"CommunicationError"}
     assert all(
         re.match(r"rank \d runs algorithm \d in call 1, rank \d algorithm", h[1]) for h in heard

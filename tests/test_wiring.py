@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tacos
@@ -157,6 +157,7 @@ def boxes(count, ranks, nic):
     return tp.from_links(npus, rows, switches=count + 1)
 
 
+@settings(max_examples=25)
 @pytest.mark.parametrize(("count", "ranks"), [(3, 2), (4, 2), (3, 3), (2, 4)])
 @given(seed=st.integers(0, 1000))
 def test_the_nics_of_boxes_are_found(count, ranks, seed):

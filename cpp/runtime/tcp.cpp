@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -17,11 +16,11 @@ namespace tacos {
 
 namespace {
 
+using Header = MessageHeader;
+using Kind = MessageKind;
+
 constexpr std::size_t kBuffer = std::size_t{1}
                                 << 17;  // a block that stays in the cache while it is added
-constexpr std::size_t kPieces = 64;     // of memory in one system call
-constexpr std::size_t kLongestText = 4096;
-constexpr std::uint8_t kMagic = 0xa7;
 constexpr auto kCurious = std::chrono::seconds(1);  // then peers are asked where they are
 constexpr auto kIdle = std::chrono::milliseconds(100);
 constexpr auto kFarewell = std::chrono::seconds(3);  // for peers that are slow to read
@@ -42,71 +41,7 @@ std::string of_call(std::int64_t count, std::uint8_t dtype, std::uint8_t op) {
                 : "");
 }
 
-// Uninitialized memory that is used again.
-struct Block {
-  std::unique_ptr<std::byte[]> data;
-  std::size_t capacity = 0;
-
-  void reserve(std::size_t bytes) {
-    if (bytes <= capacity) return;
-    data.reset(new std::byte[bytes]);
-    capacity = bytes;
-  }
-};
-
 }  // namespace
-
-struct Endpoint::Header {
-  std::uint8_t magic = kMagic;
-  Kind kind = Kind::data;
-  std::uint8_t dtype = 0, op = 0;
-  std::uint32_t call = 0;
-  StepId step = -1;  // in the program: the one that sends
-  std::int32_t algorithm = 0;
-  std::int64_t count = 0;
-  std::uint64_t bytes = 0;  // that follow
-};
-
-struct Endpoint::Message {
-  Header header;
-  std::vector<iovec> pieces;  // after the header
-  std::string text;           // of a notice
-  std::int32_t step = -1;     // of this rank: the one that sends
-  std::size_t left = 0;       // bytes, header included
-  std::size_t first = 0;      // piece to send next; 0: the header
-};
-
-struct Endpoint::Connection {
-  Connection() = default;
-  Connection(const Connection&) = delete;
-  Connection& operator=(const Connection&) = delete;
-  ~Connection() {
-    if (socket >= 0) ::close(socket);
-  }
-
-  Port port;
-  bool outgoing = false;
-  int socket = -1;
-  bool closed = false;  // by the peer
-
-  std::deque<Message> queue;
-  bool writable = true;
-
-  Block buffer;  // what was read ahead
-  std::size_t begin = 0, end = 0;
-  bool readable = true, ending = false;  // ending: the peer will send no more
-  bool reading = false, parked = false;  // within a message; before one of a later call
-  Header header;
-  std::int32_t step = -1;
-  std::size_t left = 0;
-  std::string text;
-  struct Staged {
-    Block block;
-    std::size_t filled = 0, whole = 0;
-  };
-  std::map<std::int32_t, Staged> staged;  // by step
-  Staged* staging = nullptr;
-};
 
 Endpoint::Endpoint(NodeId rank, double timeout_s)
     : rank_(rank),
@@ -388,7 +323,7 @@ void Endpoint::ask(Connection& peer) {
   post(peer, header, {}, -1);
 }
 
-Endpoint::Header Endpoint::header_of_call() const {
+MessageHeader Endpoint::header_of_call() const {
   const auto& call = execution_->call();
   Header header;
   header.dtype = static_cast<std::uint8_t>(call.dtype);
@@ -420,7 +355,7 @@ void Endpoint::post(Connection& to, const Header& header, std::vector<iovec> pie
 void Endpoint::flush(Connection& connection) {
   while (connection.writable && !connection.queue.empty()) {
     auto& message = connection.queue.front();
-    if (const int error = write_some(connection, message); error == EAGAIN) {
+    if (const int error = connection.write_some(message); error == EAGAIN) {
       connection.writable = false;
       return;
     } else if (error != 0 && !connection.outgoing) {  // notices that nobody will read
@@ -437,38 +372,6 @@ void Endpoint::flush(Connection& connection) {
     connection.queue.pop_front();
     if (step >= 0) execution_->sent(step);
   }
-}
-
-// One system call; returns 0 or the error, EAGAIN if the socket is full.
-int Endpoint::write_some(Connection& connection, Message& message) {
-  iovec pieces[kPieces];
-  std::size_t count = 0;
-  if (message.first == 0) {
-    const auto sent = sizeof(Header) + message.header.bytes - message.left;
-    pieces[count++] = {reinterpret_cast<std::byte*>(&message.header) + sent, sizeof(Header) - sent};
-  }
-  for (auto i = std::max<std::size_t>(message.first, 1);
-       i <= message.pieces.size() && count < kPieces; ++i) {
-    pieces[count++] = message.pieces[i - 1];
-  }
-  msghdr out{};
-  out.msg_iov = pieces;
-  out.msg_iovlen = count;
-  const auto sent = sendmsg(connection.socket, &out, MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (sent < 0) return errno == EINTR ? 0 : errno == EWOULDBLOCK ? EAGAIN : errno;
-  message.left -= as_size(sent);
-  auto rest = as_size(sent);
-  for (std::size_t i = 0; i < count && rest > 0; ++i) {
-    const auto some = std::min(rest, pieces[i].iov_len);
-    rest -= some;
-    if (some == pieces[i].iov_len) {
-      ++message.first;
-    } else if (message.first > 0) {  // what was sent of a piece is cut off
-      message.pieces[message.first - 1] = {static_cast<std::byte*>(pieces[i].iov_base) + some,
-                                           pieces[i].iov_len - some};
-    }
-  }
-  return 0;
 }
 
 // --- receiving
@@ -494,7 +397,7 @@ bool Endpoint::begin_message(Connection& connection) {
   auto& header = connection.header;
   std::memcpy(&header, connection.buffer.data.get() + connection.begin, sizeof(Header));
   const auto from = ranked(connection.port.peer);
-  if (header.magic != kMagic || header.kind > Kind::stored) {
+  if (header.magic != kMessageMagic || header.kind > Kind::stored) {
     fail(ranked(rank_) + " received what is no message from " + from);
   }
   connection.left = header.bytes;
@@ -596,56 +499,30 @@ bool Endpoint::store(Connection& connection) {
   return some > 0 || connection.begin < connection.end;
 }
 
-// Reads ahead; returns 0 if there is nothing to read now.
 std::size_t Endpoint::fill(Connection& connection) {
-  auto& c = connection;
-  if (c.begin > 0) {
-    std::memmove(c.buffer.data.get(), c.buffer.data.get() + c.begin, c.end - c.begin);
-    c.end -= c.begin;
-    c.begin = 0;
-  }
-  std::vector<iovec> none;
-  const auto before = c.end;
-  read_pieces(c, none);
-  return c.end - before;
+  const bool before = connection.closed;
+  const auto some = connection.fill();
+  if (connection.closed != before) check_end(connection);
+  return some;
 }
 
-// Reads into the pieces, and what comes after them into the buffer; returns the bytes in the pieces.
-std::size_t Endpoint::read_pieces(Connection& connection, std::vector<iovec>& pieces) {
-  auto& c = connection;
-  while (c.readable) {
-    iovec into[kPieces];
-    std::size_t count = 0, wanted = 0;
-    for (; count < std::min(pieces.size(), kPieces - 1); ++count) {
-      into[count] = pieces[count];
-      wanted += pieces[count].iov_len;
+std::size_t Endpoint::read_pieces(Connection& connection, const std::vector<iovec>& pieces) {
+  const bool before = connection.closed;
+  const auto some = connection.read(pieces);
+  if (connection.closed != before) check_end(connection);
+  return some;
+}
+
+// The peer will send no more: that is an error if it has left something out.
+void Endpoint::check_end(const Connection& connection) {
+  if (connection.reading) lost(connection, connection.error);
+  for (std::size_t i = 0; execution_ != nullptr && i < in_.size(); ++i) {
+    const auto step = static_cast<std::int32_t>(i);
+    const bool needed = (connection.outgoing ? out_[i] : in_[i]) == &connection;
+    if (needed && !execution_->is_done(step) && staged_[i] == nullptr) {
+      lost(connection, connection.error);
     }
-    if (c.begin == c.end) c.begin = c.end = 0;
-    const auto room = c.buffer.capacity - c.end;
-    if (count == pieces.size()) into[count++] = {c.buffer.data.get() + c.end, room};
-    const auto got = readv(c.socket, into, static_cast<int>(count));
-    if (got > 0) {
-      // A short read has emptied the socket, and epoll will tell when there is more.
-      const auto all = wanted + (count > pieces.size() ? room : 0);
-      if (as_size(got) < all && !c.ending) c.readable = false;
-      const auto stored = std::min(as_size(got), wanted);
-      c.end += as_size(got) - stored;
-      return stored;
-    }
-    if (got < 0 && errno == EINTR) continue;
-    c.readable = false;
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-    c.closed = true;
-    const int error = got < 0 ? errno : 0;
-    if (c.reading) lost(c, error);
-    for (std::size_t i = 0; execution_ != nullptr && i < in_.size(); ++i) {
-      const auto step = static_cast<std::int32_t>(i);
-      const bool needed = (c.outgoing ? out_[i] : in_[i]) == &c && !execution_->is_done(step);
-      if (needed && staged_[i] == nullptr) lost(c, error);
-    }
-    break;
   }
-  return 0;
 }
 
 void Endpoint::end_message(Connection& connection) {
@@ -748,42 +625,7 @@ void Endpoint::abort(const std::string& why) {
   if (!failure_.empty()) return;
   if (process_ != getpid()) return;
   failure_ = why.substr(0, kLongestText);
-  std::vector<pollfd> open;
-  std::vector<Connection*> which;
-  for (const auto& connection : connections_) {
-    // A message that was begun must be ended before the notice; the others do not matter any more.
-    auto& queue = connection->queue;
-    const auto begun = [](const Message& m) { return m.left < sizeof(Header) + m.header.bytes; };
-    while (queue.size() > (!queue.empty() && begun(queue.front()) ? 1U : 0U)) queue.pop_back();
-    auto& message = queue.emplace_back();
-    message.text = failure_;
-    message.header.kind = Kind::abort;
-    message.header.bytes = message.text.size();
-    message.left = sizeof(Header) + message.header.bytes;
-    message.pieces.push_back({message.text.data(), message.text.size()});
-    open.push_back({connection->socket, POLLOUT, 0});
-    which.push_back(connection.get());
-  }
-  const auto end = Clock::now() + kFarewell;
-  while (!open.empty() && Clock::now() < end) {
-    if (poll(open.data(), open.size(), 50) < 0) {
-      if (errno == EINTR) continue;
-      break;
-    }
-    for (std::size_t i = open.size(); i-- > 0;) {
-      if (open[i].revents == 0) continue;
-      auto& queue = which[i]->queue;
-      int error = 0;
-      while (error == 0 && !queue.empty()) {
-        error = write_some(*which[i], queue.front());
-        if (queue.front().left == 0) queue.pop_front();
-      }
-      if (error == EAGAIN) continue;
-      shutdown(open[i].fd, SHUT_WR);
-      open.erase(open.begin() + static_cast<std::ptrdiff_t>(i));
-      which.erase(which.begin() + static_cast<std::ptrdiff_t>(i));
-    }
-  }
+  say_farewell(connections_, failure_, kFarewell);
 }
 
 }  // namespace tacos

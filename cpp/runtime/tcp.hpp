@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "error.hpp"
+#include "runtime/connection.hpp"
 #include "runtime/execution.hpp"
 
 namespace tacos {
@@ -61,10 +62,6 @@ class Endpoint {
 
  private:
   using Clock = std::chrono::steady_clock;
-  enum class Kind : std::uint8_t { data, abort, ask, answer, stored };
-  struct Header;
-  struct Message;
-  struct Connection;
 
   void look_up(const Execution& execution);
   void check_usable();
@@ -75,18 +72,19 @@ class Endpoint {
   void note_progress();
   void check_progress();
   void ask(Connection& peer);
-  Header header_of_call() const;
+  MessageHeader header_of_call() const;
   // --- one connection
-  void post(Connection& to, const Header& header, std::vector<iovec> pieces, std::int32_t step);
+  void post(Connection& to, const MessageHeader& header, std::vector<iovec> pieces,
+            std::int32_t step);
   void flush(Connection& connection);
-  static int write_some(Connection& connection, Message& message);
   void receive(Connection& connection);
   bool begin_message(Connection& connection);  // false: it has to wait for a later call
-  void notice(Connection& connection, const Header& header, const std::string& text);
+  void notice(Connection& connection, const MessageHeader& header, const std::string& text);
   bool store(Connection& connection);
   void release_staged(std::int32_t step);
   std::size_t fill(Connection& connection);
-  std::size_t read_pieces(Connection& connection, std::vector<iovec>& pieces);
+  std::size_t read_pieces(Connection& connection, const std::vector<iovec>& pieces);
+  void check_end(const Connection& connection);
   void end_message(Connection& connection);
 
   [[noreturn]] void lost(const Connection& connection, int error);
@@ -116,7 +114,7 @@ class Endpoint {
   std::vector<Connection*> unanswered_;
   bool asking_ = false, curious_ = false;
   // Between calls: the next one, as peers ask about it.
-  std::vector<std::pair<NodeId, Header>> heard_;
+  std::vector<std::pair<NodeId, MessageHeader>> heard_;
 };
 
 }  // namespace tacos

@@ -1,0 +1,133 @@
+#include "runtime/connection.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace tacos {
+
+Connection::~Connection() {
+  if (socket >= 0) ::close(socket);
+}
+
+int Connection::write_some(Message& message) {
+  iovec pieces[kPieces];
+  std::size_t count = 0;
+  if (message.first == 0) {
+    const auto sent = sizeof(MessageHeader) + message.header.bytes - message.left;
+    pieces[count++] = {reinterpret_cast<std::byte*>(&message.header) + sent,
+                       sizeof(MessageHeader) - sent};
+  }
+  for (auto i = std::max<std::size_t>(message.first, 1);
+       i <= message.pieces.size() && count < kPieces; ++i) {
+    pieces[count++] = message.pieces[i - 1];
+  }
+  msghdr out{};
+  out.msg_iov = pieces;
+  out.msg_iovlen = count;
+  const auto sent = sendmsg(socket, &out, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent < 0) return errno == EINTR ? 0 : errno == EWOULDBLOCK ? EAGAIN : errno;
+  message.left -= static_cast<std::size_t>(sent);
+  auto rest = static_cast<std::size_t>(sent);
+  for (std::size_t i = 0; i < count && rest > 0; ++i) {
+    const auto some = std::min(rest, pieces[i].iov_len);
+    rest -= some;
+    if (some == pieces[i].iov_len) {
+      ++message.first;
+    } else if (message.first > 0) {  // what was sent of a piece is cut off
+      message.pieces[message.first - 1] = {static_cast<std::byte*>(pieces[i].iov_base) + some,
+                                           pieces[i].iov_len - some};
+    }
+  }
+  return 0;
+}
+
+std::size_t Connection::fill() {
+  if (begin > 0) {
+    std::memmove(buffer.data.get(), buffer.data.get() + begin, end - begin);
+    end -= begin;
+    begin = 0;
+  }
+  const auto before = end;
+  read({});
+  return end - before;
+}
+
+std::size_t Connection::read(const std::vector<iovec>& pieces) {
+  while (readable) {
+    iovec into[kPieces];
+    std::size_t count = 0, wanted = 0;
+    for (; count < std::min(pieces.size(), kPieces - 1); ++count) {
+      into[count] = pieces[count];
+      wanted += pieces[count].iov_len;
+    }
+    if (begin == end) begin = end = 0;
+    const auto room = buffer.capacity - end;
+    if (count == pieces.size()) into[count++] = {buffer.data.get() + end, room};
+    const auto got = readv(socket, into, static_cast<int>(count));
+    if (got > 0) {
+      // A short read has emptied the socket, and epoll will tell when there is more.
+      const auto all = wanted + (count > pieces.size() ? room : 0);
+      if (static_cast<std::size_t>(got) < all && !ending) readable = false;
+      const auto stored = std::min(static_cast<std::size_t>(got), wanted);
+      end += static_cast<std::size_t>(got) - stored;
+      return stored;
+    }
+    if (got < 0 && errno == EINTR) continue;
+    readable = false;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    closed = true;
+    error = got < 0 ? errno : 0;
+    break;
+  }
+  return 0;
+}
+
+void say_farewell(const std::vector<std::unique_ptr<Connection>>& connections,
+                  const std::string& text, std::chrono::milliseconds patience) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<pollfd> open;
+  std::vector<Connection*> which;
+  for (const auto& connection : connections) {
+    // A message that was begun must be ended before the notice; the others do not matter any more.
+    auto& queue = connection->queue;
+    const auto begun = [](const Message& m) {
+      return m.left < sizeof(MessageHeader) + m.header.bytes;
+    };
+    while (queue.size() > (!queue.empty() && begun(queue.front()) ? 1U : 0U)) queue.pop_back();
+    auto& message = queue.emplace_back();
+    message.text = text;
+    message.header.kind = MessageKind::abort;
+    message.header.bytes = message.text.size();
+    message.left = sizeof(MessageHeader) + message.header.bytes;
+    message.pieces.push_back({message.text.data(), message.text.size()});
+    open.push_back({connection->socket, POLLOUT, 0});
+    which.push_back(connection.get());
+  }
+  const auto end = Clock::now() + patience;
+  while (!open.empty() && Clock::now() < end) {
+    if (poll(open.data(), open.size(), 50) < 0) {
+      if (errno == EINTR) continue;
+      break;
+    }
+    for (std::size_t i = open.size(); i-- > 0;) {
+      if (open[i].revents == 0) continue;
+      auto& queue = which[i]->queue;
+      int error = 0;
+      while (error == 0 && !queue.empty()) {
+        error = which[i]->write_some(queue.front());
+        if (queue.front().left == 0) queue.pop_front();
+      }
+      if (error == EAGAIN) continue;
+      shutdown(open[i].fd, SHUT_WR);
+      open.erase(open.begin() + static_cast<std::ptrdiff_t>(i));
+      which.erase(which.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+}
+
+}  // namespace tacos

@@ -1,0 +1,102 @@
+// One direction between two ranks over a socket: what is to be sent, what has been read ahead.
+//
+// A connection moves bytes and knows their frames; what messages mean is the endpoint's affair.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/rank_program.hpp"
+
+namespace tacos {
+
+constexpr std::size_t kPieces = 64;  // of memory in one system call
+constexpr std::size_t kLongestText = 4096;
+constexpr std::uint8_t kMessageMagic = 0xa7;
+
+enum class MessageKind : std::uint8_t { data, abort, ask, answer, stored };
+
+// Uninitialized memory that is used again.
+struct Block {
+  std::unique_ptr<std::byte[]> data;
+  std::size_t capacity = 0;
+
+  void reserve(std::size_t bytes) {
+    if (bytes <= capacity) return;
+    data.reset(new std::byte[bytes]);
+    capacity = bytes;
+  }
+};
+
+struct MessageHeader {
+  std::uint8_t magic = kMessageMagic;
+  MessageKind kind = MessageKind::data;
+  std::uint8_t dtype = 0, op = 0;
+  std::uint32_t call = 0;
+  StepId step = -1;  // in the program: the one that sends
+  std::int32_t algorithm = 0;
+  std::int64_t count = 0;
+  std::uint64_t bytes = 0;  // that follow
+};
+
+struct Message {
+  MessageHeader header;
+  std::vector<iovec> pieces;  // after the header
+  std::string text;           // of a notice
+  std::int32_t step = -1;     // of this rank: the one that sends
+  std::size_t left = 0;       // bytes, header included
+  std::size_t first = 0;      // piece to send next; 0: the header
+};
+
+struct Connection {
+  Connection() = default;
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  ~Connection();
+
+  // One system call; returns 0 or the error, EAGAIN if the socket is full.
+  int write_some(Message& message);
+  // Reads into the pieces, and what comes after them into the buffer; returns the bytes in the pieces.
+  // An end is noted in `closed`, and why in `error`.
+  std::size_t read(const std::vector<iovec>& pieces);
+  // Reads ahead; returns 0 if there is nothing to read now.
+  std::size_t fill();
+
+  Port port;
+  bool outgoing = false;
+  int socket = -1;
+  bool closed = false;  // by the peer
+  int error = 0;        // or by an error
+
+  std::deque<Message> queue;
+  bool writable = true;
+
+  Block buffer;  // what was read ahead
+  std::size_t begin = 0, end = 0;
+  bool readable = true, ending = false;  // ending: the peer will send no more
+  bool reading = false, parked = false;  // within a message; before one of a later call
+  MessageHeader header;
+  std::int32_t step = -1;
+  std::size_t left = 0;
+  std::string text;
+  struct Staged {
+    Block block;
+    std::size_t filled = 0, whole = 0;
+  };
+  std::map<std::int32_t, Staged> staged;  // by step
+  Staged* staging = nullptr;
+};
+
+// Sends a last text on all connections and ends them, as far as the peers read within that time.
+void say_farewell(const std::vector<std::unique_ptr<Connection>>& connections,
+                  const std::string& text, std::chrono::milliseconds patience);
+
+}  // namespace tacos
