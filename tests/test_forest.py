@@ -264,6 +264,41 @@ def test_a_meshs_all_reduce_goes_both_ways():
     assert 0.625 < schedule.time_s < 0.65
 
 
+@pytest.mark.parametrize("boxes", [1, 2, 4])
+def test_sums_and_results_meet_in_switches_that_can(boxes):
+    """NVLS: what an NPU sends and receives once, not 2 (N - 1) / N times."""
+    topology = tp.dgx_h100(boxes, nvls=True)
+    schedule = tacos.synthesize(topology, co.all_reduce(topology, "1GB"), engine="forest")
+    assert tacos.verify(schedule).ok
+    assert (schedule.efficiency or 0) > 0.98
+    plain = tacos.bound(tp.dgx_h100(boxes), co.all_reduce(topology, "1GB"))
+    assert schedule.time_s < plain.time_s
+
+
+def test_sums_and_results_in_a_switch_by_hand():
+    """4 NPUs at 1 GB/s, 4 chunks of 1 MB, 1 us to the switch: a sum goes up and down in 1 ms and 2 us each,
+    the last one's down is after all ups."""
+    topology = tp.switch(4, multicast=True, reduce=True, bandwidth="1GB/s", latency="1us")
+    schedule = forest(topology, co.all_reduce(topology, "4MB", chunks=1))
+    assert tacos.verify(schedule).ok
+    assert schedule.transfers == 8
+    assert schedule.time_s == pytest.approx(5e-3 + 4e-6)
+
+
+def test_a_switch_that_can_multicast_spreads_a_broadcast_at_once():
+    topology = tp.switch(4, multicast=True, bandwidth="1GB/s", latency="1us")
+    schedule = forest(topology, co.broadcast(topology, "4MB", chunks=4))
+    assert tacos.verify(schedule).ok
+    assert schedule.transfers == 4
+    assert schedule.time_s == pytest.approx(4e-3 + 2e-6)
+    back = forest(
+        tp.switch(4, reduce=True, bandwidth="1GB/s", latency="1us"),
+        co.reduce(topology, "4MB", chunks=4),
+    )
+    assert tacos.verify(back).ok
+    assert (back.transfers, back.time_ps) == (4, schedule.time_ps)
+
+
 def test_networks_without_ways_back_have_no_trees_both_ways():
     links = [(0, 1, "2GB/s", "1us"), (1, 0, "1GB/s", "1us")]
     group = np.arange(2, dtype=np.int32)

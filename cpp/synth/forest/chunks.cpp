@@ -61,14 +61,16 @@ ForestMoves moves(const Forest& forest, std::span<const NodeId> holder) {
       result.chunk.push_back(static_cast<ChunkId>(x));
       result.step.push_back(forest.depth[at(h)]);
       result.piece.push_back(turn(x));
-      const auto links = forest.routes->links(result.route.back());
-      const auto above = into[at(topology.src(links.front()))];
-      if (above >= 0) result.after.push_back(above);
+      const NodeId from = forest.routes->sources(result.route.back())[0];
+      const auto ends = forest.routes->destinations(result.route.back());
+      if (into[at(from)] >= 0) result.after.push_back(into[at(from)]);
       result.close();
       // If all began with the same destination, they would wait for each other.
-      const auto ahead = topology.dst(links.back()) - topology.src(links.front());
+      const auto ahead = ends[0] - from;
       result.turn.push_back(ahead < 0 ? ahead + topology.npus() : ahead);
-      into[at(topology.dst(links.back()))] = static_cast<std::int32_t>(result.route.size()) - 1;
+      for (const NodeId end : ends) {
+        into[at(end)] = static_cast<std::int32_t>(result.route.size()) - 1;
+      }
     }
   }
   return result;
@@ -96,7 +98,11 @@ Schedule timed(const Plan& plan, std::shared_ptr<const Collective> collective,
   const Order order{moves.route, moves.chunk, moves.step, plan.op, reads};
   const auto& topology = plan.routes->topology();
   bool simple = topology.spec().reduce_bandwidth_Bps == 0;
-  for (RouteId r = 0; r < plan.routes->count(); ++r) simple &= plan.routes->legs(r) == 1;
+  const bool cut_through = topology.spec().forwarding == Forwarding::cut_through;
+  for (RouteId r = 0; r < plan.routes->count(); ++r) {
+    // When a tree's links are taken depends on the chunk's size if switches take in whole chunks.
+    simple &= plan.routes->legs(r) == 1 && (cut_through || plan.routes->kind(r) == RouteKind::path);
+  }
   std::int64_t bytes = 0;
   for (ChunkId x = 0; x < collective->chunks(); ++x) {
     bytes = std::max(bytes, collective->bytes(x));
@@ -178,20 +184,21 @@ Schedule all_reduce(const Forest& up, const Forest& down, std::span<const NodeId
   plan.op.assign(plan.moves.route.size(), static_cast<std::uint8_t>(Op::reduce));
   append_down(results, highest, up.routes->count(), last, plan.moves);
   plan.op.resize(plan.moves.route.size(), static_cast<std::uint8_t>(Op::copy));
+  const auto& topology = down.routes->shared_topology();
+  const auto sums_routes = up.routes->reversed(topology);
   std::vector<LinkId> links;
   std::vector<std::int64_t> begin{0};
-  for (const bool sum : {true, false}) {
-    const auto& routes = sum ? *up.routes : *down.routes;
-    for (RouteId r = 0; r < routes.count(); ++r) {
-      const auto path = routes.links(r);
+  std::vector<std::uint8_t> kinds;
+  for (const auto* routes : {&sums_routes, down.routes.get()}) {
+    for (RouteId r = 0; r < routes->count(); ++r) {
+      const auto path = routes->links(r);
       links.insert(links.end(), path.begin(), path.end());
-      if (sum) std::reverse(links.end() - static_cast<std::ptrdiff_t>(path.size()), links.end());
       begin.push_back(static_cast<std::int64_t>(links.size()));
+      kinds.push_back(static_cast<std::uint8_t>(routes->kind(r)));
     }
   }
-  std::vector<std::uint8_t> kinds(begin.size() - 1, static_cast<std::uint8_t>(RouteKind::path));
-  plan.routes = std::make_shared<const Routes>(down.routes->shared_topology(), std::move(kinds),
-                                               std::move(begin), std::move(links));
+  plan.routes = std::make_shared<const Routes>(topology, std::move(kinds), std::move(begin),
+                                               std::move(links));
   return timed(plan, std::move(collective), std::move(provenance), progress);
 }
 

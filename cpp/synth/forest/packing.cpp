@@ -6,7 +6,7 @@
 #include "error.hpp"
 #include "synth/forest/growth.hpp"
 #include "synth/forest/rates.hpp"
-#include "synth/path_table.hpp"
+#include "synth/forest/tree_list.hpp"
 
 namespace tacos {
 
@@ -37,41 +37,56 @@ void check(const Topology& topology, std::span<const NodeId> members,
 
 }  // namespace
 
+namespace {
+
+// The members and, where their trees then carry more, the switches that can multicast. One root's trees are
+// lower with them; the trees of several roots hinder each other, since each wants all links at once.
+struct Task {
+  std::vector<NodeId> members;
+  forest::Rates rates;
+};
+
+Task task(const Topology& topology, std::span<const NodeId> members,
+          std::span<const Demand> demands, double slack, const Progress& progress) {
+  Task plain{{members.begin(), members.end()}, {}};
+  plain.rates = forest::largest_rates(topology, plain.members, demands, slack, progress);
+  Task more{plain.members, {}};
+  for (NodeId node = topology.npus(); node < topology.nodes(); ++node) {
+    if (topology.can(node, kMulticast)) more.members.push_back(node);
+  }
+  if (more.members.size() == members.size()) return plain;
+  try {
+    more.rates = forest::largest_rates(topology, more.members, demands, slack, progress);
+  } catch (const InfeasibleError&) {  // a switch that nothing leads to
+    return plain;
+  }
+  const auto rate = [](const forest::Rates& rates) {
+    return static_cast<double>(rates.demand_weight) * static_cast<double>(rates.unit_Bps) /
+           static_cast<double>(rates.unit_parts);
+  };
+  const double gain = rate(more.rates) / rate(plain.rates);
+  return gain > 1 || (gain == 1 && demands.size() == 1) ? more : plain;
+}
+
+}  // namespace
+
 Forest pack(const std::shared_ptr<const Topology>& topology, std::span<const NodeId> members,
             std::span<const Demand> demands, double slack, const Progress& progress) {
   if (slack < 0 || slack >= 1)
     invalid("slack is " + std::to_string(slack) + ", it must be in [0, 1)");
   check(*topology, members, demands);
-  const auto rates =
-      forest::largest_rates(*topology, members, demands, slack, part_of(progress, 0.0, 0.1));
-  Forest result;
-  result.demand_weight = rates.demand_weight;
-  result.unit_Bps = rates.unit_Bps;
-  result.unit_parts = rates.unit_parts;
-  result.tolerance = rates.tolerance;
-  result.hop_begin.push_back(0);
-  forest::Growth growth(*topology, rates.capacity, members);
+  const auto [reached, rates] =
+      task(*topology, members, demands, slack, part_of(progress, 0.0, 0.1));
+  forest::Growth growth(*topology, rates.capacity, reached);
   std::int64_t total = 0, left = 0;
   for (const auto& demand : demands) {
     growth.wants(demand.root, demand.amount * rates.demand_weight);
     total += demand.amount * rates.demand_weight;
   }
   left = total;
-  PathTable table;
-  std::vector<std::int64_t> load(at(topology->links()), 0);
-  std::vector<std::int32_t> depth(at(topology->nodes()));
+  forest::TreeList trees(topology);
   const auto keep = [&](const forest::Tree& tree) {
-    result.root.push_back(tree.root);
-    result.weight.push_back(tree.weight);
-    depth[at(tree.root)] = 0;
-    for (const auto& hop : tree.hops) {
-      auto& end = depth[at(topology->dst(hop.back()))];
-      end = depth[at(topology->src(hop.front()))] + 1;
-      result.depth.push_back(end);
-      result.hop.push_back(table.number(hop));
-      for (const LinkId link : hop) load[at(link)] += tree.weight;
-    }
-    result.hop_begin.push_back(static_cast<std::int64_t>(result.hop.size()));
+    trees.add(tree.root, tree.weight, tree.hops);
     left -= tree.weight;
     if (progress)
       progress(0.1 + 0.9 * (1.0 - static_cast<double>(left) / static_cast<double>(total)));
@@ -90,13 +105,18 @@ Forest pack(const std::shared_ptr<const Topology>& topology, std::span<const Nod
   for (const auto& demand : demands) {
     if (growth.wanted(demand.root) > 0) keep(growth.fastest_tree(demand.root));
   }
-  for (std::size_t link = 0; link < load.size(); ++link) {
-    if (load[link] > rates.capacity[link]) {
-      result.rate = std::min(
-          result.rate, static_cast<double>(rates.capacity[link]) / static_cast<double>(load[link]));
-    }
+  double rate = 1;
+  for (std::size_t link = 0; link < trees.load().size(); ++link) {
+    if (trees.load()[link] <= rates.capacity[link]) continue;
+    rate = std::min(
+        rate, static_cast<double>(rates.capacity[link]) / static_cast<double>(trees.load()[link]));
   }
-  result.routes = std::move(table).routes(topology);
+  auto result = std::move(trees).forest();
+  result.demand_weight = rates.demand_weight;
+  result.unit_Bps = rates.unit_Bps;
+  result.unit_parts = rates.unit_parts;
+  result.tolerance = rates.tolerance;
+  result.rate = rate;
   return result;
 }
 

@@ -22,6 +22,9 @@
 // the time of a middling chunk on the slowest link: trees are shallow where the cuts allow it, still few, and a
 // NIC carries what only it can carry.
 //
+// A switch that can multicast is reached and left like a member: one chunk on the link into it goes on over all
+// its links (tree_list.hpp). That is done where it carries more, or where only one root sends.
+//
 // Where some node that is no member has less bandwidth out than in (or more), the growth may get stuck. Then
 // the rates left are sent over the fastest trees, and the rate of all sinks accordingly: `rate` says how far.
 //

@@ -174,7 +174,10 @@ class Ports {
     for (RouteId r = 0; r < routes.count(); ++r) {
       taken.clear();
       routes.windows(r, 0, bytes, taken);
-      const Time duration = routes.leg_time(r, 0, bytes);
+      Time duration = 0;
+      for (std::size_t end = 0; end < routes.destinations(r).size(); ++end) {
+        duration = std::max(duration, routes.leg_time(r, 0, bytes, end));
+      }
       Key key;
       for (auto& window : taken) {
         window.link = resource[at(window.link)];

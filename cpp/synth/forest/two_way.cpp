@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "error.hpp"
-#include "synth/path_table.hpp"
+#include "synth/forest/tree_list.hpp"
 
 namespace tacos {
 
@@ -54,12 +54,21 @@ class TwoWayGrowth {
         price_(back_.size(), 0),
         reach_(at(topology.nodes())) {
     for (const NodeId member : members_) is_member_[at(member)] = 1;
+    for (NodeId node = topology.npus(); node < topology.nodes(); ++node) {
+      is_member_[at(node)] = topology.can(node, kMulticast) && topology.can(node, kReduce);
+    }
   }
 
   struct Tree {
     NodeId root = 0;
     std::vector<std::vector<LinkId>> hops;  // the one into a node before those out of it
   };
+
+  // Whether sums and results meet in switches: then trees with one root hinder each other least.
+  bool meets() const {
+    return std::find(is_member_.begin() + topology_.npus(), is_member_.end(), 1) !=
+           is_member_.end();
+  }
 
   Tree grow(NodeId first) {
     set_prices();
@@ -73,7 +82,7 @@ class TwoWayGrowth {
       offer(node, joined);
     };
     join(first, 0);
-    while (tree.hops.size() + 1 < members_.size()) {
+    for (std::size_t open = members_.size() - 1; open > 0;) {
       if (queue_.empty()) lost(joined);
       const auto [price, depth, node] = queue_.top();
       queue_.pop();
@@ -91,24 +100,18 @@ class TwoWayGrowth {
         here = topology_.src(hop.back());
       }
       std::reverse(hop.begin(), hop.end());
+      join(node, depth);
+      open -= topology_.is_npu(node);
+    }
+    prune(tree);
+    for (const auto& hop : tree.hops) {
       for (const LinkId link : hop) {
         ++uses_[at(link)];
         ++uses_[at(back_[at(link)])];
       }
-      join(node, depth);
     }
     return centred(tree);
   }
-
-  // The link that the trees use most in relation to its bandwidth.
-  LinkId fullest() const {
-    LinkId most = 0;
-    for (LinkId link = 1; link < topology_.links(); ++link) {
-      if (usage(link) > usage(most)) most = link;
-    }
-    return most;
-  }
-  std::int64_t uses(LinkId link) const { return uses_[at(link)]; }
 
  private:
   struct Reach {
@@ -117,10 +120,6 @@ class TwoWayGrowth {
     LinkId into = -1;
   };
   using Entry = std::tuple<double, std::int32_t, NodeId>;
-
-  double usage(LinkId link) const {
-    return static_cast<double>(uses_[at(link)]) / static_cast<double>(topology_.bandwidth(link));
-  }
 
   void set_prices() {
     double most = 0;
@@ -162,6 +161,20 @@ class TwoWayGrowth {
     throw InfeasibleError("a member cannot be reached");
   }
 
+  // Without the switches that lead nowhere.
+  void prune(Tree& tree) const {
+    std::vector<std::uint8_t> leads(reach_.size(), 0);
+    for (auto hop = tree.hops.rbegin(); hop != tree.hops.rend(); ++hop) {
+      const NodeId to = topology_.dst(hop->back());
+      if (topology_.is_npu(to) || leads[at(to)]) {
+        leads[at(topology_.src(hop->front()))] = 1;
+      } else {
+        hop->clear();
+      }
+    }
+    std::erase_if(tree.hops, [](const auto& hop) { return hop.empty(); });
+  }
+
   // The hops around each member, those that led to it turned back.
   using Around = std::map<NodeId, std::vector<std::vector<LinkId>>>;
 
@@ -181,7 +194,10 @@ class TwoWayGrowth {
       above[topology_.dst(hop.back())] = topology_.src(hop.front());
     std::vector<NodeId> way{end(whole)};
     while (way.back() != one_end) way.push_back(above[way.back()]);
-    return rooted(way[way.size() / 2], around);
+    // Both ends are NPUs, the middle may be a switch.
+    auto middle = way.size() / 2;
+    while (!topology_.is_npu(way[middle])) ++middle;
+    return rooted(way[middle], around);
   }
 
   Tree rooted(NodeId root, const Around& around) const {
@@ -216,40 +232,6 @@ class TwoWayGrowth {
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
 };
 
-// Collects the trees of one direction.
-class Trees {
- public:
-  explicit Trees(const Topology& topology) : topology_(topology), depth_(at(topology.nodes())) {
-    forest_.hop_begin.push_back(0);
-  }
-  void plant(NodeId root) {
-    forest_.root.push_back(root);
-    forest_.weight.push_back(1);
-    depth_[at(root)] = 0;
-  }
-  void add(std::span<const LinkId> hop, NodeId from, NodeId to) {
-    depth_[at(to)] = depth_[at(from)] + 1;
-    forest_.depth.push_back(depth_[at(to)]);
-    forest_.hop.push_back(table_.number(hop));
-  }
-  void close() { forest_.hop_begin.push_back(static_cast<std::int64_t>(forest_.hop.size())); }
-
-  Forest forest(std::shared_ptr<const Topology> topology, std::int64_t unit_Bps,
-                std::int64_t unit_parts) && {
-    forest_.demand_weight = static_cast<std::int64_t>(forest_.root.size());
-    forest_.unit_Bps = unit_Bps;
-    forest_.unit_parts = unit_parts;
-    forest_.routes = std::move(table_).routes(std::move(topology));
-    return std::move(forest_);
-  }
-
- private:
-  const Topology& topology_;
-  std::vector<std::int32_t> depth_;
-  PathTable table_;
-  Forest forest_;
-};
-
 }  // namespace
 
 std::optional<TwoWay> pack_two_way(const std::shared_ptr<const Topology>& topology,
@@ -264,29 +246,34 @@ std::optional<TwoWay> pack_two_way(const std::shared_ptr<const Topology>& topolo
   auto back = links_back(*topology);
   if (back.empty() || members.size() < 2) return std::nullopt;
   TwoWayGrowth growth(*topology, members, back);
-  Trees up(*topology), down(*topology);
-  std::vector<LinkId> turned;
+  const auto reversed = std::make_shared<const Topology>(topology->reversed());
+  forest::TreeList up(reversed), down(topology);
   for (std::int64_t i = 0; i < count; ++i) {
     if (progress) progress(static_cast<double>(i) / static_cast<double>(count));
-    const auto tree = growth.grow(members[at(i) % members.size()]);
-    up.plant(tree.root);
-    down.plant(tree.root);
-    for (const auto& hop : tree.hops) {
-      const NodeId from = topology->src(hop.front()), to = topology->dst(hop.back());
-      turned.clear();
-      for (const LinkId link : hop) turned.push_back(back[at(link)]);
-      up.add(turned, from, to);
-      down.add(hop, from, to);
+    const auto tree = growth.grow(members[growth.meets() ? 0 : at(i) % members.size()]);
+    auto turned = tree.hops;
+    for (auto& hop : turned) {
+      for (auto& link : hop) link = back[at(link)];
     }
-    up.close();
-    down.close();
+    up.add(tree.root, 1, turned);
+    down.add(tree.root, 1, tree.hops);
   }
-  const auto most = growth.fullest();
-  const auto bandwidth = topology->bandwidth(most),
-             uses = std::max<std::int64_t>(growth.uses(most), 1);
-  auto reversed = std::make_shared<const Topology>(topology->reversed());
-  return TwoWay{std::move(up).forest(std::move(reversed), bandwidth, uses),
-                std::move(down).forest(topology, bandwidth, uses)};
+  LinkId most = 0;
+  const auto load = [&](LinkId link) {
+    return static_cast<double>(up.load()[at(link)] + down.load()[at(link)]) /
+           static_cast<double>(topology->bandwidth(link));
+  };
+  for (LinkId link = 1; link < topology->links(); ++link) {
+    if (load(link) > load(most)) most = link;
+  }
+  const auto uses = std::max<std::int64_t>(up.load()[at(most)] + down.load()[at(most)], 1);
+  TwoWay result{std::move(up).forest(), std::move(down).forest()};
+  for (auto* forest : {&result.up, &result.down}) {
+    forest->demand_weight = count;
+    forest->unit_Bps = topology->bandwidth(most);
+    forest->unit_parts = uses;
+  }
+  return result;
 }
 
 }  // namespace tacos

@@ -10,6 +10,8 @@
 // their bandwidth. Usage comes close to the best possible as trees become many. Of links that are about as free,
 // those that keep the tree low are taken; it is rooted in its middle.
 //
+// A switch that can multicast and reduce (NVLS, SHARP) is a node of the trees: sums join there, and results part.
+//
 // Hops go over one link or through nodes that are no members, where the method is only a good guess.
 //
 // Cost: O(E log V) for each tree.

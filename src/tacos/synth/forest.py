@@ -4,7 +4,8 @@ ForestColl's theory (arXiv 2402.06787): an all-gather is as fast as its narrowes
 spreads its part over several trees of the right weights. The core (``cpp/synth/forest/packing.hpp`` has
 the method) finds such trees, shallow ones first; chunks go down them in proportion to their weights. Sums
 go up trees that were grown on the reversed network (:mod:`tacos.synth.phases`). Where the network is the same
-from every NPU, the trees of one are enough (``cpp/synth/forest/translations.hpp``).
+from every NPU, the trees of one are enough (``cpp/synth/forest/translations.hpp``). An all-reduce may also go up
+and down trees of its own, and through switches that sum (``cpp/synth/forest/two_way.hpp``).
 """
 
 from __future__ import annotations
@@ -52,8 +53,10 @@ _FAR = 1.03
 """Times the time of a fluid: a schedule that leaves gaps."""
 _SLACK = 0.15
 """Share of the bandwidth between switches that is left unused where gaps remain."""
-_TRIAL = 8
-"""Trees of each NPU that show what trees both ways reach."""
+_TRIAL = 512
+"""Trees that show what trees both ways reach."""
+_SUMS_AND_COPIES = 3
+"""Capabilities of a switch as in NVLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +184,11 @@ def forest(
     orbit = _orbits(topology, resolved, known, progress)
     (part,) = resolved.parts
     transfers = len(part.group) ** 2 * part.chunks
-    if orbit is not None and (transfers > _MOST_BOTH or all_alike(topology)):
-        return orbit
     found = [] if orbit is None else [orbit]
+    if orbit is not None and (transfers > _MOST_BOTH or all_alike(topology)):
+        if part.kind == "all_reduce" and (topology.switch_capabilities == _SUMS_AND_COPIES).any():
+            found += _both_ways(topology, resolved, known, orbit.time_s, progress)
+        return min(found, key=lambda schedule: schedule.time_ps)
     slack = bool(_used(known, " slack"))  # it was better before
     found.append(_in_phases(topology, resolved, known, slack, progress))
     fluid_s = sum(part.size / trees.algbw_Bps for trees in _used(known, ""))
@@ -359,8 +364,7 @@ def _both_ways(
     """An all-reduce up and down one tree for each chunk, where that may be faster than `fluid_s`."""
     (part,) = collective.parts
     if "both ways" not in known:
-        count = _TRIAL * len(part.group)
-        pair = pack_two_way(topology, part.group, count, progress)
+        pair = pack_two_way(topology, part.group, _TRIAL, progress)
         known["both ways"] = Packing(pair[1], part.group, part.group[:1]) if pair else None
     trial = known["both ways"]
     transfers = 2 * len(part.group) * collective.chunks
