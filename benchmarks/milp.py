@@ -7,6 +7,7 @@ figures are TE-CCL's, in epochs; the Pareto front of a DGX-1 is SCCL's (66 s wit
 from __future__ import annotations
 
 import time
+from typing import Literal
 
 import tacos
 from tacos import topology as tp
@@ -14,7 +15,7 @@ from tacos import topology as tp
 LIMIT_S = 120.0
 
 
-def ndv2_of_taccl() -> tacos.Topology:
+def ndv2_of_taccl(link_model: Literal["pipelined", "blocking"] = "blocking") -> tacos.Topology:
     """Two NDv2 with TACCL's costs, GPU 0 of each sending to GPU 1 of the other."""
     box = tp.dgx1(bandwidth=1)
     rows: list[tuple[int, int, float, float]] = []
@@ -23,7 +24,7 @@ def ndv2_of_taccl() -> tacos.Topology:
     ):
         rows += [(src + b, dst + b, 1e12 / (46 if cables == 1 else 23), 0.3e-6) for b in (0, 8)]
     rows += [(a, b, 1e12 / 105, 2.6e-6) for a, b in ((0, 9), (8, 1))]
-    return tp.from_links(16, rows, link_model="blocking")
+    return tp.from_links(16, rows, link_model=link_model)
 
 
 CASES = [

@@ -25,10 +25,10 @@ from tacos.units import format_size
 
 HERE = Path(__file__).parent
 NAMES = (
-    "foundation", "synthesis", "symmetric", "forest", "milp", "bound", "baselines", "paper_tacos",
+    "foundation", "synthesis", "symmetric", "forest", "quality", "milp", "bound", "baselines", "paper_tacos",
     "simulate", "astra", "lift", "formats", "view", "runtime", "ddp", "lab",
 )  # fmt: skip
-MORE = {"paper_tacos": ["-o", "out/paper_tacos"]}
+MORE = {"paper_tacos": ["-o", "out/paper_tacos"], "quality": ["--every", "4"]}
 
 
 class Result(NamedTuple):
@@ -57,9 +57,11 @@ def main() -> int:
 
 def measured(name: str, limit: float) -> Result:
     """Run one and show what it prints while it does."""
-    command = [sys.executable, str(HERE / f"{name}.py"), *MORE.get(name, [])]
+    command = [sys.executable, "-m", f"benchmarks.{name}", *MORE.get(name, [])]
     print(f"--- {name}", flush=True)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as job:
+    with subprocess.Popen(
+        command, cwd=HERE.parent, stdout=subprocess.PIPE, text=True, errors="replace"
+    ) as job:
         clock = threading.Timer(limit, job.kill)
         clock.start()
         lines = []

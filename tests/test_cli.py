@@ -33,7 +33,7 @@ def saved(tmp_path):
 
 def test_synth_writes_a_file_that_verifies(tmp_path, capsys):
     path = tmp_path / "ar.tacos"
-    assert main(["synth", "torus:4x4", "all-reduce", "1MB", "-o", str(path), "--json"]) == 0
+    assert main(["synth", "torus:3x3", "all-reduce", "9KB", "-o", str(path), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["verified"]
     assert facts["collective"] == "all-reduce"

@@ -16,7 +16,7 @@ from tacos.bound import Bound, bound
 from tacos.errors import InfeasibleError, TacosError, check_type, nearest
 from tacos.refine import refine as refine_schedule
 from tacos.sketch import Sketch
-from tacos.synth import ENGINES, applicable, obstacle
+from tacos.synth import BASELINES, ENGINES, applicable, obstacle
 from tacos.synth.forest import suited_chunks
 from tacos.synth.milp import obstacle as milp_obstacle
 from tacos.synth.work import stored, work
@@ -42,7 +42,8 @@ _REFINED, _HOPEFUL, _REFINING, _PER_TRANSFER, _HOPS = 2, 1.1, 0.2, 300.0, 10.0
 each, at most so many microseconds per transfer; the last is what the search looks at in one."""
 _SEARCH_TRANSFERS = 300_000
 """The chunk search stops before schedules of more transfers than this: they take seconds each."""
-_GOOD_ENOUGH = 1.005
+_HELPED = 1.005
+"""More chunks are worth a further try if they made the schedule this much faster."""
 _LARGE = 20
 """Bandwidth decides, not latency, where the bound's parts differ by this factor."""
 _WORK = 10_000_000
@@ -321,16 +322,16 @@ class _Search:
         fastest = failures = 0
         for schedule in self.found(runs()):
             results.append(schedule)
-            helped = schedule.time_ps * _GOOD_ENOUGH < results[fastest].time_ps
+            helped = schedule.time_ps * _HELPED < results[fastest].time_ps
             failures = 0 if helped or len(results) == 1 else failures + 1
             if schedule.time_ps < results[fastest].time_ps:
                 fastest = len(results) - 1
             if failures == patience or 2 * schedule.stored_transfers > most:
                 break
-            if results[fastest].time_ps <= _GOOD_ENOUGH * self.bound.time_ps:
+            if results[fastest].time_ps <= (1 + _MET) * self.bound.time_ps:
                 break
         self.done, self.next = begin, end
-        enough = results[fastest].time_ps * _GOOD_ENOUGH
+        enough = results[fastest].time_ps * (1 + _MET)
         best = next(schedule for schedule in results if schedule.time_ps <= enough)
         tried = [schedule.collective.parts[0].chunks for schedule in results]
         return best.with_provenance(best.provenance | {"chunk_counts_tried": tried})
@@ -380,7 +381,7 @@ class _Search:
         return found
 
     def all_engines(self, options: dict[str, Any]) -> Schedule:
-        """The best of the engines that apply, the cheapest first, while the work is worth it."""
+        """The best of the engines that apply, cheap ones first, while the work is worth it."""
         if options:
             raise ValueError(f"options {', '.join(options)} need a named engine, not auto")
         names = engines(self.topology, self.collective)
@@ -390,7 +391,9 @@ class _Search:
         errors: list[TacosError | MemoryError] = []
         left_out: list[str] = []
         spent = 0.0
-        for i, name in enumerate(sorted(names, key=expected.__getitem__)):
+        # The synthesizers first, which come nearest to the bound; not where one would eat it all.
+        dear = {name for name in names if name in BASELINES or expected[name] > self.budget}
+        for i, name in enumerate(sorted(names, key=lambda name: (name in dear, expected[name]))):
             self.done, self.next = i / len(names), (i + 1) / len(names)
             if self.cut_short or spent + expected[name] > self.worth(best):
                 left_out.append(name)

@@ -287,7 +287,8 @@ class Algorithms:
                 call.kind, network, size, root=call.root if call.root >= 0 else None
             )
             schedule = self._shared(
-                name, lambda: synthesize(network, wanted, engine=self.settings.engine)
+                name,
+                lambda: synthesize(network, wanted, engine=self.settings.engine, effort="fast"),
             )
             return lower(schedule, in_place=True)
 
