@@ -83,13 +83,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--most", type=float, default=1e7, help="transfers")
     most = parser.parse_args().most
-    print("  transfers  page MB  write s  (simulating)  open s  draw ms  chunk ms  link ms  pftrace MB      s")
+    print(
+        "  transfers  page MB  write s  (simulating)  open s  draw ms  chunk ms  link ms  pftrace MB      s"
+    )
     with tempfile.TemporaryDirectory() as folder:
         for count in SIDES:
             if count > most:
                 continue
             found = row(count, Path(folder))
-            seen = found["browser"] or dict.fromkeys(("open", "draw", "chunk", "link"), float("nan"))
+            seen = found["browser"] or dict.fromkeys(
+                ("open", "draw", "chunk", "link"), float("nan")
+            )
             print(
                 f"{found['transfers']:11,} {found['page'] / 1e6:8.2f} {found['write']:8.2f} "
                 f"{found['simulated']:13.2f} {seen['open']:7.2f} {1e3 * seen['draw']:8.1f} "
