@@ -80,7 +80,8 @@ def page(results: list[Result]) -> str:
     made = f"{datetime.now(UTC):%-d %B %Y}"
     where = (
         f"What `make bench` printed on {machine()}, for tacos {tacos.__version__}, on {made}. The "
-        "machine may have carried other work meanwhile: ratios within a table say more than seconds.\n"
+        f"load was {os.getloadavg()[2]:.1f}: where that is more than the cores, other work took its share, and "
+        "ratios within a table say more than seconds.\n"
     )
     parts = ["# Benchmarks\n\n<!-- written by benchmarks/report.py -->\n", where]
     for name, printed, ended in results:

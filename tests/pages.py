@@ -12,6 +12,8 @@ A comment directly before a block changes that:
 - ``<!-- not run: REASON -->``: it needs what a test does not have.
 - ``<!-- file: NAME -->``: it is the content of a file.
 - ``<!-- times vary -->``: times with their units are not compared.
+
+``python -m tests.pages PAGE …`` renews what the commands of a page print, after a change that is meant.
 """
 
 from __future__ import annotations
@@ -133,16 +135,34 @@ def run_python(block: Block, names: dict[str, object]) -> None:
 
 def run_console(block: Block, *, times_vary: bool, origin: Path) -> None:
     """Run the commands behind $ and compare what they print, where the page shows it."""
-    checker = doctest.OutputChecker()
     for command, wanted in commands(block.text):
         code, printed = call(command, origin)
-        given, asked = printed, wanted
-        if times_vary:
-            given, asked = (_TIME.sub(" T", words) for words in (printed, wanted))
-        if wanted.strip() and not checker.check_output(asked, given, _FLAGS):
+        if not agree(wanted, printed, times_vary=times_vary):
             raise PageError(f"$ {command}\nexpected:\n{wanted}\nprinted:\n{printed}")
         if code != 0 and not wanted.strip():
             raise PageError(f"$ {command}\nfailed with code {code}:\n{printed}")
+
+
+def agree(wanted: str, printed: str, *, times_vary: bool) -> bool:
+    """Whether a page shows what was printed, or nothing."""
+    if times_vary:
+        wanted, printed = (_TIME.sub(" T", words) for words in (wanted, printed))
+    return not wanted.strip() or doctest.OutputChecker().check_output(wanted, printed, _FLAGS)
+
+
+def renewed(text: str, origin: Path) -> str:
+    """A page with the output of its commands as it is today, where it differs and has no ``...``."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks(text):
+        if block.language != "console" or block.note.startswith("not run"):
+            with contextlib.suppress(PageError):  # examples in Python are people's business
+                run(block, names, origin)
+            continue
+        for command, wanted in commands(block.text):
+            printed = "\n".join(line.rstrip() for line in call(command, origin)[1].splitlines())
+            if "..." not in wanted and not agree(wanted, printed, times_vary=bool(block.note)):
+                text = text.replace(wanted, printed.strip("\n") + "\n", 1)
+    return text
 
 
 def commands(text: str) -> list[tuple[str, str]]:
@@ -182,3 +202,17 @@ def call(command: str, origin: Path) -> tuple[int, str]:
         stderr=subprocess.STDOUT, text=True, timeout=_PATIENCE_S, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout
+
+
+def main(paths: list[str]) -> None:
+    """Renew the output that pages show."""
+    os.environ["COLUMNS"] = "80"
+    for path in map(Path, paths):
+        page = path.resolve()
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            text = renewed(page.read_text(encoding="utf-8"), page.parent)
+        page.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

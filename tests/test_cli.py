@@ -118,6 +118,13 @@ def test_topo_describes_draws_and_writes(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["npus"] == 16
 
 
+def test_topo_alone_lists_the_short_names(capsys):
+    assert main(["topo", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == tacos.topology.specs()
+    assert main(["topo", "--draw", "x.svg"]) == 2
+    assert "no TOPOLOGY" in capsys.readouterr().err
+
+
 def verbs():
     return [name for name in app if not name.startswith("-")]
 

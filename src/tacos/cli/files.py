@@ -16,7 +16,6 @@ from tacos.cli.app import (
     Algorithm,
     Format,
     Json,
-    Network,
     Quiet,
     app,
     check_folder,
@@ -312,7 +311,10 @@ def _outline(loaded: Schedule | Program | Topology) -> dict[str, Any]:
 
 @app.command
 def topo(
-    topology: Network,
+    topology: Annotated[
+        str | None,
+        Parameter(help="A spec such as torus:4x4 or a file, as for synth. Without one: all specs."),
+    ] = None,
     /,
     *,
     draw: Annotated[Path | None, Parameter(help="Draw it into this .svg or .png file.")] = None,
@@ -330,6 +332,11 @@ def topo(
 
     Example: tacos topo dgx-h100:2 --draw h100.svg
     """
+    if topology is None:
+        if output is not None or draw is not None:
+            raise ValueError("there is no TOPOLOGY to draw or write")
+        show(dict(tacos.topology.specs()), "short names of topologies", as_json, quiet)
+        return 0
     network = formats.network(topology)
     if output is not None:
         formats.save(network, output)

@@ -192,7 +192,7 @@ def tune(
     tolerance: Annotated[
         float, Parameter(help="How much slower than the best an algorithm may be at a size.")
     ] = 0.02,
-    seed: int = 0,
+    seed: Seed = 0,
     effort: Annotated[
         str, Parameter(help="fast, normal, high, or a number, for each sampled size.")
     ] = "normal",

@@ -46,7 +46,8 @@ class Range:
     """Sizes that one algorithm serves.
 
     Attributes:
-        min_bytes, max_bytes: The first and the last size.
+        min_bytes: The first size.
+        max_bytes: The last one.
         engine: Who made it.
         chunks: How it cuts the buffer, counted as in :mod:`tacos.collective`.
         schedule: The algorithm at a size in the middle, refined.
