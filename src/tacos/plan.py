@@ -34,9 +34,9 @@ _FAST = 0.1
 _CHUNK_COUNTS = tuple(2**k for k in range(10))
 _MANY_COUNTS = (1024, 2048, 4096)
 """For pipelines down trees: a broadcast's chunks are few on each link."""
-_EXACT_PAIRS = 600
-_EXACT_S = 1.0
-"""Of chunks and links, up to which ``"auto"`` asks the exact engine, and the seconds that it gets."""
+_EXACT_PAIRS, _EXACT_COLUMNS, _EXACT_NODES = 600, 1500, 50
+"""Of chunks and links, up to which ``"auto"`` asks the exact engine; the columns of its programs and the
+nodes of its searches, about a second's work."""
 _REFINED, _HOPEFUL, _REFINING, _PER_TRANSFER, _HOPS = 2, 1.1, 0.2, 300.0, 10.0
 """The best so many answers, up to so much slower than the best, are refined with so large a part of the work
 each, at most so many microseconds per transfer; the last is what the search looks at in one."""
@@ -103,7 +103,7 @@ def synthesize(
             cheapest first, until the bound is met within 0.1 %, or the work that the effort allows
             is done. ``"best_of"`` in the provenance has the times of all that were tried, the
             fastest first, and ``"not_tried"`` those that were not worth it. Small problems go to
-            the exact engine for a second; ``"unfinished"`` says so if that was not enough.
+            the exact engine as well.
         seed: For engines that draw at random; goes into the provenance.
         effort: How many random starts the greedy engine gets, and how many times 10 s of work
             ``"auto"`` may spend: ``"normal"`` (1), ``"high"`` (8), or a number; ``"fast"`` is a tenth
@@ -372,9 +372,10 @@ class _Search:
             return None
         if milp_obstacle(self.topology, best.collective):
             return None
-        limit = _EXACT_S * self.budget / _WORK
+        columns = int(_EXACT_COLUMNS * self.budget / _WORK)
+        limits = {"columns": columns, "nodes": _EXACT_NODES}
         try:
-            found = self.once("milp", best.collective, {"time_limit": limit} | self.patience())
+            found = self.once("milp", best.collective, limits | self.patience())
         except _TimeIsUp:
             self.cut_short = True
             return None
@@ -425,8 +426,6 @@ class _Search:
         results = self.refined(results, spent) if self.refines else results
         times = {schedule.provenance["engine"]: schedule.time_s for schedule in results}
         facts: dict[str, Any] = {"best_of": times, "not_tried": left_out}
-        if exact is not None and exact.provenance.get("cut_short"):
-            facts["unfinished"] = ["milp"]
         return results[0].with_provenance(results[0].provenance | facts)
 
     def refined(self, results: list[Schedule], spent: float) -> list[Schedule]:

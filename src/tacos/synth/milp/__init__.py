@@ -59,6 +59,8 @@ def milp(
     collective: Collective,
     *,
     time_limit: float = 60.0,
+    columns: int = 150_000,
+    nodes: int | None = None,
     epoch: Quantity | None = None,
     symmetry: bool = True,
     within: Sketch | None = None,
@@ -78,6 +80,9 @@ def milp(
         topology: Up to a few dozen NPUs.
         collective: Any, with its number of chunks chosen.
         time_limit: Seconds. Results that it did not cut short do not depend on the machine.
+        columns: Programs with more starts to choose from are not tried; those of millions do not come to
+            anything within minutes.
+        nodes: So many of each search tree are looked at, at most, on any machine the same.
         epoch: Length of an epoch; by default one that rounds little and makes few epochs.
         symmetry: Whether to look for symmetric schedules first.
         within: A sketch: what may be used, and what is preferred; its symmetries are required, not tried.
@@ -114,6 +119,8 @@ def milp(
             problem,
             backwards=network is not topology,
             end=next(ends),
+            columns=columns,
+            nodes=nodes,
             epoch_ps=epoch_ps,
             symmetry=symmetry,
             sketch=within,

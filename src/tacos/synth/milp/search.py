@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Search", "needed", "own_symmetry"]
 
-_MOST_COLUMNS = 150_000
-"""Larger programs do not come to anything within minutes."""
 _SYMMETRIC_SHARE = 0.5
 """Of the time, for the search among symmetric schedules."""
 _COARSE_SHARE = 0.7
@@ -62,6 +60,8 @@ class Search:
     collective: Collective
     backwards: bool
     end: float
+    columns: int
+    nodes: int | None
     epoch_ps: int | None
     symmetry: bool
     sketch: Sketch | None
@@ -187,7 +187,7 @@ class Search:
         if stage.too_large:
             facts["note"] = (
                 f"the program has {stage.too_large:,} start variables, more than "
-                f"{_MOST_COLUMNS:,}: not solved"
+                f"{self.columns:,}: not solved"
             )
         if stage.cut_short and not facts["proven"]:
             facts["cut_short"] = True
@@ -209,7 +209,7 @@ class Search:
                 (low + top + 1) // 2 if undecided and stage.epochs else top if undecided else low
             )
             size = windows(stage.problem, epochs).columns // (group.order if group else 1)
-            if size > _MOST_COLUMNS:
+            if size > self.columns:
                 stage.too_large = size if proves else 0
                 return
             share = 1.0 if undecided or low == top else _FIRST_SHARE
@@ -239,6 +239,7 @@ class Search:
         answer = solve(
             model,
             deadline=deadline,
+            nodes=self.nodes,
             seed=self.seed,
             threads=self.threads,
             progress=self.progress,

@@ -39,6 +39,7 @@ def solve(
     model: Model,
     *,
     deadline: float,
+    nodes: int | None = None,
     seed: int = 0,
     threads: int = 1,
     warm: NDArray[np.float64] | None = None,
@@ -49,6 +50,7 @@ def solve(
     Args:
         model: What to solve.
         deadline: When to stop, by ``time.monotonic()``.
+        nodes: Of the search tree, after which to stop; on any machine the same.
         seed, threads: For HiGHS; the answer may depend on both.
         warm: A solution to begin with.
         progress: Called now and then with the share of the time that is gone; what it raises ends the
@@ -76,6 +78,7 @@ def solve(
         "random_seed": seed % 2**31,
         "time_limit": deadline - begin,
         "mip_rel_gap": 0.0,
+        **({} if nodes is None else {"mip_max_nodes": nodes}),
     }.items():
         solver.setOptionValue(option, value)
     solver.passModel(
