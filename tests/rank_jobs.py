@@ -270,19 +270,25 @@ def prepare_instead(comm, schedule, other, who):
     """One rank prepares another algorithm while the others run the one they have."""
     algorithm = comm.prepare(schedule)
     data = np.ones(1000, np.float32)
-    algorithm.run(data, data, count=1000)
-    if comm.rank == who:
-        return _heard(comm.prepare, other)
-    return _heard(algorithm.run, data, data, count=1000)
+
+    def both():
+        algorithm.run(data, data, count=1000)
+        if comm.rank == who:
+            comm.prepare(other)
+        else:
+            algorithm.run(data, data, count=1000)
+
+    return _heard(both)  # a rank that is still in the first call may hear of the second
 
 
 def meet_instead(comm, schedule, who):
     """One rank leaves while the others wait for it at a barrier."""
     algorithm = comm.prepare(schedule)
     algorithm.run(np.ones(1000, np.float32))
+    comm.barrier("before")
     if comm.rank == who:
         comm.carrier.close()
-        time.sleep(2.0)  # its place at the rendezvous is still taken
+        time.sleep(5.0)  # its place at the rendezvous is still taken
         return _heard(algorithm.run, np.ones(3))
     return _heard(comm.barrier, "after")
 

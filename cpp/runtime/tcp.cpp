@@ -268,6 +268,7 @@ std::string Endpoint::watch(std::int32_t algorithm, const std::string& doing) {
     return one.second.call == call_ + 1 && one.second.algorithm < algorithm;
   });
   if (other == heard.end()) return left;
+  heard_ = {*other};  // a question comes only once
   const auto& [peer, header] = *other;
   return "the ranks do not agree on call " + std::to_string(header.call) + ": " + ranked(peer) +
          " runs algorithm " + std::to_string(header.algorithm) + " on " +

@@ -16,8 +16,8 @@ from tacos.errors import CommunicationError
 from tacos.runtime.bench import Figure, Row, measure, table
 from tacos.runtime.communicator import Algorithm, Communicator, connect
 from tacos.runtime.launch import Job, launch
+from tacos.runtime.mpi_rendezvous import MpiRendezvous
 from tacos.runtime.rendezvous import (
-    MpiRendezvous,
     Rendezvous,
     TcpRendezvous,
     from_environment,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import struct
 import time
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
@@ -22,7 +21,9 @@ from mpi4py import MPI
 from tacos.errors import CommunicationError
 from tacos.lower import STEP_OPS
 from tacos.runtime.communicator import Communicator
-from tacos.runtime.rendezvous import MpiRendezvous, pause
+from tacos.runtime.mpi_notices import LONGEST_TEXT, Announced, Kind, Notice, Notices
+from tacos.runtime.mpi_rendezvous import MpiRendezvous
+from tacos.runtime.rendezvous import pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,11 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Mpi", "all_reduce", "connect", "end_job_at_exit"]
 
-_NOTICE = 1
-"""Tag of notices on their communicator; the rendezvous has others."""
-_CALL, _ABORT, _ASK, _ANSWER, _STORED = range(5)
-_HEAD = struct.Struct("<BiIiq16s8s")
-_LONGEST_TEXT = 500  # characters
 _PIECE = 1 << 30  # MPI counts bytes in 32 bits
 _PATIENT = 100  # rounds of polling before messages are taken in that no step waits for
 _KEPT = 64  # blocks for sums
@@ -94,20 +90,6 @@ def all_reduce(
     return run
 
 
-@dataclass(frozen=True, slots=True)
-class _Announced:
-    """What a rank says of a call that it begins."""
-
-    call: int
-    algorithm: int
-    count: int
-    dtype: str
-    op: str
-
-    def __str__(self) -> str:
-        return f"{self.count} elements of {self.dtype} ({self.op})"
-
-
 @dataclass(slots=True)
 class _Early:
     """A message that came before the step that takes it in."""
@@ -137,7 +119,7 @@ class _Call:
     """The state of a call."""
 
     execution: Execution
-    own: _Announced
+    own: Announced
     steps: _Steps
     unheard: set[int]  # peers that have not announced the call yet
     held: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)  # receives from those
@@ -187,11 +169,11 @@ class Mpi:
         self._call: _Call | None = None
         self._steps: dict[int, _Steps] = {}  # by algorithm
         self._early: dict[tuple[int, int], deque[_Early]] = defaultdict(deque)
-        self._announced: dict[tuple[int, int], _Announced] = {}  # by peer and call
+        self._announced: dict[tuple[int, int], Announced] = {}  # by peer and call
         self._spare: dict[int, list[np.ndarray[Any, Any]]] = defaultdict(list)
         self._requests: list[Any] = []
         self._posted: list[_Posted] = []
-        self._expect_notice()
+        self._notices = Notices(self._control)
         self.rendezvous = MpiRendezvous(self._control, timeout=timeout)
 
     def open(self, execution: Execution) -> None:
@@ -210,12 +192,12 @@ class Mpi:
         self._calls += 1
         if number not in self._steps:
             self._steps[number] = _steps_of(execution)
-        own = _Announced(self._calls, number, given.elements, given.dtype, given.op)
+        own = Announced(self._calls, number, given.elements, given.dtype, given.op)
         froms = {peer for peer, _ in execution.receives_from}
         call = self._call = _Call(execution, own, self._steps[number], froms)
         try:
             for peer in sorted({peer for peer, _ in execution.sends_to}):
-                self._notify(peer, _CALL)
+                self._notify(peer, Kind.CALL)
             known = {p: theirs for (p, c), theirs in self._announced.items() if c == own.call}
             for peer in known:
                 del self._announced[peer, own.call]
@@ -265,8 +247,10 @@ class Mpi:
         """Tell all ranks that this one gives up."""
         if self.failure:
             return
-        self.failure = why[:_LONGEST_TEXT]
-        self._drop([self._say(p, _ABORT, self.failure) for p in range(self.size) if p != self.rank])
+        self.failure = why[:LONGEST_TEXT]
+        self._drop(
+            [self._say(p, Kind.ABORT, self.failure) for p in range(self.size) if p != self.rank]
+        )
 
     def close(self) -> None:
         """Free the communicators; after a failure they stay with MPI, as messages may be on their way."""
@@ -379,7 +363,7 @@ class Mpi:
             self._call.progressed()
             self._call.execution.received(step)
             if message in self._call.steps.puts:
-                self._notify(peer, _STORED)
+                self._notify(peer, Kind.STORED)
 
     def _take_early(self) -> None:
         """Take in a message that no step waits for yet: its sender may wait for that."""
@@ -409,56 +393,45 @@ class Mpi:
 
     # --- notices
 
-    def _expect_notice(self) -> None:
-        self._text = bytearray(_HEAD.size + 4 * _LONGEST_TEXT)
-        self._notice = self._control.Irecv([self._text, MPI.BYTE], MPI.ANY_SOURCE, _NOTICE)
-
     def _listen(self) -> bool:
         """Heed all notices that have come; returns whether any have."""
         if self.failure:
             raise CommunicationError(self.failure)
         heard = False
-        while self._notice.Test():
-            heard, text = True, self._text
-            self._expect_notice()
-            self._heed(text)
+        while notice := self._notices.next():
+            heard = True
+            self._heed(notice)
         return heard
 
-    def _say(self, peer: int, kind: int, text: str = "") -> Any:
-        own = self._call.own if self._call is not None else _Announced(self._calls, -1, 0, "", "")
-        head = _HEAD.pack(
-            kind, self.rank, own.call, own.algorithm, own.count, own.dtype.encode(), own.op.encode()
-        )
-        return self._control.Isend([head + text.encode(), MPI.BYTE], peer, _NOTICE)
+    def _say(self, peer: int, kind: Kind, text: str = "") -> Any:
+        own = self._call.own if self._call is not None else Announced(self._calls, -1, 0, "", "")
+        return self._notices.send(peer, kind, own, text)
 
-    def _notify(self, peer: int, kind: int) -> None:
+    def _notify(self, peer: int, kind: Kind) -> None:
         self._post(self._say(peer, kind), _nothing)
 
-    def _heed(self, text: bytearray) -> None:
-        kind, peer, call, algorithm, count, dtype, op = _HEAD.unpack_from(text)
-        if kind == _ABORT:
-            self.failure = self.failure or text[_HEAD.size :].rstrip(b"\0").decode()
+    def _heed(self, notice: Notice) -> None:
+        kind, peer, theirs, text = notice
+        if kind == Kind.ABORT:
+            self.failure = self.failure or text
             self._drop([])
             raise CommunicationError(self.failure)
-        theirs = _Announced(
-            call, algorithm, count, dtype.rstrip(b"\0").decode(), op.rstrip(b"\0").decode()
-        )
         now = self._call
-        later = call > self._calls
-        if later and kind in (_CALL, _ASK):
-            self._announced[peer, call] = theirs
+        later = theirs.call > self._calls
+        if later and kind in (Kind.CALL, Kind.ASK):
+            self._announced[peer, theirs.call] = theirs
         if now is None:
             return  # whoever asks waits for this rank to come to a call
-        if kind == _CALL and not later:
+        if kind == Kind.CALL and not later:
             self._compare(peer, theirs)
-        elif kind == _ASK:
-            self._notify(peer, _ANSWER)
-        elif kind == _ANSWER:
+        elif kind == Kind.ASK:
+            self._notify(peer, Kind.ANSWER)
+        elif kind == Kind.ANSWER:
             now.silent.discard(peer)
-        elif kind == _STORED and call == now.own.call:
+        elif kind == Kind.STORED and theirs.call == now.own.call:
             now.execution.stored(peer)
 
-    def _compare(self, peer: int, theirs: _Announced) -> None:
+    def _compare(self, peer: int, theirs: Announced) -> None:
         """Fail unless the peer's call is the same as ours."""
         assert self._call is not None
         own = self._call.own
@@ -500,12 +473,12 @@ class Mpi:
         if quiet < self.timeout:
             call.curious = True
             for peer in {peer for peer, _ in awaited}:
-                self._notify(peer, _ASK)
+                self._notify(peer, Kind.ASK)
             return
         if call.asked is None:
             call.asked, call.silent = now, {peer for peer, _ in awaited}
             for peer in sorted(call.silent):
-                self._notify(peer, _ASK)
+                self._notify(peer, Kind.ASK)
             return
         grace = min(max(self.timeout / 4, 1.0), 5.0)
         if now - call.asked < grace:
@@ -534,11 +507,11 @@ class Mpi:
     def _drop(self, last: list[Any]) -> None:
         """Wait a little for what was sent, and withdraw the receives: their memory is the caller's."""
         receives = [r for r, p in zip(self._requests, self._posted, strict=True) if p.receives]
-        requests = [self._notice, *self._requests, *last]
+        requests = [self._notices.receive, *self._requests, *last]
         self._requests, self._posted = [], []
         end, idle = time.monotonic() + _FAREWELL_S, 0
         with contextlib.suppress(MPI.Exception):
-            for request in [self._notice, *receives]:
+            for request in [self._notices.receive, *receives]:
                 if request != MPI.REQUEST_NULL:
                     request.Cancel()
             while not MPI.Request.Testall(requests) and time.monotonic() < end:

@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tacos.errors import CommunicationError
 from tacos.runtime.door import Door
-from tacos.runtime.store import StoreRendezvous
+from tacos.runtime.store import Doubt, StoreRendezvous
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 __all__ = [
-    "MpiRendezvous",
     "Rendezvous",
     "TcpRendezvous",
     "from_environment",
     "in_job",
+    "named",
     "pause",
 ]
 
@@ -40,7 +40,6 @@ _HELLO = struct.Struct("!4s16sII")
 _LARGEST = 1 << 28
 """Bytes of a rank's value."""
 _LONGEST_NAME = 1 << 12
-_TO_ROOT, _FROM_ROOT = 2, 3  # tags
 _MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 _SLURM_NO_STEP = 0xFFFFFFF0
 """From here on, Slurm's numbers of steps are those of batch shells and the like."""
@@ -153,7 +152,7 @@ class TcpRendezvous:
                 ready = self._ready(selector, deadline)
                 if not ready:
                     raise TimeoutError(
-                        f"{_ranks(missing)} did not come to exchange {name!r} "
+                        f"{named(missing)} did not come to exchange {name!r} "
                         f"within {self._timeout:g} s"
                     )
                 for key, _ in ready:
@@ -163,17 +162,13 @@ class TcpRendezvous:
 
     def _ready(self, selector: selectors.BaseSelector, deadline: float) -> list[Any]:
         """The connections on which something has come; none when the time is over."""
+        doubt = Doubt()
         while True:
             left = max(0.0, deadline - time.monotonic())
-            if ready := selector.select(min(left, _LOOK_S)):
+            ready = selector.select(min(left, _LOOK_S))
+            if ready or left == 0:
                 return ready
-            why = self.while_waiting()
-            if ready := selector.select(0):  # it came meanwhile
-                return ready
-            if why:
-                raise CommunicationError(why)
-            if left == 0:
-                return []
+            doubt.hear(self.while_waiting())
 
     def close(self) -> None:
         """Close the connections."""
@@ -190,7 +185,7 @@ class TcpRendezvous:
                 if guest is None:
                     missing = [r for r in range(1, self.size) if r not in self._peers]
                     raise TimeoutError(
-                        f"{_ranks(missing)} did not come to rank 0 within {self._timeout:g} s{refused}"
+                        f"{named(missing)} did not come to rank 0 within {self._timeout:g} s{refused}"
                     )
                 magic, token, peer, size = _HELLO.unpack(guest.greeting)
                 if magic != _MAGIC or not secrets.compare_digest(token, self._token):
@@ -256,100 +251,6 @@ class TcpRendezvous:
         return values
 
 
-class MpiRendezvous:
-    """Ranks meet through MPI.
-
-    Args:
-        communicator: An mpi4py communicator that nobody else uses. Default: a duplicate of the world.
-        timeout: Seconds to wait for the others.
-    """
-
-    def __init__(self, communicator: Any = None, *, timeout: float = 300.0) -> None:
-        if communicator is None:
-            try:
-                from mpi4py import MPI
-            except ImportError:
-                raise ValueError(
-                    "this process was started by mpirun, but mpi4py is not installed: "
-                    "pip install 'tacos-ccl[mpi]'"
-                ) from None
-            communicator = MPI.COMM_WORLD.Dup()
-        self._communicator = communicator
-        self.while_waiting: Callable[[], str] = str
-        self._timeout = timeout
-        self.rank: int = communicator.Get_rank()
-        self.size: int = communicator.Get_size()
-
-    def exchange(self, name: str, value: bytes) -> list[bytes]:
-        """The values of all ranks, in their order."""
-        deadline = time.monotonic() + self._timeout
-        if self.rank != 0:
-            sent = self._communicator.isend((name, value), 0, _TO_ROOT)
-            answer = self._await(0, _FROM_ROOT, deadline + 1.0)  # rank 0 knows best who is missing
-            if answer is None:
-                raise TimeoutError(f"rank 0 did not exchange {name!r} within {self._timeout:g} s")
-            sent.wait()
-            values, failure = answer[1]
-            if failure:
-                raise CommunicationError(failure)
-            return list(values)
-        try:
-            everything = self._gather(name, value, deadline)
-        except (TimeoutError, CommunicationError) as error:
-            self._reply(([], str(error)), deadline)
-            raise
-        self._reply((everything, ""), deadline)
-        return everything
-
-    def _gather(self, name: str, value: bytes, deadline: float) -> list[bytes]:
-        values: dict[int, bytes] = {0: value}
-        while len(values) < self.size:
-            arrived = self._await(None, _TO_ROOT, deadline)
-            if arrived is None:
-                missing = [rank for rank in range(self.size) if rank not in values]
-                raise TimeoutError(
-                    f"{_ranks(missing)} did not come to exchange {name!r} "
-                    f"within {self._timeout:g} s"
-                )
-            rank, (theirs, values[rank]) = arrived
-            if theirs != name:
-                raise CommunicationError(
-                    f"the ranks do not agree: rank {rank} exchanges {theirs!r}, rank 0 {name!r}"
-                )
-        return [values[rank] for rank in range(self.size)]
-
-    def _reply(self, answer: tuple[list[bytes], str], deadline: float) -> None:
-        """Tell all ranks, also those that may come late, as far as they listen."""
-        left = [self._communicator.isend(answer, r, _FROM_ROOT) for r in range(1, self.size)]
-        rounds = 0
-        while left and time.monotonic() < deadline + 1.0:
-            left = [request for request in left if not request.test()[0]]
-            rounds += 1
-            pause(rounds)
-
-    def _await(self, source: int | None, tag: int, deadline: float) -> tuple[int, Any] | None:
-        """The next message, with its sender; None if none comes in time."""
-        from mpi4py import MPI
-
-        status, rounds, why = MPI.Status(), 0, ""
-        while True:
-            message = self._communicator.improbe(
-                MPI.ANY_SOURCE if source is None else source, tag, status
-            )
-            if message is not None:
-                return status.Get_source(), message.recv()
-            if why:
-                raise CommunicationError(why)
-            if time.monotonic() > deadline:
-                return None
-            rounds += 1
-            pause(rounds)
-            why = self.while_waiting()
-
-    def close(self) -> None:
-        """Let the peers go; MPI itself ends with the process."""
-
-
 def pause(rounds: int, spins: int = 1000) -> None:
     """Let others run, after so many rounds of polling in vain.
 
@@ -359,6 +260,16 @@ def pause(rounds: int, spins: int = 1000) -> None:
         os.sched_yield()
     else:
         time.sleep(min(1e-3, 1e-6 * (rounds - spins + 1)))
+
+
+def named(numbers: list[int]) -> str:
+    """Ranks in words.
+
+    >>> named([1]), named([1, 2])
+    ('rank 1', 'ranks 1, 2')
+    """
+    shown = ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
+    return f"rank {shown}" if len(numbers) == 1 else f"ranks {shown}"
 
 
 def from_environment(
@@ -400,6 +311,8 @@ def from_environment(
         return StoreRendezvous.of_torchrun(rank, size, restarts=restarts, timeout=timeout)
     step = _slurm_step(env)
     if step is None and any(name in env for name in _MPI_RANKS):
+        from tacos.runtime.mpi_rendezvous import MpiRendezvous
+
         return MpiRendezvous(timeout=timeout)
     if step is not None:
         rank, size = _number(env, "SLURM_PROCID"), _number(env, "SLURM_NTASKS")
@@ -462,11 +375,6 @@ def _number(env: Mapping[str, str], name: str) -> int:
     if not text.isdecimal():
         raise ValueError(f"{name} is {text!r}, it must be a number")
     return int(text)
-
-
-def _ranks(numbers: list[int]) -> str:
-    shown = ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
-    return f"rank {shown}" if len(numbers) == 1 else f"ranks {shown}"
 
 
 def _listening(host: str, port: int) -> socket.socket:

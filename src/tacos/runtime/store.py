@@ -13,12 +13,40 @@ from tacos.errors import CommunicationError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["StoreRendezvous"]
+__all__ = ["Doubt", "StoreRendezvous"]
 
 _PAUSE = dt.timedelta(seconds=1)
 """How long a rank waits for the store before it looks around."""
 _PIECE = 4 << 20
 """Stores refuse values of more than a few megabytes."""
+
+
+class Doubt:
+    """Whether to go on waiting for others, who have been seen elsewhere.
+
+    What they have sent before may still be on its way, so a reason not to wait has to last.
+
+    >>> doubt = Doubt(patience=0.0)
+    >>> doubt.hear("")
+    >>> doubt.hear("rank 1 closed its connection")
+    Traceback (most recent call last):
+    tacos._core.CommunicationError: rank 1 closed its connection
+    """
+
+    def __init__(self, patience: float = 1.5) -> None:
+        self._patience = patience
+        self._since: float | None = None
+
+    def hear(self, why: str) -> None:
+        """Take note of a reason, or of none; raises CommunicationError when it has lasted."""
+        now = time.monotonic()
+        if not why:
+            self._since = None
+            return
+        if self._since is None:
+            self._since = now
+        if now - self._since >= self._patience:
+            raise CommunicationError(why)
 
 
 class StoreRendezvous:
@@ -116,16 +144,13 @@ class StoreRendezvous:
         return b"".join([first, *others])
 
     def _wait(self, name: str, wanted: list[str], keys: list[str], deadline: float) -> None:
+        doubt = Doubt()
         while True:
             left = dt.timedelta(seconds=max(deadline - time.monotonic(), 0.01))
             try:
                 self._store.wait(wanted, min(left, _PAUSE))
             except RuntimeError:
-                why = self.while_waiting()
-                if self._store.check(wanted):  # it came meanwhile
-                    return
-                if why:
-                    raise CommunicationError(why) from None
+                doubt.hear(self.while_waiting())
                 if time.monotonic() < deadline:
                     continue
             else:

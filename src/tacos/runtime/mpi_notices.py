@@ -1,0 +1,93 @@
+"""What ranks tell each other over MPI beside the data: that a call begins, that one fails, who is there."""
+
+from __future__ import annotations
+
+import enum
+import struct
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mpi4py import MPI
+
+__all__ = ["LONGEST_TEXT", "Announced", "Kind", "Notice", "Notices"]
+
+_TAG = 1
+"""Of notices on their communicator; the rendezvous has others."""
+_HEAD = struct.Struct("<BiIiq16s8s")
+LONGEST_TEXT = 500  # characters
+
+
+class Kind(enum.IntEnum):
+    """What a notice is about."""
+
+    CALL = 0
+    ABORT = 1
+    ASK = 2
+    ANSWER = 3
+    STORED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """What a rank says of a call that it begins."""
+
+    call: int
+    algorithm: int
+    count: int
+    dtype: str
+    op: str
+
+    def __str__(self) -> str:
+        return f"{self.count} elements of {self.dtype} ({self.op})"
+
+
+class Notice(NamedTuple):
+    """What a peer tells, and in which call."""
+
+    kind: Kind
+    peer: int
+    about: Announced
+    text: str
+
+
+class Notices:
+    """Notices from and to all ranks of a communicator.
+
+    Args:
+        comm: An mpi4py communicator on which nobody else uses the tag.
+    """
+
+    def __init__(self, comm: Any) -> None:
+        self._comm, self._rank = comm, comm.Get_rank()
+        self._expect()
+
+    def _expect(self) -> None:
+        self._data = bytearray(_HEAD.size + 4 * LONGEST_TEXT)
+        self.receive = self._comm.Irecv([self._data, MPI.BYTE], MPI.ANY_SOURCE, _TAG)
+
+    def next(self) -> Notice | None:
+        """One that has come, or None."""
+        if not self.receive.Test():
+            return None
+        data = self._data
+        self._expect()
+        kind, peer, call, algorithm, count, dtype, op = _HEAD.unpack_from(data)
+        about = Announced(call, algorithm, count, _text(dtype), _text(op))
+        return Notice(Kind(kind), peer, about, _text(bytes(data[_HEAD.size :])))
+
+    def send(self, peer: int, kind: Kind, about: Announced, text: str = "") -> Any:
+        """Tell a peer something; returns the request, which must complete."""
+        head = _HEAD.pack(
+            kind,
+            self._rank,
+            about.call,
+            about.algorithm,
+            about.count,
+            about.dtype.encode(),
+            about.op.encode(),
+        )
+        return self._comm.Isend([head + text.encode(), MPI.BYTE], peer, _TAG)
+
+
+def _text(field: bytes) -> str:
+    return field.rstrip(b"\0").decode()
