@@ -125,7 +125,7 @@ def test_boxes_repeat_their_trees(spec):
     everybody = np.arange(topology.npus, dtype=np.int32)
     trees = pack_orbits(topology)
     assert trees is not None
-    found = Packing(trees, everybody, everybody)
+    found = Packing(trees, everybody, everybody, 1.0)
     assert len(set(trees.root.tolist())) <= topology.npus // 2
     check_trees(topology, found)
     size = 10**12 * topology.npus
@@ -181,6 +181,30 @@ def test_other_networks_are_never_overfilled(topology):
         assert size / found.algbw_Bps == pytest.approx(best.bandwidth_s, rel=1e-9)
 
 
+UNEVEN = [(2, 1, 2e9, 0), (3, 2, 2e9, 0), (3, 0, 2e9, 0), (1, 3, 2e9, 0), (0, 3, 1e9, 0)]
+
+
+def test_what_passes_an_uneven_switch_is_optimized():
+    """3 GB/s enter the switch. Trees of 0, 1 and 2 pass it once, twice and once: 3/4 GB/s each, while every
+    cut would let 1 GB/s pass."""
+    topology = tp.from_links(3, UNEVEN, switches=1)
+    found = packing(topology)
+    check_trees(topology, found)
+    assert found.rate_Bps == pytest.approx(0.75e9, rel=1e-3)
+    assert found.cut_Bps == 1e9
+    schedule = forest(topology, co.all_gather(topology, "3MB", chunks=8))
+    assert tacos.verify(schedule).ok
+    assert schedule.provenance["rate"] == pytest.approx(0.75, rel=1e-3)
+
+
+def test_without_a_linear_program_trees_are_sought_at_lower_rates(monkeypatch):
+    monkeypatch.setattr("tacos.synth.logical.find_spec", lambda _: None)
+    topology = tp.from_links(3, UNEVEN, switches=1)
+    found = packing(topology)
+    check_trees(topology, found)
+    assert 0.7e9 < found.rate_Bps <= 0.75e9
+
+
 @given(st.data(), topologies())
 @settings(max_examples=150)
 def test_schedules_are_right_and_no_faster_than_the_bound(data, topology):
@@ -224,7 +248,7 @@ def test_trees_both_ways_fill_the_narrowest_partition(topology):
     pair = pack_two_way(topology, group, 400)
     assert pair is not None
     up, down = pair
-    found = Packing(down, group, group[:1])
+    found = Packing(down, group, group[:1], 1.0)
     begin, links = down.routes.link_begin, down.routes.links
     loads = np.zeros(topology.links, np.int64)
     for tree in range(400):

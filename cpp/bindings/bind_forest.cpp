@@ -74,6 +74,18 @@ void bind_forest(nb::module_& m) {
               "Forest"),
       "Trees from roots to all members, as fast as the cuts allow; see tacos.synth.forest.");
   m.def(
+      "reroute_forest",
+      [](const Forest& forest, std::shared_ptr<Topology> topology, const Array<std::int64_t>& begin,
+         const Array<std::int32_t>& links) {
+        return rerouted(forest, topology, std::span(begin.data(), begin.shape(0)),
+                        std::span(links.data(), links.shape(0)));
+      },
+      "forest"_a, "topology"_a, "begin"_a, "links"_a,
+      nb::sig("def reroute_forest(forest: Forest, topology: Topology, "
+              "begin: numpy.typing.NDArray[numpy.int64], links: numpy.typing.NDArray[numpy.int32]) "
+              "-> Forest"),
+      "Trees of which each link stands for a path of another network; see tacos.synth.logical.");
+  m.def(
       "schedule_forest",
       [](const Forest& forest, const Array<std::int32_t>& holder,
          std::shared_ptr<Collective> collective, std::string provenance,

@@ -699,6 +699,11 @@ def pack_forest(topology: Topology, members: numpy.typing.NDArray[numpy.int32], 
     Trees from roots to all members, as fast as the cuts allow; see tacos.synth.forest.
     """
 
+def reroute_forest(forest: Forest, topology: Topology, begin: numpy.typing.NDArray[numpy.int64], links: numpy.typing.NDArray[numpy.int32]) -> Forest:
+    """
+    Trees of which each link stands for a path of another network; see tacos.synth.logical.
+    """
+
 def schedule_forest(forest: Forest, holder: numpy.typing.NDArray[numpy.int32], collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """
     Chunks from their holders down the trees of a forest; see tacos.synth.forest.

@@ -27,6 +27,7 @@ from tacos._core import (
     schedule_forest,
     schedule_orbits,
 )
+from tacos.synth.logical import forest_through_program
 from tacos.synth.moves import check_memory
 from tacos.synth.phases import in_phases
 
@@ -68,17 +69,18 @@ class Packing:
             others' trees are their images.
         members: Whom they reach.
         roots: Where they start.
+        cut_Bps: What the narrowest cut lets every root send, in bytes per second.
     """
 
     trees: Forest
     members: NDArray[np.int32]
     roots: NDArray[np.int32]
+    cut_Bps: float
 
     @property
     def rate_Bps(self) -> float:
         """What every root sends, in bytes per second."""
-        trees = self.trees
-        return trees.demand_weight * trees.unit_Bps / trees.unit_parts * trees.rate
+        return _rate_Bps(self.trees) * self.trees.rate
 
     @property
     def algbw_Bps(self) -> float:
@@ -123,7 +125,7 @@ def packing(
     if root is None and everybody and all_alike(topology):
         trees = pack_orbits(topology, progress)
         if trees is not None:
-            return Packing(trees, members, roots)
+            return Packing(trees, members, roots, _rate_Bps(trees))
     return _general(topology, members, roots, 0.0, progress)
 
 
@@ -141,7 +143,21 @@ def _general(
 ) -> Packing:
     """Trees of all roots, whatever the network."""
     amounts = np.ones(len(roots), np.int64)
-    return Packing(pack_forest(topology, members, roots, amounts, slack, progress), members, roots)
+
+    def pack(network: Topology) -> Forest:
+        return pack_forest(network, members, roots, amounts, slack, progress)
+
+    trees = pack(topology)
+    found = Packing(trees, members, roots, _rate_Bps(trees))
+    if trees.rate < 1 and (better := forest_through_program(topology, members, roots, pack)):
+        other = Packing(better, members, roots, found.cut_Bps)
+        return max(found, other, key=lambda one: one.rate_Bps)
+    return found
+
+
+def _rate_Bps(trees: Forest) -> float:
+    """What a root sends, if the trees carry all of it."""
+    return trees.demand_weight * trees.unit_Bps / trees.unit_parts
 
 
 def forest(
@@ -232,13 +248,10 @@ def _used(known: Packed, way: str) -> list[Packing]:
 def _facts(known: Packed, way: str) -> dict[str, Any]:
     """What the provenance says of trees."""
     found, best = _used(known, way), _used(known, "") or _used(known, way)
-    below = [
-        one.trees.rate * one.algbw_Bps / whole.algbw_Bps * whole.trees.rate
-        for one, whole in zip(found, best, strict=True)
-    ]
+    rates = [one.rate_Bps / whole.cut_Bps for one, whole in zip(found, best, strict=True)]
     return {
         "engine": "forest",
-        "rate": min(1.0, *below, 1.0),
+        "rate": min(1.0, 1.0, *rates),
         "tolerance": max((one.trees.tolerance for one in found), default=0.0),
     }
 
@@ -314,7 +327,7 @@ def _orbits(
         if use not in known:
             network = topology.reversed() if backwards else topology
             found = pack_orbits(network, progress)
-            known[use] = Packing(found, part.group, part.group) if found else None
+            known[use] = Packing(found, part.group, part.group, _rate_Bps(found)) if found else None
         if (repeated := known[use]) is None:
             return None
         trees[backwards] = repeated.trees
@@ -365,7 +378,9 @@ def _both_ways(
     (part,) = collective.parts
     if "both ways" not in known:
         pair = pack_two_way(topology, part.group, _TRIAL, progress)
-        known["both ways"] = Packing(pair[1], part.group, part.group[:1]) if pair else None
+        known["both ways"] = (
+            Packing(pair[1], part.group, part.group[:1], _rate_Bps(pair[1])) if pair else None
+        )
     trial = known["both ways"]
     transfers = 2 * len(part.group) * collective.chunks
     if trial is None or (transfers >= _MANY and part.size > trial.algbw_Bps * fluid_s):
