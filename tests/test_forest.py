@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
-from tacos._core import pack_orbits, pack_two_way
+from tacos._core import exchange, pack_orbits, pack_two_way
 from tacos.synth.forest import Packing, forest, obstacle, packing
 from tests.strategies import topologies
 
@@ -241,17 +241,17 @@ def partitions(nodes):
 
 
 @given(networks(even=True))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_trees_both_ways_fill_the_narrowest_partition(topology):
     """Tutte and Nash-Williams: bandwidth between p sets carries at most its (p - 1)th part."""
     group = np.arange(topology.npus, dtype=np.int32)
-    pair = pack_two_way(topology, group, 400)
+    pair = pack_two_way(topology, group, 200)
     assert pair is not None
     up, down = pair
     found = Packing(down, group, group[:1], 1.0)
     begin, links = down.routes.link_begin, down.routes.links
     loads = np.zeros(topology.links, np.int64)
-    for tree in range(400):
+    for tree in range(200):
         reached = {int(down.root[tree])}
         for i in range(down.hop_begin[tree], down.hop_begin[tree + 1]):
             path = links[begin[down.hop[i]] : begin[down.hop[i] + 1]]
@@ -264,7 +264,7 @@ def test_trees_both_ways_fill_the_narrowest_partition(topology):
             np.add.at(loads, path, 1)
             np.add.at(loads, back, 1)
         assert reached == set(group.tolist())
-    assert (loads / 400 * found.algbw_Bps <= topology.link_bandwidth_Bps * (1 + 1e-9)).all()
+    assert (loads / 200 * found.algbw_Bps <= topology.link_bandwidth_Bps * (1 + 1e-9)).all()
     if topology.switches:
         return
     best = min(
@@ -276,7 +276,7 @@ def test_trees_both_ways_fill_the_narrowest_partition(topology):
         for sets in partitions(list(range(topology.npus)))
         if max(sets) > 0
     )
-    assert 0.97 * best <= found.algbw_Bps <= best * (1 + 1e-9)
+    assert 0.95 * best <= found.algbw_Bps <= best * (1 + 1e-9)
 
 
 def test_a_meshs_all_reduce_goes_both_ways():
@@ -288,7 +288,7 @@ def test_a_meshs_all_reduce_goes_both_ways():
     assert 0.625 < schedule.time_s < 0.65
 
 
-@pytest.mark.parametrize("boxes", [1, 2, 4])
+@pytest.mark.parametrize("boxes", [1, 2])
 def test_sums_and_results_meet_in_switches_that_can(boxes):
     """NVLS: what an NPU sends and receives once, not 2 (N - 1) / N times."""
     topology = tp.dgx_h100(boxes, nvls=True)
@@ -321,6 +321,31 @@ def test_a_switch_that_can_multicast_spreads_a_broadcast_at_once():
     )
     assert tacos.verify(back).ok
     assert (back.transfers, back.time_ps) == (4, schedule.time_ps)
+
+
+def test_few_bytes_cross_boxes_once():
+    """Within a box 0.7 us, across 2.6 us. 64 bytes: straight to everybody; 64 KB: sums, across, results."""
+    topology = tp.dgx_h100(2)
+    tiny = forest(topology, co.all_reduce(topology, "64B", chunks=1))
+    assert tacos.verify(tiny).ok
+    assert tiny.provenance["trees"] == "exchange"
+    assert 2.6e-6 < tiny.time_s < 2.65e-6
+    small = forest(topology, co.all_reduce(topology, "64KB", chunks=4))
+    assert tacos.verify(small).ok
+    assert small.provenance["trees"] == "exchange"
+    assert 4.0e-6 < small.time_s < 4.3e-6
+
+
+@given(st.data(), topologies())
+@settings(max_examples=60)
+def test_exchanges_are_right(data, topology):
+    size = data.draw(st.sampled_from([1000, 1001]))
+    collective = co.all_reduce(topology, size, chunks=data.draw(st.integers(1, 3)))
+    teams = [n for n in range(1, topology.npus + 1) if topology.npus % n == 0]
+    everybody = np.arange(topology.npus, dtype=np.int32)
+    schedule = exchange(topology, everybody, data.draw(st.sampled_from(teams)), collective)
+    if schedule is not None:
+        assert tacos.verify(schedule).ok
 
 
 def test_networks_without_ways_back_have_no_trees_both_ways():

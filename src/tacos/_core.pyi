@@ -717,6 +717,11 @@ def schedule_all_reduce(up: Forest, down: Forest, holder: numpy.typing.NDArray[n
     Sums up to their holders, results down from them; see tacos.synth.forest.
     """
 
+def exchange(topology: Topology, members: numpy.typing.NDArray[numpy.int32], team: int, collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule | None:
+    """
+    An all-reduce of few bytes, whose sums cross between teams once; see tacos.synth.forest.
+    """
+
 def pack_orbits(topology: Topology, progress: object | None = None) -> Forest | None:
     """
     Some NPUs' trees, of which the others' are images; see tacos.synth.forest.

@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import partial
-from math import lcm
+from math import lcm, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tacos._core import (
     all_alike,
+    exchange,
     pack_forest,
     pack_orbits,
     pack_two_way,
@@ -56,6 +57,8 @@ _SLACK = 0.15
 """Share of the bandwidth between switches that is left unused where gaps remain."""
 _TRIAL = 512
 """Trees that show what trees both ways reach."""
+_MOST_EXCHANGED = 100_000
+"""Transfers of an exchange: it is for few bytes, which nobody wants to wait for."""
 _SUMS_AND_COPIES = 3
 """Capabilities of a switch as in NVLS."""
 
@@ -204,6 +207,8 @@ def forest(
     if orbit is not None and (transfers > _MOST_BOTH or all_alike(topology)):
         if part.kind == "all_reduce" and (topology.switch_capabilities == _SUMS_AND_COPIES).any():
             found += _both_ways(topology, resolved, known, orbit.time_s, progress)
+        if part.kind == "all_reduce":
+            found += _exchanges(topology, resolved, min(one.time_s for one in found), progress)
         return min(found, key=lambda schedule: schedule.time_ps)
     slack = bool(_used(known, " slack"))  # it was better before
     found.append(_in_phases(topology, resolved, known, slack, progress))
@@ -215,6 +220,7 @@ def forest(
             known |= {"spread slack": None, "collect slack": None}
     if part.kind == "all_reduce":
         found += _both_ways(topology, resolved, known, fluid_s, progress)
+        found += _exchanges(topology, resolved, min(one.time_s for one in found), progress)
     return min(found, key=lambda schedule: schedule.time_ps)
 
 
@@ -392,6 +398,34 @@ def _both_ways(
     facts = json.dumps({"engine": "forest", "trees": "both ways"})
     roots = pair[1].root
     return [schedule_all_reduce(pair[0], pair[1], roots, collective, facts, progress)]
+
+
+def _exchanges(
+    topology: Topology,
+    collective: Collective,
+    limit_s: float,
+    progress: Callable[[float], object] | None,
+) -> list[Schedule]:
+    """All-reduces of few bytes that cross the network once, where that may take less than `limit_s`."""
+    (part,) = collective.parts
+    members, dims = len(part.group), topology.dims
+    teams = {1}
+    if members == topology.npus and len(dims) > 1 and members == prod(size for _, size in dims):
+        teams.add(members // dims[-1][1])
+    ingress = np.bincount(topology.link_dst, topology.link_bandwidth_Bps, topology.nodes)
+    least_s = part.size / max(float(ingress[part.group].min()), 1.0)
+    found = []
+    for team in sorted(teams):
+        # What enters an owner: a share of its team's inputs, and of the other teams' sums.
+        copies = (team - 1 + members // team - 1) / team
+        each = 2 * (members - members // team) + members // team * (members // team - 1)
+        if least_s * copies > limit_s or each * collective.chunks > _MOST_EXCHANGED:
+            continue
+        facts = json.dumps({"engine": "forest", "trees": "exchange"})
+        order = np.sort(part.group)
+        one = exchange(topology, order, team, collective, facts, progress)
+        found += [one] if one is not None else []
+    return found
 
 
 def _holders(part: CollectivePart) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
