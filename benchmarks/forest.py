@@ -37,9 +37,12 @@ OPTIMA = {
     "torus:8x8x8@1GB/s": (6.01174, None),
     "mesh:4x4@1GB/s": (2.13333, 2.1),
     "dgx-1:1": (171.429, 0.55),
+    "dgx-1:2": (100.0, None),
+    "dgx-2:2": (141.935, None),
     "ndv2:2": (25.0, 1.1),
     "ndv2:4": (16.6667, 13.6),
 }
+SMALL = ("dgx-a100:2", "dgx-h100:2", "dgx-h100:4", "mi300x:2", "nvl72:1", "dgx-2:2", "ndv2:2")
 KINDS = ("all_gather", "reduce_scatter", "all_reduce")
 SCHEDULED = 128  # NPUs
 
@@ -60,6 +63,16 @@ def reached(topology, kind, size):
     return f"{100 * schedule.efficiency:8.2f} % {seconds:6.2f} s"
 
 
+def small(topology, kind, size):
+    """The time over the bound, and over latency and bandwidth bound together."""
+    collective = tacos.collective.named(kind, topology, size)
+    best = tacos.bound(topology, collective)
+    schedule = tacos.synthesize(topology, collective, engine="forest")
+    assert tacos.verify(schedule).ok
+    over = schedule.time_s / (best.latency_s + best.bandwidth_s)
+    return f"{schedule.time_s / best.time_s:8.3f}{over:8.3f}"
+
+
 def main():
     kinds = "".join(f"{kind.replace('_', '-'):>19}" for kind in KINDS)
     print(
@@ -74,6 +87,11 @@ def main():
         if topology.npus <= SCHEDULED:
             line += "".join(f"{reached(topology, kind, '1GB'):>19}" for kind in KINDS)
         print(line, flush=True)
+    print(f"\n{'small sizes':20}" + "".join(f"{k}, 1 KB / 64 KB".rjust(34) for k in KINDS))
+    for spec in SMALL:
+        topology = tp.parse(spec)
+        row = "".join(f"  {small(topology, k, '1KB')}{small(topology, k, '64KB')}" for k in KINDS)
+        print(f"{spec:20}{row}", flush=True)
 
 
 if __name__ == "__main__":

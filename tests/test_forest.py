@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
-from tacos._core import pack_orbits, pack_two_way
+from tacos._core import exchange, pack_orbits, pack_two_way
 from tacos.synth.forest import Packing, forest, obstacle, packing
 from tests.strategies import topologies
 
@@ -125,7 +125,7 @@ def test_boxes_repeat_their_trees(spec):
     everybody = np.arange(topology.npus, dtype=np.int32)
     trees = pack_orbits(topology)
     assert trees is not None
-    found = Packing(trees, everybody, everybody)
+    found = Packing(trees, everybody, everybody, 1.0)
     assert len(set(trees.root.tolist())) <= topology.npus // 2
     check_trees(topology, found)
     size = 10**12 * topology.npus
@@ -181,6 +181,30 @@ def test_other_networks_are_never_overfilled(topology):
         assert size / found.algbw_Bps == pytest.approx(best.bandwidth_s, rel=1e-9)
 
 
+UNEVEN = [(2, 1, 2e9, 0), (3, 2, 2e9, 0), (3, 0, 2e9, 0), (1, 3, 2e9, 0), (0, 3, 1e9, 0)]
+
+
+def test_what_passes_an_uneven_switch_is_optimized():
+    """3 GB/s enter the switch. Trees of 0, 1 and 2 pass it once, twice and once: 3/4 GB/s each, while every
+    cut would let 1 GB/s pass."""
+    topology = tp.from_links(3, UNEVEN, switches=1)
+    found = packing(topology)
+    check_trees(topology, found)
+    assert found.rate_Bps == pytest.approx(0.75e9, rel=1e-3)
+    assert found.cut_Bps == 1e9
+    schedule = forest(topology, co.all_gather(topology, "3MB", chunks=8))
+    assert tacos.verify(schedule).ok
+    assert schedule.provenance["rate"] == pytest.approx(0.75, rel=1e-3)
+
+
+def test_without_a_linear_program_trees_are_sought_at_lower_rates(monkeypatch):
+    monkeypatch.setattr("tacos.synth.logical.find_spec", lambda _: None)
+    topology = tp.from_links(3, UNEVEN, switches=1)
+    found = packing(topology)
+    check_trees(topology, found)
+    assert 0.7e9 < found.rate_Bps <= 0.75e9
+
+
 @given(st.data(), topologies())
 @settings(max_examples=150)
 def test_schedules_are_right_and_no_faster_than_the_bound(data, topology):
@@ -217,17 +241,17 @@ def partitions(nodes):
 
 
 @given(networks(even=True))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_trees_both_ways_fill_the_narrowest_partition(topology):
     """Tutte and Nash-Williams: bandwidth between p sets carries at most its (p - 1)th part."""
     group = np.arange(topology.npus, dtype=np.int32)
-    pair = pack_two_way(topology, group, 400)
+    pair = pack_two_way(topology, group, 200)
     assert pair is not None
     up, down = pair
-    found = Packing(down, group, group[:1])
+    found = Packing(down, group, group[:1], 1.0)
     begin, links = down.routes.link_begin, down.routes.links
     loads = np.zeros(topology.links, np.int64)
-    for tree in range(400):
+    for tree in range(200):
         reached = {int(down.root[tree])}
         for i in range(down.hop_begin[tree], down.hop_begin[tree + 1]):
             path = links[begin[down.hop[i]] : begin[down.hop[i] + 1]]
@@ -240,7 +264,7 @@ def test_trees_both_ways_fill_the_narrowest_partition(topology):
             np.add.at(loads, path, 1)
             np.add.at(loads, back, 1)
         assert reached == set(group.tolist())
-    assert (loads / 400 * found.algbw_Bps <= topology.link_bandwidth_Bps * (1 + 1e-9)).all()
+    assert (loads / 200 * found.algbw_Bps <= topology.link_bandwidth_Bps * (1 + 1e-9)).all()
     if topology.switches:
         return
     best = min(
@@ -252,7 +276,7 @@ def test_trees_both_ways_fill_the_narrowest_partition(topology):
         for sets in partitions(list(range(topology.npus)))
         if max(sets) > 0
     )
-    assert 0.97 * best <= found.algbw_Bps <= best * (1 + 1e-9)
+    assert 0.95 * best <= found.algbw_Bps <= best * (1 + 1e-9)
 
 
 def test_a_meshs_all_reduce_goes_both_ways():
@@ -264,7 +288,7 @@ def test_a_meshs_all_reduce_goes_both_ways():
     assert 0.625 < schedule.time_s < 0.65
 
 
-@pytest.mark.parametrize("boxes", [1, 2, 4])
+@pytest.mark.parametrize("boxes", [1, 2])
 def test_sums_and_results_meet_in_switches_that_can(boxes):
     """NVLS: what an NPU sends and receives once, not 2 (N - 1) / N times."""
     topology = tp.dgx_h100(boxes, nvls=True)
@@ -297,6 +321,31 @@ def test_a_switch_that_can_multicast_spreads_a_broadcast_at_once():
     )
     assert tacos.verify(back).ok
     assert (back.transfers, back.time_ps) == (4, schedule.time_ps)
+
+
+def test_few_bytes_cross_boxes_once():
+    """Within a box 0.7 us, across 2.6 us. 64 bytes: straight to everybody; 64 KB: sums, across, results."""
+    topology = tp.dgx_h100(2)
+    tiny = forest(topology, co.all_reduce(topology, "64B", chunks=1))
+    assert tacos.verify(tiny).ok
+    assert tiny.provenance["trees"] == "exchange"
+    assert 2.6e-6 < tiny.time_s < 2.65e-6
+    small = forest(topology, co.all_reduce(topology, "64KB", chunks=4))
+    assert tacos.verify(small).ok
+    assert small.provenance["trees"] == "exchange"
+    assert 4.0e-6 < small.time_s < 4.3e-6
+
+
+@given(st.data(), topologies())
+@settings(max_examples=60)
+def test_exchanges_are_right(data, topology):
+    size = data.draw(st.sampled_from([1000, 1001]))
+    collective = co.all_reduce(topology, size, chunks=data.draw(st.integers(1, 3)))
+    teams = [n for n in range(1, topology.npus + 1) if topology.npus % n == 0]
+    everybody = np.arange(topology.npus, dtype=np.int32)
+    schedule = exchange(topology, everybody, data.draw(st.sampled_from(teams)), collective)
+    if schedule is not None:
+        assert tacos.verify(schedule).ok
 
 
 def test_networks_without_ways_back_have_no_trees_both_ways():

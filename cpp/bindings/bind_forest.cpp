@@ -5,6 +5,7 @@
 
 #include "columns.hpp"
 #include "synth/forest/chunks.hpp"
+#include "synth/forest/exchange.hpp"
 #include "synth/forest/orbits.hpp"
 #include "synth/forest/packing.hpp"
 #include "synth/forest/two_way.hpp"
@@ -74,6 +75,18 @@ void bind_forest(nb::module_& m) {
               "Forest"),
       "Trees from roots to all members, as fast as the cuts allow; see tacos.synth.forest.");
   m.def(
+      "reroute_forest",
+      [](const Forest& forest, std::shared_ptr<Topology> topology, const Array<std::int64_t>& begin,
+         const Array<std::int32_t>& links) {
+        return rerouted(forest, topology, std::span(begin.data(), begin.shape(0)),
+                        std::span(links.data(), links.shape(0)));
+      },
+      "forest"_a, "topology"_a, "begin"_a, "links"_a,
+      nb::sig("def reroute_forest(forest: Forest, topology: Topology, "
+              "begin: numpy.typing.NDArray[numpy.int64], links: numpy.typing.NDArray[numpy.int32]) "
+              "-> Forest"),
+      "Trees of which each link stands for a path of another network; see tacos.synth.logical.");
+  m.def(
       "schedule_forest",
       [](const Forest& forest, const Array<std::int32_t>& holder,
          std::shared_ptr<Collective> collective, std::string provenance,
@@ -121,6 +134,24 @@ void bind_forest(nb::module_& m) {
               "holder: numpy.typing.NDArray[numpy.int32], collective: Collective, "
               "provenance: str = '{}', progress: object | None = None) -> Schedule"),
       "Sums up to their holders, results down from them; see tacos.synth.forest.");
+  m.def(
+      "exchange",
+      [](std::shared_ptr<Topology> topology, const Array<std::int32_t>& members, std::int32_t team,
+         std::shared_ptr<Collective> collective, std::string provenance,
+         const nb::object& progress) -> std::shared_ptr<Schedule> {
+        const auto report = progress_to(progress);
+        const std::span<const NodeId> all(members.data(), members.shape(0));
+        const nb::gil_scoped_release release;
+        auto found =
+            exchange(topology, all, team, std::move(collective), std::move(provenance), report);
+        return found ? std::make_shared<Schedule>(std::move(*found)) : nullptr;
+      },
+      "topology"_a, "members"_a, "team"_a, "collective"_a, "provenance"_a = "{}",
+      "progress"_a = nb::none(),
+      nb::sig("def exchange(topology: Topology, members: numpy.typing.NDArray[numpy.int32], "
+              "team: int, collective: Collective, provenance: str = '{}', "
+              "progress: object | None = None) -> Schedule | None"),
+      "An all-reduce of few bytes, whose sums cross between teams once; see tacos.synth.forest.");
   m.def(
       "pack_orbits",
       [](std::shared_ptr<Topology> topology, const nb::object& progress) {

@@ -699,6 +699,11 @@ def pack_forest(topology: Topology, members: numpy.typing.NDArray[numpy.int32], 
     Trees from roots to all members, as fast as the cuts allow; see tacos.synth.forest.
     """
 
+def reroute_forest(forest: Forest, topology: Topology, begin: numpy.typing.NDArray[numpy.int64], links: numpy.typing.NDArray[numpy.int32]) -> Forest:
+    """
+    Trees of which each link stands for a path of another network; see tacos.synth.logical.
+    """
+
 def schedule_forest(forest: Forest, holder: numpy.typing.NDArray[numpy.int32], collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """
     Chunks from their holders down the trees of a forest; see tacos.synth.forest.
@@ -710,6 +715,11 @@ def pack_two_way(topology: Topology, members: numpy.typing.NDArray[numpy.int32],
 def schedule_all_reduce(up: Forest, down: Forest, holder: numpy.typing.NDArray[numpy.int32], collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """
     Sums up to their holders, results down from them; see tacos.synth.forest.
+    """
+
+def exchange(topology: Topology, members: numpy.typing.NDArray[numpy.int32], team: int, collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule | None:
+    """
+    An all-reduce of few bytes, whose sums cross between teams once; see tacos.synth.forest.
     """
 
 def pack_orbits(topology: Topology, progress: object | None = None) -> Forest | None:

@@ -1,12 +1,15 @@
 #include "synth/forest/packing.hpp"
 
 #include <algorithm>
+#include <numeric>
+#include <optional>
 #include <utility>
 
 #include "error.hpp"
 #include "synth/forest/growth.hpp"
 #include "synth/forest/rates.hpp"
 #include "synth/forest/tree_list.hpp"
+#include "synth/path_table.hpp"
 
 namespace tacos {
 
@@ -68,6 +71,72 @@ Task task(const Topology& topology, std::span<const NodeId> members,
   return gain > 1 || (gain == 1 && demands.size() == 1) ? more : plain;
 }
 
+// What no link can carry lowers the rate.
+Forest finished(forest::TreeList trees, const forest::Rates& rates, double rate) {
+  double carried = 1;
+  for (std::size_t link = 0; link < trees.load().size(); ++link) {
+    if (trees.load()[link] <= rates.capacity[link]) continue;
+    carried = std::min(carried, static_cast<double>(rates.capacity[link]) /
+                                    static_cast<double>(trees.load()[link]));
+  }
+  auto result = std::move(trees).forest();
+  result.demand_weight = rates.demand_weight;
+  result.unit_Bps = rates.unit_Bps;
+  result.unit_parts = rates.unit_parts;
+  result.tolerance = rates.tolerance;
+  result.rate = rate * carried;
+  return result;
+}
+
+constexpr std::int64_t kParts = 32;  // of the rate that the cuts allow
+
+// Trees that carry a number of parts of the largest rates, if they can be found.
+std::optional<Forest> grow(const std::shared_ptr<const Topology>& topology,
+                           std::span<const NodeId> members, std::span<const Demand> demands,
+                           forest::Rates rates, std::int64_t parts, const Progress& progress) {
+  // So that what the cuts allow, times the rate, stays what the trees carry.
+  const auto common = std::gcd(parts, kParts);
+  for (auto& capacity : rates.capacity) capacity *= kParts / common;
+  rates.demand_weight *= parts / common;
+  rates.unit_parts *= parts / common;
+  forest::Growth growth(*topology, rates.capacity, members);
+  std::int64_t total = 0;
+  for (const auto& demand : demands) {
+    growth.wants(demand.root, demand.amount * rates.demand_weight);
+    total += demand.amount * rates.demand_weight;
+  }
+  forest::TreeList trees(topology);
+  // Roots take turns, so that none takes all the short ways.
+  for (auto left = total; left > 0;) {
+    bool grew = false;
+    for (const auto& demand : demands) {
+      if (growth.wanted(demand.root) == 0) continue;
+      const auto tree = growth.tree(demand.root, progress);
+      if (!tree) continue;
+      trees.add(tree->root, tree->weight, tree->hops);
+      left -= tree->weight;
+      grew = true;
+      if (progress) progress(1.0 - static_cast<double>(left) / static_cast<double>(total));
+    }
+    if (!grew) return std::nullopt;
+  }
+  return finished(std::move(trees), rates,
+                  static_cast<double>(parts) / static_cast<double>(kParts));
+}
+
+// One tree for each root, over the fastest ways.
+Forest fastest(const std::shared_ptr<const Topology>& topology, std::span<const NodeId> members,
+               std::span<const Demand> demands, const forest::Rates& rates) {
+  forest::Growth growth(*topology, rates.capacity, members);
+  forest::TreeList trees(topology);
+  for (const auto& demand : demands) {
+    growth.wants(demand.root, demand.amount * rates.demand_weight);
+    const auto tree = growth.fastest_tree(demand.root);
+    trees.add(tree.root, tree.weight, tree.hops);
+  }
+  return finished(std::move(trees), rates, 1.0);
+}
+
 }  // namespace
 
 Forest pack(const std::shared_ptr<const Topology>& topology, std::span<const NodeId> members,
@@ -77,46 +146,41 @@ Forest pack(const std::shared_ptr<const Topology>& topology, std::span<const Nod
   check(*topology, members, demands);
   const auto [reached, rates] =
       task(*topology, members, demands, slack, part_of(progress, 0.0, 0.1));
-  forest::Growth growth(*topology, rates.capacity, reached);
-  std::int64_t total = 0, left = 0;
-  for (const auto& demand : demands) {
-    growth.wants(demand.root, demand.amount * rates.demand_weight);
-    total += demand.amount * rates.demand_weight;
+  if (auto found = grow(topology, reached, demands, rates, kParts, part_of(progress, 0.1, 1.0))) {
+    return *found;
   }
-  left = total;
-  forest::TreeList trees(topology);
-  const auto keep = [&](const forest::Tree& tree) {
-    trees.add(tree.root, tree.weight, tree.hops);
-    left -= tree.weight;
-    if (progress)
-      progress(0.1 + 0.9 * (1.0 - static_cast<double>(left) / static_cast<double>(total)));
-  };
-  // Roots take turns, so that none takes all the short ways.
-  for (bool grew = true; grew && left > 0;) {
-    grew = false;
-    for (const auto& demand : demands) {
-      if (growth.wanted(demand.root) == 0) continue;
-      if (const auto tree = growth.tree(demand.root, progress)) {
-        keep(*tree);
-        grew = true;
-      }
+  // Some node that is no member is uneven: the cuts' rates are out of reach. The largest that is not:
+  std::optional<Forest> best;
+  for (std::int64_t low = 0, high = kParts; high - low > 1;) {
+    const auto middle = (low + high) / 2;
+    auto found = grow(topology, reached, demands, rates, middle, progress);
+    (found ? low : high) = middle;
+    if (found) best = std::move(found);
+  }
+  return best ? *best : fastest(topology, reached, demands, rates);
+}
+
+Forest rerouted(const Forest& forest, const std::shared_ptr<const Topology>& topology,
+                std::span<const std::int64_t> begin, std::span<const LinkId> links) {
+  const auto count = forest.routes->topology().links();
+  if (begin.size() != at(count) + 1 || begin.front() != 0 ||
+      begin.back() != static_cast<std::int64_t>(links.size())) {
+    invalid("begin must have a place for each of " + std::to_string(count) + " links");
+  }
+  PathTable table;
+  std::vector<RouteId> number;
+  for (RouteId r = 0; r < forest.routes->count(); ++r) {
+    std::vector<LinkId> path;
+    for (const LinkId link : forest.routes->links(r)) {
+      const auto first = begin[at(link)], last = begin[at(link) + 1];
+      if (first > last || last > begin.back()) invalid("begin must not decrease");
+      path.insert(path.end(), links.begin() + first, links.begin() + last);
     }
+    number.push_back(table.number(path));
   }
-  for (const auto& demand : demands) {
-    if (growth.wanted(demand.root) > 0) keep(growth.fastest_tree(demand.root));
-  }
-  double rate = 1;
-  for (std::size_t link = 0; link < trees.load().size(); ++link) {
-    if (trees.load()[link] <= rates.capacity[link]) continue;
-    rate = std::min(
-        rate, static_cast<double>(rates.capacity[link]) / static_cast<double>(trees.load()[link]));
-  }
-  auto result = std::move(trees).forest();
-  result.demand_weight = rates.demand_weight;
-  result.unit_Bps = rates.unit_Bps;
-  result.unit_parts = rates.unit_parts;
-  result.tolerance = rates.tolerance;
-  result.rate = rate;
+  Forest result = forest;
+  for (auto& hop : result.hop) hop = number[at(hop)];
+  result.routes = std::move(table).routes(topology);
   return result;
 }
 

@@ -25,8 +25,8 @@
 // A switch that can multicast is reached and left like a member: one chunk on the link into it goes on over all
 // its links (tree_list.hpp). That is done where it carries more, or where only one root sends.
 //
-// Where some node that is no member has less bandwidth out than in (or more), the growth may get stuck. Then
-// the rates left are sent over the fastest trees, and the rate of all sinks accordingly: `rate` says how far.
+// Where some node that is no member has less bandwidth out than in (or more), the growth may get stuck. Then the
+// largest of 32 parts of the rates is taken at which it does not: `rate` says how far that is from the cuts.
 //
 // Cost: a tree takes about a flow per member, and one per member for each hop through switches.
 #pragma once
@@ -71,5 +71,10 @@ struct Demand {
 // arranged without gaps; so a share `slack` of the bandwidth of these links can be left unused.
 Forest pack(const std::shared_ptr<const Topology>& topology, std::span<const NodeId> members,
             std::span<const Demand> demands, double slack, const Progress& progress);
+
+// The same trees where each link of their network stands for a path of another one: that of link l is
+// links[begin[l]] up to links[begin[l + 1]].
+Forest rerouted(const Forest& forest, const std::shared_ptr<const Topology>& topology,
+                std::span<const std::int64_t> begin, std::span<const LinkId> links);
 
 }  // namespace tacos

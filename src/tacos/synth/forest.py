@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import partial
-from math import lcm
+from math import lcm, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tacos._core import (
     all_alike,
+    exchange,
     pack_forest,
     pack_orbits,
     pack_two_way,
@@ -27,6 +28,7 @@ from tacos._core import (
     schedule_forest,
     schedule_orbits,
 )
+from tacos.synth.logical import forest_through_program
 from tacos.synth.moves import check_memory
 from tacos.synth.phases import in_phases
 
@@ -55,6 +57,8 @@ _SLACK = 0.15
 """Share of the bandwidth between switches that is left unused where gaps remain."""
 _TRIAL = 512
 """Trees that show what trees both ways reach."""
+_MOST_EXCHANGED = 100_000
+"""Transfers of an exchange: it is for few bytes, which nobody wants to wait for."""
 _SUMS_AND_COPIES = 3
 """Capabilities of a switch as in NVLS."""
 
@@ -68,17 +72,18 @@ class Packing:
             others' trees are their images.
         members: Whom they reach.
         roots: Where they start.
+        cut_Bps: What the narrowest cut lets every root send, in bytes per second.
     """
 
     trees: Forest
     members: NDArray[np.int32]
     roots: NDArray[np.int32]
+    cut_Bps: float
 
     @property
     def rate_Bps(self) -> float:
         """What every root sends, in bytes per second."""
-        trees = self.trees
-        return trees.demand_weight * trees.unit_Bps / trees.unit_parts * trees.rate
+        return _rate_Bps(self.trees) * self.trees.rate
 
     @property
     def algbw_Bps(self) -> float:
@@ -123,7 +128,7 @@ def packing(
     if root is None and everybody and all_alike(topology):
         trees = pack_orbits(topology, progress)
         if trees is not None:
-            return Packing(trees, members, roots)
+            return Packing(trees, members, roots, _rate_Bps(trees))
     return _general(topology, members, roots, 0.0, progress)
 
 
@@ -141,7 +146,21 @@ def _general(
 ) -> Packing:
     """Trees of all roots, whatever the network."""
     amounts = np.ones(len(roots), np.int64)
-    return Packing(pack_forest(topology, members, roots, amounts, slack, progress), members, roots)
+
+    def pack(network: Topology) -> Forest:
+        return pack_forest(network, members, roots, amounts, slack, progress)
+
+    trees = pack(topology)
+    found = Packing(trees, members, roots, _rate_Bps(trees))
+    if trees.rate < 1 and (better := forest_through_program(topology, members, roots, pack)):
+        other = Packing(better, members, roots, found.cut_Bps)
+        return max(found, other, key=lambda one: one.rate_Bps)
+    return found
+
+
+def _rate_Bps(trees: Forest) -> float:
+    """What a root sends, if the trees carry all of it."""
+    return trees.demand_weight * trees.unit_Bps / trees.unit_parts
 
 
 def forest(
@@ -188,6 +207,8 @@ def forest(
     if orbit is not None and (transfers > _MOST_BOTH or all_alike(topology)):
         if part.kind == "all_reduce" and (topology.switch_capabilities == _SUMS_AND_COPIES).any():
             found += _both_ways(topology, resolved, known, orbit.time_s, progress)
+        if part.kind == "all_reduce":
+            found += _exchanges(topology, resolved, min(one.time_s for one in found), progress)
         return min(found, key=lambda schedule: schedule.time_ps)
     slack = bool(_used(known, " slack"))  # it was better before
     found.append(_in_phases(topology, resolved, known, slack, progress))
@@ -199,6 +220,7 @@ def forest(
             known |= {"spread slack": None, "collect slack": None}
     if part.kind == "all_reduce":
         found += _both_ways(topology, resolved, known, fluid_s, progress)
+        found += _exchanges(topology, resolved, min(one.time_s for one in found), progress)
     return min(found, key=lambda schedule: schedule.time_ps)
 
 
@@ -232,13 +254,10 @@ def _used(known: Packed, way: str) -> list[Packing]:
 def _facts(known: Packed, way: str) -> dict[str, Any]:
     """What the provenance says of trees."""
     found, best = _used(known, way), _used(known, "") or _used(known, way)
-    below = [
-        one.trees.rate * one.algbw_Bps / whole.algbw_Bps * whole.trees.rate
-        for one, whole in zip(found, best, strict=True)
-    ]
+    rates = [one.rate_Bps / whole.cut_Bps for one, whole in zip(found, best, strict=True)]
     return {
         "engine": "forest",
-        "rate": min(1.0, *below, 1.0),
+        "rate": min(1.0, 1.0, *rates),
         "tolerance": max((one.trees.tolerance for one in found), default=0.0),
     }
 
@@ -314,7 +333,7 @@ def _orbits(
         if use not in known:
             network = topology.reversed() if backwards else topology
             found = pack_orbits(network, progress)
-            known[use] = Packing(found, part.group, part.group) if found else None
+            known[use] = Packing(found, part.group, part.group, _rate_Bps(found)) if found else None
         if (repeated := known[use]) is None:
             return None
         trees[backwards] = repeated.trees
@@ -365,7 +384,9 @@ def _both_ways(
     (part,) = collective.parts
     if "both ways" not in known:
         pair = pack_two_way(topology, part.group, _TRIAL, progress)
-        known["both ways"] = Packing(pair[1], part.group, part.group[:1]) if pair else None
+        known["both ways"] = (
+            Packing(pair[1], part.group, part.group[:1], _rate_Bps(pair[1])) if pair else None
+        )
     trial = known["both ways"]
     transfers = 2 * len(part.group) * collective.chunks
     if trial is None or (transfers >= _MANY and part.size > trial.algbw_Bps * fluid_s):
@@ -377,6 +398,34 @@ def _both_ways(
     facts = json.dumps({"engine": "forest", "trees": "both ways"})
     roots = pair[1].root
     return [schedule_all_reduce(pair[0], pair[1], roots, collective, facts, progress)]
+
+
+def _exchanges(
+    topology: Topology,
+    collective: Collective,
+    limit_s: float,
+    progress: Callable[[float], object] | None,
+) -> list[Schedule]:
+    """All-reduces of few bytes that cross the network once, where that may take less than `limit_s`."""
+    (part,) = collective.parts
+    members, dims = len(part.group), topology.dims
+    teams = {1}
+    if members == topology.npus and len(dims) > 1 and members == prod(size for _, size in dims):
+        teams.add(members // dims[-1][1])
+    ingress = np.bincount(topology.link_dst, topology.link_bandwidth_Bps, topology.nodes)
+    least_s = part.size / max(float(ingress[part.group].min()), 1.0)
+    found = []
+    for team in sorted(teams):
+        # What enters an owner: a share of its team's inputs, and of the other teams' sums.
+        copies = (team - 1 + members // team - 1) / team
+        each = 2 * (members - members // team) + members // team * (members // team - 1)
+        if least_s * copies > limit_s or each * collective.chunks > _MOST_EXCHANGED:
+            continue
+        facts = json.dumps({"engine": "forest", "trees": "exchange"})
+        order = np.sort(part.group)
+        one = exchange(topology, order, team, collective, facts, progress)
+        found += [one] if one is not None else []
+    return found
 
 
 def _holders(part: CollectivePart) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

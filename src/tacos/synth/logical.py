@@ -1,0 +1,188 @@
+"""Networks of members only: what each way through switches and relays should carry, by a linear program.
+
+Trees of members fill every cut of a network that has no other nodes (Edmonds). Where a switch or a relay has
+as much bandwidth out as in, it can be split off without loss; elsewhere it matters which of its inputs
+is joined to which output. The program gives every way between two members a capacity: the links carry them all,
+and every member can be reached from all roots at the largest common rate, by a flow of its own.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos._core import reroute_forest
+from tacos.topology import from_links
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from tacos._core import Forest, Topology
+
+__all__ = ["forest_through_program"]
+
+_MOST_WAYS = 2000
+_MOST_FLOWS = 6000
+"""Larger programs take more than a few seconds."""
+_LEAST = 1e-4
+"""Ways that carry less, in relation to the fastest link, are left out."""
+
+
+def forest_through_program(
+    topology: Topology,
+    members: NDArray[np.int32],
+    roots: NDArray[np.int32],
+    pack: Callable[[Topology], Forest],
+) -> Forest | None:
+    """Trees over ways whose capacities were optimized; None where the network is too large for that.
+
+    Args:
+        topology: The network.
+        members: Whom the trees reach.
+        roots: Where they start.
+        pack: Packs trees that fill a network of members only.
+
+    >>> import tacos
+    >>> from tacos.synth.forest import packing
+    >>> links = [(0, 3, 2e9, 0), (1, 3, 1e9, 0), (2, 3, 1e9, 0)]         # 4 GB/s into a switch,
+    >>> links += [(3, 0, 1e9, 0), (3, 1, 1e9, 0), (3, 2, 1e9, 0)]        # 3 GB/s out of it
+    >>> network = tacos.topology.from_links(3, links, switches=1)
+    >>> packing(network).algbw_Bps                                       # 2/3 enter everybody
+    1500000000.0
+    """
+    if find_spec("highspy") is None:
+        return None
+    ways: list[list[int]] = []
+    for way in _ways(topology, set(members.tolist())):
+        ways.append(way)
+        if len(ways) > _MOST_WAYS:
+            return None
+    ends = [(int(topology.link_src[way[0]]), int(topology.link_dst[way[-1]])) for way in ways]
+    pairs = sorted(set(ends))
+    if len(pairs) * len(members) > _MOST_FLOWS:
+        return None
+    capacity = _capacities(topology, members, roots, ways, ends, pairs)
+    if capacity is None:
+        return None
+    rows, links, begin = [], [], [0]
+    for way, (source, end), bandwidth in zip(ways, ends, capacity.tolist(), strict=True):
+        if bandwidth < _LEAST * int(topology.link_bandwidth_Bps.max()):
+            continue
+        latency = int(topology.link_latency_ps[way].sum()) / 1e12
+        rows.append((source, end, int(bandwidth), latency))
+        links += way
+        begin.append(len(links))
+    logical = from_links(topology.npus, rows, connected=False)
+    return reroute_forest(
+        pack(logical), topology, np.array(begin, np.int64), np.array(links, np.int32)
+    )
+
+
+def _ways(topology: Topology, members: set[int]) -> Iterator[list[int]]:
+    """All paths between two members that pass nobody twice and no other member."""
+    leaving: list[list[int]] = [[] for _ in range(topology.nodes)]
+    for link, source in enumerate(topology.link_src.tolist()):
+        leaving[source].append(link)
+    ends = topology.link_dst.tolist()
+
+    def longer(way: list[int], passed: set[int]) -> Iterator[list[int]]:
+        node = ends[way[-1]]
+        if node in members:
+            yield way
+            return
+        for link in leaving[node]:
+            if ends[link] not in passed:
+                yield from longer([*way, link], passed | {ends[link]})
+
+    for member in sorted(members):
+        for link in leaving[member]:
+            if ends[link] != member:
+                yield from longer([link], {member, ends[link]})
+
+
+def _capacities(
+    topology: Topology,
+    members: NDArray[np.int32],
+    roots: NDArray[np.int32],
+    ways: list[list[int]],
+    ends: list[tuple[int, int]],
+    pairs: list[tuple[int, int]],
+) -> NDArray[np.float64] | None:
+    """What each way carries where the rate is largest, in bytes per second.
+
+    Columns are the ways' capacities, for each member the flow that reaches it over each pair, and the rate.
+    """
+    number = {pair: k for k, pair in enumerate(pairs)}
+    sinks = members.tolist()
+    first, rate = len(ways), len(ways) + len(pairs) * len(sinks)
+    rows: list[int] = []
+    columns: list[int] = []
+    values: list[float] = []
+
+    def enter(row: int, column: int, value: float) -> None:
+        rows.append(row)
+        columns.append(column)
+        values.append(value)
+
+    scale = float(topology.link_bandwidth_Bps.max())
+    upper = (topology.link_bandwidth_Bps / scale).tolist()
+    lower = [-np.inf] * topology.links
+    for k, way in enumerate(ways):
+        for link in way:
+            enter(link, k, 1.0)
+    for i in range(len(sinks)):
+        base = len(upper)
+        upper += [0.0] * len(pairs)  # flow below what the ways carry
+        lower += [-np.inf] * len(pairs)
+        for k in range(len(pairs)):
+            enter(base + k, first + i * len(pairs) + k, 1.0)
+        for k, pair in enumerate(ends):
+            enter(base + number[pair], k, -1.0)
+    for i, sink in enumerate(sinks):
+        base = len(upper)
+        upper += [0.0] * len(sinks)  # what leaves a member is what comes, and its rate
+        lower += [0.0] * len(sinks)
+        place = {member: base + k for k, member in enumerate(sinks)}
+        for k, (source, end) in enumerate(pairs):
+            for node, sign in ((source, 1.0), (end, -1.0)):
+                if node != sink:
+                    enter(place[node], first + i * len(pairs) + k, sign)
+        for root in roots.tolist():
+            if root != sink:
+                enter(place[root], rate, -1.0)
+    solution = _solve(rate + 1, (lower, upper), (rows, columns, values))
+    return None if solution is None else solution[: len(ways)] * scale
+
+
+def _solve(
+    count: int,
+    limits: tuple[list[float], list[float]],
+    entries: tuple[list[int], list[int], list[float]],
+) -> NDArray[Any] | None:
+    """The largest last column, all being at least 0."""
+    import highspy
+
+    rows, columns, values = (np.array(entry) for entry in entries)
+    order = np.lexsort((rows, columns))
+    program = highspy.HighsLp()
+    program.num_col_, program.num_row_ = count, len(limits[0])
+    program.col_cost_ = np.append(np.zeros(count - 1), -1.0)
+    program.col_lower_ = np.zeros(count)
+    program.col_upper_ = np.full(count, highspy.kHighsInf)
+    program.row_lower_, program.row_upper_ = np.array(limits[0]), np.array(limits[1])
+    program.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    program.a_matrix_.start_ = np.searchsorted(columns[order], np.arange(count + 1))
+    program.a_matrix_.index_ = rows[order]
+    program.a_matrix_.value_ = values[order]
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("threads", 1)
+    solver.passModel(program)
+    solver.run()
+    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        return None
+    return np.array(solver.getSolution().col_value)
