@@ -296,8 +296,8 @@ def test_repr():
     ("call", "sentence"),
     [
         (
-            lambda: co.named("all-reduse", 4, 1),
-            'unknown collective "all-reduse", did you mean "all-reduce"',
+            lambda: co.named("all-redice", 4, 1),
+            'unknown collective "all-redice", did you mean "all-reduce"',
         ),
         (lambda: co.all_gather(4, 0), "must be positive"),
         (lambda: co.all_gather(4, -5), "must be positive"),

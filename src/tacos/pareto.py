@@ -21,9 +21,6 @@ from tacos._core import Collective, CollectivePart
 from tacos.bound import bound
 from tacos.errors import InfeasibleError, TacosError
 from tacos.schedule import retime, routes
-from tacos.synth.milp.model import build
-from tacos.synth.milp.problem import hops_of, in_steps
-from tacos.synth.milp.search import needed, own_symmetry
 from tacos.synth.milp.solver import highs, solve
 from tacos.synth.phases import in_phases, sums
 
@@ -271,6 +268,10 @@ class _Search:
         self, network: Topology, problem: Collective, steps: int, most: int, symmetric: bool
     ) -> tuple[tuple[Schedule, int] | None, str]:
         """A schedule and its rounds, if there is one, and the solver's verdict."""
+        from tacos.synth.milp.model import build
+        from tacos.synth.milp.problem import hops_of, in_steps
+        from tacos.synth.milp.search import own_symmetry
+
         hops = hops_of(network)
         stepped = in_steps(network, problem, hops)
         lost = stepped.unreachable()
@@ -305,6 +306,8 @@ class _Search:
         model: Model,
         solution: NDArray[np.float64],
     ) -> Schedule:
+        from tacos.synth.milp.search import needed
+
         chunk, hop, step = needed(problem, *model.starts(solution))
         order = np.argsort(step, kind="stable")
         used, route = np.unique(hop[order], return_inverse=True)

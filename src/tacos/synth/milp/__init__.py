@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from tacos._core import bound
 from tacos.synth.greedy import greedy
-from tacos.synth.milp.search import Search
 from tacos.synth.milp.solver import highs
 from tacos.synth.phases import in_phases, sums
 from tacos.units import Quantity, time_ps
@@ -106,6 +105,8 @@ def milp(
         raise ValueError(f"time_limit is {time_limit!r}, it must be positive")
     if type(threads) is not int or threads < 1:
         raise ValueError(f"threads is {threads!r}, it must be a positive number")
+    from tacos.synth.milp.search import Search  # what few problems need would slow every import
+
     epoch_ps = None if epoch is None else max(time_ps(epoch, what="epoch"), 1)
     highs()
     begin = time.monotonic()
