@@ -42,8 +42,8 @@ _REFINED, _HOPEFUL, _REFINING, _PER_TRANSFER, _HOPS = 2, 1.1, 0.2, 300.0, 10.0
 each, at most so many microseconds per transfer; the last is what the search looks at in one."""
 _SEARCH_TRANSFERS = 300_000
 """The chunk search stops before schedules of more transfers than this: they take seconds each."""
-_HELPED = 1.005
-"""More chunks are worth a further try if they made the schedule this much faster."""
+_GOOD_ENOUGH = 1.005
+"""A few chunks that take up to this much longer than many are better; not so with more effort."""
 _LARGE = 20
 """Bandwidth decides, not latency, where the bound's parts differ by this factor."""
 _WORK = 10_000_000
@@ -99,8 +99,8 @@ def synthesize(
         topology: The network.
         collective: What is to be achieved. Where its number of chunks is ``"auto"``, the best of
             1, 2, 4, … is searched.
-        engine: A name from :func:`engines`, or ``"auto"`` for the best of all that apply: the
-            cheapest first, until the bound is met within 0.1 %, or the work that the effort allows
+        engine: A name from :func:`engines`, or ``"auto"`` for the best of all that apply:
+            synthesizers and cheap ones first, until the bound is met within 0.1 %, or the work that the effort allows
             is done. ``"best_of"`` in the provenance has the times of all that were tried, the
             fastest first, and ``"not_tried"`` those that were not worth it. Small problems go to
             the exact engine for a second; ``"unfinished"`` says so if that was not enough.
@@ -210,6 +210,7 @@ class _Search:
         self.seed, self.trials = seed, trials
         self.known_bound = known_bound
         self.counts = _CHUNK_COUNTS[::2] if effort == "fast" else _CHUNK_COUNTS
+        self.enough = _GOOD_ENOUGH if trials == 1 else 1 + _MET
         self.budget = _WORK * trials * (_FAST if effort == "fast" else 1.0)
         self.end = None if time_limit is None else time.monotonic() + time_limit
         self.progress, self.told = progress, 0.0
@@ -322,16 +323,16 @@ class _Search:
         fastest = failures = 0
         for schedule in self.found(runs()):
             results.append(schedule)
-            helped = schedule.time_ps * _HELPED < results[fastest].time_ps
+            helped = schedule.time_ps * _GOOD_ENOUGH < results[fastest].time_ps
             failures = 0 if helped or len(results) == 1 else failures + 1
             if schedule.time_ps < results[fastest].time_ps:
                 fastest = len(results) - 1
             if failures == patience or 2 * schedule.stored_transfers > most:
                 break
-            if results[fastest].time_ps <= (1 + _MET) * self.bound.time_ps:
+            if results[fastest].time_ps <= self.enough * self.bound.time_ps:
                 break
         self.done, self.next = begin, end
-        enough = results[fastest].time_ps * (1 + _MET)
+        enough = results[fastest].time_ps * self.enough
         best = next(schedule for schedule in results if schedule.time_ps <= enough)
         tried = [schedule.collective.parts[0].chunks for schedule in results]
         return best.with_provenance(best.provenance | {"chunk_counts_tried": tried})

@@ -263,18 +263,18 @@ class _Search:
     def time(self, algorithm: _Algorithm, size: int) -> float:
         """How long an algorithm takes at a size; for ever if it cannot cut it."""
         if (algorithm, size) not in self.times:
-            near = self.even(size, algorithm)
             try:
-                seconds = self.synthesized(algorithm, near).time_s * (size / near)
+                # A little more than the size is never faster.
+                seconds = self.synthesized(algorithm, self.even(size, algorithm, up=True)).time_s
             except (TacosError, ValueError, MemoryError):
                 seconds = math.inf
             self.times[algorithm, size] = seconds
         return self.times[algorithm, size]
 
-    def even(self, size: int, algorithm: _Algorithm) -> int:
-        """The size, or one a little below that gives equal chunks, which some engines need."""
+    def even(self, size: int, algorithm: _Algorithm, *, up: bool) -> int:
+        """The nearest size, above or below, that gives equal chunks, which some engines need."""
         cuts = len(self.group or range(self.topology.npus)) * (algorithm.chunks or 1)
-        return size // cuts * cuts if size % cuts * 100 < size else size
+        return size if size < cuts else (size + (cuts - 1 if up else 0)) // cuts * cuts
 
     def winners(self, samples: list[int]) -> list[_Algorithm]:
         """The best algorithm of each size, until the time is up."""
@@ -347,10 +347,10 @@ class _Search:
         result = []
         for one, low, high in zip(spans, edges, edges[1:], strict=False):
             served = samples[one.begin : one.end]
-            middle = self.even(served[len(served) // 2], one.algorithm)
-            schedule = refine(
-                self.synthesized(one.algorithm, middle), effort="fast", seed=self.seed
-            )
+            middle = self.even(served[len(served) // 2], one.algorithm, up=False)
+            schedule = self.synthesized(one.algorithm, middle)
+            work = min(_REFINING * schedule.transfers, _MOST_REFINING)
+            schedule = refine(schedule, work=work, seed=self.seed)
             figures = tuple(
                 (size, self.time(one.algorithm, size), self.bound(size).time_s) for size in served
             )
