@@ -101,6 +101,15 @@ def test_what_meets_the_bound_or_cannot_change_comes_back_as_it_is():
     assert tacos.refine(waits) is waits
 
 
+def test_what_is_too_large_comes_back_at_once():
+    many = tacos.topology.switch(1000)
+    spread = tacos.synthesize(many, tacos.collective.broadcast(many, "1KB"), engine="direct")
+    assert tacos.refine(spread) is spread
+    torus = tacos.topology.torus(64, 64)
+    orbit = tacos.synthesize(torus, tacos.collective.all_gather(torus, "4096MB", chunks=1))
+    assert tacos.refine(orbit) is orbit
+
+
 def test_auto_refines_what_is_left_to_gain():
     box = tacos.topology.mi250(1)
     collective = tacos.collective.all_gather(box, "16MB", chunks=4)

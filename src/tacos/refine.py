@@ -27,6 +27,8 @@ _WORK = 100_000_000
 """Hops looked at per unit of effort: about 10 s."""
 _SLICE = 1_000_000
 _SLICE_PER_TRANSFER = 20
+_MOST_TRANSFERS = 10_000_000
+_MOST_HOPS = 500_000
 _PATIENCE = 4
 """Slices of the work without any gain after which there is hope no more."""
 
@@ -45,7 +47,8 @@ def refine(
     The result depends on the arguments alone, but for a time limit that cuts the search short. It passes the
     verifier; its provenance has the time before (``"refined_from_s"``). A schedule that cannot be changed
     comes back as it is: one with multicast or reduce routes, with routes on which chunks wait, with sums
-    that take time, or whose sums are made at several NPUs each.
+    that take time, or whose sums are made at several NPUs each; and one of more than ten million transfers, or
+    on switches that join more than 700 NPUs, for which a search would be too slow to gain anything.
 
     Args:
         schedule: Whoever made it. An orbit is expanded.
@@ -123,7 +126,10 @@ def _searched(
 
 
 def _ways(schedule: Schedule) -> list[bool]:
-    """The directions of time in which something can be spread."""
+    """The directions of time in which something can be spread; none where it would take too long."""
+    hops = schedule.topology.npus**2 if schedule.topology.switches else schedule.topology.links
+    if schedule.transfers > _MOST_TRANSFERS or hops > _MOST_HOPS:
+        return []
     kinds = {part.kind for part in schedule.collective.parts}
     if kinds <= {"reduce_scatter", "reduce"}:
         ways = [True]
