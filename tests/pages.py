@@ -11,7 +11,7 @@ A comment directly before a block changes that:
 
 - ``<!-- not run: REASON -->``: it needs what a test does not have.
 - ``<!-- file: NAME -->``: it is the content of a file.
-- ``<!-- times vary -->``: times with their units are not compared.
+- ``<!-- figures vary -->``: numbers and units of time are not compared. Engines get better, machines differ.
 
 ``python -m tests.pages PAGE …`` renews what the commands of a page print, after a change that is meant.
 """
@@ -38,8 +38,8 @@ _BLOCK = re.compile(
     r"^(?P<indent>[ ]*)```(?P<language>[\w{}-]*)[^\n]*\n(?P<text>.*?)^(?P=indent)```[ ]*$",
     re.MULTILINE | re.DOTALL,
 )
-_NOTE = re.compile(r"(not run|file): (.+)|(times vary)")
-_TIME = re.compile(r" *[0-9.]+ (?:ns|us|ms|s)\b")
+_NOTE = re.compile(r"(not run|file): (.+)|(figures vary)")
+_FIGURE = re.compile(r"[0-9][0-9.,]*(?: (?:ns|us|ms|s)\b)?|─+")
 _SHELL = frozenset("|&;<>$`*?#~()'\"\\")
 _FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 _PATIENCE_S = 120
@@ -114,7 +114,7 @@ def run(block: Block, names: dict[str, object], origin: Path) -> None:
     elif block.language == "python":
         run_python(block, names)
     elif block.language == "console":
-        run_console(block, times_vary=bool(note), origin=origin)
+        run_console(block, figures_vary=bool(note), origin=origin)
     elif block.language in ("sh", "bash", "shell"):
         raise PageError("a block of shell commands is called console, and runs")
 
@@ -133,20 +133,20 @@ def run_python(block: Block, names: dict[str, object]) -> None:
         raise PageError("".join(said))
 
 
-def run_console(block: Block, *, times_vary: bool, origin: Path) -> None:
+def run_console(block: Block, *, figures_vary: bool, origin: Path) -> None:
     """Run the commands behind $ and compare what they print, where the page shows it."""
     for command, wanted in commands(block.text):
         code, printed = call(command, origin)
-        if not agree(wanted, printed, times_vary=times_vary):
+        if not agree(wanted, printed, figures_vary=figures_vary):
             raise PageError(f"$ {command}\nexpected:\n{wanted}\nprinted:\n{printed}")
         if code != 0 and not wanted.strip():
             raise PageError(f"$ {command}\nfailed with code {code}:\n{printed}")
 
 
-def agree(wanted: str, printed: str, *, times_vary: bool) -> bool:
+def agree(wanted: str, printed: str, *, figures_vary: bool) -> bool:
     """Whether a page shows what was printed, or nothing."""
-    if times_vary:
-        wanted, printed = (_TIME.sub(" T", words) for words in (wanted, printed))
+    if figures_vary:
+        wanted, printed = (_FIGURE.sub("#", words) for words in (wanted, printed))
     return not wanted.strip() or doctest.OutputChecker().check_output(wanted, printed, _FLAGS)
 
 
@@ -160,7 +160,7 @@ def renewed(text: str, origin: Path) -> str:
             continue
         for command, wanted in commands(block.text):
             printed = "\n".join(line.rstrip() for line in call(command, origin)[1].splitlines())
-            if "..." not in wanted and not agree(wanted, printed, times_vary=bool(block.note)):
+            if "..." not in wanted and not agree(wanted, printed, figures_vary=bool(block.note)):
                 text = text.replace(wanted, printed.strip("\n") + "\n", 1)
     return text
 
