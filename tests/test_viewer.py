@@ -480,6 +480,57 @@ def test_a_run_without_transfers_opens(view):
     assert view(page(schedule)).inner_text("#title").startswith("broadcast")
 
 
+def test_a_network_without_links_opens(view):
+    topology = tp.ring(1)
+    shown = view(page(tacos.synthesize(topology, co.all_gather(topology, "1MB"))))
+    text = panel(shown)
+    assert "algbw –" in text
+    shown.keyboard.press("l")
+    assert shown.evaluate("viewer.pick") is None
+    shown.keyboard.press("n")
+    assert panel(shown).startswith("NPU 0 received nothing at any time")
+
+
+def test_an_npu_outside_the_group_never_fills_up(view):
+    topology = tp.fully_connected(3)
+    schedule = tacos.synthesize(topology, co.all_gather(topology, "2MB", group=[0, 1], chunks=1))
+    shown = view(page(schedule))
+    shares = shown.evaluate(
+        "[0, 1, 2].map((npu) => viewer.runs[0].received(npu, viewer.runs[0].end))"
+    )
+    assert shares == [1, 1, 0]
+
+
+def test_a_link_of_very_many_transfers_shows_its_queue(view):
+    """More than there can be arguments of one call in a browser."""
+    topology = tp.mesh(2)
+    schedule = tacos.synthesize(
+        topology, co.broadcast(topology, "300MB", chunks=300_000), engine="greedy"
+    )
+    shown = view(page(schedule))
+    shown.evaluate("viewer.select({kind: 'link', id: 0})")
+    assert "and 299,987 more transfers" in panel(shown)
+
+
+def test_the_critical_path_takes_the_place_of_a_selection(view, mesh):
+    shown = view(page(mesh))
+    shown.keyboard.press("n")
+    assert shown.is_visible("#clear")
+    shown.keyboard.press("p")
+    assert panel(shown).startswith("Critical path")
+    assert shown.input_value("#find") == ""
+    assert not shown.is_visible("#clear")
+
+
+def test_a_selected_switch_is_found_again_by_what_find_says(view):
+    topology = tp.switch(3)
+    shown = view(page(tacos.synthesize(topology, co.all_gather(topology, "3MB", chunks=1))))
+    shown.evaluate("viewer.select({kind: 'npu', id: 3})")
+    assert shown.input_value("#find") == "switch 0"
+    shown.evaluate("viewer.find('switch 0')")
+    assert shown.evaluate("viewer.pick.id") == 3
+
+
 def test_a_notebook_shows_the_viewer_in_place(browser, mesh):
     context = browser.new_context()
     try:

@@ -103,7 +103,7 @@ export class HeatMap extends TimeChart {
     const { context, run } = this;
     const wide = this.x(run.facts.time_s) - this.left;
     context.imageSmoothingEnabled = false;
-    context.drawImage(this.image(look.colours), this.left, TOP, wide, this.high);
+    if (run.links) context.drawImage(this.image(look.colours), this.left, TOP, wide, this.high);
     context.strokeStyle = look.colours.line;
     context.lineWidth = 1;
     context.strokeRect(this.left + 0.5, TOP + 0.5, wide - 1, this.high - 1);
@@ -316,7 +316,7 @@ export function drawQueue(canvas, run, link, tick, look) {
   const { context, width, height } = fitted(canvas);
   const { colours } = look;
   const steps = run.queue(link);
-  const most = Math.max(1, ...steps.map(([, number]) => number));
+  const most = steps.reduce((largest, [, number]) => Math.max(largest, number), 1);
   const x = (at) => 26 + ((width - 30) * at) / run.end;
   const top = 6,
     base = height - 34;

@@ -32,7 +32,7 @@ const SIZES = [
 
 export const time = (seconds) => (seconds === 0 ? "0 s" : scaled(seconds, TIMES));
 export const size = (bytes) => scaled(bytes, SIZES);
-export const bandwidth = (rate) => (rate ? `${scaled(rate, SIZES)}/s` : "–");
+export const bandwidth = (rate) => (rate && isFinite(rate) ? `${scaled(rate, SIZES)}/s` : "–");
 export const percent = (share) => `${(100 * share).toFixed(share > 0.9995 || share < 0.0005 ? 0 : 1)} %`;
 export const count = (number) => number.toLocaleString("en-US");
 

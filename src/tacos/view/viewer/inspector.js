@@ -81,7 +81,8 @@ function holdings(run, npu, tick) {
   const held = run.holds(npu, tick);
   const share = run.received(npu, tick),
     all = run.columns.received_bytes[npu];
-  const rows = [["received", `${size(share * all)} of ${size(all)} (${percent(share)})`]];
+  const part = `${size(share * all)} of ${size(all)} (${percent(share)})`;
+  const rows = [["received", all ? part : "nothing at any time"]];
   if (held.own.length) rows.push(["its own", `chunks ${ranges(held.own)}`]);
   else if (run.facts.reducing) rows.push(["its own", "a contribution to the sums"]);
   rows.push(["has whole", held.whole.length ? `chunks ${ranges(held.whole)}` : "no other chunk yet"]);

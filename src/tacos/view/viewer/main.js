@@ -254,12 +254,18 @@ class Viewer {
     $("find").reportValidity();
     if (known) this.select(pick);
   }
+  /** What `find` understands as this selection. */
+  words({ kind, id }) {
+    const { npus } = this.runs[0];
+    return kind === "npu" && id >= npus ? `switch ${id - npus}` : `${kind} ${id}`;
+  }
   countOf(run, kind) {
     return { npu: run.facts.nodes, link: run.links, chunk: run.chunks }[kind];
   }
   cycle(kind, by) {
     const step = kind === "chunk" ? by * this.runs[0].facts.every : by;
     const all = Math.max(...this.runs.map((run) => this.countOf(run, kind)));
+    if (!all) return;
     const now = this.pick?.kind === kind ? this.pick.id + step : step > 0 ? 0 : all - 1;
     this.select({ kind, id: ((now % all) + all) % all });
   }
@@ -306,15 +312,15 @@ class Viewer {
   }
   showPath(on) {
     this.path = on;
-    if (on) this.pick = null;
     $("path").setAttribute("aria-pressed", on);
+    if (on) this.select(null);
     this.refresh();
   }
   select(pick) {
     this.pick = pick;
     $("clear").hidden = !pick;
     $("panel").scrollTop = 0;
-    if (pick && document.activeElement !== $("find")) $("find").value = `${pick.kind} ${pick.id}`;
+    if (pick && document.activeElement !== $("find")) $("find").value = this.words(pick);
     if (!pick) $("find").value = "";
     this.say(pick);
     this.refresh();

@@ -326,10 +326,14 @@ export class NetworkView {
       if (size > 2) context.stroke();
       if (size < 7) return;
       context.fillStyle = colours.panel;
-      context.font = "600 9px system-ui, sans-serif";
       context.textAlign = "center";
       context.textBaseline = "middle";
-      for (const [x, y, chunk] of dots[group]) if (chunk < 1000) context.fillText(chunk, x, y + 0.5);
+      for (const [x, y, chunk] of dots[group]) {
+        const high = Math.min(9, (2.6 * r) / `${chunk}`.length); // so that its digits stay inside
+        if (high < 6) continue;
+        context.font = `600 ${high}px system-ui, sans-serif`;
+        context.fillText(chunk, x, y + 0.5);
+      }
     });
   }
 
@@ -387,7 +391,7 @@ export class NetworkView {
       }
       if (!label) continue;
       const text = run.facts.names.length && r > 14 ? run.facts.names[node] : `${node}`;
-      context.font = `600 ${Math.min(13, 0.85 * r, (3.1 * r) / text.length)}px system-ui, sans-serif`;
+      context.font = `600 ${Math.min(13, 0.85 * r, (2.7 * r) / text.length)}px system-ui, sans-serif`;
       context.fillStyle = held === 2 ? colours.panel : colours.ink;
       context.fillText(text, x, y + 0.5);
     }

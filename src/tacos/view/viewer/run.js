@@ -94,7 +94,7 @@ export class Run {
   /** The share of all it will get that an NPU has, 0 to 1. */
   received(npu, tick) {
     const at = (tick / this.end) * this.bins;
-    if (at >= this.bins) return 1;
+    if (at >= this.bins) return this.columns.received_bytes[npu] > 0 ? 1 : 0;
     const row = npu * this.bins,
       k = Math.floor(at);
     const before = k > 0 ? this.columns.received[row + k - 1] : 0;
