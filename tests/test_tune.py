@@ -49,7 +49,7 @@ def test_the_crossover_is_where_one_becomes_faster_than_the_other():
     clique = tacos.topology.fully_connected(4, bandwidth="1GB/s", latency="1us")
     table = tacos.tune(clique, "all_reduce", "1024B:4096B", tolerance=0, effort="fast")
     small, large = table.ranges
-    assert small.engine == "one-shot"
+    assert small.engine in ("one-shot", "forest")  # whose exchange is the same
     even = 1000 / (1 - (1 + 1 / large.chunks) / 4)
     assert small.max_bytes == pytest.approx(even, rel=0.05)
 
