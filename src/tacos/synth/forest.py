@@ -51,13 +51,13 @@ _MOST_BOTH = 200_000
 """Transfers up to which trees with and without symmetry are compared."""
 _MANY = 30_000
 """Transfers from which on a pipeline is long enough to show how well its hops can be arranged."""
-_FAR = 1.03
-"""Times the time of a fluid: a schedule that leaves gaps."""
+_FAR, _LATENT = 1.03, 1.5
+"""Times the time of a fluid: schedules between these leave gaps, slower ones wait for latencies."""
 _SLACK = 0.15
 """Share of the bandwidth between switches that is left unused where gaps remain."""
 _TRIAL = 512
 """Trees that show what trees both ways reach."""
-_MOST_EXCHANGED = 100_000
+_MOST_EXCHANGED = 40_000
 """Transfers of an exchange: it is for few bytes, which nobody wants to wait for."""
 _SUMS_AND_COPIES = 3
 """Capabilities of a switch as in NVLS."""
@@ -213,8 +213,9 @@ def forest(
     slack = bool(_used(known, " slack"))  # it was better before
     found.append(_in_phases(topology, resolved, known, slack, progress))
     fluid_s = sum(part.size / trees.algbw_Bps for trees in _used(known, ""))
-    gaps = transfers >= _MANY and min(one.time_s for one in found) > _FAR * fluid_s
-    if gaps and "spread slack" not in known and not slack and _has_chains(topology):
+    gaps = _FAR * fluid_s < min(one.time_s for one in found) < _LATENT * fluid_s
+    untried = "spread slack" not in known and transfers >= _MANY and _has_chains(topology)
+    if gaps and untried and not slack:
         found.append(_in_phases(topology, resolved, known, True, progress))
         if found[-1].time_ps > found[-2].time_ps:
             known |= {"spread slack": None, "collect slack": None}
@@ -419,7 +420,8 @@ def _exchanges(
         # What enters an owner: a share of its team's inputs, and of the other teams' sums.
         copies = (team - 1 + members // team - 1) / team
         each = 2 * (members - members // team) + members // team * (members // team - 1)
-        if least_s * copies > limit_s or each * collective.chunks > _MOST_EXCHANGED:
+        # Owners wait for each other, so that bytes alone never take all the time.
+        if 2 * least_s * copies > limit_s or each * collective.chunks > _MOST_EXCHANGED:
             continue
         facts = json.dumps({"engine": "forest", "trees": "exchange"})
         order = np.sort(part.group)
