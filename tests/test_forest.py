@@ -205,6 +205,30 @@ def test_without_a_linear_program_trees_are_sought_at_lower_rates(monkeypatch):
     assert 0.7e9 < found.rate_Bps <= 0.75e9
 
 
+def test_a_program_that_leaves_out_the_only_way_is_not_followed():
+    """All but one link are far slower than that one; the switch has more bandwidth out than in."""
+    slow = [(4, 3), (0, 1), (3, 0), (1, 5), (5, 2), (5, 4)]
+    links = [*((a, b, 1e3, 0) for a, b in slow), (2, 1, 1e12, 0)]
+    topology = tp.from_links(5, links, switches=1)
+    found = packing(topology)
+    check_trees(topology, found)
+    assert 0 < found.rate_Bps <= found.cut_Bps
+
+
+def test_ways_of_less_than_a_byte_per_second_are_none():
+    topology = tp.from_links(3, [(a, b, bw / 1e9, 0) for a, b, bw, _ in UNEVEN], switches=1)
+    check_trees(topology, packing(topology))
+
+
+def test_what_leaves_a_switch_only_to_meet_its_route_is_no_part_of_it():
+    """Seen backwards, 3 sends to switch 6, from there to 5, and to 7, which nothing leaves but what 5 has."""
+    ends = [(4, 8), (8, 7), (7, 5), (5, 6), (2, 4), (7, 2), (0, 1), (6, 3), (1, 7), (3, 0)]
+    links = [(a, b, 1e9, 1e-3) for a, b in ends]
+    topology = tp.from_links(5, links, switches=["", "", "reduce", "reduce"])
+    schedule = forest(topology, co.reduce(topology, 7, chunks=1, group=[3, 1, 0, 2], root=3))
+    assert tacos.verify(schedule).ok
+
+
 @given(st.data(), topologies())
 @settings(max_examples=150)
 def test_schedules_are_right_and_no_faster_than_the_bound(data, topology):

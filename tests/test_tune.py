@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import re
 
 import pytest
 
@@ -42,15 +43,14 @@ def test_no_size_is_served_much_worse_than_possible(table):
 
 
 def test_the_crossover_is_where_one_becomes_faster_than_the_other():
-    """On a clique of 4, with 1 us and 1 GB/s: in one hop it takes 1 us + S, in two 2 us + S/4 (1 + 1/c).
+    """On a clique of 4, with 1 us and 1 GB/s: an exchange takes 1 us + S, others 2 us + S/4 (1 + 1/c).
 
     With c chunks they are even at S = 1000 / (1 - (1 + 1/c) / 4), between the samples 1024 and 4096.
     """
     clique = tacos.topology.fully_connected(4, bandwidth="1GB/s", latency="1us")
     table = tacos.tune(clique, "all_reduce", "1024B:4096B", tolerance=0, effort="fast")
     small, large = table.ranges
-    size = small.schedule.collective.size_bytes
-    assert small.schedule.time_ps == 1_000_000 + 1000 * size
+    assert small.schedule.time_s == 1e-6 + small.schedule.collective.size_bytes / 1e9
     even = 1000 / (1 - (1 + 1 / large.chunks) / 4)
     assert small.max_bytes == pytest.approx(even, rel=0.05)
 
@@ -104,6 +104,45 @@ def test_the_tuner_table_is_what_nccl_reads(table, tmp_path):
         assert row[3] in ("tree", "ring")
         assert row[4] in ("ll", "ll128", "simple")
     assert files.tuner_csv(tacos.tune(RING, "all_to_all", "1KB:2KB", effort="fast")) == ""
+
+
+def test_other_collectives_stay_in_the_tuner_table(table, tmp_path):
+    def kinds():
+        lines = (tmp_path / "tuner.csv").read_text().splitlines()
+        assert sum(line.startswith("#") for line in lines) == 1
+        return [line.split(",")[0] for line in lines[1:]]
+
+    table.save(tmp_path)
+    gather = tacos.tune(RING, "all_gather", "1KB:4KB", effort="fast")
+    for _ in range(2):
+        gather.save(tmp_path)
+        assert kinds().count("allreduce") == len(table.nccl)
+        assert kinds().count("allgather") == len(gather.nccl)
+    (tmp_path / "tuner.csv").write_bytes(b"\xff")
+    with pytest.raises(tacos.FormatError, match=r"tuner\.csv"):
+        gather.save(tmp_path)
+
+
+def test_msccl_files_serve_every_size_once(table, tmp_path):
+    """The executors use an algorithm for minBytes <= size < maxBytes."""
+    table.save(tmp_path, to=("msccl",))
+    short = tacos.tune(RING, "all_reduce", "64KB:4MB", effort="fast")
+    short.save(tmp_path, to=("msccl",))
+    heads = [path.read_text().splitlines()[0] for path in tmp_path.glob("all_reduce*.xml")]
+    fields = [dict(re.findall(r'(\w+)="(\d+)"', head)) for head in heads]
+    limits = sorted((int(one["minBytes"]), int(one["maxBytes"])) for one in fields)
+    assert len(limits) == len(short.ranges)
+    assert limits[0][0] == 0
+    for (_, high), (low, _) in itertools.pairwise(limits):
+        assert high == low
+
+
+def test_files_of_another_root_stay(tmp_path):
+    for root in (0, 2):
+        found = tacos.tune(RING, "broadcast", "1KB:4KB", effort="fast", root=root)
+        assert found.save(tmp_path, to=("msccl",)) == []
+    roots = [path.read_text().split('root="')[1][0] for path in tmp_path.glob("broadcast*.xml")]
+    assert sorted(set(roots)) == ["0", "2"]
 
 
 def test_what_a_format_cannot_hold_is_told(tmp_path):

@@ -1,6 +1,7 @@
 #include "synth/forest/tree_list.hpp"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 namespace tacos::forest {
@@ -86,6 +87,7 @@ void TreeList::branch(std::vector<LinkId> path, std::span<const std::vector<Link
       }
     }
   }
+  prune(ends);
   if (!ends.empty()) {
     for (const NodeId end : ends) depth_[at(end)] = depth_[at(source)] + 1;
     forest_.depth.push_back(depth_[at(source)] + 1);
@@ -93,6 +95,21 @@ void TreeList::branch(std::vector<LinkId> path, std::span<const std::vector<Link
     forest_.hop.push_back(table_.number(route_, kind));
   }
   for (auto& way : others) branch(std::move(way), hops);
+}
+
+void TreeList::prune(std::span<const NodeId> ends) {
+  std::fill(in_route_.begin(), in_route_.end(), std::uint8_t{0});
+  for (const NodeId end : ends) in_route_[at(end)] = 1;
+  std::vector<LinkId> kept;
+  for (const LinkId link : std::views::reverse(route_)) {
+    if (in_route_[at(topology_->dst(link))]) {
+      in_route_[at(topology_->src(link))] = 1;
+      kept.push_back(link);
+    } else {
+      load_[at(link)] -= weight_;
+    }
+  }
+  route_.assign(kept.rbegin(), kept.rend());
 }
 
 bool TreeList::passes_npus(std::span<const LinkId> path) const {

@@ -32,6 +32,8 @@ class TreeList {
   void survey(std::span<const std::vector<LinkId>> hops);
   // The route over a first path and, from the switches that it ends at, on to all their NPUs.
   void branch(std::vector<LinkId> path, std::span<const std::vector<LinkId>> hops);
+  // Takes out of the route what leads to none of its ends: all that left a switch had met the route before.
+  void prune(std::span<const NodeId> ends);
   bool passes_npus(std::span<const LinkId> path) const;
   bool collides(std::span<const LinkId> path) const;
 

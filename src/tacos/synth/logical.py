@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacos._core import reroute_forest
+from tacos.errors import InfeasibleError
 from tacos.topology import from_links
 
 if TYPE_CHECKING:
@@ -38,7 +39,9 @@ def forest_through_program(
     roots: NDArray[np.int32],
     pack: Callable[[Topology], Forest],
 ) -> Forest | None:
-    """Trees over ways whose capacities were optimized; None where the network is too large for that.
+    """Trees over ways whose capacities were optimized; None where that cannot be done.
+
+    So it is where the network is too large, or a member can be reached over ways only that are left out as slow.
 
     Args:
         topology: The network.
@@ -70,16 +73,18 @@ def forest_through_program(
         return None
     rows, links, begin = [], [], [0]
     for way, (source, end), bandwidth in zip(ways, ends, capacity.tolist(), strict=True):
-        if bandwidth < _LEAST * int(topology.link_bandwidth_Bps.max()):
+        if bandwidth < max(1, _LEAST * int(topology.link_bandwidth_Bps.max())):
             continue
         latency = int(topology.link_latency_ps[way].sum()) / 1e12
         rows.append((source, end, int(bandwidth), latency))
         links += way
         begin.append(len(links))
     logical = from_links(topology.npus, rows, connected=False)
-    return reroute_forest(
-        pack(logical), topology, np.array(begin, np.int64), np.array(links, np.int32)
-    )
+    try:
+        trees = pack(logical)
+    except InfeasibleError:  # what was left out as too slow was the only way
+        return None
+    return reroute_forest(trees, topology, np.array(begin, np.int64), np.array(links, np.int32))
 
 
 def _ways(topology: Topology, members: set[int]) -> Iterator[list[int]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import tempfile
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacos import formats
-from tacos.errors import TacosError
+from tacos.errors import FormatError, TacosError
 from tacos.plan import synthesize
 from tacos.runtime import plans
 from tacos.units import format_size
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["tuner_csv", "write"]
 
+_TUNER = "tuner.csv"
 _ENDINGS = {"msccl": ".xml", "mscclpp": ".json"}
 
 _HEAD = (
@@ -33,14 +35,15 @@ def write(
 ) -> list[str]:
     """What :meth:`tacos.tune.Tuning.save` does."""
     beside: dict[str, bytes] = {}
-    if csv := tuner_csv(tuning):
-        beside["tuner.csv"] = csv.encode()
+    if tuning.nccl:
+        beside[_TUNER] = _with_others(tuner_csv(tuning), Path(folder, _TUNER)).encode()
     left_out = []
     limits = _open_ended(tuning)
+    kind, calls = tuning.ranges[0].schedule.collective.kind, _calls(tuning)
     for name in to:
         for one, (low, high) in zip(tuning.ranges, limits, strict=True):
-            kind = one.schedule.collective.kind
-            file = f"{kind}-{format_size(max(low, 1)).replace(' ', '')}{_ENDINGS[name]}"
+            size = format_size(max(low, 1)).replace(" ", "")
+            file = f"{kind}-{size}-{calls}{_ENDINGS[name]}"
             try:
                 beside[file] = _exported(one, name, low, high, options)
             except (TacosError, ValueError) as error:
@@ -48,7 +51,35 @@ def write(
                 left_out.append(f"there is no {name} file for {words}: {error}")
     served = [(one.schedule, *limit) for one, limit in zip(tuning.ranges, limits, strict=True)]
     plans.replace(folder, served, beside=beside)
+    # An executor that is given all files of a table would find two for some sizes.
+    for name in to:
+        for old in Path(folder).glob(f"{kind}-*-{calls}{_ENDINGS[name]}"):
+            if old.name not in beside:
+                old.unlink(missing_ok=True)
     return left_out
+
+
+def _calls(tuning: Tuning) -> str:
+    """A short text for the calls that a table serves, whatever their sizes: network, group and root."""
+    plan = plans.describe(tuning.ranges[0].schedule, "")
+    return sha256(repr((plan.topology, plan.group, plan.root)).encode()).hexdigest()[:8]
+
+
+def _with_others(csv: str, path: Path) -> str:
+    """A tuner's table, and the lines that a file has for other collectives and numbers of ranks."""
+
+    def serves(line: str) -> tuple[str, ...]:
+        fields = line.split(",")
+        return (fields[0], *fields[7:8])
+
+    mine = {serves(line) for line in csv.splitlines()}  # its head is among them
+    try:
+        old = path.read_text("utf-8").splitlines()
+    except FileNotFoundError:
+        old = []
+    except (OSError, UnicodeDecodeError) as error:
+        raise FormatError(f"{path}: {error}") from None
+    return csv + "".join(f"{line}\n" for line in old if line and serves(line) not in mine)
 
 
 def tuner_csv(tuning: Tuning) -> str:
@@ -82,7 +113,10 @@ def _open_ended(tuning: Tuning) -> list[tuple[int, int | None]]:
 
 def _exported(one: Range, name: str, low: int, high: int | None, options: dict[str, Any]) -> bytes:
     """A range's file, with fewer chunks where the format has no room for all."""
-    limits: dict[str, Any] = {} if high is None else {"max_bytes": high}
+    limits: dict[str, Any] = {}
+    if high is not None:
+        # MSCCL's executors use an algorithm below maxBytes, MSCCL++'s up to it.
+        limits["max_bytes"] = high + 1 if name == "msccl" else high
     if low:
         limits["min_bytes"] = low
     chunks, first = one.chunks, None

@@ -72,7 +72,7 @@ def write(
             its share of every chunk.
         in_place: How to lower a schedule; by default out of place.
         min_bytes: The smallest buffer to use the algorithm for; by default any.
-        max_bytes: The largest one; by default any.
+        max_bytes: The file's ``maxBytes``, for which executors use buffers below it; by default any.
         name: At most 63 characters; by default the collective and its engine.
 
     Raises:
