@@ -345,7 +345,7 @@ class _Search:
         total = 0.0
         for count in self.counts:
             cut = self.collective.with_chunks(count)
-            total += repeats * work(name, self.topology, cut)
+            total += repeats * work(name, self.topology, cut, again=total > 0)
             if 2 * stored(name, self.topology, cut) > _SEARCH_TRANSFERS:
                 break
         return total
@@ -356,7 +356,10 @@ class _Search:
         repeats: int = facts.get("trials", 1)
         tried = facts.get("chunk_counts_tried")
         cuts = [self.collective] if tried is None else map(self.collective.with_chunks, tried)
-        return sum(repeats * work(facts["engine"], self.topology, cut) for cut in cuts)
+        return sum(
+            repeats * work(facts["engine"], self.topology, cut, again=i > 0)
+            for i, cut in enumerate(cuts)
+        )
 
     def worth(self, best: Schedule | None) -> float:
         """The work that may be spent in all: the closer the best is to the bound, the less."""
