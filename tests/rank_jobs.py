@@ -147,6 +147,7 @@ def stop_one(comm, schedule, who, number):
     algorithm = comm.prepare(schedule)
     data = np.ones(1000, np.float32)
     algorithm.run(data, data)
+    comm.exchange("all are through with the first", b"")
     if comm.rank == who:
         os.kill(os.getpid(), number)
     return _heard(algorithm.run, data, data), _heard(algorithm.run, data, data)
