@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Schedule
 
-__all__ = ["check_engine", "check_sizes", "engines", "obstacles", "synthesize"]
+__all__ = ["check_engine", "check_sizes", "engines", "exact_limits", "obstacles", "synthesize"]
 
 _EFFORTS: dict[str | int, int] = {"fast": 1, "normal": 1, "high": 8}
 _FAST = 0.1
@@ -149,6 +149,25 @@ def synthesize(
     return schedule.with_provenance(facts | schedule.provenance)
 
 
+def exact_limits(effort: str | int) -> dict[str, int]:
+    """What the exact engine may spend within an effort for ``"auto"``: options of its that know no clock.
+
+    >>> exact_limits("normal")
+    {'columns': 1500, 'nodes': 50}
+    """
+    _, budget = _effort(effort)
+    return {"columns": int(_EXACT_COLUMNS * budget / _WORK), "nodes": _EXACT_NODES}
+
+
+def _effort(effort: str | int) -> tuple[int, float]:
+    """The random starts and the work that an effort stands for."""
+    trials = _EFFORTS.get(effort, effort) if isinstance(effort, str) else effort
+    if type(trials) is not int or trials < 1:
+        names = ", ".join(str(name) for name in _EFFORTS)
+        raise ValueError(f"effort is {effort!r}, allowed are {names} and positive numbers")
+    return trials, _WORK * trials * (_FAST if effort == "fast" else 1.0)
+
+
 def _sketched(
     topology: Topology,
     collective: Collective,
@@ -197,21 +216,17 @@ class _Search:
         progress: Callable[[float], object] | None,
         known_bound: Bound | None,
     ) -> None:
-        trials = _EFFORTS.get(effort, effort) if isinstance(effort, str) else effort
-        if type(trials) is not int or trials < 1:
-            names = ", ".join(str(name) for name in _EFFORTS)
-            raise ValueError(f"effort is {effort!r}, allowed are {names} and positive numbers")
+        trials, self.budget = _effort(effort)
         if type(seed) is not int or not 0 <= seed < 2**63:
             raise ValueError(f"seed is {seed!r}, allowed are 0 to 2^63 - 1")
         limit: Any = time_limit
         if limit is not None and not (isinstance(limit, (int, float)) and limit > 0):
             raise ValueError(f"time_limit is {time_limit!r}, it must be positive")
         self.topology, self.collective = topology, collective
-        self.seed, self.trials = seed, trials
+        self.seed, self.effort, self.trials = seed, effort, trials
         self.known_bound = known_bound
         self.counts = _CHUNK_COUNTS[::2] if effort == "fast" else _CHUNK_COUNTS
         self.enough = _GOOD_ENOUGH if trials == 1 else 1 + _MET
-        self.budget = _WORK * trials * (_FAST if effort == "fast" else 1.0)
         self.end = None if time_limit is None else time.monotonic() + time_limit
         self.progress, self.told = progress, 0.0
         self.done, self.next = 0.0, 1.0  # the part of the whole that the present run is
@@ -373,10 +388,8 @@ class _Search:
             return None
         if milp_obstacle(self.topology, best.collective):
             return None
-        columns = int(_EXACT_COLUMNS * self.budget / _WORK)
-        limits = {"columns": columns, "nodes": _EXACT_NODES}
         try:
-            found = self.once("milp", best.collective, limits | self.patience())
+            found = self.once("milp", best.collective, exact_limits(self.effort) | self.patience())
         except _TimeIsUp:
             self.cut_short = True
             return None
