@@ -172,7 +172,8 @@ def pareto(
         )
     elif not quiet:
         print_table(front_table(f"{collective} on {topology}, {size}", front.rows()))
-        print(f"No algorithm has fewer than {front.least_rounds} rounds per chunk.")
+        which = " that first reduces and scatters" * (wanted.kind == "all_reduce")
+        print(f"No algorithm{which} has fewer than {front.least_rounds} rounds per chunk.")
         if front.cut_short:
             print(f"The search was cut short after {time_limit:g} s (--time-limit).")
     return 0
