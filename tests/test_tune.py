@@ -148,7 +148,7 @@ def test_other_collectives_stay_in_the_tuner_table(table, tmp_path):
         assert kinds().count("allreduce") == len(table.nccl)
         assert kinds().count("allgather") == len(gather.nccl)
     (tmp_path / "tuner.csv").write_bytes(b"\xff")
-    with pytest.raises(tacos.FormatError, match=r"tuner\.csv"):
+    with pytest.raises(tacos.FormatError, match=r"tuner\.csv: not a text in UTF-8"):
         gather.save(tmp_path)
 
 
@@ -179,6 +179,13 @@ def test_what_a_format_cannot_hold_is_told(tmp_path):
     (sentence,) = table.save(tmp_path, to=("mscclpp",))
     assert "no mscclpp file for 1 kB to 4 kB" in sentence
     assert Plans.load(tmp_path).choose("broadcast", range(4), 2000, root=2).plan is not None
+
+
+def test_a_broken_directory_is_told_before_the_work(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(tacos, "tune", lambda *_, **__: pytest.fail("the work has begun"))
+    (tmp_path / "plans.json").write_text("{")
+    assert main(["tune", "ring:4", "all-reduce", "-o", str(tmp_path)]) == 2
+    assert "plans.json: not JSON" in capsys.readouterr().err
 
 
 def test_nothing_is_left_where_writing_fails(table, tmp_path, monkeypatch):
