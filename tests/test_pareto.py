@@ -90,3 +90,6 @@ def test_the_command(capsys):
     assert found["points"][0]["optimal"] == "latency and bandwidth"
     assert main(["pareto", "ring:4", "broadcast", "--max-chunks", "2"]) == 0
     assert "rounds per chunk" in capsys.readouterr().out
+    # One step of two rounds would do: both send all they have.
+    assert main(["pareto", "ring:2", "all-reduce", "--max-chunks", "1"]) == 0
+    assert "No algorithm that first reduces and scatters has fewer" in capsys.readouterr().out

@@ -157,6 +157,17 @@ def test_relays_and_senders():
     assert boxes.violation(found) == ""
 
 
+def test_auto_keeps_to_relays_that_other_engines_ignore():
+    """On a ring what 2 and 0, or 3 and 1, send each other may pass 0 and 1 only; forests pass all."""
+    ring, sketch = tacos.topology.ring(4), tacos.Sketch(relays=[0, 1])
+    coll = tacos.collective.all_gather(ring, "4KB", chunks=1)
+    with pytest.raises(tacos.TacosError, match=r"forest does not keep to the sketch.*; milp does"):
+        tacos.synthesize(ring, coll, engine="forest", sketch=sketch)
+    found = tacos.synthesize(ring, coll, sketch=sketch)
+    assert tacos.verify(found).ok
+    assert sketch.violation(found) == ""
+
+
 @pytest.mark.parametrize("engine", ["greedy", "milp"])
 def test_who_cannot_be_reached_is_named(engine):
     two = tp.dgx_h100(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import itertools
 import json
 import re
@@ -79,6 +80,34 @@ def test_a_plan_directory_serves_every_size(table, tmp_path):
         assert tacos.verify(tacos.load(path)).ok
 
 
+def test_each_range_has_its_own_size():
+    """Where chunks cut a size unevenly, a size near it that they cut evenly may be another range's."""
+    table = tacos.tune(RING, "reduce_scatter", "1001B:1001B", effort="fast")
+    for one in table.ranges:
+        assert one.min_bytes <= one.schedule.collective.size_bytes <= one.max_bytes
+
+
+def test_the_exact_engine_is_not_limited_by_a_clock(monkeypatch):
+    """A second is more work on one machine than on another; columns and nodes are the same on all."""
+    slow = [(2, 0, 1e9, 1.3e-6), (1, 2, 1e9, 1.3e-6), (2, 0, 333333333, 5e-7)]
+    fast = [(1, 2, 1e9, 1e-12), (0, 1, 1e9, 0), (1, 2, 25e9, 0), (2, 1, 25e9, 1e-12)]
+    network = tacos.topology.from_links(3, slow + fast, link_model="blocking")
+    module, asked = importlib.import_module("tacos.tune"), []
+
+    def synthesize(*problem, engine="auto", **options):
+        if engine == "milp":
+            asked.append(options)
+        return tacos.synthesize(*problem, engine=engine, **options)
+
+    monkeypatch.setattr(module, "synthesize", synthesize)
+    table = tacos.tune(network, "reduce_scatter", "1000B:2000B")
+    assert table.ranges[0].engine == "milp"
+    assert asked
+    for options in asked:
+        assert "time_limit" not in options
+        assert options["columns"] == 1500
+
+
 def test_a_new_table_takes_the_place_of_the_old_one(table, tmp_path):
     table.save(tmp_path)
     gather = tacos.tune(RING, "all_gather", "1KB:4KB", effort="fast")
@@ -119,7 +148,7 @@ def test_other_collectives_stay_in_the_tuner_table(table, tmp_path):
         assert kinds().count("allreduce") == len(table.nccl)
         assert kinds().count("allgather") == len(gather.nccl)
     (tmp_path / "tuner.csv").write_bytes(b"\xff")
-    with pytest.raises(tacos.FormatError, match=r"tuner\.csv"):
+    with pytest.raises(tacos.FormatError, match=r"tuner\.csv: not a text in UTF-8"):
         gather.save(tmp_path)
 
 
@@ -150,6 +179,13 @@ def test_what_a_format_cannot_hold_is_told(tmp_path):
     (sentence,) = table.save(tmp_path, to=("mscclpp",))
     assert "no mscclpp file for 1 kB to 4 kB" in sentence
     assert Plans.load(tmp_path).choose("broadcast", range(4), 2000, root=2).plan is not None
+
+
+def test_a_broken_directory_is_told_before_the_work(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(tacos, "tune", lambda *_, **__: pytest.fail("the work has begun"))
+    (tmp_path / "plans.json").write_text("{")
+    assert main(["tune", "ring:4", "all-reduce", "-o", str(tmp_path)]) == 2
+    assert "plans.json: not JSON" in capsys.readouterr().err
 
 
 def test_nothing_is_left_where_writing_fails(table, tmp_path, monkeypatch):

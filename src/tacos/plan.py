@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Schedule
 
-__all__ = ["check_engine", "check_sizes", "engines", "obstacles", "synthesize"]
+__all__ = ["check_engine", "check_sizes", "engines", "exact_limits", "obstacles", "synthesize"]
 
 _EFFORTS: dict[str | int, int] = {"fast": 1, "normal": 1, "high": 8}
 _FAST = 0.1
@@ -131,22 +131,31 @@ def synthesize(
     'symmetric'
     """
     check_sizes(topology, collective)
+    limits = (seed, effort, time_limit, progress)
     if sketch is not None:
-        budget = {"seed": seed, "effort": effort, "time_limit": time_limit, "progress": progress}
-        budget |= {"refine": False}  # it knows no sketches
-        return _sketched(topology, collective, sketch, engine, known_bound, budget | options)
-    search = _Search(topology, collective, seed, effort, time_limit, progress, known_bound)
+        return _sketched(topology, collective, sketch, engine, known_bound, limits, options)
+    search = _Search(topology, collective, *limits, known_bound)
     search.refines = refine
-    try:
-        schedule = (
-            search.all_engines(options) if engine == "auto" else search.engine(engine, options)
-        )
-    except _TimeIsUp:
-        raise TacosError(f"time_limit is {time_limit} s, too short to find any schedule") from None
-    facts = {"seed": seed, "effort": effort, "bound_s": search.bound.time_s}
-    if search.cut_short:
-        facts["cut_short"] = True
-    return schedule.with_provenance(facts | schedule.provenance)
+    return search.answer(engine, options)
+
+
+def exact_limits(effort: str | int) -> dict[str, int]:
+    """What the exact engine may spend within an effort for ``"auto"``: options of its that know no clock.
+
+    >>> exact_limits("normal")
+    {'columns': 1500, 'nodes': 50}
+    """
+    _, budget = _effort(effort)
+    return {"columns": int(_EXACT_COLUMNS * budget / _WORK), "nodes": _EXACT_NODES}
+
+
+def _effort(effort: str | int) -> tuple[int, float]:
+    """The random starts and the work that an effort stands for."""
+    trials = _EFFORTS.get(effort, effort) if isinstance(effort, str) else effort
+    if type(trials) is not int or trials < 1:
+        names = ", ".join(str(name) for name in _EFFORTS)
+        raise ValueError(f"effort is {effort!r}, allowed are {names} and positive numbers")
+    return trials, _WORK * trials * (_FAST if effort == "fast" else 1.0)
 
 
 def _sketched(
@@ -155,7 +164,8 @@ def _sketched(
     sketch: Sketch | str | os.PathLike[str],
     engine: str,
     known_bound: Bound | None,
-    others: dict[str, Any],
+    limits: tuple[int, str | int, float | None, Callable[[float], object] | None],
+    options: dict[str, Any],
 ) -> Schedule:
     """Synthesize on the links that a sketch allows; the schedule is one of the whole network."""
     if not isinstance(sketch, Sketch):
@@ -166,16 +176,15 @@ def _sketched(
     if not collective.resolved and sketch.chunks is not None:
         collective = collective.with_chunks(sketch.chunks)
     network, links = sketch.restrict(topology)
-    if engine == "milp":
-        others = others | {"within": sketch}
+    search = _Search(network, collective, *limits, None)
+    search.refines = False  # it knows no sketches
+    search.sketch = sketch
     try:
-        found = synthesize(network, collective, engine=engine, **others)
+        found = search.answer(engine, options)
     except InfeasibleError as error:
         raise InfeasibleError(f"with the links that the sketch allows, {error}") from None
+    search.check_sketch(found)
     schedule = sketch.returned(found, topology, links)
-    if wrong := sketch.violation(schedule):
-        used = schedule.provenance.get("engine")
-        raise TacosError(f"the engine {used} does not keep to the sketch: {wrong}; milp does")
     full = known_bound or bound(topology, schedule.collective)
     return schedule.with_provenance(schedule.provenance | {"bound_s": full.time_s, "sketch": True})
 
@@ -197,28 +206,47 @@ class _Search:
         progress: Callable[[float], object] | None,
         known_bound: Bound | None,
     ) -> None:
-        trials = _EFFORTS.get(effort, effort) if isinstance(effort, str) else effort
-        if type(trials) is not int or trials < 1:
-            names = ", ".join(str(name) for name in _EFFORTS)
-            raise ValueError(f"effort is {effort!r}, allowed are {names} and positive numbers")
+        trials, self.budget = _effort(effort)
         if type(seed) is not int or not 0 <= seed < 2**63:
             raise ValueError(f"seed is {seed!r}, allowed are 0 to 2^63 - 1")
         limit: Any = time_limit
         if limit is not None and not (isinstance(limit, (int, float)) and limit > 0):
             raise ValueError(f"time_limit is {time_limit!r}, it must be positive")
         self.topology, self.collective = topology, collective
-        self.seed, self.trials = seed, trials
+        self.seed, self.effort, self.trials = seed, effort, trials
         self.known_bound = known_bound
         self.counts = _CHUNK_COUNTS[::2] if effort == "fast" else _CHUNK_COUNTS
         self.enough = _GOOD_ENOUGH if trials == 1 else 1 + _MET
-        self.budget = _WORK * trials * (_FAST if effort == "fast" else 1.0)
+        self.time_limit = time_limit
         self.end = None if time_limit is None else time.monotonic() + time_limit
         self.progress, self.told = progress, 0.0
         self.done, self.next = 0.0, 1.0  # the part of the whole that the present run is
         self.cut_short, self.refines = False, True
+        self.sketch: Sketch | None = None
         self.packed: dict[
             Any, Any
         ] = {}  # trees of the forest engine, whatever the number of chunks
+
+    def answer(self, engine: str, options: dict[str, Any]) -> Schedule:
+        """What :func:`synthesize` returns."""
+        try:
+            schedule = (
+                self.all_engines(options) if engine == "auto" else self.engine(engine, options)
+            )
+        except _TimeIsUp:
+            message = f"time_limit is {self.time_limit} s, too short to find any schedule"
+            raise TacosError(message) from None
+        facts = {"seed": self.seed, "effort": self.effort, "bound_s": self.bound.time_s}
+        if self.cut_short:
+            facts["cut_short"] = True
+        return schedule.with_provenance(facts | schedule.provenance)
+
+    def check_sketch(self, schedule: Schedule) -> None:
+        """A TacosError if the schedule does what the sketch forbids."""
+        if self.sketch is not None and (wrong := self.sketch.violation(schedule)):
+            used = schedule.provenance.get("engine")
+            hint = "" if used == "milp" else "; milp does"
+            raise TacosError(f"the engine {used} does not keep to the sketch: {wrong}{hint}")
 
     def report(self, share: float) -> None:
         if self.end is not None and time.monotonic() > self.end:
@@ -257,7 +285,7 @@ class _Search:
         if engine == "forest":
             options = {"packed": self.packed, **options}
         if engine == "milp":
-            options = {"seed": self.seed} | self.patience() | options
+            options = {"seed": self.seed, "within": self.sketch} | self.patience() | options
         if engine != "greedy":
             return ENGINES[engine](self.topology, collective, progress=self.report, **options)
         trials = options.get("trials", self.trials)
@@ -376,12 +404,13 @@ class _Search:
             return None
         if milp_obstacle(self.topology, best.collective):
             return None
-        columns = int(_EXACT_COLUMNS * self.budget / _WORK)
-        limits = {"columns": columns, "nodes": _EXACT_NODES}
         try:
-            found = self.once("milp", best.collective, limits | self.patience())
+            found = self.once("milp", best.collective, exact_limits(self.effort) | self.patience())
+            self.check_sketch(found)
         except _TimeIsUp:
             self.cut_short = True
+            return None
+        except TacosError:
             return None
         return found
 
@@ -406,6 +435,7 @@ class _Search:
             try:
                 self.report(0.0)
                 schedule = self.engine(name, {})
+                self.check_sketch(schedule)
             except _TimeIsUp:
                 self.cut_short = True
                 if best is None:
@@ -420,6 +450,9 @@ class _Search:
             if best is None or schedule.time_ps < best.time_ps:
                 best = schedule
         if best is None:
+            knows_sketches = not milp_obstacle(self.topology, self.collective)
+            if self.sketch is not None and knows_sketches and not _infeasible(errors):
+                return self.engine("milp", {})
             if errors:
                 raise errors[0]
             raise InfeasibleError(f"no engine applies to {self.collective!r} on {self.topology!r}")
@@ -452,6 +485,11 @@ class _Search:
             better[i] = found
             spent += work
         return sorted(better, key=lambda schedule: schedule.time_ps)
+
+
+def _infeasible(errors: list[TacosError | MemoryError]) -> bool:
+    """Whether somebody cannot be reached, whatever the engine."""
+    return any(isinstance(error, InfeasibleError) for error in errors)
 
 
 def check_sizes(topology: Topology, collective: Collective) -> None:

@@ -172,7 +172,8 @@ def pareto(
         )
     elif not quiet:
         print_table(front_table(f"{collective} on {topology}, {size}", front.rows()))
-        print(f"No algorithm has fewer than {front.least_rounds} rounds per chunk.")
+        which = " that first reduces and scatters" * (wanted.kind == "all_reduce")
+        print(f"No algorithm{which} has fewer than {front.least_rounds} rounds per chunk.")
         if front.cut_short:
             print(f"The search was cut short after {time_limit:g} s (--time-limit).")
     return 0
@@ -213,6 +214,8 @@ def tune(
 
     Example: tacos tune dgx-h100:2 all-reduce --sizes 1KB:4GB -o plans --to msccl,mscclpp
     """
+    from tacos.runtime import plans
+
     others = [name for name in to.split(",") if name]
     if others and output is None:
         raise ValueError("--to is for files: give a directory with --output DIR too")
@@ -220,6 +223,8 @@ def tune(
         if output.exists() and not output.is_dir():
             raise ValueError(f"--output is {output}, which is no directory")
         check_folder("--output", output)
+        if (output / plans.FILE).exists():
+            plans.Plans.load(output)  # what would only fail after the work fails before it
     check_formats(others)
     network = formats.network(topology)
     wanted = asked_collective(network, collective, 1 << 20, "auto", group, root)

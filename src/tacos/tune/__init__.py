@@ -17,7 +17,7 @@ from tacos import collective as collectives
 from tacos import units
 from tacos.bound import Bound, bound
 from tacos.errors import TacosError
-from tacos.plan import synthesize
+from tacos.plan import exact_limits, synthesize
 from tacos.refine import refine
 
 if TYPE_CHECKING:
@@ -37,8 +37,6 @@ _NEAR = 1.03
 """Two sizes this close need not be told apart."""
 _REFINING, _MOST_REFINING = 3_000, 20_000_000
 """Hops that refinement looks at: per transfer, and at most (two seconds)."""
-_EXACT_S = 1.0
-"""What the exact engine gets for one size; others take what they take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +247,9 @@ class _Search:
         return self.bounds[size]
 
     def synthesized(self, algorithm: _Algorithm, size: int) -> Schedule:
+        limits: dict[str, Any] = {}
+        if algorithm.engine == "milp":
+            limits |= exact_limits(self.effort)
         return synthesize(
             self.topology,
             self.wanted(size, algorithm.chunks),
@@ -257,8 +258,19 @@ class _Search:
             effort=self.effort,
             progress=self.report,
             known_bound=self.bound(size),
-            time_limit=_EXACT_S if algorithm.engine == "milp" else None,
+            **limits,
         )
+
+    def near(self, size: int, algorithm: _Algorithm, low: int, high: int) -> Schedule:
+        """An algorithm at about a size of a range; within it if possible, as plans go by their sizes."""
+        below = self.even(size, algorithm, up=False)
+        for one in (below, self.even(size, algorithm, up=True), size):
+            if low <= one <= high:
+                try:
+                    return self.synthesized(algorithm, one)
+                except (TacosError, ValueError):
+                    continue
+        return self.synthesized(algorithm, below)
 
     def time(self, algorithm: _Algorithm, size: int) -> float:
         """How long an algorithm takes at a size; for ever if it cannot cut it."""
@@ -347,8 +359,7 @@ class _Search:
         result = []
         for one, low, high in zip(spans, edges, edges[1:], strict=False):
             served = samples[one.begin : one.end]
-            middle = self.even(served[len(served) // 2], one.algorithm, up=False)
-            schedule = self.synthesized(one.algorithm, middle)
+            schedule = self.near(served[len(served) // 2], one.algorithm, low + 1, high)
             work = min(_REFINING * schedule.transfers, _MOST_REFINING)
             schedule = refine(schedule, work=work, seed=self.seed)
             figures = tuple(

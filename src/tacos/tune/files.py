@@ -77,8 +77,10 @@ def _with_others(csv: str, path: Path) -> str:
         old = path.read_text("utf-8").splitlines()
     except FileNotFoundError:
         old = []
-    except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"{path}: {error}") from None
+    except OSError as error:
+        raise FormatError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise FormatError(f"{path}: not a text in UTF-8") from None
     return csv + "".join(f"{line}\n" for line in old if line and serves(line) not in mine)
 
 
