@@ -35,7 +35,7 @@ def heat_text(trace: Trace, *, width: int = 80, height: int = 16) -> str:
     """
     links = trace.topology.links
     lines = min(height, links)
-    groups = list(pairwise(links * i // lines for i in range(lines + 1)))
+    groups = list(pairwise(links * i // max(lines, 1) for i in range(lines + 1)))
     labels = [_label(trace, *group) for group in groups]
     margin = max(map(len, labels), default=0)
     bins = max(1, width - margin - 3)
