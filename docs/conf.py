@@ -20,7 +20,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 exclude_patterns = ["_build", "_generated"]
 html_static_path = ["_static"]
 default_role = "code"
-myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_enable_extensions = ["colon_fence", "deflist"]  # no formulas: their fonts need a network
 myst_heading_anchors = 3
 
 napoleon_numpy_docstring = False

@@ -312,6 +312,17 @@ def test_garbage_never_raises(words, capsys):
     capsys.readouterr()
 
 
+def test_one_npu_has_nothing_to_do_and_every_verb_says_so(tmp_path, capsys):
+    file = str(tmp_path / "one.tacos")
+    assert main(["synth", "ring:1", "all-reduce", "1MB", "-o", file]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"algbw +-", said)
+    assert re.search(r"runner up +[a-z-]+, 0.0 % more time", said)
+    for verb in ("info", "verify", "sim"):
+        assert main([verb, file]) == 0
+    assert main(["view", file, "-o", str(tmp_path / "one.html")]) == 0
+
+
 def test_the_module_is_the_command():
     run = subprocess.run(
         [sys.executable, "-m", "tacos", "topo", "ring:3", "--json"],

@@ -252,6 +252,12 @@ def test_a_run_without_transfers_has_figures_and_files(tmp_path):
     assert heat_text(empty)
 
 
+def test_a_terminal_without_blocks_gets_a_heat_map_too(real):
+    text = heat_text(real, width=60, encoding="ascii")
+    assert text.isascii()
+    assert text.count("#") == heat_text(real, width=60).count("█") > 0
+
+
 def test_the_heat_map_has_a_line_per_group_of_links(real):
     text = heat_text(real, width=60, height=6).splitlines()
     assert len(text) == 7

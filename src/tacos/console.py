@@ -45,7 +45,7 @@ def human(name: str, value: Any) -> str:
     >>> human("time_s", 1.5e-3), human("size_bytes", 64_000_000), human("efficiency", 0.5)
     ('1.5 ms', '64 MB', '50.0 %')
     """
-    if value is None or (name == "busbw_Bps" and value == 0):
+    if value is None or (name in ("algbw_Bps", "busbw_Bps") and value == 0):
         return "-"
     if name.endswith("_s"):
         return units.format_time(value)

@@ -167,7 +167,7 @@ def sim(
             trace.save(output)
     show(trace.summary(), str(file), as_json, quiet)
     if not as_json and not quiet:
-        print(view.heat_text(trace, width=width()))
+        print(view.heat_text(trace, width=width(), encoding=sys.stdout.encoding or "utf-8"))
     return 0
 
 

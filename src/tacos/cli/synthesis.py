@@ -128,12 +128,9 @@ def _others(schedule: Schedule) -> dict[str, Any]:
     others = [name for name in times if name != schedule.provenance["engine"]]
     if not others:
         return {}
-    more = (
-        f"{100 * (times[others[0]] / schedule.time_s - 1):.1f} % more time"
-        if schedule.time_s
-        else ""
-    )
-    return {"best_of": len(times), "runner_up": f"{others[0]}, {more}"}
+    second = others[0]
+    more = times[second] / schedule.time_s - 1 if schedule.time_s else 0.0
+    return {"best_of": len(times), "runner_up": f"{second}, {100 * more:.1f} % more time"}
 
 
 @app.command

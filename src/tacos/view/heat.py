@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 __all__ = ["heat_picture", "heat_text"]
 
 _SHADES = " ░▒▓█"
+_ASCII_SHADES = " .:*#"
 
 
-def heat_text(trace: Trace, *, width: int = 80, height: int = 16) -> str:
+def heat_text(trace: Trace, *, width: int = 80, height: int = 16, encoding: str = "utf-8") -> str:
     """Links from top to bottom, time from left to right; the darker, the busier.
 
-    Where there are more links than lines, a line is the mean of several.
+    Where there are more links than lines, a line is the mean of several. An `encoding` without blocks
+    gets signs of ASCII.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
@@ -35,16 +37,17 @@ def heat_text(trace: Trace, *, width: int = 80, height: int = 16) -> str:
     """
     links = trace.topology.links
     lines = min(height, links)
-    groups = list(pairwise(links * i // lines for i in range(lines + 1)))
+    groups = list(pairwise(links * i // max(lines, 1) for i in range(lines + 1)))
     labels = [_label(trace, *group) for group in groups]
     margin = max(map(len, labels), default=0)
     bins = max(1, width - margin - 3)
     share = trace.utilisation_over_time(bins)[1]
+    signs = _SHADES if _encodes(encoding, _SHADES) else _ASCII_SHADES
     rows = []
     for label, (first, last) in zip(labels, groups, strict=True):
         mean = np.clip(share[first:last].mean(axis=0), 0, 1)
-        shades = np.rint(mean * (len(_SHADES) - 1)).astype(int)
-        rows.append(f"{label:>{margin}} |{''.join(_SHADES[i] for i in shades)}|")
+        shades = np.rint(mean * (len(signs) - 1)).astype(int)
+        rows.append(f"{label:>{margin}} |{''.join(signs[i] for i in shades)}|")
     end = format_time(trace.time_s)
     rows.append(f"{'':{margin}} 0{end:>{bins + 1}}")
     return "\n".join(rows)
@@ -72,6 +75,14 @@ def heat_picture(trace: Trace) -> str:
         row_labels=[_label(trace, link, link + 1) for link in range(trace.topology.links)],
         title=f"How busy the links are, {format_time(trace.time_s)} in all",
     )
+
+
+def _encodes(encoding: str, text: str) -> bool:
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _label(trace: Trace, begin: int, end: int) -> str:
