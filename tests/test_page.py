@@ -289,7 +289,8 @@ def test_synth_and_sim_write_pages_too(saved, tmp_path):
         ),
         (["relay.tacos", "-o", "out.pftrace"], "a trace, which holds one schedule, not two"),
         (["--serve", "-o", "out.html"], "give one of the two"),
-        (["--port", "70000"], "--port is 70000, allowed are 0 to 65535"),
+        (["--port", "80"], "--port is 80, which goes with --serve"),
+        (["--serve", "--port", "70000"], "--port is 70000, allowed are 0 to 65535"),
         (["--detail", "0"], "detail is 0, it must be positive"),
     ],
 )

@@ -40,7 +40,9 @@ def view(
     serve: Annotated[
         bool, Parameter(negative="", help="Serve the page on 127.0.0.1 instead, until Ctrl-C.")
     ] = False,
-    port: Annotated[int, Parameter(help="With --serve; 0 takes any free one.")] = 0,
+    port: Annotated[
+        int | None, Parameter(help="With --serve; 0, the default, takes any free one.")
+    ] = None,
     detail: Annotated[
         int | None, Parameter(help="The most transfers that can be looked at one by one.")
     ] = None,
@@ -53,12 +55,14 @@ def view(
     """
     if serve and output is not None:
         raise ValueError(f"--output is {output}, but --serve writes no file: give one of the two")
-    if not 0 <= port < 2**16:
+    if port is not None and not serve:
+        raise ValueError(f"--port is {port}, which goes with --serve")
+    if port is not None and not 0 <= port < 2**16:
         raise ValueError(f"--port is {port}, allowed are 0 to 65535")
     silent = quiet or as_json
     if serve:
         schedules, names = _read(file, other, topology, size, silent)
-        return _serve(schedules, names, detail, port, as_json, quiet)
+        return _serve(schedules, names, detail, port or 0, as_json, quiet)
     target = output or _beside(file)
     traced = target.suffix.lower() not in PAGES
     if traced:
