@@ -25,7 +25,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
-.PHONY: help demo test torch mpi browser lint format bench docs sanitize stub clean distclean
+.PHONY: help demo test slow torch mpi browser lint format bench docs sanitize stub clean distclean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -33,8 +33,11 @@ help:  ## this list
 demo: $(VENV)/core  ## synthesize, verify and draw a few collectives; results in out/
 	@$(VENV)/bin/python examples/demo.py out
 
-test: $(VENV)/core $(VENV)/test  ## all tests and the examples in docstrings and docs
-	@$(VENV)/bin/python -m pytest --quiet -n $(JOBS) --dist loadgroup
+test: $(VENV)/core $(VENV)/test  ## the tests, and the examples in docstrings and docs
+	@$(VENV)/bin/python -m pytest --quiet -n $(JOBS) --dist loadgroup -m "not slow"
+
+slow: $(VENV)/core $(VENV)/test  ## the tests that take many seconds each
+	@$(VENV)/bin/python -m pytest --quiet -n $(JOBS) --dist loadgroup -m slow
 
 torch: $(VENV)/torch  ## install torch, so that make test runs the tests of its backend too
 

@@ -64,7 +64,7 @@ def made(network: str, kind: str, chunks: int, engine: str = "auto") -> tacos.Pr
     topo = tacos.topology.parse(network)
     root = {"root": 1} if kind in ("broadcast", "reduce", "gather", "scatter") else {}
     wanted = tacos.collective.named(kind.replace("_", "-"), topo, "1MB", chunks=chunks, **root)
-    return tacos.lower(tacos.synthesize(topo, wanted, engine=engine))
+    return tacos.lower(tacos.synthesize(topo, wanted, engine=engine, effort="fast"))
 
 
 def run(program: tacos.Program, count: int, dtype: str = "float32", op: str = "sum") -> None:

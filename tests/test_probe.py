@@ -23,6 +23,7 @@ from tests.ranks import MPI_SETTINGS, mpiexec
 PROBE = [sys.executable, "-m", "tacos", "probe"]
 
 
+@pytest.mark.slow
 def test_a_topology_of_local_ranks_is_written_and_read(tmp_path):
     """How fast they are is this machine's affair, and so is what they share."""
     path, plain = tmp_path / "network.yaml", tmp_path / "network.json"
@@ -165,6 +166,7 @@ def rates(network):
     return dict(sorted(zip(ends, network.link_bandwidth_Bps.tolist(), strict=True)))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_lab")
 @pytest.mark.parametrize("speeds", [[1, 1, 1, 1], [1, 2, 1, 1]], ids=["even", "uneven"])
 def test_a_ring_is_found_link_by_link(speeds, tmp_path):
@@ -184,6 +186,7 @@ def test_the_ports_of_a_switch_are_found(tmp_path):
     assert list(rates(found).values()) == pytest.approx(list(rates(enforced).values()), rel=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_lab")
 def test_a_trunk_is_found(tmp_path):
     """Two ranks at each of two switches; the link between these is slower than the ports."""

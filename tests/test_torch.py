@@ -24,10 +24,7 @@ if importlib.util.find_spec("torch") is None:
     )
 
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.xdist_group("torch"),  # on one worker: the ranks are started once
-]
+pytestmark = pytest.mark.xdist_group("torch")  # on one worker: the ranks are started once
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +107,7 @@ def plan(folder, topology, *kinds, size="1MB", engine="ring", **options):
 FOUR = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
+@pytest.mark.slow
 def test_gloos_order_of_sums_gives_gloos_bits(started, tmp_path):
     """gloo's ring goes to the left; the sums are then the same to the last bit, so is training."""
     for size in (4, 8):
@@ -258,6 +256,7 @@ def test_an_aborted_group_fails_on_all_ranks():
     assert ranks.alive() == []
 
 
+@pytest.mark.slow
 def test_a_group_can_be_aborted_wherever_it_waits():
     """In a call of another thread, while an algorithm is agreed on, in a call that gloo makes."""
     ranks = Ranks(2, seconds=120.0)
