@@ -1,9 +1,9 @@
-"""Runs the benchmarks one after the other and makes a page of what they print, with the machine named.
+"""Runs the benchmarks and makes a page of what they print, with the machine named.
 
-    python benchmarks/report.py [NAME …] [-o PAGE.md] [--limit SECONDS]
+    python benchmarks/report.py [NAME …] [-o PAGE.md] [--limit SECONDS] [--jobs N]
 
 Without names all of them run, in the order below. Each runs in a process of its own; one that fails, or takes longer than
-the limit, says so in its place, and the others go on.
+the limit, says so in its place, and the others go on. Several at once are for machines with cores to spare.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import platform
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,18 +47,24 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("-o", "--output", type=Path, help="the page to write")
     parser.add_argument("--limit", type=float, default=3600, help="seconds for each")
+    parser.add_argument("--jobs", type=int, default=1, help="benchmarks that run at once")
     asked = parser.parse_args()
     if wrong := sorted(set(asked.names) - set(NAMES)):
         parser.error(f"there is no benchmark {wrong[0]}, there are {', '.join(NAMES)}")
-    results = [measured(name, asked.limit) for name in asked.names or NAMES]
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        results = list(
+            pool.map(
+                partial(measured, limit=asked.limit, shown=asked.jobs == 1), asked.names or NAMES
+            )
+        )
     if asked.output:
         with replacing(asked.output) as out:
-            out.write(page(results).encode())
+            out.write(page(results, asked.jobs).encode())
     return 1 if any(result.ended for result in results) else 0
 
 
-def measured(name: str, limit: float) -> Result:
-    """Run one and show what it prints while it does."""
+def measured(name: str, limit: float, *, shown: bool) -> Result:
+    """Run one, and show what it prints while it does."""
     command = [sys.executable, "-m", f"benchmarks.{name}", *MORE.get(name, [])]
     print(f"--- {name}", flush=True)
     with subprocess.Popen(
@@ -66,7 +74,8 @@ def measured(name: str, limit: float) -> Result:
         clock.start()
         lines = []
         for line in job.stdout or ():
-            print(line, end="", flush=True)
+            if shown:
+                print(line, end="", flush=True)
             lines.append(line)
         code = job.wait()
         late = not clock.is_alive()
@@ -75,12 +84,13 @@ def measured(name: str, limit: float) -> Result:
     return Result(name, "".join(lines), ended if code else "")
 
 
-def page(results: list[Result]) -> str:
+def page(results: list[Result], jobs: int) -> str:
     """The page, in Markdown."""
     made = f"{datetime.now(UTC):%-d %B %Y}"
+    together = "one after the other" if jobs == 1 else f"{jobs} at a time"
     where = (
-        f"What `make bench` printed on {machine()}, for tacos {tacos.__version__}, on {made}. The "
-        f"load was {os.getloadavg()[2]:.1f}: where that is more than the cores, other work took its share, and "
+        f"What `make bench` printed on {machine()}, for tacos {tacos.__version__}, on {made}, "
+        f"{together}. The load was {os.getloadavg()[2]:.1f}: where that is more than the cores, other work took its share, and "
         "ratios within a table say more than seconds.\n"
     )
     parts = ["# Benchmarks\n\n<!-- written by benchmarks/report.py -->\n", where]
