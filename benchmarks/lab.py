@@ -139,7 +139,7 @@ def report(name, found, made, bound):
         low, high = np.percentile(times[engine], [25, 75])
         row = f"  {engine:20} {1e3 * middle[engine]:8.1f} ±{1e3 * (high - low) / 2:5.1f}"
         if engine in made:
-            said = tacos.simulate(made[engine]).time_s
+            said = tacos.simulate(made[engine], timing="order").time_s
             row += f"   {1e3 * said:8.1f}  {middle[engine] / said:.3f}  {made[engine].collective.chunks:6}"
         print(row + (f"  ({made[engine].provenance['engine']})" if engine == "auto" else ""))
     ours, ring = middle["auto"], min(middle[engine] for engine in RINGS)
