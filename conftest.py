@@ -23,7 +23,8 @@ collect_ignore_glob += [
 if sanitized:
     collect_ignore_glob += ["tests/test_lab.py", "tests/test_probe.py", "tests/test_torch.py"]
     collect_ignore_glob += ["tests/test_viewer.py", "tests/test_nccl.py"]
-    collect_ignore_glob += ["README.md", "docs/*"]  # their commands would run without the sanitizers
+    # The commands of pages would run without the sanitizers.
+    collect_ignore_glob += ["README.md", "docs/*"]
 
 os.environ["COLUMNS"] = "80"  # what the pages show
 
