@@ -84,7 +84,7 @@ def measured(name: str, limit: float, *, shown: bool) -> Result:
     return Result(name, "".join(lines), ended if code else "")
 
 
-def page(results: list[Result], jobs: int) -> str:
+def page(results: list[Result], jobs: int = 1) -> str:
     """The page, in Markdown."""
     made = f"{datetime.now(UTC):%-d %B %Y}"
     together = "one after the other" if jobs == 1 else f"{jobs} at a time"

@@ -111,8 +111,6 @@ def check_folder(option: str, path: Path) -> None:
     """What would only fail after the work fails before it."""
     if not path.absolute().parent.is_dir():
         raise ValueError(f"{option} is {path}, but there is no folder {path.parent}")
-    if path.is_dir():
-        raise ValueError(f"{option} is {path}, which is a folder")
 
 
 def verdict(check: tacos.Report, quiet: bool) -> int:

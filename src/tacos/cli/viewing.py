@@ -70,6 +70,8 @@ def view(
         if other is not None:
             raise ValueError(f"--output is {target}, a trace, which holds one schedule, not two")
     check_folder("--output", target)
+    if target.is_dir():
+        raise ValueError(f"--output is {target}, which is a folder")
     schedules, names = _read(file, other, topology, size, silent)
     if traced:
         with progress("tracing", silent) as report:
