@@ -57,6 +57,11 @@ def panel(shown):
     return " ".join(shown.inner_text("#panel").split())
 
 
+def count(shown, what="#panel tbody tr"):
+    shown.evaluate("viewer.draw()")  # now, not with the next frame
+    return shown.locator(what).count()
+
+
 def relayed():
     """Two chunks over 0 -> 1 -> 2, 1 us each and 1 us of latency: starts at 0 and 1, 2 and 3 us."""
     topology = tp.mesh(3, bandwidth="1GB/s", latency="1us")
@@ -222,7 +227,7 @@ def test_a_click_on_a_link_shows_its_queue(view, relay):
     assert "NPU 0 → NPU 1" in panel(shown)
     # Chunk 1 is there from the start and waits until 1 us; nothing waits for the second link.
     assert shown.evaluate("link => viewer.runs[0].queue(link)", link) == [[0, 1], [US, 0]]
-    assert shown.locator("canvas.queue").count() == 1
+    assert count(shown, "canvas.queue") == 1
 
 
 def test_a_click_on_the_heat_map_selects_link_and_moment(view, mesh):
@@ -242,7 +247,7 @@ def test_a_chunk_is_found_and_followed(view, mesh):
     assert shown.evaluate("viewer.pick") == {"kind": "chunk", "id": 4}
     rows = mesh.rows()
     mine = rows["chunk"] == 4
-    assert shown.locator("#panel tbody tr").count() == mine.sum()
+    assert count(shown) == mine.sum()
     tree = shown.evaluate(
         "viewer.runs[0].tree(4).map(r => [r.begin, r.end, r.sources[0], r.targets[0]])"
     )
@@ -295,9 +300,10 @@ def test_the_critical_path_is_listed_and_drawn(view, relay):
     assert "3 transfers, of which 1 began when their data arrived, 1 when a link was free" in panel(
         shown
     )
-    assert shown.locator("#panel tbody tr").count() == 3
+    assert count(shown) == 3
     shown.mouse.move(5, 5)
     assert shown.locator('[data-run="0"]').screenshot() != before
+    shown.evaluate("viewer.draw()")
     assert shown.get_attribute("#path", "aria-pressed") == "true"
 
 
@@ -422,7 +428,7 @@ def test_a_long_schedule_says_what_it_hides(view):
     shown.keyboard.press("c")
     shown.keyboard.press("c")
     assert shown.evaluate("viewer.pick.id") == 5
-    assert shown.locator("#panel tbody tr").count() == 35
+    assert count(shown) == 35
 
 
 @pytest.mark.parametrize(
@@ -515,10 +521,12 @@ def test_a_link_of_very_many_transfers_shows_its_queue(view):
 def test_the_critical_path_takes_the_place_of_a_selection(view, mesh):
     shown = view(page(mesh))
     shown.keyboard.press("n")
+    shown.evaluate("viewer.draw()")
     assert shown.is_visible("#clear")
     shown.keyboard.press("p")
     assert panel(shown).startswith("Critical path")
     assert shown.input_value("#find") == ""
+    shown.evaluate("viewer.draw()")
     assert not shown.is_visible("#clear")
 
 
