@@ -22,6 +22,7 @@ from tacos.simulate.astra import run
 from tacos.simulate.workload import from_chakra, from_program
 from tests import program_oracle
 from tests.programs import INPUT, NONE, OUTPUT, SCRATCH, changed, made
+from tests.protobuf import fields
 from tests.strategies import collectives, topologies
 from tests.test_verify_program import one_sided
 
@@ -85,31 +86,6 @@ def put(folder, *files):
     for rank, content in enumerate(files):
         (folder / f"t.{rank}.et").write_bytes(content)
     return folder / "t"
-
-
-def fields(data):
-    """The fields of a message: (number, value) with bytes or whole numbers."""
-    at = 0
-
-    def number():
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = data[at]
-            at += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    while at < len(data):
-        key = number()
-        if key % 8 == 0:
-            yield key // 8, number()
-        else:
-            size = number() if key % 8 == 2 else {1: 8, 5: 4}[key % 8]
-            yield key // 8, data[at : at + size]
-            at += size
 
 
 def messages(data):

@@ -21,39 +21,11 @@ from tacos import topology as tp
 from tacos._core import write_perfetto
 from tacos.cli import main
 from tacos.simulate import trace_file
+from tests.protobuf import fields
 from tests.strategies import orders
 
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
 NS = 1000
-
-
-def fields(data):
-    """The fields of a message as (number, value); a reader of our own."""
-    at, found = 0, []
-
-    def varint():
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = data[at]
-            at += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    while at < len(data):
-        key = varint()
-        if key & 7 == 0:
-            value = varint()
-        elif key & 7 == 1:
-            value, at = data[at : at + 8], at + 8
-        else:
-            assert key & 7 == 2
-            length = varint()
-            value, at = data[at : at + length], at + length
-        found.append((key >> 3, value))
-    return found
 
 
 def one(message, number, default=None):
@@ -69,18 +41,18 @@ class Read:
         self.tracks, self.events, names = {}, [], {}
         for number, data_of_packet in fields(data):
             assert number == 1
-            packet = fields(data_of_packet)
+            packet = list(fields(data_of_packet))
             assert one(packet, 10) == 1  # one sequence
             for key, value in fields(one(packet, 12, b"")):
                 if key == 2:
-                    name = fields(value)
+                    name = list(fields(value))
                     names[one(name, 1)] = one(name, 2).decode()
             if (track := one(packet, 60)) is not None:
-                track = fields(track)
+                track = list(fields(track))
                 self.tracks[one(track, 1)] = (one(track, 2).decode(), one(track, 5))
             if (event := one(packet, 11)) is not None:
                 assert one(packet, 13) == 2
-                event = fields(event)
+                event = list(fields(event))
                 iid = one(event, 10)
                 name = names[iid] if iid is not None else one(event, 23, b"").decode()
                 self.events.append(
