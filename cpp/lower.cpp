@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 namespace tacos {
 
@@ -26,6 +27,29 @@ struct Move {
   std::int32_t channel = 0;
   StepId send = -1;  // the step that sends it
 };
+
+// Whether messages of different connections may cross one link.
+bool shares_links(const Schedule& schedule) {
+  const auto& used = schedule.stored().lane_route;
+  return std::any_of(used.begin(), used.end(),
+                     [&](RouteId route) { return schedule.routes().links(route).size() > 1; });
+}
+
+// Of each route, the links that are as slow as its slowest. A message keeps these busy until its last byte has
+// left. A faster link of the route has room for others meanwhile, so it asks for no order.
+std::vector<std::vector<LinkId>> slowest_links(const Routes& routes) {
+  const auto& topology = routes.topology();
+  std::vector<std::vector<LinkId>> slowest(at(routes.count()));
+  for (RouteId r = 0; r < routes.count(); ++r) {
+    const auto links = routes.links(r);
+    std::int64_t least = std::numeric_limits<std::int64_t>::max();
+    for (const LinkId link : links) least = std::min(least, topology.bandwidth(link));
+    for (const LinkId link : links) {
+      if (topology.bandwidth(link) == least) slowest[at(r)].push_back(link);
+    }
+  }
+  return slowest;
+}
 
 // A table may list a route more than once; for each, the first that uses the same links.
 std::vector<RouteId> same_routes(const Routes& routes) {
@@ -202,8 +226,14 @@ class Rank {
   using Step = Builder::Step;
 
   Rank(const ChunkLists& lists, NodeId rank, bool in_place, std::vector<Move*> moves,
+       const std::vector<std::vector<LinkId>>& slowest, std::int32_t window,
        std::vector<Chunk>& chunks)
-      : rank_(rank), in_place_(in_place), moves_(std::move(moves)), chunks_(chunks) {
+      : rank_(rank),
+        in_place_(in_place),
+        moves_(std::move(moves)),
+        slowest_(slowest),
+        window_(at(window)),
+        chunks_(chunks) {
     inputs_ = lists.inputs(rank);
     const auto outputs = lists.outputs(rank);
     for (const Move* move : moves_) chunks_[move->chunk] = {};
@@ -327,7 +357,12 @@ class Rank {
     } else {
       set_acc(step, chunk, true);
     }
-    add(std::move(step));
+    const auto self = add(std::move(step));
+    for (const LinkId link : slowest_[at(move.route)]) {
+      auto& sent = sent_[link];
+      if (window_ > 0 && sent.size() >= window_) wait_for(self, sent[sent.size() - window_]);
+      sent.push_back(self);
+    }
     let_go(chunk);
   }
 
@@ -379,12 +414,13 @@ class Rank {
     return slot;
   }
 
-  void add(Step step) {
+  std::size_t add(Step step) {
     steps_.push_back(std::move(step));
     const auto self = steps_.size() - 1;
     const Step& added = steps_[self];
     if (added.src_slot >= 0) touch(self, added.src_buffer, added.src_slot, false);
     if (added.dst_slot >= 0) touch(self, added.dst_buffer, added.dst_slot, true);
+    return self;
   }
 
   Place& place(Buffer buffer, std::int32_t slot) {
@@ -428,6 +464,9 @@ class Rank {
   const NodeId rank_;
   const bool in_place_;
   std::vector<Move*> moves_;
+  const std::vector<std::vector<LinkId>>& slowest_;  // per route
+  const std::size_t window_;
+  std::map<LinkId, std::vector<std::size_t>> sent_;  // the steps that fill a link, in order
   std::vector<Event> events_;
   std::vector<Chunk>& chunks_;
   std::vector<ChunkId> inputs_;
@@ -464,15 +503,19 @@ void check(const Schedule& schedule) {
 }  // namespace
 
 Program lower(const Schedule& schedule, bool in_place, std::optional<NodeId> rank,
-              const Progress& progress) {
+              std::int32_t window, const Progress& progress) {
   check(schedule);
+  if (window < 0) invalid("window is " + std::to_string(window) + ", it must not be negative");
   const auto ranks = schedule.topology().npus();
   if (rank && (*rank < 0 || *rank >= ranks)) {
     invalid("rank is " + std::to_string(*rank) + ", allowed are 0 to " + std::to_string(ranks - 1));
   }
+  // One rank's share of an orbit knows the links of the stored transfers only, not of their images.
+  const bool all = !rank || (window > 0 && shares_links(schedule));
   const std::optional<Schedule> expanded =
-      schedule.symmetry() && !rank ? std::optional(schedule.expand()) : std::nullopt;
-  auto moves = rank ? moves_of(schedule, *rank) : all_moves(expanded ? *expanded : schedule);
+      schedule.symmetry() && all ? std::optional(schedule.expand()) : std::nullopt;
+  const Schedule& whole = expanded ? *expanded : schedule;
+  auto moves = rank ? moves_of(whole, *rank) : all_moves(whole);
   assign_channels(moves);
   std::vector<std::vector<Move*>> of(at(ranks));
   for (Move& move : moves) {
@@ -482,10 +525,11 @@ Program lower(const Schedule& schedule, bool in_place, std::optional<NodeId> ran
   auto collective = std::make_shared<const Collective>(counted_in_chunks(schedule.collective()));
   Builder builder(ranks);
   const ChunkLists lists(*collective);
+  const auto slowest = slowest_links(whole.routes());
   std::vector<Chunk> chunks(collective->chunks());
   for (NodeId r = 0; r < ranks; ++r) {
     if (rank && r != *rank) continue;
-    Rank(lists, r, in_place, std::move(of[at(r)]), chunks).add_to(builder);
+    Rank(lists, r, in_place, std::move(of[at(r)]), slowest, window, chunks).add_to(builder);
     if (progress) progress(static_cast<double>(r) / static_cast<double>(ranks));
   }
   return builder.finish(std::move(collective), in_place, schedule.provenance());
