@@ -535,4 +535,21 @@ Program lower(const Schedule& schedule, bool in_place, std::optional<NodeId> ran
   return builder.finish(std::move(collective), in_place, schedule.provenance());
 }
 
+Departures departures(const Schedule& schedule) {
+  check(schedule);
+  const std::optional<Schedule> expanded =
+      schedule.symmetry() ? std::optional(schedule.expand()) : std::nullopt;
+  auto moves = all_moves(expanded ? *expanded : schedule);
+  assign_channels(moves);
+  Departures result;
+  for (const Move& move : moves) {
+    result.src.push_back(move.src);
+    result.dst.push_back(move.dst);
+    result.channel.push_back(move.channel);
+    result.route.push_back(move.route);
+    result.start.push_back(move.start);
+  }
+  return result;
+}
+
 }  // namespace tacos

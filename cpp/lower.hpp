@@ -34,4 +34,15 @@ namespace tacos {
 Program lower(const Schedule& schedule, bool in_place, std::optional<NodeId> rank,
               std::int32_t window, const Progress& progress);
 
+// The transfers of a schedule by (src, dst, start), with the channel that each gets when it is lowered
+// and its route; of routes over the same links the first. The transfers of one channel between two NPUs
+// are the sends of one thread, in this order.
+struct Departures {
+  std::vector<NodeId> src, dst;
+  std::vector<std::int32_t> channel;
+  std::vector<RouteId> route;
+  std::vector<Time> start;
+};
+Departures departures(const Schedule& schedule);
+
 }  // namespace tacos
