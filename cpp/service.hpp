@@ -203,8 +203,10 @@ class Service {
     if (queue.calls != next.call) return;  // somebody else heads the queue now
     queue.pop();
     called_ = next.queue;  // whoever comes to head it now is called once, below
+    // A leg that was overtaken in its line is in a queue twice once it heads the line again. It is served
+    // only while it heads its line: after its start it stands in none.
     const auto& line = lines_at_[who.place];
-    if (line.id == kNone || line.first == who.item || stands_alone(who)) serve(who);
+    if (stands_alone(who) || (line.id != kNone && line.first == who.item)) serve(who);
     called_ = kNone;
     call_head(next.queue);
   }

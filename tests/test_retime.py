@@ -188,6 +188,26 @@ def test_a_reduce_tree_waits_for_its_last_input():
     assert schedule.time_ps == (4 + 1 + 1 + 1) * US
 
 
+def test_a_transfer_that_was_overtaken_in_its_line_starts_once():
+    """Chunk 0 takes 0 -> 1 for 3 us. Chunks 1 and 2 then want it, as soon as NPU 1 has sent its own on.
+
+    NPU 1 sends chunk 1 first, so chunk 1 is in line first; chunk 2 has the lower step and overtakes it.
+    Seven more go from 1 to 2: only with many transfers per route does the core keep durations in a table.
+    """
+    topology = tp.fully_connected(4, **SPEED)
+    before = [[0], [0, 1], [0, 1], *[[1]] * 7]
+    collective = co.custom(topology, [3000, *[1000] * 9], before, [[1, 2, 3]] * 10, reduces=False)
+    table = routes(topology, pairs=([0, 1, 1], [1, 2, 3]))
+    schedule = retime(
+        collective,
+        table,
+        route=[0, 1, 2, 0, 0, *[1] * 7],
+        chunk=[0, 1, 2, 2, 1, *range(3, 10)],
+        step=[0, 0, 0, 1, 2, *[3] * 7],
+    )
+    assert starts(schedule) == [[0], [0], [4], [0], [3], *[[start] for start in range(1, 8)]]
+
+
 def test_exchanges_of_one_step_start_together():
     """NPU 0 still sends 3000 B to NPU 1; both halves of the exchange wait for that link."""
     topology = tp.mesh(2, **SPEED)
