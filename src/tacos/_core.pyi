@@ -617,6 +617,20 @@ def simulate(schedule: Schedule, routes: Routes, *, timing: str, congestion: boo
     Rows (slow_link, slow_time_ps, slowdown) make links slower from a time on, in parts of 2**20; 0 is down.
     """
 
+def run_program(program: Program, chunk_bytes: numpy.typing.NDArray[numpy.int64], topology: Topology, *, timing: str, record: bool, limit: int, link_begin: numpy.typing.NDArray[numpy.int64], links: numpy.typing.NDArray[numpy.int32], position: numpy.typing.NDArray[numpy.int64], progress: object | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
+    """Runs a program thread by thread; see tacos.simulate."""
+
+def lower_paced(schedule: Schedule, *, in_place: bool = False, progress: object | None = None) -> tuple[Program, int, int, int]:
+    """
+    The program of a schedule with the window that runs fastest, that window, and the program's times
+    with links that serve first come, first served, and with shared links (-1: not run).
+    """
+
+def departures(schedule: Schedule) -> dict[str, numpy.typing.NDArray[Any]]:
+    """
+    The channel of every transfer in the program of a schedule, by (src, dst, start).
+    """
+
 def greedy(topology: Topology, collective: Collective, *, seed: int = 0, threads: int = 0, steps: bool = True, backwards: bool = False, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """A schedule of a collective that sums nothing; see tacos.synth.greedy."""
 
@@ -864,7 +878,7 @@ class Program:
 
     def __repr__(self) -> str: ...
 
-def lower(schedule: Schedule, *, in_place: bool = False, rank: int | None = None, progress: object | None = None) -> Program:
+def lower(schedule: Schedule, *, in_place: bool = False, rank: int | None = None, window: int = 0, progress: object | None = None) -> Program:
     """The program of a schedule; see tacos.lower."""
 
 def lift(program: Program, topology: Topology, size_bytes: int, *, provenance: str = '{}', progress: object | None = None) -> Schedule:
@@ -1057,6 +1071,11 @@ def hash_set_order(keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), or
 def pack(program: Program, *, channels: int, fusing_channels: int, steps: int, count: int, peers: int = 32, few_threads: bool = False, unit: int = 0, progress: object | None = None) -> Program:
     """
     The same algorithm in fewer, larger steps: neighbours together, receives fused with sends.
+    """
+
+def keep_order(program: Program, *, channels: int, steps: int, peers: int) -> Program:
+    """
+    The same threads within an executor's limits: one per connection and direction, in order.
     """
 
 def stuck(program: Program, depth: int) -> int:
