@@ -141,7 +141,9 @@ def simulate(
         if topology is None:
             raise ValueError("a program needs a topology to run on")
         if faults or stragglers or jitter_ps or not congestion or seed:
-            raise ValueError("a program takes no faults, stragglers, jitter, seed or congestion=False")
+            raise ValueError(
+                "a program takes no faults, stragglers, jitter, seed or congestion=False"
+            )
         return programs.run(
             schedule,
             topology,
@@ -171,8 +173,8 @@ def simulate(
             f"a workload needs a profile, allowed are {', '.join(_PROFILES)}"
         )
     packed = _packed(schedule, units.size_bytes(memory_limit, what="memory_limit"), record)
-    routes = _lane_routes(packed, topology)
-    network = routes.topology
+    lanes = _lane_routes(packed, topology)
+    network = lanes.topology
     if not 0 <= seed < 2**64:
         raise ValueError(f"seed is {seed}, allowed are 0 to 2^64 - 1")
     disturbed = bool(faults or stragglers or jitter_ps or topology is not None)
@@ -190,7 +192,7 @@ def simulate(
             **columns,
         )
 
-    columns = run(routes, record, jitter_ps, **disturbances(network, faults, stragglers))
+    columns = run(lanes, record, jitter_ps, **disturbances(network, faults, stragglers))
     clean_ps = int(columns["npu_finish_ps"].max(initial=0))
     if disturbed:
         own = _lane_routes(packed, None)
