@@ -209,6 +209,7 @@ struct Chunk {
   std::int32_t saved = -1;               // scratch slot with a copy of the input
   bool arrives = false;                  // ever
   bool reads_input_late = false;         // when something has arrived already
+  bool joins_late = false;               // the input is added to a sum that others have begun
   bool written = false;                  // so far: whether `acc` has left the input slot
   std::size_t last = 0;                  // event that touches it
 };
@@ -314,6 +315,7 @@ class Rank {
       if (!in_place_ && chunk.output >= 0 && !chunk.arrives) {
         copy(Buffer::input, chunk.input, Buffer::output, chunk.output);
       }
+      if (chunk.joins_late) bring_to_acc(chunk);
     }
   }
   void copy(Buffer from, std::int32_t src, Buffer to, std::int32_t dst) {
@@ -376,6 +378,7 @@ class Rank {
   struct Summing {
     std::int32_t next = 0;      // the operands before it have been added up
     std::int32_t partial = -1;  // scratch slot of their sum, until `acc` joins them; -1: it is in `acc`
+    bool local = false;         // whether a step of its own has added something
     std::vector<std::int32_t> waiting;  // per operand: its scratch slot, -1: it is not there
   };
 
@@ -390,18 +393,28 @@ class Rank {
   }
 
   // Gives scratch slots to the operands that arrive before their turn, and to the first where `acc`
-  // comes later: chunks of one sender side by side, so that they can travel together.
+  // comes later: chunks of one sender side by side, so that they can travel together. Once operands are
+  // added by steps of their own, all later ones are, so that those of several chunks can become one.
   void find_waiting() {
     std::vector<Move*> waiting;
     for (const Event& event : events_) {
-      if (event.starts || event.move->place.sum < 0) continue;
+      if (event.starts) continue;
+      if (event.move->place.sum < 0) {
+        chunks_[event.chunk].written = true;
+        continue;
+      }
       const auto& sum = sums_[at(event.move->place.sum)];
-      auto& [next, partial, there] = summing(*event.move);
+      auto& [next, partial, local, there] = summing(*event.move);
       const auto operand = event.move->place.operand;
-      if (operand != next || (operand == 0 && sum.own > 0)) waiting.push_back(event.move);
+      const bool waits = operand != next || local;
+      if (waits || (operand == 0 && sum.own > 0)) waiting.push_back(event.move);
+      if (operand == next && !local) ++next;
       there[at(operand)] = 1;
-      while (next < sum.operands && (next == sum.own || there[at(next)] >= 0)) ++next;
+      if (!chunks_[event.chunk].written) chunks_[event.chunk].joins_late = sum.own > 0;
+      chunks_[event.chunk].written = true;
+      for (; next < sum.operands && (next == sum.own || there[at(next)] >= 0); ++next) local = true;
     }
+    for (const Event& event : events_) chunks_[event.chunk].written = false;
     summing_.clear();
     std::sort(waiting.begin(), waiting.end(), [](const Move* a, const Move* b) {
       return std::tie(a->src, a->chunk, a->arrival) < std::tie(b->src, b->chunk, b->arrival);
@@ -411,7 +424,7 @@ class Rank {
 
   void receive_in_order(Move& move) {
     const auto& sum = sums_[at(move.place.sum)];
-    auto& [next, partial, waiting] = summing(move);
+    auto& [next, partial, local, waiting] = summing(move);
     const auto operand = move.place.operand;
     if (operand == next && partial < 0 && move.waits_in < 0) {
       receive(move);
@@ -452,14 +465,12 @@ class Rank {
     if (partial >= 0) {
       set_dst(step, Buffer::scratch, partial);
     } else {
-      bring_to_acc(chunk);
       set_acc(step, chunk, false);
     }
     add(std::move(step));
   }
   // Until something is written, `acc` is the input slot, to which nothing may be added out of place.
   void bring_to_acc(Chunk& chunk) {
-    if (chunk.written) return;
     chunk.written = true;
     if (chunk.output < 0) chunk.scratch = take_scratch();
     if (in_place_ && chunk.output >= 0) return;
