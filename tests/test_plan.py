@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from typing import Any
 
 import pytest
 
 import tacos
+from tacos.cli import main
 from tacos.synth import ENGINES
 
 NETWORKS = {
@@ -265,3 +268,68 @@ def test_progress_never_goes_back():
     assert shares
     assert shares == sorted(shares)
     assert all(0 <= share <= 1 for share in shares)
+
+
+def _one_transfer(topology, collective, *, engine="ring", **_):
+    """An engine that moves a single chunk and calls it a schedule."""
+    table = tacos.routes(topology, pairs=([0], [1]))
+    facts = {"engine": engine}
+    return tacos.retime(collective, table, route=[0], chunk=0, step=0, provenance=facts)
+
+
+def test_a_wrong_answer_of_the_only_engine_is_an_error(monkeypatch):
+    monkeypatch.setitem(ENGINES, "ring", _one_transfer)
+    topology = tacos.topology.ring(4)
+    collective = tacos.collective.all_gather(topology, "4MB", chunks=1)
+    with (
+        pytest.warns(tacos.errors.WrongScheduleWarning),
+        pytest.raises(tacos.VerificationError, match=r"engine ring returned a wrong .* bug"),
+    ):
+        tacos.synthesize(topology, collective, engine="ring", seed=3)
+
+
+def test_auto_returns_the_next_best_answer_and_reports_the_wrong_one(monkeypatch):
+    """The wrong schedule beats the bound, so that believing it would end the search."""
+    monkeypatch.setitem(ENGINES, "forest", partial(_one_transfer, engine="forest"))
+    topology = tacos.topology.ring(4)
+    collective = tacos.collective.all_gather(topology, "4MB", chunks=1)
+    with pytest.warns(tacos.errors.WrongScheduleWarning, match=r"engine forest .* seed 3"):
+        best = tacos.synthesize(topology, collective, seed=3)
+    assert tacos.verify(best).ok
+    assert "forest" not in best.provenance["best_of"]
+    assert len(best.provenance["rejected"]) == 1
+
+
+def test_what_is_not_verified_is_marked(monkeypatch):
+    monkeypatch.setitem(ENGINES, "ring", _one_transfer)
+    topology = tacos.topology.ring(4)
+    collective = tacos.collective.all_gather(topology, "4MB", chunks=1)
+    wrong = tacos.synthesize(topology, collective, engine="ring", verify=False)
+    assert wrong.provenance["unverified"]
+    assert not tacos.verify(wrong).ok
+    assert "unverified" not in tacos.synthesize(topology, collective, engine="greedy").provenance
+
+
+def test_a_comparison_fails_where_an_engine_is_wrong(monkeypatch, capsys):
+    monkeypatch.setitem(ENGINES, "ring", _one_transfer)
+    topology = tacos.topology.ring(4)
+    collective = tacos.collective.all_gather(topology, "4MB", chunks=1)
+    result = tacos.compare(topology, collective, engines=["ring", "greedy"])
+    assert [(c.engine, c.ok, c.wrong) for c in result.candidates] == [
+        ("greedy", True, False),
+        ("ring", False, True),
+    ]
+    call = ["compare", "ring:4", "all-gather", "4MB", "--chunks", "1", "--engines"]
+    assert main([*call, "greedy"]) == 0
+    assert main([*call, "ring,greedy"]) == 1
+    assert "ring was wrong: " in capsys.readouterr().out
+
+
+def test_the_command_reports_a_rejected_schedule_and_succeeds(monkeypatch, capsys):
+    monkeypatch.setitem(ENGINES, "forest", partial(_one_transfer, engine="forest"))
+    call = ["synth", "ring:4", "all-gather", "4MB", "--chunks", "1", "--json"]
+    assert main(call) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["verified"] is True
+    assert "the engine forest returned a wrong schedule" in err
+    assert main([*call, "--engine", "forest"]) == 1

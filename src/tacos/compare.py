@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +20,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 from tacos._core import Collective, Schedule
 from tacos.bound import Bound, bound
-from tacos.errors import InfeasibleError, TacosError, check_type
+from tacos.errors import (
+    InfeasibleError,
+    TacosError,
+    VerificationError,
+    WrongScheduleWarning,
+    check_type,
+)
 from tacos.lower import lift, lower
 from tacos.plan import check_engine, check_sizes, obstacles, synthesize
 from tacos.plan import engines as applicable
@@ -70,9 +77,11 @@ class Candidate:
         engine: Its name.
         schedule: What it returned. None if it failed; in a sweep, also if another one is better.
         ok: Whether the verifier found nothing wrong.
-        note: Why there is no schedule, or the first violation; empty if all is well.
-        seconds: How long the synthesis took.
+        note: Why there is no schedule, or which of its schedules were rejected; empty if all is well.
+        seconds: How long the synthesis and the verification took.
         figures: The schedule in numbers; None if it failed.
+        wrong: Whether the verifier rejected a schedule of this engine, which is a bug of the engine; or the
+            algorithm from elsewhere.
     """
 
     engine: str
@@ -81,6 +90,7 @@ class Candidate:
     note: str
     seconds: float
     figures: Figures | None = None
+    wrong: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +144,7 @@ class Comparison:
                 "size_bytes": self.collective.size_bytes,
                 "engine": candidate.engine,
                 "ok": candidate.ok,
+                "wrong": candidate.wrong,
                 "note": candidate.note,
                 "synthesis_s": candidate.seconds,
                 "bound_s": self.bound_s,
@@ -398,24 +409,33 @@ def _schedule(task: _Task, report: Progress | None) -> Schedule:
     size, algorithm = task.collective.size_bytes, task.algorithm
     if isinstance(algorithm, Schedule):
         if algorithm.topology == task.topology and algorithm.collective.size_bytes == size:
+            verify(algorithm, progress=partial(_alive, report)).raise_if_failed()
             return algorithm
         algorithm = lower(algorithm)
     # Of a program with races, lifting would show one outcome.
     verify(algorithm, progress=partial(_alive, report)).raise_if_failed()
-    return lift(algorithm, task.topology, size, progress=partial(_alive, report))
+    lifted = lift(algorithm, task.topology, size, progress=partial(_alive, report))
+    verify(lifted, progress=partial(_alive, report)).raise_if_failed()
+    return lifted
 
 
 def _candidate(task: _Task, report: Progress | None = None) -> Candidate:
     begin = time.perf_counter()
     try:
-        schedule = _schedule(task, report)
+        with warnings.catch_warnings():  # the note says it
+            warnings.simplefilter("ignore", WrongScheduleWarning)
+            schedule = _schedule(task, report)
     except (TacosError, ValueError, MemoryError) as error:
         took = time.perf_counter() - begin
-        return Candidate(task.engine, None, False, str(error) or "not enough memory", took)
+        wrong = isinstance(error, VerificationError)
+        note = str(error) or "not enough memory"
+        return Candidate(task.engine, None, False, note, took, wrong=wrong)
     took = time.perf_counter() - begin
-    check = verify(schedule, progress=partial(_alive, report))
-    note = "" if check.ok else check.violations[0].message
-    return Candidate(task.engine, schedule, check.ok, note, took, _figures(schedule))
+    rejected: list[str] = schedule.provenance.get("rejected", [])
+    note = "; ".join(rejected)
+    return Candidate(
+        task.engine, schedule, True, note, took, _figures(schedule), wrong=bool(rejected)
+    )
 
 
 def _alive(report: Progress | None, _: float) -> None:

@@ -12,6 +12,9 @@
         ├── FormatError        a file cannot be read (also a ValueError)
         ├── LabError           this machine does not let a lab network be built or used
         └── SpecError          a short name such as ``torus:4x4`` is wrong (also a ValueError)
+
+    UserWarning
+    └── WrongScheduleWarning   an engine returned a wrong schedule, which was rejected
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ __all__ = [
     "SpecError",
     "TacosError",
     "VerificationError",
+    "WrongScheduleWarning",
     "check_type",
     "nearest",
 ]
@@ -39,6 +43,10 @@ __all__ = [
 
 class VerificationError(TacosError):
     """A schedule does not do what it claims; the message says where."""
+
+
+class WrongScheduleWarning(UserWarning):
+    """An engine returned a wrong schedule, which was rejected; the message says how to reproduce it."""
 
 
 class FormatError(TacosError, ValueError):

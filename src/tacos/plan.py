@@ -8,18 +8,27 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tacos._core import Collective, Topology
 from tacos.bound import Bound, bound
-from tacos.errors import InfeasibleError, TacosError, check_type, nearest
+from tacos.errors import (
+    InfeasibleError,
+    TacosError,
+    VerificationError,
+    WrongScheduleWarning,
+    check_type,
+    nearest,
+)
 from tacos.refine import refine as refine_schedule
 from tacos.sketch import Sketch
 from tacos.synth import BASELINES, ENGINES, applicable, obstacle
 from tacos.synth.forest import suited_chunks
 from tacos.synth.milp import obstacle as milp_obstacle
 from tacos.synth.work import stored, work
+from tacos.verify import verify as verify_schedule
 
 if TYPE_CHECKING:
     import os
@@ -89,11 +98,16 @@ def synthesize(
     known_bound: Bound | None = None,
     refine: bool = True,
     sketch: Sketch | str | os.PathLike[str] | None = None,
+    verify: bool = True,
     **options: Any,
 ) -> Schedule:
-    """Find a schedule of a collective on a network.
+    """Find a schedule of a collective on a network, and verify it.
 
     The result depends on the arguments alone, but for a time limit that cuts the search short.
+
+    Every answer passes :func:`tacos.verify` before it is returned. A schedule that fails is a bug of its engine: it is
+    reported as a :class:`~tacos.errors.WrongScheduleWarning` that says how to reproduce it, and the next best schedule
+    is returned, with the failure under ``"rejected"`` in its provenance.
 
     Args:
         topology: The network.
@@ -114,6 +128,7 @@ def synthesize(
         known_bound: The problem's bound, for callers that have it already.
         refine: Whether ``"auto"`` spends what work is left on refining its best (:func:`tacos.refine`).
         sketch: What the schedule may use, or the file that says so.
+        verify: Whether to verify the answer. Without, its provenance has ``"unverified"``.
         options: Passed on to the engine, such as ``order="rank"`` for rings; ``trials=`` says the
             number of greedy's random starts by itself.
 
@@ -121,6 +136,7 @@ def synthesize(
         InfeasibleError: An NPU that needs a chunk cannot be reached.
         TacosError: The time limit passed before there was any schedule, or the engine's does not keep
             to the sketch.
+        VerificationError: Every schedule that was found is wrong.
         ValueError: The engine is unknown, or does not apply to this problem.
 
     >>> import tacos
@@ -133,9 +149,9 @@ def synthesize(
     check_sizes(topology, collective)
     limits = (seed, effort, time_limit, progress)
     if sketch is not None:
-        return _sketched(topology, collective, sketch, engine, known_bound, limits, options)
+        return _sketched(topology, collective, sketch, engine, known_bound, limits, verify, options)
     search = _Search(topology, collective, *limits, known_bound)
-    search.refines = refine
+    search.refines, search.verifies = refine, verify
     return search.answer(engine, options)
 
 
@@ -165,6 +181,7 @@ def _sketched(
     engine: str,
     known_bound: Bound | None,
     limits: tuple[int, str | int, float | None, Callable[[float], object] | None],
+    verify: bool,
     options: dict[str, Any],
 ) -> Schedule:
     """Synthesize on the links that a sketch allows; the schedule is one of the whole network."""
@@ -177,7 +194,8 @@ def _sketched(
         collective = collective.with_chunks(sketch.chunks)
     network, links = sketch.restrict(topology)
     search = _Search(network, collective, *limits, None)
-    search.refines = False  # it knows no sketches
+    search.refines = False  # it does not know sketches
+    search.verifies = False  # the schedule is verified once it is on the whole network
     search.sketch = sketch
     try:
         found = search.answer(engine, options)
@@ -186,7 +204,28 @@ def _sketched(
     search.check_sketch(found)
     schedule = sketch.returned(found, topology, links)
     full = known_bound or bound(topology, schedule.collective)
-    return schedule.with_provenance(schedule.provenance | {"bound_s": full.time_s, "sketch": True})
+    facts = schedule.provenance | {"bound_s": full.time_s, "sketch": True}
+    if verify:
+        del facts["unverified"]
+        if wrong := _violation(schedule, limits[0], limits[3]):
+            raise VerificationError(wrong)
+    return schedule.with_provenance(facts)
+
+
+def _violation(
+    schedule: Schedule, seed: int, progress: Callable[[float], object] | None
+) -> str | None:
+    """Why a schedule must not be returned, with what is needed to reproduce it; None if it is right."""
+    report = verify_schedule(schedule, progress=progress)
+    if report.ok:
+        return None
+    facts, goal = schedule.provenance, schedule.collective
+    more = f" (and {report.found - 1} more)" if report.found > 1 else ""
+    return (
+        f"the engine {facts.get('engine')} returned a wrong schedule of {goal!r} in "
+        f"{goal.parts[0].chunks} chunks on {schedule.topology!r}, seed {seed}: "
+        f"{report.violations[0].message}{more}; this is a bug in tacos, please report it with the topology"
+    )
 
 
 class _TimeIsUp(Exception):
@@ -221,7 +260,8 @@ class _Search:
         self.end = None if time_limit is None else time.monotonic() + time_limit
         self.progress, self.told = progress, 0.0
         self.done, self.next = 0.0, 1.0  # the part of the whole that the present run is
-        self.cut_short, self.refines = False, True
+        self.cut_short, self.refines, self.verifies = False, True, True
+        self.rejected: list[str] = []
         self.sketch: Sketch | None = None
         self.packed: dict[
             Any, Any
@@ -231,15 +271,44 @@ class _Search:
         """What :func:`synthesize` returns."""
         try:
             schedule = (
-                self.all_engines(options) if engine == "auto" else self.engine(engine, options)
+                self.all_engines(options)
+                if engine == "auto"
+                else self.first_right(self.engine(engine, options))
             )
         except _TimeIsUp:
             message = f"time_limit is {self.time_limit} s, too short to find any schedule"
             raise TacosError(message) from None
-        facts = {"seed": self.seed, "effort": self.effort, "bound_s": self.bound.time_s}
+        facts: dict[str, Any] = {"seed": self.seed, "effort": self.effort}
+        facts["bound_s"] = self.bound.time_s
         if self.cut_short:
             facts["cut_short"] = True
+        if self.rejected:
+            facts["rejected"] = self.rejected
+        if not self.verifies:
+            facts["unverified"] = True
         return schedule.with_provenance(facts | schedule.provenance)
+
+    def first_right(self, candidates: list[Schedule]) -> Schedule:
+        """The first candidate that the verifier accepts; each one that it rejects is reported.
+
+        There is no time limit here: an answer is verified or it is not returned.
+        """
+        if not self.verifies:
+            return candidates[0]
+        first_error = ""
+        for schedule in candidates:
+            wrong = _violation(schedule, self.seed, lambda _: self.told_again())
+            if wrong is None:
+                return schedule
+            first_error = first_error or wrong
+            self.rejected.append(wrong)
+            warnings.warn(wrong, WrongScheduleWarning, stacklevel=4)
+        raise VerificationError(first_error)
+
+    def told_again(self) -> None:
+        """Repeat the last progress, so that the caller can stop a verification."""
+        if self.progress is not None:
+            self.progress(self.told)
 
     def check_sketch(self, schedule: Schedule) -> None:
         """A TacosError if the schedule does what the sketch forbids."""
@@ -316,8 +385,8 @@ class _Search:
         share = 0.95 if self.collective.resolved else 0.5
         return {"time_limit": max(share * (self.end - time.monotonic()), 0.01)}
 
-    def engine(self, name: str, options: dict[str, Any]) -> Schedule:
-        """The engine's best; where the number of chunks is open, the fewest that are good enough.
+    def engine(self, name: str, options: dict[str, Any]) -> list[Schedule]:
+        """The engine's schedules, the best first; where the number of chunks is open, the fewest that are good enough.
 
         More chunks pipeline better until latencies outweigh it, so the search ends at the bound, or
         after two counts that hardly helped; greedy, whose matching may gain from finer chunks where
@@ -326,7 +395,7 @@ class _Search:
         """
         check_engine(name, "auto")
         if self.collective.resolved:
-            return self.once(name, self.collective, options)
+            return [self.once(name, self.collective, options)]
         applies = name in applicable(self.topology, self.collective)  # not if only by its options
         begin, end = self.done, self.next
         results: list[Schedule] = []
@@ -363,7 +432,11 @@ class _Search:
         enough = results[fastest].time_ps * self.enough
         best = next(schedule for schedule in results if schedule.time_ps <= enough)
         tried = [schedule.collective.parts[0].chunks for schedule in results]
-        return best.with_provenance(best.provenance | {"chunk_counts_tried": tried})
+        others = sorted((one for one in results if one is not best), key=lambda one: one.time_ps)
+        return [
+            one.with_provenance(one.provenance | {"chunk_counts_tried": tried})
+            for one in (best, *others)
+        ]
 
     def expected(self, name: str) -> float:
         """The work of an engine that tries all chunk counts it may try."""
@@ -406,6 +479,7 @@ class _Search:
             return None
         try:
             found = self.once("milp", best.collective, exact_limits(self.effort) | self.patience())
+            found = self.first_right([found])
             self.check_sketch(found)
         except _TimeIsUp:
             self.cut_short = True
@@ -415,7 +489,10 @@ class _Search:
         return found
 
     def all_engines(self, options: dict[str, Any]) -> Schedule:
-        """The best of the engines that apply, cheap ones first, while the work is worth it."""
+        """The best of the engines that apply, cheap ones first, while the work is worth it.
+
+        A schedule is verified before it becomes the best: a wrong one could seem too good for the others to be tried.
+        """
         if options:
             raise ValueError(f"options {', '.join(options)} need a named engine, not auto")
         names = engines(self.topology, self.collective)
@@ -434,7 +511,10 @@ class _Search:
                 continue
             try:
                 self.report(0.0)
-                schedule = self.engine(name, {})
+                found = self.engine(name, {})
+                schedule = found[0]
+                if best is None or schedule.time_ps < best.time_ps:
+                    schedule = self.first_right(found)
                 self.check_sketch(schedule)
             except _TimeIsUp:
                 self.cut_short = True
@@ -452,7 +532,7 @@ class _Search:
         if best is None:
             knows_sketches = not milp_obstacle(self.topology, self.collective)
             if self.sketch is not None and knows_sketches and not _infeasible(errors):
-                return self.engine("milp", {})
+                return self.first_right(self.engine("milp", {}))
             if errors:
                 raise errors[0]
             raise InfeasibleError(f"no engine applies to {self.collective!r} on {self.topology!r}")

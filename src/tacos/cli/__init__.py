@@ -14,7 +14,7 @@ from cyclopts import CycloptsError, Group, MissingArgumentError, UnusedCliTokens
 
 from tacos.cli import files, running, setup, synthesis, viewing  # noqa: F401, their verbs register at import
 from tacos.cli.app import app, fail
-from tacos.errors import TacosError
+from tacos.errors import TacosError, VerificationError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except MemoryError:
         return fail("not enough memory for this problem")
+    except VerificationError as error:
+        return fail(str(error), 1)
     except (TacosError, ValueError, OSError) as error:
         return fail(" ".join(str(error).split()))
     return code if isinstance(code, int) else 0

@@ -126,6 +126,11 @@ def verdict(check: tacos.Report, quiet: bool) -> int:
     )
 
 
+def warn(sentence: str) -> None:
+    """Print what went wrong without stopping the command."""
+    print(f"tacos: {sentence}", file=sys.stderr)
+
+
 def fail(sentence: str, code: int = 2) -> int:
     """Print what is wrong; returns the exit code."""
     print(f"tacos: {sentence}", file=sys.stderr)

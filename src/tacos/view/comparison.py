@@ -25,7 +25,7 @@ __all__ = ["comparison_tables", "picture", "remarks", "write_csv"]
 
 _NAN = float("nan")
 _COLUMNS = (
-    "collective", "size_bytes", "engine", "ok", "time_s", "algbw_Bps", "busbw_Bps", "bound_s",
+    "collective", "size_bytes", "engine", "ok", "wrong", "time_s", "algbw_Bps", "busbw_Bps", "bound_s",
     "efficiency", "chunks", "transfers", "utilisation", "synthesis_s", "cut_short", "note",
 )  # fmt: skip
 
@@ -66,7 +66,9 @@ def remarks(result: Comparison | Sweep) -> list[str]:
     for one in comparisons:
         size = one.collective.size_bytes
         for candidate in one.candidates:
-            if not candidate.ok:
+            if candidate.wrong:
+                found.setdefault((candidate.engine, "was wrong"), []).append((size, candidate.note))
+            elif not candidate.ok:
                 found.setdefault((candidate.engine, "failed"), []).append((size, candidate.note))
             elif candidate.figures and candidate.figures.cut_short:
                 reason = "more time may find better"
