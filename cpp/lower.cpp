@@ -243,7 +243,7 @@ class Rank {
     if (!sums_.empty()) find_waiting();
     copy_at_first();
     for (const Event& event : events_) {
-      event.starts                        ? send(*event.move)
+      event.starts                 ? send(*event.move)
       : event.move->place.sum >= 0 ? receive_in_order(*event.move)
                                    : receive(*event.move);
       let_go(chunks_[event.chunk]);
@@ -321,8 +321,8 @@ class Rank {
   void copy(Buffer from, std::int32_t src, Buffer to, std::int32_t dst) {
     if (!steps_.empty()) {
       Step& last = steps_.back();
-      if (last.op == StepOp::copy && last.src_buffer == from && last.src_slot + last.count == src && last.dst_buffer == to &&
-          last.dst_slot + last.count == dst) {
+      if (last.op == StepOp::copy && last.src_buffer == from && last.src_slot + last.count == src &&
+          last.dst_buffer == to && last.dst_slot + last.count == dst) {
         ++last.count;
         touch(steps_.size() - 1, from, src, false);
         touch(steps_.size() - 1, to, dst, true);
@@ -376,9 +376,10 @@ class Rank {
   // --- sums whose operands have an order (see sum_order.hpp)
 
   struct Summing {
-    std::int32_t next = 0;      // the operands before it have been added up
-    std::int32_t partial = -1;  // scratch slot of their sum, until `acc` joins them; -1: it is in `acc`
-    bool local = false;         // whether a step of its own has added something
+    std::int32_t next = 0;  // the operands before it have been added up
+    std::int32_t partial =
+        -1;              // scratch slot of their sum, until `acc` joins them; -1: it is in `acc`
+    bool local = false;  // whether a step of its own has added something
     std::vector<std::int32_t> waiting;  // per operand: its scratch slot, -1: it is not there
   };
 
@@ -631,8 +632,8 @@ Program lower(const Schedule& schedule, bool in_place, std::optional<NodeId> ran
       schedule.symmetry() && whole ? std::optional(schedule.expand()) : std::nullopt;
   auto moves = whole ? all_moves(expanded ? *expanded : schedule) : std::move(alone);
   assign_channels(moves);
-  const auto sums = whole ? put_sums_in_order(schedule.collective(), moves)
-                          : std::vector<SumOrder::Sum>();
+  const auto sums =
+      whole ? put_sums_in_order(schedule.collective(), moves) : std::vector<SumOrder::Sum>();
   std::vector<std::vector<Move*>> of(at(ranks));
   for (Move& move : moves) {
     of[at(move.src)].push_back(&move);

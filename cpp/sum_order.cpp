@@ -41,9 +41,8 @@ class Follower {
       auto& last = last_[at(transfer.dst)];
       last = std::max(last, std::pair(transfer.arrival, transfer.op));
     }
-    return std::count_if(outputs.begin(), outputs.end(), [&](NodeId npu) {
-             return last_[at(npu)].second == Op::reduce;
-           }) > 1;
+    return std::count_if(outputs.begin(), outputs.end(),
+                         [&](NodeId npu) { return last_[at(npu)].second == Op::reduce; }) > 1;
   }
 
   void follow(ChunkId chunk, std::span<const std::uint32_t> mine) {
@@ -52,7 +51,8 @@ class Follower {
       values_[at(transfers_[i].dst)] = {};
     }
     for (const NodeId npu : collective_.outputs(chunk)) values_[at(npu)] = {};
-    for (const NodeId npu : collective_.inputs(chunk)) values_[at(npu)] = {leaf(npu), 1, npu, npu, {}};
+    for (const NodeId npu : collective_.inputs(chunk))
+      values_[at(npu)] = {leaf(npu), 1, npu, npu, {}};
     open_.clear();
     list_events(mine);
     carried_.assign(events_.size(), {});
@@ -161,8 +161,8 @@ class Follower {
   const Collective& collective_;
   std::span<const SummedTransfer> transfers_;
   SumOrder& result_;
-  std::vector<Value> values_;                // per NPU
-  std::vector<std::pair<Time, Op>> last_;    // per NPU, the last arrival
+  std::vector<Value> values_;              // per NPU
+  std::vector<std::pair<Time, Op>> last_;  // per NPU, the last arrival
   std::vector<Event> events_;
   std::vector<Carried> carried_;
   std::map<std::uint64_t, std::vector<std::vector<Operand>>> open_;  // sums by their operands

@@ -39,7 +39,8 @@ struct SummedTransfer {
 struct SumOrder {
   struct Sum {
     std::int32_t operands;
-    std::int32_t own;  // position of what `acc` held, not 1, since the first two commute; -1: nothing
+    std::int32_t
+        own;  // position of what `acc` held, not 1, since the first two commute; -1: nothing
   };
   struct Place {
     std::int32_t sum = -1;      // -1: added in any order

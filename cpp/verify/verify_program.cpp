@@ -74,7 +74,8 @@ constexpr std::int64_t kMost = std::int64_t{1} << 61;
 struct Sum {
   std::int64_t count = -1;  // of contributions; -1: nothing was written
   std::uint64_t low = 0, high = 0;
-  std::uint64_t order = 0;  // hash of how the sum was added up, operands of one addition swapped or not
+  std::uint64_t order =
+      0;  // hash of how the sum was added up, operands of one addition swapped or not
 
   static Sum one(NodeId rank, ChunkId chunk) {
     const auto key = (static_cast<std::uint64_t>(chunk) << 32) | static_cast<std::uint32_t>(rank);

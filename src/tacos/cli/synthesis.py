@@ -15,6 +15,7 @@ import tacos
 from tacos import formats, units
 from tacos._core import Schedule
 from tacos.cli.app import (
+    AnyOrder,
     Chunks,
     Group,
     Json,
@@ -75,6 +76,7 @@ def synth(
     verify: Annotated[
         bool, Parameter(help="Verify the schedule; without, it is marked as unverified.")
     ] = True,
+    any_order: AnyOrder = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -102,10 +104,13 @@ def synth(
             progress=report,
             sketch=sketch,
             verify=verify,
+            consistent=not any_order,
         )
     took = time.perf_counter() - begin
     for sentence in schedule.provenance.get("rejected", []):
         warn(sentence)
+    if schedule.provenance.get("consistent") is False:
+        warn(f"ranks may end with different bits: {tacos.verify(schedule).difference}")
     if output is not None:
         formats.save(schedule, output)
     facts = tacos.summary(schedule) | {"synthesis_s": took, "verified": verify}
@@ -125,7 +130,7 @@ def synth(
     return 0
 
 
-_REMARKS = ("proven", "gap", "note", "cut_short")
+_REMARKS = ("proven", "gap", "note", "cut_short", "consistent")
 
 
 def _others(schedule: Schedule) -> dict[str, Any]:
@@ -210,6 +215,7 @@ def tune(
     to: Annotated[
         str, Parameter(help="Files of other formats beside: msccl, mscclpp or both.")
     ] = "",
+    any_order: AnyOrder = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -242,6 +248,7 @@ def tune(
             seed=seed,
             effort=int(effort) if effort.isdecimal() else effort,
             time_limit=time_limit,
+            consistent=not any_order,
             progress=report,
         )
     left_out = [] if output is None else table.save(output, to=others)
@@ -287,6 +294,7 @@ def compare(
     output: Annotated[
         Path | None, Parameter(name=["-o", "--output"], help="Draw it: a .svg or .png file.")
     ] = None,
+    any_order: AnyOrder = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -317,6 +325,7 @@ def compare(
             beside={_short(path, beside): load_algorithm(path) for path in beside},
             seed=seed,
             time_limit=time_limit,
+            consistent=not any_order,
             progress=report,
         )
     result = found if len(wanted) > 1 else found.comparisons[0]
