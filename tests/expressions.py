@@ -9,8 +9,38 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+from tacos import topology as tp
 from tacos.lower import BUFFERS, STEP_OPS
+from tacos.schedule import COPY, READ_INPUT, retime, routes
 from tests.oracle import READ_ACC, REDUCE, transfers_of
+
+
+def scheduled(goal, rows):
+    """A schedule of all chunks, each by the same rows (src, dst, op, reads), one after the other."""
+    network = tp.fully_connected(goal.npus, bandwidth="1GB/s", latency="1us")
+    ends = list(zip(network.link_src.tolist(), network.link_dst.tolist(), strict=True))
+    table = routes(network, links=[[ends.index((src, dst))] for src, dst, *_ in rows])
+    pairs = [(chunk, i) for i in range(len(rows)) for chunk in range(goal.chunks)]
+    return retime(
+        goal,
+        table,
+        route=[i for _, i in pairs],
+        chunk=[chunk for chunk, _ in pairs],
+        step=[i for _, i in pairs],
+        op=[rows[i][2] for _, i in pairs],
+        reads=[rows[i][3] for _, i in pairs],
+    )
+
+
+def two_orders(npus):
+    """Rows of a right sum: the last two NPUs add the others to their own sum, the others add up all at once."""
+    one, two, others = npus - 1, npus - 2, range(npus - 2)
+    return [
+        (two, one, REDUCE, READ_INPUT),
+        (one, two, COPY, READ_ACC),
+        *((src, dst, REDUCE, READ_INPUT) for src in others for dst in (one, two)),
+        *((src, dst, REDUCE, READ_INPUT) for dst in others for src in range(npus) if src != dst),
+    ]
 
 
 def total(operands):

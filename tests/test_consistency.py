@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from random import Random
 
 import numpy as np
@@ -13,10 +14,12 @@ import tacos
 from tacos import collective as co
 from tacos import topology as tp
 from tacos.lower import STEP_OPS, lift, lower
+from tacos.runtime.plans import add
 from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE, retime, routes
 from tests import expressions
 from tests.memory_driver import Machine
 from tests.programs import INPUT, OUTPUT, SCRATCH, made
+from tests.ranks import Ranks
 from tests.strategies import lowered, orders
 
 NETWORKS = [
@@ -25,32 +28,14 @@ NETWORKS = [
 ]  # fmt: skip
 
 
-def scheduled(npus, rows, *, network=None):
-    """A schedule of one chunk that all NPUs sum up: rows (src, dst, op, reads), one after the other."""
-    network = network or tp.fully_connected(npus, bandwidth="1GB/s", latency="1us")
-    ends = list(zip(network.link_src.tolist(), network.link_dst.tolist(), strict=True))
-    table = routes(network, links=[[ends.index((src, dst))] for src, dst, *_ in rows])
+def scheduled(npus, rows):
+    """A schedule of one chunk that all NPUs sum up."""
     everybody = list(range(npus))
     goal = co.custom(npus, [1000], [everybody], [everybody], reduces=[True])
-    return retime(
-        goal,
-        table,
-        route=list(range(len(rows))),
-        chunk=[0] * len(rows),
-        step=list(range(len(rows))),
-        op=[op for _, _, op, _ in rows],
-        reads=[reads for *_, reads in rows],
-    )
+    return expressions.scheduled(goal, rows)
 
 
-TWO_ORDERS = [
-    (1, 0, REDUCE, READ_INPUT),
-    (0, 1, COPY, READ_ACC),  # NPUs 0 and 1 have x0 + x1
-    (2, 0, REDUCE, READ_INPUT),
-    (2, 1, REDUCE, READ_INPUT),
-    (0, 2, REDUCE, READ_INPUT),  # NPU 2 adds x0 and x1 to x2, in any order
-    (1, 2, REDUCE, READ_INPUT),
-]
+TWO_ORDERS = expressions.two_orders(3)
 ONE_SHOT = [(a, b, REDUCE, READ_INPUT) for a in range(3) for b in range(3) if a != b]
 
 
@@ -58,11 +43,11 @@ ONE_SHOT = [(a, b, REDUCE, READ_INPUT) for a in range(3) for b in range(3) if a 
 
 
 def test_a_schedule_with_two_orders_by_hand():
-    """NPUs 0 and 1 end with (x0 + x1) + x2, NPU 2 with the sum of x0, x1 and x2 at once."""
+    """NPUs 1 and 2 end with (x1 + x2) + x0, NPU 0 with the sum of x0, x1 and x2 at once."""
     report = tacos.verify(scheduled(3, TWO_ORDERS))
     assert report.ok
     assert not report.consistent
-    assert report.difference == "npu 0 and npu 2 add up chunk 0 in different orders"
+    assert report.difference == "npu 0 and npu 1 add up chunk 0 in different orders"
     report.raise_if_failed()
 
 
@@ -351,7 +336,7 @@ def test_a_program_that_is_not_consistent_really_differs():
     program = lower(scheduled(3, TWO_ORDERS))
     assert not tacos.verify(program).consistent
     first, second, third = results(program, "bfloat16")
-    assert first == second != third
+    assert first != second == third
 
 
 # --- files ---------------------------------------------------------------------------------------
@@ -397,3 +382,108 @@ def test_chakra_traces_keep_the_order(case, tmp_path_factory):
     prefix = tmp_path_factory.mktemp("traces") / "sums"
     tacos.save(schedule, prefix, format="chakra")
     assert tacos.verify(tacos.load(prefix, format="chakra")).consistent
+
+
+# --- who asks for it -----------------------------------------------------------------------------
+
+
+def unruly(topology, collective, **_):
+    """An engine that is faster than all others and adds in two orders."""
+    found = expressions.scheduled(collective, expressions.two_orders(topology.npus))
+    network = tp.fully_connected(topology.npus, bandwidth="1GB/s", latency="1us")
+    assert topology == network
+    return found.with_provenance({"engine": "direct"})
+
+
+@pytest.fixture
+def with_two_orders(monkeypatch):
+    """The engine direct adds in two orders on this network, where nothing else applies but ring."""
+    from tacos import plan
+
+    monkeypatch.setitem(plan.ENGINES, "direct", unruly)
+    monkeypatch.setattr(plan, "applicable", lambda *_: ["direct", "ring"])
+    return tp.fully_connected(4, bandwidth="1GB/s", latency="1us")
+
+
+def test_auto_passes_over_schedules_with_several_orders(with_two_orders):
+    network = with_two_orders
+    goal = co.all_reduce(network, "64B", chunks=1)
+    named = tacos.synthesize(network, goal, engine="direct")
+    assert named.provenance["consistent"] is False
+    ring = tacos.synthesize(network, goal, engine="ring")
+    assert "consistent" not in ring.provenance
+    assert named.time_ps < ring.time_ps
+    assert tacos.synthesize(network, goal, effort="fast").provenance["engine"] == "ring"
+    any_order = tacos.synthesize(network, goal, effort="fast", consistent=False)
+    assert any_order.provenance["engine"] == "direct"
+    assert any_order.provenance["consistent"] is False
+
+
+def test_a_comparison_marks_several_orders(with_two_orders):
+    network = with_two_orders
+    goal = co.all_reduce(network, "64B", chunks=1)
+    strict = tacos.compare(network, goal, engines=["direct", "ring"])
+    assert [(c.engine, c.ok, c.consistent) for c in strict.candidates] == [
+        ("ring", True, True),
+        ("direct", True, False),
+    ]
+    assert strict.candidates[1].note == "ranks may end with different bits"
+    loose = tacos.compare(network, goal, engines=["direct", "ring"], consistent=False)
+    assert [c.engine for c in loose.candidates] == ["direct", "ring"]
+
+
+def test_tuning_asks_for_one_order(with_two_orders):
+    network = with_two_orders
+    engines = [
+        {
+            one.engine
+            for one in tacos.tune(
+                network, "all_reduce", "64B:1KB", effort="fast", consistent=c
+            ).ranges
+        }
+        for c in (True, False)
+    ]
+    assert engines == [{"ring"}, {"direct"}]
+
+
+def test_the_command_says_that_bits_may_differ(tmp_path, capsys):
+    from tacos.cli import main
+
+    network = tp.fully_connected(4)
+    rows = expressions.two_orders(4)
+    file = tmp_path / "two.tacos"
+    tacos.save(expressions.scheduled(co.all_reduce(network, "4KB", chunks=1), rows), file)
+    sentence = "npu 0 and npu 2 add up chunk 0 in different orders"
+    assert main(["verify", str(file)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("ok: ")
+    assert printed.err == f"tacos: ranks may end with different bits: {sentence}\n"
+    assert main(["verify", str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["ok"], found["consistent"], found["difference"]) == (True, False, sentence)
+    assert main(["convert", str(file), str(tmp_path / "two.xml")]) == 0
+    assert "ranks may end with different bits" in capsys.readouterr().err
+    assert main(["synth", "fc:4", "all-reduce", "1KB", "--any-order", "--json"]) == 0
+
+
+# --- the runtime ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with Ranks(4) as started:
+        yield started
+
+
+def test_floating_point_sums_pass_over_plans_with_several_orders(ranks, tmp_path):
+    """Integers and maxima take the plan, sums of floats the default."""
+    network = tp.fully_connected(4)
+    goal = co.all_reduce(network, "4KB", chunks=1)
+    add(tmp_path, expressions.scheduled(goal, expressions.two_orders(4)))
+    for floats, integers, log in ranks.run(4, "choose_algorithms", str(tmp_path)):
+        assert floats == ""
+        assert integers.startswith("ranks 0 and 2 add up chunk 0 in different orders")
+        lines = log.splitlines()
+        if lines:
+            assert len(lines) == 1
+            assert "is not for floating-point sums" in lines[0]
