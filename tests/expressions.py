@@ -94,7 +94,8 @@ def of_program(program):
         for slot, _ in enumerate(program.input_chunks(rank).tolist()):
             memory[place(rank, "input", slot)] = rank
     begin = program.thread_begin.tolist()
-    position, done = begin[:-1].copy(), set()
+    position = begin[:-1].copy()
+    done: set[int] = set()
     messages: dict[int, list[Any]] = {}
     moved = True
     while moved:

@@ -399,8 +399,9 @@ def unruly(topology, collective, **_):
 def with_two_orders(monkeypatch):
     """The engine direct adds in two orders on this network, where nothing else applies but ring."""
     from tacos import plan
+    from tacos.synth import ENGINES
 
-    monkeypatch.setitem(plan.ENGINES, "direct", unruly)
+    monkeypatch.setitem(ENGINES, "direct", unruly)
     monkeypatch.setattr(plan, "applicable", lambda *_: ["direct", "ring"])
     return tp.fully_connected(4, bandwidth="1GB/s", latency="1us")
 

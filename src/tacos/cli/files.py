@@ -58,7 +58,7 @@ def verify(
             {name: getattr(v, name) for name in _VIOLATION_FIELDS} for v in check.violations
         ]
         fine = check.ok and not limits
-        found = {"ok": fine, "checked": check.checked, "found": check.found}
+        found: dict[str, Any] = {"ok": fine, "checked": check.checked, "found": check.found}
         found |= {"consistent": check.consistent, "difference": check.difference}
         print(json.dumps(found | {"violations": violations, "limits": limits}, indent=2))
         return 0 if fine else 1
