@@ -141,6 +141,7 @@ class Agenda {
   void add(Time time, const Arrival& arrival) { at_time(time).arrivals.push_back(arrival); }
   void add(Time time, const Try& attempt) { at_time(time).tries.push_back(attempt); }
   bool empty() const { return order_.empty(); }
+  Time next() const { return order_.top().first; }  // the time of the earliest moment
 
   // Removes the earliest moment; what `moment` held before is reused.
   void take(Moment& moment) {

@@ -87,6 +87,18 @@ class Dependencies {
     return std::span(members_).subspan(begin, end - begin);
   }
 
+  // The cells a transfer reads, if it reads `acc`, and those it writes.
+  std::span<const std::uint32_t> source_cells(Item item) const {
+    const Move& move = moves_[item];
+    if (!trees_) return {&move.source, 1};
+    return std::span(touched_).subspan(move.source, move.destination - move.source);
+  }
+  std::span<const std::uint32_t> destination_cells(Item item) const {
+    const Move& move = moves_[item];
+    if (!trees_) return {&move.destination, 1};
+    return std::span(touched_).subspan(move.destination, routes_.destinations(move.route).size());
+  }
+
   // Hints for what on_arrival and on_start will touch, in steps that build on each other.
   void prefetch_move(Item item) const { __builtin_prefetch(&moves_[item], 1); }
   void prefetch_source(Item item) const {
@@ -127,16 +139,6 @@ class Dependencies {
     bool has_copy = false;
   };
 
-  std::span<const std::uint32_t> source_cells(Item item) const {
-    const Move& move = moves_[item];
-    if (!trees_) return {&move.source, 1};
-    return std::span(touched_).subspan(move.source, move.destination - move.source);
-  }
-  std::span<const std::uint32_t> destination_cells(Item item) const {
-    const Move& move = moves_[item];
-    if (!trees_) return {&move.destination, 1};
-    return std::span(touched_).subspan(move.destination, routes_.destinations(move.route).size());
-  }
   std::uint32_t next_wait(Item item) const {
     return trees_ ? kNone : cells_[moves_[item].destination].arrived_waits;
   }
@@ -240,7 +242,7 @@ class Dependencies {
     }
   }
 
-  // Within one step, whoever writes where another reads starts together with it.
+  // Within one step, a transfer that writes where another one reads starts together with it.
   void join_exchanges(Item begin, Item end) {
     for (Item item = begin; item < end; ++item) {
       if (!moves_[item].reads_acc) continue;

@@ -194,10 +194,12 @@ LiftedOrder find_order(const std::vector<LiftedTransfer>& transfers, std::int32_
     Node first = -1;
     auto key() const { return std::tuple(-urgency, distance, first); }
   };
+  const auto distance = [npus](const LiftedTransfer& transfer) {
+    return (transfer.dst - transfer.src + npus) % npus;
+  };
   std::vector<Place> places(at(count));
   for (auto t = static_cast<Node>(transfers.size()) - 1; t >= 0; --t) {
-    const auto& [src, dst] = std::pair(transfers[at(t)].src, transfers[at(t)].dst);
-    const Place place{transfers[at(t)].urgency, (dst - src + npus) % npus, t};
+    const Place place{transfers[at(t)].urgency, distance(transfers[at(t)]), t};
     auto& of = places[at(component[at(t)])];
     if (of.first < 0 || place.key() < of.key()) of = place;
   }
@@ -213,10 +215,15 @@ LiftedOrder find_order(const std::vector<LiftedTransfer>& transfers, std::int32_
   for (std::int32_t step = 0; !ready.empty(); ++step) {
     const Node c = ready.top();
     ready.pop();
+    const auto begin = static_cast<std::ptrdiff_t>(order.transfers.size());
     for (Node t = first[at(c)]; t >= 0; t = next[at(t)]) {
       order.transfers.push_back(t);
       order.steps.push_back(step);
     }
+    // An exchange among several ranks goes in rounds, so that few share a link at a time.
+    std::stable_sort(order.transfers.begin() + begin, order.transfers.end(), [&](Node a, Node b) {
+      return distance(transfers[at(a)]) < distance(transfers[at(b)]);
+    });
     for (const Node to : graph.from(c)) {
       if (--waits[at(to)] == 0) ready.push(to);
     }

@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 #include "sum_order.hpp"
 
@@ -30,6 +31,29 @@ struct Move {
   SumOrder::Place place{};
   std::int32_t waits_in = -1;  // scratch slot at the destination until its turn in an ordered sum
 };
+
+// Whether messages of different connections may cross one link.
+bool shares_links(const Schedule& schedule) {
+  const auto& used = schedule.stored().lane_route;
+  return std::any_of(used.begin(), used.end(),
+                     [&](RouteId route) { return schedule.routes().links(route).size() > 1; });
+}
+
+// Of each route, the links that are as slow as its slowest. A message keeps these busy until its last byte has
+// left. A faster link of the route has room for others meanwhile, so it asks for no order.
+std::vector<std::vector<LinkId>> slowest_links(const Routes& routes) {
+  const auto& topology = routes.topology();
+  std::vector<std::vector<LinkId>> slowest(at(routes.count()));
+  for (RouteId r = 0; r < routes.count(); ++r) {
+    const auto links = routes.links(r);
+    std::int64_t least = std::numeric_limits<std::int64_t>::max();
+    for (const LinkId link : links) least = std::min(least, topology.bandwidth(link));
+    for (const LinkId link : links) {
+      if (topology.bandwidth(link) == least) slowest[at(r)].push_back(link);
+    }
+  }
+  return slowest;
+}
 
 // A table may list a route more than once; for each, the first that uses the same links.
 std::vector<RouteId> same_routes(const Routes& routes) {
@@ -221,8 +245,15 @@ class Rank {
   using Step = Builder::Step;
 
   Rank(const ChunkLists& lists, NodeId rank, bool in_place, std::vector<Move*> moves,
+       const std::vector<std::vector<LinkId>>& slowest, std::int32_t window,
        const std::vector<SumOrder::Sum>& sums, std::vector<Chunk>& chunks)
-      : rank_(rank), in_place_(in_place), moves_(std::move(moves)), sums_(sums), chunks_(chunks) {
+      : rank_(rank),
+        in_place_(in_place),
+        moves_(std::move(moves)),
+        slowest_(slowest),
+        window_(at(window)),
+        sums_(sums),
+        chunks_(chunks) {
     inputs_ = lists.inputs(rank);
     const auto outputs = lists.outputs(rank);
     for (const Move* move : moves_) chunks_[move->chunk] = {};
@@ -355,7 +386,12 @@ class Rank {
     } else {
       set_acc(step, chunk, true);
     }
-    add(std::move(step));
+    const auto self = add(std::move(step));
+    for (const LinkId link : slowest_[at(move.route)]) {
+      auto& sent = sent_[link];
+      if (window_ > 0 && sent.size() >= window_) wait_for(self, sent[sent.size() - window_]);
+      sent.push_back(self);
+    }
   }
 
   void receive(Move& move) {
@@ -512,12 +548,13 @@ class Rank {
     return slot;
   }
 
-  void add(Step step) {
+  std::size_t add(Step step) {
     steps_.push_back(std::move(step));
     const auto self = steps_.size() - 1;
     const Step& added = steps_[self];
     if (added.src_slot >= 0) touch(self, added.src_buffer, added.src_slot, false);
     if (added.dst_slot >= 0) touch(self, added.dst_buffer, added.dst_slot, true);
+    return self;
   }
 
   Place& place(Buffer buffer, std::int32_t slot) {
@@ -561,6 +598,9 @@ class Rank {
   const NodeId rank_;
   const bool in_place_;
   std::vector<Move*> moves_;
+  const std::vector<std::vector<LinkId>>& slowest_;  // per route
+  const std::size_t window_;
+  std::map<LinkId, std::vector<std::size_t>> sent_;  // the steps that fill a link, in order
   std::vector<Event> events_;
   const std::vector<SumOrder::Sum>& sums_;
   std::map<std::int32_t, Summing> summing_;
@@ -620,20 +660,27 @@ bool each_sum_made_once(const Schedule& schedule, NodeId rank, const std::vector
 }  // namespace
 
 Program lower(const Schedule& schedule, bool in_place, std::optional<NodeId> rank,
-              const Progress& progress) {
+              std::int32_t window, const Progress& progress) {
   check(schedule);
+  if (window < 0) invalid("window is " + std::to_string(window) + ", it must not be negative");
   const auto ranks = schedule.topology().npus();
   if (rank && (*rank < 0 || *rank >= ranks)) {
     invalid("rank is " + std::to_string(*rank) + ", allowed are 0 to " + std::to_string(ranks - 1));
   }
   auto alone = rank ? moves_of(schedule, *rank) : std::vector<Move>();
-  const bool whole = !rank || !each_sum_made_once(schedule, *rank, alone);
+  // Sums that several ranks add up need an order that only the transfers of all ranks tell.
+  const bool everybodys = !rank || !each_sum_made_once(schedule, *rank, alone);
+  // One rank's share of an orbit knows the links of the stored transfers only, not of their images.
+  const bool all = everybodys || (window > 0 && shares_links(schedule));
   const std::optional<Schedule> expanded =
-      schedule.symmetry() && whole ? std::optional(schedule.expand()) : std::nullopt;
-  auto moves = whole ? all_moves(expanded ? *expanded : schedule) : std::move(alone);
+      schedule.symmetry() && all ? std::optional(schedule.expand()) : std::nullopt;
+  const Schedule& whole = expanded ? *expanded : schedule;
+  auto moves = everybodys ? all_moves(whole)
+               : expanded ? moves_of(whole, *rank)
+                          : std::move(alone);
   assign_channels(moves);
   const auto sums =
-      whole ? put_sums_in_order(schedule.collective(), moves) : std::vector<SumOrder::Sum>();
+      everybodys ? put_sums_in_order(schedule.collective(), moves) : std::vector<SumOrder::Sum>();
   std::vector<std::vector<Move*>> of(at(ranks));
   for (Move& move : moves) {
     of[at(move.src)].push_back(&move);
@@ -642,13 +689,31 @@ Program lower(const Schedule& schedule, bool in_place, std::optional<NodeId> ran
   auto collective = std::make_shared<const Collective>(counted_in_chunks(schedule.collective()));
   Builder builder(ranks);
   const ChunkLists lists(*collective);
+  const auto slowest = slowest_links(whole.routes());
   std::vector<Chunk> chunks(collective->chunks());
   for (NodeId r = 0; r < ranks; ++r) {
     if (rank && r != *rank) continue;
-    Rank(lists, r, in_place, std::move(of[at(r)]), sums, chunks).add_to(builder);
+    Rank(lists, r, in_place, std::move(of[at(r)]), slowest, window, sums, chunks).add_to(builder);
     if (progress) progress(static_cast<double>(r) / static_cast<double>(ranks));
   }
   return builder.finish(std::move(collective), in_place, schedule.provenance());
+}
+
+Departures departures(const Schedule& schedule) {
+  check(schedule);
+  const std::optional<Schedule> expanded =
+      schedule.symmetry() ? std::optional(schedule.expand()) : std::nullopt;
+  auto moves = all_moves(expanded ? *expanded : schedule);
+  assign_channels(moves);
+  Departures result;
+  for (const Move& move : moves) {
+    result.src.push_back(move.src);
+    result.dst.push_back(move.dst);
+    result.channel.push_back(move.channel);
+    result.route.push_back(move.route);
+    result.start.push_back(move.start);
+  }
+  return result;
 }
 
 }  // namespace tacos

@@ -14,6 +14,11 @@
 // Every dependency, message and next step is later in the schedule's time than what it waits for, so
 // a program made here cannot deadlock.
 //
+// A network lets messages share a link, while a schedule sends them one after the other. Where messages of one
+// rank to several peers cross the same slowest link of their routes, such as the port of a switch, a window of w makes each
+// wait until the message w places before it on that link has left. A window of 1 keeps the schedule's order; a larger
+// one keeps a port busy while one of its messages waits for a busy receiver; 0 lets all of them share.
+//
 // Each rank is lowered by itself, in O(its transfers · log); of an orbit, one rank can be lowered
 // without writing out the others.
 #pragma once
@@ -30,6 +35,17 @@ namespace tacos {
 // message comes from. Throws std::invalid_argument for what a program cannot say: trees through
 // switches that multicast or reduce, and chunks without bytes.
 Program lower(const Schedule& schedule, bool in_place, std::optional<NodeId> rank,
-              const Progress& progress);
+              std::int32_t window, const Progress& progress);
+
+// The transfers of a schedule by (src, dst, start), with the channel that each gets when it is lowered
+// and its route; of routes over the same links the first. The transfers of one channel between two NPUs
+// are the sends of one thread, in this order.
+struct Departures {
+  std::vector<NodeId> src, dst;
+  std::vector<std::int32_t> channel;
+  std::vector<RouteId> route;
+  std::vector<Time> start;
+};
+Departures departures(const Schedule& schedule);
 
 }  // namespace tacos

@@ -66,6 +66,28 @@ class Ordered {
     return uniform_bytes_ > 0 ? uniform_bytes_ : collective_.bytes(chunk(item));
   }
   std::span<const Item> gang(Item item) const { return dependencies_.gang(item); }
+  // Whether each member starts before another one's arrival changes what it reads.
+  bool in_time(std::span<const Item> gang, std::span<const Time> delays) const {
+    if (std::ranges::none_of(delays, [](Time delay) { return delay > 0; })) return true;
+    std::unordered_map<std::uint32_t, Time> last_read;  // per cell
+    for (std::size_t i = 0; i < gang.size(); ++i) {
+      if (!dependencies_.move(gang[i]).reads_acc) continue;
+      for (const auto cell : dependencies_.source_cells(gang[i])) {
+        auto& last = last_read[cell];
+        last = std::max(last, delays[i]);
+      }
+    }
+    for (std::size_t i = 0; i < gang.size(); ++i) {
+      const auto cells = dependencies_.destination_cells(gang[i]);
+      for (std::size_t end = 0; end < cells.size(); ++end) {
+        const auto found = last_read.find(cells[end]);
+        if (found != last_read.end() && delays[i] + whole_time(gang[i], end) <= found->second) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
 
   template <typename Ready>
   void begin(Ready&& ready) const {
@@ -117,6 +139,16 @@ class Ordered {
   bool is_last(Item item, Leg leg) const {
     return static_cast<std::int32_t>(leg) + 1 == routes_.legs(route(item));
   }
+  // From the start of a transfer to its arrival at an end, if no leg has to wait.
+  Time whole_time(Item item, std::size_t end) const {
+    Time time = 0;
+    for (std::int32_t leg = 0; leg < routes_.legs(route(item)); ++leg) {
+      const bool last = is_last(item, static_cast<Leg>(leg));
+      time = arrives(item, static_cast<Leg>(leg), end, time,
+                     routes_.leg_time(route(item), leg, bytes(item), last ? end : 0));
+    }
+    return time;
+  }
 
   const Collective& collective_;
   const Routes& routes_;
@@ -134,9 +166,7 @@ std::vector<Time> earliest_starts(const Collective& collective, const Routes& ro
   const auto legs = ordered.legs();
   service::Service loop(ordered, routes, {quantum, true, rows.size(), legs}, progress);
   if (loop.run() < legs) {
-    throw InfeasibleError(
-        "the order can never run: two transfers of one step exchange a chunk "
-        "over a shared link, or wait for each other");
+    throw InfeasibleError("the order can never run: two transfers wait for each other");
   }
   return ordered.take_starts();
 }

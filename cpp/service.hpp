@@ -10,7 +10,9 @@
 // with these members (Ready is a callable `ready(item, leg)`, to be called for what waits for nothing
 // more):
 //   RouteId route(Item), ChunkId chunk(Item), std::int64_t bytes(Item)
-//   std::span<const Item> gang(Item)         transfers that start together with this one, or none
+//   std::span<const Item> gang(Item)         transfers that start together with this one, or none; those
+//                                            that share a link start one after the other
+//   bool in_time(gang, delays)               whether a gang may start so, each member by its delay later
 //   void begin(Ready)                        what is ready from the first moment on
 //   Time not_before(Item, leg)               when the leg may start at the earliest
 //   Time leaves(Item, Window, Time start)    when the link is free again
@@ -60,6 +62,7 @@ class Service {
         crossings_(routes, options.items),
         whole_chunks_(routes.topology().spec().forwarding == Forwarding::store_and_forward),
         links_(at(routes.topology().links())),
+        taken_until_(links_.size(), 0),
         lines_at_(crossings_.legs()) {
     Leg most = 1;
     for (RouteId r = 0; r < routes.count(); ++r)
@@ -104,6 +107,7 @@ class Service {
 
  private:
   using Window = Routes::Window;
+  static constexpr std::uint32_t kStarts = kNone - 1;  // in Try::queue: its links are taken already
   // What is tried touches memory all over the place: it is fetched so many of them ahead.
   static constexpr std::size_t kAhead = 8;
   struct Link {
@@ -178,7 +182,7 @@ class Service {
   }
   void prefetch_try(const Try& next) const {
     user_.prefetch_start(next.who.item, false);
-    if (next.queue != kNone) __builtin_prefetch(&queues_[next.queue], 1);
+    if (next.queue < queues_.size()) __builtin_prefetch(&queues_[next.queue], 1);
     const auto id = lines_at_[next.who.place].id;
     if (id != kNone) __builtin_prefetch(&lines_[id], 1);
   }
@@ -191,6 +195,10 @@ class Service {
 
   void attempt(const Try& next) {
     const Waiting& who = next.who;
+    if (next.queue == kStarts) {
+      start_one(who);
+      return;
+    }
     if (!options_.congestion) {
       start(who, find_windows(who));
       return;
@@ -203,8 +211,10 @@ class Service {
     if (queue.calls != next.call) return;  // somebody else heads the queue now
     queue.pop();
     called_ = next.queue;  // whoever comes to head it now is called once, below
+    // A leg that was overtaken in its line is in a queue twice once it heads the line again. It is served
+    // only while it heads its line: after its start it stands in none.
     const auto& line = lines_at_[who.place];
-    if (line.id == kNone || line.first == who.item || stands_alone(who)) serve(who);
+    if (stands_alone(who) || (line.id != kNone && line.first == who.item)) serve(who);
     called_ = kNone;
     call_head(next.queue);
   }
@@ -217,14 +227,28 @@ class Service {
     return gang.empty() || leg_of(who) > 0 ? std::span<const Item>() : gang;
   }
 
-  // The windows of a leg; for the first leg of a gang those of all members.
+  // The windows of a leg; for the first leg of a gang those of all members, counted from the start of the
+  // first. A member that shares a link with one before it starts when that one has left the link.
   std::span<const Window> find_windows(const Waiting& who) {
     const auto gang = gang_of(who);
     if (gang.empty()) return crossing(who).windows;
     gang_windows_.clear();
+    delays_.clear();
     for (const Item member : gang) {
+      const auto first = gang_windows_.size();
       routes_.windows(user_.route(member), 0, user_.bytes(member), gang_windows_);
+      const auto own = std::span(gang_windows_).subspan(first);
+      Time delay = 0;
+      for (const Window& window : own) {
+        delay = std::max(delay, taken_until_[at(window.link)] - window.offset);
+      }
+      delays_.push_back(round_up(delay));
+      for (Window& window : own) {
+        window.offset += delays_.back();
+        taken_until_[at(window.link)] = window.offset + window.busy;
+      }
     }
+    for (const Window& window : gang_windows_) taken_until_[at(window.link)] = 0;
     return gang_windows_;
   }
   Crossings::Crossing crossing(const Waiting& who) {
@@ -324,18 +348,29 @@ class Service {
   void start(const Waiting& who, std::span<const Window> windows) {
     for (const auto& window : windows) {
       Link& link = links_[at(window.link)];
-      // Only members of a gang can meet here: each link was free a moment ago.
-      if (options_.congestion && link.free_at > now_ + window.offset) {
-        throw InfeasibleError("transfers of one step exchange chunk " +
-                              std::to_string(user_.chunk(who.item)) + " over the shared " +
-                              routes_.topology().describe(window.link));
-      }
       link.free_at = user_.leaves(who.item, window, now_);
       link.taken_by = who.item;
     }
     const auto gang = gang_of(who);
-    if (gang.empty()) start_one(who);
-    for (const Item member : gang) start_one({who.moment, member, place(member, 0)});
+    if (gang.empty()) {
+      start_one(who);
+      return;
+    }
+    const auto delays =
+        std::exchange(delays_, {});  // what starts may ask for another gang's windows
+    if (!user_.in_time(gang, delays)) {
+      throw InfeasibleError("transfers of one step exchange chunk " +
+                            std::to_string(user_.chunk(who.item)) +
+                            " over shared links: one would arrive before another has left");
+    }
+    for (std::size_t i = 0; i < gang.size(); ++i) {
+      const Waiting member{who.moment, gang[i], place(gang[i], 0)};
+      if (delays[i] == 0) {
+        start_one(member);
+      } else {
+        agenda_.add(now_ + delays[i], Try{member, kStarts, 0});
+      }
+    }
   }
 
   void start_one(const Waiting& who) {
@@ -382,6 +417,8 @@ class Service {
   const bool whole_chunks_;
   std::vector<Link> links_;
   std::vector<Window> gang_windows_;
+  std::vector<Time> delays_;       // of the members of the gang whose windows those are
+  std::vector<Time> taken_until_;  // per link, while these are found
   struct LineAt {
     std::uint32_t id = kNone;  // if anybody stands in it
     Item first = kNone;

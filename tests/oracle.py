@@ -15,6 +15,7 @@ from typing import Any
 PATH = 0
 COPY, REDUCE = 0, 1
 READ_ACC = 1
+STARTS = -1  # instead of an end: a transfer starts, it does not arrive
 
 
 @dataclass
@@ -237,25 +238,27 @@ def earliest_starts(
         candidates = []
         for (item, leg), since in ready.items():
             members = [i for i in gangs if gangs[i] == item] if leg == 0 else [item]
-            windows = [w for i in members for w in crossings[i].windows if w[1] == leg]
-            when = max([since, *(free[link] - enter for link, _, enter, _ in windows)])
-            candidates.append((when, since, item, leg, members, windows))
+            windows, delays = _one_after_the_other([crossings[i] for i in members], leg)
+            when = max([since, *(free[link] - enter for link, enter, _ in windows)])
+            candidates.append((when, since, item, leg, members, windows, delays))
         chosen = min(candidates, default=None)
         if arrivals and (chosen is None or min(arrivals)[0] <= chosen[0]):
             now, i, leg, end = min(arrivals)
             arrivals.remove((now, i, leg, end))
-            if leg + 1 < len(starts[i]):
+            if end == STARTS:
+                met(("start", i, 0), now)
+            elif leg + 1 < len(starts[i]):
                 ready[i, leg + 1] = now
             else:
                 met(("arrival", i, end), now)
             continue
         assert chosen is not None
-        now, _, item, leg, members, windows = chosen
+        begin, _, item, leg, members, windows, delays = chosen
         del ready[item, leg]
-        for link, _, _, leave in windows:
-            free[link] = now + leave
-        for i in members:
-            starts[i][leg] = now
+        for link, _, leave in windows:
+            free[link] = begin + leave
+        for i, delay in zip(members, delays, strict=True):
+            starts[i][leg] = now = begin + delay
             _, chunk, _, op, _ = order[i]
             if leg + 1 < len(starts[i]):
                 arrivals.append((now + crossings[i].leg_ends[leg], i, leg, 0))
@@ -265,9 +268,26 @@ def earliest_starts(
             rate = topology.reduce_bandwidth_Bps
             extra = sending_time(sizes[chunk], rate) if op == REDUCE and rate else 0
             arrivals += [(now + time + extra, i, leg, end) for end, time in enumerate(ends)]
-            if leg == 0:
+            if leg == 0 and delay:
+                arrivals.append((now, i, leg, STARTS))
+            elif leg == 0:
                 met(("start", i, 0), now)
     return starts
+
+
+def _one_after_the_other(crossings: list[Crossing], leg: int) -> tuple[list[Any], list[int]]:
+    """Windows (link, enter, leave) of a gang, and by how much each member starts after the first.
+
+    A member that shares a link with one before it starts when that one has left the link.
+    """
+    windows: list[tuple[int, int, int]] = []
+    delays = []
+    for crossing in crossings:
+        own = [(link, enter, leave) for link, at, enter, leave in crossing.windows if at == leg]
+        shared = [t - enter for link, enter, _ in own for other, _, t in windows if other == link]
+        delays.append(max([0, *shared]))
+        windows += [(link, enter + delays[-1], leave + delays[-1]) for link, enter, leave in own]
+    return windows, delays
 
 
 def _waits(i: int, order: list[Any], crossings: list[Crossing]) -> set[tuple[str, int, int]]:

@@ -335,6 +335,15 @@ def test_2d_ring():
     assert 4 < time_us("2d-ring", tp.torus(3, 3, **SPEED), "all_reduce", 9) < 4.02
 
 
+@pytest.mark.parametrize("spec", ["torus:4x4", "torus:6x6", "torus:8x8", "torus:4x6"])
+@pytest.mark.parametrize("size", ["4KB", "64KB", "1MB"])
+def test_2d_ring_on_even_tori(spec, size):
+    topology = tp.parse(spec)
+    for chunks in (1, 2, 4):
+        schedule = BASELINES["2d-ring"](topology, co.all_reduce(topology, size, chunks=chunks))
+        assert tacos.verify(schedule).ok
+
+
 def test_a_central_server():
     """Four workers, chunks of 1 KB. On one of them: three times 4 KB in, the last chunk thrice out.
 

@@ -125,3 +125,46 @@ def test_one_rank_of_a_symmetric_schedule():
 def test_what_cannot_be_said(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def _sends(program):
+    return {s for s in range(program.steps) if STEP_OPS[program.op[s]] == "send"}
+
+
+def test_a_window_orders_what_leaves_over_one_port():
+    """Three NPUs on a switch: each one's two messages cross its port, so the second waits for the first."""
+    topology = tacos.topology.switch(3)
+    collective = tacos.collective.all_gather(topology, "3MB", chunks=1)
+    schedule = tacos.synthesize(topology, collective, engine="direct")
+    free, ordered = (tacos.lower(schedule, window=window) for window in (0, 1))
+    assert tacos.verify(ordered).ok
+    assert tacos.lift(ordered, topology).time_ps == schedule.time_ps
+    rows = schedule.rows()
+    for rank in range(3):
+        mine = rows["src"] == rank
+        first = int(rows["dst"][mine][np.argsort(rows["start_ps"][mine])[0]])
+        found = {}
+        for program in (free, ordered):
+            begin, thread = program.thread_begin, program.thread_rank
+            for t in np.flatnonzero((thread == rank) & (program.thread_send_peer >= 0)):
+                step = int(begin[t])
+                waits = set(program.dep[program.dep_begin[step] : program.dep_begin[step + 1]])
+                peer = int(program.thread_send_peer[t])
+                found[program is ordered, peer] = len(waits & _sends(program))
+        [second] = {0, 1, 2} - {rank, first}
+        assert found == {
+            (False, first): 0, (False, second): 0, (True, first): 0, (True, second): 1
+        }  # fmt: skip
+
+
+def test_a_window_asks_for_no_order_on_links_of_one_connection():
+    topology = tacos.topology.torus(3, 3)
+    schedule = tacos.synthesize(topology, tacos.collective.all_reduce(topology, "9MB"))
+    assert tacos.lower(schedule, window=1) == tacos.lower(schedule)
+
+
+def test_a_window_is_not_negative():
+    topology = tacos.topology.switch(3)
+    schedule = tacos.synthesize(topology, tacos.collective.all_gather(topology, "3MB"))
+    with pytest.raises(ValueError, match="window is -1, it must not be negative"):
+        tacos.lower(schedule, window=-1)

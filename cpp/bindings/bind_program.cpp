@@ -191,12 +191,12 @@ Columns must have the types that the properties of the same names have: nothing 
   m.def(
       "lower",
       [](const Schedule& schedule, bool in_place, std::optional<std::int32_t> rank,
-         const nb::object& progress) {
+         std::int32_t window, const nb::object& progress) {
         const auto report = progress_to(progress);
         const nb::gil_scoped_release release;
-        return std::make_shared<Program>(lower(schedule, in_place, rank, report));
+        return std::make_shared<Program>(lower(schedule, in_place, rank, window, report));
       },
-      "schedule"_a, nb::kw_only(), "in_place"_a = false, "rank"_a = nb::none(),
+      "schedule"_a, nb::kw_only(), "in_place"_a = false, "rank"_a = nb::none(), "window"_a = 0,
       "progress"_a = nb::none(), "The program of a schedule; see tacos.lower.");
   m.def(
       "lift",

@@ -14,7 +14,8 @@ simulation::Timing timing_of(const std::string& name) {
   if (name == "dependencies") return simulation::Timing::dependencies;
   if (name == "order") return simulation::Timing::order;
   if (name == "schedule") return simulation::Timing::schedule;
-  invalid("timing is \"" + name + "\", allowed are dependencies, order, schedule");
+  if (name == "shared") return simulation::Timing::shared;
+  invalid("timing is \"" + name + "\", allowed are dependencies, order, schedule, shared");
 }
 
 // Rows (link, time, slowdown), grouped by link and ordered by time.

@@ -14,6 +14,7 @@ void bind_symmetric(nb::module_& m);
 void bind_verify(nb::module_& m);
 void bind_bound(nb::module_& m);
 void bind_simulate(nb::module_& m);
+void bind_run_program(nb::module_& m);
 void bind_synth(nb::module_& m);
 void bind_forest(nb::module_& m);
 void bind_program(nb::module_& m);
@@ -41,6 +42,7 @@ NB_MODULE(_core, m) {
   tacos::bindings::bind_verify(m);
   tacos::bindings::bind_bound(m);
   tacos::bindings::bind_simulate(m);
+  tacos::bindings::bind_run_program(m);
   tacos::bindings::bind_synth(m);
   tacos::bindings::bind_forest(m);
   tacos::bindings::bind_program(m);

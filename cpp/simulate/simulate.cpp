@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "service.hpp"
+#include "simulate/shared.hpp"
 #include "simulate/turns.hpp"
 
 namespace tacos::simulation {
@@ -19,49 +20,6 @@ using Window = Routes::Window;
 template <typename Int>
 std::size_t at(Int i) {
   return static_cast<std::size_t>(i);
-}
-
-// All transfers by the start of their first leg, then by number: a radix sort, as starts are few bits.
-LargeVector<Task> sorted_by_start(const Schedule& schedule) {
-  struct Row {
-    std::uint32_t lane, transfer, start;
-  };
-  LargeVector<Row> rows, other;
-  rows.reserve(at(schedule.stored_transfers()));
-  std::size_t first = 0;
-  std::uint32_t latest = 0;
-  const auto& stored = schedule.stored();
-  for (std::int32_t lane = 0; lane < schedule.lanes(); ++lane) {
-    const auto begin = stored.lane_begin[at(lane)], end = stored.lane_begin[at(lane) + 1];
-    for (auto i = begin; i < end; ++i) {
-      const auto start = stored.start[first + at(i - begin)];
-      latest = std::max(latest, start);
-      rows.push_back({static_cast<std::uint32_t>(lane), static_cast<std::uint32_t>(i), start});
-    }
-    first += at(end - begin) * at(schedule.routes().legs(stored.lane_route[at(lane)]));
-  }
-  constexpr int kBits = 11;
-  other.resize(rows.size());
-  for (int shift = 0; shift < 32 && latest >> shift != 0; shift += kBits) {
-    std::vector<std::size_t> begin((std::size_t{1} << kBits) + 1, 0);
-    const auto digit = [&](const Row& row) { return row.start >> shift & ((1u << kBits) - 1); };
-    for (const auto& row : rows) ++begin[digit(row) + 1];
-    std::partial_sum(begin.begin(), begin.end(), begin.begin());
-    for (const auto& row : rows) other[begin[digit(row)]++] = row;
-    rows.swap(other);
-  }
-  other = {};
-  LargeVector<Task> tasks;
-  tasks.reserve(rows.size());
-  for (const auto& [lane, transfer, start] : rows) tasks.push_back({lane, transfer, start});
-  return tasks;
-}
-
-std::uint64_t mixed(std::uint64_t x) {  // splitmix64's finalizer
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
 }
 
 // Two transfers on one link.
@@ -140,6 +98,7 @@ class Replay {
     return uniform_bytes_ > 0 ? uniform_bytes_ : schedule_.collective().bytes(chunk(item));
   }
   std::span<const Item> gang(Item) const { return {}; }
+  bool in_time(std::span<const Item>, std::span<const Time>) const { return true; }
 
   template <typename Ready>
   void begin(Ready&& ready) const {
@@ -314,13 +273,7 @@ class Replay {
   }
 
   Time jitter(Item item, Leg leg, std::size_t end) const {
-    auto draw = mixed(options_.seed);
-    for (const std::uint64_t part :
-         {std::uint64_t{tasks_[item].transfer}, std::uint64_t{leg}, end}) {
-      draw = mixed(draw ^ part);
-    }
-    const auto range = static_cast<unsigned __int128>(options_.jitter) + 1;
-    return static_cast<Time>(range * draw >> 64);
+    return drawn(options_.seed, {tasks_[item].transfer, leg, end}, options_.jitter);
   }
 
   Time reduce_time(NodeId node, Time clean) const {
@@ -407,26 +360,6 @@ class Replay {
   Result result_;
 };
 
-template <typename T>
-void permute(std::vector<T>& column, std::span<const std::uint32_t> order) {
-  std::vector<T> sorted;
-  sorted.reserve(column.size());
-  for (const auto i : order) sorted.push_back(column[i]);
-  column = std::move(sorted);
-}
-
-void sort_intervals(Result& result) {
-  if (std::is_sorted(result.begin.begin(), result.begin.end())) return;
-  std::vector<std::uint32_t> order(result.begin.size());
-  std::iota(order.begin(), order.end(), 0u);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](auto a, auto b) { return result.begin[a] < result.begin[b]; });
-  permute(result.link, order);
-  permute(result.begin, order);
-  permute(result.end, order);
-  permute(result.transfer, order);
-}
-
 void check_capacity(const Topology& topology, const Result& result) {
   std::vector<std::size_t> last(at(topology.links()), result.link.size());
   for (std::size_t i = 0; i < result.link.size(); ++i) {
@@ -449,6 +382,7 @@ Result simulate(const Schedule& schedule, const Routes& routes, const Options& g
     invalid("a schedule of " + std::to_string(schedule.transfers()) +
             " transfers is too long to simulate, the most are 2^31 - 1");
   }
+  if (given.timing == Timing::shared) return simulate_shared(schedule, routes, given, progress);
   Options options = given;
   // Its own starts are kept whatever the links do; whether they can bear it is seen afterwards.
   const bool strict = options.timing == Timing::schedule;

@@ -9,6 +9,8 @@
 // speed, its window ends when they are through, and a leg arrives as much later as the link on its way
 // that lost most. Jitter makes each leg arrive later by a draw that depends on seed, transfer, leg and
 // destination only. A late NPU's transfers start no earlier than it does.
+//
+// Timing::shared has another service rule, which shared.hpp describes.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +27,7 @@ enum class Timing : std::uint8_t {
   dependencies,  // a transfer starts when its data are there and its links are free
   order,         // the same, and every link serves its legs in the order of the schedule's starts
   schedule,      // at the schedule's own starts, or not at all
+  shared,        // when its data are there and its connection is free; links are shared fairly
 };
 
 struct Options {
@@ -53,6 +56,9 @@ struct Result {
   std::vector<Time> finish;  // per NPU: its last arrival, or 0
   std::vector<Time> busy;    // per link: how long in all
 };
+
+// Brings the intervals into the order of their begins.
+void sort_intervals(Result& result);
 
 // `schedule` is packed and has fewer than 2^31 transfers. `routes` has one route per lane; it may be
 // on another topology than the schedule.

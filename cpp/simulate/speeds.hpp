@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <vector>
@@ -46,6 +47,20 @@ inline std::optional<Time> finish(std::span<const Change> changes, Time begin, T
     if (last) return std::nullopt;
     begin = (now + 1)->time;
   }
+}
+
+// A random delay between 0 and `most`, uniformly: a function of the seed and of what is delayed.
+inline Time drawn(std::uint64_t seed, std::initializer_list<std::uint64_t> what, Time most) {
+  const auto mixed = [](std::uint64_t x) {  // splitmix64's finalizer
+    x += 0x9e3779b97f4a7c15;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    return x ^ (x >> 31);
+  };
+  auto draw = mixed(seed);
+  for (const auto part : what) draw = mixed(draw ^ part);
+  const auto range = static_cast<unsigned __int128>(most) + 1;
+  return static_cast<Time>(range * draw >> 64);
 }
 
 }  // namespace tacos::simulation

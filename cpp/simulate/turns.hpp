@@ -39,6 +39,43 @@ struct Task {
   std::uint32_t reads = kNone, writes = kNone;
 };
 
+// All transfers by the start of their first leg, then by number: a radix sort, as starts are few bits.
+inline LargeVector<Task> sorted_by_start(const Schedule& schedule) {
+  const auto at = [](auto i) { return static_cast<std::size_t>(i); };
+  struct Row {
+    std::uint32_t lane, transfer, start;
+  };
+  LargeVector<Row> rows, other;
+  rows.reserve(at(schedule.stored_transfers()));
+  std::size_t first = 0;
+  std::uint32_t latest = 0;
+  const auto& stored = schedule.stored();
+  for (std::int32_t lane = 0; lane < schedule.lanes(); ++lane) {
+    const auto begin = stored.lane_begin[at(lane)], end = stored.lane_begin[at(lane) + 1];
+    for (auto i = begin; i < end; ++i) {
+      const auto start = stored.start[first + at(i - begin)];
+      latest = std::max(latest, start);
+      rows.push_back({static_cast<std::uint32_t>(lane), static_cast<std::uint32_t>(i), start});
+    }
+    first += at(end - begin) * at(schedule.routes().legs(stored.lane_route[at(lane)]));
+  }
+  constexpr int kBits = 11;
+  other.resize(rows.size());
+  for (int shift = 0; shift < 32 && latest >> shift != 0; shift += kBits) {
+    std::vector<std::size_t> begin((std::size_t{1} << kBits) + 1, 0);
+    const auto digit = [&](const Row& row) { return row.start >> shift & ((1u << kBits) - 1); };
+    for (const auto& row : rows) ++begin[digit(row) + 1];
+    std::partial_sum(begin.begin(), begin.end(), begin.begin());
+    for (const auto& row : rows) other[begin[digit(row)]++] = row;
+    rows.swap(other);
+  }
+  other = {};
+  LargeVector<Task> tasks;
+  tasks.reserve(rows.size());
+  for (const auto& [lane, transfer, start] : rows) tasks.push_back({lane, transfer, start});
+  return tasks;
+}
+
 class Turns {
  public:
   // An access that nobody waits for.

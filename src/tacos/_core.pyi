@@ -625,6 +625,14 @@ def simulate(schedule: Schedule, routes: Routes, *, timing: str, congestion: boo
     Rows (slow_link, slow_time_ps, slowdown) make links slower from a time on, in parts of 2**20; 0 is down.
     """
 
+def run_program(program: Program, chunk_bytes: numpy.typing.NDArray[numpy.int64], topology: Topology, *, timing: str, record: bool, limit: int, link_begin: numpy.typing.NDArray[numpy.int64], links: numpy.typing.NDArray[numpy.int32], position: numpy.typing.NDArray[numpy.int64], progress: object | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
+    """Runs a program thread by thread; see tacos.simulate."""
+
+def departures(schedule: Schedule) -> dict[str, numpy.typing.NDArray[Any]]:
+    """
+    The channel of every transfer in the program of a schedule, by (src, dst, start).
+    """
+
 def greedy(topology: Topology, collective: Collective, *, seed: int = 0, threads: int = 0, steps: bool = True, backwards: bool = False, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """A schedule of a collective that sums nothing; see tacos.synth.greedy."""
 
@@ -872,7 +880,7 @@ class Program:
 
     def __repr__(self) -> str: ...
 
-def lower(schedule: Schedule, *, in_place: bool = False, rank: int | None = None, progress: object | None = None) -> Program:
+def lower(schedule: Schedule, *, in_place: bool = False, rank: int | None = None, window: int = 0, progress: object | None = None) -> Program:
     """The program of a schedule; see tacos.lower."""
 
 def lift(program: Program, topology: Topology, size_bytes: int, *, provenance: str = '{}', progress: object | None = None) -> Schedule:

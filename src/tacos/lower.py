@@ -68,6 +68,7 @@ def lower(
     *,
     in_place: bool = False,
     rank: int | None = None,
+    window: int = 0,
     progress: Callable[[float], object] | None = None,
 ) -> Program:
     """The program that carries out a schedule.
@@ -82,6 +83,8 @@ def lower(
         in_place: Whether the input and output slot of a chunk are the same memory.
         rank: Lower this rank alone; of a symmetric schedule that costs one rank's share. The other
             ranks have no steps then.
+        window: How many messages of a rank may be under way at once over a link that limits them, such as the port of
+            a switch: 1 keeps the schedule's order there, 0 lets all messages share the link.
         progress: Called with the share done, now and then.
 
     Raises:
@@ -97,7 +100,7 @@ def lower(
     ['copy', 'recv', 'recv']
     """
     check_type("schedule", schedule, Schedule)
-    program = _lower(schedule, in_place=in_place, rank=rank, progress=progress)
+    program = _lower(schedule, in_place=in_place, rank=rank, window=window, progress=progress)
     return program.with_provenance(
         program.provenance | {"size_bytes": schedule.collective.size_bytes}
     )

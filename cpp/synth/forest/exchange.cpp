@@ -180,7 +180,7 @@ class Exchange {
     }
     return std::ranges::all_of(last, [&](const auto& entry) {
       const auto found = first.find(entry.first);
-      return found == first.end() || entry.second <= found->second;
+      return found == first.end() || entry.second < found->second;  // arrivals come before starts
     });
   }
 

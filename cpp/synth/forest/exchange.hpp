@@ -5,8 +5,8 @@
 // one way across; and spread it in their teams, straight. Owners take turns from chunk to chunk. With teams of one
 // that is a single step: everybody sends its input to everybody.
 //
-// An owner must have sent its sum to the others before theirs arrive and are added to it. They are on their way
-// for at least a latency, so that is hardly ever in question; where it is, there is no schedule.
+// An owner must have sent its sum to the others before theirs arrive and are added to it. Sums are under way for at
+// least a latency, which is mostly longer than it takes to send them all. Where it is not, there is no schedule.
 #pragma once
 
 #include <cstdint>

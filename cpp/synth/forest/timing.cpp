@@ -148,12 +148,12 @@ class Ports {
   void start(Job job, Time now, Timing& result) {
     const auto c = class_[at(moves_.route[at(job)])];
     for (const auto& window : windows(c)) {
-      free_[at(window.link)] = now + window.offset + window.busy;
+      const Time free = now + window.offset + window.busy;
+      free_[at(window.link)] = free;
       left_[at(window.link)] -= window.busy;
-      // A route that reaches the link as late, or at once.
-      wake(now + window.busy, What::is_free, window.link);
-      if (window.offset > 0) {
-        wake(now + window.offset + window.busy, What::is_free, window.link);
+      // The later a route reaches the link, the earlier it may start.
+      for (const Time offset : offsets_[at(window.link)]) {
+        if (free - offset > now) wake(free - offset, What::is_free, window.link);
       }
     }
     result.start[at(job)] = now;
@@ -170,6 +170,7 @@ class Ports {
     std::map<std::pair<Time, Key>, std::int32_t> known;
     std::vector<Routes::Window> taken;
     users_.resize(resources);
+    offsets_.resize(resources);
     window_begin_.push_back(0);
     for (RouteId r = 0; r < routes.count(); ++r) {
       taken.clear();
@@ -195,8 +196,13 @@ class Ports {
         used_.push_back(window.link);
         auto& users = users_[at(window.link)];
         if (users.empty() || users.back() != number) users.push_back(number);
+        offsets_[at(window.link)].push_back(window.offset);
       }
       window_begin_.push_back(windows_.size());
+    }
+    for (auto& offsets : offsets_) {
+      std::sort(offsets.begin(), offsets.end());
+      offsets.erase(std::unique(offsets.begin(), offsets.end()), offsets.end());
     }
     waiting_.resize(duration_.size());
   }
@@ -259,6 +265,7 @@ class Ports {
   std::vector<Time> free_;                        // when each resource is
   std::vector<Time> busy_, left_;                 // how long each is, and still will be
   std::vector<std::vector<std::int32_t>> users_;  // the classes that use each resource
+  std::vector<std::vector<Time>> offsets_;        // at which they reach it, in order
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
 };
 

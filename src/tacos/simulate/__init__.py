@@ -16,17 +16,18 @@ from tacos import units
 from tacos._core import Program, Routes, Schedule, Topology
 from tacos._core import simulate as _simulate
 from tacos.errors import InfeasibleError, TacosError, check_type
-from tacos.simulate import astra
+from tacos.simulate import astra, programs
 from tacos.simulate.faults import Fault, Straggler, disturbances
+from tacos.simulate.programs import program_order, program_routes
 from tacos.simulate.trace import Trace
 from tacos.simulate.workload import Workload, from_chakra, from_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Fault", "Straggler", "Trace", "simulate"]
+__all__ = ["Fault", "Straggler", "Trace", "program_order", "program_routes", "simulate"]
 
 _PROFILES = {"astra-sim-aware": True, "astra-sim-unaware": False}
 """Other simulators' names, and whether messages share links there."""
@@ -41,13 +42,16 @@ def simulate(
     topology: Topology | None = None,
     *,
     size: units.Quantity | None = None,
-    timing: Literal["dependencies", "order", "schedule"] = "dependencies",
+    timing: Literal["dependencies", "order", "schedule", "shared"] = "dependencies",
     congestion: bool = True,
     faults: Iterable[Fault] = (),
     jitter: units.Quantity = 0,
     stragglers: Iterable[Straggler] = (),
     seed: int = 0,
     profile: str | None = None,
+    routes: Sequence[Sequence[int] | None] | None = None,
+    order: ArrayLike | None = None,
+    connections: int | None = None,
     record: bool = True,
     memory_limit: units.Quantity = "16GiB",
     progress: Callable[[float], object] | None = None,
@@ -65,10 +69,16 @@ def simulate(
       those behind it.
     - ``"schedule"``: exactly. Every transfer starts at its own time, or the run ends with an error
       that says why it cannot.
+    - ``"shared"``: as the order in which each connection (source, destination and route) sends.
+      A transfer starts when its data are there and the one before it on its connection has left.
+      Transfers in flight share every link max-min fairly, as the flows of a real network do.
+
+    A program has no start times: its threads run their steps in order, and ``timing`` says how links
+    serve the messages: one at a time by (ready time, position), one at a time by position, or shared.
 
     Args:
-        schedule: What to run. An orbit is expanded first. A workload of sends and receives, a
-            program, or the prefix of Chakra traces needs a topology and a profile.
+        schedule: What to run. An orbit is expanded first. A program needs a topology. A workload
+            of sends and receives, or the prefix of Chakra traces, needs a topology and a profile.
         topology: Where to run it, if not on the network it was made for: the same nodes, and links
             of other speeds, or fewer.
         size: Of a program's collective, where the program does not know it.
@@ -86,6 +96,13 @@ def simulate(
         profile: Another simulator to imitate, ``"astra-sim-aware"`` or ``"astra-sim-unaware"``: to
             the nanosecond as :func:`tacos.simulate.astra.run`, which has more options. What
             disturbs a run, timing and congestion are then not to be given.
+        routes: For a program: the links of each thread's route, or None for the direct link or
+            else the route that :func:`tacos.schedule.routes` finds. :func:`program_routes` takes them
+            from the schedule that the program was lowered from.
+        order: For a program: a position for each step, by which links serve messages under
+            ``timing="order"``, and which decides ties otherwise; see :func:`program_order`.
+        connections: For a program under ``timing="shared"``: the most messages that an NPU sends at a
+            time, and the most that it receives. Default: no limit.
         record: Whether the trace has every interval and arrival, some 60 bytes per transfer. Without,
             it knows when each NPU was done and how long each link was busy.
         memory_limit: A run that would take more memory is refused.
@@ -96,7 +113,7 @@ def simulate(
         undisturbed on the schedule's own topology.
 
     Raises:
-        InfeasibleError: A transfer can never start or never finish.
+        InfeasibleError: A transfer can never start or never finish, or a program deadlocks.
         ValueError: An argument is out of range, or `topology` is not the same network.
 
     >>> import tacos
@@ -109,6 +126,9 @@ def simulate(
     >>> cut = Fault(link=(0, 1), begin="10us", end="30us")
     >>> f"{simulate(schedule, faults=[cut]).loss:.1%}"
     '32.5%'
+    >>> program = tacos.lower(schedule)
+    >>> simulate(program, topo, timing="shared", record=False).time_ps == schedule.time_ps
+    True
     """
     check_type("schedule", schedule, Schedule, Workload, Program, str, os.PathLike)
     if topology is not None:
@@ -117,10 +137,28 @@ def simulate(
     jitter_ps = units.time_ps(jitter, what="jitter")
     if isinstance(schedule, str | os.PathLike):
         schedule = from_chakra(schedule)
+    elif isinstance(schedule, Program) and profile is None:
+        if topology is None:
+            raise ValueError("a program needs a topology to run on")
+        if faults or stragglers or jitter_ps or not congestion or seed:
+            raise ValueError("a program takes no faults, stragglers, jitter, seed or congestion=False")
+        return programs.run(
+            schedule,
+            topology,
+            size,
+            timing=timing,  # type: ignore[arg-type]  # the core refuses "schedule"
+            routes=routes,
+            order=order,
+            connections=connections,
+            record=record,
+            progress=progress,
+        )
     elif isinstance(schedule, Program):
         schedule = from_program(schedule, size)
     elif size is not None:
         raise ValueError(f"size is {size}, but only a program takes one")
+    if routes is not None or order is not None or connections is not None:
+        raise ValueError("routes, order and connections are for programs without a profile")
     if profile is not None:
         ours = timing != "dependencies" or not congestion or not record
         if faults or stragglers or jitter_ps or ours:
@@ -130,7 +168,7 @@ def simulate(
         return _imitated(schedule, topology, profile, progress)
     if isinstance(schedule, Workload):
         raise ValueError(  # noqa: TRY004, the type is right, the other argument is not
-            f"a workload or program needs a profile, allowed are {', '.join(_PROFILES)}"
+            f"a workload needs a profile, allowed are {', '.join(_PROFILES)}"
         )
     packed = _packed(schedule, units.size_bytes(memory_limit, what="memory_limit"), record)
     routes = _lane_routes(packed, topology)

@@ -1,0 +1,91 @@
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include "columns.hpp"
+#include "lower.hpp"
+#include "simulate/run_program.hpp"
+
+namespace tacos::bindings {
+
+using namespace nb::literals;
+
+namespace {
+
+simulation::Timing timing_of(const std::string& name) {
+  if (name == "dependencies") return simulation::Timing::dependencies;
+  if (name == "order") return simulation::Timing::order;
+  if (name == "shared") return simulation::Timing::shared;
+  invalid("timing of a program must be one of dependencies, order, shared; got \"" + name + "\"");
+}
+
+nb::dict run_columns(const Program& program, const Array<std::int64_t>& chunk_bytes,
+                     std::shared_ptr<Topology> topology, const std::string& timing, bool record,
+                     std::int32_t limit, const Array<std::int64_t>& link_begin,
+                     const Array<std::int32_t>& links, const Array<std::int64_t>& position,
+                     const nb::object& progress) {
+  simulation::ProgramOptions options;
+  options.timing = timing_of(timing);
+  options.record = record;
+  options.limit = limit;
+  options.link_begin.assign(link_begin.data(), link_begin.data() + link_begin.shape(0));
+  options.links.assign(links.data(), links.data() + links.shape(0));
+  options.position.assign(position.data(), position.data() + position.shape(0));
+  const std::vector<std::int64_t> sizes(chunk_bytes.data(),
+                                        chunk_bytes.data() + chunk_bytes.shape(0));
+  const auto report = progress_to(progress);
+  simulation::Result result;
+  {
+    const nb::gil_scoped_release release;
+    result = simulation::run_program(program, sizes, std::move(topology), options, report);
+  }
+  nb::dict columns;
+  columns["npu_finish_ps"] = give(std::move(result.finish));
+  columns["link_busy_ps"] = give(std::move(result.busy));
+  if (!record) return columns;
+  columns["link"] = give(std::move(result.link));
+  columns["begin_ps"] = give(std::move(result.begin));
+  columns["end_ps"] = give(std::move(result.end));
+  columns["transfer"] = give(std::move(result.transfer));
+  columns["arrival_npu"] = give(std::move(result.arrival_npu));
+  columns["arrival_ps"] = give(std::move(result.arrival_time));
+  columns["arrival_bytes"] = give(std::move(result.arrival_bytes));
+  columns["arrival_transfer"] = give(std::move(result.arrival_transfer));
+  return columns;
+}
+
+nb::dict departure_columns(const Schedule& schedule) {
+  Departures found;
+  {
+    const nb::gil_scoped_release release;
+    found = departures(schedule);
+  }
+  nb::dict columns;
+  columns["src"] = give(std::move(found.src));
+  columns["dst"] = give(std::move(found.dst));
+  columns["channel"] = give(std::move(found.channel));
+  columns["route"] = give(std::move(found.route));
+  columns["start_ps"] = give(std::move(found.start));
+  return columns;
+}
+
+}  // namespace
+
+void bind_run_program(nb::module_& m) {
+  m.def("run_program", &run_columns, "program"_a, "chunk_bytes"_a.noconvert(), "topology"_a,
+        nb::kw_only(), "timing"_a, "record"_a, "limit"_a, "link_begin"_a.noconvert(),
+        "links"_a.noconvert(), "position"_a.noconvert(), "progress"_a = nb::none(),
+        nb::sig("def run_program(program: Program, "
+                "chunk_bytes: numpy.typing.NDArray[numpy.int64], topology: Topology, *, "
+                "timing: str, record: bool, limit: int, "
+                "link_begin: numpy.typing.NDArray[numpy.int64], "
+                "links: numpy.typing.NDArray[numpy.int32], "
+                "position: numpy.typing.NDArray[numpy.int64], progress: object | None = None) "
+                "-> dict[str, numpy.typing.NDArray[typing.Any]]"),
+        "Runs a program thread by thread; see tacos.simulate.");
+  m.def("departures", &departure_columns, "schedule"_a,
+        nb::sig("def departures(schedule: Schedule) "
+                "-> dict[str, numpy.typing.NDArray[typing.Any]]"),
+        "The channel of every transfer in the program of a schedule, by (src, dst, start).");
+}
+
+}  // namespace tacos::bindings

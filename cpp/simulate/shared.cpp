@@ -1,0 +1,252 @@
+#include "simulate/shared.hpp"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "simulate/shared_loop.hpp"
+#include "simulate/turns.hpp"
+
+namespace tacos::simulation {
+
+namespace {
+
+template <typename Int>
+std::size_t at(Int i) {
+  return static_cast<std::size_t>(i);
+}
+
+// A schedule as the event loop sees it.
+class SharedReplay {
+ public:
+  SharedReplay(const Schedule& schedule, const Routes& routes, const Options& options,
+               std::span<Task> tasks, const Progress& progress)
+      : schedule_(schedule),
+        routes_(routes),
+        options_(options),
+        uniform_bytes_(schedule.collective().uniform_bytes()),
+        tasks_(tasks),
+        turns_(schedule, tasks, progress) {
+    find_connections();
+    result_.finish.assign(at(schedule.topology().npus()), 0);
+    result_.busy.assign(at(routes.topology().links()), 0);
+    if (options.record) cause_.assign(tasks.size(), kNone);
+  }
+
+  std::span<const RouteId> connections() const { return connections_; }
+  std::size_t legs() const {
+    std::size_t legs = 0;
+    for (const Task& task : tasks_) legs += at(routes_.legs(static_cast<RouteId>(task.lane)));
+    return legs;
+  }
+  std::uint32_t stuck() const {
+    for (Item item = 0; item < tasks_.size(); ++item) {
+      if (tasks_[item].waits > 0) return tasks_[item].transfer;
+    }
+    return 0;
+  }
+  std::uint32_t transfer(Item item) const { return tasks_[item].transfer; }
+  RouteId route(Item item) const { return static_cast<RouteId>(tasks_[item].lane); }
+  Result take_result() {
+    result_.cause.assign(cause_.size(), -1);
+    for (Item item = 0; item < cause_.size(); ++item) {
+      if (cause_[item] == kNone) continue;
+      result_.cause[tasks_[item].transfer] =
+          static_cast<std::int32_t>(tasks_[cause_[item]].transfer);
+    }
+    return std::move(result_);
+  }
+
+  // What the event loop asks.
+  std::uint32_t connection(Item item) const { return connection_of_[tasks_[item].lane]; }
+  std::int64_t bytes(Item item) const {
+    if (uniform_bytes_ > 0) return uniform_bytes_;
+    return schedule_.collective().bytes(schedule_.stored().chunk[tasks_[item].transfer]);
+  }
+
+  template <typename Submit>
+  void begin(Submit&& submit) {
+    for (std::size_t c = 0; c < connections_.size(); ++c) offer(c, submit);
+  }
+
+  template <typename Submit>
+  void on_start(Item item, Leg leg, Time now, Submit&& submit) {
+    if (leg > 0) return;
+    turns_.read(
+        item, [&](Item reader) { release(reader, item, submit); },
+        [&](Item writer, std::size_t end) { arrived(writer, end, now); });
+  }
+
+  template <typename Submit>
+  void on_sent(Item item, Leg leg, Time started, Time now,
+               std::span<const Routes::Window> windows, Submit&& submit) {
+    const bool blocking = routes_.topology().spec().link_model == LinkModel::blocking;
+    for (const auto& window : windows) {
+      result_.busy[at(window.link)] += window.busy;
+      if (!options_.record) continue;
+      const Time hold = blocking ? routes_.topology().latency(window.link) : 0;
+      result_.link.push_back(window.link);
+      result_.begin.push_back(started + window.offset);
+      result_.end.push_back(now + window.offset + hold);
+      result_.transfer.push_back(static_cast<std::int32_t>(tasks_[item].transfer));
+    }
+    if (leg > 0) return;
+    const auto c = connection(item);
+    if (++next_[c] == begin_[c + 1]) return;
+    if (options_.record && tasks_[order_[next_[c]]].waits == 0) cause_[order_[next_[c]]] = item;
+    offer(c, submit);
+  }
+
+  Time delay(Item item, Leg leg, std::size_t end) const {
+    Time time = 0;
+    if (options_.jitter > 0) {
+      time = drawn(options_.seed, {tasks_[item].transfer, leg, end}, options_.jitter);
+    }
+    const auto rate = routes_.topology().spec().reduce_bandwidth_Bps;
+    const RouteId r = route(item);
+    if (rate > 0 && static_cast<std::int32_t>(leg) + 1 == routes_.legs(r) &&
+        schedule_.stored().lane_op[tasks_[item].lane] == static_cast<std::uint8_t>(Op::reduce)) {
+      const NodeId node = routes_.destinations(r)[end];
+      const Time clean = transmission_time(bytes(item), rate);
+      const bool slow = !options_.reduce_slowdown.empty() && routes_.topology().is_npu(node);
+      time += slow ? slowed(clean, options_.reduce_slowdown[at(node)]) : clean;
+    }
+    return time;
+  }
+
+  template <typename Submit>
+  void on_arrival(Item item, std::size_t end, Time now, Submit&& submit) {
+    turns_.write(
+        item, end, [&](Item reader) { release(reader, item, submit); },
+        [&](Item writer, std::size_t to) { arrived(writer, to, now); });
+  }
+
+ private:
+  // Lanes over the same links are one connection; its transfers are in the order of their starts.
+  void find_connections() {
+    std::map<std::pair<RouteKind, std::vector<LinkId>>, std::uint32_t> known;
+    for (RouteId lane = 0; lane < routes_.count(); ++lane) {
+      const auto links = routes_.links(lane);
+      const auto [found, added] =
+          known.try_emplace({routes_.kind(lane), {links.begin(), links.end()}},
+                            static_cast<std::uint32_t>(connections_.size()));
+      if (added) connections_.push_back(lane);
+      connection_of_.push_back(found->second);
+    }
+    begin_.assign(connections_.size() + 1, 0);
+    for (Item item = 0; item < tasks_.size(); ++item) ++begin_[connection(item) + 1];
+    std::partial_sum(begin_.begin(), begin_.end(), begin_.begin());
+    next_.assign(begin_.begin(), begin_.end() - 1);
+    order_.resize(tasks_.size());
+    for (Item item = 0; item < tasks_.size(); ++item) order_[next_[connection(item)]++] = item;
+    next_.assign(begin_.begin(), begin_.end() - 1);
+  }
+
+  // Submits the connection's next transfer if its data are there.
+  template <typename Submit>
+  void offer(std::size_t connection, Submit&& submit) {
+    if (next_[connection] == begin_[connection + 1]) return;
+    const Item item = order_[next_[connection]];
+    if (tasks_[item].waits > 0) return;
+    Time earliest = 0;
+    if (!options_.late.empty()) {
+      for (const NodeId node : routes_.sources(route(item))) {
+        if (routes_.topology().is_npu(node)) earliest = std::max(earliest, options_.late[at(node)]);
+      }
+    }
+    submit(item, earliest);
+  }
+
+  template <typename Submit>
+  void release(Item item, Item by, Submit&& submit) {
+    if (--tasks_[item].waits > 0) return;
+    const auto c = connection(item);
+    if (order_[next_[c]] != item) return;
+    if (options_.record) cause_[item] = by;
+    offer(c, submit);
+  }
+
+  void arrived(Item item, std::size_t end, Time now) {
+    const NodeId node = routes_.destinations(route(item))[end];
+    if (!routes_.topology().is_npu(node)) return;
+    result_.finish[at(node)] = now;
+    if (!options_.record) return;
+    result_.arrival_npu.push_back(node);
+    result_.arrival_time.push_back(now);
+    result_.arrival_bytes.push_back(bytes(item));
+    result_.arrival_transfer.push_back(static_cast<std::int32_t>(tasks_[item].transfer));
+  }
+
+  const Schedule& schedule_;
+  const Routes& routes_;
+  const Options& options_;
+  const std::int64_t uniform_bytes_;
+  std::span<Task> tasks_;
+  Turns turns_;
+  std::vector<RouteId> connections_;
+  std::vector<std::uint32_t> connection_of_;  // per lane
+  std::vector<std::size_t> begin_, next_;     // per connection, into order_
+  std::vector<Item> order_;
+  std::vector<Item> cause_;
+  Result result_;
+};
+
+}  // namespace
+
+Result simulate_shared(const Schedule& schedule, const Routes& routes, const Options& options,
+                       const Progress& progress) {
+  if (!options.congestion) invalid("timing \"shared\" is about congestion, which must not be off");
+  auto tasks = sorted_by_start(schedule);
+  SharedReplay replay(schedule, routes, options, tasks, progress);
+  const auto legs = replay.legs();
+  SharedLoop loop(replay, routes, replay.connections(), options.changes, {tasks.size(), legs, 0},
+                  progress);
+  if (loop.run() < legs) {
+    const Item item = loop.stopped();
+    if (item == kNone) {
+      throw InfeasibleError("transfer " + std::to_string(replay.stuck()) +
+                            " can never start: it waits for a transfer that waits for it");
+    }
+    const auto& topology = routes.topology();
+    for (const LinkId link : routes.links(replay.route(item))) {
+      const auto found = options.changes.find(link);
+      if (found == options.changes.end()) continue;
+      throw InfeasibleError("transfer " + std::to_string(replay.transfer(item)) +
+                            " can never cross " + topology.describe(link) +
+                            ", which is down or nearly so from " +
+                            std::to_string(found->second.back().time) + " ps on");
+    }
+    too_long();
+  }
+  auto result = replay.take_result();
+  sort_intervals(result);
+  return result;
+}
+
+namespace {
+
+template <typename T>
+void permute(std::vector<T>& column, std::span<const std::uint32_t> order) {
+  std::vector<T> sorted;
+  sorted.reserve(column.size());
+  for (const auto i : order) sorted.push_back(column[i]);
+  column = std::move(sorted);
+}
+
+}  // namespace
+
+void sort_intervals(Result& result) {
+  if (std::is_sorted(result.begin.begin(), result.begin.end())) return;
+  std::vector<std::uint32_t> order(result.begin.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](auto a, auto b) { return result.begin[a] < result.begin[b]; });
+  permute(result.link, order);
+  permute(result.begin, order);
+  permute(result.end, order);
+  permute(result.transfer, order);
+}
+
+}  // namespace tacos::simulation

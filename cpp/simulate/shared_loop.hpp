@@ -1,0 +1,339 @@
+// The event loop of messages that share links fairly (fair_share.hpp).
+//
+// A connection is a route that carries one message at a time. A message is submitted when it may
+// start, waits until the messages submitted before it have left, and then sends at the rate that the
+// links give. When its last byte has been sent, the connection serves the next message (on blocking
+// links only after the longest latency of its links), and the message arrives after the latency of
+// the route. A route that passes nodes which take in whole chunks has legs: each leg is a server of
+// its own, and messages go through them one after the other.
+//
+// A tree is one leg: it sends over all its links at one rate, and arrives at each destination after
+// that destination's own latency. Under store-and-forward, where a tree repeats the transmission at
+// every switch, these repetitions count as latency.
+//
+// The user is a class with these members (Submit is a callable `submit(item, time)`: the message may
+// start at that time, which may lie ahead):
+//   std::uint32_t connection(Item), std::int64_t bytes(Item)
+//   void begin(Submit)                         what may start without waiting for anything
+//   void on_start(Item, leg, now, Submit)
+//   void on_sent(Item, leg, Time started, now, windows, Submit)   the last byte is out
+//   Time delay(Item, leg, end)                 what an arrival takes beyond the latency
+//   void on_arrival(Item, end, now, Submit)    whole at destination number `end`
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "agenda.hpp"
+#include "crossings.hpp"
+#include "progress.hpp"
+#include "routes.hpp"
+#include "simulate/fair_share.hpp"
+
+namespace tacos::simulation {
+
+using service::Item;
+using service::kNone;
+using service::Leg;
+
+struct SharedOptions {
+  std::size_t items = 0;
+  std::size_t legs = 0;     // of all messages, for the progress report
+  std::int32_t limit = 0;   // messages in flight from, and to, an NPU; 0: any number
+};
+
+template <typename User>
+class SharedLoop {
+ public:
+  // `connections` has the route of each connection.
+  SharedLoop(User& user, const Routes& routes, std::span<const RouteId> connections,
+             const std::unordered_map<LinkId, std::vector<Change>>& changes,
+             const SharedOptions& options, const Progress& progress)
+      : SharedLoop(user, routes, options, progress, layout(routes, connections), changes) {}
+
+  // Until nothing can start any more; returns the number of legs that have been sent.
+  std::size_t run() {
+    const auto submit = [this](Item item, Time time) { this->submit(item, time); };
+    user_.begin(submit);
+    std::size_t told = 0;
+    for (;;) {
+      serve_moment();
+      shares_.settle(now_);
+      const Time next = std::min(shares_.next(), agenda_.empty() ? FairShare::kNever : agenda_.next());
+      if (next == FairShare::kNever) break;
+      if (next > kLongestSchedule) too_long();
+      now_ = next;
+      ended_.clear();
+      shares_.take(now_, ended_);
+      for (const auto place : ended_) sent(place);
+      if (!agenda_.empty() && agenda_.next() == now_) handle_events();
+      if (progress_ && sent_ - told > 0xffff) {
+        told = sent_;
+        progress_(static_cast<double>(sent_) / static_cast<double>(options_.legs));
+      }
+    }
+    return sent_;
+  }
+
+  // A message whose links are down for ever, or kNone.
+  Item stopped() const {
+    const auto place = shares_.some_in_flight();
+    return place == kNone ? kNone : current_[place];
+  }
+
+ private:
+  using Place = FairShare::Place;
+  static constexpr Leg kFree = 1u << 31, kReady = 1u << 30;  // events other than arrivals
+
+  struct Layout {
+    std::vector<RouteId> route;               // per connection
+    std::vector<std::uint32_t> first_place;   // per connection, then the number of places
+    std::vector<std::uint32_t> connection;    // per place
+    std::vector<std::uint32_t> link_begin;    // per place
+    std::vector<LinkId> links;
+    std::vector<std::uint32_t> latency_begin;  // per place
+    std::vector<Time> latency;                 // per end of a place
+    std::vector<Time> hold;                    // per place: how long it stays taken afterwards
+  };
+  static Layout layout(const Routes& routes, std::span<const RouteId> connections) {
+    Layout l;
+    const auto& topology = routes.topology();
+    const bool blocking = topology.spec().link_model == LinkModel::blocking;
+    std::vector<Routes::Window> windows;
+    l.route.assign(connections.begin(), connections.end());
+    l.link_begin.push_back(0);
+    l.latency_begin.push_back(0);
+    for (std::uint32_t c = 0; c < connections.size(); ++c) {
+      const RouteId r = connections[c];
+      l.first_place.push_back(static_cast<std::uint32_t>(l.connection.size()));
+      for (std::int32_t leg = 0; leg < routes.legs(r); ++leg) {
+        windows.clear();
+        routes.windows(r, leg, 0, windows);
+        Time hold = 0;
+        for (const auto& window : windows) {
+          l.links.push_back(window.link);
+          if (blocking) hold = std::max(hold, topology.latency(window.link));
+        }
+        const bool last = leg + 1 == routes.legs(r);
+        const auto ends = last ? routes.destinations(r).size() : 1;
+        for (std::size_t end = 0; end < ends; ++end) {
+          l.latency.push_back(routes.leg_time(r, leg, 0, end));
+        }
+        l.hold.push_back(hold);
+        l.connection.push_back(c);
+        l.link_begin.push_back(static_cast<std::uint32_t>(l.links.size()));
+        l.latency_begin.push_back(static_cast<std::uint32_t>(l.latency.size()));
+      }
+    }
+    l.first_place.push_back(static_cast<std::uint32_t>(l.connection.size()));
+    return l;
+  }
+
+  SharedLoop(User& user, const Routes& routes, const SharedOptions& options,
+             const Progress& progress, Layout layout,
+             const std::unordered_map<LinkId, std::vector<Change>>& changes)
+      : user_(user),
+        routes_(routes),
+        options_(options),
+        progress_(progress),
+        layout_(std::move(layout)),
+        shares_(routes.topology(), layout_.link_begin, layout_.links, changes),
+        crossings_(routes, options.items),
+        stored_(routes.topology().spec().forwarding == Forwarding::store_and_forward),
+        current_(layout_.connection.size(), kNone),
+        began_(layout_.connection.size(), 0),
+        queue_(layout_.connection.size(), {kNone, kNone}),
+        behind_(options.items, kNone) {
+    if (options.limit > 0) {
+      leaving_.assign(at(routes.topology().npus()), 0);
+      coming_.assign(at(routes.topology().npus()), 0);
+    }
+  }
+
+  template <typename Int>
+  static std::size_t at(Int i) {
+    return static_cast<std::size_t>(i);
+  }
+
+  void submit(Item item, Time time) {
+    if (time > now_) {
+      agenda_.add(time, service::Arrival{item, kReady});
+    } else {
+      fresh_.push_back(item);
+    }
+  }
+
+  // Everything that follows at this moment from what has happened.
+  void serve_moment() {
+    while (!fresh_.empty() || !empty_.empty() || (!agenda_.empty() && agenda_.next() == now_)) {
+      if (!agenda_.empty() && agenda_.next() == now_) handle_events();
+      while (!empty_.empty()) {
+        const Place place = empty_.back();
+        empty_.pop_back();
+        sent(place);
+      }
+      batch_.swap(fresh_);
+      fresh_.clear();
+      if (!std::is_sorted(batch_.begin(), batch_.end())) std::sort(batch_.begin(), batch_.end());
+      for (const Item item : batch_) {
+        if (options_.limit > 0) {
+          waiting_.emplace(now_, item);
+          look_again_ = true;
+        } else {
+          enter(layout_.first_place[user_.connection(item)], item);
+        }
+      }
+      if (look_again_ && fresh_.empty() && empty_.empty()) admit();
+    }
+  }
+
+  // Messages wait for their turn at both NPUs, in the order (ready time, position).
+  void admit() {
+    look_again_ = false;
+    for (auto next = waiting_.begin(); next != waiting_.end();) {
+      const Item item = next->second;
+      if (leaving(item) >= options_.limit || coming(item) >= options_.limit) {
+        ++next;
+        continue;
+      }
+      ++leaving(item);
+      ++coming(item);
+      next = waiting_.erase(next);
+      enter(layout_.first_place[user_.connection(item)], item);
+    }
+  }
+  std::int32_t& leaving(Item item) {
+    return leaving_[at(routes_.sources(layout_.route[user_.connection(item)])[0])];
+  }
+  std::int32_t& coming(Item item) {
+    return coming_[at(routes_.destinations(layout_.route[user_.connection(item)])[0])];
+  }
+
+  void handle_events() {
+    agenda_.take(moment_);
+    for (const auto& [item, what] : moment_.arrivals) {
+      if (what == kReady) {
+        fresh_.push_back(item);
+      } else if (what == kFree) {
+        free(item);
+      } else {
+        arrived(item, what);
+      }
+    }
+  }
+
+  void arrived(Item item, Leg what) {
+    const auto connection = user_.connection(item);
+    const auto first = layout_.first_place[connection];
+    const Leg last = layout_.first_place[connection + 1] - first - 1;
+    if (what < last) {
+      enter(first + what + 1, item);
+    } else {
+      user_.on_arrival(item, what - last, now_,
+                       [this](Item next, Time time) { submit(next, time); });
+    }
+  }
+
+  void enter(Place place, Item item) {
+    if (current_[place] == kNone) {
+      begin(place, item);
+      return;
+    }
+    auto& [first, last] = queue_[place];
+    if (first == kNone) {
+      first = item;
+    } else {
+      behind_[last] = item;
+    }
+    last = item;
+  }
+
+  void free(Place place) {
+    current_[place] = kNone;
+    auto& first = queue_[place].first;
+    if (first == kNone) return;
+    const Item item = first;
+    first = behind_[item];
+    behind_[item] = kNone;
+    begin(place, item);
+  }
+
+  void begin(Place place, Item item) {
+    current_[place] = item;
+    began_[place] = now_;
+    const auto bytes = user_.bytes(item);
+    if (bytes == 0) {
+      empty_.push_back(place);
+    } else {
+      shares_.start(place, bytes, now_);
+    }
+    user_.on_start(item, place - layout_.first_place[layout_.connection[place]], now_,
+                   [this](Item next, Time time) { submit(next, time); });
+  }
+
+  void sent(Place place) {
+    ++sent_;
+    const Item item = current_[place];
+    const auto connection = layout_.connection[place];
+    const RouteId r = layout_.route[connection];
+    const Leg leg = place - layout_.first_place[connection];
+    const auto found = crossings_.of(crossings_.leg_id(r, leg), user_.bytes(item),
+                                     [&] { return std::pair(r, leg); });
+    const bool tree = stored_ && routes_.kind(r) != RouteKind::path;
+    Time slowest = 0;
+    for (const auto& window : found.windows) {
+      if (!tree) break;
+      const auto rate = routes_.topology().bandwidth(window.link);
+      slowest = std::max(slowest, transmission_time(user_.bytes(item), rate));
+    }
+    const auto* latency = &layout_.latency[layout_.latency_begin[place]];
+    for (std::size_t end = 0; end < found.times.size(); ++end) {
+      Time takes = latency[end];
+      if (tree) takes = std::max(takes, found.times[end] - slowest);
+      const Time time = now_ + takes + user_.delay(item, leg, end);
+      if (time > kLongestSchedule) too_long();
+      agenda_.add(time, service::Arrival{item, leg + static_cast<Leg>(end)});
+    }
+    if (options_.limit > 0) {
+      look_again_ = true;
+      if (leg == 0) --leaving(item);
+      if (place + 1 == layout_.first_place[connection + 1]) --coming(item);
+    }
+    if (layout_.hold[place] > 0) {
+      agenda_.add(now_ + layout_.hold[place], service::Arrival{place, kFree});
+    }
+    user_.on_sent(item, leg, began_[place], now_, found.windows,
+                  [this](Item next, Time time) { submit(next, time); });
+    if (layout_.hold[place] == 0) free(place);
+  }
+
+  User& user_;
+  const Routes& routes_;
+  const SharedOptions options_;
+  const Progress& progress_;
+  const Layout layout_;
+  FairShare shares_;
+  Crossings crossings_;
+  const bool stored_;
+  service::Agenda agenda_;
+  service::Agenda::Moment moment_;
+  Time now_ = 0;
+  std::size_t sent_ = 0;
+  std::vector<Item> current_;  // per place: what it carries
+  std::vector<Time> began_;
+  std::vector<std::pair<Item, Item>> queue_;  // per place: first and last of those that wait
+  std::vector<Item> behind_;                  // per item: who waits behind it
+  std::vector<Item> fresh_, batch_;           // what may start now
+  std::vector<Place> empty_;                  // what carries a message without bytes
+  std::vector<Place> ended_;
+  // With a limit: messages under way per NPU, and those that wait.
+  std::vector<std::int32_t> leaving_, coming_;
+  std::set<std::pair<Time, Item>> waiting_;
+  bool look_again_ = false;
+};
+
+}  // namespace tacos::simulation

@@ -1,0 +1,210 @@
+"""Programs on a network: what the ranks' threads make of it, step by step.
+
+A schedule fixes when every link carries what; a program keeps only the order of each thread and the
+dependencies between steps. :func:`run` says how long that takes, :func:`program_routes` and
+:func:`program_order` hand over what the program's schedule knows beyond the program.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from tacos._core import departures, run_program
+from tacos.columns import column
+from tacos.lower import STEP_OPS, filled
+from tacos.simulate.trace import Trace
+from tacos.traces import sized
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from tacos._core import Program, Schedule, Topology
+    from tacos.units import Quantity
+
+__all__ = ["program_order", "program_routes", "run"]
+
+_SENDS = [i for i, op in enumerate(STEP_OPS) if "send" in op or "forward" in op]
+
+
+def run(
+    program: Program,
+    topology: Topology,
+    size: Quantity | None = None,
+    *,
+    timing: Literal["dependencies", "order", "shared"] = "dependencies",
+    routes: Sequence[Sequence[int] | None] | None = None,
+    order: ArrayLike | None = None,
+    connections: int | None = None,
+    record: bool = True,
+    progress: Callable[[float], object] | None = None,
+) -> Trace:
+    """Run a program thread by thread on a network; :func:`tacos.simulate` calls this for programs.
+
+    Args:
+        program: What the ranks do.
+        topology: The network, with one NPU per rank.
+        size: Size of the collective, where the program does not know it.
+        timing: How links serve messages, see :func:`tacos.simulate`.
+        routes: The links of each thread's route, or None for the default route; see
+            :func:`program_routes`.
+        order: The position of each step's message, for links that serve in order and for ties; see
+            :func:`program_order`. Default: an order in which the steps could run.
+        connections: With ``timing="shared"``: the most messages that an NPU sends at a time, and the
+            most that it receives. Default: no limit.
+        record: Whether the trace has every interval and arrival.
+        progress: Called with the share done, now and then.
+
+    Returns:
+        The trace. Its transfers are numbered by the steps that send them, and an NPU is done when
+        its last step is complete.
+
+    Raises:
+        InfeasibleError: The program deadlocks; the message names a step.
+        ValueError: An argument is out of range.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4, bandwidth="50GB/s", latency="500ns")
+    >>> schedule = tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MB", chunks=1), engine="ring")
+    >>> run(tacos.lower(schedule), topo, timing="shared").time_ps == schedule.time_ps
+    True
+    """
+    program = filled(program)
+    if connections is None:
+        limit = 0
+    elif timing != "shared":
+        raise ValueError(f'connections is {connections}, but only timing "shared" has a limit')
+    elif not isinstance(connections, int) or not 1 <= connections < 2**31:
+        raise ValueError(f"connections is {connections!r}, it must be a whole number from 1 on")
+    else:
+        limit = connections
+    begin, links = _columns(routes)
+    columns = run_program(
+        program,
+        np.ascontiguousarray(sized(program, size).chunk_bytes(), np.int64),
+        topology,
+        timing=timing,
+        record=record,
+        limit=limit,
+        link_begin=begin,
+        links=links,
+        position=column("order", [] if order is None else order, np.int64),
+        progress=progress,
+    )
+    provenance: dict[str, Any] = {
+        "simulator": "tacos",
+        "timing": timing,
+        "program": True,
+        "transfers": int(np.isin(program.op, _SENDS).sum()),
+        "clean_time_ps": int(columns["npu_finish_ps"].max(initial=0)),
+        "schedule": program.provenance,
+    }
+    if limit:
+        provenance["connections"] = limit
+    return Trace(topology, provenance=provenance, **columns)
+
+
+def program_routes(schedule: Schedule, program: Program) -> list[list[int] | None]:
+    """The route of each thread of a program that a schedule was lowered to.
+
+    A lowered schedule has a channel per route between two NPUs. A program that was packed afterwards
+    has other channels: there a thread's route is known if the schedule uses one route between its
+    NPUs, and else None, which stands for the default route.
+
+    Args:
+        schedule: What the program was lowered from.
+        program: The program, packed or not.
+
+    Returns:
+        Per thread its links from the source to the destination, or None.
+
+    >>> import tacos
+    >>> topo = tacos.topology.switch(4)
+    >>> schedule = tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MB", chunks=1), engine="ring")
+    >>> program = tacos.lower(schedule)
+    >>> [route for route in program_routes(schedule, program) if route][:2]
+    [[0, 5], [2, 7]]
+    """
+    schedule = schedule.expand()
+    rows = departures(schedule)
+    pair, first = np.unique(_keys(rows["src"], rows["dst"], rows["channel"]), return_index=True)
+    of_pair = rows["route"][first]
+    # Whether the schedule uses one route between two NPUs, whatever the channel.
+    ends, least = np.unique(pair >> _CHANNEL_BITS, return_index=True)
+    highest = np.maximum.reduceat(of_pair, least) if len(ends) else of_pair
+    lowest = np.minimum.reduceat(of_pair, least) if len(ends) else of_pair
+    sends = program.thread_send_peer >= 0
+    wanted = _keys(program.thread_rank, program.thread_send_peer, program.thread_channel)
+    lowered = np.array_equal(np.unique(wanted[sends]), pair)
+    begin, links = schedule.routes.link_begin, schedule.routes.links
+    routes: list[list[int] | None] = []
+    for key, sending in zip(wanted.tolist(), sends.tolist(), strict=True):
+        route = -1
+        at = int(np.searchsorted(ends, key >> _CHANNEL_BITS))
+        if sending and at < len(ends) and ends[at] == key >> _CHANNEL_BITS:
+            if lowest[at] == highest[at]:
+                route = int(lowest[at])
+            elif lowered:
+                route = int(of_pair[np.searchsorted(pair, key)])
+        routes.append(None if route < 0 else links[begin[route] : begin[route + 1]].tolist())
+    return routes
+
+
+def program_order(schedule: Schedule, program: Program) -> NDArray[np.int64]:
+    """The position of each step's message on the links, by the starts of the schedule.
+
+    Args:
+        schedule: What the program was lowered from.
+        program: The program as :func:`tacos.lower` made it, not packed.
+
+    Returns:
+        Per step the start of its transfer in picoseconds; 0 for steps that send nothing.
+
+    Raises:
+        ValueError: The program does not send what the schedule does.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(3, bidirectional=False)
+    >>> schedule = tacos.synthesize(topo, tacos.collective.all_gather(topo, "3MB", chunks=1), engine="ring")
+    >>> order = program_order(schedule, tacos.lower(schedule))
+    >>> int(order.max()) == schedule.rows()["start_ps"].max()
+    True
+    """
+    rows = departures(schedule.expand())
+    steps = np.flatnonzero(np.isin(program.op, _SENDS))
+    thread = np.repeat(np.arange(program.threads), np.diff(program.thread_begin))[steps]
+    theirs = _keys(program.thread_rank, program.thread_send_peer, program.thread_channel)[thread]
+    ours = _keys(rows["src"], rows["dst"], rows["channel"])
+    by_step, by_row = np.argsort(theirs, kind="stable"), np.argsort(ours, kind="stable")
+    if not np.array_equal(theirs[by_step], ours[by_row]):
+        raise ValueError(
+            "the program's messages are not the schedule's transfers; pass the program that lower() "
+            "made of this schedule"
+        )
+    position = np.zeros(program.steps, np.int64)
+    position[steps[by_step]] = rows["start_ps"][by_row]
+    return position
+
+
+_CHANNEL_BITS = 20
+
+
+def _keys(src: NDArray[Any], dst: NDArray[Any], channel: NDArray[Any]) -> NDArray[np.int64]:
+    """A number per (src, dst, channel), in their order; channels beyond a million share one."""
+    pair = src.astype(np.int64) << 22 | np.maximum(dst, 0)
+    keys: NDArray[np.int64] = pair << _CHANNEL_BITS | np.minimum(channel, (1 << _CHANNEL_BITS) - 1)
+    return keys
+
+
+def _columns(
+    routes: Sequence[Sequence[int] | None] | None,
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    if routes is None:
+        return np.zeros(0, np.int64), np.zeros(0, np.int32)
+    begin = np.zeros(len(routes) + 1, np.int64)
+    np.cumsum([len(route or ()) for route in routes], out=begin[1:])
+    flat = [link for route in routes for link in route or ()]
+    return begin, column("routes", flat, np.int32)
