@@ -8,6 +8,8 @@
 #include <tuple>
 #include <utility>
 
+#include "sum_order.hpp"
+
 namespace tacos {
 
 namespace {
@@ -26,6 +28,8 @@ struct Move {
   Time start, arrival;
   std::int32_t channel = 0;
   StepId send = -1;  // the step that sends it
+  SumOrder::Place place{};
+  std::int32_t waits_in = -1;  // scratch slot at the destination until its turn in an ordered sum
 };
 
 // Whether messages of different connections may cross one link.
@@ -90,6 +94,20 @@ std::vector<Move> moves_of(const Schedule& schedule, NodeId rank) {
                      rows.arrival[i]});
   }
   return moves;
+}
+
+// Sets the places of the moves in sums that have an order; returns those sums.
+std::vector<SumOrder::Sum> put_sums_in_order(const Collective& collective,
+                                             std::vector<Move>& moves) {
+  if (!sums_end_at_several(collective)) return {};
+  std::vector<SummedTransfer> transfers;
+  transfers.reserve(moves.size());
+  for (const Move& m : moves) {
+    transfers.push_back({m.src, m.dst, m.chunk, m.op, m.reads, m.start, m.arrival});
+  }
+  auto order = sum_order(collective, transfers);
+  for (std::size_t i = 0; i < order.places.size(); ++i) moves[i].place = order.places[i];
+  return std::move(order.sums);
 }
 
 // Between two NPUs, chunks of one channel leave and arrive in one order and over one route.
@@ -215,6 +233,7 @@ struct Chunk {
   std::int32_t saved = -1;               // scratch slot with a copy of the input
   bool arrives = false;                  // ever
   bool reads_input_late = false;         // when something has arrived already
+  bool joins_late = false;               // the input is added to a sum that others have begun
   bool written = false;                  // so far: whether `acc` has left the input slot
   std::size_t last = 0;                  // event that touches it
 };
@@ -227,12 +246,13 @@ class Rank {
 
   Rank(const ChunkLists& lists, NodeId rank, bool in_place, std::vector<Move*> moves,
        const std::vector<std::vector<LinkId>>& slowest, std::int32_t window,
-       std::vector<Chunk>& chunks)
+       const std::vector<SumOrder::Sum>& sums, std::vector<Chunk>& chunks)
       : rank_(rank),
         in_place_(in_place),
         moves_(std::move(moves)),
         slowest_(slowest),
         window_(at(window)),
+        sums_(sums),
         chunks_(chunks) {
     inputs_ = lists.inputs(rank);
     const auto outputs = lists.outputs(rank);
@@ -251,8 +271,14 @@ class Rank {
     places_.resize(first_scratch_);
     number_threads();
     list_events();
+    if (!sums_.empty()) find_waiting();
     copy_at_first();
-    for (const Event& event : events_) event.starts ? send(*event.move) : receive(*event.move);
+    for (const Event& event : events_) {
+      event.starts                 ? send(*event.move)
+      : event.move->place.sum >= 0 ? receive_in_order(*event.move)
+                                   : receive(*event.move);
+      let_go(chunks_[event.chunk]);
+    }
   }
 
   void add_to(Builder& builder) {
@@ -293,7 +319,9 @@ class Rank {
       if (move->dst == rank_) events_.push_back({move->arrival, false, move->chunk, move});
     }
     std::stable_sort(events_.begin(), events_.end(), [](const Event& a, const Event& b) {
-      return std::tie(a.time, a.starts, a.chunk) < std::tie(b.time, b.starts, b.chunk);
+      // At one moment copies land first; sums in their order.
+      return std::tuple(a.time, a.starts, a.chunk, a.move->op, a.move->place.operand) <
+             std::tuple(b.time, b.starts, b.chunk, b.move->op, b.move->place.operand);
     });
     for (std::size_t i = 0; i < events_.size(); ++i) {
       Chunk& chunk = chunks_[events_[i].chunk];
@@ -318,13 +346,14 @@ class Rank {
       if (!in_place_ && chunk.output >= 0 && !chunk.arrives) {
         copy(Buffer::input, chunk.input, Buffer::output, chunk.output);
       }
+      if (chunk.joins_late) bring_to_acc(chunk);
     }
   }
   void copy(Buffer from, std::int32_t src, Buffer to, std::int32_t dst) {
     if (!steps_.empty()) {
       Step& last = steps_.back();
-      if (last.src_buffer == from && last.src_slot + last.count == src && last.dst_buffer == to &&
-          last.dst_slot + last.count == dst) {
+      if (last.op == StepOp::copy && last.src_buffer == from && last.src_slot + last.count == src &&
+          last.dst_buffer == to && last.dst_slot + last.count == dst) {
         ++last.count;
         touch(steps_.size() - 1, from, src, false);
         touch(steps_.size() - 1, to, dst, true);
@@ -363,7 +392,6 @@ class Rank {
       if (window_ > 0 && sent.size() >= window_) wait_for(self, sent[sent.size() - window_]);
       sent.push_back(self);
     }
-    let_go(chunk);
   }
 
   void receive(Move& move) {
@@ -379,7 +407,113 @@ class Rank {
     chunk.written = true;
     set_acc(step, chunk, false);
     add(std::move(step));
-    let_go(chunk);
+  }
+
+  // --- sums whose operands have an order (see sum_order.hpp)
+
+  struct Summing {
+    std::int32_t next = 0;  // the operands before it have been added up
+    std::int32_t partial =
+        -1;              // scratch slot of their sum, until `acc` joins them; -1: it is in `acc`
+    bool local = false;  // whether a step of its own has added something
+    std::vector<std::int32_t> waiting;  // per operand: its scratch slot, -1: it is not there
+  };
+
+  Summing& summing(const Move& move) {
+    auto [found, added] = summing_.try_emplace(move.place.sum);
+    if (added) {
+      const auto& sum = sums_[at(move.place.sum)];
+      found->second.waiting.assign(at(sum.operands), -1);
+      found->second.next = sum.own == 0 ? 1 : 0;
+    }
+    return found->second;
+  }
+
+  // Gives scratch slots to the operands that arrive before their turn, and to the first where `acc`
+  // comes later: chunks of one sender side by side, so that they can travel together. Once operands are
+  // added by steps of their own, all later ones are, so that those of several chunks can become one.
+  void find_waiting() {
+    std::vector<Move*> waiting;
+    for (const Event& event : events_) {
+      if (event.starts) continue;
+      if (event.move->place.sum < 0) {
+        chunks_[event.chunk].written = true;
+        continue;
+      }
+      const auto& sum = sums_[at(event.move->place.sum)];
+      auto& [next, partial, local, there] = summing(*event.move);
+      const auto operand = event.move->place.operand;
+      const bool waits = operand != next || local;
+      if (waits || (operand == 0 && sum.own > 0)) waiting.push_back(event.move);
+      if (operand == next && !local) ++next;
+      there[at(operand)] = 1;
+      if (!chunks_[event.chunk].written) chunks_[event.chunk].joins_late = sum.own > 0;
+      chunks_[event.chunk].written = true;
+      for (; next < sum.operands && (next == sum.own || there[at(next)] >= 0); ++next) local = true;
+    }
+    for (const Event& event : events_) chunks_[event.chunk].written = false;
+    summing_.clear();
+    std::sort(waiting.begin(), waiting.end(), [](const Move* a, const Move* b) {
+      return std::tie(a->src, a->chunk, a->arrival) < std::tie(b->src, b->chunk, b->arrival);
+    });
+    for (Move* move : waiting) move->waits_in = take_scratch();
+  }
+
+  void receive_in_order(Move& move) {
+    const auto& sum = sums_[at(move.place.sum)];
+    auto& [next, partial, local, waiting] = summing(move);
+    const auto operand = move.place.operand;
+    if (operand == next && partial < 0 && move.waits_in < 0) {
+      receive(move);
+      ++next;
+    } else {
+      Step step;
+      step.message = &move;
+      step.thread = threads_.at(thread_of(move, false));
+      const bool adds = move.waits_in < 0;
+      step.op = adds ? StepOp::recv_reduce : StepOp::recv;
+      if (adds) set_src(step, Buffer::scratch, partial);
+      set_dst(step, Buffer::scratch, adds ? partial : move.waits_in);
+      add(std::move(step));
+      if (adds) {
+        ++next;
+      } else if (operand == 0) {
+        partial = move.waits_in;
+        ++next;
+      } else {
+        waiting[at(operand)] = move.waits_in;
+      }
+    }
+    for (; next < sum.operands; ++next) {
+      const bool own = next == sum.own;
+      const auto from = own ? partial : waiting[at(next)];
+      if (from < 0) break;
+      if (own) partial = -1;
+      add_scratch(chunks_[move.chunk], from, partial);
+    }
+  }
+
+  // Adds a scratch slot to the partial sum, or to `acc`.
+  void add_scratch(Chunk& chunk, std::int32_t from, std::int32_t partial) {
+    Step step;
+    step.op = StepOp::reduce;
+    step.thread = 0;
+    set_src(step, Buffer::scratch, from);
+    if (partial >= 0) {
+      set_dst(step, Buffer::scratch, partial);
+    } else {
+      set_acc(step, chunk, false);
+    }
+    add(std::move(step));
+  }
+  // Until something is written, `acc` is the input slot, to which nothing may be added out of place.
+  void bring_to_acc(Chunk& chunk) {
+    chunk.written = true;
+    if (chunk.output < 0) chunk.scratch = take_scratch();
+    if (in_place_ && chunk.output >= 0) return;
+    const bool ends = chunk.output >= 0;
+    copy(Buffer::input, chunk.input, ends ? Buffer::output : Buffer::scratch,
+         ends ? chunk.output : chunk.scratch);
   }
 
   void set_acc(Step& step, const Chunk& chunk, bool as_source) {
@@ -468,6 +602,8 @@ class Rank {
   const std::size_t window_;
   std::map<LinkId, std::vector<std::size_t>> sent_;  // the steps that fill a link, in order
   std::vector<Event> events_;
+  const std::vector<SumOrder::Sum>& sums_;
+  std::map<std::int32_t, Summing> summing_;
   std::vector<Chunk>& chunks_;
   std::vector<ChunkId> inputs_;
   std::map<Builder::Thread, std::size_t> threads_;
@@ -500,6 +636,27 @@ void check(const Schedule& schedule) {
   }
 }
 
+// Whether one NPU adds up each sum, so that no sum needs an order; told from what one rank sends and
+// receives. Of an orbit whose group takes each member to each other, the NPUs that add up a chunk
+// are as many as the chunks of that piece that one NPU adds up.
+bool each_sum_made_once(const Schedule& schedule, NodeId rank, const std::vector<Move>& moves) {
+  const auto& collective = schedule.collective();
+  if (!schedule.symmetry()) return !sums_end_at_several(collective);
+  const auto& part = collective.parts()[0];
+  if (part.kind != CollectiveKind::all_reduce) return true;
+  if (schedule.symmetry()->size() != static_cast<std::int64_t>(part.members())) return false;
+  std::vector<std::pair<Time, Op>> last(collective.chunks(), {-1, Op::reduce});
+  for (const Move& move : moves) {
+    if (move.dst != rank) continue;
+    last[move.chunk] = std::max(last[move.chunk], std::pair(move.arrival, move.op));
+  }
+  std::vector<std::uint8_t> made(at(part.chunks), 0);
+  for (std::size_t chunk = 0; chunk < last.size(); ++chunk) {
+    if (last[chunk].second == Op::reduce && made[chunk % at(part.chunks)]++ > 0) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Program lower(const Schedule& schedule, bool in_place, std::optional<NodeId> rank,
@@ -510,13 +667,20 @@ Program lower(const Schedule& schedule, bool in_place, std::optional<NodeId> ran
   if (rank && (*rank < 0 || *rank >= ranks)) {
     invalid("rank is " + std::to_string(*rank) + ", allowed are 0 to " + std::to_string(ranks - 1));
   }
+  auto alone = rank ? moves_of(schedule, *rank) : std::vector<Move>();
+  // Sums that several ranks add up need an order that only the transfers of all ranks tell.
+  const bool everybodys = !rank || !each_sum_made_once(schedule, *rank, alone);
   // One rank's share of an orbit knows the links of the stored transfers only, not of their images.
-  const bool all = !rank || (window > 0 && shares_links(schedule));
+  const bool all = everybodys || (window > 0 && shares_links(schedule));
   const std::optional<Schedule> expanded =
       schedule.symmetry() && all ? std::optional(schedule.expand()) : std::nullopt;
   const Schedule& whole = expanded ? *expanded : schedule;
-  auto moves = rank ? moves_of(whole, *rank) : all_moves(whole);
+  auto moves = everybodys ? all_moves(whole)
+               : expanded ? moves_of(whole, *rank)
+                          : std::move(alone);
   assign_channels(moves);
+  const auto sums =
+      everybodys ? put_sums_in_order(schedule.collective(), moves) : std::vector<SumOrder::Sum>();
   std::vector<std::vector<Move*>> of(at(ranks));
   for (Move& move : moves) {
     of[at(move.src)].push_back(&move);
@@ -529,7 +693,7 @@ Program lower(const Schedule& schedule, bool in_place, std::optional<NodeId> ran
   std::vector<Chunk> chunks(collective->chunks());
   for (NodeId r = 0; r < ranks; ++r) {
     if (rank && r != *rank) continue;
-    Rank(lists, r, in_place, std::move(of[at(r)]), slowest, window, chunks).add_to(builder);
+    Rank(lists, r, in_place, std::move(of[at(r)]), slowest, window, sums, chunks).add_to(builder);
     if (progress) progress(static_cast<double>(r) / static_cast<double>(ranks));
   }
   return builder.finish(std::move(collective), in_place, schedule.provenance());

@@ -5,6 +5,9 @@
 // (scratch slots are used again, the one free for longest first); until something is written, reading
 // `acc` reads the input slot. So inputs stay as they are, unless the program is to run in place.
 //
+// Where several NPUs add up the same operands, all of them do so in one order (see sum_order.hpp):
+// operands that arrive before their turn wait in scratch slots of their own, and local steps add them.
+//
 // A thread sends to one peer, or receives from one, over one channel, in the order of the schedule's
 // times; chunks that overtake each other between two NPUs, and parallel routes, get channels of their
 // own. Reads and writes of one slot by different threads are ordered by dependencies, as few as do.

@@ -1,4 +1,7 @@
-"""Runs executions of all ranks in one process: messages wait in lists and arrive in a random order."""
+"""Runs executions of all ranks in one process: messages wait in lists and arrive in a random order.
+
+A signal does not overtake a put from the same rank, as on a connection.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,15 @@ class Machine:
         sends: deque[Any] = deque()
         receives: dict[Any, Any] = {}
         sent: Any = defaultdict(deque)  # messages by sender, receiver and tag
+        puts: Any = defaultdict(set)  # on their way, by sender and receiver
+        behind: dict[Any, set[int]] = {}  # the puts that were on their way when a signal left
         for execution, source, target in zip(self.executions, sources, targets, strict=True):
             execution.start(source.ctypes.data, target.ctypes.data, count, dtype, op)
             self._note(execution, sends, receives)
         while sends or receives:
-            able = [key for key in receives if sent[key]]
+            able = [
+                key for key in receives if sent[key] and not behind.get(key, set()) & puts[key[:2]]
+            ]
             assert able or sends, f"nobody can go on: {sorted(receives)}"
             if sends and (not able or random.random() < 0.5):
                 index = random.randrange(len(sends))
@@ -39,10 +46,15 @@ class Machine:
                 data = b"".join(ctypes.string_at(a, n) for a, n in execution.outgoing(step))
                 assert len(data) == bytes_
                 sent[rank, peer, tag].append(data)
+                if STEP_OPS[self.program.op[tag]] == "put":
+                    puts[rank, peer].add(tag)
+                elif STEP_OPS[self.program.op[tag]] == "signal":
+                    behind[rank, peer, tag] = puts[rank, peer].copy()
                 execution.sent(step)
             else:
                 key = random.choice(able)
                 step, bytes_ = receives.pop(key)
+                puts[key[:2]].discard(key[2])
                 execution = self.executions[key[1]]
                 arrived = np.frombuffer(sent[key].popleft(), np.uint8).copy()
                 assert len(arrived) == bytes_

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 import threading
@@ -13,6 +15,7 @@ import time
 import numpy as np
 
 from tacos.errors import CommunicationError, VerificationError
+from tacos.runtime.algorithms import Algorithms, Settings, order_matters
 
 TIMEOUT_S = 2.0
 """Of communicators whose timeout is looked at."""
@@ -323,3 +326,26 @@ def not_a_number(comm, schedule, dtype, op):
     data = np.arange(comm.size + 2).astype(dtype)
     data[comm.rank] = np.nan
     return comm.prepare(schedule).run(data, op=op).tolist()
+
+
+def choose_algorithms(comm, folder):
+    """Which ranks differ in the algorithms that serve sums of floats and of integers, and what was logged."""
+    settings = Settings.from_environment(comm.size, {"TACOS_PLANS": folder})
+    algorithms = Algorithms(comm, settings)
+    log = io.StringIO()
+    with contextlib.redirect_stderr(log):
+        for size in (1000, 2000):
+            integers = algorithms.get(
+                "all_reduce", size, True, ordered=order_matters("int32", "sum")
+            )
+            floats = algorithms.get(
+                "all_reduce", size, True, ordered=order_matters("bfloat16", "sum")
+            )
+            maximum = algorithms.get(
+                "all_reduce", size, True, ordered=order_matters("float32", "max")
+            )
+    assert maximum is integers
+    source = np.random.default_rng(comm.rank).standard_normal(999).astype(np.float32)
+    result = floats.run(source)
+    assert len(set(comm.exchange("bits", result.tobytes()))) == 1
+    return floats.difference, integers.difference, log.getvalue()

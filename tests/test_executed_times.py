@@ -106,7 +106,9 @@ def test_a_program_is_run_on_a_topology():
     with pytest.raises(ValueError, match="a schedule has its own topology"):
         execution(schedule, topology)
     names = {"executed_s", *(f"executed_{rule}_s" for rule in RULES)}
-    assert set(execution(schedule).rows()) == names
+    found = execution(schedule)
+    assert found is not None
+    assert set(found.rows()) == names
 
 
 # MSCCL files.

@@ -102,6 +102,25 @@ def test_types_and_operations(engine, count, chunks, op, dtype):
     run(made("ring:4", "all_reduce", chunks, engine), count, dtype, op)
 
 
+@pytest.mark.parametrize("engine", ["one-shot", "forest"])
+@pytest.mark.parametrize("network", ["fc:5", "switch:6", "dgx-h100:1"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_all_ranks_get_identical_bits(network, engine, dtype):
+    program = made(network, "all_reduce", 1, engine)
+    ranks = range(program.ranks)
+    generator = torch.Generator().manual_seed(0)
+    scales = [2.0 ** torch.randint(-6, 7, (999,), generator=generator) for _ in ranks]
+    sources = [
+        (torch.randn(999, generator=generator) * scale).to(getattr(torch, dtype))
+        for scale in scales
+    ]
+    targets = [torch.empty_like(source) for source in sources]
+    algorithm = GpuAlgorithm(program, Loopback(), ranks=ranks, peers=dict.fromkeys(ranks, 0))
+    algorithm.run(sources, targets, 999)
+    for target in targets:
+        assert torch.equal(target, targets[0])
+
+
 def test_a_mean_leaves_the_tensors_of_others_alone():
     """Everybody passes a tensor to a reduce; only the root's is written."""
     program = made("ring:4", "reduce", 1)

@@ -15,6 +15,7 @@ import pytest
 
 import tacos
 from tacos.runtime import plans
+from tests import expressions
 from tests.torch_ranks import Ranks
 
 if importlib.util.find_spec("torch") is None:
@@ -129,6 +130,26 @@ def test_plans_serve_the_whole_and_groups_in_any_order(ranks, tmp_path):
     turned = ",".join(str((3 * i + 1) % n if n % 3 else i) for i in range(n))
     ranks.run("planned", variables={"TACOS_PLANS": folder, "TACOS_PLACEMENT": turned})
     ranks.run("planned", variables={"TACOS_PLANS": folder}, members=[0, 1, n - 1])
+
+
+@pytest.mark.parametrize("spec", ["ring:4", "fc:4", "switch:4"])
+def test_all_ranks_get_identical_bits(started, tmp_path, spec):
+    """On plans that tuning made, where small sums are exchanged and added by each rank."""
+    if 4 not in started:
+        started[4] = Ranks(4)
+    table = tacos.tune(tacos.topology.parse(spec), "all_reduce", "1KB:256KB", effort="fast")
+    table.save(tmp_path)
+    variables = {"TACOS_PLANS": str(tmp_path)}
+    started[4].run("identical_bits", variables=variables)
+    started[4].run("replicas", variables=variables)
+
+
+def test_a_plan_with_several_orders_does_not_serve_floats(started, tmp_path):
+    if 4 not in started:
+        started[4] = Ranks(4)
+    goal = tacos.collective.all_reduce(4, "4KB", chunks=1)
+    plans.add(tmp_path, expressions.scheduled(goal, expressions.two_orders(4)))
+    started[4].run("identical_bits", variables={"TACOS_PLANS": str(tmp_path)}, calls=10)
 
 
 def test_a_topology_is_enough(ranks, tmp_path):

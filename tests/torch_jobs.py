@@ -514,6 +514,55 @@ def order_of_sums(sizes: list[int]) -> None:
         assert torch.equal(ours, theirs), f"{size}: {(ours - theirs).abs().max()}"
 
 
+def _everybodys(tensor: torch.Tensor) -> list[bytes]:
+    """The bytes of all ranks' tensors."""
+    mine = tensor.detach().contiguous().flatten().view(torch.uint8)
+    parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, mine, group=gloo())
+    return [bytes(part.tolist()) for part in parts]
+
+
+def identical_bits(
+    variables: dict[str, str], calls: int = 50, sizes: tuple[int, ...] = (500, 4000)
+):
+    """Sums and averages of random numbers have the same bits on all ranks, whatever the type."""
+    with _variables(**variables):
+        group = dist.new_group(backend="tacos")
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    for call, dtype in itertools.product(
+        range(calls), (torch.bfloat16, torch.float16, torch.float32)
+    ):
+        size = sizes[call % len(sizes)]
+        scale = 2.0 ** torch.randint(-6, 7, (size,), generator=generator)
+        tensor = (torch.randn(size, generator=generator) * scale).to(dtype)
+        op = dist.ReduceOp.AVG if call % 5 == 4 else dist.ReduceOp.SUM
+        dist.all_reduce(tensor, op, group=group)
+        assert len(set(_everybodys(tensor))) == 1, f"call {call} of {size} elements of {dtype}"
+    dist.destroy_process_group(group)
+
+
+def replicas(variables: dict[str, str], steps: int = 100) -> None:
+    """Half-precision training with DDP: the replicas stay identical."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    with _variables(**variables):
+        group = dist.new_group(backend="tacos")
+    for dtype in (torch.bfloat16, torch.float16):
+        torch.manual_seed(0)
+        model = DistributedDataParallel(Model().to(dtype), process_group=group, bucket_cap_mb=0.005)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        generator = torch.Generator().manual_seed(dist.get_rank())
+        for step in range(steps):
+            x = torch.randn(8, 32, generator=generator).to(dtype)
+            optimizer.zero_grad()
+            (model(x) - x).pow(2).mean().backward()
+            optimizer.step()
+            if step % 20 == 19:
+                ends = _everybodys(_parameters(model))
+                assert len(set(ends)) == 1, f"{dtype}: the replicas differ after {step + 1} steps"
+    dist.destroy_process_group(group)
+
+
 def one_call(size: int = 1000):
     tensor = torch.ones(size)
     dist.all_reduce(tensor)

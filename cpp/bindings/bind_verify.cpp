@@ -22,7 +22,11 @@ void bind_verify(nb::module_& m) {
   nb::class_<VerifyReport>(m, "VerifyReport", "What the verifier found.")
       .def_ro("checked", &VerifyReport::checked, "Stored transfers, or steps, that were checked.")
       .def_ro("found", &VerifyReport::found, "Number of violations, also beyond the limit.")
-      .def_ro("violations", &VerifyReport::violations, "The violations, up to the limit.");
+      .def_ro("violations", &VerifyReport::violations, "The violations, up to the limit.")
+      .def_ro("consistent", &VerifyReport::consistent,
+              "Whether all NPUs that end with a sum add it up in the same order.")
+      .def_ro("difference", &VerifyReport::difference,
+              "Two NPUs that do not, in a sentence, or nothing.");
 
   m.def(
       "verify",

@@ -16,12 +16,13 @@ class Merger {
     std::iota(order_.begin(), order_.end(), 0);
     std::stable_sort(order_.begin(), order_.end(),
                      [&](StepId a, StepId b) { return level[at(a)] < level[at(b)]; });
-    position_.resize(order_.size());
-    for (std::size_t i = 0; i < order_.size(); ++i) {
-      position_[at(order_[i])] = static_cast<std::int32_t>(i);
-      if (level[at(order_[i])] < 0) invalid(program.describe(order_[i]) + " can never run");
+    for (const StepId step : order_) {
+      if (level[at(step)] < 0) invalid(program.describe(step) + " can never run");
     }
+    position_.resize(order_.size());
+    number_positions();
     check();
+    postpone_sums();
     find_conflicts();
   }
 
@@ -32,6 +33,11 @@ class Merger {
       const StepOp op = program_.op(step);
       if (op == StepOp::nop || receives(op)) continue;
       Work work = work_of(step);
+      if (op == StepOp::reduce) {
+        if (row_[at(step)].count == 0) continue;  // part of another
+        work.count = row_[at(step)].count;
+        work.key = row_[at(step)].key;
+      }
       if (!sends(op)) {
         all.push_back(work);
         continue;
@@ -92,6 +98,79 @@ class Merger {
             s.count[i],
             kNobody,
             position_[i]};
+  }
+
+  void number_positions() {
+    for (std::size_t i = 0; i < order_.size(); ++i) {
+      position_[at(order_[i])] = static_cast<std::int32_t>(i);
+    }
+  }
+
+  // Moves sums within a rank back to where the first step stands that needs them, so that those of
+  // neighbouring chunks stand side by side and can become one. Sums that need each other keep their
+  // order: the more sums wait for one, the earlier it stands.
+  void postpone_sums() {
+    const auto ops = program_.spec().op;
+    if (std::find(ops.begin(), ops.end(), static_cast<std::uint8_t>(StepOp::reduce)) == ops.end()) {
+      return;
+    }
+    struct Late {
+      std::int32_t anchor;     // position of the first step that needs it
+      std::int32_t depth = 0;  // sums from here to there
+      bool operator==(const Late&) const = default;
+      // Whoever comes before both.
+      Late before(const Late& other) const {
+        if (other.anchor != anchor) return other.anchor < anchor ? other : *this;
+        return {anchor, std::max(depth, other.depth)};
+      }
+    };
+    const Late never{static_cast<std::int32_t>(order_.size())};
+    std::vector<Late> written(places_.size(), never), touched(places_.size(), never);
+    std::vector<Late> late(order_.size(), never);
+    for (auto i = order_.rbegin(); i != order_.rend(); ++i) {
+      const Work work = work_of(*i);
+      Late& mine = late[at(*i)];
+      const auto each = [&](const Range& range, const auto& visit) {
+        for (std::int32_t k = 0; range.used() && k < work.count; ++k) {
+          visit(places_.of(work.rank, range.buffer, range.slot + k));
+        }
+      };
+      if (work.op == StepOp::reduce) {
+        each(work.src, [&](std::size_t place) { mine = mine.before(written[place]); });
+        each(work.dst, [&](std::size_t place) { mine = mine.before(touched[place]); });
+        ++mine.depth;
+      } else {
+        mine = {work.key, 0};
+      }
+      each(work.dst, [&](std::size_t place) { touched[place] = written[place] = mine; });
+      each(work.src, [&](std::size_t place) { touched[place] = touched[place].before(mine); });
+    }
+    const auto key = [&](StepId step) {
+      const Late& mine = late[at(step)];
+      const Work work = work_of(step);
+      return std::tuple(mine.anchor, -mine.depth, work.rank, work.thread, work.dst.buffer,
+                        mine.depth > 0 ? work.dst.slot : 0);
+    };
+    std::stable_sort(order_.begin(), order_.end(),
+                     [&](StepId a, StepId b) { return key(a) < key(b); });
+    number_positions();
+    row_.assign(order_.size(), {});
+    StepId first = -1;
+    for (const StepId step : order_) {
+      if (program_.op(step) != StepOp::reduce) {
+        first = -1;
+        continue;
+      }
+      const Work work = work_of(step);
+      if (first >= 0 && graph_.thread(first) == work.thread && late[at(first)] == late[at(step)] &&
+          fits(row_[at(first)], work)) {
+        row_[at(first)].count += work.count;
+        row_[at(first)].key = work.key;
+        continue;
+      }
+      first = step;
+      row_[at(first)] = work;
+    }
   }
 
   // When the first step runs that must stay behind each: it writes what that reads, or touches what
@@ -158,6 +237,7 @@ class Merger {
   const PackOptions& options_;
   std::vector<StepId> order_;
   std::vector<std::int32_t> position_, conflict_;
+  std::vector<Work> row_;  // per sum that is first of a row, the sum of the whole row
 };
 
 }  // namespace

@@ -21,8 +21,11 @@ std::size_t at(Int i) {
 
 class Findings {
  public:
-  explicit Findings(const Program& program, std::int64_t limit)
-      : program_(program), limit_(limit) {}
+  // `consistent`: what the report says if the program is too broken to compare the orders of its sums.
+  Findings(const Program& program, std::int64_t limit, bool consistent)
+      : program_(program), limit_(limit) {
+    report_.consistent = consistent;
+  }
 
   void add(std::string rule, StepId step, const std::string& what, std::int64_t chunk = -1) {
     ++report_.found;
@@ -31,6 +34,11 @@ class Findings {
     report_.violations.push_back({std::move(rule), step, -1, chunk, -1, where + what});
   }
   bool any() const { return report_.found > 0; }
+  // Whether all ranks add up every sum in the same order, or a sentence about two that do not.
+  void compared(std::string difference) {
+    report_.consistent = difference.empty();
+    report_.difference = std::move(difference);
+  }
   VerifyReport take() {
     report_.checked = program_.steps();
     return std::move(report_);

@@ -43,6 +43,39 @@ std::uint64_t mix(std::uint64_t x) {  // the finalizer of SplitMix64
   return x ^ (x >> 31);
 }
 
+// How a value was added up, up to the order of the operands of each sum: equal fingerprints mean equal
+// bits. The open sum at a node has several operands until somebody reads it.
+class Expression {
+ public:
+  using Print = std::uint64_t;
+
+  static Print input(NodeId node) { return mix(mix(static_cast<Print>(node)) + 1); }
+
+  void assign(Print operand) { *this = Expression(operand, 1); }
+  void add(Print operand) {
+    if (operands_ == 1) total_ = mix(total_);
+    total_ = operands_ == 0 ? operand : total_ + mix(operand);
+    ++operands_;
+  }
+  // A read closes the sum: what arrives later is added to its result.
+  Print read() {
+    if (operands_ > 1) *this = Expression(mix(mix(total_) + operands_), 1);
+    return total_;
+  }
+  // A switch adds more than two operands in an order of its own, anew for each transfer.
+  Print read_in_network(std::uint64_t transfer) {
+    return operands_ > 2 ? mix(read() + mix(transfer)) : read();
+  }
+
+  Expression() = default;
+
+ private:
+  Expression(Print total, std::uint64_t operands) : total_(total), operands_(operands) {}
+
+  Print total_ = 0;  // of one operand itself, of several the sum of their hashes
+  std::uint64_t operands_ = 0;
+};
+
 Value contribution(NodeId node) {
   const auto seed = static_cast<std::uint64_t>(node) * 2;
   return {static_cast<Fingerprint>(mix(seed)) << 64 | mix(seed + 1), 1};
@@ -66,9 +99,17 @@ class Findings {
     if (static_cast<std::int64_t>(kept_.size()) > 2 * limit_ + 1024) shrink();
   }
 
-  VerifyReport report(std::int64_t checked) {
+  // Two NPUs end with sums of a chunk in different orders; the lowest chunk is kept.
+  void differ(ChunkId chunk, const std::string& message) {
+    const std::scoped_lock lock(mutex_);
+    if (!difference_.empty() && chunk >= different_) return;
+    different_ = chunk;
+    difference_ = message;
+  }
+
+  VerifyReport report(std::int64_t checked, bool compared) {
     shrink();
-    return {checked, found_, std::move(kept_)};
+    return {checked, found_, std::move(kept_), compared && difference_.empty(), difference_};
   }
 
  private:
@@ -83,6 +124,8 @@ class Findings {
   std::int64_t limit_;
   std::int64_t found_ = 0;
   std::vector<Violation> kept_;
+  ChunkId different_ = 0;
+  std::string difference_;
   std::mutex mutex_;
 };
 
@@ -156,14 +199,22 @@ class Verifier {
   }
 
   VerifyReport run() {
-    if (!schedule_.symmetry() || check_symmetry()) {
+    const bool fine = !schedule_.symmetry() || check_symmetry();
+    if (fine) {
       check_capacity();
       check_chunks();
     }
-    return findings_.report(schedule_.stored_transfers());
+    return findings_.report(schedule_.stored_transfers(), fine || !sums_end_at_several());
   }
 
  private:
+  bool sums_end_at_several() const {
+    for (ChunkId chunk = 0; chunk < collective_.chunks(); ++chunk) {
+      if (collective_.reduces(chunk) && collective_.outputs(chunk).size() > 1) return true;
+    }
+    return false;
+  }
+
   const Walk& walk_of(std::size_t lane) const { return walks_[at(stored_.lane_route[lane])]; }
 
   Time start(std::size_t lane, std::int64_t transfer, std::int32_t leg) const {
@@ -503,6 +554,7 @@ class Verifier {
   struct Scratch {
     std::vector<Time> available;  // copied chunks: when each node has it
     std::vector<Value> acc;
+    std::vector<Expression> sum;  // of `acc`, where several NPUs end with it
     std::vector<std::uint8_t> holds, wanted, input;
     std::vector<NodeId> touched;
     Passage passage;
@@ -521,6 +573,7 @@ class Verifier {
     };
     std::vector<Event> events;
     std::vector<Value> carried;
+    std::vector<Expression> brought;  // the expression of what is carried
     std::vector<std::uint8_t> useful;
   };
 
@@ -535,6 +588,7 @@ class Verifier {
       const auto nodes = at(topology_.nodes());
       s.available.assign(nodes, kNever);
       s.acc.assign(nodes, {});
+      s.sum.assign(nodes, {});
       s.holds.assign(nodes, 0);
       s.wanted.assign(nodes, 0);
       s.input.assign(nodes, 0);
@@ -696,16 +750,19 @@ class Verifier {
   void check_summed(ChunkId chunk, std::span<const Carried> mine, Scratch& s) {
     const auto bytes = collective_.bytes(chunk);
     const bool sums = collective_.reduces(chunk);
+    const bool ordered = sums && collective_.outputs(chunk).size() > 1;
     const Value replica = {1, 1};
     Value expected = sums ? Value{} : replica;
     for (const NodeId npu : collective_.inputs(chunk)) {
       const Value own = sums ? contribution(npu) : replica;
       if (sums) expected += own;
       hold(s, npu, own);
+      if (ordered) s.sum[at(npu)].assign(Expression::input(npu));
       s.input[at(npu)] = 1;
     }
     make_events(mine, bytes, s);
     s.carried.assign(mine.size(), {});
+    if (ordered) s.brought.assign(mine.size(), {});
     s.useful.assign(mine.size(), 0);
     for (auto& event : s.events) {
       const auto& [transfer, lane, moved, begin] = mine[event.entry];
@@ -724,10 +781,22 @@ class Verifier {
           } else {
             value += s.acc[at(source)];
           }
+          if (ordered) {
+            s.brought[event.entry].add(reads_input(lane) ? Expression::input(source)
+                                                         : s.sum[at(source)].read());
+          }
+        }
+        if (ordered) {
+          auto& brought = s.brought[event.entry];
+          brought.assign(brought.read_in_network(event.entry));
         }
         continue;
       }
       const NodeId node = image(route.destinations[event.destination], moved);
+      if (ordered) {
+        const auto print = s.brought[event.entry].read();
+        adds(lane) ? s.sum[at(node)].add(print) : s.sum[at(node)].assign(print);
+      }
       event.idle = !adds(lane) && s.holds[at(node)] && s.acc[at(node)] == value;
       Value result = value;
       if (adds(lane)) result += s.acc[at(node)];
@@ -742,13 +811,29 @@ class Verifier {
       }
     }
     if (wrong) explain(chunk, mine, s);
+    if (ordered) check_order_of_sums(chunk, s);
     if (!options_.allow_unneeded) check_needed(chunk, mine, s);
     for (const NodeId npu : collective_.inputs(chunk)) s.input[at(npu)] = 0;
     for (const NodeId node : s.touched) {
       s.holds[at(node)] = 0;
       s.acc[at(node)] = {};
+      s.sum[at(node)] = {};
     }
     s.touched.clear();
+  }
+
+  // Floating-point sums have the same bits only where they were added up in the same order.
+  void check_order_of_sums(ChunkId chunk, Scratch& s) {
+    NodeId first = -1;
+    for (const NodeId npu : collective_.outputs(chunk)) {
+      if (!s.holds[at(npu)]) continue;
+      if (first < 0) first = npu;
+      if (s.sum[at(npu)].read() == s.sum[at(first)].read()) continue;
+      findings_.differ(chunk, topology_.name(first) + " and " + topology_.name(npu) +
+                                  " add up chunk " + std::to_string(chunk) +
+                                  " in different orders");
+      return;
+    }
   }
 
   Time first_arrival(NodeId node, std::span<const Carried> mine, const Scratch& s) const {

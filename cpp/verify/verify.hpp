@@ -17,10 +17,20 @@
 // with probability below 2^-90. A chunk that fails is followed again with true multisets, to name what
 // is wrong. Chunks that are only copied need just the time of arrival at each node.
 //
+// Next to the rules, the verifier tells whether a schedule is consistent: whether all NPUs that end with
+// a sum end with the same bits of it. Floating-point addition commutes but does not associate, so two
+// sums have the same bits if they were added up in the same order, operands swapped or not. A schedule
+// leaves open in which order an NPU adds what arrives between two reads of `acc`; executors use one order
+// for equal sets of operands (see sum_order.hpp). So the expression of a value is a tree whose leaves are
+// inputs and whose nodes are such sets, represented by a 64-bit hash: a commutative sum of the operands'
+// hashes, hashed again. A set that a switch adds up equals no other one, unless it has two elements.
+//
 // An orbit is proven from the chunks of one representative, the lowest member, per orbit of members
 // of the collective, on which the group must act freely. Every stored transfer is moved by the
 // element that takes its chunk's owner to the representative; what is reported speaks of these
-// images. The windows on all links of one link orbit together must not overlap.
+// images. All arrivals of a representative's chunk at all NPUs are followed, so its expressions are
+// compared at all of them; the hash of a set does not depend on the numbers of the NPUs but through the
+// leaves, which the group permutes, so images of a consistent chunk are consistent. The windows on all links of one link orbit together must not overlap.
 //
 // Cost: a few tens of nanoseconds per transfer and core; 24 bytes per transfer of a block.
 #pragma once
@@ -54,6 +64,8 @@ struct VerifyReport {
   std::int64_t checked = 0;  // stored transfers
   std::int64_t found = 0;    // violations, also those beyond the limit
   std::vector<Violation> violations;
+  bool consistent = false;  // all NPUs that end with a sum have added it up in the same order
+  std::string difference;   // the first two that have not, in a sentence
 };
 
 VerifyReport verify(const Schedule& schedule, const VerifyOptions& options,

@@ -74,17 +74,24 @@ constexpr std::int64_t kMost = std::int64_t{1} << 61;
 struct Sum {
   std::int64_t count = -1;  // of contributions; -1: nothing was written
   std::uint64_t low = 0, high = 0;
+  std::uint64_t order =
+      0;  // hash of how the sum was added up, operands of one addition swapped or not
 
   static Sum one(NodeId rank, ChunkId chunk) {
     const auto key = (static_cast<std::uint64_t>(chunk) << 32) | static_cast<std::uint32_t>(rank);
-    return {1, mixed(key + 0x9e3779b97f4a7c15), mixed(~key * 0xc2b2ae3d27d4eb4f + 1)};
+    const auto low = mixed(key + 0x9e3779b97f4a7c15);
+    return {1, low, mixed(~key * 0xc2b2ae3d27d4eb4f + 1), low};
   }
   bool defined() const { return count >= 0; }
   Sum operator+(const Sum& other) const {
     if (!defined() || !other.defined()) return {};
-    return {std::min(count + other.count, kMost), low + other.low, high + other.high};
+    const auto both = mixed(order + 0x632be59bd9b4e019) + mixed(other.order + 0x632be59bd9b4e019);
+    return {std::min(count + other.count, kMost), low + other.low, high + other.high, mixed(both)};
   }
-  bool operator==(const Sum&) const = default;
+  // Whether both sums have the same contributions, in whatever order.
+  bool operator==(const Sum& other) const {
+    return count == other.count && low == other.low && high == other.high;
+  }
 };
 
 // The true multiset of what the ranks contributed to one chunk; contributions to others have the
@@ -187,6 +194,44 @@ std::string explain(const Multiset& value, const Collective& collective, ChunkId
   return why;
 }
 
+// Two ranks that end with one sum, added up in different orders, in a sentence; empty if there are none.
+std::string different_orders(const Program& program, const Memory& memory,
+                             const std::vector<Sum>& slots) {
+  struct First {
+    NodeId rank = -1;
+    std::uint64_t order = 0;
+  };
+  const auto& collective = program.collective();
+  std::vector<First> first(collective.chunks());
+  ChunkId lowest = collective.chunks();
+  NodeId other = -1;
+  for (NodeId rank = 0; rank < program.ranks(); ++rank) {
+    const auto chunks = program.output_chunks(rank);
+    for (std::size_t i = 0; i < chunks.size() && chunks[i] < lowest; ++i) {
+      if (!collective.reduces(chunks[i])) continue;
+      const Sum& value = slots[memory.place(rank, Buffer::output, static_cast<std::int32_t>(i))];
+      auto& [who, order] = first[chunks[i]];
+      if (who < 0) {
+        who = rank;
+        order = value.order;
+      } else if (order != value.order) {
+        lowest = chunks[i];
+        other = rank;
+      }
+    }
+  }
+  if (other < 0) return "";
+  return "ranks " + std::to_string(first[lowest].rank) + " and " + std::to_string(other) +
+         " add up chunk " + std::to_string(lowest) + " in different orders";
+}
+
+bool sums_end_at_several(const Collective& collective) {
+  for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
+    if (collective.reduces(chunk) && collective.outputs(chunk).size() > 1) return true;
+  }
+  return false;
+}
+
 void check_values(const Program& program, const Graph& graph, const Memory& memory,
                   const std::vector<StepId>& order, Findings& findings, const Progress& progress) {
   const auto& collective = program.collective();
@@ -197,6 +242,7 @@ void check_values(const Program& program, const Graph& graph, const Memory& memo
                      "reads " + memory.describe(place) + ", to which nothing has been written");
       },
       progress);
+  findings.compared(different_orders(program, memory, slots));
   struct Wrong {
     NodeId rank;
     std::int32_t slot;
@@ -268,7 +314,7 @@ void check_inputs(const Program& program, Findings& findings) {
 }  // namespace
 
 VerifyReport verify(const Program& program, std::int64_t limit, const Progress& progress) {
-  Findings findings(program, limit);
+  Findings findings(program, limit, !sums_end_at_several(program.collective()));
   const Graph graph(program);
   check_messages(program, graph, findings);
   const auto order = graph.order();

@@ -16,6 +16,10 @@
 // a chunk that fails is followed again with true multisets to name what is wrong. Whether two steps
 // are ordered is told by clocks; see program_races.cpp.
 //
+// A program fixes the order of all additions, so next to the rules the checker tells whether all ranks
+// add up each sum in the same order and thus end with the same bits: with each value goes a 64-bit hash
+// of its expression, in which only the two operands of an addition may be swapped.
+//
 // Shares the data classes with what it checks and nothing else. Cost: O(steps · threads of a rank),
 // and for orders that hold only by way of other ranks O(steps · threads).
 #pragma once

@@ -508,6 +508,14 @@ class VerifyReport:
     def violations(self) -> list[Violation]:
         """The violations, up to the limit."""
 
+    @property
+    def consistent(self) -> bool:
+        """Whether all NPUs that end with a sum add it up in the same order."""
+
+    @property
+    def difference(self) -> str:
+        """Two NPUs that do not, in a sentence, or nothing."""
+
 def verify(schedule: Schedule, *, allow_unneeded: bool = False, limit: int = 100, threads: int = 0, block_transfers: int = 33554432, progress: object | None = None) -> VerifyReport:
     """Checks a schedule; see tacos.verify."""
 

@@ -32,7 +32,7 @@ from tacos.plan import check_engine, check_sizes, obstacles, synthesize
 from tacos.plan import engines as applicable
 from tacos.synth import ENGINES
 from tacos.units import format_size, format_time
-from tacos.verify import verify
+from tacos.verify import Report, verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -82,6 +82,7 @@ class Candidate:
         figures: The schedule in numbers; None if it failed.
         wrong: Whether the verifier rejected a schedule of this engine, which is a bug of the engine; or the
             algorithm from elsewhere.
+        consistent: Whether all NPUs end with identical bits, see :func:`tacos.verify`.
     """
 
     engine: str
@@ -91,6 +92,7 @@ class Candidate:
     seconds: float
     figures: Figures | None = None
     wrong: bool = False
+    consistent: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,7 @@ class Comparison:
                 "engine": candidate.engine,
                 "ok": candidate.ok,
                 "wrong": candidate.wrong,
+                "consistent": candidate.consistent,
                 "note": candidate.note,
                 "synthesis_s": candidate.seconds,
                 "bound_s": self.bound_s,
@@ -232,6 +235,7 @@ def compare(
     seed: int = 0,
     effort: str | int = "normal",
     time_limit: float | None = 60.0,
+    consistent: bool = True,
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> Comparison: ...
@@ -247,6 +251,7 @@ def compare(
     seed: int = 0,
     effort: str | int = "normal",
     time_limit: float | None = 60.0,
+    consistent: bool = True,
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> Sweep: ...
@@ -261,6 +266,7 @@ def compare(
     seed: int = 0,
     effort: str | int = "normal",
     time_limit: float | None = 60.0,
+    consistent: bool = True,
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> Comparison | Sweep:
@@ -277,6 +283,8 @@ def compare(
         effort: As for :func:`~tacos.plan.synthesize`.
         time_limit: Seconds for each engine and size. It is a guard: an engine that has found
             nothing by then is not asked again for the sizes that are still to come.
+        consistent: Whether schedules after which NPUs may have different bits of one sum come after all others; they
+            are marked in any case.
         executor: Where the work is done, such as a process pool or Dask's executor; the threads
             of this machine if none is given. It stays open.
         progress: Called with the share done, now and then.
@@ -310,14 +318,15 @@ def compare(
             tasks.append(_Task(topology, problem, least, name, seed, effort, None, algorithm))
             owner.append(i)
     found: list[list[Candidate]] = [[] for _ in problems]
+    rank = partial(_rank, consistent=consistent)
     for k, candidate in _results(tasks, executor, progress):
         answers = [*found[owner[k]], candidate]
-        found[owner[k]] = answers if single else _best_kept(answers)
+        found[owner[k]] = answers if single else _best_kept(answers, rank)
     comparisons = tuple(
         Comparison(
             topology,
             problem,
-            tuple(sorted(found[i], key=_rank)),
+            tuple(sorted(found[i], key=rank)),
             bounds[i].time_s,
             tuple(obstacles(topology, problem).items()) if names is None else (),
         )
@@ -366,16 +375,22 @@ def _check_fits(name: str, algorithm: Program | Schedule, wanted: Collective) ->
         )
 
 
-def _rank(candidate: Candidate) -> tuple[bool, float, str]:
+_Rank: TypeAlias = tuple[bool, bool, float, str]
+
+
+def _rank(candidate: Candidate, *, consistent: bool) -> _Rank:
     seconds = candidate.figures.time_s if candidate.figures else 0.0
-    return not candidate.ok, seconds, candidate.engine
+    late = consistent and not candidate.consistent
+    return not candidate.ok, late, seconds, candidate.engine
 
 
-def _best_kept(candidates: list[Candidate]) -> list[Candidate]:
+def _best_kept(candidates: list[Candidate], rank: Callable[[Candidate], _Rank]) -> list[Candidate]:
     """Schedules may take megabytes, and a sweep has hundreds."""
-    best = min(candidates, key=_rank)
+    best = min(candidates, key=rank)
     return [c if c is best else replace(c, schedule=None) for c in candidates]
 
+
+_DIFFERENT_BITS = "ranks may end with different bits"
 
 # The work, and who does it.
 
@@ -409,14 +424,22 @@ def _schedule(task: _Task, report: Progress | None) -> Schedule:
     size, algorithm = task.collective.size_bytes, task.algorithm
     if isinstance(algorithm, Schedule):
         if algorithm.topology == task.topology and algorithm.collective.size_bytes == size:
-            verify(algorithm, progress=partial(_alive, report)).raise_if_failed()
-            return algorithm
+            return _marked(algorithm, verify(algorithm, progress=partial(_alive, report)))
         algorithm = lower(algorithm)
     # Of a program with races, lifting would show one outcome.
-    verify(algorithm, progress=partial(_alive, report)).raise_if_failed()
+    checked = verify(algorithm, progress=partial(_alive, report))
+    checked.raise_if_failed()
     lifted = lift(algorithm, task.topology, size, progress=partial(_alive, report))
     verify(lifted, progress=partial(_alive, report)).raise_if_failed()
-    return lifted
+    return _marked(lifted, checked)
+
+
+def _marked(schedule: Schedule, report: Report) -> Schedule:
+    """The schedule, if it is right, marked as :func:`~tacos.plan.synthesize` does if NPUs may get different bits."""
+    report.raise_if_failed()
+    if report.consistent:
+        return schedule
+    return schedule.with_provenance(schedule.provenance | {"consistent": False})
 
 
 def _candidate(task: _Task, report: Progress | None = None) -> Candidate:
@@ -432,10 +455,10 @@ def _candidate(task: _Task, report: Progress | None = None) -> Candidate:
         return Candidate(task.engine, None, False, note, took, wrong=wrong)
     took = time.perf_counter() - begin
     rejected: list[str] = schedule.provenance.get("rejected", [])
-    note = "; ".join(rejected)
-    return Candidate(
-        task.engine, schedule, True, note, took, _figures(schedule), wrong=bool(rejected)
-    )
+    consistent = schedule.provenance.get("consistent") is not False
+    note = "; ".join([*rejected, *([] if consistent else [_DIFFERENT_BITS])])
+    figures, wrong = _figures(schedule), bool(rejected)
+    return Candidate(task.engine, schedule, True, note, took, figures, wrong, consistent)
 
 
 def _alive(report: Progress | None, _: float) -> None:

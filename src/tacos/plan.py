@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from tacos._core import Schedule
+    from tacos.verify import Report
 
 __all__ = ["check_engine", "check_sizes", "engines", "exact_limits", "obstacles", "synthesize"]
 
@@ -103,6 +104,7 @@ def synthesize(
     sketch: Sketch | str | os.PathLike[str] | None = None,
     verify: bool = True,
     target: str | None = None,
+    consistent: bool = True,
     **options: Any,
 ) -> Schedule:
     """Find a schedule of a collective on a network, and verify it.
@@ -137,6 +139,9 @@ def synthesize(
             links, or ``"schedule"``, which keeps the order on every link. Schedules are compared by their
             executed time under the target's rule; without a target, by the slowest of the three rules
             (:func:`tacos.execution.execution`).
+        consistent: Whether ``"auto"`` returns only schedules in which all NPUs add up each chunk in the same order, so
+            that they end with identical bits (``Report.consistent`` of :func:`tacos.verify`). False suffices for integers
+            and for simulation. A schedule without this property has ``"consistent": False`` in its provenance.
         options: Passed on to the engine, such as ``order="rank"`` for rings; ``trials=`` says the
             number of greedy's random starts by itself.
 
@@ -158,11 +163,15 @@ def synthesize(
     check_target(target)
     limits = (seed, effort, time_limit, progress)
     if sketch is not None:
-        return _sketched(
+        found = _sketched(
             topology, collective, sketch, engine, known_bound, limits, verify, target, options
         )
+        if consistent and engine == "auto" and found.provenance.get("consistent") is False:
+            raise TacosError(_inconsistent(found, verify_schedule(found).difference))
+        return found
     search = _Search(topology, collective, *limits, known_bound)
     search.refines, search.verifies, search.target = refine, verify, target
+    search.consistent = consistent and engine == "auto"
     return search.answer(engine, options)
 
 
@@ -219,24 +228,30 @@ def _sketched(
     facts = schedule.provenance | {"bound_s": full.time_s, "sketch": True}
     if verify:
         del facts["unverified"]
-        if wrong := _violation(schedule, limits[0], limits[3]):
-            raise VerificationError(wrong)
+        report = verify_schedule(schedule, progress=limits[3])
+        if not report.ok:
+            raise VerificationError(_violation(schedule, report, limits[0]))
+        if not report.consistent:
+            facts["consistent"] = False
     return schedule.with_provenance(facts)
 
 
-def _violation(
-    schedule: Schedule, seed: int, progress: Callable[[float], object] | None
-) -> str | None:
-    """Why a schedule must not be returned, with what is needed to reproduce it; None if it is right."""
-    report = verify_schedule(schedule, progress=progress)
-    if report.ok:
-        return None
+def _violation(schedule: Schedule, report: Report, seed: int) -> str:
+    """Why a wrong schedule must not be returned, with what is needed to reproduce it."""
     facts, goal = schedule.provenance, schedule.collective
     more = f" (and {report.found - 1} more)" if report.found > 1 else ""
     return (
         f"the engine {facts.get('engine')} returned a wrong schedule of {goal!r} in "
         f"{goal.parts[0].chunks} chunks on {schedule.topology!r}, seed {seed}: "
         f"{report.violations[0].message}{more}; this is a bug in tacos, please report it with the topology"
+    )
+
+
+def _inconsistent(schedule: Schedule, difference: str) -> str:
+    """Why "auto" does not return a right schedule."""
+    return (
+        f"the engine {schedule.provenance.get('engine')} found only schedules after which NPUs may have different "
+        f"bits of one sum: {difference}; consistent=False allows that"
     )
 
 
@@ -281,6 +296,7 @@ class _Search:
         self.progress, self.told = progress, 0.0
         self.done, self.next = 0.0, 1.0  # the part of the whole that the present run is
         self.cut_short, self.refines, self.verifies = False, True, True
+        self.consistent = False  # whether only schedules whose sums have one order will do
         self.rejected: list[str] = []
         self.target: str | None = None
         self.to_beat = math.inf  # the executed time of the best answer so far
@@ -324,18 +340,28 @@ class _Search:
     def first_right(self, candidates: list[_Answer]) -> _Answer:
         """The first candidate that the verifier accepts; each one that it rejects is reported.
 
+        Candidates whose sums have different orders on different NPUs are passed over where that matters.
         There is no time limit here: an answer is verified or it is not returned.
         """
         if not self.verifies:
             return candidates[0]
-        first_error = ""
+        first_error = difference = ""
         for answer in candidates:
-            wrong = _violation(answer.schedule, self.seed, lambda _: self.told_again())
-            if wrong is None:
+            schedule = answer.schedule
+            report = verify_schedule(schedule, progress=lambda _: self.told_again())
+            if report.ok and report.consistent:
                 return answer
+            if report.ok and not self.consistent:
+                return _noted(answer, {"consistent": False})
+            if report.ok:
+                difference = difference or report.difference
+                continue
+            wrong = _violation(schedule, report, self.seed)
             first_error = first_error or wrong
             self.rejected.append(wrong)
             warnings.warn(wrong, WrongScheduleWarning, stacklevel=4)
+        if not first_error:
+            raise TacosError(_inconsistent(candidates[0].schedule, difference))
         raise VerificationError(first_error)
 
     def told_again(self) -> None:
@@ -594,9 +620,15 @@ class _Search:
                         schedule, work=int(work * _HOPS), seed=self.seed, progress=self.report
                     )
                 )
+                if (
+                    i > 0 and found.time_ps < better[0].time_ps
+                ):  # the first is known to be consistent
+                    found = self.first_right([found])
             except _TimeIsUp:
                 self.cut_short = True
                 break
+            except TacosError:
+                continue
             # A shorter schedule may take longer to execute.
             better[i] = min(results[i], found, key=lambda answer: answer.time_ps)
             spent += work

@@ -81,7 +81,10 @@ def refine(
     total = int(units * _WORK) if work is None else work
     end = None if time_limit is None else time.monotonic() + time_limit
     best = _searched(schedule, total, end, seed, progress)
-    if best.time_ps >= schedule.time_ps or not verify(best).ok:
+    if best.time_ps >= schedule.time_ps:
+        return schedule
+    report = verify(best)
+    if not report.ok or (not report.consistent and verify(schedule).consistent):
         return schedule
     facts = schedule.provenance | {"refined_from_s": schedule.time_s}
     return best.with_provenance(facts)

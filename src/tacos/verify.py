@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tacos._core import Program, Schedule, Violation, verify_program
+from tacos._core import Program, Schedule, VerifyReport, Violation, verify_program
 from tacos._core import verify as _verify
 from tacos.errors import VerificationError, check_type
 from tacos.lower import noted
@@ -31,12 +31,17 @@ class Report:
         found: Number of violations, also those beyond the limit.
         violations: The violations that were kept, grouped by rule.
         subject: What was checked: a schedule or a program, in place or out of place if it is for both.
+        consistent: Whether all NPUs that end with a sum end with the same bits of it, see :func:`verify`. True
+            for collectives whose sums end at one NPU each, or that have none.
+        difference: Two NPUs that add up a chunk in different orders, in a sentence; empty if there are none.
     """
 
     checked: int
     found: int
     violations: tuple[Violation, ...]
     subject: str = "schedule"
+    consistent: bool = True
+    difference: str = ""
 
     @property
     def ok(self) -> bool:
@@ -44,7 +49,10 @@ class Report:
         return self.found == 0
 
     def raise_if_failed(self) -> None:
-        """Raise a VerificationError that names the first violation, if there is one."""
+        """Raise a VerificationError that names the first violation, if there is one.
+
+        An inconsistent schedule is not wrong: integers have the same sum in any order.
+        """
         if self.ok:
             return
         more = f" (and {self.found - 1} more)" if self.found > 1 else ""
@@ -79,6 +87,12 @@ def verify(
     - *race*: two steps that touch a slot, one of them writing, are ordered;
     - *postcondition* and *contribution*, as above.
 
+    **Identical bits.** Floating-point addition commutes but does not associate, so NPUs end an all-reduce with
+    the same bits only if all of them add up a chunk in the same order. ``Report.consistent`` tells whether they
+    do. A program fixes the order of all additions. A schedule leaves it open in which order an NPU adds what
+    arrives between two reads of its sum; :func:`tacos.lower` puts equal sets of operands into one order on all ranks,
+    so a consistent schedule becomes a consistent program.
+
     A program of a file that says it runs both in place and out of place is checked both ways.
 
     Args:
@@ -95,6 +109,9 @@ def verify(
     True
     >>> verify(tacos.lower(tacos.synthesize(topo, coll))).ok
     True
+    >>> everybody_sums = tacos.collective.all_reduce(topo, "1KB", chunks=1)
+    >>> verify(tacos.lower(tacos.synthesize(topo, everybody_sums, engine="one-shot"))).consistent
+    True
     """
     check_type("schedule", schedule, Schedule, Program)
     if not 1 <= limit < 2**31:
@@ -107,9 +124,17 @@ def verify(
         if found.found == 0 and all(noted(schedule, n, bool) for n in ("inplace", "outofplace")):
             other = schedule.with_in_place(not schedule.in_place)
             subject += " in place" if other.in_place else " out of place"
-            found = verify_program(other, limit=limit, progress=progress)
-        return Report(found.checked, found.found, tuple(found.violations), subject)
+            first, found = found, verify_program(other, limit=limit, progress=progress)
+            if not first.consistent:
+                return _report(found, subject, first.difference)
+        return _report(found, subject, found.difference)
     found = _verify(
         schedule, allow_unneeded=allow_unneeded, limit=limit, threads=threads, progress=progress
     )
-    return Report(found.checked, found.found, tuple(found.violations))
+    return _report(found, "schedule", found.difference)
+
+
+def _report(found: VerifyReport, subject: str, difference: str) -> Report:
+    consistent = found.consistent and not difference
+    violations = tuple(found.violations)
+    return Report(found.checked, found.found, violations, subject, consistent, difference)

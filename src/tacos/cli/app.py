@@ -51,6 +51,13 @@ Format = Annotated[
     str | None, Parameter(help="The file's format, if ending and content do not say it.")
 ]
 Root = Annotated[int | None, Parameter(help="Root of a broadcast, reduce, gather or scatter.")]
+AnyOrder = Annotated[
+    bool,
+    Parameter(
+        negative="",
+        help="Also take algorithms after which ranks may have different bits of floating-point sums.",
+    ),
+]
 Seed = Annotated[int, Parameter(help="Another one may give another result, as good.")]
 
 

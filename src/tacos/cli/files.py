@@ -23,6 +23,7 @@ from tacos.cli.app import (
     lifted,
     load_algorithm,
     verdict,
+    warn,
 )
 from tacos.cli.viewing import PAGES
 from tacos.console import print_table, progress, show, show_topology, transfer_table, width
@@ -57,7 +58,8 @@ def verify(
             {name: getattr(v, name) for name in _VIOLATION_FIELDS} for v in check.violations
         ]
         fine = check.ok and not limits
-        found = {"ok": fine, "checked": check.checked, "found": check.found}
+        found: dict[str, Any] = {"ok": fine, "checked": check.checked, "found": check.found}
+        found |= {"consistent": check.consistent, "difference": check.difference}
         print(json.dumps(found | {"violations": violations, "limits": limits}, indent=2))
         return 0 if fine else 1
     for sentence in [] if quiet else limits:
@@ -70,6 +72,8 @@ def verify(
         else:
             held = f"{loaded.transfers:,} transfers in {units.format_time(loaded.time_s)}"
         print(f"ok: {held}")
+        if not check.consistent:
+            warn(f"ranks may end with different bits: {check.difference}")
     return verdict(check, quiet)
 
 
@@ -297,6 +301,8 @@ def convert(
             check = tacos.verify(loaded, limit=20, progress=report)
         if not check.ok:
             return verdict(check, quiet)
+        if not check.consistent and not quiet:
+            warn(f"ranks may end with different bits: {check.difference}")
     network = None if topology is None else formats.network(topology)
     taken = [k for k in (Program, Schedule) if formats.takes(k, target, format=to_format)]
     if isinstance(loaded, Program) and taken == [Schedule]:

@@ -15,6 +15,7 @@ import tacos
 from tacos import formats, units
 from tacos._core import Schedule
 from tacos.cli.app import (
+    AnyOrder,
     Chunks,
     Group,
     Json,
@@ -84,6 +85,7 @@ def synth(
         bool, Parameter(help="Verify the schedule; without, it is marked as unverified.")
     ] = True,
     target: Target = None,
+    any_order: AnyOrder = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -112,10 +114,13 @@ def synth(
             sketch=sketch,
             verify=verify,
             target=target,
+            consistent=not any_order,
         )
     took = time.perf_counter() - begin
     for sentence in schedule.provenance.get("rejected", []):
         warn(sentence)
+    if schedule.provenance.get("consistent") is False:
+        warn(f"ranks may end with different bits: {tacos.verify(schedule).difference}")
     if output is not None:
         formats.save(schedule, output)
     facts = tacos.summary(schedule) | {"synthesis_s": took, "verified": verify}
@@ -136,7 +141,7 @@ def synth(
     return 0
 
 
-_REMARKS = ("proven", "gap", "note", "cut_short")
+_REMARKS = ("proven", "gap", "note", "cut_short", "consistent")
 
 
 def _others(schedule: Schedule) -> dict[str, Any]:
@@ -221,6 +226,7 @@ def tune(
     to: Annotated[
         str, Parameter(help="Files of other formats beside: msccl, mscclpp or both.")
     ] = "",
+    any_order: AnyOrder = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -253,6 +259,7 @@ def tune(
             seed=seed,
             effort=int(effort) if effort.isdecimal() else effort,
             time_limit=time_limit,
+            consistent=not any_order,
             progress=report,
         )
     left_out = [] if output is None else table.save(output, to=others)
@@ -298,6 +305,7 @@ def compare(
     output: Annotated[
         Path | None, Parameter(name=["-o", "--output"], help="Draw it: a .svg or .png file.")
     ] = None,
+    any_order: AnyOrder = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -328,6 +336,7 @@ def compare(
             beside={_short(path, beside): load_algorithm(path) for path in beside},
             seed=seed,
             time_limit=time_limit,
+            consistent=not any_order,
             progress=report,
         )
     result = found if len(wanted) > 1 else found.comparisons[0]

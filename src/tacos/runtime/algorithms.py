@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tacos.runtime.communicator import Algorithm, Communicator
     from tacos.runtime.rendezvous import Rendezvous
 
-__all__ = ["Algorithms", "Settings", "agree", "default"]
+__all__ = ["Algorithms", "Settings", "agree", "default", "order_matters"]
 
 _KEPT = 4096
 """So many calls of different sizes are remembered; then the memory starts anew."""
@@ -180,6 +180,7 @@ class _Call(NamedTuple):
     size_bytes: int
     in_place: bool
     root: int  # rank in the communicator, or -1
+    ordered: bool = False  # whether the order of summation changes the result
 
 
 class _Candidate(NamedTuple):
@@ -208,8 +209,16 @@ class Algorithms:
         self.npus = list(range(communicator.size)) if npus is None else list(npus)
         self._of_call: dict[_Call, tuple[Algorithm, str]] = {}
         self._prepared: dict[str, Algorithm] = {}
+        self._logged: set[str] = set()
 
-    def get(self, kind: str, size_bytes: int, in_place: bool = False, root: int = -1) -> Algorithm:
+    def get(
+        self,
+        kind: str,
+        size_bytes: int,
+        in_place: bool = False,
+        root: int = -1,
+        ordered: bool = False,
+    ) -> Algorithm:
         """The algorithm for a call, prepared.
 
         Args:
@@ -217,8 +226,10 @@ class Algorithms:
             size_bytes: As nccl-tests counts it.
             in_place: Whether to choose plans for use in place.
             root: Rank of the root in this communicator, -1 where the collective has none.
+            ordered: Whether the order of summation changes the result, as it does for floating-point numbers (see
+                :func:`order_matters`). Algorithms that add up in different orders on different ranks are passed over.
         """
-        call = _Call(kind, size_bytes, in_place, root)
+        call = _Call(kind, size_bytes, in_place, root, ordered)
         found = self._of_call.get(call)
         if found is None:
             if len(self._of_call) >= _KEPT:
@@ -249,8 +260,17 @@ class Algorithms:
                     reasons.append(f"{name} does not serve: {error}")
                     continue
                 self._prepared[name] = self.communicator.prepare(program)
+            if call.ordered and (difference := self._prepared[name].difference):
+                reasons.append(f"{name} is not for floating-point sums: {difference}")
+                self._log_once(f"{reasons[-1]}; another algorithm serves them")
+                continue
             return self._prepared[name], "; ".join([name, *reasons])
         raise TacosError(f"no algorithm serves {call.kind}: {'; '.join(reasons)}")
+
+    def _log_once(self, sentence: str) -> None:
+        if self.communicator.rank == 0 and sentence not in self._logged:
+            self._logged.add(sentence)
+            sys.stderr.write(f"tacos: {sentence}\n")
 
     def _planned(self, call: _Call, reasons: list[str]) -> _Candidate | None:
         plans = self.settings.plans
@@ -324,6 +344,15 @@ class Algorithms:
         root = f" from rank {call.root}" if call.root >= 0 else ""
         kind = call.kind.replace("_", "-")
         return _Candidate(f"default {engine}, {chunks} chunks, {kind}{root}", program)
+
+
+def order_matters(dtype: str, op: str) -> bool:
+    """Whether a reduction's result depends on the order of its operands.
+
+    >>> order_matters("bfloat16", "sum"), order_matters("int32", "sum"), order_matters("float32", "max")
+    (True, False, False)
+    """
+    return "float" in dtype and op in ("sum", "avg", "product")
 
 
 def default(kind: str, size_bytes: int) -> tuple[str, int]:

@@ -168,24 +168,26 @@ class Communicator:
 
     def _prepare(self, algorithm: Schedule | Program, *, verify: bool) -> Algorithm:
         number = self._prepared
-        report = {"kind": "", "fingerprint": "", "error": "", "wrong": ""}
+        report = {"kind": "", "fingerprint": "", "error": "", "wrong": "", "difference": ""}
         execution = program = None
         try:
             program = self._program(algorithm)
             report["kind"] = program.collective.kind
             report["fingerprint"] = fingerprint(program)
             if verify and self.rank == 0:
-                verify_algorithm(program).raise_if_failed()
+                checked = verify_algorithm(program)
+                checked.raise_if_failed()
+                report["difference"] = checked.difference
             execution = Execution(program, self.rank)
         except VerificationError as error:
             report["wrong"] = str(error)
         except ValueError as error:
             report["error"] = str(error)
-        self._agree(number, report)
+        difference = self._agree(number, report)
         assert execution is not None  # else the ranks would not have agreed
         assert program is not None
         self.carrier.open(execution)
-        return Algorithm(self, number, program, execution)
+        return Algorithm(self, number, program, execution, difference)
 
     def interrupt(self, why: str) -> None:
         """End the call that runs and all later ones, here and then on all ranks; from any thread."""
@@ -259,8 +261,12 @@ class Communicator:
                 self.carrier.abort(str(error))
                 raise
 
-    def _agree(self, number: int, report: dict[str, str]) -> None:
-        """Exchange the reports of all ranks, and raise on all if one has an error."""
+    def _agree(self, number: int, report: dict[str, str]) -> str:
+        """Exchange the reports of all ranks, and raise on all if one has an error.
+
+        Returns:
+            Which ranks add up a chunk in different orders, as rank 0 has found.
+        """
         kind = report["kind"].replace("_", "-") or "one that is wrong"
         doing = f"prepares algorithm {number}, {kind}"
         answers = self._meet(f"algorithm {number}", json.dumps(report).encode(), doing)
@@ -285,14 +291,27 @@ class Communicator:
                 f"algorithm {number} is not the same on all ranks: "
                 f"rank {others[0]} has another one than rank 0{which}"
             )
+        difference: str = reports[0]["difference"]
+        return difference
 
 
 class Algorithm:
-    """An algorithm that all ranks of a communicator have prepared; made by Communicator.prepare."""
+    """An algorithm that all ranks of a communicator have prepared; made by Communicator.prepare.
+
+    Attributes:
+        difference: Two ranks that add up a chunk in different orders, so that floating-point sums may differ in the last
+            bits; empty if there are none, or if the algorithm was prepared without verification.
+    """
 
     def __init__(
-        self, communicator: Communicator, number: int, program: Program, execution: Execution
+        self,
+        communicator: Communicator,
+        number: int,
+        program: Program,
+        execution: Execution,
+        difference: str = "",
     ) -> None:
+        self.difference = difference
         self.communicator = communicator
         self.number = number
         self.program = program

@@ -137,6 +137,7 @@ def tune(
     seed: int = 0,
     effort: str | int = "normal",
     time_limit: float | None = None,
+    consistent: bool = True,
     progress: Callable[[float], object] | None = None,
 ) -> Tuning:
     """Find the best algorithm for each size of a range.
@@ -149,6 +150,7 @@ def tune(
         tolerance: An algorithm may serve a size if it takes at most this share longer than the best.
         seed, effort: As for :func:`~tacos.plan.synthesize`, at each size.
         time_limit: Seconds after which the sizes tried so far are the result.
+        consistent: As for :func:`~tacos.plan.synthesize`: only algorithms that leave all NPUs with identical bits.
         progress: Called with the share done, now and then.
 
     Raises:
@@ -171,6 +173,7 @@ def tune(
     samples = units.size_range(text)
     end = math.inf if time_limit is None else time.monotonic() + time_limit
     search = _Search(topology, kind, group, root, seed, effort, end, progress)
+    search.consistent = consistent
     found = search.winners(samples)
     spans = search.covered(samples[: len(found)], found, tolerance)
     ranges = search.ranges(spans, samples[: len(found)], samples[-1])
@@ -223,7 +226,7 @@ class _Search:
         self.seed, self.effort, self.end = seed, effort, end
         self.progress = progress
         self.done, self.next = 0.0, 0.0  # the part of the whole that the present run is
-        self.cut_short = False
+        self.cut_short, self.consistent = False, True
         self.times: dict[tuple[_Algorithm, int], float] = {}
         self.bounds: dict[int, Bound] = {}
 
@@ -250,7 +253,7 @@ class _Search:
         limits: dict[str, Any] = {}
         if algorithm.engine == "milp":
             limits |= exact_limits(self.effort)
-        return synthesize(
+        found = synthesize(
             self.topology,
             self.wanted(size, algorithm.chunks),
             engine=algorithm.engine,
@@ -260,6 +263,9 @@ class _Search:
             known_bound=self.bound(size),
             **limits,
         )
+        if self.consistent and found.provenance.get("consistent") is False:
+            raise TacosError(f"{algorithm.engine} adds up {size} B in several orders")
+        return found
 
     def near(self, size: int, algorithm: _Algorithm, low: int, high: int) -> Schedule:
         """An algorithm at about a size of a range; within it if possible, as plans go by their sizes."""
@@ -305,6 +311,7 @@ class _Search:
                     effort=self.effort,
                     time_limit=None if left == math.inf else max(left, 1e-3),
                     refine=False,
+                    consistent=self.consistent,
                     progress=self.report,
                     known_bound=self.bound(size),
                 )

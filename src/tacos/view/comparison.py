@@ -25,7 +25,7 @@ __all__ = ["comparison_tables", "picture", "remarks", "write_csv"]
 
 _NAN = float("nan")
 _COLUMNS = (
-    "collective", "size_bytes", "engine", "ok", "wrong", "time_s", "algbw_Bps", "busbw_Bps", "bound_s",
+    "collective", "size_bytes", "engine", "ok", "wrong", "consistent", "time_s", "algbw_Bps", "busbw_Bps", "bound_s",
     "efficiency", "chunks", "transfers", "utilisation", "synthesis_s", "cut_short", "note",
 )  # fmt: skip
 
@@ -70,6 +70,10 @@ def remarks(result: Comparison | Sweep) -> list[str]:
                 found.setdefault((candidate.engine, "was wrong"), []).append((size, candidate.note))
             elif not candidate.ok:
                 found.setdefault((candidate.engine, "failed"), []).append((size, candidate.note))
+            elif not candidate.consistent:
+                found.setdefault((candidate.engine, "is not for floating-point sums"), []).append(
+                    (size, candidate.note)
+                )
             elif candidate.figures and candidate.figures.cut_short:
                 reason = "more time may find better"
                 found.setdefault((candidate.engine, "was cut short"), []).append((size, reason))

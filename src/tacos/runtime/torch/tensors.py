@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from tacos.errors import CommunicationError, TacosError
+from tacos.runtime.algorithms import order_matters
 from tacos.runtime.nccl import GpuAlgorithm
 from tacos.runtime.rendezvous import pause
 
@@ -239,7 +240,8 @@ class Tensors:
             count *= some.element_size()
         size_bytes = count * some.element_size() if op else count
         try:
-            algorithm = self.algorithms.get(kind, size_bytes, kind in _ONE_BUFFER, root)
+            ordered = order_matters(dtype, op)
+            algorithm = self.algorithms.get(kind, size_bytes, kind in _ONE_BUFFER, root, ordered)
             if some.is_cuda:
                 self._on_gpu(algorithm, source, target, count, op)
             else:
