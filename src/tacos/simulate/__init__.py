@@ -19,7 +19,7 @@ from tacos.errors import InfeasibleError, TacosError, check_type
 from tacos.simulate import astra
 from tacos.simulate.faults import Fault, Straggler, disturbances
 from tacos.simulate.trace import Trace
-from tacos.simulate.workload import Workload, from_chakra, from_program
+from tacos.simulate.workload import Workload, from_chakra, from_program, from_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -68,7 +68,9 @@ def simulate(
 
     Args:
         schedule: What to run. An orbit is expanded first. A workload of sends and receives, a
-            program, or the prefix of Chakra traces needs a topology and a profile.
+            program, or the prefix of Chakra traces needs a topology and a profile. Under a
+            profile, the nodes that run are those of Chakra traces: the given ones, or those that
+            :func:`tacos.save` writes for the schedule or the program.
         topology: Where to run it, if not on the network it was made for: the same nodes, and links
             of other speeds, or fewer.
         size: Of a program's collective, where the program does not know it.
@@ -115,12 +117,12 @@ def simulate(
         check_type("topology", topology, Topology)
     faults, stragglers = tuple(faults), tuple(stragglers)
     jitter_ps = units.time_ps(jitter, what="jitter")
+    if size is not None and not isinstance(schedule, Program):
+        raise ValueError(f"size is {size}, but only a program takes one")
     if isinstance(schedule, str | os.PathLike):
         schedule = from_chakra(schedule)
     elif isinstance(schedule, Program):
-        schedule = from_program(schedule, size)
-    elif size is not None:
-        raise ValueError(f"size is {size}, but only a program takes one")
+        schedule = from_program(schedule, size, topology)
     if profile is not None:
         ours = timing != "dependencies" or not congestion or not record
         if faults or stragglers or jitter_ps or ours:
@@ -191,7 +193,7 @@ def _imitated(
             raise ValueError("a workload needs a topology to run on")
         workload, network, made = what, topology, {}
     else:
-        workload = Workload.from_schedule(what)
+        workload = from_schedule(what)
         network, made = topology or what.topology, what.provenance
     result = astra.run(workload, network, aware=_PROFILES[profile], progress=progress)
     provenance = {
