@@ -15,6 +15,8 @@ from tacos import formats, units
 from tacos._core import Program, Schedule, Topology
 from tacos.console import progress
 from tacos.errors import FormatError
+from tacos.lower import noted
+from tacos.simulate.workload import Workload, from_program
 
 app = App(
     name="tacos",
@@ -86,6 +88,25 @@ def lifted(
         if assumed:
             print(f"assuming {' and '.join(assumed)}")
     return schedule
+
+
+def exported(
+    program: Program, network: Topology | None, size: str | None, silent: bool
+) -> Workload:
+    """The workload that a program's Chakra traces hold; prints the size that was assumed."""
+    named = any(part.kind in collectives.NAMED for part in program.collective.parts)
+    if size is None and named and noted(program, "size_bytes", int) is None:
+        size = "1MB"
+        if not silent:
+            print(f"assuming {units.format_size(units.size_bytes(size))} (--size)")
+    return from_program(program, size, network)
+
+
+def assumed_network(npus: int, silent: bool) -> Topology:
+    """The network of a workload where the caller has not named one."""
+    if not silent:
+        print(f"assuming {npus:,} NPUs, fully connected (--topology)")
+    return tacos.topology.fully_connected(npus)
 
 
 def asked_collective(

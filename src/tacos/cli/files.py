@@ -18,7 +18,9 @@ from tacos.cli.app import (
     Json,
     Quiet,
     app,
+    assumed_network,
     check_folder,
+    exported,
     fail,
     lifted,
     load_algorithm,
@@ -30,6 +32,7 @@ from tacos.console import print_table, progress, show, show_topology, transfer_t
 from tacos.errors import FormatError
 from tacos.lower import describe
 from tacos.simulate.trace_file import format_of
+from tacos.simulate.workload import Workload, from_chakra
 
 
 @app.command
@@ -113,7 +116,10 @@ def sim(
     seed: Annotated[int, Parameter(help="Of the jitter.")] = 0,
     profile: Annotated[
         Literal["astra-sim-aware", "astra-sim-unaware"] | None,
-        Parameter(help="Count as this simulator does, to the nanosecond."),
+        Parameter(
+            help="Run what tacos convert writes for ASTRA-sim, or given Chakra traces, as its "
+            "analytical backend does, to the nanosecond."
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -147,19 +153,33 @@ def sim(
         check_folder("--output", output)
     faults = [tacos.Fault.parse(text) for text in fault]
     stragglers = [tacos.Straggler.parse(text) for text in straggler]
-    loaded = load_algorithm(file, format)
     network = None if topology is None else formats.network(topology)
-    if isinstance(loaded, Schedule) and size is not None:
-        raise ValueError(f"--size is {size}, but {file} holds a schedule, which has its size")
-    as_program = not isinstance(loaded, Schedule) and timing == "shared" and profile is None
-    if as_program and network is None:
-        raise ValueError("--topology is missing: a program with --timing shared needs a network")
-    if as_program and ending in PAGES:
-        raise ValueError(f"--output is {output}, but a page shows schedules, not programs")
-    schedule = loaded if as_program else lifted(loaded, network, size, quiet or as_json)
+    what: Schedule | Workload | Program
+    as_program = False
+    if profile is not None and size is None and formats.name_of(file, format=format) == "chakra":
+        what = from_chakra(file)
+    else:
+        loaded = load_algorithm(file, format)
+        as_program = isinstance(loaded, Program) and timing == "shared" and profile is None
+        if isinstance(loaded, Schedule) and size is not None:
+            raise ValueError(f"--size is {size}, but {file} holds a schedule, which has its size")
+        if as_program and network is None:
+            raise ValueError(
+                "--topology is missing: a program with --timing shared needs a network"
+            )
+        if as_program and ending in PAGES:
+            raise ValueError(f"--output is {output}, but a page shows schedules, not programs")
+        if profile is not None and isinstance(loaded, Program):
+            what = exported(loaded, network, size, quiet or as_json)
+        elif as_program:
+            what = loaded
+        else:
+            what = lifted(loaded, network, size, quiet or as_json)
+    if isinstance(what, Workload) and network is None:
+        network = assumed_network(what.npus, quiet or as_json)
     with progress("simulating", quiet or as_json) as report:
         trace = tacos.simulate(
-            schedule,
+            what,
             network,
             size=size if as_program else None,
             timing=timing,
@@ -174,8 +194,8 @@ def sim(
     if output is not None:
         if ending in pictures:
             view.save(view.heat_picture(trace), output)
-        elif ending in PAGES and isinstance(schedule, Schedule):
-            view.write_page(output, schedule, names=[file.name], traces=[trace])
+        elif ending in PAGES and isinstance(what, Schedule):  # without a profile it is
+            view.write_page(output, what, names=[file.name], traces=[trace])
         else:
             trace.save(output)
     show(trace.summary(), str(file), as_json, quiet)

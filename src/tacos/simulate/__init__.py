@@ -20,7 +20,7 @@ from tacos.simulate import astra, programs
 from tacos.simulate.faults import Fault, Straggler, disturbances
 from tacos.simulate.programs import program_order, program_routes
 from tacos.simulate.trace import Trace
-from tacos.simulate.workload import Workload, from_chakra, from_program
+from tacos.simulate.workload import Workload, from_chakra, from_program, from_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -78,7 +78,9 @@ def simulate(
 
     Args:
         schedule: What to run. An orbit is expanded first. A program needs a topology. A workload
-            of sends and receives, or the prefix of Chakra traces, needs a topology and a profile.
+            of sends and receives, or the prefix of Chakra traces, needs a topology and a profile. Under a
+            profile, the nodes that run are those of Chakra traces: the given ones, or those that
+            :func:`tacos.save` writes for the schedule or the program.
         topology: Where to run it, if not on the network it was made for: the same nodes, and links
             of other speeds, or fewer.
         size: Of a program's collective, where the program does not know it.
@@ -135,6 +137,8 @@ def simulate(
         check_type("topology", topology, Topology)
     faults, stragglers = tuple(faults), tuple(stragglers)
     jitter_ps = units.time_ps(jitter, what="jitter")
+    if size is not None and not isinstance(schedule, Program):
+        raise ValueError(f"size is {size}, but only a program takes one")
     if isinstance(schedule, str | os.PathLike):
         schedule = from_chakra(schedule)
     elif isinstance(schedule, Program) and profile is None:
@@ -156,9 +160,7 @@ def simulate(
             progress=progress,
         )
     elif isinstance(schedule, Program):
-        schedule = from_program(schedule, size)
-    elif size is not None:
-        raise ValueError(f"size is {size}, but only a program takes one")
+        schedule = from_program(schedule, size, topology)
     if routes is not None or order is not None or connections is not None:
         raise ValueError("routes, order and connections are for programs without a profile")
     if profile is not None:
@@ -231,7 +233,7 @@ def _imitated(
             raise ValueError("a workload needs a topology to run on")
         workload, network, made = what, topology, {}
     else:
-        workload = Workload.from_schedule(what)
+        workload = from_schedule(what)
         network, made = topology or what.topology, what.provenance
     result = astra.run(workload, network, aware=_PROFILES[profile], progress=progress)
     provenance = {
