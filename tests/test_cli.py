@@ -237,7 +237,10 @@ BAD_CALLS = {
     "size zero": (["synth", "ring:4", "all-reduce", "0B"], "0B"),
     "no unit": (["synth", "ring:4", "all-reduce", "big"], "big"),
     "duplicate rank": (["synth", "ring:4", "all-reduce", "1MB", "--group", "0,1,1"], "NPU 1"),
-    "rank outside": (["synth", "ring:4", "all-reduce", "1MB", "--group", "0-9"], "NPU 9"),
+    "rank outside": (
+        ["synth", "ring:4", "all-reduce", "1MB", "--group", "0-9"],
+        "--group is 9, but there is no such NPU",
+    ),
     "group of words": (["synth", "ring:4", "all-reduce", "1MB", "--group", "all"], "all"),
     "no chunks": (["synth", "ring:4", "all-reduce", "1MB", "--chunks", "0"], "0"),
     "root without use": (["synth", "ring:4", "all-reduce", "1MB", "--root", "1"], "root"),
@@ -362,7 +365,7 @@ def test_sim_prints_the_summary_and_a_heat_map(saved, tmp_path, capsys):
     ("more", "message"),
     [
         (["--fault", "link=0-1,begin=2us,end=1us"], "it must end later"),
-        (["--fault", "link=0-2"], "there is no link from node 0 to node 2"),
+        (["--fault", "link=0-2"], "there is no link from npu 0 to npu 2"),
         (["--topology", "ring:5"], "topology has 5 NPUs"),
         (["-o", "t.txt"], "t.txt: a trace goes into .pftrace"),
         (["-o", "t.txt"], "its picture into .svg, .png"),

@@ -218,9 +218,9 @@ WRONG = {
     "tacos: 1\nbase: ring:4\nedits: [{both: true}]": "edits[0] has 0 changes, it must have one of "
     "drop_links, drop_npus, subset, degrade, scale",
     "tacos: 1\nbase: ring:4\nedits: [{drop_links: [[0, npu7]]}]": 'edits[0].drop_links[0].dst is "npu7", '
-    "there is no such node, did you mean npu3 or npu2 or npu1?",
+    "but there is no such node; did you mean npu3 or npu2 or npu1?",
     "tacos: 1\nbase: ring:4\nedits: [{drop_links: [[0, 2]]}]": "edits[0]: there is no link from "
-    "node 0 to node 2",
+    "npu 0 to npu 2; npu 0 has links to npu 1, npu 3",
     "tacos: 1\nnpus: 2\ndirected: [[0, 1, 1, 0], [1]]": "directed[1] has 1 entries, it must be "
     "[src, dst, bandwidth, latency]",
     "tacos: 1\nnpus: 2\ndirected: [[0, 1.5, 1, 0]]": "directed[0][1] is 1.5, it must be one node",
@@ -230,10 +230,10 @@ WRONG = {
 
 LINKS = {
     "{src: 0, dst: 9, bandwidth: 1, latency: 0}": "links[0].dst is 9, the nodes are 0 to 2",
-    "{src: npu, dst: 1, bandwidth: 1, latency: 0}": 'links[0].src is "npu", there is no such node, '
+    "{src: npu, dst: 1, bandwidth: 1, latency: 0}": 'links[0].src is "npu", but there is no such node; '
     "did you mean npu1 or npu0?",
     '{src: "1..7", dst: 1, bandwidth: 1, latency: 0}': 'links[0].src is "1..7", the nodes are 0 to 2',
-    '{src: "gpu*", dst: 1, bandwidth: 1, latency: 0}': 'links[0].src is "gpu*", there is no such node',
+    '{src: "gpu*", dst: 1, bandwidth: 1, latency: 0}': 'links[0].src is "gpu*", but there is no such node',
     "{src: 1, dst: 1, bandwidth: 1, latency: 0}": "links[0] joins npu1 to itself",
     "{src: 0, bandwidth: 1, latency: 0}": "links[0] has no dst",
     "{src: [], dst: 1, bandwidth: 1, latency: 0}": "links[0] has an empty list of nodes",

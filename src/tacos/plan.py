@@ -172,6 +172,7 @@ def _sketched(
         from tacos.formats import sketch_file
 
         sketch = sketch_file.read(sketch, topology.npus)
+    sketch = sketch.numbered(topology)
     sketch.check(topology.npus)
     if not collective.resolved and sketch.chunks is not None:
         collective = collective.with_chunks(sketch.chunks)

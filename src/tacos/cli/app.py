@@ -15,6 +15,7 @@ from tacos import formats, units
 from tacos._core import Program, Schedule, Topology
 from tacos.console import progress
 from tacos.errors import FormatError
+from tacos.nodes import Nodes
 
 app = App(
     name="tacos",
@@ -41,16 +42,19 @@ Network = Annotated[
 Kind = Annotated[str, Parameter(help="all-reduce, all-gather, reduce-scatter, all-to-all, …")]
 Size = Annotated[str, Parameter(help="Size of the buffer as nccl-tests counts it, such as 64MB.")]
 Chunks = Annotated[
-    str, Parameter(help="Pieces per NPU's part: a number, or auto to search the best.")
+    str, Parameter(help="Number of chunks per part, or auto to search for the best number.")
 ]
 Group = Annotated[
-    str | None, Parameter(help="NPUs that take part, in rank order: 0,2,4 or 0-7. All by default.")
+    str | None,
+    Parameter(help="NPUs that take part, in rank order: 0,2,4-7, or names. All by default."),
 ]
 Algorithm = Annotated[Path, Parameter(help="A schedule or a program, in any format that is read.")]
 Format = Annotated[
     str | None, Parameter(help="The file's format, if ending and content do not say it.")
 ]
-Root = Annotated[int | None, Parameter(help="Root of a broadcast, reduce, gather or scatter.")]
+Root = Annotated[
+    str | None, Parameter(help="Root of a broadcast, reduce, gather or scatter: number or name.")
+]
 Seed = Annotated[int, Parameter(help="Another one may give another result, as good.")]
 
 
@@ -82,29 +86,16 @@ def lifted(
 
 
 def asked_collective(
-    network: Topology, kind: str, size: str | int, chunks: str, group: str | None, root: int | None
+    network: Topology, kind: str, size: str | int, chunks: str, group: str | None, root: str | None
 ) -> tacos.Collective:
     """The collective that somebody has typed."""
     if chunks != "auto" and not chunks.isdecimal():
-        raise ValueError(f"--chunks is {chunks!r}, allowed are auto and positive numbers")
+        raise ValueError(f"--chunks must be auto or a positive number; got {chunks!r}")
     count: int | Literal["auto"] = "auto" if chunks == "auto" else int(chunks)
-    members = None if group is None else _members(group, network.npus)
-    return collectives.named(kind, network, size, group=members, chunks=count, root=root)
-
-
-def _members(text: str, npus: int) -> list[int]:
-    members: list[int] = []
-    for item in text.split(","):
-        first, dash, last = item.partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise ValueError(f"--group has {item!r}, allowed are numbers and ranges such as 0-7")
-        low, high = int(first), int(last or first)
-        if low > high:
-            raise ValueError(f"--group has {item!r}, a range goes from the lower to the higher NPU")
-        if high >= npus:
-            raise ValueError(f"--group names NPU {high}, the NPUs are 0 to {npus - 1}")
-        members.extend(range(low, high + 1))
-    return members
+    nodes = Nodes(network)
+    members = None if group is None else nodes.members(group, what="--group")
+    head = None if root is None else nodes.npu(root, what="--root")
+    return collectives.named(kind, network, size, group=members, chunks=count, root=head)
 
 
 def check_folder(option: str, path: Path) -> None:

@@ -28,6 +28,7 @@ from tacos.cli.viewing import PAGES
 from tacos.console import print_table, progress, show, show_topology, transfer_table, width
 from tacos.errors import FormatError
 from tacos.lower import describe
+from tacos.nodes import Nodes, link_of
 from tacos.simulate.trace_file import format_of
 
 
@@ -94,13 +95,16 @@ def sim(
     fault: Annotated[
         tuple[str, ...],
         Parameter(
-            help="link=0-1,begin=10us,end=20us,slowdown=4 (or npu=3; no slowdown: down).",
+            help="link=0-1,begin=10us,end=20us (down); slowdown=4 instead of down; both=yes for both "
+            "directions; npu=3 for all its links. Names work too: link=box0/npu0-fabric.",
             negative="",
         ),
     ] = (),
     straggler: Annotated[
         tuple[str, ...],
-        Parameter(help="npu=3,late=20us,slowdown=1.5 (one of the two will do).", negative=""),
+        Parameter(
+            help="An NPU that starts late or is slow: npu=3,late=20us,slowdown=1.5.", negative=""
+        ),
     ] = (),
     jitter: Annotated[str, Parameter(help="The most by which a delivery may be late.")] = "0s",
     seed: Annotated[int, Parameter(help="Of the jitter.")] = 0,
@@ -177,8 +181,13 @@ def info(
     /,
     *,
     format: Format = None,
-    npu: Annotated[int | None, Parameter(help="List the transfers of this NPU.")] = None,
-    link: Annotated[int | None, Parameter(help="List the transfers over this link.")] = None,
+    npu: Annotated[
+        str | None, Parameter(help="List the transfers of this NPU: 3, or box0/npu3.")
+    ] = None,
+    link: Annotated[
+        str | None,
+        Parameter(help="List the transfers over this link: 12, 0-1, or box0/npu0-fabric."),
+    ] = None,
     rows: Annotated[int, Parameter(help="How many transfers to list.")] = 20,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -210,13 +219,9 @@ def info(
         }
         show(facts, str(file), as_json, quiet)
         return 0
-    for name, value, count in (
-        ("npu", npu, schedule.topology.npus),
-        ("link", link, schedule.topology.links),
-    ):
-        if value is not None and not 0 <= value < count:
-            raise ValueError(f"--{name} is {value}, allowed are 0 to {count - 1}")
-    table = schedule.rows(npu=npu, link=link)
+    one_npu = None if npu is None else Nodes(schedule.topology).npu(npu, what="--npu")
+    one_link = None if link is None else link_of(schedule.topology, link, what="--link")
+    table = schedule.rows(npu=one_npu, link=one_link)
     if as_json:
         print(json.dumps({name: column.tolist() for name, column in table.items()}))
     elif not quiet:

@@ -31,6 +31,7 @@ from tacos.cli.app import (
 )
 from tacos.cli.viewing import check_page, write_page
 from tacos.console import front_table, print_table, progress, ranges_table, show, width
+from tacos.nodes import Nodes
 from tacos.tune import check_formats
 
 
@@ -231,7 +232,7 @@ def tune(
             collective,
             sizes,
             group=None if group is None else wanted.parts[0].group.tolist(),
-            root=root,
+            root=None if root is None else Nodes(network).npu(root, what="--root"),
             tolerance=tolerance,
             seed=seed,
             effort=int(effort) if effort.isdecimal() else effort,

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tacos._core import Topology
+    from tacos.nodes import LinkChoice
 
 __all__ = ["read", "schema", "write"]
 
@@ -108,10 +109,14 @@ class Boxes(Struct, forbid_unknown_fields=True):
     links: Annotated[list[Link], Meta(description="Inside one box, with its own names.")] = []
 
 
+Choices = list[int | str | tuple[int | str, int | str]]
+"""Links: numbers, pairs of nodes, or pairs as text such as ``box0/npu0-fabric``."""
+
+
 class Degrade(Struct, forbid_unknown_fields=True):
     """Slower links: a factor of the bandwidth that is left, another latency, or both."""
 
-    links: list[tuple[int | str, int | str]]
+    links: Choices
     factor: int | float = 1
     latency: Quantity | None = None
 
@@ -126,7 +131,7 @@ class Scale(Struct, forbid_unknown_fields=True):
 class Edit(Struct, forbid_unknown_fields=True):
     """One change to the base: exactly one of drop_links, drop_npus, degrade, scale, subset."""
 
-    drop_links: list[tuple[int | str, int | str]] | None = None
+    drop_links: Choices | None = None
     drop_npus: list[int | str] | None = None
     subset: Annotated[list[int | str], Meta(description="The NPUs to keep.")] | None = None
     degrade: Degrade | None = None
@@ -316,8 +321,8 @@ class _Nodes:
         if matching:
             return matching
         close = difflib.get_close_matches(ref, self.names[:10_000], n=3)
-        hint = f", did you mean {' or '.join(close)}?" if close else ""
-        raise ValueError(f'{place} is "{ref}", there is no such node{hint}')
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        raise ValueError(f'{place} is "{ref}", but there is no such node{hint}')
 
     def _matching(self, pattern: str) -> list[int]:
         match = re.compile(fnmatch.translate(pattern)).match
@@ -429,7 +434,7 @@ class _Reader:
         npus, switches = _names("npu", topology.npus), _names("switch", topology.switches)
         nodes = _Nodes(topology.names or npus + switches)
         if edit.drop_links is not None:
-            gone = _pairs(nodes, edit.drop_links, f"{place}.drop_links")
+            gone = _choices(nodes, edit.drop_links, f"{place}.drop_links")
             return lambda topology: build.drop_links(topology, *gone, both=edit.both)
         if edit.drop_npus is not None:
             dead = nodes.find(edit.drop_npus, f"{place}.drop_npus")
@@ -438,7 +443,7 @@ class _Reader:
             kept = nodes.find(edit.subset, f"{place}.subset")
             return lambda topology: build.subset(topology, kept)
         if (slower := edit.degrade) is not None:
-            slow = _pairs(nodes, slower.links, f"{place}.degrade.links")
+            slow = _choices(nodes, slower.links, f"{place}.degrade.links")
             return lambda topology: build.degrade(
                 topology, *slow, factor=slower.factor, latency=slower.latency, both=edit.both
             )
@@ -610,12 +615,14 @@ def _ends(link: Link, nodes: _Nodes, place: str) -> Ints:
     return pairs
 
 
-def _pairs(
-    nodes: _Nodes, pairs: list[tuple[int | str, int | str]], place: str
-) -> list[tuple[int, int]]:
-    found = []
-    for i, (src, dst) in enumerate(pairs):
-        link = Link(src=src, dst=dst)
+def _choices(nodes: _Nodes, given: Choices, place: str) -> list[LinkChoice]:
+    """Links as the functions that edit take them; patterns in pairs are replaced by nodes."""
+    found: list[LinkChoice] = []
+    for i, choice in enumerate(given):
+        if isinstance(choice, int | str):
+            found.append(choice)
+            continue
+        link = Link(src=choice[0], dst=choice[1])
         found += [(int(a), int(b)) for a, b in _ends(link, nodes, f"{place}[{i}]")]
     return found
 
