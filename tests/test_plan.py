@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 import tacos
+from tacos.cli import main
 from tacos.synth import ENGINES
 
 NETWORKS = {
@@ -265,3 +267,24 @@ def test_progress_never_goes_back():
     assert shares
     assert shares == sorted(shares)
     assert all(0 <= share <= 1 for share in shares)
+
+
+@pytest.mark.parametrize("engine", ["ring", "greedy", "forest", "symmetric", "double-binary-tree"])
+def test_the_printed_number_of_chunks_can_be_given_back(engine, capsys):
+    """`chunks` counts chunks per part, in what is printed as in what is asked for."""
+    call = ["synth", "torus:4x2", "all-reduce", "8MB", "--engine", engine, "--json"]
+    assert main(call) == 0
+    searched = json.loads(capsys.readouterr().out)
+    assert main([*call, "--chunks", str(searched["chunks"])]) == 0
+    fixed = json.loads(capsys.readouterr().out)
+    same = searched.keys() - {"synthesis_s", "efficiency"}  # the bound knows the chunks then
+    assert {name: searched[name] for name in same} == {name: fixed[name] for name in same}
+    topo = tacos.topology.torus(4, 2)
+    size = {"size": "8MB", "chunks": searched["chunks"]}
+    given = tacos.synthesize(topo, tacos.collective.all_reduce(topo, **size), engine=engine)
+    open_ = tacos.synthesize(topo, tacos.collective.all_reduce(topo, "8MB"), engine=engine)
+    assert tacos.collective.chunks_per_part(open_.collective) == searched["chunks"]
+    one, other = open_.rows(), given.rows()
+    assert all((one[column] == other[column]).all() for column in one)
+    row = tacos.compare(topo, tacos.collective.all_reduce(topo, "8MB"), engines=[engine]).rows()[0]
+    assert (row["chunks"], row["total_chunks"]) == (searched["chunks"], searched["total_chunks"])

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 from tacos._core import Collective, Schedule
 from tacos.bound import Bound, bound
+from tacos.collective import chunks_per_part
 from tacos.errors import InfeasibleError, TacosError, check_type
 from tacos.lower import lift, lower
 from tacos.plan import check_engine, check_sizes, obstacles, synthesize
@@ -47,19 +48,21 @@ class Figures:
         time_s: When the last transfer arrives.
         algbw_Bps: Size over time.
         busbw_Bps: The same times what the collective needs per link; 0 where that is not defined.
-        chunks: How many there are in all.
+        chunks: The number of chunks per part, as ``chunks=`` takes it; None where parts differ.
         transfers: How many there are.
         utilisation: Share of the time that the links are busy, on average.
         cut_short: Whether the time limit ended the search.
+        total_chunks: The number of all chunks.
     """
 
     time_s: float
     algbw_Bps: float
     busbw_Bps: float
-    chunks: int
+    chunks: int | None
     transfers: int
     utilisation: float
     cut_short: bool
+    total_chunks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,7 +433,8 @@ def _figures(schedule: Schedule) -> Figures:
         time_s=schedule.time_s,
         algbw_Bps=schedule.algbw_Bps,
         busbw_Bps=schedule.busbw_Bps,
-        chunks=schedule.collective.chunks,
+        chunks=chunks_per_part(schedule.collective),
+        total_chunks=schedule.collective.chunks,
         transfers=schedule.transfers,
         utilisation=float(used.mean()) if len(used) else 0.0,
         cut_short=bool(schedule.provenance.get("cut_short")),

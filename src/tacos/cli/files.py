@@ -310,7 +310,16 @@ def _outline(loaded: Schedule | Program | Topology) -> dict[str, Any]:
     if isinstance(loaded, Topology):
         return {"topology": repr(loaded)[len("<tacos.Topology ") : -1]}
     facts = tacos.summary(loaded) if isinstance(loaded, Schedule) else describe(loaded)
-    names = ("collective", "topology", "ranks", "chunks", "steps", "transfers", "time_s")
+    names = (
+        "collective",
+        "topology",
+        "ranks",
+        "chunks",
+        "total_chunks",
+        "steps",
+        "transfers",
+        "time_s",
+    )
     return {name: facts[name] for name in names if name in facts}
 
 

@@ -143,7 +143,7 @@ def pareto(
     size: Annotated[str, Parameter(help="Size of the buffer that the times are for.")] = "1MB",
     group: Group = None,
     root: Root = None,
-    max_chunks: Annotated[int, Parameter(help="The most pieces per NPU's part.")] = 8,
+    max_chunks: Annotated[int, Parameter(help="The largest number of chunks per part to try.")] = 8,
     max_steps: Annotated[int | None, Parameter(help="The most steps.")] = None,
     time_limit: Annotated[float, Parameter(help="Seconds for the whole search.")] = 60.0,
     as_json: Json = False,
