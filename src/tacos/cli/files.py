@@ -169,8 +169,18 @@ def sim(
             view.write_page(output, schedule, names=[file.name], traces=[trace])
         else:
             trace.save(output)
-    show(trace.summary(), str(file), as_json, quiet)
+    facts = trace.summary()
+    show(facts, str(file), as_json, quiet)
     if not as_json and not quiet:
+        if (
+            facts.get("slower_than_schedule", 0) > 0
+            and "loss" not in facts
+            and timing == "dependencies"
+        ):
+            print(
+                "The schedule's time holds where every link keeps the schedule's order, as executors "
+                "do: --timing order."
+            )
         print(view.heat_text(trace, width=width(), encoding=sys.stdout.encoding or "utf-8"))
     return 0
 
