@@ -25,7 +25,7 @@ import fnmatch
 import json
 import re
 from collections import Counter
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -353,8 +353,8 @@ class _Reader:
         self.file, self.folder, self.depth = file, folder, depth
         self.blocks: list[Links] = []
         self.links = 0
-        self.bandwidth = lru_cache(maxsize=1 << 16)(bandwidth_Bps)
-        self.latency = lru_cache(maxsize=1 << 16)(time_ps)
+        self.bandwidth = lru_cache(maxsize=1 << 16)(partial(bandwidth_Bps, bare=False))
+        self.latency = lru_cache(maxsize=1 << 16)(partial(time_ps, bare=False))
 
     def topology(self) -> Topology:
         file = self.file
@@ -376,7 +376,7 @@ class _Reader:
             model["forwarding"] = file.forwarding
         if file.reduce_bandwidth is not None:
             speed = self._quantity(self.bandwidth, file.reduce_bandwidth, "reduce_bandwidth")
-            model["reduce_bandwidth"] = speed
+            model["reduce_bandwidth"] = f"{speed}B/s"
         return model
 
     def _quantity(self, convert: Callable[..., int], value: Any, place: str) -> int:

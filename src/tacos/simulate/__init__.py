@@ -114,7 +114,7 @@ def simulate(
     if topology is not None:
         check_type("topology", topology, Topology)
     faults, stragglers = tuple(faults), tuple(stragglers)
-    jitter_ps = units.time_ps(jitter, what="jitter")
+    jitter_ps = units.time_ps(jitter, what="jitter", bare=False)
     if isinstance(schedule, str | os.PathLike):
         schedule = from_chakra(schedule)
     elif isinstance(schedule, Program):

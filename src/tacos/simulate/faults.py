@@ -71,8 +71,9 @@ class Fault:
             )
 
     def _window_ps(self) -> tuple[int, int | None]:
-        end = None if self.end is None or self.end == inf else time_ps(self.end, what="end")
-        return time_ps(self.begin, what="begin"), end
+        never = self.end is None or self.end == inf
+        end = None if never else time_ps(self.end or 0, what="end", bare=False)
+        return time_ps(self.begin, what="begin", bare=False), end
 
     @classmethod
     def parse(cls, text: str) -> Fault:
@@ -111,7 +112,7 @@ class Straggler:
     slowdown: float = 1
 
     def __post_init__(self) -> None:
-        time_ps(self.late, what="late")
+        time_ps(self.late, what="late", bare=False)
         _check_slowdown("a straggler", self.slowdown)
         if isinf(self.slowdown):
             raise ValueError("a straggler's slowdown is inf, such an NPU never sends: drop it")

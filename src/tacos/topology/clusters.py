@@ -84,17 +84,19 @@ def fat_tree(
         raise ValueError(f"oversubscription is {oversubscription!r}, it must be positive")
     npus, all_leaves, spines = prod(sizes), pods * leaves, pods * up
     check_count(2 * (npus + all_leaves * up + spines * core_up))
-    uplink = bandwidth_Bps(bandwidth) * per_leaf / (up * oversubscription)
+    uplink = bandwidth_Bps(bandwidth, bare=False) * per_leaf / (up * oversubscription)
     first_leaf, first_spine = npus, npus + all_leaves
     blocks = duplex(np.arange(npus), first_leaf + np.arange(npus) // per_leaf, bandwidth, latency)
     leaf, spine = all_pairs(all_leaves, up)
-    blocks += duplex(first_leaf + leaf, first_spine + leaf // leaves * up + spine, uplink, latency)
+    blocks += duplex(
+        first_leaf + leaf, first_spine + leaf // leaves * up + spine, f"{uplink}B/s", latency
+    )
     cores = 0
     if len(sizes) == 3:
         cores = up * core_up
         above, core = all_pairs(spines, core_up)
         core += first_spine + spines + above % up * core_up
-        blocks += duplex(first_spine + above, core, uplink * leaves / core_up, latency)
+        blocks += duplex(first_spine + above, core, f"{uplink * leaves / core_up}B/s", latency)
     return assemble(
         npus,
         blocks,
@@ -140,9 +142,11 @@ def rail(
     if spine:
         if not oversubscription > 0:
             raise ValueError(f"oversubscription is {oversubscription!r}, it must be positive")
-        up = bandwidth_Bps(rail_bandwidth) * boxes / oversubscription
+        up = bandwidth_Bps(rail_bandwidth, bare=False) * boxes / oversubscription
         first_rail = rails.npus + boxes
-        blocks += duplex(first_rail + np.arange(npus_per_box), rails.nodes, up, rail_latency)
+        blocks += duplex(
+            first_rail + np.arange(npus_per_box), rails.nodes, f"{up}B/s", rail_latency
+        )
     return assemble(
         rails.npus,
         blocks,

@@ -81,7 +81,7 @@ def degrade(
     latency_ps = (
         old.latency_ps
         if latency is None
-        else np.where(chosen, time_ps(latency, what="latency"), old.latency_ps)
+        else np.where(chosen, time_ps(latency, what="latency", bare=False), old.latency_ps)
     )
     return _with_links(
         topology,

@@ -319,7 +319,7 @@ def _wired(
     blocks: list[Links] = []
     for count, pairs in cables.items():
         a, b = np.array([pair.split("-") for pair in pairs.split()], dtype=np.int64).T
-        blocks += duplex(a, b, count * bandwidth_Bps(bandwidth), latency)
+        blocks += duplex(a, b, f"{count * bandwidth_Bps(bandwidth, bare=False)}B/s", latency)
     return assemble(npus, blocks, dims=[("box", npus)], **model)
 
 
