@@ -19,7 +19,7 @@ import numpy as np
 from tacos import units
 from tacos._core import Collective, CollectivePart, Topology
 from tacos.columns import column
-from tacos.errors import nearest
+from tacos.errors import keywords, nearest
 from tacos.nodes import Node, Nodes
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ NAMED = (
 _SPELLED = {name.replace("_", ""): name for name in NAMED}
 
 
+@keywords()
 def named(
     kind: str,
     npus: Topology | int,
@@ -103,6 +104,7 @@ def named(
     return Collective(count, [part])
 
 
+@keywords()
 def all_gather(
     npus: Topology | int,
     size: Quantity,
@@ -118,6 +120,7 @@ def all_gather(
     return named("all_gather", npus, size, group=group, chunks=chunks)
 
 
+@keywords()
 def reduce_scatter(
     npus: Topology | int,
     size: Quantity,
@@ -133,6 +136,7 @@ def reduce_scatter(
     return named("reduce_scatter", npus, size, group=group, chunks=chunks)
 
 
+@keywords()
 def all_reduce(
     npus: Topology | int,
     size: Quantity,
@@ -148,6 +152,7 @@ def all_reduce(
     return named("all_reduce", npus, size, group=group, chunks=chunks)
 
 
+@keywords()
 def all_to_all(
     npus: Topology | int,
     size: Quantity,
@@ -164,6 +169,7 @@ def all_to_all(
     return named("all_to_all", npus, size, group=group, chunks=chunks)
 
 
+@keywords()
 def all_to_all_v(
     npus: Topology | int,
     sizes: ArrayLike,
@@ -199,6 +205,7 @@ def all_to_all_v(
     return Collective(count, [part])
 
 
+@keywords()
 def broadcast(
     npus: Topology | int,
     size: Quantity,
@@ -215,6 +222,7 @@ def broadcast(
     return named("broadcast", npus, size, group=group, chunks=chunks, root=root)
 
 
+@keywords()
 def reduce(
     npus: Topology | int,
     size: Quantity,
@@ -231,6 +239,7 @@ def reduce(
     return named("reduce", npus, size, group=group, chunks=chunks, root=root)
 
 
+@keywords()
 def gather(
     npus: Topology | int,
     size: Quantity,
@@ -247,6 +256,7 @@ def gather(
     return named("gather", npus, size, group=group, chunks=chunks, root=root)
 
 
+@keywords()
 def scatter(
     npus: Topology | int,
     size: Quantity,
@@ -263,6 +273,7 @@ def scatter(
     return named("scatter", npus, size, group=group, chunks=chunks, root=root)
 
 
+@keywords()
 def send_recv(
     npus: Topology | int,
     messages: Iterable[tuple[Node, Node, Quantity]],
@@ -302,6 +313,7 @@ def send_recv(
     return Collective(_count(npus), [part])
 
 
+@keywords()
 def custom(
     npus: Topology | int,
     sizes: Sequence[Quantity],

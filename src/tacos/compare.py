@@ -219,7 +219,7 @@ def compare(
     topology: Topology,
     collective: Collective,
     *,
-    engines: Iterable[str] | None = None,
+    engines: str | Iterable[str] | None = None,
     beside: Mapping[str, Program | Schedule] | None = None,
     seed: int = 0,
     effort: str | int = "normal",
@@ -234,7 +234,7 @@ def compare(
     topology: Topology,
     collective: Sequence[Collective],
     *,
-    engines: Iterable[str] | None = None,
+    engines: str | Iterable[str] | None = None,
     beside: Mapping[str, Program | Schedule] | None = None,
     seed: int = 0,
     effort: str | int = "normal",
@@ -248,7 +248,7 @@ def compare(
     topology: Topology,
     collective: Collective | Sequence[Collective],
     *,
-    engines: Iterable[str] | None = None,
+    engines: str | Iterable[str] | None = None,
     beside: Mapping[str, Program | Schedule] | None = None,
     seed: int = 0,
     effort: str | int = "normal",
@@ -261,7 +261,7 @@ def compare(
     Args:
         topology: The network.
         collective: What is to be achieved, or a list of it in several sizes.
-        engines: Names; all that apply where none are given.
+        engines: Names, or one name; all that apply where none are given.
         beside: Algorithms made elsewhere, by the names they get in the comparison: programs, or
             schedules of other tools. They are put on this topology and at these sizes; the time of
             their synthesis is that of doing so.
@@ -289,6 +289,8 @@ def compare(
     check_type("collective", collective, Collective, Sequence)
     single = isinstance(collective, Collective)
     problems = [collective] if isinstance(collective, Collective) else list(collective)
+    if isinstance(engines, str):
+        engines = engines.split(",")
     names = None if engines is None else list(dict.fromkeys(engines))
     others = dict(beside or {})
     _check(topology, problems, names, others, time_limit)

@@ -16,7 +16,7 @@ from tacos.bound import Bound, bound
 from tacos.errors import InfeasibleError, TacosError, check_type, nearest
 from tacos.refine import refine as refine_schedule
 from tacos.sketch import Sketch
-from tacos.synth import BASELINES, ENGINES, applicable, obstacle
+from tacos.synth import BASELINES, ENGINES, applicable, check_options, obstacle
 from tacos.synth.forest import suited_chunks
 from tacos.synth.milp import obstacle as milp_obstacle
 from tacos.synth.work import stored, work
@@ -121,6 +121,7 @@ def synthesize(
         InfeasibleError: An NPU that needs a chunk cannot be reached.
         TacosError: The time limit passed before there was any schedule, or the engine's does not keep
             to the sketch.
+        TypeError: An option that the engine does not take.
         ValueError: The engine is unknown, or does not apply to this problem.
 
     >>> import tacos
@@ -131,12 +132,18 @@ def synthesize(
     'symmetric'
     """
     check_sizes(topology, collective)
+    if engine != "auto":
+        check_engine(engine, "auto")
+    check_options(engine, options, _OWN_ARGUMENTS)
     limits = (seed, effort, time_limit, progress)
     if sketch is not None:
         return _sketched(topology, collective, sketch, engine, known_bound, limits, options)
     search = _Search(topology, collective, *limits, known_bound)
     search.refines = refine
     return search.answer(engine, options)
+
+
+_OWN_ARGUMENTS = tuple(synthesize.__kwdefaults__ or ())
 
 
 def exact_limits(effort: str | int) -> dict[str, int]:
@@ -231,9 +238,7 @@ class _Search:
     def answer(self, engine: str, options: dict[str, Any]) -> Schedule:
         """What :func:`synthesize` returns."""
         try:
-            schedule = (
-                self.all_engines(options) if engine == "auto" else self.engine(engine, options)
-            )
+            schedule = self.all_engines() if engine == "auto" else self.engine(engine, options)
         except _TimeIsUp:
             message = f"time_limit is {self.time_limit} s, too short to find any schedule"
             raise TacosError(message) from None
@@ -415,10 +420,8 @@ class _Search:
             return None
         return found
 
-    def all_engines(self, options: dict[str, Any]) -> Schedule:
+    def all_engines(self) -> Schedule:
         """The best of the engines that apply, cheap ones first, while the work is worth it."""
-        if options:
-            raise ValueError(f"options {', '.join(options)} need a named engine, not auto")
         names = engines(self.topology, self.collective)
         expected = {name: self.expected(name) for name in names}
         results: list[Schedule] = []

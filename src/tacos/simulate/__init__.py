@@ -8,6 +8,7 @@ goes first, and a link carries one transfer at a time. :func:`simulate` returns 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -67,8 +68,9 @@ def simulate(
       that says why it cannot.
 
     Args:
-        schedule: What to run. An orbit is expanded first. A workload of sends and receives, a
-            program, or the prefix of Chakra traces needs a topology and a profile.
+        schedule: What to run, or the path of a file that holds it. An orbit is expanded first. A
+            workload of sends and receives, a program, or the prefix of Chakra traces needs a topology
+            and a profile.
         topology: Where to run it, if not on the network it was made for: the same nodes, and links
             of other speeds, or fewer.
         size: Of a program's collective, where the program does not know it.
@@ -116,8 +118,8 @@ def simulate(
     faults, stragglers = tuple(faults), tuple(stragglers)
     jitter_ps = units.time_ps(jitter, what="jitter", bare=False)
     if isinstance(schedule, str | os.PathLike):
-        schedule = from_chakra(schedule)
-    elif isinstance(schedule, Program):
+        schedule = _loaded(schedule)
+    if isinstance(schedule, Program):
         schedule = from_program(schedule, size)
     elif size is not None:
         raise ValueError(f"size is {size}, but only a program takes one")
@@ -176,6 +178,21 @@ def simulate(
             "other_topology": topology is not None,
         }
     return Trace(network, provenance=provenance, chunk=packed.chunk, **columns)
+
+
+def _loaded(path: str | os.PathLike[str]) -> Schedule | Workload | Program:
+    """What a file holds, or what the traces with a prefix say."""
+    file = Path(path)
+    if file.suffix == ".et" or (not file.is_file() and file.suffix != ".tacos"):
+        return from_chakra(path)
+    from tacos import formats
+
+    found: Schedule | Program | Topology = formats.load(file)
+    if isinstance(found, Topology):
+        raise ValueError(  # noqa: TRY004, the type is right, the file is not
+            f"{file} holds a topology; simulate() needs a schedule or a program"
+        )
+    return found
 
 
 def _imitated(

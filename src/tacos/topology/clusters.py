@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from tacos.errors import keywords
 from tacos.topology.builders import BANDWIDTH, LATENCY, product, switch
 from tacos.topology.links import (
     Links,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["dragonfly", "dragonfly_plus", "fat_tree", "rail"]
 
 
+@keywords(*Model.__annotations__)
 def fat_tree(
     *sizes: int,
     uplinks: int | tuple[int, int] | None = None,
@@ -107,6 +109,7 @@ def fat_tree(
     )
 
 
+@keywords(*Model.__annotations__)
 def rail(
     boxes: int,
     npus_per_box: int,
@@ -158,6 +161,7 @@ def rail(
     )
 
 
+@keywords(*Model.__annotations__)
 def dragonfly(
     groups: int,
     npus_per_group: int,
@@ -198,6 +202,7 @@ def dragonfly(
     return raise_if_disconnected(assemble(npus, blocks, family="dragonfly", dims=dims, **model))
 
 
+@keywords(*Model.__annotations__)
 def dragonfly_plus(
     groups: int,
     leaves: int,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacos.errors import keywords
 from tacos.nodes import LinkChoice, Node, Nodes
 from tacos.topology.links import Links, assemble, columns_of, model_of, raise_if_disconnected
 from tacos.units import Quantity, time_ps
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["degrade", "drop_links", "drop_npus", "renumber", "scale", "subset"]
 
 
+@keywords()
 def drop_links(topology: Topology, *links: LinkChoice, both: bool = False) -> Topology:
     """The topology without some links.
 
@@ -50,6 +52,7 @@ def drop_links(topology: Topology, *links: LinkChoice, both: bool = False) -> To
     )
 
 
+@keywords()
 def degrade(
     topology: Topology,
     *links: LinkChoice,
@@ -90,6 +93,7 @@ def degrade(
     )
 
 
+@keywords()
 def scale(topology: Topology, *, bandwidth: float = 1, latency: float = 1) -> Topology:
     """The topology with all bandwidths and latencies multiplied.
 
@@ -111,6 +115,7 @@ def scale(topology: Topology, *, bandwidth: float = 1, latency: float = 1) -> To
     return _with_links(topology, links, regular=True)
 
 
+@keywords()
 def subset(topology: Topology, npus: Iterable[Node]) -> Topology:
     """The network of some NPUs and of the switches around them.
 
@@ -136,6 +141,7 @@ def subset(topology: Topology, npus: Iterable[Node]) -> Topology:
     return _selected(topology, order, _without_dead_ends(topology, alive))
 
 
+@keywords()
 def drop_npus(topology: Topology, *npus: Node) -> Topology:
     """The topology without some NPUs; those behind them move up.
 
@@ -150,6 +156,7 @@ def drop_npus(topology: Topology, *npus: Node) -> Topology:
     return subset(topology, np.setdiff1d(np.arange(topology.npus), gone).tolist())
 
 
+@keywords()
 def renumber(topology: Topology, permutation: Sequence[Node]) -> Topology:
     """The same network with other numbers: NPU i becomes NPU permutation[i].
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 import numpy as np
 
 from tacos._core import Topology
+from tacos.errors import keywords
 from tacos.units import Quantity, bandwidth_Bps, time_ps
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ def raise_if_disconnected(topology: Topology) -> Topology:
     return topology
 
 
+@keywords()
 def from_links(
     npus: int,
     links: Mapping[str, ArrayLike] | tuple[NDArray[Any], ...] | Iterable[Sequence[Any]],
