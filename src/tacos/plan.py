@@ -102,8 +102,8 @@ def synthesize(
         engine: A name from :func:`engines`, or ``"auto"`` for the best of all that apply:
             synthesizers and cheap ones first, until the bound is met within 0.1 %, or the work that the effort allows
             is done. ``"best_of"`` in the provenance has the times of all that were tried, the
-            fastest first, and ``"not_tried"`` those that were not worth it. Small problems go to
-            the exact engine as well.
+            fastest first, and ``"not_tried"`` those that were not worth it. Small problems that are
+            still 1 % or more above the bound go to the exact engine as well.
         seed: For engines that draw at random; goes into the provenance.
         effort: How many random starts the greedy engine gets, and how many times 10 s of work
             ``"auto"`` may spend: ``"normal"`` (1), ``"high"`` (8), or a number; ``"fast"`` is a tenth
