@@ -582,7 +582,7 @@ def test_refuses_what_astra_sim_lacks():
     with pytest.raises(ValueError, match="comm is 'sum', allowed are all_reduce"):
         collective(4, "sum", MIB)
     with pytest.raises(ValueError, match="over 26 days"):
-        run(messages(2, [(0, 1)], size=2**62), tp.ring(2, bandwidth=1), aware=True)
+        run(messages(2, [(0, 1)], size=2**62), tp.ring(2, bandwidth="1B/s"), aware=True)
 
 
 def test_progress_may_stop_a_run():

@@ -389,10 +389,11 @@ class Schedule:
     def with_provenance(self, provenance: dict[str, Any]) -> Schedule:
         """The same schedule with another account of how it was made."""
 
-    def rows(self, *, npu: int | None = None, link: int | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
+    def rows(self, *, npu: int | str | None = None, link: int | str | tuple[int | str, int | str] | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
         """
         Transfers as columns ordered by start: all, one NPU's, or one link's.
 
+        An NPU is a number or a name, a link a number or a pair of nodes.
         Of an orbit, all are the stored ones. One NPU's or one link's are those of the whole schedule; their
         `transfer` and `route` name what is stored, of which they are images.
         """

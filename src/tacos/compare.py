@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 from tacos._core import Collective, Schedule
 from tacos.bound import Bound, bound
+from tacos.collective import chunks_per_part
 from tacos.errors import (
     InfeasibleError,
     TacosError,
@@ -54,19 +55,21 @@ class Figures:
         time_s: When the last transfer arrives.
         algbw_Bps: Size over time.
         busbw_Bps: The same times what the collective needs per link; 0 where that is not defined.
-        chunks: How many there are in all.
+        chunks: The number of chunks per part, as ``chunks=`` takes it; None where parts differ.
         transfers: How many there are.
         utilisation: Share of the time that the links are busy, on average.
         cut_short: Whether the time limit ended the search.
+        total_chunks: The number of all chunks.
     """
 
     time_s: float
     algbw_Bps: float
     busbw_Bps: float
-    chunks: int
+    chunks: int | None
     transfers: int
     utilisation: float
     cut_short: bool
+    total_chunks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +233,7 @@ def compare(
     topology: Topology,
     collective: Collective,
     *,
-    engines: Iterable[str] | None = None,
+    engines: str | Iterable[str] | None = None,
     beside: Mapping[str, Program | Schedule] | None = None,
     seed: int = 0,
     effort: str | int = "normal",
@@ -246,7 +249,7 @@ def compare(
     topology: Topology,
     collective: Sequence[Collective],
     *,
-    engines: Iterable[str] | None = None,
+    engines: str | Iterable[str] | None = None,
     beside: Mapping[str, Program | Schedule] | None = None,
     seed: int = 0,
     effort: str | int = "normal",
@@ -261,7 +264,7 @@ def compare(
     topology: Topology,
     collective: Collective | Sequence[Collective],
     *,
-    engines: Iterable[str] | None = None,
+    engines: str | Iterable[str] | None = None,
     beside: Mapping[str, Program | Schedule] | None = None,
     seed: int = 0,
     effort: str | int = "normal",
@@ -275,7 +278,7 @@ def compare(
     Args:
         topology: The network.
         collective: What is to be achieved, or a list of it in several sizes.
-        engines: Names; all that apply where none are given.
+        engines: Names, or one name; all that apply where none are given.
         beside: Algorithms made elsewhere, by the names they get in the comparison: programs, or
             schedules of other tools. They are put on this topology and at these sizes; the time of
             their synthesis is that of doing so.
@@ -305,6 +308,8 @@ def compare(
     check_type("collective", collective, Collective, Sequence)
     single = isinstance(collective, Collective)
     problems = [collective] if isinstance(collective, Collective) else list(collective)
+    if isinstance(engines, str):
+        engines = engines.split(",")
     names = None if engines is None else list(dict.fromkeys(engines))
     others = dict(beside or {})
     _check(topology, problems, names, others, time_limit)
@@ -473,7 +478,8 @@ def _figures(schedule: Schedule) -> Figures:
         time_s=schedule.time_s,
         algbw_Bps=schedule.algbw_Bps,
         busbw_Bps=schedule.busbw_Bps,
-        chunks=schedule.collective.chunks,
+        chunks=chunks_per_part(schedule.collective),
+        total_chunks=schedule.collective.chunks,
         transfers=schedule.transfers,
         utilisation=float(used.mean()) if len(used) else 0.0,
         cut_short=bool(schedule.provenance.get("cut_short")),

@@ -8,6 +8,7 @@ goes first, and a link carries one transfer at a time. :func:`simulate` returns 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -77,7 +78,7 @@ def simulate(
     serve the messages: one at a time by (ready time, position), one at a time by position, or shared.
 
     Args:
-        schedule: What to run. An orbit is expanded first. A program needs a topology. A workload
+        schedule: What to run, or the path of a file that holds it. An orbit is expanded first. A program needs a topology. A workload
             of sends and receives, or the prefix of Chakra traces, needs a topology and a profile. Under a
             profile, the nodes that run are those of Chakra traces: the given ones, or those that
             :func:`tacos.save` writes for the schedule or the program.
@@ -136,12 +137,12 @@ def simulate(
     if topology is not None:
         check_type("topology", topology, Topology)
     faults, stragglers = tuple(faults), tuple(stragglers)
-    jitter_ps = units.time_ps(jitter, what="jitter")
+    jitter_ps = units.time_ps(jitter, what="jitter", bare=False)
+    if isinstance(schedule, str | os.PathLike):
+        schedule = _loaded(schedule)
     if size is not None and not isinstance(schedule, Program):
         raise ValueError(f"size is {size}, but only a program takes one")
-    if isinstance(schedule, str | os.PathLike):
-        schedule = from_chakra(schedule)
-    elif isinstance(schedule, Program) and profile is None:
+    if isinstance(schedule, Program) and profile is None:
         if topology is None:
             raise ValueError("a program needs a topology to run on")
         if faults or stragglers or jitter_ps or not congestion or seed:
@@ -159,7 +160,7 @@ def simulate(
             record=record,
             progress=progress,
         )
-    elif isinstance(schedule, Program):
+    if isinstance(schedule, Program):
         schedule = from_program(schedule, size, topology)
     if routes is not None or order is not None or connections is not None:
         raise ValueError("routes, order and connections are for programs without a profile")
@@ -218,6 +219,21 @@ def simulate(
             "other_topology": topology is not None,
         }
     return Trace(network, provenance=provenance, chunk=packed.chunk, **columns)
+
+
+def _loaded(path: str | os.PathLike[str]) -> Schedule | Workload | Program:
+    """What a file holds, or what the traces with a prefix say."""
+    file = Path(path)
+    if file.suffix == ".et" or (not file.is_file() and file.suffix != ".tacos"):
+        return from_chakra(path)
+    from tacos import formats
+
+    found: Schedule | Program | Topology = formats.load(file)
+    if isinstance(found, Topology):
+        raise ValueError(  # noqa: TRY004, the type is right, the file is not
+            f"{file} holds a topology; simulate() needs a schedule or a program"
+        )
+    return found
 
 
 def _imitated(

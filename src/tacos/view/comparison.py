@@ -26,7 +26,7 @@ __all__ = ["comparison_tables", "picture", "remarks", "write_csv"]
 _NAN = float("nan")
 _COLUMNS = (
     "collective", "size_bytes", "engine", "ok", "wrong", "consistent", "time_s", "algbw_Bps", "busbw_Bps", "bound_s",
-    "efficiency", "chunks", "transfers", "utilisation", "synthesis_s", "cut_short", "note",
+    "efficiency", "chunks", "total_chunks", "transfers", "utilisation", "synthesis_s", "cut_short", "note",
 )  # fmt: skip
 
 
@@ -206,7 +206,8 @@ def _engines_table(result: Comparison, name: str) -> Table:
         best = " *" if candidate is next(iter(result.solved), None) else ""
         cells = ["-"] * 5
         if figures:
-            cells = [*_cells(result, candidate), f"{figures.chunks:,}"]
+            chunks = "-" if figures.chunks is None else f"{figures.chunks:,}"
+            cells = [*_cells(result, candidate), chunks]
         took = format_time(float(f"{candidate.seconds:.2g}"))
         ok = "yes" if candidate.ok else "NO" if figures else "-"
         table.add_row(candidate.engine + best, *cells, took, ok)
