@@ -16,7 +16,7 @@ import numpy as np
 
 from tacos.synth import ways
 from tacos.synth.moves import listed, named_part, to_schedule
-from tacos.synth.nccl.channels import Network
+from tacos.synth.nccl.channels import network_of
 from tacos.synth.nccl.schedule import ring_moves, through_switches, tree_moves
 from tacos.synth.nccl.tuner import Group, choose, generation_named
 from tacos.synth.needs import check
@@ -70,7 +70,7 @@ def nccl(
     """
     check("nccl", topology, collective)
     given = generation_named(generation)
-    network = Network(topology)
+    network = network_of(topology)
     groups = [Group(network, part, given) for part in collective.parts]
     found = [choose(group, algorithm, protocol, channels) for group in groups]
     switched = [one.algorithm in _SWITCHED for one in found]
@@ -97,6 +97,16 @@ def nccl(
         return through_switches(
             topology, resolved, chosen, channels, provenance=facts, progress=progress
         )
+    if all(part.kind == "reduce" for part in resolved.parts):
+        # A broadcast turned around: its pipeline is even, while sums that all start at once crowd each other out.
+        spread = [
+            ring_moves(group.of(part), part, channels, backwards=True)
+            for group, part in zip(groups, resolved.reversed().parts, strict=True)
+        ]
+        schedule = to_schedule(
+            topology.reversed(), resolved.reversed(), spread, provenance=facts, progress=progress
+        )
+        return schedule.reverse(progress).with_provenance(facts)
     moves = [_moves(group, one, channels) for group, one in zip(groups, found, strict=True)]
     return to_schedule(topology, resolved, moves, provenance=facts, progress=progress)
 

@@ -12,9 +12,10 @@ Trees join the boxes as NCCL's double binary trees; inside a box, a chain leads 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
+from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from tacos._core import Topology
     from tacos.synth.nccl.boxes import Layout
 
-__all__ = ["Chain", "Network", "chains", "rings", "tree_parents"]
+__all__ = ["Chain", "Network", "chains", "network_of", "rings", "tree_parents"]
 
 Chain = tuple[int, ...]
 """NPUs in the order in which a chain or a ring visits them."""
@@ -57,6 +58,9 @@ class Network:
         self.label = box_labels(topology)
         self.known: dict[tuple[int, int], tuple[int, ...]] = {}
         self.near: dict[tuple[int, int], bool] = {}
+        self.found: dict[tuple[str, Layout], Any] = {}
+        self.ways: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.leaving: list[list[int]] = []
 
     def route(self, a: int, b: int) -> tuple[int, ...]:
         """The links from a to b."""
@@ -83,6 +87,32 @@ class Network:
         self.route(a, b)
         return self.near[a, b]
 
+    def way(self, a: int, b: int) -> tuple[int, ...]:
+        """The links of a shortest way from a to b through switches only; empty if there is none."""
+        if (a, b) not in self.ways:
+            self.ways[a, b] = self._shortest(a, b)
+        return self.ways[a, b]
+
+    def _shortest(self, a: int, b: int) -> tuple[int, ...]:
+        if not self.leaving:
+            self.leaving = [[] for _ in range(self.topology.nodes)]
+            for i, src in enumerate(self.topology.link_src.tolist()):
+                self.leaving[src].append(i)
+        came: dict[int, int] = {a: -1}
+        queue = deque([a])
+        while queue and b not in came:
+            for link in self.leaving[queue.popleft()]:
+                to = int(self.topology.link_dst[link])
+                if to not in came and (to >= self.topology.npus or to == b):
+                    came[to] = link
+                    queue.append(to)
+        found: list[int] = []
+        node = b
+        while node != a and node in came:
+            found.append(came[node])
+            node = int(self.topology.link_src[came[node]])
+        return tuple(reversed(found))
+
     def bandwidth(self, circles: list[Chain], speeds: Speeds | None = None) -> float:
         """Bytes per second that equally loaded rings carry together, over links of these speeds or their own."""
         uses: Counter[int] = Counter()
@@ -93,8 +123,19 @@ class Network:
         return len(circles) * min((float(speed[i]) / n for i, n in uses.items()), default=0.0)
 
 
-def rings(network: Network, layout: Layout, most: int | None = None) -> list[Chain]:
-    """The rings of a group, all different; at most `most` of them.
+@lru_cache(maxsize=4)
+def network_of(topology: Topology) -> Network:
+    """A network with what was found on it before: engines are asked again for other numbers of chunks.
+
+    >>> import tacos
+    >>> network_of(tacos.topology.ring(4)) is network_of(tacos.topology.ring(4))
+    True
+    """
+    return Network(topology)
+
+
+def rings(network: Network, layout: Layout) -> list[Chain]:
+    """The rings of a group, all different.
 
     >>> import tacos
     >>> from tacos.synth.nccl.boxes import layout
@@ -103,15 +144,22 @@ def rings(network: Network, layout: Layout, most: int | None = None) -> list[Cha
     >>> len(found), found[0]
     (8, (1, 2, 3, 4, 5, 6, 7, 0, 8, 15, 14, 13, 12, 11, 10, 9))
     """
-    limit = _MOST_RINGS if most is None else min(most, _MOST_RINGS)
+    key = "rings", layout
+    if key not in network.found:
+        network.found[key] = _rings(network, layout)
+    known: list[Chain] = network.found[key]
+    return known
+
+
+def _rings(network: Network, layout: Layout) -> list[Chain]:
     if layout.ranks <= 2:
         return [tuple(npu for box in layout.boxes for npu in box)]
     if len(layout.boxes) == 1:
-        return _in_one_box(network, layout.boxes[0])[:limit]
-    return _over_boxes(network, layout)[:limit]
+        return _in_one_box(network, layout.boxes[0])
+    return _over_boxes(network, layout)[:_MOST_RINGS]
 
 
-def chains(network: Network, layout: Layout, most: int | None = None) -> list[list[Chain]]:
+def chains(network: Network, layout: Layout) -> list[list[Chain]]:
     """Of each channel and box, the chain that begins at the channel's NIC.
 
     >>> import tacos
@@ -120,12 +168,19 @@ def chains(network: Network, layout: Layout, most: int | None = None) -> list[li
     >>> chains(Network(topo), layout(topo, np.arange(16, dtype=np.int32)))[1][1]
     (9, 10, 11, 12, 13, 14, 15, 8)
     """
+    key = "chains", layout
+    if key not in network.found:
+        network.found[key] = _chains(network, layout)
+    known: list[list[Chain]] = network.found[key]
+    return known
+
+
+def _chains(network: Network, layout: Layout) -> list[list[Chain]]:
     if len(layout.boxes) == 1:
-        return [[ring] for ring in rings(network, layout, most)]
-    count = layout.rails if most is None else min(layout.rails, most)
+        return [[ring] for ring in rings(network, layout)]
     left = _Free(network, _nic_speed(network, layout))
     found: list[list[Chain]] = []
-    for c in range(count):
+    for c in range(layout.rails):
         paths = [
             _path(left, box, nics[c][0], None, must_fit=c > 0)
             for box, nics in zip(layout.boxes, layout.nics, strict=True)

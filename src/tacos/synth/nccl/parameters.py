@@ -85,7 +85,7 @@ GENERATIONS: Mapping[str, Generation] = {
             link_efficiency=0.90,
             copy_share=0.0,
             overhead_us=25.0,
-            launch_us=7.0,
+            launch_us=10.0,
             channels=12,
             ll_GBps=39.0,
             ring_ll128_GBps=20.0,
@@ -226,6 +226,9 @@ THREAD_BYTES = (8, 8, 64)
 
 NVLS_CHANNELS = 16
 """Channels of NVLS (logged)."""
+
+HOST_GPUS = 8
+"""Most GPUs that one host process drives (chosen: the GPUs of a DGX box)."""
 
 PAIRS_BOX_US = 50.0
 """Latency of an all-to-all in one box, in microseconds (measured on H100)."""

@@ -11,7 +11,6 @@ from tacos.schedule import COPY, READ_ACC, REDUCE, retime, routes
 from tacos.synth import ways
 from tacos.synth.moves import Moves, check_memory, concatenate, named_part
 from tacos.synth.nccl.channels import tree_parents
-from tacos.synth.nccl.hubs import way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,8 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["ring_moves", "through_switches", "tree_moves"]
 
 
-def ring_moves(group: Group, part: CollectivePart, most: int | None) -> Moves:
-    """Piece k of every block goes round ring k; a broadcast goes down it, a reduction up.
+def ring_moves(
+    group: Group, part: CollectivePart, most: int | None, *, backwards: bool = False
+) -> Moves:
+    """Piece k of every block goes round ring k, or round it `backwards`; a broadcast goes down it.
 
     >>> import tacos
     >>> from tacos.synth.nccl.channels import Network
@@ -39,6 +40,7 @@ def ring_moves(group: Group, part: CollectivePart, most: int | None) -> Moves:
     15
     """
     orders = np.array(group.rings[:most], np.int32)
+    orders = orders[:, ::-1] if backwards else orders
     return named_part(part, ways.one_way_ring(group.n) * len(orders), orders)
 
 
@@ -109,14 +111,14 @@ class _Plan:
 
     def tree(self, root: int, hub: int, ends: Iterable[int], op: int) -> None:
         """One transfer from the ends to the root, summed on the way, or from the root to the ends."""
-        topology = self.group.network.topology
+        way = self.group.network.way
         others = [end for end in ends if end != root]
         if op == REDUCE:
-            links = [link for end in others for link in way(topology, end, hub)]
-            links += way(topology, hub, root)
+            links = [link for end in others for link in way(end, hub)]
+            links += way(hub, root)
         else:
-            links = list(way(topology, root, hub))
-            links += [link for end in others for link in way(topology, hub, end)]
+            links = list(way(root, hub))
+            links += [link for end in others for link in way(hub, end)]
         if others:
             kind = "reduce" if op == REDUCE else "multicast"
             self.rows.append(((kind, tuple(dict.fromkeys(links))), self.step, op))

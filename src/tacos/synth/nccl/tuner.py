@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacos.schedule import routes
 from tacos.synth.nccl import parameters as p
 from tacos.synth.nccl.boxes import layout
-from tacos.synth.nccl.channels import Network, chains, rings
+from tacos.synth.nccl.channels import chains, network_of, rings
 from tacos.synth.nccl.hubs import box_hubs, rail_hubs
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Collective, CollectivePart, Topology
     from tacos.synth.nccl.boxes import Layout
-    from tacos.synth.nccl.channels import Chain
+    from tacos.synth.nccl.channels import Chain, Network
     from tacos.synth.nccl.parameters import Generation
 
 __all__ = ["ALGORITHMS", "Candidate", "Estimate", "Group", "choose", "estimate", "generation_named"]
@@ -133,7 +134,7 @@ def estimate(
             f"the collective is for {collective.npus} NPUs, the topology has {topology.npus}"
         )
     given = generation_named(generation)
-    network = Network(topology)
+    network = network_of(topology)
     options = (algorithm, protocol, channels)
     found = [choose(Group(network, part, given), *options) for part in collective.parts]
     slowest = max(found, key=lambda one: one.time_s)
@@ -220,7 +221,7 @@ class Group:
     @cached_property
     def box_hubs(self) -> list[list[int]]:
         """Of each box, the switches that can sum and multicast for all its members."""
-        return [box_hubs(self.network.topology, box) for box in self.layout.boxes]
+        return [box_hubs(self.network, box) for box in self.layout.boxes]
 
     @cached_property
     def rail_hubs(self) -> list[int]:
@@ -238,8 +239,7 @@ class Group:
     @cached_property
     def port_Bps(self) -> float:
         """Bandwidth of the links by which a member sends in its box; 0 in boxes of one."""
-        topology, label = self.network.topology, self.network.label
-        inside = label[topology.link_src] == label[topology.link_dst]
+        topology, inside = self.network.topology, self.inside
         speed = topology.link_bandwidth_Bps
         ports = np.bincount(topology.link_src[inside], speed[inside], topology.nodes)
         # Links of one direction may leave only the way out and back.
@@ -276,10 +276,17 @@ class Group:
     def hop_s(self, algorithm: str, protocol: int, *, inside: bool) -> float:
         """Latency of a hop: NCCL's, or the topology's where that is longer."""
         table = p.BOX_HOP_US if inside else p.NET_HOP_US
-        return max(table[algorithm][protocol] * _US, self._latency_s[inside])
+        return max(table[algorithm][protocol] * _US, self.latency_s[inside])
 
     @cached_property
-    def _latency_s(self) -> dict[bool, float]:
+    def inside(self) -> NDArray[np.bool_]:
+        """Of each link, whether it is part of a box."""
+        topology, label = self.network.topology, self.network.label
+        return label[topology.link_src] == label[topology.link_dst]
+
+    @cached_property
+    def latency_s(self) -> dict[bool, float]:
+        """Longest latency of a ring's hop between boxes (False) and inside them (True), in seconds."""
         latency = self.network.topology.link_latency_ps
         return {
             inside: max(
@@ -292,9 +299,8 @@ class Group:
     @cached_property
     def _speeds(self) -> NDArray[np.float64]:
         """What links carry with the Simple protocol."""
-        topology, label = self.network.topology, self.network.label
-        inside = label[topology.link_src] == label[topology.link_dst]
-        share = np.where(inside, self.generation.link_efficiency, p.NIC_EFFICIENCY)
+        topology = self.network.topology
+        share = np.where(self.inside, self.generation.link_efficiency, p.NIC_EFFICIENCY)
         return topology.link_bandwidth_Bps * share
 
     def _hops(self, inside: bool) -> Iterator[tuple[int, ...]]:
@@ -318,7 +324,7 @@ def choose(
     >>> import tacos
     >>> topo = tacos.topology.dgx_a100()
     >>> part = tacos.collective.all_gather(topo, "1KB").parts[0]
-    >>> choose(Group(Network(topo), part)).protocol
+    >>> choose(Group(network_of(topo), part)).protocol
     'LL'
     """
     if algorithm is not None and algorithm not in ALGORITHMS:
@@ -431,7 +437,7 @@ def _candidate(
 ) -> Candidate:
     """A candidate from the two parts of its cost, and what bytes take when measured."""
     one, size = group.generation, _size(group.part)
-    launch_s = one.launch_us * _US * max(map(len, group.layout.boxes))
+    launch_s = one.launch_us * _US * min(p.HOST_GPUS, max(map(len, group.layout.boxes)))
     time_s = one.overhead_us * _US + latency_s * latency_factor + measured_s
     return Candidate(
         algorithm=algorithm,
@@ -552,47 +558,34 @@ def _collnet(group: Group, size: int, share: float) -> Candidate:
 
 
 def _direct(group: Group) -> Candidate:
-    """Every block straight from its source to its destination, all at once."""
-    inside, between, outside = _loads(group)
-    one = group.generation
+    """Every block straight from its source to its destination, all at once: the busiest link decides."""
+    one, network = group.generation, group.network
     latency_us = p.PAIRS_BOX_US if one.nvls_efficiency > 0 else p.BASE_US["ring"][2]
-    times = [inside / (group.port_Bps * one.pairs_efficiency)] if inside else [0.0]
+    nic = 1.0
     if group.boxes > 1:
         count, points = group.boxes, p.PAIRS_US
         latency_us = float(np.interp(count, [x for x, _ in points], [y for _, y in points]))
         latency_us *= max(1.0, count / points[-1][0])
-        efficiency = p.NIC_EFFICIENCY * (1 - p.PAIRS_NIC_LOSS / count)
-        speed = group.nic_Bps * efficiency
-        times += [between / speed, outside / (speed * group.layout.rails)]
-    latency = max(latency_us * _US, *group._latency_s.values())
-    return _candidate(group, "direct", 2, latency, max(times), max(times))
+        nic = p.NIC_EFFICIENCY * (1 - p.PAIRS_NIC_LOSS / count)
+    src, dst, count_bytes = _pairs(group)
+    table = routes(network.topology, pairs=(src, dst))
+    per_link = np.repeat(count_bytes, np.diff(table.link_begin))
+    load = np.bincount(table.links, per_link, network.topology.links)
+    speed = network.topology.link_bandwidth_Bps * np.where(group.inside, one.pairs_efficiency, nic)
+    bytes_s = float((load / speed).max(initial=0.0))
+    latency = max(latency_us * _US, *group.latency_s.values())
+    return _candidate(group, "direct", 2, latency, bytes_s, bytes_s)
 
 
-def _loads(group: Group) -> tuple[float, float, float]:
-    """Most bytes of an NPU in its box, of an NPU to other boxes, and of a box to other boxes, in one direction."""
+def _pairs(group: Group) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[Any]]:
+    """Source, destination and bytes of every message."""
     part, n = group.part, group.n
-    largest = max(map(len, group.layout.boxes))
-    if part.kind == "all_to_all":
-        far = float(part.size) * (n - largest) / n
-        rails = group.layout.rails
-        # NPUs without a NIC of their own share one.
-        return part.size * (largest - 1) / n, far if rails >= largest else 0.0, far * largest
-    if part.kind in ("gather", "scatter"):
-        far = float(part.size) * (n - largest) / n
-        return part.size * (largest - 1) / n, far, far
+    members = part.group
     if part.kind == "send_recv":
-        src, dst, count = part.inputs, part.outputs, part.bytes
-    else:
-        src, dst = np.repeat(part.group, n), np.tile(part.group, n)
-        count = part.bytes
-    label = group.network.label
-    apart, away = label[src] != label[dst], src != dst
-
-    def most(of: NDArray[np.bool_], ends: tuple[NDArray[Any], ...]) -> float:
-        return max(float(np.bincount(end[of], count[of], 1).max(initial=0)) for end in ends)
-
-    return (
-        most(away & ~apart, (src, dst)),
-        most(apart, (src, dst)),
-        most(apart, (label[src], label[dst])),
-    )
+        return part.inputs, part.outputs, part.bytes
+    src, dst = np.repeat(members, n), np.tile(members, n)
+    each = part.bytes if part.kind == "all_to_all_v" else np.full(n * n, part.size / n)
+    kept = src != dst
+    if part.kind in ("gather", "scatter"):
+        kept &= (dst if part.kind == "gather" else src) == members[part.root]
+    return src[kept], dst[kept], each[kept]
