@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     Progress = Callable[[float], object] | None
 
-__all__ = ["nccl"]
+__all__ = ["nccl", "suited_counts"]
 
 _SWITCHED = ("nvls", "nvls-tree", "collnet")
 _MOST_CHUNKS = 512
@@ -109,6 +109,23 @@ def nccl(
         return schedule.reverse(progress).with_provenance(facts)
     moves = [_moves(group, one, channels) for group, one in zip(groups, found, strict=True)]
     return to_schedule(topology, resolved, moves, provenance=facts, progress=progress)
+
+
+def suited_counts(
+    topology: Topology, collective: Collective, counts: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Numbers of chunks that fill all rings evenly, where NCCL would use rings; otherwise the given ones.
+
+    >>> import tacos
+    >>> topo = tacos.topology.dgx1()                     # six rings
+    >>> suited_counts(topo, tacos.collective.all_gather(topo, "1MB"), (1, 2, 4))
+    (6, 12, 24)
+    """
+    network = network_of(topology)
+    groups = [Group(network, part) for part in collective.parts]
+    found = [len(group.rings) for group in groups if choose(group).algorithm == "ring"]
+    most = max(found, default=1)
+    return tuple(most * count for count in counts if most * count <= max(counts[-1], most))
 
 
 def _moves(group: Group, chosen: Estimate, most: int | None) -> Moves:

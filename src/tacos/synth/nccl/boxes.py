@@ -130,7 +130,8 @@ def _nics(
     for a, b in zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True):
         if a < topology.npus <= b:
             neighbours.setdefault(b, set()).add(int(label[a]))
-    src, dst = [], []
+    src: list[int] = []
+    dst: list[int] = []
     for box, after in zip(boxes, boxes[1:] + boxes[:1], strict=True):
         src += box
         dst += [after[i % len(after)] for i in range(len(box))]

@@ -200,10 +200,10 @@ def through_switches(
         first += len(part.group) * part.chunks
     if not columns:
         columns = [(np.zeros(0, np.int64),) * 6]
-    chunk, order, row, route_of, step_of, op_of = (
+    chunk, orders, rows, route_of, step_of, op_of = (
         np.concatenate(c) for c in zip(*columns, strict=True)
     )
-    turn = np.lexsort((row, order))
+    turn = np.lexsort((rows, orders))
     return retime(
         collective,
         routes(

@@ -282,7 +282,8 @@ class Group:
     def inside(self) -> NDArray[np.bool_]:
         """Of each link, whether it is part of a box."""
         topology, label = self.network.topology, self.network.label
-        return label[topology.link_src] == label[topology.link_dst]
+        inside: NDArray[np.bool_] = label[topology.link_src] == label[topology.link_dst]
+        return inside
 
     @cached_property
     def latency_s(self) -> dict[bool, float]:
@@ -301,7 +302,7 @@ class Group:
         """What links carry with the Simple protocol."""
         topology = self.network.topology
         share = np.where(self.inside, self.generation.link_efficiency, p.NIC_EFFICIENCY)
-        return topology.link_bandwidth_Bps * share
+        return topology.link_bandwidth_Bps.astype(float) * share
 
     def _hops(self, inside: bool) -> Iterator[tuple[int, ...]]:
         """Routes of the first ring's hops, those in boxes or those between them."""
