@@ -252,8 +252,11 @@ def to_schedule(
     *,
     provenance: Mapping[str, Any],
     progress: Callable[[float], object] | None = None,
+    links: Callable[[int, int], Sequence[int]] | None = None,
 ) -> Schedule:
     """Route and time the moves of a collective's parts, given in their order.
+
+    Moves between two NPUs take the shortest route, or the links that `links` gives for them.
 
     >>> from tacos import collective, topology
     >>> hop = Moves.of((np.array([0]), np.array([1])), np.array([0]), np.array([0]), 0)
@@ -270,7 +273,12 @@ def to_schedule(
     used = np.zeros(len(moves.pairs[0]), bool)
     used[moves.route] = True
     number = (np.cumsum(used) - 1).astype(np.int32)
-    table = routes(topology, pairs=(moves.pairs[0][used], moves.pairs[1][used]))
+    ends = moves.pairs[0][used], moves.pairs[1][used]
+    if links is None:
+        table = routes(topology, pairs=ends)
+    else:
+        pairs = zip(*(column.tolist() for column in ends), strict=True)
+        table = routes(topology, links=[links(a, b) for a, b in pairs])
     return retime(
         collective,
         table,

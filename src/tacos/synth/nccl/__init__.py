@@ -104,11 +104,25 @@ def nccl(
             for group, part in zip(groups, resolved.reversed().parts, strict=True)
         ]
         schedule = to_schedule(
-            topology.reversed(), resolved.reversed(), spread, provenance=facts, progress=progress
+            topology.reversed(),
+            resolved.reversed(),
+            spread,
+            provenance=facts,
+            progress=progress,
+            links=lambda a, b: network.route(b, a)[::-1],
         )
         return schedule.reverse(progress).with_provenance(facts)
     moves = [_moves(group, one, channels) for group, one in zip(groups, found, strict=True)]
-    return to_schedule(topology, resolved, moves, provenance=facts, progress=progress)
+    # Direct sends take the shortest routes, which may cross a box to the NIC of the destination's rail.
+    alone = all(one.algorithm != "direct" for one in found)
+    return to_schedule(
+        topology,
+        resolved,
+        moves,
+        provenance=facts,
+        progress=progress,
+        links=network.route if alone else None,
+    )
 
 
 def suited_counts(
@@ -118,7 +132,7 @@ def suited_counts(
 
     >>> import tacos
     >>> topo = tacos.topology.dgx1()                     # six rings
-    >>> suited_counts(topo, tacos.collective.all_gather(topo, "1MB"), (1, 2, 4))
+    >>> suited_counts(topo, tacos.collective.all_gather(topo, "1MB"), (1, 2, 4, 8, 16, 32))
     (6, 12, 24)
     """
     network = network_of(topology)

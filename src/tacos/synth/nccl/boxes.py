@@ -130,22 +130,29 @@ def _nics(
     for a, b in zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True):
         if a < topology.npus <= b:
             neighbours.setdefault(b, set()).add(int(label[a]))
-    src: list[int] = []
-    dst: list[int] = []
-    for box, after in zip(boxes, boxes[1:] + boxes[:1], strict=True):
-        src += box
-        dst += [after[i % len(after)] for i in range(len(box))]
-    table = routes(topology, pairs=(src, dst))
-    found, at = [], 0
-    for box in boxes:
+    whole = [np.flatnonzero(label[: topology.npus] == label[box[0]]).tolist() for box in boxes]
+    found = []
+    for box, mine, after in zip(boxes, whole, whole[1:] + whole[:1], strict=True):
         by_nic: dict[tuple[str, int], list[int]] = {}
-        for npu in box:
-            links = table.links[table.link_begin[at] : table.link_begin[at + 1]].tolist()
-            at += 1
-            key = _nic(topology, links, label, neighbours)
-            if key is not None:
-                by_nic.setdefault(key, []).append(npu)
-        found.append(tuple(map(tuple, by_nic.values())) or ((box[0],),))
+        missing = list(box)
+        # The NPU at the same place first; where the way there passes other NPUs, any.
+        for shift in range(len(after)):
+            ends = [after[(mine.index(npu) + shift) % len(after)] for npu in missing]
+            table = routes(topology, pairs=(missing, ends))
+            ways = np.split(table.links, table.link_begin[1:-1])
+            keys = [_nic(topology, links.tolist(), label, neighbours) for links in ways]
+            for npu, key in zip(missing, keys, strict=True):
+                if key is not None:
+                    by_nic.setdefault(key, []).append(npu)
+            missing = [npu for npu, key in zip(missing, keys, strict=True) if key is None]
+            if not missing:
+                break
+        rank = {npu: i for i, npu in enumerate(box)}
+        nics = sorted(
+            (sorted(nic, key=rank.__getitem__) for nic in by_nic.values()),
+            key=lambda nic: rank[nic[0]],
+        )
+        found.append(tuple(map(tuple, nics)) or ((box[0],),))
     return tuple(found)
 
 

@@ -77,6 +77,10 @@ class Network:
             at_npu = (self.topology.link_dst[table.links] < self.topology.npus).tolist()
             for i, hop in enumerate(new):
                 self.known[hop] = tuple(links[begin[i] : begin[i + 1]])
+                relayed = sum(at_npu[begin[i] : begin[i + 1]]) > 1
+                if relayed and self.label[hop[0]] != self.label[hop[1]]:
+                    # A ring leaves a box over the NIC of its last NPU.
+                    self.known[hop] = self.way(*hop) or self.known[hop]
                 inside = (
                     self.label[self.topology.link_dst[list(self.known[hop])]] == self.label[hop[0]]
                 ).all()

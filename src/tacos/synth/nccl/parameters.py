@@ -224,6 +224,12 @@ THREADS = (512, 640, 512)
 THREAD_BYTES = (8, 8, 64)
 """Least bytes per thread before a channel is used, by protocol (specified); for LL rings, times the ranks."""
 
+DOUBLED_GBps = (25.0, 50.0)
+"""Bandwidth from which on channels between boxes are doubled, in GB/s: few or old ones, others (specified)."""
+
+FEW_CHANNELS = 4
+"""Channels up to which they are few (specified)."""
+
 NVLS_CHANNELS = 16
 """Channels of NVLS (logged)."""
 

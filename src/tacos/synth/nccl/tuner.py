@@ -258,6 +258,11 @@ class Group:
         """Given, or inferred from bandwidths."""
         return self.given or p.inferred(self.port_Bps, self.nic_Bps)
 
+    @property
+    def hopper(self) -> bool:
+        """Whether the GPUs are Hopper or later."""
+        return self.generation.nvls_efficiency > 0
+
     @cached_property
     def ring_Bps(self) -> float:
         """Bus bandwidth of the rings with the Simple protocol."""
@@ -409,11 +414,10 @@ def _candidates(group: Group, most: int | None) -> Iterator[Candidate]:
         yield _ring(group, k, share)
         if kind == "all_reduce":
             yield _tree(group, k, share)
-    hopper = group.generation.nvls_efficiency > 0
     sums = kind == "all_reduce" and group.rail_hubs if group.boxes > 1 else kind in _ROUND
-    if sums and hopper and group.nvls:
+    if sums and group.hopper and group.nvls:
         yield _nvls(group, share)
-    if kind == "all_reduce" and hopper and group.nvls and group.boxes > 1:
+    if kind == "all_reduce" and group.hopper and group.nvls and group.boxes > 1:
         yield _nvls_tree(group, share)
     if kind == "all_reduce" and group.rail_hubs:
         yield _collnet(group, size, share)
@@ -459,8 +463,7 @@ def _ring(group: Group, k: int, share: float) -> Candidate:
         most = one.ll_GBps if group.boxes == 1 else p.NET_LL_GBps[group.bucket]
         bus = min(bus, most * _GB)
     if k == 1:
-        count = one.channels / 2 if group.boxes == 1 and len(group.rings) == 1 else len(group.rings)
-        bus = min(bus, count * share * one.ring_ll128_GBps * _GB)
+        bus = min(bus, _count(group, len(group.rings)) * share * one.ring_ll128_GBps * _GB)
     bytes_s = size * steps / (n * bus)
     base = p.BASE_US["ring"][k] * _US
     if kind in _ROOTED:
@@ -482,16 +485,22 @@ def _ring(group: Group, k: int, share: float) -> Candidate:
     )
 
 
+def _count(group: Group, rails: int) -> float:
+    """Channels of NCCL's search: it doubles those that are fast, or on Hopper and later few."""
+    if group.boxes == 1:
+        return group.generation.channels / 2 if rails == 1 else rails
+    each = group.nic_Bps * p.NIC_EFFICIENCY / _GB
+    fast = each >= p.DOUBLED_GBps[0 if rails <= p.FEW_CHANNELS or not group.hopper else 1]
+    return 2 * rails if fast else rails
+
+
 def _tree(group: Group, k: int, share: float) -> Candidate:
     """Sums go up double binary trees over boxes, with chains inside, and results down."""
     one, size, at = group.generation, group.part.size, group.bucket
-    if group.boxes == 1:
-        count, bus = one.channels / 2, group.ring_Bps
-    else:
-        # Twice the channels where NVLink carries them, as NCCL's search finds.
-        rails, nic = len(group.chains), group.nic_Bps * p.NIC_EFFICIENCY
-        inside = (group.per_box - 1) / group.per_box
-        count = 2 * rails if 2 * rails * nic * inside <= max(group.box_Bps, nic) else rails
+    rails, nic = len(group.chains), group.nic_Bps * p.NIC_EFFICIENCY
+    count, bus = _count(group, rails), group.ring_Bps
+    if group.boxes > 1:
+        # In two boxes each NIC carries sums of one tree and results of the other.
         bus = nic * (count if group.boxes == 2 else rails)
     bus = min(bus * p.TREE_EFFICIENCY, count * one.tree_GBps[at] * _GB) * share
     if k == 0:
@@ -550,7 +559,7 @@ def _collnet(group: Group, size: int, share: float) -> Candidate:
     n = group.per_box
     inside = group.box_Bps * n / (2 * (n - 1)) if n > 1 else np.inf
     speed = min(group.net_Bps, inside) * share
-    if group.generation.nvls_efficiency > 0:
+    if group.hopper:
         speed *= p.COLLNET_HOPPER
     latency = group.hop_s("collnet-direct", 2, inside=False)
     if n > 1:
@@ -561,7 +570,7 @@ def _collnet(group: Group, size: int, share: float) -> Candidate:
 def _direct(group: Group) -> Candidate:
     """Every block straight from its source to its destination, all at once: the busiest link decides."""
     one, network = group.generation, group.network
-    latency_us = p.PAIRS_BOX_US if one.nvls_efficiency > 0 else p.BASE_US["ring"][2]
+    latency_us = p.PAIRS_BOX_US if group.hopper else p.BASE_US["ring"][2]
     nic = 1.0
     if group.boxes > 1:
         count, points = group.boxes, p.PAIRS_US
