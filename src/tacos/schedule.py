@@ -140,6 +140,8 @@ def retime(
 def summary(schedule: Schedule) -> dict[str, Any]:
     """A schedule in numbers, as plain values that can go into JSON; units are in the names.
 
+    A schedule of the engine ``nccl`` has ``nccl_tests_s`` besides, what nccl-tests would report for stock NCCL.
+
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
     >>> coll = tacos.collective.all_gather(topo, "4MB", chunks=1)
@@ -149,6 +151,7 @@ def summary(schedule: Schedule) -> dict[str, Any]:
     """
     collective, provenance = schedule.collective, schedule.provenance
     used, carried = schedule.link_utilisation(), schedule.link_bytes()
+    measured = {"nccl_tests_s": provenance["estimate_s"]} if "estimate_s" in provenance else {}
     return {
         "topology": repr(schedule.topology)[len("<tacos.Topology ") : -1],
         "collective": collective.kind.replace("_", "-"),
@@ -158,6 +161,7 @@ def summary(schedule: Schedule) -> dict[str, Any]:
         "chunks": collective.chunks,
         "transfers": schedule.transfers,
         "time_s": schedule.time_s,
+        **measured,
         "algbw_Bps": schedule.algbw_Bps,
         "busbw_Bps": schedule.busbw_Bps,
         "efficiency": schedule.efficiency,
