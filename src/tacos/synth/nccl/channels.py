@@ -2,7 +2,8 @@
 
 A ring visits the boxes in rank order, as NCCL does, and enters and leaves each of them over one NIC. With one NPU
 per NIC a ring that enters at NIC r leaves over another one, so that its hops alternate between rails c and c + 1
-(and c + 2 once, if the number of boxes is odd); each NIC then carries one ring in each direction. Inside a box a
+(and c + 2 once, if the number of boxes is odd); each NIC then carries one ring in each direction. Where the links of a
+box do not allow that, a ring leaves over the NIC that it entered by. Inside a box a
 ring follows links that earlier rings have left free, found by a search with a counted budget. In a box alone, rings
 are added until no further one fits; as in NCCL's search, several bandwidths per ring are tried and the largest total
 wins.
@@ -186,13 +187,12 @@ def _chains(network: Network, layout: Layout) -> list[list[Chain]]:
     found: list[list[Chain]] = []
     for c in range(layout.rails):
         paths = [
-            _path(left, box, nics[c][0], None, must_fit=c > 0)
+            _path(left, box, nics[c][0], None)
             for box, nics in zip(layout.boxes, layout.nics, strict=True)
         ]
-        whole = [path for path in paths if path is not None]
-        if len(whole) < len(paths):
+        if found and left.exceeded:
             break
-        found.append(whole)
+        found.append(paths)
     return found
 
 
@@ -216,17 +216,22 @@ def tree_parents(channel: list[Chain], npus: int) -> list[NDArray[np.int32]]:
 
 
 class _Free:
-    """How often each link can still be used by a channel of some bandwidth."""
+    """How often each link can still be used by a channel of some bandwidth; negative where too often."""
 
     def __init__(self, network: Network, unit: float) -> None:
         self.network = network
         speed = network.topology.link_bandwidth_Bps
-        self.left = np.maximum(speed / max(unit, 1.0) * (1 + 1e-9), 0).astype(np.int64).tolist()
+        self.left: list[int] = (speed / max(unit, 1.0) * (1 + 1e-9)).astype(np.int64).tolist()
 
     def fits(self, a: int, b: int) -> bool:
         return self.network.direct(a, b) and all(
             self.left[link] > 0 for link in self.network.route(a, b)
         )
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether a link is used more often than it can be."""
+        return min(self.left, default=0) < 0
 
     def use(self, chain: Chain, times: int = 1, *, closed: bool = False) -> None:
         for a, b in zip(chain, chain[1:] + chain[:1], strict=True):
@@ -255,12 +260,17 @@ def _over_boxes(network: Network, layout: Layout) -> list[Chain]:
     )
     if not alone or layout.rails == 1:
         return _alternating(network, layout, 0)
+    topology, head = network.topology, layout.boxes[0][0]
+    inside = (topology.link_src == head) & (network.label[topology.link_dst] == network.label[head])
+    port = float(topology.link_bandwidth_Bps[inside].sum())
+    enough = 0.99 * min(port, min(layout.rails, _MOST_RINGS) * _nic_speed(network, layout))
     best: list[Chain] = []
-    for apart in range(1, min(layout.rails, _MOST_APART + 1)):
+    # Not apart: a ring comes back to the NPU that it entered by, and leaves through it.
+    for apart in (*range(1, min(layout.rails, _MOST_APART + 1)), 0):
         found = _alternating(network, layout, apart)
         if not best or network.bandwidth(found) > network.bandwidth(best) * (1 + 1e-9):
             best = found
-        if len(best) == min(layout.rails, _MOST_RINGS):
+        if network.bandwidth(best) >= enough:
             break
     return best
 
@@ -277,25 +287,16 @@ def _alternating(network: Network, layout: Layout, apart: int) -> list[Chain]:
         ring: list[int] = []
         for b, (box, nics) in enumerate(zip(layout.boxes, layout.nics, strict=True)):
             first, last = nics[rail[b - 1]][0], nics[rail[b]][-1]
-            path = _path(left, box, first, last if last != first else None, must_fit=c > 0)
-            if path is None:
-                return _best_prefix(network, found)
-            ring += path
-        found.append(tuple(ring))
-    return _best_prefix(network, list(dict.fromkeys(found)))
+            ring += _path(left, box, first, last if last != first else None)
+        more = [*found, tuple(ring)]
+        if tuple(ring) in found or network.bandwidth(more) <= network.bandwidth(found):
+            break
+        found = more
+    return found
 
 
-def _best_prefix(network: Network, circles: list[Chain]) -> list[Chain]:
-    """The first rings, as many as together carry most."""
-    carried = [network.bandwidth(circles[: k + 1]) for k in range(len(circles))]
-    return circles[: carried.index(max(carried)) + 1]
-
-
-def _path(left: _Free, box: Chain, first: int, last: int | None, *, must_fit: bool) -> Chain | None:
-    """All of a box from `first` to `last` over free links, which are then taken.
-
-    Where there is no such path the result is None, or, unless it `must_fit`, a path over links in use.
-    """
+def _path(left: _Free, box: Chain, first: int, last: int | None) -> Chain:
+    """All of a box from `first` to `last`, over free links if there is such a path; its links are then taken."""
     if len(box) == 1:
         return box
     at = box.index(first)
@@ -304,13 +305,9 @@ def _path(left: _Free, box: Chain, first: int, last: int | None, *, must_fit: bo
     if last is not None and box[(at - 1) % len(box)] != last:
         turned[1:] = turned[:0:-1]
     order = (*turned, last) if last is not None else tuple(turned)
-    if not all(left.fits(a, b) for a, b in pairwise(order)):
-        found = None
-        if len(box) <= _LARGEST_SEARCH:
-            found = next(_paths(left, box, first, last, _budget(box)), None)
-        if found is None and must_fit:
-            return None
-        order = found or order
+    fits = all(left.fits(a, b) for a, b in pairwise(order))
+    if not fits and len(box) <= _LARGEST_SEARCH:
+        order = next(_paths(left, box, first, last, _budget(box)), order)
     left.use(order)
     return order
 
