@@ -56,7 +56,7 @@ def points():
         ("V100", tacos.topology.dgx1(), V100),
     ):
         for gpus, times in rows.items():
-            for size, measured in zip(MEBIBYTES, times, strict=True):
+            for size, time_us in zip(MEBIBYTES, times, strict=True):
                 found = estimate(topology, "all-reduce", size << 20, gpus)
                 errors.append(
                     line(
@@ -65,20 +65,20 @@ def points():
                         gpus,
                         f"{size} MiB",
                         "us",
-                        measured,
+                        time_us,
                         found.time_s * 1e6,
                         found,
                     )
                 )
     topology = tacos.topology.dgx_h100(nvls=True)
-    for kind, rows in H100_GBps.items():
-        for gpus, measured in rows.items():
+    for kind, speeds in H100_GBps.items():
+        for gpus, measured in speeds.items():
             found = estimate(topology, kind, 2**30, gpus)
             errors.append(
                 line("H100", kind, gpus, "1 GiB", "GB/s", measured, found.algbw_Bps / 1e9, found)
             )
-    for kind, rows in H100_US.items():
-        for gpus, measured in rows.items():
+    for kind, latencies in H100_US.items():
+        for gpus, measured in latencies.items():
             found = estimate(topology, kind, 64, gpus)
             errors.append(
                 line("H100", kind, gpus, "64 B", "us", measured, found.time_s * 1e6, found)

@@ -57,6 +57,9 @@ def work(engine: str, topology: Topology, collective: Collective, *, again: bool
     True
     """
     moved = transfers(engine, topology, collective)
+    pairs = any(part.kind not in _ONE_TO_ALL for part in collective.parts)
+    if engine == "nccl" and pairs:  # direct sends
+        return work("direct", topology, collective)
     if engine == "symmetric":
         return moved / topology.npus
     if engine == "forest":
@@ -64,8 +67,7 @@ def work(engine: str, topology: Topology, collective: Collective, *, again: bool
             return 0.1 * moved
         return 2 * moved + (0.0 if again else _GROWING * topology.npus**3)
     if engine == "greedy":
-        between_pairs = any(part.kind not in _ONE_TO_ALL for part in collective.parts)
-        return moved * (5.0 if between_pairs else 1.5 if topology.switches else 0.7)
+        return moved * (5.0 if pairs else 1.5 if topology.switches else 0.7)
     far = 1.0 if engine in _NEAR else _hops(topology)
     setup = _CHANNELS if engine == "nccl" and not again else 0.0
     return _RATES.get(engine, _RATE) * moved * far + setup
