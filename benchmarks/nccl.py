@@ -1,7 +1,8 @@
 """The model of stock NCCL beside what was measured, point by point.
 
 Measured are nccl-tests' times of all-reduce in A100 and V100 boxes (VIA-Research/vTrain, sizes in MiB), and bandwidths
-of 1 GiB and latencies in H100 boxes (meta-pytorch/autoparallel, NCCL 2.27.5). ``--vtrain FOLDER`` takes vTrain's
+of 1 GiB and latencies in H100 boxes (meta-pytorch/autoparallel, NCCL 2.27.5), and the share of the NICs' bandwidth
+that rings between boxes reach (aliyun/SimAI, ``nic_ratio.csv``), on which nothing was fitted. ``--vtrain FOLDER`` takes vTrain's
 ``trace`` folder and adds the error over all its rows, most of which no parameter was fitted on. Then what the
 engine ``nccl`` makes on an ideal network, beside the estimate and the synthesized schedule.
 """
@@ -28,6 +29,11 @@ H100_US = {
     "all-gather": {2: 8, 4: 17, 8: 30},
     "reduce-scatter": {2: 8, 4: 17, 8: 30},
     "all-reduce": {2: 10, 4: 15, 8: 31},
+}
+SIMAI = {
+    16: (0.32, 0.67, 0.92, 0.96),
+    128: (0.05, 0.38, 0.76, 0.96),
+    1024: (0.0087, 0.053, 0.31, 0.92),
 }
 
 
@@ -84,6 +90,25 @@ def points():
                 line("H100", kind, gpus, "64 B", "us", measured, found.time_s * 1e6, found)
             )
     print(f"mean error {np.mean(errors):.1%}, largest {max(errors):.1%}\n")
+
+
+def between_boxes():
+    """SimAI's table is for a NIC-bound ring; it does not name the NICs, and 400 Gb/s are assumed."""
+    print(
+        "rings between H100 boxes, bus bandwidth over that of the NICs: SimAI's table / the model"
+    )
+    print(
+        f"{'GPUs':>6}" + "".join(f"{size:>16}" for size in ("16 MiB", "128 MiB", "1 GiB", "16 GiB"))
+    )
+    for gpus, published in SIMAI.items():
+        topology = tacos.topology.dgx_h100(gpus // 8)
+        cells = []
+        for power, ratio in zip((24, 27, 30, 34), published, strict=True):
+            wanted = tacos.collective.all_reduce(topology, 2**power)
+            found = tacos.nccl.estimate(topology, wanted, algorithm="ring", protocol="Simple")
+            cells.append(f"{ratio:>8.3f} /{found.busbw_Bps / 400e9:>6.3f}")
+        print(f"{gpus:>6}" + "".join(cells))
+    print()
 
 
 def vtrain(folder):
@@ -144,6 +169,7 @@ if __name__ == "__main__":
     parser.add_argument("--vtrain", type=Path)
     options = parser.parse_args()
     points()
+    between_boxes()
     if options.vtrain:
         vtrain(options.vtrain)
     schedules()

@@ -487,6 +487,18 @@ def test_latency_of_an_h100_box(kind, measured):
         assert found.time_s * 1e6 == pytest.approx(expected, rel=TOLERANCE)
 
 
+@pytest.mark.parametrize(
+    ("boxes", "measured"), [(2, (0.92, 0.96)), (16, (0.76, 0.96)), (128, (0.31, 0.92))]
+)
+def test_rings_between_h100_boxes(boxes, measured):
+    """SimAI (``nic_ratio.csv``): a NIC-bound ring's share of its NICs' bandwidth at 1 and 16 GiB; nothing is fitted."""
+    topology = tp.dgx_h100(boxes)
+    for size, expected in zip((2**30, 2**34), measured, strict=True):
+        collective = co.all_reduce(topology, size)
+        found = estimate(topology, collective, algorithm="ring", protocol="Simple")
+        assert found.busbw_Bps / 400e9 == pytest.approx(expected, rel=TOLERANCE)
+
+
 def test_all_to_all_in_an_h100_box():
     """AutoParallel: 380 GB/s and 50 us with copy engines."""
     topology = tp.dgx_h100()

@@ -1,7 +1,7 @@
 """Stock NCCL on a network: what it would choose, and how long nccl-tests would say it takes.
 
 :func:`estimate` models NCCL's channels, tuner and protocols with published constants and few fitted parameters
-(:mod:`tacos.synth.nccl.parameters`); the engine ``"nccl"`` makes the schedule of the algorithm that NCCL would choose.
+(``tacos.synth.nccl.parameters``); the engine ``"nccl"`` makes the schedule of the algorithm that NCCL would choose.
 
 >>> import tacos
 >>> topo = tacos.topology.dgx_h100(2)

@@ -57,7 +57,7 @@ class Candidate:
     """One combination that the tuner weighs.
 
     Attributes:
-        algorithm: One of :data:`ALGORITHMS`.
+        algorithm: One of ``ALGORITHMS``.
         protocol: ``"LL"``, ``"LL128"`` or ``"Simple"``.
         cost_s: What NCCL's tuner expects, in seconds; the smallest is chosen.
         time_s: What nccl-tests would measure, in seconds.
@@ -78,10 +78,12 @@ class Estimate:
     """What NCCL would do with a collective, and how long that would take.
 
     Attributes:
-        algorithm, protocol: The choice.
+        algorithm: NCCL's choice, one of ``ALGORITHMS``.
+        protocol: NCCL's choice.
         channels: How many channels carry it.
         time_s: What nccl-tests would measure, in seconds.
-        algbw_Bps, busbw_Bps: As nccl-tests counts them, in bytes per second; busbw is 0 where undefined.
+        algbw_Bps: Size over time, in bytes per second.
+        busbw_Bps: The same times what the collective needs per link, as in nccl-tests; 0 where undefined.
         generation: Whose parameters were used.
         boxes: Number of boxes that the group spans.
         candidates: All that the tuner weighed, the cheapest first.
@@ -114,11 +116,11 @@ def estimate(
     Args:
         topology: The network. Boxes, NICs and channels are found from its links.
         collective: Any but a custom one.
-        algorithm: One of :data:`ALGORITHMS` instead of NCCL's choice.
+        algorithm: One of ``ALGORITHMS`` instead of NCCL's choice.
         protocol: ``"LL"``, ``"LL128"`` or ``"Simple"`` instead of NCCL's choice.
         channels: At most so many channels.
-        generation: A key of :data:`~tacos.synth.nccl.parameters.GENERATIONS` or parameters of your own; inferred from
-            the bandwidth of an NPU's links if not given.
+        generation: A name in ``GENERATIONS`` or parameters of your own; inferred from the bandwidth of an NPU's links
+            if not given.
 
     Raises:
         ValueError: NCCL does not have the collective, or the algorithm does not apply.
