@@ -60,7 +60,7 @@ def test_auto_leaves_out_what_its_effort_does_not_allow():
     collective = tacos.collective.all_reduce(topology, "1MB", chunks=1)
     fast = tacos.synthesize(topology, collective, effort="fast")
     assert "greedy" in fast.provenance["best_of"]
-    assert fast.provenance["not_tried"] == ["forest"]
+    assert "forest" in fast.provenance["not_tried"]
     assert fast == tacos.synthesize(topology, collective, effort="fast")
 
 

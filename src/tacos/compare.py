@@ -135,8 +135,19 @@ class Comparison:
             return None
         return self.bound_s / candidate.figures.time_s
 
-    def speed_up(self, over: str = "ring") -> float | None:
-        """How many times as fast the best candidate is as another one; None if that is not here."""
+    @property
+    def reference(self) -> str:
+        """What users run today, where it was compared: ``"nccl"``, else ``"ring"``."""
+        return "nccl" if any(c.engine == "nccl" for c in self.solved) else "ring"
+
+    def speed_up(self, over: str | None = None) -> float | None:
+        """How many times as fast the best candidate is as another engine; None if that was not compared.
+
+        Args:
+            over: The other engine; the :attr:`reference` if not given. Both times are of an ideal network, without
+                NCCL's protocol overheads, which is in NCCL's favour.
+        """
+        over = self.reference if over is None else over
         other = next((c.figures for c in self.solved if c.engine == over), None)
         best = self.solved[0].figures if self.solved else None
         return other.time_s / best.time_s if other and best and best.time_s else None
@@ -175,8 +186,8 @@ class Comparison:
         words = [f"{best.engine} is the fastest: {format_time(seconds)}"]
         if efficiency := self.efficiency(best):
             words.append(f"{100 * efficiency:.1f} % of the bound")
-        if best.engine != "ring" and (factor := self.speed_up()):
-            words.append(f"{factor:.2f} times as fast as ring")
+        if best.engine != self.reference and (factor := self.speed_up()):
+            words.append(f"{factor:.2f} times as fast as {self.reference}")
         return ", ".join(words) + "."
 
 
@@ -195,6 +206,11 @@ class Sweep:
         return tuple(
             names | dict.fromkeys(c.engine for one in self.comparisons for c in one.solved)
         )
+
+    @property
+    def reference(self) -> str:
+        """What users run today, where it was compared at all sizes: ``"nccl"``, else ``"ring"``."""
+        return "nccl" if all(one.reference == "nccl" for one in self.comparisons) else "ring"
 
     def winners(self) -> list[tuple[int, int, str]]:
         """Ranges of sizes (the first, the last) in which one engine is the fastest.
@@ -222,10 +238,11 @@ class Sweep:
             for low, high, engine in self.winners()
         ]
         words = f"The fastest: {', '.join(spans)}."
-        factors = [factor for one in self.comparisons if (factor := one.speed_up())]
+        factors = [factor for one in self.comparisons if (factor := one.speed_up(self.reference))]
         if not factors or max(factors) == 1:
             return words
-        return f"{words} {min(factors):.2f} to {max(factors):.2f} times as fast as ring."
+        times = f"{min(factors):.2f} to {max(factors):.2f}"
+        return f"{words} {times} times as fast as {self.reference}."
 
 
 @overload

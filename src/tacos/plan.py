@@ -28,6 +28,7 @@ from tacos.sketch import Sketch
 from tacos.synth import BASELINES, ENGINES, applicable, check_options, obstacle
 from tacos.synth.forest import suited_chunks
 from tacos.synth.milp import obstacle as milp_obstacle
+from tacos.synth.nccl import suited_counts
 from tacos.synth.work import stored, work
 from tacos.verify import verify as verify_schedule
 
@@ -467,6 +468,8 @@ class _Search:
         begin, end = self.done, self.next
         results: list[_Answer] = []
         counts = self.counts + (_MANY_COUNTS if name == "forest" else ())
+        if name == "nccl" and applies:
+            counts = suited_counts(self.topology, self.collective, counts)
 
         def runs() -> Iterator[Callable[[], Schedule]]:
             for chunks in counts:

@@ -156,6 +156,7 @@ def summary(schedule: Schedule) -> dict[str, Any]:
     """A schedule in numbers, as plain values that can go into JSON; units are in the names.
 
     ``chunks`` is the number of chunks per part, as ``chunks=`` takes it; ``total_chunks`` counts all.
+    A schedule of the engine ``nccl`` has ``nccl_tests_s`` besides, what nccl-tests would report for stock NCCL.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
@@ -166,6 +167,7 @@ def summary(schedule: Schedule) -> dict[str, Any]:
     """
     collective, provenance = schedule.collective, schedule.provenance
     used, carried = schedule.link_utilisation(), schedule.link_bytes()
+    measured = {"nccl_tests_s": provenance["estimate_s"]} if "estimate_s" in provenance else {}
     return {
         "topology": repr(schedule.topology)[len("<tacos.Topology ") : -1],
         "collective": collective.kind.replace("_", "-"),
@@ -176,6 +178,7 @@ def summary(schedule: Schedule) -> dict[str, Any]:
         "total_chunks": collective.chunks,
         "transfers": schedule.transfers,
         "time_s": schedule.time_s,
+        **measured,
         "algbw_Bps": schedule.algbw_Bps,
         "busbw_Bps": schedule.busbw_Bps,
         "efficiency": schedule.efficiency,

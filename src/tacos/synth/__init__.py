@@ -42,7 +42,7 @@ def applicable(topology: Topology, collective: Collective) -> list[str]:
     >>> import tacos
     >>> topo = tacos.topology.fully_connected(5)
     >>> applicable(topo, tacos.collective.send_recv(topo, [(0, 1, "1KB")]))
-    ['greedy', 'direct']
+    ['greedy', 'nccl', 'direct']
     """
     return [name for name in ENGINES if not obstacle(name, topology, collective)]
 

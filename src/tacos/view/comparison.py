@@ -222,7 +222,7 @@ def _sizes_table(result: Sweep, name: str) -> Table:
         "algbw\nGB/s",
         "busbw\nGB/s",
         "of the\nbound",
-        "ring's\ntime",
+        f"{result.reference}'s\ntime",
     ):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("fastest", no_wrap=True)
@@ -231,7 +231,7 @@ def _sizes_table(result: Sweep, name: str) -> Table:
         if not one.solved:
             table.add_row(size, *["-"] * 6)
             continue
-        factor = one.speed_up()
+        factor = one.speed_up(result.reference)
         against = f"{factor:.2f}×" if factor else "-"
         table.add_row(size, *_cells(one, one.solved[0]), against, one.solved[0].engine)
     return table
