@@ -271,6 +271,21 @@ def test_other_forwarding_makes_sense_only_without_the_schedule_s_starts():
         simulate(schedule, stored, timing="order")
 
 
+def test_transfers_whose_legs_wait_for_each_other_have_a_critical_path():
+    """Transfer 1 waits for 0 on the link 0 -> 3. It reaches NPU 1 at 8 us, over a faster link than
+    transfer 0, which comes at 12 us and waits there until transfer 1 has left at 13 us."""
+    slow, fast = ("1GB/s", "10us"), ("1GB/s", "1us")
+    topology = tp.from_links(
+        3, [(0, 3, *fast), (3, 1, *slow), (3, 1, *fast), (1, 2, *fast), (2, 0, *fast)], switches=[""]
+    )
+    collective = co.send_recv(topology, [(0, 2, 1000), (0, 2, 5000)], chunks=1)
+    table = routes(topology, links=[[0, 1, 3], [0, 2, 3]])
+    schedule = retime(collective, table, route=[0, 1], chunk=[0, 1], step=[0, 0])
+    trace = simulate(schedule)
+    assert trace.time_ps == 15 * US
+    assert trace.critical_path()["transfer"].tolist() == [1, 0]
+
+
 # --- against the slow event loop ----------------------------------------------------------------
 
 
