@@ -276,7 +276,9 @@ def test_transfers_whose_legs_wait_for_each_other_have_a_critical_path():
     transfer 0, which comes at 12 us and waits there until transfer 1 has left at 13 us."""
     slow, fast = ("1GB/s", "10us"), ("1GB/s", "1us")
     topology = tp.from_links(
-        3, [(0, 3, *fast), (3, 1, *slow), (3, 1, *fast), (1, 2, *fast), (2, 0, *fast)], switches=[""]
+        3,
+        [(0, 3, *fast), (3, 1, *slow), (3, 1, *fast), (1, 2, *fast), (2, 0, *fast)],
+        switches=[""],
     )
     collective = co.send_recv(topology, [(0, 2, 1000), (0, 2, 5000)], chunks=1)
     table = routes(topology, links=[[0, 1, 3], [0, 2, 3]])
