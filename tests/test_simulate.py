@@ -503,3 +503,13 @@ def test_an_imitated_run_says_by_whom_it_was_made():
     assert (own["simulator"], own["timing"], own["congestion"]) == ("tacos", "dependencies", True)
     assert imitated["simulator"] == "astra-sim-aware"
     assert not {"timing", "congestion"} & imitated.keys()
+
+
+@pytest.mark.parametrize("engine", ["ring", "direct", "parameter-server"])
+def test_a_start_that_lets_the_next_of_its_line_wait_does_not_drop_it(engine):
+    """In a link's order each start makes the next transfer ready, which mostly takes the same route."""
+    pair = tp.fully_connected(2, bandwidth="100GB/s", latency="1.2us")
+    topology = tp.product(pair, tp.ring(3, bandwidth="25GB/s", latency="350ns"))
+    schedule = tacos.synthesize(topology, co.all_reduce(6, 21751, chunks=3), engine=engine)
+    for timing in ("order", "schedule"):
+        assert tacos.simulate(schedule, timing=timing).time_s == schedule.time_s
