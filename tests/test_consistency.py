@@ -433,6 +433,19 @@ def test_a_comparison_marks_several_orders(with_two_orders):
     assert [c.engine for c in loose.candidates] == ["direct", "ring"]
 
 
+def test_programs_of_others_are_compared_as_they_are():
+    """An algorithm from elsewhere that adds in two orders is marked, and comes after all others."""
+    network = tp.fully_connected(3)
+    goal = co.all_reduce(network, "3KB", chunks=1)
+    program = lower(expressions.scheduled(goal, expressions.two_orders(3)))
+    found = tacos.compare(network, goal, engines=["ring"], beside={"theirs": program})
+    assert {c.engine: (c.ok, c.consistent) for c in found.candidates} == {
+        "ring": (True, True),
+        "theirs": (True, False),
+    }
+    assert found.candidates[0].engine == "ring"
+
+
 def test_tuning_asks_for_one_order(with_two_orders):
     network = with_two_orders
     engines = [
@@ -488,3 +501,14 @@ def test_floating_point_sums_pass_over_plans_with_several_orders(ranks, tmp_path
         if lines:
             assert len(lines) == 1
             assert "is not for floating-point sums" in lines[0]
+
+
+def test_a_measurement_says_that_bits_may_differ(ranks):
+    program = lower(
+        expressions.scheduled(co.all_reduce(4, "4KB", chunks=1), expressions.two_orders(4))
+    )
+    logs = ranks.run(4, "measure_and_log", program)
+    assert logs[0] == (
+        "tacos: ranks may end with different bits: ranks 0 and 2 add up chunk 0 in different orders\n"
+    )
+    assert logs[1:] == [""] * 3

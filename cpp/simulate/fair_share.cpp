@@ -95,7 +95,8 @@ FairShare::FairShare(const Topology& topology, std::vector<std::uint32_t> begin,
     if (places[at(link)] == 0) continue;
     for (const auto& change : list) {
       const auto slowed = static_cast<unsigned __int128>(units(link)) * kNormal;
-      const auto capacity = change.slowdown == 0 ? 0 : slowed / static_cast<std::uint64_t>(change.slowdown);
+      const auto capacity =
+          change.slowdown == 0 ? 0 : slowed / static_cast<std::uint64_t>(change.slowdown);
       shifts_.push_back({change.time, link, static_cast<std::uint64_t>(capacity)});
     }
   }

@@ -147,12 +147,12 @@ class FairShare {
   std::vector<LinkId> links_;
   int shift_ = 0;
   std::vector<Flow> flows_;
-  std::vector<Link> state_;      // per link
+  std::vector<Link> state_;  // per link
   std::vector<Shared> shared_;
-  Earliest ends_;                // per place; of a single kind the first place of the link speaks
+  Earliest ends_;  // per place; of a single kind the first place of the link speaks
   std::size_t in_flight_ = 0;
-  std::vector<std::uint32_t> ended_;    // scratch
-  std::vector<Place> changed_;          // mixed places that began or ended since the last settle
+  std::vector<std::uint32_t> ended_;      // scratch
+  std::vector<Place> changed_;            // mixed places that began or ended since the last settle
   std::vector<std::uint32_t> unsettled_;  // of shared_
   // The mixed places in use, per link, and where each stands in the lists of its links.
   struct Use {

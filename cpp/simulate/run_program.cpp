@@ -22,9 +22,7 @@ std::size_t at(Int i) {
   return static_cast<std::size_t>(i);
 }
 
-bool sends_message(StepOp op) {
-  return sends(op) || one_sided(op) || op == StepOp::signal;
-}
+bool sends_message(StepOp op) { return sends(op) || one_sided(op) || op == StepOp::signal; }
 bool pulls(StepOp op) { return op == StepOp::get || op == StepOp::get_reduce; }
 bool reduces(StepOp op) {
   return op == StepOp::reduce || op == StepOp::recv_reduce || op == StepOp::recv_reduce_forward ||
@@ -74,9 +72,7 @@ class StepBytes {
  private:
   static constexpr ChunkId kNothing = ~ChunkId{0};
 
-  bool moves(StepId step) const {
-    return has_src(program_.op(step)) || has_dst(program_.op(step));
-  }
+  bool moves(StepId step) const { return has_src(program_.op(step)) || has_dst(program_.op(step)); }
   void number_slots() {
     for (NodeId rank = 0; rank < program_.ranks(); ++rank) {
       const auto inputs = program_.input_chunks(rank), outputs = program_.output_chunks(rank);
@@ -99,7 +95,8 @@ class StepBytes {
     }
   }
   ChunkId& slot(NodeId rank, std::uint8_t buffer, std::int32_t i) {
-    if (buffer == 0 && shared_[at(rank)][at(i)] >= 0) return slot(rank, 1, shared_[at(rank)][at(i)]);
+    if (buffer == 0 && shared_[at(rank)][at(i)] >= 0)
+      return slot(rank, 1, shared_[at(rank)][at(i)]);
     return holds_[first_[at(rank) * 3 + buffer] + at(i)];
   }
   void follow(StepId step) {
@@ -584,8 +581,9 @@ Result run_program(const Program& program, std::span<const std::int64_t> chunk_b
             std::to_string(program.ranks()) + " ranks");
   }
   if (options.timing == Timing::schedule) {
-    invalid("timing is \"schedule\", but a program has no starts; allowed are dependencies, order, "
-            "shared");
+    invalid(
+        "timing is \"schedule\", but a program has no starts; allowed are dependencies, order, "
+        "shared");
   }
   if (!options.position.empty() && options.position.size() != at(program.steps())) {
     invalid("order has " + std::to_string(options.position.size()) + " entries for " +

@@ -80,8 +80,8 @@ class SharedReplay {
   }
 
   template <typename Submit>
-  void on_sent(Item item, Leg leg, Time started, Time now,
-               std::span<const Routes::Window> windows, Submit&& submit) {
+  void on_sent(Item item, Leg leg, Time started, Time now, std::span<const Routes::Window> windows,
+               Submit&& submit) {
     const bool blocking = routes_.topology().spec().link_model == LinkModel::blocking;
     for (const auto& window : windows) {
       result_.busy[at(window.link)] += window.busy;

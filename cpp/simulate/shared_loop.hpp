@@ -42,8 +42,8 @@ using service::Leg;
 
 struct SharedOptions {
   std::size_t items = 0;
-  std::size_t legs = 0;     // of all messages, for the progress report
-  std::int32_t limit = 0;   // messages in flight from, and to, an NPU; 0: any number
+  std::size_t legs = 0;    // of all messages, for the progress report
+  std::int32_t limit = 0;  // messages in flight from, and to, an NPU; 0: any number
 };
 
 template <typename User>
@@ -63,7 +63,8 @@ class SharedLoop {
     for (;;) {
       serve_moment();
       shares_.settle(now_);
-      const Time next = std::min(shares_.next(), agenda_.empty() ? FairShare::kNever : agenda_.next());
+      const Time next =
+          std::min(shares_.next(), agenda_.empty() ? FairShare::kNever : agenda_.next());
       if (next == FairShare::kNever) break;
       if (next > kLongestSchedule) too_long();
       now_ = next;
@@ -90,10 +91,10 @@ class SharedLoop {
   static constexpr Leg kFree = 1u << 31, kReady = 1u << 30;  // events other than arrivals
 
   struct Layout {
-    std::vector<RouteId> route;               // per connection
-    std::vector<std::uint32_t> first_place;   // per connection, then the number of places
-    std::vector<std::uint32_t> connection;    // per place
-    std::vector<std::uint32_t> link_begin;    // per place
+    std::vector<RouteId> route;              // per connection
+    std::vector<std::uint32_t> first_place;  // per connection, then the number of places
+    std::vector<std::uint32_t> connection;   // per place
+    std::vector<std::uint32_t> link_begin;   // per place
     std::vector<LinkId> links;
     std::vector<std::uint32_t> latency_begin;  // per place
     std::vector<Time> latency;                 // per end of a place

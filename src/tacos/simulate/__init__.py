@@ -141,7 +141,9 @@ def simulate(
         if topology is None:
             raise ValueError("a program needs a topology to run on")
         if faults or stragglers or jitter_ps or not congestion or seed:
-            raise ValueError("a program takes no faults, stragglers, jitter, seed or congestion=False")
+            raise ValueError(
+                "a program takes no faults, stragglers, jitter, seed or congestion=False"
+            )
         return programs.run(
             schedule,
             topology,
