@@ -358,6 +358,24 @@ def test_sim_prints_the_summary_and_a_heat_map(saved, tmp_path, capsys):
     assert "npu 0 -&gt; npu 1" in (tmp_path / "heat.svg").read_text()
 
 
+def test_sim_runs_a_program_thread_by_thread(saved, tmp_path, capsys):
+    schedule, xml = tacos.load(saved), tmp_path / "a.xml"
+    tacos.save(schedule, xml)
+    shared = ["--timing", "shared", "--size", "4MB"]
+    ring = ["--topology", "ring:4"]
+    assert main(["sim", str(xml), *shared, *ring, "--json", "-o", str(tmp_path / "t.csv")]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["timing"] == "shared"
+    assert facts["time_s"] > 0
+    assert (tmp_path / "t.csv").read_text().count("\n") > 4
+    assert main(["sim", str(xml), *shared]) == 2
+    assert "--topology is missing" in capsys.readouterr().err
+    assert main(["sim", str(xml), *shared, *ring, "-o", str(tmp_path / "t.html")]) == 2
+    assert "page" in capsys.readouterr().err
+    assert main(["sim", str(saved), "--timing", "shared", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["time_s"] == schedule.time_s
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

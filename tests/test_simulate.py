@@ -437,7 +437,7 @@ def test_own_starts_that_are_impossible_are_named():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"timing": "now"}, 'timing is "now", allowed are dependencies, order, schedule'),
+        ({"timing": "now"}, 'timing is "now", allowed are dependencies, order, schedule, shared'),
         ({"jitter": "fast"}, "jitter 'fast' is not understood"),
         ({"seed": -1}, "seed is -1, allowed are 0 to"),
         ({"profile": "ns-3"}, "profile is 'ns-3'"),

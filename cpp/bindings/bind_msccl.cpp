@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "columns.hpp"
+#include "formats/keep_order.hpp"
 #include "formats/pack.hpp"
 #include "formats/plan.hpp"
 
@@ -28,6 +29,14 @@ void bind_msccl(nb::module_& m) {
       "program"_a, nb::kw_only(), "channels"_a, "fusing_channels"_a, "steps"_a, "count"_a,
       "peers"_a = 32, "few_threads"_a = false, "unit"_a = 0, "progress"_a = nb::none(),
       "The same algorithm in fewer, larger steps: neighbours together, receives fused with sends.");
+  m.def(
+      "keep_order",
+      [](const Program& program, std::int32_t channels, std::int32_t steps, std::int32_t peers) {
+        const nb::gil_scoped_release release;
+        return std::make_shared<Program>(keep_order(program, {channels, steps, peers}));
+      },
+      "program"_a, nb::kw_only(), "channels"_a, "steps"_a, "peers"_a,
+      "The same threads within an executor's limits: one per connection and direction, in order.");
   m.def(
       "stuck",
       [](const Program& program, std::int32_t depth) {

@@ -1,8 +1,10 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 
 #include "columns.hpp"
 #include "lower.hpp"
+#include "simulate/pace.hpp"
 #include "simulate/run_program.hpp"
 
 namespace tacos::bindings {
@@ -82,6 +84,19 @@ void bind_run_program(nb::module_& m) {
                 "position: numpy.typing.NDArray[numpy.int64], progress: object | None = None) "
                 "-> dict[str, numpy.typing.NDArray[typing.Any]]"),
         "Runs a program thread by thread; see tacos.simulate.");
+  m.def(
+      "lower_paced",
+      [](const Schedule& schedule, bool in_place, const nb::object& progress) {
+        const auto report = progress_to(progress);
+        const nb::gil_scoped_release release;
+        auto paced = lower_paced(schedule, in_place, report);
+        return std::tuple(std::make_shared<Program>(std::move(paced.program)), paced.window,
+                          paced.dependencies, paced.shared);
+      },
+      "schedule"_a, nb::kw_only(), "in_place"_a = false, "progress"_a = nb::none(),
+      "The program of a schedule with the window that runs fastest, that window, and the program's "
+      "times\n"
+      "with links that serve first come, first served, and with shared links (-1: not run).");
   m.def("departures", &departure_columns, "schedule"_a,
         nb::sig("def departures(schedule: Schedule) "
                 "-> dict[str, numpy.typing.NDArray[typing.Any]]"),

@@ -170,7 +170,8 @@ class SharedLoop {
 
   // Everything that follows at this moment from what has happened.
   void serve_moment() {
-    while (!fresh_.empty() || !empty_.empty() || (!agenda_.empty() && agenda_.next() == now_)) {
+    while (!fresh_.empty() || !empty_.empty() || look_again_ ||
+           (!agenda_.empty() && agenda_.next() == now_)) {
       if (!agenda_.empty() && agenda_.next() == now_) handle_events();
       while (!empty_.empty()) {
         const Place place = empty_.back();

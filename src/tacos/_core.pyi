@@ -628,6 +628,12 @@ def simulate(schedule: Schedule, routes: Routes, *, timing: str, congestion: boo
 def run_program(program: Program, chunk_bytes: numpy.typing.NDArray[numpy.int64], topology: Topology, *, timing: str, record: bool, limit: int, link_begin: numpy.typing.NDArray[numpy.int64], links: numpy.typing.NDArray[numpy.int32], position: numpy.typing.NDArray[numpy.int64], progress: object | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
     """Runs a program thread by thread; see tacos.simulate."""
 
+def lower_paced(schedule: Schedule, *, in_place: bool = False, progress: object | None = None) -> tuple[Program, int, int, int]:
+    """
+    The program of a schedule with the window that runs fastest, that window, and the program's times
+    with links that serve first come, first served, and with shared links (-1: not run).
+    """
+
 def departures(schedule: Schedule) -> dict[str, numpy.typing.NDArray[Any]]:
     """
     The channel of every transfer in the program of a schedule, by (src, dst, start).
@@ -1073,6 +1079,11 @@ def hash_set_order(keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), or
 def pack(program: Program, *, channels: int, fusing_channels: int, steps: int, count: int, peers: int = 32, few_threads: bool = False, unit: int = 0, progress: object | None = None) -> Program:
     """
     The same algorithm in fewer, larger steps: neighbours together, receives fused with sends.
+    """
+
+def keep_order(program: Program, *, channels: int, steps: int, peers: int) -> Program:
+    """
+    The same threads within an executor's limits: one per connection and direction, in order.
     """
 
 def stuck(program: Program, depth: int) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tacos import topology as topologies
 from tacos import units
-from tacos._core import Collective, CollectivePart, Program, Schedule, Topology
+from tacos._core import Collective, CollectivePart, Program, Schedule, Topology, lower_paced
 from tacos._core import lift as _lift
 from tacos._core import lower as _lower
 from tacos.errors import check_type
@@ -68,7 +68,7 @@ def lower(
     *,
     in_place: bool = False,
     rank: int | None = None,
-    window: int = 0,
+    window: int | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> Program:
     """The program that carries out a schedule.
@@ -84,7 +84,9 @@ def lower(
         rank: Lower this rank alone; of a symmetric schedule that costs one rank's share. The other
             ranks have no steps then.
         window: How many messages of a rank may be under way at once over a link that limits them, such as the port of
-            a switch: 1 keeps the schedule's order there, 0 lets all messages share the link.
+            a switch: 1 keeps the schedule's order there, 0 lets all messages share the link. Default: what runs
+            fastest when links are shared fairly, or serve first come, first served, whichever is slower. It goes into
+            the provenance. With `rank`, and for more than 300,000 transfers, the default is 0.
         progress: Called with the share done, now and then.
 
     Raises:
@@ -100,10 +102,16 @@ def lower(
     ['copy', 'recv', 'recv']
     """
     check_type("schedule", schedule, Schedule)
-    program = _lower(schedule, in_place=in_place, rank=rank, window=window, progress=progress)
-    return program.with_provenance(
-        program.provenance | {"size_bytes": schedule.collective.size_bytes}
-    )
+    facts: dict[str, Any] = {"size_bytes": schedule.collective.size_bytes}
+    if window is None and rank is None:
+        program, chosen, _, _ = lower_paced(schedule, in_place=in_place, progress=progress)
+        if chosen:
+            facts["window"] = chosen
+    else:
+        program = _lower(
+            schedule, in_place=in_place, rank=rank, window=window or 0, progress=progress
+        )
+    return program.with_provenance(program.provenance | facts)
 
 
 def lift(

@@ -10,7 +10,7 @@ import math
 import time
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tacos._core import Collective, Topology
 from tacos.bound import Bound, bound
@@ -22,6 +22,7 @@ from tacos.errors import (
     check_type,
     nearest,
 )
+from tacos.execution import check_target, execution
 from tacos.refine import refine as refine_schedule
 from tacos.sketch import Sketch
 from tacos.synth import BASELINES, ENGINES, applicable, obstacle
@@ -54,6 +55,8 @@ _SEARCH_TRANSFERS = 300_000
 """The chunk search stops before schedules of more transfers than this: they take seconds each."""
 _GOOD_ENOUGH = 1.005
 """A few chunks that take up to this much longer than many are better; not so with more effort."""
+_UNKNOWN_LOSS = 2.0
+"""Executed time over the schedule's, assumed for schedules too large to be run (the most that was measured)."""
 _LARGE = 20
 """Bandwidth decides, not latency, where the bound's parts differ by this factor."""
 _WORK = 10_000_000
@@ -100,6 +103,7 @@ def synthesize(
     refine: bool = True,
     sketch: Sketch | str | os.PathLike[str] | None = None,
     verify: bool = True,
+    target: str | None = None,
     consistent: bool = True,
     **options: Any,
 ) -> Schedule:
@@ -131,6 +135,10 @@ def synthesize(
         refine: Whether ``"auto"`` spends what work is left on refining its best (:func:`tacos.refine`).
         sketch: What the schedule may use, or the file that says so.
         verify: Whether to verify the answer. Without, its provenance has ``"unverified"``.
+        target: What will execute the schedule: ``"tcp"``, ``"msccl"``, ``"mscclpp"`` or ``"nccl"``, whose messages share
+            links, or ``"schedule"``, which keeps the order on every link. Schedules are compared by their
+            executed time under the target's rule; without a target, by the slowest of the three rules
+            (:func:`tacos.execution.execution`).
         consistent: Whether ``"auto"`` returns only schedules in which all NPUs add up each chunk in the same order, so
             that they end with identical bits (``Report.consistent`` of :func:`tacos.verify`). False suffices for integers
             and for simulation. A schedule without this property has ``"consistent": False`` in its provenance.
@@ -152,16 +160,17 @@ def synthesize(
     'symmetric'
     """
     check_sizes(topology, collective)
+    check_target(target)
     limits = (seed, effort, time_limit, progress)
     if sketch is not None:
         found = _sketched(
-            topology, collective, sketch, engine, known_bound, limits, verify, options
+            topology, collective, sketch, engine, known_bound, limits, verify, target, options
         )
         if consistent and engine == "auto" and found.provenance.get("consistent") is False:
             raise TacosError(_inconsistent(found, verify_schedule(found).difference))
         return found
     search = _Search(topology, collective, *limits, known_bound)
-    search.refines, search.verifies = refine, verify
+    search.refines, search.verifies, search.target = refine, verify, target
     search.consistent = consistent and engine == "auto"
     return search.answer(engine, options)
 
@@ -193,6 +202,7 @@ def _sketched(
     known_bound: Bound | None,
     limits: tuple[int, str | int, float | None, Callable[[float], object] | None],
     verify: bool,
+    target: str | None,
     options: dict[str, Any],
 ) -> Schedule:
     """Synthesize on the links that a sketch allows; the schedule is one of the whole network."""
@@ -207,7 +217,7 @@ def _sketched(
     search = _Search(network, collective, *limits, None)
     search.refines = False  # it does not know sketches
     search.verifies = False  # the schedule is verified once it is on the whole network
-    search.sketch = sketch
+    search.sketch, search.target = sketch, target
     try:
         found = search.answer(engine, options)
     except InfeasibleError as error:
@@ -245,6 +255,14 @@ def _inconsistent(schedule: Schedule, difference: str) -> str:
     )
 
 
+class _Answer(NamedTuple):
+    """A schedule and what it is compared by: its executed time for the target."""
+
+    schedule: Schedule
+    time_ps: int
+    known: bool  # whether it was run
+
+
 class _TimeIsUp(Exception):
     """No error: it ends a search that may have found something."""
 
@@ -280,6 +298,8 @@ class _Search:
         self.cut_short, self.refines, self.verifies = False, True, True
         self.consistent = False  # whether only schedules whose sums have one order will do
         self.rejected: list[str] = []
+        self.target: str | None = None
+        self.to_beat = math.inf  # the executed time of the best answer so far
         self.sketch: Sketch | None = None
         self.packed: dict[
             Any, Any
@@ -291,7 +311,7 @@ class _Search:
             schedule = (
                 self.all_engines(options)
                 if engine == "auto"
-                else self.first_right(self.engine(engine, options))
+                else self.first_right(self.engine(engine, options)).schedule
             )
         except _TimeIsUp:
             message = f"time_limit is {self.time_limit} s, too short to find any schedule"
@@ -306,7 +326,18 @@ class _Search:
             facts["unverified"] = True
         return schedule.with_provenance(facts | schedule.provenance)
 
-    def first_right(self, candidates: list[Schedule]) -> Schedule:
+    def judged(self, schedule: Schedule, to_beat: float = math.inf) -> _Answer:
+        """The schedule with its executed time; one that is too large to be run is taken to lose much.
+
+        A schedule that takes as long as what it has to beat is not run: execution only adds to its time.
+        """
+        if schedule.time_ps >= min(to_beat, self.to_beat):
+            return _Answer(schedule, schedule.time_ps, known=True)
+        found = execution(schedule, progress=lambda _: self.report(0.0))
+        lost = int(_UNKNOWN_LOSS * schedule.time_ps)
+        return _Answer(schedule, found.time_ps(self.target) if found else lost, found is not None)
+
+    def first_right(self, candidates: list[_Answer]) -> _Answer:
         """The first candidate that the verifier accepts; each one that it rejects is reported.
 
         Candidates whose sums have different orders on different NPUs are passed over where that matters.
@@ -315,12 +346,13 @@ class _Search:
         if not self.verifies:
             return candidates[0]
         first_error = difference = ""
-        for schedule in candidates:
+        for answer in candidates:
+            schedule = answer.schedule
             report = verify_schedule(schedule, progress=lambda _: self.told_again())
             if report.ok and report.consistent:
-                return schedule
+                return answer
             if report.ok and not self.consistent:
-                return schedule.with_provenance(schedule.provenance | {"consistent": False})
+                return _noted(answer, {"consistent": False})
             if report.ok:
                 difference = difference or report.difference
                 continue
@@ -329,7 +361,7 @@ class _Search:
             self.rejected.append(wrong)
             warnings.warn(wrong, WrongScheduleWarning, stacklevel=4)
         if not first_error:
-            raise TacosError(_inconsistent(candidates[0], difference))
+            raise TacosError(_inconsistent(candidates[0].schedule, difference))
         raise VerificationError(first_error)
 
     def told_again(self) -> None:
@@ -412,8 +444,8 @@ class _Search:
         share = 0.95 if self.collective.resolved else 0.5
         return {"time_limit": max(share * (self.end - time.monotonic()), 0.01)}
 
-    def engine(self, name: str, options: dict[str, Any]) -> list[Schedule]:
-        """The engine's schedules, the best first; where the number of chunks is open, the fewest that are good enough.
+    def engine(self, name: str, options: dict[str, Any]) -> list[_Answer]:
+        """The engine's answers, the best first; where the number of chunks is open, the fewest that are good enough.
 
         More chunks pipeline better until latencies outweigh it, so the search ends at the bound, or
         after two counts that hardly helped; greedy, whose matching may gain from finer chunks where
@@ -422,10 +454,10 @@ class _Search:
         """
         check_engine(name, "auto")
         if self.collective.resolved:
-            return [self.once(name, self.collective, options)]
+            return [self.judged(self.once(name, self.collective, options))]
         applies = name in applicable(self.topology, self.collective)  # not if only by its options
         begin, end = self.done, self.next
-        results: list[Schedule] = []
+        results: list[_Answer] = []
         counts = self.counts + (_MANY_COUNTS if name == "forest" else ())
 
         def runs() -> Iterator[Callable[[], Schedule]]:
@@ -446,24 +478,23 @@ class _Search:
         most = _SEARCH_TRANSFERS * (2 * phases if name == "forest" else 1)
         fastest = failures = 0
         for schedule in self.found(runs()):
-            results.append(schedule)
-            helped = schedule.time_ps * _GOOD_ENOUGH < results[fastest].time_ps
+            results.append(self.judged(schedule, results[fastest].time_ps if results else math.inf))
+            helped = results[-1].time_ps * _GOOD_ENOUGH < results[fastest].time_ps
             failures = 0 if helped or len(results) == 1 else failures + 1
-            if schedule.time_ps < results[fastest].time_ps:
+            if results[-1].time_ps < results[fastest].time_ps:
                 fastest = len(results) - 1
             if failures == patience or 2 * schedule.stored_transfers > most:
+                break
+            if not results[-1].known:  # nor will those of more chunks be
                 break
             if results[fastest].time_ps <= self.enough * self.bound.time_ps:
                 break
         self.done, self.next = begin, end
         enough = results[fastest].time_ps * self.enough
-        best = next(schedule for schedule in results if schedule.time_ps <= enough)
-        tried = [schedule.collective.parts[0].chunks for schedule in results]
+        best = next(answer for answer in results if answer.time_ps <= enough)
+        tried = [answer.schedule.collective.parts[0].chunks for answer in results]
         others = sorted((one for one in results if one is not best), key=lambda one: one.time_ps)
-        return [
-            one.with_provenance(one.provenance | {"chunk_counts_tried": tried})
-            for one in (best, *others)
-        ]
+        return [_noted(answer, {"chunk_counts_tried": tried}) for answer in (best, *others)]
 
     def expected(self, name: str) -> float:
         """The work of an engine that tries all chunk counts it may try."""
@@ -489,25 +520,26 @@ class _Search:
             for i, cut in enumerate(cuts)
         )
 
-    def worth(self, best: Schedule | None) -> float:
+    def worth(self, best: _Answer | None) -> float:
         """The work that may be spent in all: the closer the best is to the bound, the less."""
         if best is None:
             return math.inf
         gap = 1 - self.bound.time_ps / max(best.time_ps, 1)
         return self.budget * min(max((gap - _MET) / _WORTH_ALL, 0.0), 1.0)
 
-    def exact(self, best: Schedule) -> Schedule | None:
+    def exact(self, best: _Answer) -> _Answer | None:
         """The optimum for the best's chunks, where that is a small program with something to gain."""
         gap = 1 - self.bound.time_ps / max(best.time_ps, 1)
-        pairs = best.collective.chunks * self.topology.links
+        collective = best.schedule.collective
+        pairs = collective.chunks * self.topology.links
         if gap < _WORTH_ALL or pairs > _EXACT_PAIRS or self.cut_short or self.budget < _WORK:
             return None
-        if milp_obstacle(self.topology, best.collective):
+        if milp_obstacle(self.topology, collective):
             return None
         try:
-            found = self.once("milp", best.collective, exact_limits(self.effort) | self.patience())
-            found = self.first_right([found])
-            self.check_sketch(found)
+            limits = exact_limits(self.effort) | self.patience()
+            found = self.first_right([self.judged(self.once("milp", collective, limits))])
+            self.check_sketch(found.schedule)
         except _TimeIsUp:
             self.cut_short = True
             return None
@@ -524,8 +556,8 @@ class _Search:
             raise ValueError(f"options {', '.join(options)} need a named engine, not auto")
         names = engines(self.topology, self.collective)
         expected = {name: self.expected(name) for name in names}
-        results: list[Schedule] = []
-        best: Schedule | None = None
+        results: list[_Answer] = []
+        best: _Answer | None = None
         errors: list[TacosError | MemoryError] = []
         left_out: list[str] = []
         spent = 0.0
@@ -539,10 +571,10 @@ class _Search:
             try:
                 self.report(0.0)
                 found = self.engine(name, {})
-                schedule = found[0]
-                if best is None or schedule.time_ps < best.time_ps:
-                    schedule = self.first_right(found)
-                self.check_sketch(schedule)
+                answer = found[0]
+                if best is None or answer.time_ps < best.time_ps:
+                    answer = self.first_right(found)
+                self.check_sketch(answer.schedule)
             except _TimeIsUp:
                 self.cut_short = True
                 if best is None:
@@ -552,39 +584,41 @@ class _Search:
             except (TacosError, MemoryError) as error:
                 errors.append(error)
                 continue
-            spent += self.spent(schedule)
-            results.append(schedule)
-            if best is None or schedule.time_ps < best.time_ps:
-                best = schedule
+            spent += self.spent(answer.schedule)
+            results.append(answer)
+            if best is None or answer.time_ps < best.time_ps:
+                best = answer
+                self.to_beat = best.time_ps
         if best is None:
             knows_sketches = not milp_obstacle(self.topology, self.collective)
             if self.sketch is not None and knows_sketches and not _infeasible(errors):
-                return self.first_right(self.engine("milp", {}))
+                return self.first_right(self.engine("milp", {})).schedule
             if errors:
                 raise errors[0]
             raise InfeasibleError(f"no engine applies to {self.collective!r} on {self.topology!r}")
         exact = self.exact(best) if spent < self.worth(best) else None
         if exact is not None:
             results.append(exact)
-        results.sort(key=lambda schedule: schedule.time_ps)
+        results.sort(key=lambda answer: answer.time_ps)
         results = self.refined(results, spent) if self.refines else results
-        times = {schedule.provenance["engine"]: schedule.time_s for schedule in results}
-        facts: dict[str, Any] = {"best_of": times, "not_tried": left_out}
-        return results[0].with_provenance(results[0].provenance | facts)
+        times = {one.schedule.provenance["engine"]: one.time_ps * 1e-12 for one in results}
+        return _noted(results[0], {"best_of": times, "not_tried": left_out}).schedule
 
-    def refined(self, results: list[Schedule], spent: float) -> list[Schedule]:
+    def refined(self, results: list[_Answer], spent: float) -> list[_Answer]:
         """The results, the fastest first, of which the fastest are refined with the work that is left."""
         better = list(results)
-        for i, schedule in enumerate(results[:_REFINED]):
+        for i, (schedule, executed_ps, _) in enumerate(results[:_REFINED]):
             left = self.worth(better[0]) - spent
-            if self.cut_short or left <= 0 or schedule.time_ps > _HOPEFUL * better[0].time_ps:
+            if self.cut_short or left <= 0 or executed_ps > _HOPEFUL * better[0].time_ps:
                 break
             if schedule.transfers > _SEARCH_TRANSFERS:
                 continue
             work = min(left, self.budget * _REFINING, _PER_TRANSFER * schedule.transfers)
             try:
-                found = refine_schedule(
-                    schedule, work=int(work * _HOPS), seed=self.seed, progress=self.report
+                found = self.judged(
+                    refine_schedule(
+                        schedule, work=int(work * _HOPS), seed=self.seed, progress=self.report
+                    )
                 )
                 if (
                     i > 0 and found.time_ps < better[0].time_ps
@@ -595,9 +629,16 @@ class _Search:
                 break
             except TacosError:
                 continue
-            better[i] = found
+            # A shorter schedule may take longer to execute.
+            better[i] = min(results[i], found, key=lambda answer: answer.time_ps)
             spent += work
-        return sorted(better, key=lambda schedule: schedule.time_ps)
+        return sorted(better, key=lambda answer: answer.time_ps)
+
+
+def _noted(answer: _Answer, facts: dict[str, Any]) -> _Answer:
+    """The answer with facts in its schedule's provenance."""
+    schedule = answer.schedule
+    return answer._replace(schedule=schedule.with_provenance(schedule.provenance | facts))
 
 
 def _infeasible(errors: list[TacosError | MemoryError]) -> bool:

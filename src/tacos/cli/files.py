@@ -91,8 +91,11 @@ def sim(
     ] = None,
     size: Annotated[str | None, Parameter(help="Of a program's buffer, such as 64MB.")] = None,
     timing: Annotated[
-        Literal["dependencies", "order", "schedule"],
-        Parameter(help="dependencies: when data are there; order: per link in order; schedule."),
+        Literal["dependencies", "order", "schedule", "shared"],
+        Parameter(
+            help="dependencies: when data are there; order: per link in order; schedule: at its own "
+            "times; shared: links shared fairly, a program thread by thread."
+        ),
     ] = "dependencies",
     congestion: Annotated[bool, Parameter(help="Whether a busy link keeps others waiting.")] = True,
     fault: Annotated[
@@ -148,11 +151,17 @@ def sim(
     network = None if topology is None else formats.network(topology)
     if isinstance(loaded, Schedule) and size is not None:
         raise ValueError(f"--size is {size}, but {file} holds a schedule, which has its size")
-    schedule = lifted(loaded, network, size, quiet or as_json)
+    as_program = not isinstance(loaded, Schedule) and timing == "shared" and profile is None
+    if as_program and network is None:
+        raise ValueError("--topology is missing: a program with --timing shared needs a network")
+    if as_program and ending in PAGES:
+        raise ValueError(f"--output is {output}, but a page shows schedules, not programs")
+    schedule = loaded if as_program else lifted(loaded, network, size, quiet or as_json)
     with progress("simulating", quiet or as_json) as report:
         trace = tacos.simulate(
             schedule,
             network,
+            size=size if as_program else None,
             timing=timing,
             congestion=congestion,
             faults=faults,
@@ -165,7 +174,7 @@ def sim(
     if output is not None:
         if ending in pictures:
             view.save(view.heat_picture(trace), output)
-        elif ending in PAGES:
+        elif ending in PAGES and isinstance(schedule, Schedule):
             view.write_page(output, schedule, names=[file.name], traces=[trace])
         else:
             trace.save(output)

@@ -33,7 +33,15 @@ from tacos.cli.app import (
 )
 from tacos.cli.viewing import check_page, write_page
 from tacos.console import front_table, print_table, progress, ranges_table, show, width
+from tacos.execution import TARGETS, execution
 from tacos.tune import check_formats
+
+Target = Annotated[
+    str | None,
+    Parameter(
+        help=f"What will execute it: {', '.join(TARGETS)}; by default the slowest rule counts."
+    ),
+]
 
 
 @app.command
@@ -76,6 +84,7 @@ def synth(
     verify: Annotated[
         bool, Parameter(help="Verify the schedule; without, it is marked as unverified.")
     ] = True,
+    target: Target = None,
     any_order: AnyOrder = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -104,6 +113,7 @@ def synth(
             progress=report,
             sketch=sketch,
             verify=verify,
+            target=target,
             consistent=not any_order,
         )
     took = time.perf_counter() - begin
@@ -115,6 +125,7 @@ def synth(
         formats.save(schedule, output)
     facts = tacos.summary(schedule) | {"synthesis_s": took, "verified": verify}
     facts |= {name: schedule.provenance[name] for name in _REMARKS if name in schedule.provenance}
+    facts |= executed.rows(target) if (executed := execution(schedule)) else {}
     facts |= _others(schedule)
     if output is not None:
         facts["file"] = str(output)

@@ -173,8 +173,8 @@ def simulate(
             f"a workload needs a profile, allowed are {', '.join(_PROFILES)}"
         )
     packed = _packed(schedule, units.size_bytes(memory_limit, what="memory_limit"), record)
-    routes = _lane_routes(packed, topology)
-    network = routes.topology
+    lanes = _lane_routes(packed, topology)
+    network = lanes.topology
     if not 0 <= seed < 2**64:
         raise ValueError(f"seed is {seed}, allowed are 0 to 2^64 - 1")
     disturbed = bool(faults or stragglers or jitter_ps or topology is not None)
@@ -192,7 +192,7 @@ def simulate(
             **columns,
         )
 
-    columns = run(routes, record, jitter_ps, **disturbances(network, faults, stragglers))
+    columns = run(lanes, record, jitter_ps, **disturbances(network, faults, stragglers))
     clean_ps = int(columns["npu_finish_ps"].max(initial=0))
     if disturbed:
         own = _lane_routes(packed, None)

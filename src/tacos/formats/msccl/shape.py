@@ -5,11 +5,12 @@ Every function takes a program and gives another one that does the same; columns
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from tacos._core import Collective, CollectivePart, pack, stuck
+from tacos import topology as topologies
+from tacos._core import Collective, CollectivePart, keep_order, pack, stuck
 from tacos.formats.msccl.dialect import (
     DIALECTS,
     IN_FLIGHT,
@@ -19,30 +20,77 @@ from tacos.formats.msccl.dialect import (
     MOST_STEPS,
     first_thread,
 )
-from tacos.lower import STEP_OPS, Program, replaced
+from tacos.lower import STEP_OPS, Program, noted, replaced
+from tacos.simulate import simulate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
+
+    from tacos._core import Topology
 
 __all__ = ["awaited_first", "copies", "packed", "with_nops"]
 
 _NOP = STEP_OPS.index("nop")
 _FUSING_CHANNELS = 8
 _SCRATCH, _NONE = 2, 3
+_NO_LOSS = 1.005
+"""Fused steps may make a program this much slower."""
+_CHUNK, _LARGEST = 1 << 20, 1 << 50
+"""Bytes of a chunk where a program does not know its size, and the largest size it can know."""
+_RULES: tuple[Literal["dependencies", "shared"], ...] = ("dependencies", "shared")
 
 
 def packed(
-    program: Program, dialect: str, channels: int | None, most: int, instances: int
+    program: Program,
+    dialect: str,
+    channels: int | None,
+    most: int,
+    instances: int,
+    topology: Topology | None,
 ) -> Program:
-    """Fewer, larger steps on at most `most` or `channels` channels, for that many instances."""
+    """The program on at most `most` or `channels` channels, for that many instances, within the executors' limits.
+
+    Steps that receive and send on save an executor work, but a threadblock that waits to receive does not send. So they
+    are used where the program takes no longer with them, on the topology or else on a fully connected one. Otherwise each
+    connection gets a threadblock for each direction, which keeps the schedule's order.
+    """
+
+    def fits(shaped: Program) -> bool:
+        blocks = int(np.bincount(shaped.thread_rank, minlength=1).max(initial=0)) * instances
+        return blocks <= DIALECTS[dialect].threadblocks and stuck(shaped, IN_FLIGHT["Simple"]) < 0
+
+    fused = _fused(program, channels or most, instances, fits)
+    try:
+        ordered = keep_order(
+            _cut(program, 1 if instances > 1 else MOST_COUNT),
+            channels=channels or most,
+            steps=MOST_STEPS,
+            peers=MOST_PEERS,
+        )
+    except ValueError:  # too many channels
+        return fused
+    if not fits(ordered):
+        return fused
+    network = topologies.fully_connected(program.ranks) if topology is None else topology
+    if fits(fused) and _seconds(fused, network) <= _NO_LOSS * _seconds(ordered, network):
+        return fused
+    return ordered
+
+
+def _fused(
+    program: Program, channels: int, instances: int, fits: Callable[[Program], bool]
+) -> Program:
+    """Fewer, larger steps, of which as many as possible receive and send on."""
     program = _cut(program if instances == 1 else _within_units(program), MOST_COUNT)
     # Fewer channels need fewer threadblocks, joined ones the fewest; without fusing, threadblocks
     # wait for less.
-    attempts = [min(fusing, channels or most) for fusing in (_FUSING_CHANNELS, 4, 2, 1)]
+    attempts = [min(fusing, channels) for fusing in (_FUSING_CHANNELS, 4, 2, 1)]
     for fusing, few_threads in [*((f, False) for f in [*attempts, 0]), (1, True)]:
         result = pack(
             program,
-            channels=channels or most,
+            channels=channels,
             fusing_channels=fusing,
             steps=MOST_STEPS,
             count=MOST_COUNT,
@@ -50,10 +98,18 @@ def packed(
             few_threads=few_threads,
             unit=_unit(program) if instances > 1 else 0,
         )
-        blocks = int(np.bincount(result.thread_rank, minlength=1).max()) * instances
-        if blocks <= DIALECTS[dialect].threadblocks and stuck(result, IN_FLIGHT["Simple"]) < 0:
+        if fits(result):
             break
     return result
+
+
+def _seconds(program: Program, topology: Topology) -> float:
+    """The executed time, by the slower of the rules for links that are not in the schedule's order."""
+    known = noted(program, "size_bytes", int)
+    size = known if known and 0 < known <= _LARGEST else program.collective.size_bytes * _CHUNK
+    return max(
+        simulate(program, topology, size=size, timing=rule, record=False).time_s for rule in _RULES
+    )
 
 
 def copies(program: Program, instances: int) -> Program:

@@ -55,8 +55,9 @@ def write(
 ) -> None:
     """Write an algorithm for MSCCL's executors, whole or not at all.
 
-    A schedule is lowered first, a program with one-sided steps lifted before. Chunks side by side travel together, and what a GPU receives and sends
-    on becomes one step (``rcs``, ``rrs``, ``rrcs``), for which it uses up to eight channels. A
+    A schedule is lowered first, a program with one-sided steps lifted before. Each connection gets a threadblock for each
+    direction, which keeps the schedule's order. Where that costs no time when the program runs, chunks side by side travel
+    together, and what a GPU receives and sends on becomes one step (``rcs``, ``rrs``, ``rrcs``) on up to eight channels. A
     program that has such steps already, or was read from an MSCCL file, keeps its threadblocks. What
     a program does not say (its provenance has the fields of the file it was read from) has the
     defaults below.
@@ -98,6 +99,7 @@ def write(
           <step s="1" type="rcs" srcbuf="o" srcoff="2" dstbuf="o" dstoff="2" cnt="1" depid="-1" .../>
     """
     program = _lowered(obj, in_place)
+    network = obj.topology if isinstance(obj, Schedule) else None
     if not 1 <= instances <= MOST_CHANNELS:
         raise ValueError(f"instances is {instances}, allowed are 1 to {MOST_CHANNELS}")
     most = MOST_CHANNELS // instances
@@ -112,7 +114,7 @@ def write(
         raise ValueError(
             f"channels is {channels}, but a program with threadblocks keeps its channels"
         )
-    shaped = program if keeps else packed(program, dialect, channels, most, instances)
+    shaped = program if keeps else packed(program, dialect, channels, most, instances, network)
     shaped = awaited_first(with_nops(copies(shaped, instances)))
     _check(path, shaped, dialect, fields["proto"])
     with replacing(path) as out:

@@ -1,0 +1,243 @@
+#include "formats/keep_order.hpp"
+
+#include <functional>
+#include <map>
+
+#include "formats/work.hpp"
+
+namespace tacos {
+
+using namespace packing;
+
+namespace {
+
+// Per step, the dependencies that do not follow from the order of threads and other dependencies. A step's clock
+// says for each thread of its rank how many steps are complete when the step is.
+std::vector<std::vector<StepId>> needed_dependencies(const Program& program, const Graph& graph) {
+  const auto& s = program.spec();
+  const auto level = graph.levels([](StepId, const auto&) {});
+  std::vector<StepId> first_of(at(program.ranks()) + 1, 0);
+  std::vector<ThreadId> first_thread(at(program.ranks()) + 1, 0);
+  for (ThreadId t = 0; t < program.threads(); ++t) {
+    const auto rank = at(s.thread_rank[at(t)]);
+    first_thread[rank + 1] = t + 1;
+    first_of[rank + 1] = static_cast<StepId>(s.thread_begin[at(t) + 1]);
+  }
+  for (std::size_t r = 0; r < at(program.ranks()); ++r) {  // ranks without steps
+    first_thread[r + 1] = std::max(first_thread[r], first_thread[r + 1]);
+    first_of[r + 1] = std::max(first_of[r], first_of[r + 1]);
+  }
+  std::vector<std::vector<StepId>> needed(at(program.steps()));
+  std::vector<std::int32_t> clocks;
+  std::vector<StepId> order, before;
+  for (std::size_t r = 0; r < at(program.ranks()); ++r) {
+    const auto width = at(first_thread[r + 1] - first_thread[r]);
+    const StepId begin = first_of[r];
+    order.resize(at(first_of[r + 1] - begin));
+    std::iota(order.begin(), order.end(), begin);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](StepId a, StepId b) { return level[at(a)] < level[at(b)]; });
+    clocks.assign(order.size() * width, 0);
+    const auto clock_of = [&](StepId step) { return clocks.data() + at(step - begin) * width; };
+    for (const StepId step : order) {
+      if (level[at(step)] < 0) invalid(program.describe(step) + " can never run");
+      auto* clock = clock_of(step);
+      if (!graph.is_first(step)) std::copy_n(clock_of(step - 1), width, clock);
+      before.assign(s.dep.begin() + s.dep_begin[at(step)],
+                    s.dep.begin() + s.dep_begin[at(step) + 1]);
+      // The latest first: most of the others follow from it.
+      std::sort(before.begin(), before.end(), [&](StepId a, StepId b) {
+        return std::pair(level[at(a)], a) > std::pair(level[at(b)], b);
+      });
+      for (const StepId other : before) {
+        const auto thread = at(graph.thread(other) - first_thread[r]);
+        const auto* theirs = clock_of(other);
+        if (clock[thread] >= theirs[thread]) continue;
+        needed[at(step)].push_back(other);
+        for (std::size_t t = 0; t < width; ++t) clock[t] = std::max(clock[t], theirs[t]);
+      }
+      const auto mine = at(graph.thread(step));
+      clock[mine - at(first_thread[r])] = step - static_cast<StepId>(s.thread_begin[mine]) + 1;
+    }
+  }
+  return needed;
+}
+
+class Keeper {
+ public:
+  Keeper(const Program& program, const OrderOptions& options)
+      : program_(program),
+        options_(options),
+        graph_(program),
+        needed_(needed_dependencies(program, graph_)) {
+    const auto& s = program.spec();
+    for (ThreadId t = 0; t < program.threads(); ++t) {
+      const bool sends = s.thread_send_peer[at(t)] >= 0, receives = s.thread_recv_peer[at(t)] >= 0;
+      if (sends && receives) invalid("a thread that sends and receives keeps its steps");
+      if (s.thread_begin[at(t)] == s.thread_begin[at(t) + 1]) continue;
+      if (sends) cut(t, receiver_of(t));
+      if (!sends && !receives) cut(t, -1);
+    }
+  }
+
+  Program finish() {
+    std::stable_sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) {
+      return std::tie(a.rank, a.send_peer, a.recv_peer, a.channel) <
+             std::tie(b.rank, b.send_peer, b.recv_peer, b.channel);
+    });
+    const auto& s = program_.spec();
+    std::vector<StepId> old, id(at(program_.steps()));
+    ProgramSpec spec;
+    std::vector<NodeId> rank, send_peer, recv_peer;
+    std::vector<std::int32_t> channel;
+    std::vector<std::int64_t> begin{0};
+    for (const Piece& piece : pieces_) {
+      rank.push_back(piece.rank);
+      channel.push_back(piece.channel);
+      send_peer.push_back(piece.send_peer);
+      recv_peer.push_back(piece.recv_peer);
+      for (StepId step = piece.begin; step < piece.end; ++step) {
+        id[at(step)] = static_cast<StepId>(old.size());
+        old.push_back(step);
+      }
+      begin.push_back(static_cast<std::int64_t>(old.size()));
+    }
+    std::vector<StepId> dep, comes_from;
+    std::vector<std::int64_t> dep_begin{0};
+    for (const StepId step : old) {
+      for (const StepId before : needed_[at(step)]) dep.push_back(id[at(before)]);
+      std::sort(dep.begin() + dep_begin.back(), dep.end());
+      dep_begin.push_back(static_cast<std::int64_t>(dep.size()));
+      const StepId from = s.comes_from[at(step)];
+      comes_from.push_back(from < 0 ? -1 : id[at(from)]);
+    }
+    const auto picked = [&](const auto& column) {
+      auto values = std::vector(column.begin(), column.end());
+      std::transform(old.begin(), old.end(), values.begin(),
+                     [&](StepId i) { return column[at(i)]; });
+      return values;
+    };
+    spec.collective = s.collective;
+    spec.in_place = s.in_place;
+    spec.scratch_slots = s.scratch_slots;
+    spec.thread_rank = std::move(rank);
+    spec.thread_channel = std::move(channel);
+    spec.thread_send_peer = std::move(send_peer);
+    spec.thread_recv_peer = std::move(recv_peer);
+    spec.thread_begin = std::move(begin);
+    spec.op = picked(s.op);
+    spec.src_buffer = picked(s.src_buffer);
+    spec.dst_buffer = picked(s.dst_buffer);
+    spec.src_slot = picked(s.src_slot);
+    spec.dst_slot = picked(s.dst_slot);
+    spec.count = picked(s.count);
+    spec.peer = picked(s.peer);
+    spec.comes_from = std::move(comes_from);
+    spec.dep_begin = std::move(dep_begin);
+    spec.dep = std::move(dep);
+    spec.provenance = s.provenance;
+    return Program(std::move(spec));
+  }
+
+ private:
+  // A part of a thread that becomes a thread.
+  struct Piece {
+    NodeId rank = 0, send_peer = -1, recv_peer = -1;
+    std::int32_t channel = 0;
+    StepId begin = 0, end = 0;
+  };
+
+  ThreadId receiver_of(ThreadId sender) const {
+    const StepId first = static_cast<StepId>(program_.spec().thread_begin[at(sender)]);
+    const StepId receive = graph_.receiver(first);
+    if (receive < 0) invalid(program_.describe(first) + " has no message to match");
+    const ThreadId receiver = graph_.thread(receive);
+    if (length(receiver) != length(sender) || !graph_.is_first(receive)) {
+      invalid(program_.describe(receive) + " receives out of the order of the sends");
+    }
+    return receiver;
+  }
+  std::int64_t length(ThreadId thread) const {
+    const auto& begin = program_.spec().thread_begin;
+    return begin[at(thread) + 1] - begin[at(thread)];
+  }
+  std::int64_t rows(StepId step) const {
+    return std::max<std::int64_t>(1, static_cast<std::int64_t>(needed_[at(step)].size()));
+  }
+
+  // Both ends of a connection are cut at the same messages.
+  void cut(ThreadId sender, ThreadId receiver) {
+    const auto& s = program_.spec();
+    const auto begin = static_cast<StepId>(s.thread_begin[at(sender)]);
+    const auto end = static_cast<StepId>(s.thread_begin[at(sender) + 1]);
+    const StepId to_receive =
+        receiver < 0 ? 0 : static_cast<StepId>(s.thread_begin[at(receiver)]) - begin;
+    std::int64_t sent = 0, received = 0;
+    StepId first = begin;
+    for (StepId step = begin; step < end; ++step) {
+      if (receiver >= 0 && graph_.receiver(step) != step + to_receive) {
+        invalid(program_.describe(step + to_receive) + " receives out of the order of the sends");
+      }
+      auto more_sent = rows(step), more_received = receiver < 0 ? 0 : rows(step + to_receive);
+      if (step > first && std::max(sent + more_sent, received + more_received) > options_.steps) {
+        add(sender, receiver, first, step, to_receive);
+        needed_[at(step)].push_back(step - 1);
+        if (receiver >= 0) needed_[at(step + to_receive)].push_back(step + to_receive - 1);
+        first = step;
+        sent = received = 0;
+        more_sent = rows(step);
+        more_received = receiver < 0 ? 0 : rows(step + to_receive);
+      }
+      if (std::max(more_sent, more_received) > options_.steps) {
+        invalid(program_.describe(step) + " waits for more than " + std::to_string(options_.steps) +
+                " others");
+      }
+      sent += more_sent;
+      received += more_received;
+    }
+    add(sender, receiver, first, end, to_receive);
+  }
+
+  void add(ThreadId sender, ThreadId receiver, StepId begin, StepId end, StepId to_receive) {
+    const auto& s = program_.spec();
+    const NodeId src = s.thread_rank[at(sender)];
+    if (receiver < 0) {
+      pieces_.push_back({src, -1, -1, 0, begin, end});
+      return;
+    }
+    const NodeId dst = s.thread_rank[at(receiver)];
+    const auto channel = free_channel(src, dst);
+    pieces_.push_back({src, dst, -1, channel, begin, end});
+    pieces_.push_back({dst, -1, src, channel, begin + to_receive, end + to_receive});
+  }
+
+  // The first channel that the pair does not use and on which both have room for a peer.
+  std::int32_t free_channel(NodeId src, NodeId dst) {
+    auto& next = next_channel_[{src, dst}];
+    while (peers_out_[{src, next}] >= options_.peers || peers_in_[{dst, next}] >= options_.peers) {
+      ++next;
+    }
+    if (next >= options_.channels) {
+      invalid("the connections need more than " + std::to_string(options_.channels) + " channels");
+    }
+    ++peers_out_[{src, next}];
+    ++peers_in_[{dst, next}];
+    return next++;
+  }
+
+  const Program& program_;
+  const OrderOptions& options_;
+  const Graph graph_;
+  std::vector<std::vector<StepId>> needed_;  // per step
+  std::vector<Piece> pieces_;
+  std::map<std::pair<NodeId, NodeId>, std::int32_t> next_channel_;
+  std::map<std::pair<NodeId, std::int32_t>, std::int32_t> peers_out_, peers_in_;  // rank, channel
+};
+
+}  // namespace
+
+Program keep_order(const Program& program, const OrderOptions& options) {
+  return Keeper(program, options).finish();
+}
+
+}  // namespace tacos

@@ -1,0 +1,29 @@
+// Keeping the order of a schedule within the limits of an executor.
+//
+// A lowered program has one thread per connection and direction. Each thread serves its messages in the order of
+// the schedule, so nothing overtakes, and a rank sends on one connection while it waits on another. Packing
+// (pack.hpp) trades this for fewer, fused steps, which can cost much more time than it saves. Here the threads
+// stay as they are:
+//   - dependencies that follow from others are dropped, since an executor pays a nop for each one but the first;
+//   - a thread with more steps than the executor takes goes on in another thread, on the next free channel, whose first
+//     step waits for the last step of the former;
+//   - connections are spread over channels where a rank has more peers than a channel takes.
+//
+// Cost: O(steps · threads of a rank).
+#pragma once
+
+#include "program.hpp"
+
+namespace tacos {
+
+struct OrderOptions {
+  std::int32_t channels = 32;  // at most
+  std::int32_t steps = 256;    // of a thread, a further one for every dependency but the first
+  std::int32_t peers = 32;     // of a rank on one channel, in each direction
+};
+
+// Takes lowered programs: threads that only send, only receive, or have no peer. Throws std::invalid_argument for
+// others, and where the channels do not suffice.
+Program keep_order(const Program& program, const OrderOptions& options);
+
+}  // namespace tacos

@@ -1,0 +1,155 @@
+"""Executed times: how long a schedule takes when an executor runs it on a real network.
+
+A schedule fixes the order on every link. The program that carries it out keeps only the order of each thread and the
+dependencies between steps, and a network lets concurrent messages share a link. :func:`execution` lowers a
+schedule, runs the program under three rules for links and reports the times; :data:`TARGETS` says which rule
+counts for which executor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from tacos._core import Program, Schedule, Topology, lower_paced
+from tacos.errors import check_type
+from tacos.simulate import simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tacos.units import Quantity
+
+__all__ = ["RULES", "TARGETS", "Execution", "check_target", "execution"]
+
+Rule = Literal["order", "dependencies", "shared"]
+RULES: tuple[Rule, ...] = ("order", "dependencies", "shared")
+"""How links serve messages: in the schedule's order; first come, first served; shared fairly."""
+TARGETS: dict[str, tuple[Rule, ...]] = {
+    "schedule": ("order",),
+    "tcp": ("shared",),
+    "msccl": ("shared",),
+    "mscclpp": ("shared",),
+    "nccl": ("shared",),
+}
+"""The rules that count for each executor; without a target, the slowest of all."""
+_MOST_TRANSFERS = 100_000
+"""Transfers beyond which a schedule is not run: it would take seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """How long a program takes under each rule for links.
+
+    Attributes:
+        order_ps: Every link serves its messages in the schedule's order.
+        dependencies_ps: Every link serves one message at a time, first come, first served.
+        shared_ps: Concurrent messages share every link fairly.
+    """
+
+    order_ps: int
+    dependencies_ps: int
+    shared_ps: int
+
+    def time_ps(self, target: str | None = None) -> int:
+        """The time under the rule of a target; without one, the slowest.
+
+        >>> Execution(10, 12, 13).time_ps("schedule"), Execution(10, 12, 13).time_ps()
+        (10, 13)
+        """
+        times = dict(zip(RULES, (self.order_ps, self.dependencies_ps, self.shared_ps), strict=True))
+        return max(times[rule] for rule in (RULES if target is None else TARGETS[target]))
+
+    def rows(self, target: str | None = None) -> dict[str, float]:
+        """The times in seconds, for tables and JSON: for the target, then under each rule.
+
+        >>> Execution(10**6, 12 * 10**5, 13 * 10**5).rows("tcp")["executed_s"]
+        1.3e-06
+        """
+        return {
+            "executed_s": self.time_ps(target) * 1e-12,
+            "executed_order_s": self.order_ps * 1e-12,
+            "executed_dependencies_s": self.dependencies_ps * 1e-12,
+            "executed_shared_s": self.shared_ps * 1e-12,
+        }
+
+
+def check_target(target: str | None) -> None:
+    """Raise a ValueError if there is no such target.
+
+    >>> check_target("gloo")
+    Traceback (most recent call last):
+    ValueError: target must be one of schedule, tcp, msccl, mscclpp, nccl; got 'gloo'
+    """
+    if target is not None and target not in TARGETS:
+        raise ValueError(f"target must be one of {', '.join(TARGETS)}; got {target!r}")
+
+
+def execution(
+    what: Schedule | Program,
+    topology: Topology | None = None,
+    *,
+    size: Quantity | None = None,
+    progress: Callable[[float], object] | None = None,
+) -> Execution | None:
+    """Return how long a schedule or program takes when it is executed, under each rule.
+
+    A schedule is lowered first (:func:`tacos.lower`). Its program runs thread by thread over the network's default
+    routes. Where switches multicast or reduce, which a program cannot express, the schedule itself is run.
+
+    Args:
+        what: A schedule, or a program together with its topology.
+        topology: The network of a program.
+        size: Size of a program's collective, where the program does not know it.
+        progress: Called with the share done, now and then.
+
+    Returns:
+        The times; None for a schedule of more than 100,000 transfers whose messages share links.
+
+    Raises:
+        ValueError: A program without a topology, or a topology beside a schedule.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4, bandwidth="50GB/s", latency="500ns")
+    >>> ring = tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MB", chunks=1), engine="ring")
+    >>> execution(ring).time_ps() == ring.time_ps
+    True
+    """
+    check_type("what", what, Schedule, Program)
+    if isinstance(what, Program):
+        if topology is None:
+            raise ValueError("a program needs a topology to run on")
+        return Execution(
+            *(
+                simulate(
+                    what, topology, size=size, timing=rule, record=False, progress=progress
+                ).time_ps
+                for rule in RULES
+            )
+        )
+    if topology is not None or size is not None:
+        raise ValueError("a schedule has its own topology and size")
+    if not _shares_links(what):
+        # Every link belongs to one thread, which keeps the schedule's order: nothing can be late.
+        return Execution(what.time_ps, what.time_ps, what.time_ps)
+    if what.transfers > _MOST_TRANSFERS:
+        return None
+    schedule = what.expand()
+    in_order = schedule.time_ps  # links that keep the schedule's order are never late
+    try:
+        _, _, first_come, shared = lower_paced(schedule, progress=progress)
+    except ValueError:  # switches that multicast or reduce
+        first_come, shared = (
+            simulate(schedule, timing=rule, record=False, progress=progress).time_ps
+            for rule in RULES[1:]
+        )
+    return Execution(in_order, first_come, shared)
+
+
+def _shares_links(schedule: Schedule) -> bool:
+    """Whether messages of several connections may cross one link: routes of one link have it to themselves."""
+    table = schedule.routes
+    used = np.unique(schedule.lane_route)
+    return bool((np.diff(table.link_begin)[used] > 1).any())
