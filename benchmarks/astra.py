@@ -12,7 +12,7 @@ from functools import partial
 
 import tacos
 from tacos.simulate.astra import run
-from tacos.simulate.workload import Workload, ring_all_gather
+from tacos.simulate.workload import from_schedule, ring_all_gather
 
 ASTRA_SIM_SECONDS = {64: 0.5, 128: 2.0, 256: 8.4}
 SPEED = {"bandwidth": "50GiB/s", "latency": "500ns"}
@@ -35,7 +35,7 @@ def main():
         topology = tacos.topology.ring(n, **SPEED)
         workload = ring_all_gather(n, "1MiB")
         wanted = tacos.collective.all_gather(topology, n * 2**20, chunks=1)
-        fenced = Workload.from_schedule(tacos.synthesize(topology, wanted, engine="ring"))
+        fenced = from_schedule(tacos.synthesize(topology, wanted, engine="ring"))
         plain, slow = (
             seconds_of(partial(run, w, topology, aware=True)) for w in (workload, fenced)
         )

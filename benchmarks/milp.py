@@ -17,7 +17,7 @@ LIMIT_S = 120.0
 
 def ndv2_of_taccl(link_model: Literal["pipelined", "blocking"] = "blocking") -> tacos.Topology:
     """Two NDv2 with TACCL's costs, GPU 0 of each sending to GPU 1 of the other."""
-    box = tp.dgx1(bandwidth=1)
+    box = tp.dgx1(bandwidth="1B/s")
     rows: list[tuple[int, int, float, float]] = []
     for src, dst, cables in zip(
         box.link_src.tolist(), box.link_dst.tolist(), box.link_bandwidth_Bps.tolist(), strict=True

@@ -35,12 +35,12 @@ def draw() -> None:
 
 def overview() -> None:
     """The picture of the README and of the first page; it is kept, since the README is read unbuilt."""
-    topology = tacos.topology.mi250()
+    topology = tacos.topology.dgx_a100(2)
     sizes = tacos.units.size_range("16KB:1GB:4")
     collectives = [tacos.collective.all_reduce(topology, size) for size in sizes]
     ours, known = (
         ("forest", "greedy"),
-        ("multitree", "bidirectional-ring", "halving-doubling", "ring"),
+        ("nccl", "hierarchical", "halving-doubling", "ring"),
     )
     sweep = tacos.compare(topology, collectives, engines=(*ours, *known))
 
@@ -59,7 +59,7 @@ def overview() -> None:
     curves.append(view.Series("bound", limit, sizes, "ceiling"))
     size, speed = view.Axis("size", "size", log=True), view.Axis("bus bandwidth", "bandwidth")
     chart = view.lines(
-        curves, size, speed, title="All-reduce among the 16 dies of an MI250 box", width=720
+        curves, size, speed, title="All-reduce between two DGX A100 boxes", width=720
     )
     view.save(chart, HERE / "_static" / "overview.svg")
 
@@ -77,7 +77,7 @@ def _comparison() -> None:
     topology = tacos.topology.dgx_h100(2)
     sizes = tacos.units.size_range("16KB:1GB:8")
     collectives = [tacos.collective.all_reduce(topology, size) for size in sizes]
-    engines = ["forest", "hierarchical", "ring", "double-binary-tree", "direct"]
+    engines = ["forest", "nccl", "hierarchical", "ring", "direct"]
     sweep = tacos.compare(topology, collectives, engines=engines)
     view.save(view.picture(sweep, "dgx-h100:2"), TARGET / "comparison.svg")
 

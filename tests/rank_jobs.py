@@ -134,6 +134,26 @@ def run_many(comm, schedules, calls):
     return wrong
 
 
+def call_cached(comm, variables, calls):
+    """Calls of (kind, count) with what the environment's variables choose; returns what is wrong, and
+    what was logged."""
+    settings = Settings.from_environment(comm.size, variables)
+    algorithms = Algorithms(comm, settings)
+    wrong, log = [], io.StringIO()
+    with contextlib.redirect_stderr(log):
+        for kind, count in calls:
+            algorithm = algorithms.get(kind, 4 * count)
+            [part] = algorithm.collective.parts
+            source, want = expected(part, comm.rank, count, "float32", "sum", count)
+            if part.kind != kind:
+                wrong.append(f"{part.kind} serves {kind}")
+                continue
+            got = algorithm.run(source, np.full(len(want), 77, np.float32), count=count)
+            if not np.array_equal(got, want):
+                wrong.append(f"rank {comm.rank}: {kind} {count}")
+    return wrong, log.getvalue()
+
+
 # --- failures: each returns what a rank heard, or raises it ------------------------------------------
 
 

@@ -122,7 +122,7 @@ def test_topo_alone_lists_the_short_names(capsys):
     assert main(["topo", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == tacos.topology.specs()
     assert main(["topo", "--draw", "x.svg"]) == 2
-    assert "no TOPOLOGY" in capsys.readouterr().err
+    assert "TOPOLOGY is missing" in capsys.readouterr().err
 
 
 def verbs():
@@ -237,7 +237,10 @@ BAD_CALLS = {
     "size zero": (["synth", "ring:4", "all-reduce", "0B"], "0B"),
     "no unit": (["synth", "ring:4", "all-reduce", "big"], "big"),
     "duplicate rank": (["synth", "ring:4", "all-reduce", "1MB", "--group", "0,1,1"], "NPU 1"),
-    "rank outside": (["synth", "ring:4", "all-reduce", "1MB", "--group", "0-9"], "NPU 9"),
+    "rank outside": (
+        ["synth", "ring:4", "all-reduce", "1MB", "--group", "0-9"],
+        "--group is 9, but there is no such NPU",
+    ),
     "group of words": (["synth", "ring:4", "all-reduce", "1MB", "--group", "all"], "all"),
     "no chunks": (["synth", "ring:4", "all-reduce", "1MB", "--chunks", "0"], "0"),
     "root without use": (["synth", "ring:4", "all-reduce", "1MB", "--root", "1"], "root"),
@@ -291,7 +294,7 @@ def test_a_wrong_call_says_what_is_missing_or_too_much_and_where_to_read(capsys)
     assert main(["synth", "ring:4", "all-reduce"]) == 2
     assert capsys.readouterr().err == "tacos: SIZE is missing. See tacos synth --help.\n"
     assert main(["synth", "ring:4", "all-reduce", "64", "MB"]) == 2
-    assert capsys.readouterr().err == "tacos: 'MB' is too much. See tacos synth --help.\n"
+    assert capsys.readouterr().err == "tacos: unexpected argument 'MB'. See tacos synth --help.\n"
     assert main(["help", "topo"]) == 0
     assert "tacos topo" in capsys.readouterr().out
 
@@ -380,11 +383,11 @@ def test_sim_runs_a_program_thread_by_thread(saved, tmp_path, capsys):
     ("more", "message"),
     [
         (["--fault", "link=0-1,begin=2us,end=1us"], "it must end later"),
-        (["--fault", "link=0-2"], "there is no link from node 0 to node 2"),
+        (["--fault", "link=0-2"], "there is no link from npu 0 to npu 2"),
         (["--topology", "ring:5"], "topology has 5 NPUs"),
         (["-o", "t.txt"], "t.txt: a trace goes into .pftrace"),
         (["-o", "t.txt"], "its picture into .svg, .png"),
-        (["-o", "nowhere/t.json"], "there is no folder nowhere"),
+        (["-o", "nowhere/t.json"], "there is no directory nowhere"),
         (["--fault", "link=0-1"], "can never cross link 0 (npu 0 -> npu 1)"),
     ],
 )
@@ -393,3 +396,37 @@ def test_sim_refuses_with_one_sentence(saved, capsys, more, message):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_sim_states_its_rule_and_figures_that_agree(tmp_path, capsys):
+    """Served first come, first served, this schedule takes longer than its own times say."""
+    topology = tacos.topology.dgx1()
+    collective = tacos.collective.all_gather(topology, "8MB", chunks=2)
+    schedule = tacos.synthesize(topology, collective, effort="fast")
+    path = str(tmp_path / "s.tacos")
+    tacos.save(schedule, path)
+    assert main(["sim", path, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert "every link serves first come, first served" in facts["rule"]
+    assert facts["time_s"] > facts["schedule_time_s"] == pytest.approx(schedule.time_s)
+    more = facts["time_s"] / facts["schedule_time_s"] - 1
+    assert facts["slower_than_schedule"] == pytest.approx(more)
+    assert not {"loss", "clean_time_s"} & facts.keys()  # nothing disturbed the run
+    assert main(["sim", path]) == 0
+    shown = capsys.readouterr().out
+    assert "loss" not in shown
+    assert f"slower than schedule      {100 * more:.1f} %" in shown
+    assert "--timing order" in shown
+    assert main(["sim", path, "--fault", "link=0-1,end=10us", "--json"]) == 0
+    hurt = json.loads(capsys.readouterr().out)
+    assert hurt["clean_time_s"] == facts["time_s"]
+    assert hurt["loss"] == pytest.approx(hurt["time_s"] / hurt["clean_time_s"] - 1)
+    for timing, words in (("order", "in the schedule's order"), ("schedule", "starts at the time")):
+        assert main(["sim", path, "--timing", timing, "--json"]) == 0
+        same = json.loads(capsys.readouterr().out)
+        assert words in same["rule"]
+        assert same["slower_than_schedule"] == 0
+    assert main(["sim", path, "--no-congestion", "--json"]) == 0
+    assert "links are never busy" in json.loads(capsys.readouterr().out)["rule"]
+    assert main(["sim", path, "--profile", "astra-sim-aware", "--json"]) == 0
+    assert "ASTRA-sim's congestion-aware" in json.loads(capsys.readouterr().out)["rule"]

@@ -304,8 +304,11 @@ def test_repr():
         (lambda: co.all_gather(0, 5), "npus is 0, allowed"),
         (lambda: co.all_gather(4, 5, group=[]), "all_gather: the group has no NPU"),
         (lambda: co.all_gather(4, 5, group=[1, 2, 1]), "NPU 1 is twice in the group"),
-        (lambda: co.all_gather(4, 5, group=[4]), "group names NPU 4, the NPUs are 0 to 3"),
-        (lambda: co.all_gather(4, 5, group=[-1]), "group names NPU -1"),
+        (
+            lambda: co.all_gather(4, 5, group=[4]),
+            "group has 4, but there is no such NPU; the NPUs are 0 to 3",
+        ),
+        (lambda: co.all_gather(4, 5, group=[-1]), "group has -1, but"),
         (lambda: co.all_gather(4, 5, group=[0.5]), "group must be whole numbers, not "),
         (lambda: co.all_gather(4, 5, chunks=0), 'chunks is 0, allowed are "auto" and integers'),
         (lambda: co.all_gather(4, 5, chunks=-1), "chunks is -1, allowed"),
@@ -313,7 +316,10 @@ def test_repr():
         (lambda: co.all_gather(4, 5, chunks=2**31), "chunks is 2147483648, allowed"),
         (lambda: co.all_gather(4, 5, chunks=2**30), "a collective has fewer than 2\\^32"),
         (lambda: co.all_to_all(70_000, 5, chunks=2**31 - 1), "a collective has fewer than 2\\^32"),
-        (lambda: co.broadcast(4, 5, root=7), "root is 7, which is not in the group"),
+        (
+            lambda: co.broadcast(4, 5, root=7),
+            "root is 7, but there is no such NPU; the NPUs are 0 to 3",
+        ),
         (lambda: co.broadcast(4, 5, root=0, group=[1]), "root is 0, which is not in the group"),
         (lambda: co.named("all-gather", 4, 5, root=0), "root is 0, but all-gather has no root"),
         (
@@ -325,7 +331,10 @@ def test_repr():
         (lambda: co.all_to_all_v(2, [[0.5, 0], [0, 0]]), "sizes must be whole numbers"),
         (lambda: co.send_recv(2, []), "messages is empty"),
         (lambda: co.send_recv(2, [(1, 1, 5)]), "a message from NPU 1 to itself"),
-        (lambda: co.send_recv(2, [(0, 2, 5)]), "NPU 2 is not one of 0 to 1"),
+        (
+            lambda: co.send_recv(2, [(0, 2, 5)]),
+            r"messages\[0\] is 2, but there is no such NPU; the NPUs are 0 to 1",
+        ),
         (lambda: co.send_recv(2, [(0, 1, 0)]), "must be positive"),
         (lambda: co.custom(2, [], [], []), "sizes is empty"),
         (lambda: co.custom(2, [1], [[0], [1]], [[1]]), "before has 2 entries for 1 chunks"),

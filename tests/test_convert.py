@@ -171,12 +171,12 @@ BAD_CALLS = {
     "no ending": (["convert", "ar.tacos", "x"], "x: the name's ending says no format"),
     "a schedule as a topology": (["convert", "ar.tacos", "x.yaml"],
                                  "x.yaml: a .yaml file holds a Topology, not a Schedule"),
-    "no folder": (["convert", "ar.tacos", "no/x.steps"], "there is no folder no"),
+    "no folder": (["convert", "ar.tacos", "no/x.steps"], "there is no directory no"),
     "a program's NPU": (["info", "ar.steps", "--npu", "0"], "ar.steps holds a program"),
     "a program as a network": (["topo", "ar.steps"], "ar.steps: this is a program, which names no"),
     "too few NPUs": (["sim", "ar.steps", "--topology", "ring:3"],
                      "the topology has 3 NPUs, the program 4 ranks"),
-    "a schedule has a size": (["sim", "ar.tacos", "--size", "1MB"], "which has its size"),
+    "a schedule has a size": (["sim", "ar.tacos", "--size", "1MB"], "whose size is fixed"),
     "a topology to verify": (["verify", "ring.yaml"], "ring.yaml holds a topology"),
 }  # fmt: skip
 

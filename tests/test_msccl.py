@@ -575,7 +575,7 @@ def test_any_number_of_chunks_can_be_lifted(chunks, tmp_path):
     assert tacos.verify(schedule).ok
     assert int(schedule.collective.chunks) == np.lcm(chunks, 3)
     assert tacos.verify(saved(schedule, tmp_path)).ok
-    assert describe(program)["chunks"] == chunks
+    assert describe(program)["total_chunks"] == chunks
     assert tacos.verify(saved(program, tmp_path, instances=3)).ok
 
 

@@ -266,7 +266,9 @@ def test_view_writes_a_page_named_after_the_file(saved, tmp_path, capsys):
     assert len(taken_apart((tmp_path / "both.html").read_text())) == 2
     (tmp_path / "relay.html").write_text("my own")
     assert main(["view", saved]) == 2
-    assert "relay.html: this is not a page of ours" in capsys.readouterr().err
+    assert (
+        "relay.html was not written by tacos; refusing to overwrite it" in capsys.readouterr().err
+    )
     assert (tmp_path / "relay.html").read_text() == "my own"
 
 
@@ -285,12 +287,12 @@ def test_synth_and_sim_write_pages_too(saved, tmp_path):
         (["-o", "out.gif"], "out.gif: a trace goes into .pftrace"),
         (
             ["-o", "nowhere/out.html"],
-            "--output is nowhere/out.html, but there is no folder nowhere",
+            "--output is nowhere/out.html, but there is no directory nowhere",
         ),
-        (["relay.tacos", "-o", "out.pftrace"], "a trace, which holds one schedule, not two"),
-        (["--serve", "-o", "out.html"], "give one of the two"),
-        (["--port", "80"], "--port is 80, which goes with --serve"),
-        (["--serve", "--port", "70000"], "--port is 70000, allowed are 0 to 65535"),
+        (["relay.tacos", "-o", "out.pftrace"], "but a trace holds one schedule, not two"),
+        (["--serve", "-o", "out.html"], "--serve does not write a file; give only one"),
+        (["--port", "80"], "--port is 80, but it needs --serve"),
+        (["--serve", "--port", "70000"], "--port must be 0 to 65535; got 70000"),
         (["--detail", "0"], "detail is 0, it must be positive"),
     ],
 )
@@ -303,12 +305,12 @@ def test_wrong_calls_are_refused_in_one_sentence(saved, tmp_path, capsys, call, 
 def test_sim_refuses_pages_of_other_networks_and_simulators(saved, capsys):
     for more in (["--topology", "mesh:3"], ["--profile", "astra-sim-aware"]):
         assert main(["sim", saved, "-o", "x.html", *more]) == 2
-        assert "--output is x.html, a page, which shows runs on" in capsys.readouterr().err
+        assert "--output is x.html, but a page shows runs on" in capsys.readouterr().err
 
 
 def test_synth_refuses_a_page_that_ends_like_something_else(capsys):
     assert main(["synth", "ring:4", "all-gather", "1MB", "--html", "x.txt"]) == 2
-    assert "--html is x.txt, allowed are names that end in .html or .htm" in capsys.readouterr().err
+    assert "--html must end in .html or .htm; got x.txt" in capsys.readouterr().err
 
 
 def test_the_server_answers_this_machine_only(relay):

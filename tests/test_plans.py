@@ -150,10 +150,12 @@ def test_a_file_that_is_no_json_or_missing_is_one_sentence(folder, tmp_path):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"npus": 5}, "npus is 5, but .* has 4"),
-        ({"collective": "all_gather"}, "collective is 'all_gather', but .* has 'all_reduce'"),
-        ({"topology": "00"}, "topology is '00', but"),
-        ({"members": [0, 1]}, r"group is \(0, 1\), but"),
+        ({"npus": 5}, r"all_reduce-.*\.tacos: npus is 4, not 5 as plans.json says"),
+        ({"collective": "all_gather"}, "collective is 'all_reduce', not 'all_gather'"),
+        ({"topology": "00"}, "topology is '.*', not '00'"),
+        ({"members": [0, 1]}, r"group is \(0, 1, 2, 3\), not \(0, 1\)"),
+        ({"size_bytes": 999}, "size_bytes is 1000, not 999"),
+        ({"root": 1}, "root is None, not 1"),
     ],
 )
 def test_a_schedule_that_is_something_else_is_refused(folder, change, why):

@@ -362,7 +362,7 @@ def test_a_coarse_schedule_keeps_its_exact_starts():
 
 def test_days():
     """256 chunks of an hour each: 10 days."""
-    topology = tp.mesh(2, bandwidth=1, latency="1ps")
+    topology = tp.mesh(2, bandwidth="1B/s", latency="1ps")
     collective = messages_from(topology, [(0, 1)] * 256, size=3600)
     table = routes(topology, pairs=([0], [1]))
     schedule = retime(collective, table, route=[0] * 256, chunk=range(256), step=0)

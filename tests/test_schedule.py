@@ -251,9 +251,11 @@ def test_rows_say_what_the_oracle_says(order):
 
 def test_rows_of_what_does_not_exist_are_refused():
     schedule = ring_all_gather()
-    with pytest.raises(IndexError, match="npu is 99, allowed are 0 to 3"):
+    with pytest.raises(
+        ValueError, match="npu is 99, but there is no such NPU; the NPUs are 0 to 3"
+    ):
         schedule.rows(npu=99)
-    with pytest.raises(IndexError, match="link is -3, allowed are 0 to 3"):
+    with pytest.raises(ValueError, match="link is -3, but there is no such link"):
         schedule.rows(link=-3)
 
 

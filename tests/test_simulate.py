@@ -442,10 +442,16 @@ def test_own_starts_that_are_impossible_are_named():
         ({"seed": -1}, "seed is -1, allowed are 0 to"),
         ({"profile": "ns-3"}, "profile is 'ns-3'"),
         ({"profile": "astra-sim-aware", "record": False}, "takes no timing, congestion, record"),
-        ({"faults": [Fault(link=99)]}, "there is no link 99, the links are 0 to 3"),
-        ({"faults": [Fault(link=(0, 2))]}, "there is no link from node 0 to node 2"),
-        ({"faults": [Fault(npu=7)]}, "there is no NPU 7, the NPUs are 0 to 2"),
-        ({"stragglers": [Straggler(npu=3)]}, "there is no NPU 3, the NPUs are 0 to 2"),
+        (
+            {"faults": [Fault(link=99)]},
+            "link is 99, but there is no such link; the links are 0 to 3",
+        ),
+        ({"faults": [Fault(link=(0, 2))]}, "there is no link from npu 0 to npu 2"),
+        ({"faults": [Fault(npu=7)]}, "npu is 7, but there is no such NPU; the NPUs are 0 to 2"),
+        (
+            {"stragglers": [Straggler(npu=3)]},
+            "npu is 3, but there is no such NPU; the NPUs are 0 to 2",
+        ),
     ],
 )
 def test_wrong_arguments_get_one_sentence(arguments, message):
@@ -468,10 +474,10 @@ def test_wrong_arguments_get_one_sentence(arguments, message):
         (lambda: Fault(link=0, begin="soon"), "begin 'soon' is not understood"),
         (lambda: Straggler(npu=0, slowdown=float("inf")), "never sends"),
         (lambda: Straggler(npu=0, late=-1), "late -1 must not be negative"),
-        (lambda: Fault.parse("link=0-1-2"), "write a number or two"),
-        (lambda: Fault.parse("link=a"), "link is 'a', it must be a whole number"),
-        (lambda: Fault.parse("link=0,speed=3"), "has 'speed=3', write each of link, npu"),
-        (lambda: Straggler.parse("late=3us"), "names no npu"),
+        (lambda: Fault.parse("link=0,both=maybe"), "both must be one of yes, no; got 'maybe'"),
+        (lambda: Fault(npu=0, both=True), "both is for a link"),
+        (lambda: Fault.parse("link=0,speed=3"), "has 'speed=3'; write each of link, npu"),
+        (lambda: Straggler.parse("late=3us"), "needs an npu"),
         (lambda: Straggler.parse("npu=0,slowdown=x"), "slowdown is 'x', it must be a number"),
     ],
 )

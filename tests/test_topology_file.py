@@ -66,7 +66,7 @@ def test_a_link_is_two_directed_links_unless_it_says_otherwise(read_text):
 
 
 def test_nodes_may_be_named_numbered_ranged_listed_or_matched(read_text):
-    head = "tacos: 1\nnpus: [a0, a1, b0]\nswitches: [sw]\ndefaults: {bandwidth: 1, latency: 0}\n"
+    head = "tacos: 1\nnpus: [a0, a1, b0]\nswitches: [sw]\ndefaults: {bandwidth: 1B/s, latency: 0}\n"
     by_name = read_text(head + "links: [{src: [a0, a1, b0], dst: sw}]")
     for src in ('"0..2"', '"[ab]*"', '["a*", 2]', '["a?", b0]', "[0, a1, 2]"):
         assert read_text(head + f"links: [{{src: {src}, dst: 3}}]") == by_name
@@ -75,7 +75,7 @@ def test_nodes_may_be_named_numbered_ranged_listed_or_matched(read_text):
 
 
 def test_two_lists_are_joined_pairwise_and_a_group_all_to_all(read_text):
-    head = "tacos: 1\nnpus: 4\ndefaults: {bandwidth: 1, latency: 0}\n"
+    head = "tacos: 1\nnpus: 4\ndefaults: {bandwidth: 1B/s, latency: 0}\n"
     ring = read_text(head + 'links: [{src: "0..3", dst: [1, 2, 3, 0], both: false}]')
     assert [(a, b) for a, b, _, _ in rows(ring)] == [(0, 1), (1, 2), (2, 3), (3, 0)]
     clique = read_text(head + 'links: [{among: "npu*"}]')
@@ -171,7 +171,7 @@ def test_capabilities_and_models(read_text):
         reduce_bandwidth: 200GB/s
         npus: 2
         switches: [{multicast: true}, {multicast: true, reduce: true}, plain]
-        defaults: {bandwidth: 1, latency: 0}
+        defaults: {bandwidth: 1B/s, latency: 0}
         links: [{src: "npu*", dst: switch0}]
         """
     )
@@ -218,10 +218,10 @@ WRONG = {
     "tacos: 1\nbase: ring:4\nedits: [{both: true}]": "edits[0] has 0 changes, it must have one of "
     "drop_links, drop_npus, subset, degrade, scale",
     "tacos: 1\nbase: ring:4\nedits: [{drop_links: [[0, npu7]]}]": 'edits[0].drop_links[0].dst is "npu7", '
-    "there is no such node, did you mean npu3 or npu2 or npu1?",
+    "but there is no such node; did you mean npu3 or npu2 or npu1?",
     "tacos: 1\nbase: ring:4\nedits: [{drop_links: [[0, 2]]}]": "edits[0]: there is no link from "
-    "node 0 to node 2",
-    "tacos: 1\nnpus: 2\ndirected: [[0, 1, 1, 0], [1]]": "directed[1] has 1 entries, it must be "
+    "npu 0 to npu 2; npu 0 has links to npu 1, npu 3",
+    "tacos: 1\nnpus: 2\ndirected: [[0, 1, 1B/s, 0], [1]]": "directed[1] has 1 entries, it must be "
     "[src, dst, bandwidth, latency]",
     "tacos: 1\nnpus: 2\ndirected: [[0, 1.5, 1, 0]]": "directed[0][1] is 1.5, it must be one node",
     "tacos: 1\nnpus: 2\ndims: [[ring, 3]]\nconnected: false": "the dimensions do not multiply to 2 NPUs",
@@ -229,24 +229,24 @@ WRONG = {
 }
 
 LINKS = {
-    "{src: 0, dst: 9, bandwidth: 1, latency: 0}": "links[0].dst is 9, the nodes are 0 to 2",
-    "{src: npu, dst: 1, bandwidth: 1, latency: 0}": 'links[0].src is "npu", there is no such node, '
+    "{src: 0, dst: 9, bandwidth: 1B/s, latency: 0}": "links[0].dst is 9, the nodes are 0 to 2",
+    "{src: npu, dst: 1, bandwidth: 1B/s, latency: 0}": 'links[0].src is "npu", but there is no such node; '
     "did you mean npu1 or npu0?",
-    '{src: "1..7", dst: 1, bandwidth: 1, latency: 0}': 'links[0].src is "1..7", the nodes are 0 to 2',
-    '{src: "gpu*", dst: 1, bandwidth: 1, latency: 0}': 'links[0].src is "gpu*", there is no such node',
-    "{src: 1, dst: 1, bandwidth: 1, latency: 0}": "links[0] joins npu1 to itself",
-    "{src: 0, bandwidth: 1, latency: 0}": "links[0] has no dst",
-    "{src: [], dst: 1, bandwidth: 1, latency: 0}": "links[0] has an empty list of nodes",
-    "{src: [0, 1], dst: [0, 1, 2], bandwidth: 1, latency: 0}": "links[0] has 2 nodes in src and 3 in "
+    '{src: "1..7", dst: 1, bandwidth: 1B/s, latency: 0}': 'links[0].src is "1..7", the nodes are 0 to 2',
+    '{src: "gpu*", dst: 1, bandwidth: 1B/s, latency: 0}': 'links[0].src is "gpu*", but there is no such node',
+    "{src: 1, dst: 1, bandwidth: 1B/s, latency: 0}": "links[0] joins npu1 to itself",
+    "{src: 0, bandwidth: 1B/s, latency: 0}": "links[0] has no dst",
+    "{src: [], dst: 1, bandwidth: 1B/s, latency: 0}": "links[0] has an empty list of nodes",
+    "{src: [0, 1], dst: [0, 1, 2], bandwidth: 1B/s, latency: 0}": "links[0] has 2 nodes in src and 3 in "
     "dst, they must be as many, or one on one side",
     "{src: 0, dst: 1, latency: 0}": "links[0] has no bandwidth, and there is no defaults.bandwidth",
-    "{src: 0, dst: 1, bandwidth: 1}": "links[0] has no latency, and there is no defaults.latency",
+    "{src: 0, dst: 1, bandwidth: 1B/s}": "links[0] has no latency, and there is no defaults.latency",
     "{src: 0, dst: 1, bandwidth: -1, latency: 0}": "links[0].bandwidth -1 ",
     "{src: 0, dst: 1, bandwidth: fast, latency: 0}": "links[0].bandwidth 'fast' ",
-    "{src: 0, dst: 1, bandwidth: 1, latency: .nan}": "links[0].latency '.nan' ",
+    "{src: 0, dst: 1, bandwidth: 1B/s, latency: .nan}": "links[0].latency '.nan' ",
     "{src: 0, dst: 1, bandwidth: [1], latency: 0}": "links[0].bandwidth: expected",
     "{src: 0, dst: 1, bandwith: 1}": 'links[0]: there is no field "bandwith", did you mean bandwidth?',
-    "{src: 0, dst: 1, count: 999999999, bandwidth: 1, latency: 0}": "the topology has 1999999998 links",
+    "{src: 0, dst: 1, count: 999999999, bandwidth: 1B/s, latency: 0}": "the topology has 1999999998 links",
 }
 WRONG |= {f"tacos: 1\nnpus: 2\nswitches: 1\nlinks: [{text}]": says for text, says in LINKS.items()}
 

@@ -8,13 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tacos
+from tacos import topology as tp
+from tacos.errors import FormatError
 from tacos.units import (
     bandwidth_Bps,
+    bandwidth_text,
     format_bandwidth,
     format_size,
     format_time,
     size_bytes,
     time_ps,
+    time_text,
 )
 
 
@@ -89,7 +94,7 @@ def test_sizes(text, expected):
      "64mb", "64Mb", "1,5us", "0x10", "١", b"1s", [1], "50GB/s/s", 2.0**200],
 )  # fmt: skip
 def test_nonsense_is_refused_by_name(parse, value):
-    with pytest.raises(ValueError, match="write for example") as error:
+    with pytest.raises(ValueError, match=r"write for example|did you mean") as error:
         parse(value, what="links[3].field")
     assert str(error.value).startswith(f"links[3].field {value!r} ")
 
@@ -149,3 +154,77 @@ def test_what_is_printed_can_be_read(n):
     for text in (format_size(n), format_bandwidth(n).removesuffix("/s")):
         assert size_bytes(text) == pytest.approx(n, rel=1e-3)
     assert time_ps(format_time(n / 10**12)) == pytest.approx(n, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("parse", "value", "meant"),
+    [
+        (size_bytes, "64M", "64MB"), (size_bytes, "64mb", "64MB"), (size_bytes, "1.5 gib", "1.5GiB"),
+        (size_bytes, "4K", "4KB"), (bandwidth_Bps, "50GB", "50GB/s"), (bandwidth_Bps, "50G", "50GB/s"),
+        (bandwidth_Bps, "400gb/s", "400GB/s"), (time_ps, "5u", "5us"), (time_ps, "5NS", "5ns"),
+    ],
+)  # fmt: skip
+def test_a_unit_that_is_nearly_right_is_suggested(parse, value, meant):
+    with pytest.raises(ValueError, match=f'is not understood; did you mean "{meant}"\\?$'):
+        parse(value)
+    assert parse(meant) > 0
+
+
+@pytest.mark.parametrize("value", [64.5, "64.5", 0.5, np.float64(1.25)])
+def test_a_size_is_a_whole_number_of_bytes(value):
+    with pytest.raises(ValueError, match="must be a whole number of bytes; write for example"):
+        size_bytes(value)
+    assert size_bytes("64.5MB") == 64_500_000
+
+
+BARE = {
+    "bandwidth": lambda: tp.torus(2, 2, bandwidth=50),
+    "one of several": lambda: tp.torus(2, 2, bandwidth=("50GB/s", 50)),
+    "reduce_bandwidth": lambda: tp.ring(4, reduce_bandwidth=100),
+    "latency": lambda: tp.switch(4, latency=500),
+    "a machine": lambda: tp.dgx_h100(2, nic_bandwidth=400),
+    "a cluster": lambda: tp.fat_tree(4, 8, bandwidth=400),
+    "an edit": lambda: tp.degrade(tp.ring(4), (0, 1), latency=2),
+    "a fault": lambda: tacos.Fault(link=0, begin=10, end=20),
+    "a straggler": lambda: tacos.Straggler(npu=0, late=20),
+}
+
+
+@pytest.mark.parametrize("build", BARE.values(), ids=BARE)
+def test_a_number_that_was_meant_in_another_unit_is_refused_in_python(build):
+    with pytest.raises(
+        ValueError, match=r'needs a unit: "[0-9]+(GB/s|ns)", or "[0-9]+(B/s|s)" for'
+    ):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("bandwidth: 50, latency: 500ns", 'links\\[0\\].bandwidth 50 needs a unit: "50GB/s"'),
+        ("bandwidth: 50GB/s, latency: 400", 'links\\[0\\].latency 400 needs a unit: "400ns"'),
+        ("bandwidth: 50GB/s, latency: 0.5", 'latency 0.5 needs a unit: "0.5ns", or "0.5s" for'),
+    ],
+)
+def test_and_in_files(tmp_path, field, message):
+    file = tmp_path / "net.yaml"
+    file.write_text(f"tacos: 1\nnpus: 2\nlinks: [{{src: 0, dst: 1, {field}}}]\n")
+    with pytest.raises(FormatError, match=message):
+        tacos.load(file)
+
+
+def test_numbers_in_si_units_mean_the_same_in_python_and_in_files(tmp_path):
+    file = tmp_path / "net.yaml"
+    file.write_text(
+        "tacos: 1\nnpus: 2\nlinks: [{src: 0, dst: 1, bandwidth: 5.0e+10, latency: 0}]\n"
+    )
+    read, built = tacos.load(file), tp.ring(2, bandwidth=5e10, latency=0)
+    assert (read.link_bandwidth_Bps == built.link_bandwidth_Bps).all()
+    assert (read.link_latency_ps == built.link_latency_ps).all()
+
+
+@given(st.integers(1, 10**7), st.integers(0, 10**12))
+def test_what_is_written_can_be_read_however_slow_it_is(speed, delay):
+    """Files say every unit, so links that no number may stand for survive."""
+    assert bandwidth_Bps(bandwidth_text(speed), bare=False) == speed
+    assert time_ps(time_text(delay), bare=False) == delay

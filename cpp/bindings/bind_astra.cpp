@@ -103,17 +103,6 @@ afterwards; the columns are read-only NumPy arrays.)")
            "bytes"_a, "tag"_a, "duration_us"_a, "comm"_a, "id"_a, "on_cpu"_a, "group"_a,
            "priority"_a, "dims"_a, "dep_begin"_a, "dep"_a,
            "groups"_a = std::vector<std::pair<std::int32_t, std::vector<std::int32_t>>>{})
-      .def_static(
-          "from_schedule",
-          [](const Schedule& schedule, bool fences) {
-            return std::make_shared<Workload>(Workload::from_schedule(schedule, fences));
-          },
-          "schedule"_a, nb::kw_only(), "fences"_a = true, nb::call_guard<nb::gil_scoped_release>(),
-          R"(The messages of a schedule, each waiting for what it reads.
-
-With `fences`, sends that share their first link leave in the schedule's order: each also waits for
-a computation that ends 1 ns after the send before it began. Without, they leave as ASTRA-sim happens
-to find them. Raises ValueError for a transfer that ends at a switch.)")
       .def_prop_ro("npus", &Workload::npus, "Number of ranks.")
       .def_prop_ro("nodes", &Workload::nodes, "Number of nodes.")
       .def_prop_ro("rank", shown(&WorkloadColumns::rank), keep, "Rank of each node.")

@@ -71,17 +71,20 @@ std::shared_ptr<Schedule> retime_columns(
       retime(std::move(collective), std::move(routes), order, std::move(provenance), report));
 }
 
-void check_range(const char* what, const std::optional<std::int32_t>& value, std::int32_t count) {
-  if (!value || (*value >= 0 && *value < count)) return;
-  throw nb::index_error((std::string(what) + " is " + std::to_string(*value) +
-                         ", allowed are 0 to " + std::to_string(count - 1))
-                            .c_str());
-}
-
-nb::dict rows(const Schedule& schedule, std::optional<std::int32_t> npu,
-              std::optional<std::int32_t> link) {
-  check_range("npu", npu, schedule.topology().npus());
-  check_range("link", link, schedule.topology().links());
+// Names are read in Python, where all that takes a node or link reads them.
+nb::dict rows(const Schedule& schedule, const nb::object& given_npu, const nb::object& given_link) {
+  std::optional<std::int32_t> npu;
+  std::optional<std::int32_t> link;
+  if (!given_npu.is_none() || !given_link.is_none()) {
+    const nb::object nodes = nb::module_::import_("tacos.nodes");
+    const nb::object topology = nb::cast(schedule.shared_topology());
+    if (!given_npu.is_none()) {
+      npu = nb::cast<std::int32_t>(nodes.attr("Nodes")(topology).attr("npu")(given_npu));
+    }
+    if (!given_link.is_none()) {
+      link = nb::cast<std::int32_t>(nodes.attr("link_of")(topology, given_link));
+    }
+  }
   Schedule::Rows found;
   {
     const nb::gil_scoped_release release;
@@ -265,14 +268,16 @@ With given_away=True, `chunk` and `start` are used without copying; do not write
           "The same schedule with another account of how it was made.")
       .def(
           "rows",
-          [](const Schedule& s, std::optional<std::int32_t> npu, std::optional<std::int32_t> link) {
+          [](const Schedule& s, const nb::object& npu, const nb::object& link) {
             return rows(s, npu, link);
           },
           nb::kw_only(), "npu"_a = nb::none(), "link"_a = nb::none(),
-          nb::sig("def rows(self, *, npu: int | None = None, link: int | None = None) -> "
+          nb::sig("def rows(self, *, npu: int | str | None = None, "
+                  "link: int | str | tuple[int | str, int | str] | None = None) -> "
                   "dict[str, numpy.typing.NDArray[typing.Any]]"),
           R"(Transfers as columns ordered by start: all, one NPU's, or one link's.
 
+An NPU is a number or a name, a link a number or a pair of nodes.
 Of an orbit, all are the stored ones. One NPU's or one link's are those of the whole schedule; their
 `transfer` and `route` name what is stored, of which they are images.)")
       .def(

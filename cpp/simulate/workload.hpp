@@ -11,12 +11,13 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "column.hpp"
-#include "schedule.hpp"
+#include "error.hpp"
 
 namespace tacos {
 
@@ -79,12 +80,6 @@ class Workload {
 
   // "recv node 3 of rank 1 (from rank 0, tag 7, 1024 B)"
   std::string describe(std::size_t row) const;
-
-  // The messages of a schedule: a send and a recv per transfer and pair of ends, waiting for the
-  // recvs of what it reads; a comp after the recv of a sum where reducing takes time. With `fences`
-  // sends that share their first link leave in the schedule's order: each also waits for a comp that
-  // ends 1 ns after the send before it began.
-  static Workload from_schedule(const Schedule& schedule, bool fences);
 
  private:
   void check_shape() const;

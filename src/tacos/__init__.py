@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import tacos.notebook
 import tacos.pickling  # noqa: F401, how they are pickled
-from tacos import collective, topology
+from tacos import collective, nccl, topology
 from tacos._core import Collective, Schedule, Topology
 from tacos.bound import Bound, bound
 from tacos.compare import Candidate, Comparison, Figures, Sweep, compare
@@ -68,6 +68,7 @@ __all__ = [
     "lift",
     "load",
     "lower",
+    "nccl",
     "pareto",
     "refine",
     "retime",

@@ -389,10 +389,11 @@ class Schedule:
     def with_provenance(self, provenance: dict[str, Any]) -> Schedule:
         """The same schedule with another account of how it was made."""
 
-    def rows(self, *, npu: int | None = None, link: int | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
+    def rows(self, *, npu: int | str | None = None, link: int | str | tuple[int | str, int | str] | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
         """
         Transfers as columns ordered by start: all, one NPU's, or one link's.
 
+        An NPU is a number or a name, a link a number or a pair of nodes.
         Of an orbit, all are the stored ones. One NPU's or one link's are those of the whole schedule; their
         `transfer` and `route` name what is stored, of which they are images.
         """
@@ -987,16 +988,6 @@ class Workload:
     """
 
     def __init__(self, *, npus: int, rank: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], kind: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], tag: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], duration_us: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], comm: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], id: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], on_cpu: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], group: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], priority: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dims: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dep_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], dep: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], groups: Sequence[tuple[int, Sequence[int]]] = []) -> None: ...
-
-    @staticmethod
-    def from_schedule(schedule: Schedule, *, fences: bool = True) -> Workload:
-        """
-        The messages of a schedule, each waiting for what it reads.
-
-        With `fences`, sends that share their first link leave in the schedule's order: each also waits for
-        a computation that ends 1 ns after the send before it began. Without, they leave as ASTRA-sim happens
-        to find them. Raises ValueError for a transfer that ends at a switch.
-        """
 
     @property
     def npus(self) -> int:

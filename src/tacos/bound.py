@@ -100,7 +100,7 @@ def bound(
     >>> best.bandwidth_s, best.exact  # 15/16 of a gigabyte into a box of 8 NICs
     (0.00234375, True)
     >>> best.why
-    '937.5 MB must enter box 0 over 8 NICs of together 400 GB/s; this can be reached'
+    '937.5 MB must enter box 0 over 8 NICs with 400 GB/s in total; attainable'
     """
     check_type("topology", topology, Topology)
     check_type("collective", collective, Collective)
@@ -383,7 +383,7 @@ def _why(
     if not report.all_ways:
         doubts = [*doubts, "only some ways were measured"]
     return f"{binds}; " + (
-        f"may be out of reach: {', '.join(doubts)}" if doubts else "this can be reached"
+        f"perhaps not attainable: {', '.join(doubts)}" if doubts else "attainable"
     )
 
 
@@ -394,7 +394,7 @@ def _bottleneck(topology: Topology, report: BoundReport) -> str:
     name, links = _named(topology, cut.nodes)
     together = units.format_bandwidth(cut.bandwidth_Bps)
     over = (
-        f"{cut.links} {links}s of together {together}"
+        f"{cut.links} {links}s with {together} in total"
         if cut.links > 1
         else f"one {links} of {together}"
     )

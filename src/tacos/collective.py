@@ -4,21 +4,23 @@ Each function builds a :class:`Collective` for a network, given as a topology or
 NPUs. ``size`` means what nccl-tests means: the whole buffer (all-reduce, broadcast, reduce: every
 NPU's buffer; all-gather and gather: the gathered output; reduce-scatter and scatter: the input;
 all-to-all: each NPU's send buffer). ``group`` restricts the collective to some NPUs, in rank order;
-the others may relay. ``chunks`` cuts every unit (an NPU's part, a pair's block, a root's buffer)
-into that many pieces; with ``"auto"`` the engine chooses.
+the others may relay. NPUs are numbers or, where a topology is given, names. ``chunks`` is the number of
+chunks per part, where a part is one NPU's part, one pair's block or the root's buffer; with ``"auto"``
+the engine chooses. :func:`chunks_per_part` reads it back.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from tacos import units
 from tacos._core import Collective, CollectivePart, Topology
 from tacos.columns import column
-from tacos.errors import nearest
+from tacos.errors import keywords, nearest
+from tacos.nodes import Node, Nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -36,6 +38,7 @@ __all__ = [
     "all_to_all",
     "all_to_all_v",
     "broadcast",
+    "chunks_per_part",
     "custom",
     "gather",
     "named",
@@ -47,7 +50,7 @@ __all__ = [
 ]
 
 Chunks = int | Literal["auto"]
-"""A number of pieces, or ``"auto"``: the engine chooses."""
+"""The number of chunks per part, or ``"auto"``: the engine chooses."""
 _LARGEST_SIZE = 2**50
 _ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 NAMED = (
@@ -63,14 +66,15 @@ NAMED = (
 _SPELLED = {name.replace("_", ""): name for name in NAMED}
 
 
+@keywords()
 def named(
     kind: str,
     npus: Topology | int,
     size: Quantity,
     *,
-    group: Iterable[int] | None = None,
+    group: Iterable[Node] | None = None,
     chunks: Chunks = "auto",
-    root: int | None = None,
+    root: Node | None = None,
 ) -> Collective:
     """A collective by its name, with ``-`` or ``_``: what the command line calls.
 
@@ -83,18 +87,16 @@ def named(
         close = nearest(given.replace("_", "-").lower(), names)
         hint = f'did you mean "{close}"? Known' if close else "known"
         raise ValueError(f'unknown collective "{given}", {hint} are {", ".join(names)}')
-    if root is not None and type(root) is not int:
-        raise ValueError(f"root is {root!r}, it must be an NPU")
     if root is not None and kind not in _ROOTED:
         raise ValueError(f"root is {root}, but {kind.replace('_', '-')} has no root")
     count = _count(npus)
-    members = _group(count, group)
+    members = _group(npus, group)
     position = -1
     if kind in _ROOTED:
-        wanted = int(members[0]) if root is None else root
+        wanted = int(members[0]) if root is None else _npu(npus, root, "root")
         found = np.flatnonzero(members == wanted)
         if not len(found):
-            raise ValueError(f"root is {wanted}, which is not in the group")
+            raise ValueError(f"root is {root}, which is not in the group")
         position = int(found[0])
     part = CollectivePart(
         kind, units.size_bytes(size), chunks=_chunks(chunks), root=position, group=members
@@ -102,11 +104,12 @@ def named(
     return Collective(count, [part])
 
 
+@keywords()
 def all_gather(
     npus: Topology | int,
     size: Quantity,
     *,
-    group: Iterable[int] | None = None,
+    group: Iterable[Node] | None = None,
     chunks: Chunks = "auto",
 ) -> Collective:
     """Every member ends with every member's part.
@@ -117,11 +120,12 @@ def all_gather(
     return named("all_gather", npus, size, group=group, chunks=chunks)
 
 
+@keywords()
 def reduce_scatter(
     npus: Topology | int,
     size: Quantity,
     *,
-    group: Iterable[int] | None = None,
+    group: Iterable[Node] | None = None,
     chunks: Chunks = "auto",
 ) -> Collective:
     """Member i ends with the sum of everybody's part i.
@@ -132,11 +136,12 @@ def reduce_scatter(
     return named("reduce_scatter", npus, size, group=group, chunks=chunks)
 
 
+@keywords()
 def all_reduce(
     npus: Topology | int,
     size: Quantity,
     *,
-    group: Iterable[int] | None = None,
+    group: Iterable[Node] | None = None,
     chunks: Chunks = "auto",
 ) -> Collective:
     """Every member ends with the sum of all buffers.
@@ -147,11 +152,12 @@ def all_reduce(
     return named("all_reduce", npus, size, group=group, chunks=chunks)
 
 
+@keywords()
 def all_to_all(
     npus: Topology | int,
     size: Quantity,
     *,
-    group: Iterable[int] | None = None,
+    group: Iterable[Node] | None = None,
     chunks: Chunks = "auto",
 ) -> Collective:
     """Member j ends with block j of every member's send buffer.
@@ -163,11 +169,12 @@ def all_to_all(
     return named("all_to_all", npus, size, group=group, chunks=chunks)
 
 
+@keywords()
 def all_to_all_v(
     npus: Topology | int,
     sizes: ArrayLike,
     *,
-    group: Iterable[int] | None = None,
+    group: Iterable[Node] | None = None,
     chunks: Chunks = "auto",
 ) -> Collective:
     """An uneven all-to-all: member i sends ``sizes[i][j]`` bytes to member j.
@@ -178,7 +185,7 @@ def all_to_all_v(
     [0, 300, 100, 0]
     """
     count = _count(npus)
-    members = _group(count, group)
+    members = _group(npus, group)
     n = len(members)
     try:
         matrix = np.asarray(sizes)
@@ -198,12 +205,13 @@ def all_to_all_v(
     return Collective(count, [part])
 
 
+@keywords()
 def broadcast(
     npus: Topology | int,
     size: Quantity,
     *,
-    root: int | None = None,
-    group: Iterable[int] | None = None,
+    root: Node | None = None,
+    group: Iterable[Node] | None = None,
     chunks: Chunks = "auto",
 ) -> Collective:
     """Every member ends with the root's buffer. Without ``root``: the group's first member.
@@ -214,12 +222,13 @@ def broadcast(
     return named("broadcast", npus, size, group=group, chunks=chunks, root=root)
 
 
+@keywords()
 def reduce(
     npus: Topology | int,
     size: Quantity,
     *,
-    root: int | None = None,
-    group: Iterable[int] | None = None,
+    root: Node | None = None,
+    group: Iterable[Node] | None = None,
     chunks: Chunks = "auto",
 ) -> Collective:
     """The root ends with the sum of all buffers.
@@ -230,12 +239,13 @@ def reduce(
     return named("reduce", npus, size, group=group, chunks=chunks, root=root)
 
 
+@keywords()
 def gather(
     npus: Topology | int,
     size: Quantity,
     *,
-    root: int | None = None,
-    group: Iterable[int] | None = None,
+    root: Node | None = None,
+    group: Iterable[Node] | None = None,
     chunks: Chunks = "auto",
 ) -> Collective:
     """The root ends with every member's part; ``size`` is the root's output.
@@ -246,12 +256,13 @@ def gather(
     return named("gather", npus, size, group=group, chunks=chunks, root=root)
 
 
+@keywords()
 def scatter(
     npus: Topology | int,
     size: Quantity,
     *,
-    root: int | None = None,
-    group: Iterable[int] | None = None,
+    root: Node | None = None,
+    group: Iterable[Node] | None = None,
     chunks: Chunks = "auto",
 ) -> Collective:
     """Member i ends with part i of the root's buffer; ``size`` is the root's input.
@@ -262,9 +273,10 @@ def scatter(
     return named("scatter", npus, size, group=group, chunks=chunks, root=root)
 
 
+@keywords()
 def send_recv(
     npus: Topology | int,
-    messages: Iterable[tuple[int, int, Quantity]],
+    messages: Iterable[tuple[Node, Node, Quantity]],
     *,
     chunks: Chunks = "auto",
 ) -> Collective:
@@ -276,7 +288,14 @@ def send_recv(
     >>> shift.inputs(2), shift.outputs(2)
     ([2], [0])
     """
-    rows = [(src, dst, units.size_bytes(size)) for src, dst, size in messages]
+    rows = [
+        (
+            _npu(npus, src, f"messages[{i}]"),
+            _npu(npus, dst, f"messages[{i}]"),
+            units.size_bytes(size),
+        )
+        for i, (src, dst, size) in enumerate(messages)
+    ]
     if not rows:
         raise ValueError("messages is empty, so nothing is to be sent")
     for src, dst, _ in rows:
@@ -294,11 +313,12 @@ def send_recv(
     return Collective(_count(npus), [part])
 
 
+@keywords()
 def custom(
     npus: Topology | int,
     sizes: Sequence[Quantity],
-    before: Sequence[Iterable[int]],
-    after: Sequence[Iterable[int]],
+    before: Sequence[Iterable[Node]],
+    after: Sequence[Iterable[Node]],
     *,
     reduces: bool | Sequence[bool] = False,
 ) -> Collective:
@@ -320,8 +340,8 @@ def custom(
         raise ValueError("sizes is empty, so there is no chunk")
     if (total := sum(bytes_.tolist())) > _LARGEST_SIZE:
         raise ValueError(f"sizes sum to {total} B, allowed are up to 2^50")
-    input_begin, inputs = _lists("before", before)
-    output_begin, outputs = _lists("after", after)
+    input_begin, inputs = _lists("before", before, npus)
+    output_begin, outputs = _lists("after", after, npus)
     part = CollectivePart(
         "custom",
         total,
@@ -351,6 +371,20 @@ def together(*collectives: Collective) -> Collective:
     return Collective(npus.pop(), [part for c in collectives for part in c.parts])
 
 
+def chunks_per_part(collective: Collective) -> int | None:
+    """The number of chunks per part: what ``chunks=`` and ``--chunks`` take, and what is printed.
+
+    None where the engine is still to choose it, or where several collectives run at once with
+    different numbers. `Collective.chunks` counts all chunks instead.
+
+    >>> cut = all_gather(4, "64MB", chunks=2)
+    >>> chunks_per_part(cut), cut.chunks
+    (2, 8)
+    """
+    counts = {part.chunks for part in collective.parts}
+    return counts.pop() or None if len(counts) == 1 else None
+
+
 def _count(npus: Topology | int) -> int:
     count = npus.npus if isinstance(npus, Topology) else npus
     if type(count) is not int or not 1 <= count < 2**31:  # True is not a number of NPUs
@@ -370,19 +404,56 @@ def _chunks(chunks: Chunks) -> int:
     return int(chunks)
 
 
-def _group(count: int, group: Iterable[int] | None) -> NDArray[np.int32]:
+def _npu(npus: Topology | int, given: Node, what: str) -> int:
+    """The number of an NPU, given by number or, on a topology, by name."""
+    if isinstance(npus, Topology):
+        return Nodes(npus).npu(given, what=what)
+    count, number = _count(npus), given
+    whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
+    if isinstance(number, str):
+        raise ValueError(f"{what} is {given!r}, but names need a topology, not a number of NPUs")  # noqa: TRY004, as for a name that is not there
+    if not whole:
+        raise ValueError(f"{what} is {given!r}; it must be an NPU")
+    if not 0 <= number < count:
+        raise ValueError(f"{what} is {given!r}, but there is no such NPU; {_span(count)}")
+    return int(number)
+
+
+def _span(count: int) -> str:
+    return f"the NPUs are 0 to {count - 1}"
+
+
+def _numbers(npus: Topology | int, given: Iterable[Node], what: str) -> list[Any]:
+    """NPUs as numbers; only names cost a search."""
+    items = list(given)
+    if not any(isinstance(item, str) for item in items):
+        return items
+    if isinstance(npus, Topology):
+        nodes = Nodes(npus)
+        return [nodes.npu(item, what=what) for item in items]
+    return [_npu(npus, item, what) for item in items]
+
+
+def _group(npus: Topology | int, group: Iterable[Node] | None) -> NDArray[np.int32]:
+    count = _count(npus)
     if group is None:
         return np.arange(count, dtype=np.int32)
-    members = column("group", list(group), np.int32)
+    if isinstance(group, str):
+        group = (
+            Nodes(npus).members(group)
+            if isinstance(npus, Topology)
+            else [_npu(npus, group, "group")]
+        )
+    members = column("group", _numbers(npus, group, "group"), np.int32)
     for npu in members[(members < 0) | (members >= count)].tolist():
-        raise ValueError(f"group names NPU {npu}, the NPUs are 0 to {count - 1}")
+        raise ValueError(f"group has {npu}, but there is no such NPU; {_span(count)}")
     return members
 
 
 def _lists(
-    name: str, lists: Sequence[Iterable[int]]
+    name: str, lists: Sequence[Iterable[Node]], npus: Topology | int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    rows = [sorted(row) for row in lists]
+    rows = [sorted(_numbers(npus, row, name)) for row in lists]
     begin = np.zeros(len(rows) + 1, np.int64)
     begin[1:] = np.cumsum([len(row) for row in rows])
     return begin, column(name, [npu for row in rows for npu in row], np.int32)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 from tacos._core import Collective, Schedule
 from tacos.bound import Bound, bound
+from tacos.collective import chunks_per_part
 from tacos.errors import (
     InfeasibleError,
     TacosError,
@@ -54,19 +55,21 @@ class Figures:
         time_s: When the last transfer arrives.
         algbw_Bps: Size over time.
         busbw_Bps: The same times what the collective needs per link; 0 where that is not defined.
-        chunks: How many there are in all.
+        chunks: The number of chunks per part, as ``chunks=`` takes it; None where parts differ.
         transfers: How many there are.
         utilisation: Share of the time that the links are busy, on average.
         cut_short: Whether the time limit ended the search.
+        total_chunks: The number of all chunks.
     """
 
     time_s: float
     algbw_Bps: float
     busbw_Bps: float
-    chunks: int
+    chunks: int | None
     transfers: int
     utilisation: float
     cut_short: bool
+    total_chunks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +135,19 @@ class Comparison:
             return None
         return self.bound_s / candidate.figures.time_s
 
-    def speed_up(self, over: str = "ring") -> float | None:
-        """How many times as fast the best candidate is as another one; None if that is not here."""
+    @property
+    def reference(self) -> str:
+        """What users run today, where it was compared: ``"nccl"``, else ``"ring"``."""
+        return "nccl" if any(c.engine == "nccl" for c in self.solved) else "ring"
+
+    def speed_up(self, over: str | None = None) -> float | None:
+        """How many times as fast the best candidate is as another engine; None if that was not compared.
+
+        Args:
+            over: The other engine; the :attr:`reference` if not given. Both times are of an ideal network, without
+                NCCL's protocol overheads, which is in NCCL's favour.
+        """
+        over = self.reference if over is None else over
         other = next((c.figures for c in self.solved if c.engine == over), None)
         best = self.solved[0].figures if self.solved else None
         return other.time_s / best.time_s if other and best and best.time_s else None
@@ -172,8 +186,8 @@ class Comparison:
         words = [f"{best.engine} is the fastest: {format_time(seconds)}"]
         if efficiency := self.efficiency(best):
             words.append(f"{100 * efficiency:.1f} % of the bound")
-        if best.engine != "ring" and (factor := self.speed_up()):
-            words.append(f"{factor:.2f} times as fast as ring")
+        if best.engine != self.reference and (factor := self.speed_up()):
+            words.append(f"{factor:.2f} times as fast as {self.reference}")
         return ", ".join(words) + "."
 
 
@@ -192,6 +206,11 @@ class Sweep:
         return tuple(
             names | dict.fromkeys(c.engine for one in self.comparisons for c in one.solved)
         )
+
+    @property
+    def reference(self) -> str:
+        """What users run today, where it was compared at all sizes: ``"nccl"``, else ``"ring"``."""
+        return "nccl" if all(one.reference == "nccl" for one in self.comparisons) else "ring"
 
     def winners(self) -> list[tuple[int, int, str]]:
         """Ranges of sizes (the first, the last) in which one engine is the fastest.
@@ -219,10 +238,11 @@ class Sweep:
             for low, high, engine in self.winners()
         ]
         words = f"The fastest: {', '.join(spans)}."
-        factors = [factor for one in self.comparisons if (factor := one.speed_up())]
+        factors = [factor for one in self.comparisons if (factor := one.speed_up(self.reference))]
         if not factors or max(factors) == 1:
             return words
-        return f"{words} {min(factors):.2f} to {max(factors):.2f} times as fast as ring."
+        times = f"{min(factors):.2f} to {max(factors):.2f}"
+        return f"{words} {times} times as fast as {self.reference}."
 
 
 @overload
@@ -230,7 +250,7 @@ def compare(
     topology: Topology,
     collective: Collective,
     *,
-    engines: Iterable[str] | None = None,
+    engines: str | Iterable[str] | None = None,
     beside: Mapping[str, Program | Schedule] | None = None,
     seed: int = 0,
     effort: str | int = "normal",
@@ -246,7 +266,7 @@ def compare(
     topology: Topology,
     collective: Sequence[Collective],
     *,
-    engines: Iterable[str] | None = None,
+    engines: str | Iterable[str] | None = None,
     beside: Mapping[str, Program | Schedule] | None = None,
     seed: int = 0,
     effort: str | int = "normal",
@@ -261,7 +281,7 @@ def compare(
     topology: Topology,
     collective: Collective | Sequence[Collective],
     *,
-    engines: Iterable[str] | None = None,
+    engines: str | Iterable[str] | None = None,
     beside: Mapping[str, Program | Schedule] | None = None,
     seed: int = 0,
     effort: str | int = "normal",
@@ -275,7 +295,7 @@ def compare(
     Args:
         topology: The network.
         collective: What is to be achieved, or a list of it in several sizes.
-        engines: Names; all that apply where none are given.
+        engines: Names, or one name; all that apply where none are given.
         beside: Algorithms made elsewhere, by the names they get in the comparison: programs, or
             schedules of other tools. They are put on this topology and at these sizes; the time of
             their synthesis is that of doing so.
@@ -305,6 +325,8 @@ def compare(
     check_type("collective", collective, Collective, Sequence)
     single = isinstance(collective, Collective)
     problems = [collective] if isinstance(collective, Collective) else list(collective)
+    if isinstance(engines, str):
+        engines = engines.split(",")
     names = None if engines is None else list(dict.fromkeys(engines))
     others = dict(beside or {})
     _check(topology, problems, names, others, time_limit)
@@ -473,7 +495,8 @@ def _figures(schedule: Schedule) -> Figures:
         time_s=schedule.time_s,
         algbw_Bps=schedule.algbw_Bps,
         busbw_Bps=schedule.busbw_Bps,
-        chunks=schedule.collective.chunks,
+        chunks=chunks_per_part(schedule.collective),
+        total_chunks=schedule.collective.chunks,
         transfers=schedule.transfers,
         utilisation=float(used.mean()) if len(used) else 0.0,
         cut_short=bool(schedule.provenance.get("cut_short")),

@@ -39,11 +39,17 @@ __all__ = [
 ]
 
 
+_SHARES = ("efficiency", "loss", "gap", "slower_than_schedule")
+_LABELS = {"clean_time_s": "time undisturbed", "loss": "lost to disturbances"}
+
+
 def human(name: str, value: Any) -> str:
     """A value as people read it; the field's name says its unit.
 
     >>> human("time_s", 1.5e-3), human("size_bytes", 64_000_000), human("efficiency", 0.5)
     ('1.5 ms', '64 MB', '50.0 %')
+    >>> human("loss", 0.0), human("loss", 0.0001)
+    ('0.0 %', '0.01 %')
     """
     if value is None or (name in ("algbw_Bps", "busbw_Bps") and value == 0):
         return "-"
@@ -53,8 +59,9 @@ def human(name: str, value: Any) -> str:
         return units.format_bandwidth(value)
     if name.endswith(("_bytes", "bytes_max", "bytes_total")):
         return units.format_size(value)
-    if name.startswith("utilisation") or name in ("efficiency", "loss", "gap"):
-        return f"{100 * value:.1f} %"
+    if name.startswith("utilisation") or name in _SHARES:
+        tiny = 0 < abs(value) < 0.0005  # two times that differ are not "0.0 %" apart
+        return f"{100 * value:.1g} %" if tiny else f"{100 * value:.1f} %"
     if name == "exact":
         return "yes" if value else "not known"
     if isinstance(value, bool):
@@ -72,6 +79,8 @@ def label(name: str) -> str:
     >>> label("synthesis_s")
     'synthesis'
     """
+    if name in _LABELS:
+        return _LABELS[name]
     for suffix in ("_s", "_Bps", "_bytes"):
         name = name.removesuffix(suffix)
     return name.replace("_", " ")

@@ -19,13 +19,15 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from reprlib import repr as shortened
-from typing import TYPE_CHECKING
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from tacos._core import CommunicationError, InfeasibleError, TacosError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Collection, Iterable
 
 __all__ = [
     "CommunicationError",
@@ -36,9 +38,15 @@ __all__ = [
     "TacosError",
     "VerificationError",
     "WrongScheduleWarning",
+    "check_keywords",
     "check_type",
+    "keywords",
     "nearest",
 ]
+
+
+_Args = ParamSpec("_Args")
+_Result = TypeVar("_Result")
 
 
 class VerificationError(TacosError):
@@ -74,6 +82,56 @@ def check_type(name: str, value: object, *types: type) -> None:
     if not isinstance(value, types):
         allowed = " or ".join(kind.__name__ for kind in types)
         raise TypeError(f"{name} is {shortened(value)}, it must be a {allowed}")
+
+
+def check_keywords(function: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Refuse keyword arguments that a function does not take, and suggest those that were meant.
+
+    Raises:
+        TypeError: One sentence that names the argument and the nearest one, or all that there are.
+
+    >>> check_keywords("torus", ["bandwith"], ["bandwidth", "latency"])
+    Traceback (most recent call last):
+    TypeError: torus() has no argument 'bandwith'; did you mean 'bandwidth'?
+    """
+    for name in given:
+        if name in known:
+            continue
+        close = nearest(name, known)
+        allowed = f"did you mean {close!r}?" if close else f"it takes {', '.join(known)}"
+        raise TypeError(f"{function}() has no argument {name!r}; {allowed}")
+
+
+def keywords(*more: str) -> Callable[[Callable[_Args, _Result]], Callable[_Args, _Result]]:
+    """Let a function suggest the keyword that was meant; `more` are those that it passes on.
+
+    >>> @keywords()
+    ... def scaled(size, *, factor=1):
+    ...     return size * factor
+    >>> scaled(2, factr=3)
+    Traceback (most recent call last):
+    TypeError: scaled() has no argument 'factr'; did you mean 'factor'?
+    """
+
+    def decorate(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
+        code = cast("FunctionType", function).__code__
+        own = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        known, check, name = dict.fromkeys((*own, *more)), check_keywords, code.co_name
+
+        def checked(*args: Any, **given: Any) -> Any:
+            if not given.keys() <= known.keys():
+                check(name, given, known)
+            return function(*args, **given)
+
+        # With the globals of the function's module, so that doctest finds it there.
+        there = FunctionType(
+            checked.__code__,
+            cast("FunctionType", function).__globals__,
+            closure=checked.__closure__,
+        )
+        return cast("Callable[_Args, _Result]", wraps(function)(there))
+
+    return decorate
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -18,6 +18,7 @@ from tacos import units
 from tacos._core import Collective, CollectivePart, Program, Schedule, Topology, lower_paced
 from tacos._core import lift as _lift
 from tacos._core import lower as _lower
+from tacos.collective import chunks_per_part
 from tacos.errors import check_type
 
 if TYPE_CHECKING:
@@ -258,6 +259,9 @@ def noted(program: Program, name: str, kind: type[_Kind]) -> _Kind | None:
 def describe(program: Program) -> dict[str, Any]:
     """A program in numbers, as plain values that can go into JSON.
 
+    ``chunks`` is the number of chunks per part, as ``chunks=`` of a collective takes it, and None where
+    the chunks do not divide evenly into parts; ``total_chunks`` counts all.
+
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
     >>> facts = describe(lower(tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MB", chunks=1))))
@@ -269,10 +273,14 @@ def describe(program: Program) -> dict[str, Any]:
     slots = np.repeat(program.op, program.count)
     sending = [i for i, name in enumerate(STEP_OPS) if "send" in name or "forward" in name]
     one_sided = [STEP_OPS.index(name) for name in ("put", "get", "get_reduce")]
+    used = int(np.count_nonzero(program.collective.chunk_bytes()))
     return {
         "name": noted(program, "name", str),
         "collective": program.collective.kind.replace("_", "-"),
-        "chunks": int(np.count_nonzero(program.collective.chunk_bytes())),
+        "chunks": chunks_per_part(program.collective)
+        if used == program.collective.chunks
+        else None,
+        "total_chunks": used,
         "in_place": program.in_place,
         "ranks": program.ranks,
         "threads": program.threads,

@@ -25,9 +25,10 @@ from tacos.errors import (
 from tacos.execution import check_target, execution
 from tacos.refine import refine as refine_schedule
 from tacos.sketch import Sketch
-from tacos.synth import BASELINES, ENGINES, applicable, obstacle
+from tacos.synth import BASELINES, ENGINES, applicable, check_options, obstacle
 from tacos.synth.forest import suited_chunks
 from tacos.synth.milp import obstacle as milp_obstacle
+from tacos.synth.nccl import suited_counts
 from tacos.synth.work import stored, work
 from tacos.verify import verify as verify_schedule
 
@@ -122,8 +123,8 @@ def synthesize(
         engine: A name from :func:`engines`, or ``"auto"`` for the best of all that apply:
             synthesizers and cheap ones first, until the bound is met within 0.1 %, or the work that the effort allows
             is done. ``"best_of"`` in the provenance has the times of all that were tried, the
-            fastest first, and ``"not_tried"`` those that were not worth it. Small problems go to
-            the exact engine as well.
+            fastest first, and ``"not_tried"`` those that were not worth it. Small problems that are
+            still 1 % or more above the bound go to the exact engine as well.
         seed: For engines that draw at random; goes into the provenance.
         effort: How many random starts the greedy engine gets, and how many times 10 s of work
             ``"auto"`` may spend: ``"normal"`` (1), ``"high"`` (8), or a number; ``"fast"`` is a tenth
@@ -149,6 +150,7 @@ def synthesize(
         InfeasibleError: An NPU that needs a chunk cannot be reached.
         TacosError: The time limit passed before there was any schedule, or the engine's does not keep
             to the sketch.
+        TypeError: An option that the engine does not take.
         VerificationError: Every schedule that was found is wrong.
         ValueError: The engine is unknown, or does not apply to this problem.
 
@@ -161,6 +163,9 @@ def synthesize(
     """
     check_sizes(topology, collective)
     check_target(target)
+    if engine != "auto":
+        check_engine(engine, "auto")
+    check_options(engine, options, _OWN_ARGUMENTS)
     limits = (seed, effort, time_limit, progress)
     if sketch is not None:
         found = _sketched(
@@ -173,6 +178,9 @@ def synthesize(
     search.refines, search.verifies, search.target = refine, verify, target
     search.consistent = consistent and engine == "auto"
     return search.answer(engine, options)
+
+
+_OWN_ARGUMENTS = tuple(synthesize.__kwdefaults__ or ())
 
 
 def exact_limits(effort: str | int) -> dict[str, int]:
@@ -210,6 +218,7 @@ def _sketched(
         from tacos.formats import sketch_file
 
         sketch = sketch_file.read(sketch, topology.npus)
+    sketch = sketch.numbered(topology)
     sketch.check(topology.npus)
     if not collective.resolved and sketch.chunks is not None:
         collective = collective.with_chunks(sketch.chunks)
@@ -309,7 +318,7 @@ class _Search:
         """What :func:`synthesize` returns."""
         try:
             schedule = (
-                self.all_engines(options)
+                self.all_engines()
                 if engine == "auto"
                 else self.first_right(self.engine(engine, options)).schedule
             )
@@ -459,6 +468,8 @@ class _Search:
         begin, end = self.done, self.next
         results: list[_Answer] = []
         counts = self.counts + (_MANY_COUNTS if name == "forest" else ())
+        if name == "nccl" and applies:
+            counts = suited_counts(self.topology, self.collective, counts)
 
         def runs() -> Iterator[Callable[[], Schedule]]:
             for chunks in counts:
@@ -547,13 +558,11 @@ class _Search:
             return None
         return found
 
-    def all_engines(self, options: dict[str, Any]) -> Schedule:
+    def all_engines(self) -> Schedule:
         """The best of the engines that apply, cheap ones first, while the work is worth it.
 
         A schedule is verified before it becomes the best: a wrong one could seem too good for the others to be tried.
         """
-        if options:
-            raise ValueError(f"options {', '.join(options)} need a named engine, not auto")
         names = engines(self.topology, self.collective)
         expected = {name: self.expected(name) for name in names}
         results: list[_Answer] = []

@@ -8,13 +8,15 @@ decides when a transfer starts, and every engine goes through it or through the 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from tacos._core import Routes, Schedule, shortest_routes
 from tacos._core import retime as _retime
+from tacos.collective import chunks_per_part
 from tacos.columns import column
+from tacos.nodes import LinkChoice, Nodes, link_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -47,17 +49,17 @@ def routes(
     topology: Topology,
     *,
     pairs: tuple[ArrayLike, ArrayLike] | None = None,
-    links: Sequence[Sequence[int]] | None = None,
+    links: Sequence[Sequence[LinkChoice]] | None = None,
     kinds: str | Sequence[str] = "path",
 ) -> Routes:
     """A table of routes: between pairs of NPUs, or along given links.
 
     Args:
         topology: The network.
-        pairs: Columns (src, dst). Each pair gets the route that an algorithm which does not know
+        pairs: Columns (src, dst) of NPUs. Each pair gets the route that an algorithm which does not know
             the topology would see: the direct link, else dimension by dimension on products, else
             the fewest hops with the lowest link ids.
-        links: One list of link ids per route instead.
+        links: One list of links per route instead: numbers, or pairs of nodes.
         kinds: With ``links``: ``"path"``, ``"multicast"`` or ``"reduce"``, for all or per route.
 
     Raises:
@@ -67,11 +69,13 @@ def routes(
     >>> ring = tacos.topology.ring(4)
     >>> routes(ring, pairs=([0], [2])).links.tolist()  # two hops
     [0, 1]
+    >>> routes(ring, links=[["npu 0-npu 1", (1, 2)]]).links.tolist()
+    [0, 1]
     """
     if (pairs is None) == (links is None):
         raise ValueError("routes() takes either pairs or links")
     if pairs is not None:
-        src, dst = pairs
+        src, dst = (_npu_numbers(topology, ends) for ends in pairs)
         return shortest_routes(topology, column("src", src, np.int32), column("dst", dst, np.int32))
     assert links is not None
     names = [kinds] * len(links) if isinstance(kinds, str) else list(kinds)
@@ -80,8 +84,19 @@ def routes(
         raise ValueError(f"kinds is {kinds!r}, allowed are {', '.join(_KINDS)}, one per route")
     begin = np.zeros(len(links) + 1, np.int64)
     begin[1:] = np.cumsum([len(route) for route in links])
-    flat = column("links", [link for route in links for link in route], np.int32)
+    chosen: list[Any] = [link for route in links for link in route]
+    if not all(isinstance(link, int | np.integer) for link in chosen):
+        chosen = [link_of(topology, link) for link in chosen]
+    flat = column("links", chosen, np.int32)
     return Routes(topology, np.array([_KINDS[name] for name in names], np.uint8), begin, flat)
+
+
+def _npu_numbers(topology: Topology, given: ArrayLike) -> ArrayLike:
+    """NPUs as numbers; only names cost a search."""
+    if np.asarray(given).dtype.kind not in "UO":
+        return given
+    nodes = Nodes(topology)
+    return [nodes.npu(one) for one in cast("Sequence[Any]", given)]
 
 
 def retime(
@@ -140,6 +155,9 @@ def retime(
 def summary(schedule: Schedule) -> dict[str, Any]:
     """A schedule in numbers, as plain values that can go into JSON; units are in the names.
 
+    ``chunks`` is the number of chunks per part, as ``chunks=`` takes it; ``total_chunks`` counts all.
+    A schedule of the engine ``nccl`` has ``nccl_tests_s`` besides, what nccl-tests would report for stock NCCL.
+
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
     >>> coll = tacos.collective.all_gather(topo, "4MB", chunks=1)
@@ -149,15 +167,18 @@ def summary(schedule: Schedule) -> dict[str, Any]:
     """
     collective, provenance = schedule.collective, schedule.provenance
     used, carried = schedule.link_utilisation(), schedule.link_bytes()
+    measured = {"nccl_tests_s": provenance["estimate_s"]} if "estimate_s" in provenance else {}
     return {
         "topology": repr(schedule.topology)[len("<tacos.Topology ") : -1],
         "collective": collective.kind.replace("_", "-"),
         "size_bytes": collective.size_bytes,
         "engine": provenance.get("engine"),
         "seed": provenance.get("seed"),
-        "chunks": collective.chunks,
+        "chunks": chunks_per_part(collective),
+        "total_chunks": collective.chunks,
         "transfers": schedule.transfers,
         "time_s": schedule.time_s,
+        **measured,
         "algbw_Bps": schedule.algbw_Bps,
         "busbw_Bps": schedule.busbw_Bps,
         "efficiency": schedule.efficiency,

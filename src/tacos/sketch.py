@@ -10,13 +10,14 @@ it is asked. The idea is TACCL's (Shah et al., NSDI 2023), whose files load as s
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from tacos._core import Routes, Schedule, Topology
-from tacos.topology.edits import LinkChoice, chosen_links
+from tacos.nodes import LinkChoice, Node, Nodes
+from tacos.topology.edits import chosen_links
 from tacos.topology.links import Links, assemble, columns_of, model_of, whole_number
 
 if TYPE_CHECKING:
@@ -40,16 +41,16 @@ class Sketch:
 
     Args:
         box: NPUs in a box; places are numbers within one. 0: all NPUs are one box.
-        drop: Links that must not be used: ids, or pairs (src, dst) of nodes.
+        drop: Links that must not be used: numbers, or pairs (src, dst) of nodes.
         within: Sets of places that may talk within a box; without them, all.
         between: Which place sends to which places of other boxes in one hop: by sender, or
             ``"fully-connected"``, ``"direct-map"`` (to the same place) or ``"none"``; all by default.
-        relays: NPUs that may pass on what is not theirs; without them, all.
+        relays: NPUs (numbers or names) that may pass on what is not theirs; without them, all.
         senders: Through which place the chunks of places leave their box, by sender. Only where chunks are
             copied: sums have no home.
         symmetry: Pairs (offset, size): rotating the ranks within each `size` by `offset` leaves the
             algorithm as it is.
-        chunks: Pieces per part, where the collective leaves it open.
+        chunks: The number of chunks per part, where the collective leaves it open.
         own_first: Whether over hops between boxes a sender's own chunks go first.
         connections: ``"uc-min"`` for few pairs of NPUs that talk through switches, ``"uc-max"`` for many.
 
@@ -68,7 +69,7 @@ class Sketch:
     between: (
         Mapping[int, Sequence[int]] | Literal["fully-connected", "direct-map", "none"] | None
     ) = None
-    relays: Sequence[int] | None = None
+    relays: Sequence[Node] | None = None
     senders: Mapping[int, Sequence[int]] = field(default_factory=dict)
     symmetry: Sequence[tuple[int, int]] = ()
     chunks: int | None = None
@@ -87,6 +88,18 @@ class Sketch:
             whole_number("symmetry's size", size)
             whole_number("symmetry's offset", offset, least=0)
 
+    def numbered(self, topology: Topology) -> Sketch:
+        """The sketch with the numbers of the NPUs that it names.
+
+        >>> import tacos
+        >>> Sketch(relays=["npu 2"]).numbered(tacos.topology.ring(4)).relays
+        [2]
+        """
+        if self.relays is None:
+            return self
+        nodes = Nodes(topology)
+        return replace(self, relays=[nodes.npu(npu, what="relays") for npu in self.relays])
+
     def check(self, npus: int) -> None:
         """A ValueError if the sketch does not fit a network of so many NPUs.
 
@@ -95,7 +108,7 @@ class Sketch:
         ValueError: symmetry has the size 32, which does not divide the 16 NPUs
         """
         self.pairs(npus)
-        self._npus("relays", self.relays or (), npus)
+        self._npus("relays", [npu for npu in self.relays or () if not isinstance(npu, str)], npus)
         none = np.zeros(0, np.int64)
         self._leaves_by_its_sender(npus, none, none, none)
         for _, size in self.symmetry:
@@ -315,11 +328,13 @@ class Sketch:
                 raise ValueError(f"{name} has {place!r}, the places in a box are 0 to {size - 1}")
 
     @staticmethod
-    def _npus(name: str, npus: Sequence[int], count: int) -> list[int]:
+    def _npus(name: str, npus: Sequence[Node], count: int) -> list[int]:
+        found = []
         for npu in npus:
             if type(npu) is not int or not 0 <= npu < count:
                 raise ValueError(f"{name} has {npu!r}, the NPUs are 0 to {count - 1}")
-        return list(npus)
+            found.append(npu)
+        return found
 
 
 def _segments(routes: Routes) -> tuple[Ints, Ints, Ints]:

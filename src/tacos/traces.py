@@ -2,7 +2,8 @@
 
 A set of traces is one file ``<prefix>.<rank>.et`` for every rank. :func:`read` gives their nodes as
 columns, which become a program (:mod:`tacos.formats.chakra`) or a workload
-(:mod:`tacos.simulate.workload`).
+(:mod:`tacos.simulate.workload`). :func:`export` makes the traces of a schedule or a program: one
+function for the files and for the workload, so that what is simulated is what is written.
 """
 
 from __future__ import annotations
@@ -10,20 +11,21 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tacos._core import ChakraTraces, ChakraWriter, Collective, CollectivePart
+from tacos._core import ChakraTraces, ChakraWriter, Collective, CollectivePart, Schedule
 from tacos.errors import FormatError
+from tacos.lower import ONE_SIDED, filled, lift, lower
 from tacos.units import Quantity, bandwidth_Bps, format_size, size_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tacos._core import Program, Schedule
+    from tacos._core import Program, Topology
 
-__all__ = ["files", "prefix_of", "read", "sized", "writer"]
+__all__ = ["Export", "export", "files", "prefix_of", "read", "sized"]
 
 _UNEQUAL = ("all_to_all_v", "send_recv", "custom")
 """Collectives that have sizes of their own."""
@@ -94,12 +96,79 @@ def read(path: str | os.PathLike[str]) -> ChakraTraces:
     return traces
 
 
+class Export(NamedTuple):
+    """The traces of a program, before they are files."""
+
+    program: Program
+    """What the traces say."""
+    collective: Collective
+    """The program's, with true sizes."""
+    writer: ChakraWriter
+    """Writes the trace of each rank."""
+
+
+def export(
+    obj: Program | Schedule,
+    *,
+    size: Quantity | None = None,
+    topology: Topology | None = None,
+    reduce_bandwidth: Quantity | None = None,
+    in_place: bool | None = None,
+) -> Export:
+    """The traces of a schedule or a program.
+
+    Args:
+        obj: A program, or a schedule, which is lowered. A program with one-sided steps is lifted
+            and lowered again, since traces have messages alone.
+        size: Size of a program's collective. May be left out where the program's chunks have sizes
+            of their own, or where its provenance has a ``size_bytes``, as that of loaded traces.
+        topology: Network of a program; a schedule has its own.
+        reduce_bandwidth: How fast NPUs make sums, by default as the topology says; 1 ns per sum
+            where it says nothing.
+        in_place: Whether a lowered schedule's input and output are the same memory.
+
+    Raises:
+        ValueError: The size is needed, or leaves chunks without bytes, or a trace cannot say what
+            the program does.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4)
+    >>> program = tacos.lower(tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MB", chunks=1)))
+    >>> export(program, size="8MB").collective.chunk_bytes().tolist()
+    [2000000, 2000000, 2000000, 2000000]
+    """
+    schedule: Schedule | None = None
+    if isinstance(obj, Schedule):
+        if size is not None:
+            raise ValueError(f"size is {size}, but a schedule has its own")
+        schedule, topology = obj, topology or obj.topology
+    elif in_place not in (None, obj.in_place):
+        raise ValueError(f"in_place is {in_place}, but the program's is {obj.in_place}")
+    elif np.isin(obj.op, ONE_SIDED).any():
+        schedule, in_place = lift(obj, topology, size), obj.in_place
+    else:
+        program = filled(obj)
+        collective = sized(program, size)
+    if schedule is not None:
+        program, collective = lower(schedule, in_place=bool(in_place)), schedule.collective
+    if topology is not None and topology.npus != program.ranks:
+        raise ValueError(
+            f"the topology has {topology.npus} NPUs, the program {program.ranks} ranks"
+        )
+    if reduce_bandwidth is None and topology is not None:
+        reduce_bandwidth = topology.reduce_bandwidth_Bps or None
+    speed = 0 if reduce_bandwidth is None else bandwidth_Bps(reduce_bandwidth)
+    sizes = np.ascontiguousarray(collective.chunk_bytes(), np.int64)
+    writer = ChakraWriter(program, sizes, reduce_Bps=speed, **_departures(schedule))
+    return Export(program, collective, writer)
+
+
 def sized(program: Program, size: Quantity | None) -> Collective:
-    """A program's collective with chunks of so many bytes as `size` makes of them.
+    """Return a program's collective with the bytes that `size` gives to each chunk.
 
     Args:
         program: What the ranks do.
-        size: Of the collective. May be left out where the program's chunks have sizes of their own,
+        size: Size of the collective. May be left out where the program's chunks have sizes of their own,
             or where its provenance has a ``size_bytes``, as that of loaded traces.
 
     Raises:
@@ -139,31 +208,11 @@ def sized(program: Program, size: Quantity | None) -> Collective:
     return collective
 
 
-def writer(
-    program: Program,
-    collective: Collective,
-    reduce_bandwidth: Quantity | None = None,
-    schedule: Schedule | None = None,
-) -> ChakraWriter:
-    """What writes a program's traces, rank by rank.
-
-    Args:
-        program: What the ranks do.
-        collective: The program's, with true sizes.
-        reduce_bandwidth: How fast an NPU makes sums; by default they take 1 ns.
-        schedule: What the program was lowered from. Sends to different ranks that share a link, as
-            the port into a switch, then leave in its order.
-
-    Raises:
-        ValueError: A trace cannot say what the program does.
-    """
-    speed = 0 if reduce_bandwidth is None else bandwidth_Bps(reduce_bandwidth)
-    sizes = np.ascontiguousarray(collective.chunk_bytes(), np.int64)
-    return ChakraWriter(program, sizes, reduce_Bps=speed, **_departures(schedule))
-
-
 def _departures(schedule: Schedule | None) -> dict[str, NDArray[Any]]:
-    """Ends, chunk and first link of all transfers by their starts; none where threads share no link."""
+    """Ends, chunk and first link of all transfers by their starts; none where threads share no link.
+
+    Sends to different ranks that share a link, such as the port into a switch, leave in this order.
+    """
     names = ("src", "dst", "chunk")
     if schedule is None or (np.diff(schedule.routes.link_begin) == 1).all():
         return {name: np.zeros(0, np.uint32 if name == "chunk" else np.int32)

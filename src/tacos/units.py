@@ -1,8 +1,13 @@
 """Quantities as people write them: ``"50GB/s"``, ``"500ns"``, ``"64MiB"``.
 
-Everything that takes a bandwidth, a time or a size takes a number in SI units (bytes per second,
-seconds, bytes) or a string, turned here, once, into the whole number the core works with. The
-arithmetic is exact: ``"0.1us"`` is 100000 ps. GB is 10⁹ bytes, GiB 2³⁰, a small b means bits.
+Everything that takes a bandwidth, a time or a size takes a string with a unit or a number, in Python and
+in files alike, turned here, once, into the whole number the core works with. The arithmetic is exact:
+``"0.1us"`` is 100000 ps. GB is 10⁹ bytes, GiB 2³⁰, a small b means bits.
+
+A number without a unit is in SI units: bytes per second, seconds, bytes. It is refused where it was
+probably meant in another unit, such as ``bandwidth=50`` or ``latency: 400``: a bandwidth below 1 MB/s and
+a time of 1 ms or more need a unit. Columns of numbers whose unit is documented (`from_links`, CSV, graphs)
+take any number. Sizes are whole bytes.
 """
 
 from __future__ import annotations
@@ -61,11 +66,38 @@ class _Kind(NamedTuple):
     si_unit: int
     least: int
     examples: str
+    usual: tuple[str, str, str]
+    """A usual unit, the SI unit, and the SI unit in words."""
+    endings: tuple[str, ...]
+    """What may be missing at the end of a unit."""
 
 
-_BANDWIDTH = _Kind(_BANDWIDTH_UNITS, 1, 1, '"50GB/s", "400Gb/s" or a number of bytes per second')
-_TIME = _Kind(_TIME_UNITS, 10**12, 0, '"500ns", "1.5us" or a number of seconds')
-_SIZE = _Kind(_SIZE_UNITS, 1, 1, '"64MB" (10^6), "64MiB" (2^20) or a number of bytes')
+_BANDWIDTH = _Kind(
+    _BANDWIDTH_UNITS,
+    1,
+    1,
+    '"50GB/s", "400Gb/s" or a number of bytes per second',
+    ("GB/s", "B/s", "bytes per second"),
+    ("B/s", "/s"),
+)
+_TIME = _Kind(
+    _TIME_UNITS,
+    10**12,
+    0,
+    '"500ns", "1.5us" or a number of seconds',
+    ("ns", "s", "seconds"),
+    ("s",),
+)
+_SIZE = _Kind(
+    _SIZE_UNITS,
+    1,
+    1,
+    '"64MB" (10^6), "64MiB" (2^20) or a number of bytes',
+    ("MB", "B", "bytes"),
+    ("B",),
+)
+_SLOWEST_BARE_BPS = 10**6  # chosen: no network is slower
+_LONGEST_BARE_PS = 10**9  # chosen: 1 ms, longer than latencies, jitter and delays within a cluster
 _LARGEST = 2**63 - 1
 
 # Bounded in length and exponent, so that no text is a number too large to compute with.
@@ -74,31 +106,56 @@ _TEXT = re.compile(
 )
 
 
-def bandwidth_Bps(value: Quantity, *, what: str = "bandwidth") -> int:
+def bandwidth_Bps(value: Quantity, *, what: str = "bandwidth", bare: bool = True) -> int:
     """A bandwidth in whole bytes per second; numbers are bytes per second.
 
-    `what` is its name in the message of the ValueError that a wrong value gets, here and below.
+    `what` is its name in the message of the ValueError that a wrong value gets, here and below. Without
+    `bare`, a number that probably has another unit is refused.
 
     >>> bandwidth_Bps("50GB/s"), bandwidth_Bps("400Gbps"), bandwidth_Bps(2.5e10)
     (50000000000, 50000000000, 25000000000)
+    >>> bandwidth_Bps(50, bare=False)
+    Traceback (most recent call last):
+    ValueError: bandwidth 50 needs a unit: "50GB/s", or "50B/s" for 50 bytes per second
     """
-    return _whole(value, _BANDWIDTH, what)
+    result = _whole(value, _BANDWIDTH, what)
+    if not bare and not isinstance(value, str) and result < _SLOWEST_BARE_BPS:
+        raise ValueError(_needs_a_unit(value, _BANDWIDTH, what))
+    return result
 
 
-def time_ps(value: Quantity, *, what: str = "time") -> int:
-    """A time in whole picoseconds; numbers are seconds.
+def time_ps(value: Quantity, *, what: str = "time", bare: bool = True) -> int:
+    """A time in whole picoseconds; numbers are seconds. `bare` is as for :func:`bandwidth_Bps`.
 
     >>> time_ps("500ns"), time_ps("0.1us"), time_ps(1.5e-6), time_ps(0)
     (500000, 100000, 1500000, 0)
+    >>> time_ps(400, what="latency", bare=False)
+    Traceback (most recent call last):
+    ValueError: latency 400 needs a unit: "400ns", or "400s" for 400 seconds
     """
-    return _whole(value, _TIME, what)
+    result = _whole(value, _TIME, what)
+    if not bare and not isinstance(value, str) and result >= _LONGEST_BARE_PS:
+        raise ValueError(_needs_a_unit(value, _TIME, what))
+    return result
+
+
+def _needs_a_unit(value: Quantity, kind: _Kind, what: str) -> str:
+    number, (usual, si, words) = f"{value}", kind.usual
+    return (
+        f'{what} {value!r} needs a unit: "{number}{usual}", or "{number}{si}" for {number} {words}'
+    )
 
 
 def size_bytes(value: Quantity, *, what: str = "size") -> int:
     """A size in whole bytes; numbers are bytes, and so are strings without a unit.
 
+    A number with a fraction is refused; what a unit gives, such as ``"0.1KiB"``, is rounded.
+
     >>> size_bytes("64MB"), size_bytes("64MiB"), size_bytes("1e6B"), size_bytes("4096")
     (64000000, 67108864, 1000000, 4096)
+    >>> size_bytes("64M")
+    Traceback (most recent call last):
+    ValueError: size '64M' is not understood; did you mean "64MB"?
     """
     return _whole(value, _SIZE, what)
 
@@ -127,16 +184,16 @@ def size_range(text: str, *, what: str = "sizes") -> list[int]:
     return list(dict.fromkeys([*found, high]))
 
 
-def bandwidth_text(value: int) -> str | int:
-    """A bandwidth for files: exact, short if it can be; without a unit it is bytes per second.
+def bandwidth_text(value: int) -> str:
+    """A bandwidth for files: exact, and short if it can be.
 
     >>> bandwidth_text(50_000_000_000), bandwidth_text(12_500_000), bandwidth_text(1_234_567_891)
-    ('50GB/s', '12.5MB/s', 1234567891)
+    ('50GB/s', '12.5MB/s', '1234567891B/s')
     """
     for factor, unit in ((10**9, "GB/s"), (10**6, "MB/s")):
         if value >= factor and value * 1000 % factor == 0:
             return f"{_decimal(value, factor)}{unit}"
-    return value
+    return f"{value}B/s"
 
 
 def time_text(value: int) -> str:
@@ -160,6 +217,10 @@ def _whole(value: Quantity, kind: _Kind, what: str) -> int:
     exact = _parsed(value, kind.units) if isinstance(value, str) else _number(value, kind.si_unit)
     if exact is None:
         fault = "is not understood"
+        if meant := _meant(value, kind):
+            raise ValueError(f'{what} {value!r} {fault}; did you mean "{meant}"?')
+    elif kind is _SIZE and exact.denominator > 1 and exact > 0 and _is_bare(value):
+        fault = "must be a whole number of bytes"
     elif exact < 0 or round(exact) < kind.least:
         fault = "must be positive" if kind.least else "must not be negative"
     elif exact > _LARGEST:
@@ -172,6 +233,29 @@ def _whole(value: Quantity, kind: _Kind, what: str) -> int:
 def _parsed(text: str, units: _Units) -> Fraction | None:
     match = _TEXT.fullmatch(text)
     return Fraction(match[1]) * units[match[2]] if match and match[2] in units else None
+
+
+def _meant(value: object, kind: _Kind) -> str | None:
+    """A text with a unit that somebody probably meant, if there is one."""
+    match = _TEXT.fullmatch(value) if isinstance(value, str) else None
+    if match is None or not match[2]:
+        return None
+    for ending in ("", *kind.endings):
+        unit = match[2] + ending
+        if unit in kind.units:
+            return f"{match[1]}{unit}"
+    alike = {name.lower(): name for name in reversed(kind.units)}  # MB before mb, GB/s before Gb/s
+    for ending in ("", *kind.endings):
+        unit = (match[2] + ending).lower()
+        if unit in alike:
+            return f"{match[1]}{alike[unit]}"
+    return None
+
+
+def _is_bare(value: object) -> bool:
+    """Whether a size is a number without a unit."""
+    match = _TEXT.fullmatch(value) if isinstance(value, str) else None
+    return match is None or not match[2]
 
 
 def _number(value: object, si_unit: int) -> Fraction | None:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _GROUPS = {  # in the order of the help; a verb that is not named here stands under "Other"
-    "Make": ("synth", "compare", "tune", "bound", "pareto"),
-    "Look": ("topo", "info", "view", "verify", "sim"),
-    "Use": ("convert", "run", "lab", "probe"),
+    "Find algorithms": ("synth", "compare", "tune", "bound", "pareto"),
+    "Inspect and check": ("topo", "info", "view", "verify", "sim"),
+    "Export and run": ("convert", "run", "lab", "probe"),
     "Set up": ("doctor", "completion"),
 }
 
@@ -78,7 +78,7 @@ def _sentence(error: CycloptsError) -> str:
         case MissingArgumentError(argument=argument) if argument and not error.keyword:
             what = f"{argument.name} is missing."
         case UnusedCliTokensError(unused_tokens=[*words]):
-            what = f"{' '.join(words)!r} is too much."
+            what = f"unexpected argument {' '.join(words)!r}."
         case _:
             what = " ".join(str(error).split())
     verb = " ".join(error.command_chain or ())

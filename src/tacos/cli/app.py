@@ -15,42 +15,59 @@ from tacos import formats, units
 from tacos._core import Program, Schedule, Topology
 from tacos.console import progress
 from tacos.errors import FormatError
+from tacos.lower import noted
+from tacos.nodes import Nodes
+from tacos.simulate.workload import Workload, from_program
 
 app = App(
     name="tacos",
-    help="""Collective communication algorithms that fit the network they run on.
+    help="""Collective communication algorithms tailored to your network.
 
-A first try: tacos compare torus:4x4 all-reduce 64MB
+To begin: tacos compare torus:4x4 all-reduce 64MB
 
-Every command explains itself with --help and prints JSON for scripts with --json.""",
+Run any command with --help for its options, and with --json for output that scripts can read.""",
     version=tacos.__version__,
     help_format="plaintext",
     group_commands=Section("Other", sort_key=100),
     suppress_keyboard_interrupt=False,  # main() says that nothing was written
 )
 
-Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON for scripts.")]
-Quiet = Annotated[bool, Parameter(negative="", help="Print nothing but errors.")]
+Json = Annotated[
+    bool, Parameter(name="--json", negative="", show_default=False, help="Print JSON for scripts.")
+]
+Quiet = Annotated[bool, Parameter(negative="", show_default=False, help="Print errors only.")]
 Network = Annotated[
     str,
     Parameter(
-        help="A spec such as torus:4x4@50GB/s,500ns or dgx-h100:2, or a file; node.xml:4 or "
-        "node.xml:4:rail are four machines that NCCL has described."
+        help="A spec such as torus:4x4@50GB/s,500ns or dgx-h100:2 (tacos topo lists them), or a "
+        "topology file. node.xml:4 or node.xml:4:rail is four of the machine in an NCCL topology file."
     ),
 ]
-Kind = Annotated[str, Parameter(help="all-reduce, all-gather, reduce-scatter, all-to-all, …")]
-Size = Annotated[str, Parameter(help="Size of the buffer as nccl-tests counts it, such as 64MB.")]
+Kind = Annotated[
+    str,
+    Parameter(
+        help="all-reduce, all-gather, reduce-scatter, all-to-all, broadcast, reduce, gather or scatter."
+    ),
+]
+Size = Annotated[str, Parameter(help="Buffer size as nccl-tests counts it, such as 64MB.")]
 Chunks = Annotated[
-    str, Parameter(help="Pieces per NPU's part: a number, or auto to search the best.")
+    str, Parameter(help="Number of chunks per part, or auto to search for the best number.")
 ]
 Group = Annotated[
-    str | None, Parameter(help="NPUs that take part, in rank order: 0,2,4 or 0-7. All by default.")
+    str | None,
+    Parameter(help="NPUs that take part, in rank order: 0,2,4-7, or names. All by default."),
 ]
-Algorithm = Annotated[Path, Parameter(help="A schedule or a program, in any format that is read.")]
+Algorithm = Annotated[Path, Parameter(help="A schedule or a program in any readable format.")]
 Format = Annotated[
-    str | None, Parameter(help="The file's format, if ending and content do not say it.")
+    str | None, Parameter(help="Format of the file; by default its extension and content tell.")
 ]
-Root = Annotated[int | None, Parameter(help="Root of a broadcast, reduce, gather or scatter.")]
+Root = Annotated[
+    str | None, Parameter(help="Root of a broadcast, reduce, gather or scatter: number or name.")
+]
+Seed = Annotated[
+    int,
+    Parameter(help="Random seed; other seeds may give different, equally good schedules."),
+]
 AnyOrder = Annotated[
     bool,
     Parameter(
@@ -58,7 +75,6 @@ AnyOrder = Annotated[
         help="Also take algorithms after which ranks may have different bits of floating-point sums.",
     ),
 ]
-Seed = Annotated[int, Parameter(help="Another one may give another result, as good.")]
 
 
 def load_algorithm(path: Path, format: str | None = None) -> Schedule | Program:
@@ -72,7 +88,7 @@ def load_algorithm(path: Path, format: str | None = None) -> Schedule | Program:
 def lifted(
     algorithm: Schedule | Program, network: Topology | None, size: str | None, silent: bool
 ) -> Schedule:
-    """The schedule itself, or that of a program; says what was assumed."""
+    """The schedule itself, or that of a program; prints what was assumed."""
     if isinstance(algorithm, Schedule):
         return algorithm
     with progress("lifting", silent) as report:
@@ -88,40 +104,46 @@ def lifted(
     return schedule
 
 
+def exported(
+    program: Program, network: Topology | None, size: str | None, silent: bool
+) -> Workload:
+    """The workload that a program's Chakra traces hold; prints the size that was assumed."""
+    named = any(part.kind in collectives.NAMED for part in program.collective.parts)
+    if size is None and named and noted(program, "size_bytes", int) is None:
+        size = "1MB"
+        if not silent:
+            print(f"assuming {units.format_size(units.size_bytes(size))} (--size)")
+    return from_program(program, size, network)
+
+
+def assumed_network(npus: int, silent: bool) -> Topology:
+    """The network of a workload where the caller has not named one."""
+    if not silent:
+        print(f"assuming {npus:,} NPUs, fully connected (--topology)")
+    return tacos.topology.fully_connected(npus)
+
+
 def asked_collective(
-    network: Topology, kind: str, size: str | int, chunks: str, group: str | None, root: int | None
+    network: Topology, kind: str, size: str | int, chunks: str, group: str | None, root: str | None
 ) -> tacos.Collective:
-    """The collective that somebody has typed."""
+    """The collective that the arguments describe."""
     if chunks != "auto" and not chunks.isdecimal():
-        raise ValueError(f"--chunks is {chunks!r}, allowed are auto and positive numbers")
+        raise ValueError(f"--chunks must be auto or a positive number; got {chunks!r}")
     count: int | Literal["auto"] = "auto" if chunks == "auto" else int(chunks)
-    members = None if group is None else _members(group, network.npus)
-    return collectives.named(kind, network, size, group=members, chunks=count, root=root)
-
-
-def _members(text: str, npus: int) -> list[int]:
-    members: list[int] = []
-    for item in text.split(","):
-        first, dash, last = item.partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise ValueError(f"--group has {item!r}, allowed are numbers and ranges such as 0-7")
-        low, high = int(first), int(last or first)
-        if low > high:
-            raise ValueError(f"--group has {item!r}, a range goes from the lower to the higher NPU")
-        if high >= npus:
-            raise ValueError(f"--group names NPU {high}, the NPUs are 0 to {npus - 1}")
-        members.extend(range(low, high + 1))
-    return members
+    nodes = Nodes(network)
+    members = None if group is None else nodes.members(group, what="--group")
+    head = None if root is None else nodes.npu(root, what="--root")
+    return collectives.named(kind, network, size, group=members, chunks=count, root=head)
 
 
 def check_folder(option: str, path: Path) -> None:
-    """What would only fail after the work fails before it."""
+    """Refuse an output path without a directory before the work, not after it."""
     if not path.absolute().parent.is_dir():
-        raise ValueError(f"{option} is {path}, but there is no folder {path.parent}")
+        raise ValueError(f"{option} is {path}, but there is no directory {path.parent}")
 
 
 def verdict(check: tacos.Report, quiet: bool) -> int:
-    """Print what a checker has found; returns the exit code."""
+    """Print the violations that a check found; return the exit code."""
     if check.ok:
         return 0
     if not quiet:
@@ -139,6 +161,6 @@ def warn(sentence: str) -> None:
 
 
 def fail(sentence: str, code: int = 2) -> int:
-    """Print what is wrong; returns the exit code."""
+    """Print an error message; return the exit code."""
     print(f"tacos: {sentence}", file=sys.stderr)
     return code

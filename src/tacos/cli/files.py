@@ -1,4 +1,4 @@
-"""The verbs that read a file: verify, sim, info, convert, topo."""
+"""The commands that read a file: verify, sim, info, convert, topo."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from tacos.cli.app import (
     Json,
     Quiet,
     app,
+    assumed_network,
     check_folder,
+    exported,
     fail,
     lifted,
     load_algorithm,
@@ -29,7 +31,9 @@ from tacos.cli.viewing import PAGES
 from tacos.console import print_table, progress, show, show_topology, transfer_table, width
 from tacos.errors import FormatError
 from tacos.lower import describe
+from tacos.nodes import Nodes, link_of
 from tacos.simulate.trace_file import format_of
+from tacos.simulate.workload import Workload, from_chakra
 
 
 @app.command
@@ -39,13 +43,14 @@ def verify(
     *,
     format: Format = None,
     allow_unneeded: Annotated[
-        bool, Parameter(negative="", help="Do not report transfers that nobody needs.")
+        bool,
+        Parameter(negative="", show_default=False, help="Allow transfers that no NPU needs."),
     ] = False,
-    limit: Annotated[int, Parameter(help="How many violations to show.")] = 20,
+    limit: Annotated[int, Parameter(help="Largest number of violations to show.")] = 20,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Check a schedule or a program: who waits for whom, what is shared, what everybody ends with.
+    """Check a schedule or a program for deadlocks, races, link conflicts and wrong results.
 
     Example: tacos verify ar.tacos
     """
@@ -65,7 +70,7 @@ def verify(
     for sentence in [] if quiet else limits:
         print(f"limit: {sentence}", file=sys.stderr)
     if check.ok and limits:
-        return fail("right, but more than the executor can run", 1)
+        return fail("the program is correct but exceeds the executor's limits", 1)
     if check.ok and not quiet:
         if isinstance(loaded, Program):
             held = f"{loaded.steps:,} steps in {loaded.threads:,} threads of {loaded.ranks:,} ranks"
@@ -87,46 +92,57 @@ def sim(
     *,
     format: Format = None,
     topology: Annotated[
-        str | None, Parameter(help="Where to run it, if not on its own network: spec or file.")
+        str | None, Parameter(help="Run on another network: a spec or a file.")
     ] = None,
-    size: Annotated[str | None, Parameter(help="Of a program's buffer, such as 64MB.")] = None,
+    size: Annotated[str | None, Parameter(help="Buffer size of a program, such as 64MB.")] = None,
     timing: Annotated[
         Literal["dependencies", "order", "schedule", "shared"],
         Parameter(
-            help="dependencies: when data are there; order: per link in order; schedule: at its own "
-            "times; shared: links shared fairly, a program thread by thread."
+            help="When transfers start. dependencies: when their data have arrived, and every link serves "
+            "first come, first served; order: every link keeps the schedule's order; schedule: at the "
+            "schedule's times; shared: concurrent messages share links fairly, programs run thread by thread."
         ),
     ] = "dependencies",
-    congestion: Annotated[bool, Parameter(help="Whether a busy link keeps others waiting.")] = True,
+    congestion: Annotated[bool, Parameter(help="Whether transfers wait for busy links.")] = True,
     fault: Annotated[
         tuple[str, ...],
         Parameter(
-            help="link=0-1,begin=10us,end=20us,slowdown=4 (or npu=3; no slowdown: down).",
+            help="A link that is down, or slow with slowdown=: link=0-1,begin=10us,end=20us,slowdown=4. "
+            "Names work too: link=box0/npu0-fabric. both=yes takes both directions, npu=3 all links of "
+            "an NPU. May be repeated.",
             negative="",
+            show_default=False,
         ),
     ] = (),
     straggler: Annotated[
         tuple[str, ...],
-        Parameter(help="npu=3,late=20us,slowdown=1.5 (one of the two will do).", negative=""),
+        Parameter(
+            help="An NPU that starts late or is slow: npu=3,late=20us,slowdown=1.5. May be repeated.",
+            negative="",
+            show_default=False,
+        ),
     ] = (),
-    jitter: Annotated[str, Parameter(help="The most by which a delivery may be late.")] = "0s",
-    seed: Annotated[int, Parameter(help="Of the jitter.")] = 0,
+    jitter: Annotated[str, Parameter(help="Largest random delay of a delivery.")] = "0s",
+    seed: Annotated[int, Parameter(help="Seed of the jitter.")] = 0,
     profile: Annotated[
         Literal["astra-sim-aware", "astra-sim-unaware"] | None,
-        Parameter(help="Count as this simulator does, to the nanosecond."),
+        Parameter(
+            help="Run what tacos convert writes for ASTRA-sim, or given Chakra traces, as its "
+            "analytical backend does, to the nanosecond."
+        ),
     ] = None,
     output: Annotated[
         Path | None,
         Parameter(
             name=["-o", "--output"],
-            help="The trace (.pftrace for Perfetto, .json, .csv, .parquet), the heat map (.svg, .png), "
-            "or a page as tacos view makes (.html).",
+            help="Write the trace (.pftrace for Perfetto, .json, .csv, .parquet), a heat map (.svg, .png), "
+            "or a page as tacos view does (.html).",
         ),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Simulate a schedule or a program: what its network, or another one, makes of it.
+    """Simulate a schedule or a program on its own network or another, with faults if you like.
 
     Example: tacos sim ar.tacos --fault link=0-1,begin=10us,end=1ms -o trace.json
     """
@@ -141,25 +157,39 @@ def sim(
             format_of(output, pictures=(*pictures, *PAGES))
         elif topology is not None or profile is not None:
             raise ValueError(
-                f"--output is {output}, a page, which shows runs on the schedule's own network and "
-                "without --profile"
+                f"--output is {output}, but a page shows runs on the schedule's own network only, "
+                "without --topology and --profile"
             )
         check_folder("--output", output)
     faults = [tacos.Fault.parse(text) for text in fault]
     stragglers = [tacos.Straggler.parse(text) for text in straggler]
-    loaded = load_algorithm(file, format)
     network = None if topology is None else formats.network(topology)
-    if isinstance(loaded, Schedule) and size is not None:
-        raise ValueError(f"--size is {size}, but {file} holds a schedule, which has its size")
-    as_program = not isinstance(loaded, Schedule) and timing == "shared" and profile is None
-    if as_program and network is None:
-        raise ValueError("--topology is missing: a program with --timing shared needs a network")
-    if as_program and ending in PAGES:
-        raise ValueError(f"--output is {output}, but a page shows schedules, not programs")
-    schedule = loaded if as_program else lifted(loaded, network, size, quiet or as_json)
+    what: Schedule | Workload | Program
+    as_program = False
+    if profile is not None and size is None and formats.name_of(file, format=format) == "chakra":
+        what = from_chakra(file)
+    else:
+        loaded = load_algorithm(file, format)
+        as_program = isinstance(loaded, Program) and timing == "shared" and profile is None
+        if isinstance(loaded, Schedule) and size is not None:
+            raise ValueError(f"--size is {size}, but {file} holds a schedule, whose size is fixed")
+        if as_program and network is None:
+            raise ValueError(
+                "--topology is missing: a program with --timing shared needs a network"
+            )
+        if as_program and ending in PAGES:
+            raise ValueError(f"--output is {output}, but a page shows schedules, not programs")
+        if profile is not None and isinstance(loaded, Program):
+            what = exported(loaded, network, size, quiet or as_json)
+        elif as_program:
+            what = loaded
+        else:
+            what = lifted(loaded, network, size, quiet or as_json)
+    if isinstance(what, Workload) and network is None:
+        network = assumed_network(what.npus, quiet or as_json)
     with progress("simulating", quiet or as_json) as report:
         trace = tacos.simulate(
-            schedule,
+            what,
             network,
             size=size if as_program else None,
             timing=timing,
@@ -174,12 +204,22 @@ def sim(
     if output is not None:
         if ending in pictures:
             view.save(view.heat_picture(trace), output)
-        elif ending in PAGES and isinstance(schedule, Schedule):
-            view.write_page(output, schedule, names=[file.name], traces=[trace])
+        elif ending in PAGES and isinstance(what, Schedule):  # without a profile it is
+            view.write_page(output, what, names=[file.name], traces=[trace])
         else:
             trace.save(output)
-    show(trace.summary(), str(file), as_json, quiet)
+    facts = trace.summary()
+    show(facts, str(file), as_json, quiet)
     if not as_json and not quiet:
+        if (
+            facts.get("slower_than_schedule", 0) > 0
+            and "loss" not in facts
+            and timing == "dependencies"
+        ):
+            print(
+                "The schedule's time holds where every link keeps the schedule's order: "
+                "--timing order."
+            )
         print(view.heat_text(trace, width=width(), encoding=sys.stdout.encoding or "utf-8"))
     return 0
 
@@ -190,18 +230,23 @@ def info(
     /,
     *,
     format: Format = None,
-    npu: Annotated[int | None, Parameter(help="List the transfers of this NPU.")] = None,
-    link: Annotated[int | None, Parameter(help="List the transfers over this link.")] = None,
-    rows: Annotated[int, Parameter(help="How many transfers to list.")] = 20,
+    npu: Annotated[
+        str | None, Parameter(help="List the transfers of this NPU: 3, or box0/npu3.")
+    ] = None,
+    link: Annotated[
+        str | None,
+        Parameter(help="List the transfers over this link: 12, 0-1, or box0/npu0-fabric."),
+    ] = None,
+    rows: Annotated[int, Parameter(help="Largest number of transfers to list.")] = 20,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Say what a file holds: time, bandwidth, how it was made; or one NPU's or link's transfers.
+    """Summarize a file: time, bandwidth, provenance; or list the transfers of one NPU or link.
 
     Example: tacos info ar.tacos --npu 3
     """
     if rows < 1:
-        raise ValueError(f"--rows is {rows}, it must be positive")
+        raise ValueError(f"--rows must be positive; got {rows}")
     loaded = formats.load(file, format=format)
     if isinstance(loaded, Topology) and npu is None and link is None:
         show_topology(str(file), loaded, as_json, quiet)
@@ -213,7 +258,7 @@ def info(
     schedule = loaded
     if not isinstance(schedule, Schedule):
         held = type(loaded).__name__.lower()
-        raise FormatError(f"{file} holds a {held}, not a schedule: --npu and --link list transfers")
+        raise FormatError(f"{file} holds a {held}; --npu and --link need a schedule")
     if npu is None and link is None:
         facts = tacos.summary(schedule) | {
             "form": schedule.form,
@@ -223,13 +268,9 @@ def info(
         }
         show(facts, str(file), as_json, quiet)
         return 0
-    for name, value, count in (
-        ("npu", npu, schedule.topology.npus),
-        ("link", link, schedule.topology.links),
-    ):
-        if value is not None and not 0 <= value < count:
-            raise ValueError(f"--{name} is {value}, allowed are 0 to {count - 1}")
-    table = schedule.rows(npu=npu, link=link)
+    one_npu = None if npu is None else Nodes(schedule.topology).npu(npu, what="--npu")
+    one_link = None if link is None else link_of(schedule.topology, link, what="--link")
+    table = schedule.rows(npu=one_npu, link=one_link)
     if as_json:
         print(json.dumps({name: column.tolist() for name, column in table.items()}))
     elif not quiet:
@@ -240,39 +281,46 @@ def info(
 @app.command
 def convert(
     source: Annotated[Path, Parameter(help="A schedule, a program or a topology.")],
-    target: Annotated[Path, Parameter(help="What to write; its ending says the format.")],
+    target: Annotated[Path, Parameter(help="File to write; its extension chooses the format.")],
     /,
     *,
     from_format: Annotated[
-        str | None, Parameter(name="--from", help="Format of SOURCE, if it does not show.")
+        str | None, Parameter(name="--from", help="Format of SOURCE; recognized by default.")
     ] = None,
     to_format: Annotated[
-        str | None, Parameter(name="--to", help="Format of TARGET, if its name does not say it.")
+        str | None, Parameter(name="--to", help="Format of TARGET; by its extension by default.")
     ] = None,
-    dialect: Annotated[str | None, Parameter(help="Of the format, such as msccl or azure.")] = None,
-    protocol: Annotated[str | None, Parameter(help="Simple, LL or LL128.")] = None,
-    channels: Annotated[int | None, Parameter(help="The most channels to use.")] = None,
-    instances: Annotated[int | None, Parameter(help="Copies that run side by side.")] = None,
+    dialect: Annotated[
+        str | None, Parameter(help="Dialect of the format, such as msccl or azure.")
+    ] = None,
+    protocol: Annotated[str | None, Parameter(help="NCCL protocol: Simple, LL or LL128.")] = None,
+    channels: Annotated[int | None, Parameter(help="Largest number of channels.")] = None,
+    instances: Annotated[
+        int | None, Parameter(help="Number of copies that run in parallel.")
+    ] = None,
     channel: Annotated[
-        str | None, Parameter(help="What an MSCCL++ plan moves data over: memory or port.")
+        str | None, Parameter(help="Channel type of an MSCCL++ plan: memory or port.")
     ] = None,
     box: Annotated[
-        int | None, Parameter(help="GPUs of a box; an MSCCL++ plan uses ports between boxes.")
+        int | None, Parameter(help="GPUs per box; an MSCCL++ plan uses ports between boxes.")
     ] = None,
     min_bytes: Annotated[
-        str | None, Parameter(help="The smallest buffer to use the algorithm for.")
+        str | None, Parameter(help="Smallest buffer to use the algorithm for.")
     ] = None,
-    max_bytes: Annotated[str | None, Parameter(help="The largest one.")] = None,
+    max_bytes: Annotated[
+        str | None, Parameter(help="Largest buffer to use the algorithm for.")
+    ] = None,
     in_place: Annotated[
-        bool | None, Parameter(help="Whether input and output are one buffer.")
+        bool | None, Parameter(help="Whether input and output share one buffer.")
     ] = None,
-    name: Annotated[str | None, Parameter(help="Of the algorithm, in the file.")] = None,
+    name: Annotated[str | None, Parameter(help="Name of the algorithm in the file.")] = None,
     topology: Annotated[
-        str | None, Parameter(help="The network of a program: spec or file.")
+        str | None, Parameter(help="Network of a program: a spec or a file.")
     ] = None,
-    size: Annotated[str | None, Parameter(help="Of a program's buffer, such as 64MB.")] = None,
+    size: Annotated[str | None, Parameter(help="Buffer size of a program, such as 64MB.")] = None,
     unchecked: Annotated[
-        bool, Parameter(negative="", help="Convert without verifying what is read.")
+        bool,
+        Parameter(negative="", show_default=False, help="Do not verify SOURCE first."),
     ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -320,7 +368,16 @@ def _outline(loaded: Schedule | Program | Topology) -> dict[str, Any]:
     if isinstance(loaded, Topology):
         return {"topology": repr(loaded)[len("<tacos.Topology ") : -1]}
     facts = tacos.summary(loaded) if isinstance(loaded, Schedule) else describe(loaded)
-    names = ("collective", "topology", "ranks", "chunks", "steps", "transfers", "time_s")
+    names = (
+        "collective",
+        "topology",
+        "ranks",
+        "chunks",
+        "total_chunks",
+        "steps",
+        "transfers",
+        "time_s",
+    )
     return {name: facts[name] for name in names if name in facts}
 
 
@@ -328,28 +385,30 @@ def _outline(loaded: Schedule | Program | Topology) -> dict[str, Any]:
 def topo(
     topology: Annotated[
         str | None,
-        Parameter(help="A spec such as torus:4x4 or a file, as for synth. Without one: all specs."),
+        Parameter(help="A spec such as torus:4x4, or a file. Without it, all specs are listed."),
     ] = None,
     /,
     *,
-    draw: Annotated[Path | None, Parameter(help="Draw it into this .svg or .png file.")] = None,
+    draw: Annotated[
+        Path | None, Parameter(help="Draw the network to this .svg or .png file.")
+    ] = None,
     output: Annotated[
         Path | None,
         Parameter(
             name=["-o", "--output"],
-            help="Write it as a .yaml, .json, .graphml, .csv or .astra.yml (ASTRA-sim) file.",
+            help="Write the topology as .yaml, .json, .graphml, .csv or .astra.yml (ASTRA-sim).",
         ),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Say what a topology is: counts, degrees, diameter, bandwidths; and draw it.
+    """Summarize a topology: counts, degrees, diameter, bandwidths; draw or convert it.
 
     Example: tacos topo dgx-h100:2 --draw h100.svg
     """
     if topology is None:
         if output is not None or draw is not None:
-            raise ValueError("there is no TOPOLOGY to draw or write")
+            raise ValueError("TOPOLOGY is missing: give the one to draw or write")
         show(dict(tacos.topology.specs()), "short names of topologies", as_json, quiet)
         return 0
     network = formats.network(topology)

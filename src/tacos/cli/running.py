@@ -28,32 +28,37 @@ def run(
     *,
     format: Format = None,
     np: Annotated[
-        int | None, Parameter(help="Ranks to start here; default: those of the algorithm.")
+        int | None, Parameter(help="Number of ranks; must be that of the algorithm.")
     ] = None,
     size: Annotated[
-        str, Parameter(help="Of the buffer: 64MB, or from one to another: 1KB:64MB.")
+        str, Parameter(help="Buffer size, or a range that doubles: 1KB:64MB.")
     ] = "1KB:64MB",
-    dtype: Annotated[str, Parameter(help="Type of the elements, by NumPy's name.")] = "float32",
-    op: Annotated[str, Parameter(help="sum, product, min, max, avg, band, bor or bxor.")] = "sum",
-    iters: Annotated[int, Parameter(help="Calls that are timed, at each size.")] = 20,
-    warmup: Annotated[int, Parameter(help="Calls before.")] = 5,
-    check: Annotated[bool, Parameter(help="Whether to check every element of a result.")] = True,
+    dtype: Annotated[str, Parameter(help="Element type, a NumPy name.")] = "float32",
+    op: Annotated[
+        str, Parameter(help="Reduction: sum, product, min, max, avg, band, bor or bxor.")
+    ] = "sum",
+    iters: Annotated[int, Parameter(help="Timed calls per size.")] = 20,
+    warmup: Annotated[int, Parameter(help="Untimed calls before them.")] = 5,
+    check: Annotated[bool, Parameter(help="Whether to check every element of the results.")] = True,
     against: Annotated[
         Literal["auto", "gloo", "mpi", "ring", "none"],
-        Parameter(help="What to show beside it: MPI, gloo if torch is there, or a plain ring."),
+        Parameter(help="Also measure a reference: MPI, gloo (needs torch), or a plain ring."),
     ] = "auto",
     mpi: Annotated[
-        bool, Parameter(help="Move the data by MPI, under mpiexec.", negative="")
+        bool,
+        Parameter(help="Move the data over MPI, under mpiexec.", negative="", show_default=False),
     ] = False,
-    timeout: Annotated[float, Parameter(help="Seconds without progress that mean failure.")] = 60.0,
+    timeout: Annotated[
+        float, Parameter(help="Fail after this many seconds without progress.")
+    ] = 60.0,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Run an algorithm on real data, check the result and print nccl-tests' table.
+    """Run an algorithm on real data, check the results, and print a table as nccl-tests does.
 
-    Starts the ranks as processes of this machine; under torchrun, mpirun, srun
-    or tacos lab it is one of their ranks. Data take TCP, or MPI with --mpi. The
-    exit code is 1 if a result was wrong.
+    Starts all ranks on this machine. Under torchrun, mpirun, srun or tacos lab,
+    each process is one rank. Data go over TCP, or over MPI with --mpi. The exit
+    code is 1 if a result is wrong.
 
     Example: tacos run ar.tacos --np 8 --size 1KB:64MB
     Example: mpiexec -n 8 tacos run --mpi ar.tacos
@@ -126,26 +131,28 @@ def _kept(rows: Iterable[Row], into: list[Row]) -> Iterator[Row]:
 def lab(
     topology: Network,
     /,
-    *command: Annotated[str, Parameter(help="What to run once for each NPU, behind a --.")],
+    *command: Annotated[str, Parameter(help="Command to run on every NPU, after --.")],
     fastest: Annotated[
-        str | None, Parameter(help="Speed of the fastest link, such as 200Mbit/s.")
+        str | None, Parameter(help="Bandwidth to give the fastest link, such as 200Mbit/s.")
     ] = None,
     scale: Annotated[
-        float | None, Parameter(help="What to multiply all speeds by, instead.")
+        float | None, Parameter(help="Factor for all bandwidths, instead of --fastest.")
     ] = None,
-    time_limit: Annotated[float | None, Parameter(help="Seconds after which all is ended.")] = None,
+    time_limit: Annotated[
+        float | None, Parameter(help="Stop all commands after this many seconds.")
+    ] = None,
     output: Annotated[
         Literal["prefixed", "first"],
-        Parameter(help="Every line behind its rank, or what rank 0 says."),
+        Parameter(help="Print every line with its rank, or only the output of rank 0."),
     ] = "prefixed",
     quiet: Quiet = False,
 ) -> int:
     """Build a topology from network namespaces and rate limits, and run a command on every NPU.
 
-    All speeds are scaled down to what this machine can carry, unless --fastest
-    or --scale say otherwise. The commands find the network that is enforced in
-    the file TACOS_TOPOLOGY, and each other by the variables of torchrun. The
-    exit code is that of the first to fail.
+    All bandwidths are scaled down to what this machine can carry, unless
+    --fastest or --scale is given. TACOS_TOPOLOGY names a file with the network
+    as built, and torchrun's variables tell the commands how to find each other.
+    The exit code is that of the first command that fails.
 
     Example: tacos lab torus:2x4 --fastest 100Mbit/s -- python train.py
     """
@@ -153,9 +160,9 @@ def lab(
 
     network = formats.network(topology)
     if not command:
-        raise ValueError("there is no COMMAND: write it behind a --, as in tacos lab ring:4 -- env")
+        raise ValueError("COMMAND is missing: write it after --, as in tacos lab ring:4 -- env")
     if time_limit is not None and not time_limit > 0:
-        raise ValueError(f"--time-limit is {time_limit:g}, it must be positive")
+        raise ValueError(f"--time-limit must be positive; got {time_limit:g}")
     with Lab(network, fastest=fastest, scale=scale) as built:
         if not quiet:
             print(built.describe(), file=sys.stderr)
@@ -169,24 +176,29 @@ def lab(
 def probe(
     *,
     np: Annotated[
-        int | None, Parameter(help="Ranks to start here, where no launcher has started some.")
+        int | None, Parameter(help="Ranks to start on this machine, without a launcher.")
     ] = None,
     output: Annotated[
-        Path | None, Parameter(alias="-o", help="File for the topology, such as cluster.yaml.")
+        Path | None, Parameter(alias="-o", help="Write the topology to this file: cluster.yaml.")
     ] = None,
-    seconds: Annotated[float, Parameter(help="About how long messages may take in all.")] = 10.0,
+    seconds: Annotated[float, Parameter(help="Approximate duration of the measurement.")] = 10.0,
     mpi: Annotated[
-        bool, Parameter(help="Measure MPI's messages, under mpiexec.", negative="")
+        bool,
+        Parameter(
+            help="Measure messages over MPI, under mpiexec.", negative="", show_default=False
+        ),
     ] = False,
-    timeout: Annotated[float, Parameter(help="Seconds without progress that mean failure.")] = 60.0,
+    timeout: Annotated[
+        float, Parameter(help="Fail after this many seconds without progress.")
+    ] = 60.0,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Measure the network between ranks: latency and bandwidth of every pair, and what they share.
+    """Measure the network between ranks: latency, bandwidth and shared links of all pairs.
 
-    Runs under torchrun, mpiexec, srun or tacos lab, and with --np between
-    processes of this machine. The topology is for tacos synth; NPUs are named
-    host:local_rank.
+    Runs under torchrun, mpiexec, srun or tacos lab, or between processes of this
+    machine with --np. The result is a topology for tacos synth, whose NPUs are
+    named host:local_rank.
 
     Example: torchrun --nproc-per-node 8 --no-python tacos probe -o net.yaml
     Example: tacos lab ring:4 -- tacos probe
@@ -199,7 +211,7 @@ def probe(
         if mpi:
             raise ValueError("--mpi needs the ranks of MPI: mpiexec -n 8 tacos probe --mpi")
         if np is None:
-            raise ValueError("there are no ranks: start it under torchrun or mpiexec, or give --np")
+            raise ValueError("there are no ranks: run it under torchrun or mpiexec, or give --np")
         command = [sys.executable, "-m", "tacos", "probe", "--seconds", str(seconds)]
         command += ["--timeout", str(timeout), *(["-o", str(output)] if output else [])]
         command += ["--json"] * as_json + ["--quiet"] * quiet

@@ -1,4 +1,4 @@
-"""The verbs about the installation itself: doctor, completion."""
+"""The commands about the installation itself: doctor, completion."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tacos.console import check_table, print_table
 
 @app.command
 def doctor(*, as_json: Json = False, quiet: Quiet = False) -> int:
-    """Check the installation, its extras and this machine, and say what to do.
+    """Check the installation, its extras and this machine, and advise how to fix problems.
 
-    The exit code is 1 if something is broken; what is optional may be missing.
+    The exit code is 1 if something is broken; missing extras are not errors.
 
     Example: tacos doctor
     """

@@ -34,6 +34,7 @@ from tacos.cli.app import (
 from tacos.cli.viewing import check_page, write_page
 from tacos.console import front_table, print_table, progress, ranges_table, show, width
 from tacos.execution import TARGETS, execution
+from tacos.nodes import Nodes
 from tacos.tune import check_formats
 
 Target = Annotated[
@@ -52,34 +53,37 @@ def synth(
     /,
     *,
     engine: Annotated[
-        str, Parameter(help="auto takes the best; tacos compare shows all.")
+        str, Parameter(help="auto takes the fastest; tacos compare lists all engines.")
     ] = "auto",
     chunks: Chunks = "auto",
     group: Group = None,
     root: Root = None,
     seed: Seed = 0,
     effort: Annotated[
-        str, Parameter(help="fast, normal, high, or a number: times 10 s of work.")
+        str,
+        Parameter(help="Work to spend: fast, normal (about 10 s), high, or a multiple of normal."),
     ] = "normal",
     time_limit: Annotated[
-        float | None, Parameter(help="Seconds after which the best so far is taken.")
+        float | None, Parameter(help="Return the best schedule found after this many seconds.")
     ] = None,
     sketch: Annotated[
-        Path | None, Parameter(help="What the schedule may use: a sketch, ours or TACCL's.")
+        Path | None,
+        Parameter(help="A sketch file that restricts the schedule, in our format or TACCL's."),
     ] = None,
     output: Annotated[
-        Path | None, Parameter(name=["-o", "--output"], help="A .tacos file, or another format.")
+        Path | None,
+        Parameter(name=["-o", "--output"], help="Save as .tacos, or in another schedule format."),
     ] = None,
     html: Annotated[
         Path | None,
-        Parameter(help="Show it in this page: chunks on their way, as tacos view does."),
+        Parameter(help="Write an animated page of the schedule, as tacos view does."),
     ] = None,
     plan: Annotated[
-        Path | None, Parameter(help="A plan directory to put it into, for TACOS_PLANS.")
+        Path | None, Parameter(help="Add the schedule to this plan directory, for TACOS_PLANS.")
     ] = None,
-    min_bytes: Annotated[str, Parameter(help="Smallest size that the plan serves.")] = "0B",
+    min_bytes: Annotated[str, Parameter(help="Smallest size to use the plan for.")] = "0B",
     max_bytes: Annotated[
-        str | None, Parameter(help="Largest size that the plan serves; none by default.")
+        str | None, Parameter(help="Largest size to use the plan for; unlimited by default.")
     ] = None,
     verify: Annotated[
         bool, Parameter(help="Verify the schedule; without, it is marked as unverified.")
@@ -161,16 +165,16 @@ def pareto(
     collective: Kind,
     /,
     *,
-    size: Annotated[str, Parameter(help="Size of the buffer that the times are for.")] = "1MB",
+    size: Annotated[str, Parameter(help="Buffer size to compute times for.")] = "1MB",
     group: Group = None,
     root: Root = None,
-    max_chunks: Annotated[int, Parameter(help="The most pieces per NPU's part.")] = 8,
-    max_steps: Annotated[int | None, Parameter(help="The most steps.")] = None,
-    time_limit: Annotated[float, Parameter(help="Seconds for the whole search.")] = 60.0,
+    max_chunks: Annotated[int, Parameter(help="The largest number of chunks per part to try.")] = 8,
+    max_steps: Annotated[int | None, Parameter(help="The largest number of steps to try.")] = None,
+    time_limit: Annotated[float, Parameter(help="Stop the search after this many seconds.")] = 60.0,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Find the algorithms between fewest steps (latency) and fewest rounds per chunk (bandwidth).
+    """Find the algorithms that trade latency (fewest steps) for bandwidth (fewest rounds per chunk).
 
     Example: tacos pareto dgx-1 all-gather
     """
@@ -205,32 +209,35 @@ def tune(
     /,
     *,
     sizes: Annotated[
-        str, Parameter(help="From one to another, sampled every 4 times: 1KB:4GB, 1KB:4GB:2.")
+        str,
+        Parameter(help="Range of sizes LOW:HIGH, sampled by a factor of 4, or LOW:HIGH:FACTOR."),
     ] = "1KB:4GB",
     group: Group = None,
     root: Root = None,
     tolerance: Annotated[
-        float, Parameter(help="How much slower than the best an algorithm may be at a size.")
+        float,
+        Parameter(help="How much slower than the fastest an algorithm may be; 0.02 is 2 %."),
     ] = 0.02,
     seed: Seed = 0,
     effort: Annotated[
-        str, Parameter(help="fast, normal, high, or a number, for each sampled size.")
+        str, Parameter(help="Work for each sampled size: fast, normal, high, or a number.")
     ] = "normal",
     time_limit: Annotated[
-        float | None, Parameter(help="Seconds after which the sizes so far are the result.")
+        float | None,
+        Parameter(help="Stop after this many seconds and return the sizes done so far."),
     ] = None,
     output: Annotated[
         Path | None,
-        Parameter(name=["-o", "--output"], help="A plan directory, for TACOS_PLANS."),
+        Parameter(name=["-o", "--output"], help="Write a plan directory, for TACOS_PLANS."),
     ] = None,
     to: Annotated[
-        str, Parameter(help="Files of other formats beside: msccl, mscclpp or both.")
+        str, Parameter(help="Also write files of these formats: msccl, mscclpp, or msccl,mscclpp.")
     ] = "",
     any_order: AnyOrder = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Find the best algorithm for each size, and write files that serve all of them.
+    """Find the best algorithm for each size of a range, and write them all to a plan directory.
 
     Example: tacos tune dgx-h100:2 all-reduce --sizes 1KB:4GB -o plans --to msccl,mscclpp
     """
@@ -238,10 +245,10 @@ def tune(
 
     others = [name for name in to.split(",") if name]
     if others and output is None:
-        raise ValueError("--to is for files: give a directory with --output DIR too")
+        raise ValueError("--to needs a directory to write to: add --output DIR")
     if output is not None:
         if output.exists() and not output.is_dir():
-            raise ValueError(f"--output is {output}, which is no directory")
+            raise ValueError(f"--output is {output}, which is not a directory")
         check_folder("--output", output)
         if (output / plans.FILE).exists():
             plans.Plans.load(output)  # what would only fail after the work fails before it
@@ -254,7 +261,7 @@ def tune(
             collective,
             sizes,
             group=None if group is None else wanted.parts[0].group.tolist(),
-            root=root,
+            root=None if root is None else Nodes(network).npu(root, what="--root"),
             tolerance=tolerance,
             seed=seed,
             effort=int(effort) if effort.isdecimal() else effort,
@@ -281,17 +288,19 @@ def compare(
     /,
     *sizes: Size,
     sweep: Annotated[
-        str | None, Parameter(help="Sizes from one to another, each twice the last: 1KB:4GB.")
+        str | None,
+        Parameter(help="Sizes from LOW to HIGH, doubling: 1KB:4GB; or by a factor: 1KB:4GB:4."),
     ] = None,
     engines: Annotated[
-        str | None, Parameter(help="Names separated by commas; default: all.")
+        str | None, Parameter(help="Names separated by commas; all that apply by default.")
     ] = None,
     beside: Annotated[
         tuple[Path, ...],
         Parameter(
             name="--with",
             negative="",
-            help="An algorithm to put beside ours: MSCCL, MSCCL++, Chakra, SCCL, TE-CCL, …",
+            show_default=False,
+            help="Also compare an algorithm from a file: MSCCL, MSCCL++, Chakra, SCCL, TE-CCL, …",
         ),
     ] = (),
     chunks: Chunks = "auto",
@@ -299,17 +308,17 @@ def compare(
     root: Root = None,
     seed: Seed = 0,
     time_limit: Annotated[
-        float, Parameter(help="Seconds for each engine and size, as a guard.")
+        float, Parameter(help="Stop an engine after this many seconds per size.")
     ] = 60.0,
-    csv: Annotated[Path | None, Parameter(help="Write all figures into this file.")] = None,
+    csv: Annotated[Path | None, Parameter(help="Write all figures to this file.")] = None,
     output: Annotated[
-        Path | None, Parameter(name=["-o", "--output"], help="Draw it: a .svg or .png file.")
+        Path | None, Parameter(name=["-o", "--output"], help="Draw a chart as .svg or .png.")
     ] = None,
     any_order: AnyOrder = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Run all engines that apply side by side and verify each, at one size or over many.
+    """Compare all engines that apply, at one size or many, and verify every schedule.
 
     Example: tacos compare dgx-h100:4 all-reduce --sweep 1KB:4GB -o all-reduce.svg
     """
@@ -325,7 +334,7 @@ def compare(
     if sweep is not None:
         asked += units.size_range(sweep, what="--sweep")
     if not asked:
-        raise ValueError("there is no SIZE: give one or more, such as 64MB, or --sweep 1KB:4GB")
+        raise ValueError("SIZE is missing: give one or more, such as 64MB, or --sweep 1KB:4GB")
     wanted = [asked_collective(network, collective, size, chunks, group, root) for size in asked]
     names = engines.split(",") if engines else None
     with progress("comparing", quiet or as_json) as report:
@@ -367,7 +376,7 @@ def bound(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Say how fast a collective can be at best, and why: the time that no schedule beats.
+    """Compute a time that no schedule can beat, and explain what limits it.
 
     Example: tacos bound dgx-h100:4 all-reduce 1GB
     """
@@ -390,16 +399,18 @@ def bound(
 def _check_target(path: Path) -> None:
     """What would only fail after the work fails before it."""
     if not formats.takes(Schedule, path):
-        raise ValueError(f"--output is {path}, a file that holds no schedule")
+        raise ValueError(
+            f"--output is {path}, but this format cannot hold a schedule; use .tacos, .xml or .json"
+        )
     check_folder("--output", path)
 
 
 def _served(plan: Path | None, least: str, most: str | None) -> tuple[int, int | None]:
     """The range of sizes of a plan."""
     if plan is None and (least != "0B" or most is not None):
-        raise ValueError("--min-bytes and --max-bytes are for a plan: give --plan DIR too")
+        raise ValueError("--min-bytes and --max-bytes need a plan directory: add --plan DIR")
     if plan is not None and plan.exists() and not plan.is_dir():
-        raise ValueError(f"--plan is {plan}, which is no directory")
+        raise ValueError(f"--plan is {plan}, which is not a directory")
     low = 0 if least in ("0B", "0") else units.size_bytes(least, what="--min-bytes")
     high = None if most is None else units.size_bytes(most, what="--max-bytes")
     if high is not None and high < low:

@@ -1,4 +1,4 @@
-"""The verb that shows schedules in a browser: view."""
+"""The command that shows schedules in a browser: view."""
 
 from __future__ import annotations
 
@@ -22,43 +22,48 @@ PAGES = (".html", ".htm")
 def view(
     file: Algorithm,
     other: Annotated[
-        Path | None, Parameter(help="A second one, shown beside it on the same clock.")
+        Path | None, Parameter(help="A second file, shown next to the first on the same clock.")
     ] = None,
     /,
     *,
     topology: Annotated[
-        str | None, Parameter(help="The network of a program: spec or file.")
+        str | None, Parameter(help="Network of a program: a spec or a file.")
     ] = None,
-    size: Annotated[str | None, Parameter(help="Of a program's buffer, such as 64MB.")] = None,
+    size: Annotated[str | None, Parameter(help="Buffer size of a program, such as 64MB.")] = None,
     output: Annotated[
         Path | None,
         Parameter(
             name=["-o", "--output"],
-            help="A page (.html; FILE.html by default), or a trace for Perfetto (.pftrace, .json).",
+            help="Write a page (.html; FILE.html by default) or a Perfetto trace (.pftrace, .json).",
         ),
     ] = None,
     serve: Annotated[
-        bool, Parameter(negative="", help="Serve the page on 127.0.0.1 instead, until Ctrl-C.")
+        bool,
+        Parameter(
+            negative="",
+            show_default=False,
+            help="Serve the page on 127.0.0.1 until Ctrl-C instead.",
+        ),
     ] = False,
     port: Annotated[
-        int | None, Parameter(help="With --serve; 0, the default, takes any free one.")
+        int | None, Parameter(help="Port for --serve; any free port by default.")
     ] = None,
     detail: Annotated[
-        int | None, Parameter(help="The most transfers that can be looked at one by one.")
+        int | None, Parameter(help="Largest number of transfers that the page shows one by one.")
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Show a schedule or a program, or two side by side: chunks on their way through the network.
+    """Animate a schedule or a program, or two side by side, in a web page.
 
     Example: tacos view ar.tacos ring.tacos -o both.html
     """
     if serve and output is not None:
-        raise ValueError(f"--output is {output}, but --serve writes no file: give one of the two")
+        raise ValueError(f"--output is {output}, but --serve does not write a file; give only one")
     if port is not None and not serve:
-        raise ValueError(f"--port is {port}, which goes with --serve")
+        raise ValueError(f"--port is {port}, but it needs --serve")
     if port is not None and not 0 <= port < 2**16:
-        raise ValueError(f"--port is {port}, allowed are 0 to 65535")
+        raise ValueError(f"--port must be 0 to 65535; got {port}")
     silent = quiet or as_json
     if serve:
         schedules, names = _read(file, other, topology, size, silent)
@@ -68,10 +73,10 @@ def view(
     if traced:
         format_of(target, pictures=PAGES)
         if other is not None:
-            raise ValueError(f"--output is {target}, a trace, which holds one schedule, not two")
+            raise ValueError(f"--output is {target}, but a trace holds one schedule, not two")
     check_folder("--output", target)
     if target.is_dir():
-        raise ValueError(f"--output is {target}, which is a folder")
+        raise ValueError(f"--output is {target}, which is a directory")
     schedules, names = _read(file, other, topology, size, silent)
     if traced:
         with progress("tracing", silent) as report:
@@ -98,7 +103,7 @@ def _read(
 def check_page(option: str, path: Path) -> None:
     """A page's name ends like one, and there is a folder for it."""
     if path.suffix.lower() not in PAGES:
-        raise ValueError(f"{option} is {path}, allowed are names that end in {' or '.join(PAGES)}")
+        raise ValueError(f"{option} must end in {' or '.join(PAGES)}; got {path}")
     check_folder(option, path)
 
 
@@ -149,5 +154,7 @@ def _beside(file: Path) -> Path:
     if target.exists():
         with target.open("rb") as found:
             if b'content="tacos"' not in found.read(1000):
-                raise FormatError(f"{target}: this is not a page of ours; name one with --output")
+                raise FormatError(
+                    f"{target} was not written by tacos; refusing to overwrite it, use --output"
+                )
     return target

@@ -60,7 +60,7 @@ from tacos.topology import parse
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["WritesItself", "exceeded", "load", "network", "save", "takes"]
+__all__ = ["WritesItself", "exceeded", "load", "name_of", "network", "save", "takes"]
 
 
 class _Format(NamedTuple):
@@ -226,10 +226,23 @@ def load(path: str | os.PathLike[str], *, format: str | None = None, **options: 
     tacos.errors.FormatError: missing.tacos: No such file or directory
     """
     with _system_errors(path):
-        name = _given(format) or _by_content(path)
+        name = name_of(path, format=format)
         read = _FORMATS[name].read
         _check_options(name, read, 1, options)
         return read(path, **options)
+
+
+def name_of(path: str | os.PathLike[str], *, format: str | None = None) -> str:
+    """The name of the format in which `load` would read a file.
+
+    Raises:
+        FormatError: The file is missing, or its ending and content belong to no format.
+
+    >>> name_of("all-gather.3.et")
+    'chakra'
+    """
+    with _system_errors(path):
+        return _given(format) or _by_content(path)
 
 
 def exceeded(program: Program) -> list[str]:

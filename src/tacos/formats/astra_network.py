@@ -119,7 +119,7 @@ def _built(fields: Dimensions) -> Topology:
         factors.append(
             _BLOCKS[block](
                 npus,
-                bandwidth=bandwidth_Bps(fields.bandwidth[i] * _GB, what=f"bandwidth[{i}]"),
+                bandwidth=f"{bandwidth_Bps(fields.bandwidth[i] * _GB, what=f'bandwidth[{i}]')}B/s",
                 latency=f"{time_ps(fields.latency[i] * 1e-9, what=f'latency[{i}]')}ps",
             )
         )

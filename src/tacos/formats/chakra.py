@@ -24,11 +24,10 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from tacos import traces
-from tacos._core import Collective, CollectivePart, Schedule
+from tacos._core import Collective, CollectivePart, Program, Schedule
 from tacos.errors import FormatError
 from tacos.files import replacing_all
 from tacos.formats import astra_files
-from tacos.lower import ONE_SIDED, Program, filled, lift, lower
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -133,28 +132,12 @@ def write(
     True
     """
     prefix = traces.prefix_of(path)
-    schedule: Schedule | None = None
     if isinstance(obj, Schedule):
-        if size is not None:
-            raise ValueError(f"size is {size}, but a schedule has its own")
-        schedule, topology = obj, topology or obj.topology
-    elif in_place not in (None, obj.in_place):
-        raise ValueError(f"in_place is {in_place}, but the program's is {obj.in_place}")
-    elif np.isin(obj.op, ONE_SIDED).any():  # a trace has messages alone
-        schedule, in_place = lift(obj, topology, size), obj.in_place
-    else:
-        program = filled(obj)
-        collective = traces.sized(program, size)
-    if schedule is not None:
-        program, collective = lower(schedule, in_place=bool(in_place)), schedule.collective
-    if topology is not None and topology.npus != program.ranks:
-        raise ValueError(
-            f"the topology has {topology.npus} NPUs, the program {program.ranks} ranks"
-        )
-    if reduce_bandwidth is None and topology is not None:
-        reduce_bandwidth = topology.reduce_bandwidth_Bps or None
+        topology = topology or obj.topology
+    program, collective, writer = traces.export(
+        obj, size=size, topology=topology, reduce_bandwidth=reduce_bandwidth, in_place=in_place
+    )
     _refuse_leftovers(prefix, program.ranks)
-    writer = traces.writer(program, collective, reduce_bandwidth, schedule)
     begin = np.searchsorted(program.thread_rank, np.arange(program.ranks + 1))
     with replacing_all() as put, ThreadPoolExecutor(os.cpu_count()) as pool:
 

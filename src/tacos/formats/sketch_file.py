@@ -4,13 +4,13 @@
 
     sketch: 1                    # version of the format
     box: 8                       # NPUs per box
-    drop: [[0, 1], 17]           # links that must not be used: pairs of nodes, or ids
+    drop: [[0, 1], 17]           # links that must not be used: pairs of nodes, or numbers
     within: [[0, 1, 2, 3], [4, 5, 6, 7]]    # places of a box that talk with one another
     between: {"0": [1]}          # sender: receivers in other boxes; or direct-map, none
-    relays: [0, 1]               # NPUs that pass on what is not theirs
+    relays: [0, box0/npu1]       # NPUs that pass on what is not theirs
     senders: {"0": [0, 1, 2]}    # sender: places whose chunks leave the box through it
     symmetry: [[8, 16]]          # rotations: offset, size
-    chunks: 2
+    chunks: 2                    # chunks per part
     own_first: true
     connections: uc-min          # or uc-max
 
@@ -37,10 +37,10 @@ __all__ = ["read"]
 class _Fields(Struct, forbid_unknown_fields=True):
     sketch: Literal[1]
     box: int = 0
-    drop: list[int | tuple[int, int]] = []
+    drop: list[int | str | tuple[int | str, int | str]] = []
     within: list[list[int]] | None = None
     between: dict[str, list[int]] | Literal["fully-connected", "direct-map", "none"] | None = None
-    relays: list[int] | None = None
+    relays: list[int | str] | None = None
     senders: dict[str, list[int]] = {}
     symmetry: list[tuple[int, int]] = []
     chunks: int | None = None

@@ -204,12 +204,12 @@ def _node(profile: _Profile, costs: _Costs) -> Topology:
     fast = [costs.bandwidth(f"node_betas_list[{i}]", beta) for i, beta in enumerate(betas)]
     if len(fast) == 1:
         # α is the whole way through the switch.
-        box = builders.switch(gpus, bandwidth=fast[0], latency=f"{alpha // 2}ps")
+        box = builders.switch(gpus, bandwidth=f"{fast[0]}B/s", latency=f"{alpha // 2}ps")
         return _named(profile, gpus, [columns_of(box)], [0])
     if len(fast) == 2:
         if gpus != 8:
             raise ValueError(f"gpus_per_node is {gpus}, with two betas it must be 8 (an NDv2)")
-        wiring = columns_of(machines.dgx1(bandwidth=1))  # pairs of cables are links of 2 B/s
+        wiring = columns_of(machines.dgx1(bandwidth="1B/s"))  # pairs of cables are links of 2 B/s
         speed = np.where(np.asarray(wiring.bandwidth_Bps) == 2, fast[0], fast[1])
         return _named(profile, gpus, [wiring._replace(bandwidth_Bps=speed, latency_ps=alpha)], [])
     raise ValueError(f"node_betas_list has {len(fast)} entries, allowed are 1 or 2, or links")

@@ -25,7 +25,7 @@ import fnmatch
 import json
 import re
 from collections import Counter
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tacos._core import Topology
+    from tacos.nodes import LinkChoice
 
 __all__ = ["read", "schema", "write"]
 
@@ -108,10 +109,14 @@ class Boxes(Struct, forbid_unknown_fields=True):
     links: Annotated[list[Link], Meta(description="Inside one box, with its own names.")] = []
 
 
+Choices = list[int | str | tuple[int | str, int | str]]
+"""Links: numbers, pairs of nodes, or pairs as text such as ``box0/npu0-fabric``."""
+
+
 class Degrade(Struct, forbid_unknown_fields=True):
     """Slower links: a factor of the bandwidth that is left, another latency, or both."""
 
-    links: list[tuple[int | str, int | str]]
+    links: Choices
     factor: int | float = 1
     latency: Quantity | None = None
 
@@ -126,7 +131,7 @@ class Scale(Struct, forbid_unknown_fields=True):
 class Edit(Struct, forbid_unknown_fields=True):
     """One change to the base: exactly one of drop_links, drop_npus, degrade, scale, subset."""
 
-    drop_links: list[tuple[int | str, int | str]] | None = None
+    drop_links: Choices | None = None
     drop_npus: list[int | str] | None = None
     subset: Annotated[list[int | str], Meta(description="The NPUs to keep.")] | None = None
     degrade: Degrade | None = None
@@ -316,8 +321,8 @@ class _Nodes:
         if matching:
             return matching
         close = difflib.get_close_matches(ref, self.names[:10_000], n=3)
-        hint = f", did you mean {' or '.join(close)}?" if close else ""
-        raise ValueError(f'{place} is "{ref}", there is no such node{hint}')
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        raise ValueError(f'{place} is "{ref}", but there is no such node{hint}')
 
     def _matching(self, pattern: str) -> list[int]:
         match = re.compile(fnmatch.translate(pattern)).match
@@ -348,8 +353,8 @@ class _Reader:
         self.file, self.folder, self.depth = file, folder, depth
         self.blocks: list[Links] = []
         self.links = 0
-        self.bandwidth = lru_cache(maxsize=1 << 16)(bandwidth_Bps)
-        self.latency = lru_cache(maxsize=1 << 16)(time_ps)
+        self.bandwidth = lru_cache(maxsize=1 << 16)(partial(bandwidth_Bps, bare=False))
+        self.latency = lru_cache(maxsize=1 << 16)(partial(time_ps, bare=False))
 
     def topology(self) -> Topology:
         file = self.file
@@ -371,7 +376,7 @@ class _Reader:
             model["forwarding"] = file.forwarding
         if file.reduce_bandwidth is not None:
             speed = self._quantity(self.bandwidth, file.reduce_bandwidth, "reduce_bandwidth")
-            model["reduce_bandwidth"] = speed
+            model["reduce_bandwidth"] = f"{speed}B/s"
         return model
 
     def _quantity(self, convert: Callable[..., int], value: Any, place: str) -> int:
@@ -429,7 +434,7 @@ class _Reader:
         npus, switches = _names("npu", topology.npus), _names("switch", topology.switches)
         nodes = _Nodes(topology.names or npus + switches)
         if edit.drop_links is not None:
-            gone = _pairs(nodes, edit.drop_links, f"{place}.drop_links")
+            gone = _choices(nodes, edit.drop_links, f"{place}.drop_links")
             return lambda topology: build.drop_links(topology, *gone, both=edit.both)
         if edit.drop_npus is not None:
             dead = nodes.find(edit.drop_npus, f"{place}.drop_npus")
@@ -438,7 +443,7 @@ class _Reader:
             kept = nodes.find(edit.subset, f"{place}.subset")
             return lambda topology: build.subset(topology, kept)
         if (slower := edit.degrade) is not None:
-            slow = _pairs(nodes, slower.links, f"{place}.degrade.links")
+            slow = _choices(nodes, slower.links, f"{place}.degrade.links")
             return lambda topology: build.degrade(
                 topology, *slow, factor=slower.factor, latency=slower.latency, both=edit.both
             )
@@ -610,12 +615,14 @@ def _ends(link: Link, nodes: _Nodes, place: str) -> Ints:
     return pairs
 
 
-def _pairs(
-    nodes: _Nodes, pairs: list[tuple[int | str, int | str]], place: str
-) -> list[tuple[int, int]]:
-    found = []
-    for i, (src, dst) in enumerate(pairs):
-        link = Link(src=src, dst=dst)
+def _choices(nodes: _Nodes, given: Choices, place: str) -> list[LinkChoice]:
+    """Links as the functions that edit take them; patterns in pairs are replaced by nodes."""
+    found: list[LinkChoice] = []
+    for i, choice in enumerate(given):
+        if isinstance(choice, int | str):
+            found.append(choice)
+            continue
+        link = Link(src=choice[0], dst=choice[1])
         found += [(int(a), int(b)) for a, b in _ends(link, nodes, f"{place}[{i}]")]
     return found
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -27,19 +26,20 @@ import msgspec
 
 from tacos import collective as collectives
 from tacos import formats, topology
-from tacos._core import Schedule
-from tacos.errors import FormatError, TacosError
+from tacos.errors import TacosError, VerificationError
 from tacos.lower import lower
 from tacos.plan import synthesize
+from tacos.runtime.cache import kept
 from tacos.runtime.placement import here, place, renumbered
-from tacos.runtime.plans import Plans, fingerprint, locked
+from tacos.runtime.plans import Plans, described, difference, fingerprint, unpacked
 from tacos.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tacos._core import Program, Topology
+    from tacos._core import Program, Schedule, Topology
     from tacos.runtime.communicator import Algorithm, Communicator
+    from tacos.runtime.plans import Plan
     from tacos.runtime.rendezvous import Rendezvous
 
 __all__ = ["Algorithms", "Settings", "agree", "default", "order_matters"]
@@ -307,28 +307,36 @@ class Algorithms:
                 call.kind, network, size, root=call.root if call.root >= 0 else None
             )
             schedule = self._shared(
-                name,
+                described(wanted, network, f"{name}.tacos"),
                 lambda: synthesize(network, wanted, engine=self.settings.engine, effort="fast"),
             )
             return lower(schedule, in_place=True)
 
         return _Candidate(f"{self.settings.engine} for TACOS_TOPOLOGY ({name})", program)
 
-    def _shared(self, name: str, make: Callable[[], Schedule]) -> Schedule:
-        """Rank 0's schedule on all ranks: from its cache, or made now."""
+    def _shared(self, plan: Plan, make: Callable[[], Schedule]) -> Schedule:
+        """Rank 0's schedule on all ranks: from its cache, or made now; rank 0 has verified it.
+
+        Raises:
+            ValueError: There is none, or the ranks need different ones.
+        """
         mine = b""
         if self.communicator.rank == 0:
             try:
-                mine = b"+" + _cached(self.settings.cache, name, make)
+                mine = b"+" + kept(self.settings.cache, plan, make)
+            except VerificationError as error:  # an engine's fault, which must not go unnoticed
+                sys.stderr.write(f"tacos: the engine {self.settings.engine} failed: {error}\n")
+                mine = b"-" + str(error).encode()
             except (TacosError, ValueError) as error:
                 mine = b"-" + str(error).encode()
+        name = plan.file.removesuffix(".tacos")
         answer = self.communicator.exchange(f"schedule {name} {len(self._prepared)}", mine)[0]
         if answer[:1] != b"+":
             raise ValueError(answer[1:].decode())
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, "schedule.tacos")
-            file.write_bytes(answer[1:])
-            return _schedule(file)
+        schedule = unpacked(answer[1:])
+        if other := difference(schedule, plan):
+            raise ValueError(f"rank 0 sent another schedule: {other}")
+        return schedule
 
     def _default(self, call: _Call, _reasons: list[str]) -> _Candidate:
         ranks = self.communicator.size
@@ -398,29 +406,3 @@ def _cache_folder(variables: Mapping[str, str]) -> Path:
         raise ValueError(
             "TACOS_CACHE is not set, and there is no home for ~/.cache/tacos"
         ) from None
-
-
-def _cached(folder: Path, name: str, make: Callable[[], Schedule]) -> bytes:
-    """The file of a schedule, made if it is not there; processes take turns.
-
-    Raises:
-        FormatError: The folder cannot be written.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FormatError(f"TACOS_CACHE is {folder}: {error.strerror}") from None
-    file = folder / f"{name}.tacos"
-    with locked(folder / f".{name}.lock"):
-        try:
-            _schedule(file)
-        except FormatError:  # not there, or broken
-            formats.save(make(), file)
-        return file.read_bytes()
-
-
-def _schedule(file: Path) -> Schedule:
-    loaded = formats.load(file)
-    if not isinstance(loaded, Schedule):
-        raise FormatError(f"{file}: this is no schedule")
-    return loaded

@@ -34,9 +34,24 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from tacos._core import Topology
+    from tacos._core import Collective, Topology
 
-__all__ = ["FILE", "VERSION", "Choice", "Plan", "Plans", "add", "fingerprint", "replace", "schema"]
+__all__ = [
+    "FILE",
+    "VERSION",
+    "Choice",
+    "Plan",
+    "Plans",
+    "add",
+    "describe",
+    "described",
+    "difference",
+    "fingerprint",
+    "packed",
+    "replace",
+    "schema",
+    "unpacked",
+]
 
 FILE = "plans.json"
 """The name of the file in a plan directory that says what the others are for."""
@@ -219,13 +234,8 @@ class Plans:
         loaded = formats.load(path)
         if not isinstance(loaded, Schedule):
             raise FormatError(f"{path}: a plan needs a schedule, this is something else")
-        held = describe(loaded, plan.file)
-        for field in ("collective", "topology", "npus", "group", "root"):
-            found, said = getattr(held, field), getattr(plan, field)
-            if found != said:
-                raise FormatError(
-                    f"{self.folder / FILE}: {field} is {said!r}, but {plan.file} has {found!r}"
-                )
+        if other := difference(loaded, plan):
+            raise FormatError(f"{path}: {other} as {FILE} says")
         return loaded
 
     def choose(
@@ -349,10 +359,7 @@ def _entry(
     plan = msgspec.structs.replace(
         bare, file=name, min_bytes=min_bytes, max_bytes=max_bytes, in_place=in_place
     )
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, name)
-        formats.save(schedule, file)
-        return plan, {name: file.read_bytes()}
+    return plan, {name: packed(schedule)}
 
 
 def _change(
@@ -376,18 +383,73 @@ def _change(
             put(path, f"{text}\n".encode())
 
 
+def packed(schedule: Schedule) -> bytes:
+    """A schedule as the bytes of its file."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "schedule.tacos")
+        formats.save(schedule, file)
+        return file.read_bytes()
+
+
+def unpacked(data: bytes) -> Schedule:
+    """The schedule of a file's bytes.
+
+    Raises:
+        FormatError: The bytes are not those of a schedule.
+
+    >>> unpacked(b"hello")
+    Traceback (most recent call last):
+    tacos.errors.FormatError: this is no .tacos file: it lacks the signature
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "schedule.tacos")
+        file.write_bytes(data)
+        try:
+            loaded: Schedule = formats.load(file)
+        except FormatError as error:  # the file's name means nothing to the caller
+            raise FormatError(str(error).removeprefix(f"{file}: ")) from None
+        return loaded
+
+
+def difference(schedule: Schedule, plan: Plan) -> str:
+    """The first thing that a plan says and its schedule is not, in words; empty if there is none.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4)
+    >>> ring = tacos.synthesize(topo, tacos.collective.all_gather(topo, "1MB"), engine="ring")
+    >>> difference(ring, described(tacos.collective.all_reduce(topo, "1MB"), topo, ""))
+    "collective is 'all_gather', not 'all_reduce'"
+    """
+    try:
+        held = describe(schedule, plan.file)
+    except ValueError as error:
+        return str(error)
+    for field in ("collective", "topology", "npus", "size_bytes", "group", "root"):
+        found, said = getattr(held, field), getattr(plan, field)
+        if found != said:
+            return f"{field} is {found!r}, not {said!r}"
+    return ""
+
+
 def describe(schedule: Schedule, file: str) -> Plan:
     """What a schedule is for, without a range.
 
     Raises:
         ValueError: It is not for one collective with a name.
     """
-    parts = schedule.collective.parts
+    return described(schedule.collective, schedule.topology, file)
+
+
+def described(collective: Collective, topology: Topology, file: str) -> Plan:
+    """What a schedule for a collective is for, without a range.
+
+    Raises:
+        ValueError: It is not one collective with a name.
+    """
+    parts = collective.parts
     if len(parts) != 1 or parts[0].kind not in NAMED:
-        raise ValueError(
-            f"a plan is for one collective of {', '.join(NAMED)}, not {schedule.collective!r}"
-        )
-    part, topology = parts[0], schedule.topology
+        raise ValueError(f"a plan is for one collective of {', '.join(NAMED)}, not {collective!r}")
+    part = parts[0]
     group = part.group.tolist()
     return Plan(
         collective=part.kind,

@@ -8,6 +8,7 @@ goes first, and a link carries one transfer at a time. :func:`simulate` returns 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -20,7 +21,7 @@ from tacos.simulate import astra, programs
 from tacos.simulate.faults import Fault, Straggler, disturbances
 from tacos.simulate.programs import program_order, program_routes
 from tacos.simulate.trace import Trace
-from tacos.simulate.workload import Workload, from_chakra, from_program
+from tacos.simulate.workload import Workload, from_chakra, from_program, from_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -77,8 +78,10 @@ def simulate(
     serve the messages: one at a time by (ready time, position), one at a time by position, or shared.
 
     Args:
-        schedule: What to run. An orbit is expanded first. A program needs a topology. A workload
-            of sends and receives, or the prefix of Chakra traces, needs a topology and a profile.
+        schedule: What to run, or the path of a file that holds it. An orbit is expanded first. A program needs a topology. A workload
+            of sends and receives, or the prefix of Chakra traces, needs a topology and a profile. Under a
+            profile, the nodes that run are those of Chakra traces: the given ones, or those that
+            :func:`tacos.save` writes for the schedule or the program.
         topology: Where to run it, if not on the network it was made for: the same nodes, and links
             of other speeds, or fewer.
         size: Of a program's collective, where the program does not know it.
@@ -134,10 +137,12 @@ def simulate(
     if topology is not None:
         check_type("topology", topology, Topology)
     faults, stragglers = tuple(faults), tuple(stragglers)
-    jitter_ps = units.time_ps(jitter, what="jitter")
+    jitter_ps = units.time_ps(jitter, what="jitter", bare=False)
     if isinstance(schedule, str | os.PathLike):
-        schedule = from_chakra(schedule)
-    elif isinstance(schedule, Program) and profile is None:
+        schedule = _loaded(schedule)
+    if size is not None and not isinstance(schedule, Program):
+        raise ValueError(f"size is {size}, but only a program takes one")
+    if isinstance(schedule, Program) and profile is None:
         if topology is None:
             raise ValueError("a program needs a topology to run on")
         if faults or stragglers or jitter_ps or not congestion or seed:
@@ -155,10 +160,8 @@ def simulate(
             record=record,
             progress=progress,
         )
-    elif isinstance(schedule, Program):
-        schedule = from_program(schedule, size)
-    elif size is not None:
-        raise ValueError(f"size is {size}, but only a program takes one")
+    if isinstance(schedule, Program):
+        schedule = from_program(schedule, size, topology)
     if routes is not None or order is not None or connections is not None:
         raise ValueError("routes, order and connections are for programs without a profile")
     if profile is not None:
@@ -218,6 +221,21 @@ def simulate(
     return Trace(network, provenance=provenance, chunk=packed.chunk, **columns)
 
 
+def _loaded(path: str | os.PathLike[str]) -> Schedule | Workload | Program:
+    """What a file holds, or what the traces with a prefix say."""
+    file = Path(path)
+    if file.suffix == ".et" or (not file.is_file() and file.suffix != ".tacos"):
+        return from_chakra(path)
+    from tacos import formats
+
+    found: Schedule | Program | Topology = formats.load(file)
+    if isinstance(found, Topology):
+        raise ValueError(  # noqa: TRY004, the type is right, the file is not
+            f"{file} holds a topology; simulate() needs a schedule or a program"
+        )
+    return found
+
+
 def _imitated(
     what: Schedule | Workload,
     topology: Topology | None,
@@ -231,7 +249,7 @@ def _imitated(
             raise ValueError("a workload needs a topology to run on")
         workload, network, made = what, topology, {}
     else:
-        workload = Workload.from_schedule(what)
+        workload = from_schedule(what)
         network, made = topology or what.topology, what.provenance
     result = astra.run(workload, network, aware=_PROFILES[profile], progress=progress)
     provenance = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacos.topology.edits import chosen_links
+from tacos.nodes import LinkChoice, Node, Nodes
 from tacos.units import Quantity, time_ps
 
 if TYPE_CHECKING:
@@ -33,11 +33,13 @@ class Fault:
     on afterwards. Several faults of one link at one time multiply.
 
     Attributes:
-        link: A link's id, or a pair (src, dst) of nodes, which stands for all links between them.
-        npu: Instead of a link: an NPU, for all links to and from it.
+        link: A link's number, or a pair (src, dst) of nodes (numbers or names), which stands for all
+            parallel links from one to the other; also as text, such as ``"box0/npu0-fabric"``.
+        npu: Instead of a link: an NPU's number or name, for all links to and from it.
         begin: When it begins.
         end: When it is over; None means never.
         slowdown: How many times slower; ``inf``, the default, means down.
+        both: Whether the links back are meant too, as with a cable.
 
     Raises:
         ValueError: It ends before it begins, or a field is out of range.
@@ -49,15 +51,18 @@ class Fault:
     ValueError: a fault begins at '2us' and ends at '1us', it must end later
     """
 
-    link: int | tuple[int, int] | None = None
-    npu: int | None = None
+    link: LinkChoice | None = None
+    npu: Node | None = None
     begin: Quantity = 0
     end: Quantity | None = None
     slowdown: float = inf
+    both: bool = False
 
     def __post_init__(self) -> None:
         if (self.link is None) == (self.npu is None):
             raise ValueError("a fault needs either a link or an npu")
+        if self.both and self.link is None:
+            raise ValueError("both is for a link; a fault of an npu has all its links")
         _check_slowdown("a fault", self.slowdown)
         begin, end = self._window_ps()
         if end is not None and end <= begin:
@@ -66,23 +71,27 @@ class Fault:
             )
 
     def _window_ps(self) -> tuple[int, int | None]:
-        end = None if self.end is None or self.end == inf else time_ps(self.end, what="end")
-        return time_ps(self.begin, what="begin"), end
+        never = self.end is None or self.end == inf
+        end = None if never else time_ps(self.end or 0, what="end", bare=False)
+        return time_ps(self.begin, what="begin", bare=False), end
 
     @classmethod
     def parse(cls, text: str) -> Fault:
         """A fault from the form the command takes.
 
         >>> Fault.parse("link=0-1,begin=10us,end=20us,slowdown=4")
-        Fault(link=(0, 1), npu=None, begin='10us', end='20us', slowdown=4.0)
+        Fault(link=(0, 1), npu=None, begin='10us', end='20us', slowdown=4.0, both=False)
+        >>> Fault.parse("link=box0/npu0-fabric,end=1ms,both=yes").link
+        'box0/npu0-fabric'
         """
-        fields = _fields("fault", text, ("link", "npu", "begin", "end", "slowdown"))
+        fields = _fields("fault", text, ("link", "npu", "begin", "end", "slowdown", "both"))
         if "link" in fields:
-            ends = [_whole("link", end) for end in fields["link"].split("-")]
-            if len(ends) > 2:
-                raise ValueError(f"link is {fields['link']!r}, write a number or two as in 0-1")
-            fields["link"] = ends[0] if len(ends) == 1 else tuple(ends)
-        return cls(**_numbers(fields))
+            ends = fields["link"].split("-")
+            if all(end.isdecimal() for end in ends) and len(ends) <= 2:
+                fields["link"] = int(ends[0]) if len(ends) == 1 else (int(ends[0]), int(ends[1]))
+        if (both := fields.pop("both", "no")) not in ("yes", "no"):
+            raise ValueError(f"both must be one of yes, no; got {both!r}")
+        return cls(**_numbers(fields), both=both == "yes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +99,7 @@ class Straggler:
     """An NPU that starts late or is slower than the others.
 
     Attributes:
-        npu: Which.
+        npu: Its number or name.
         late: Nothing leaves it before this time.
         slowdown: How many times longer it takes to send, and to reduce where that takes time.
 
@@ -98,12 +107,12 @@ class Straggler:
     '20us'
     """
 
-    npu: int
+    npu: Node
     late: Quantity = 0
     slowdown: float = 1
 
     def __post_init__(self) -> None:
-        time_ps(self.late, what="late")
+        time_ps(self.late, what="late", bare=False)
         _check_slowdown("a straggler", self.slowdown)
         if isinf(self.slowdown):
             raise ValueError("a straggler's slowdown is inf, such an NPU never sends: drop it")
@@ -117,7 +126,7 @@ class Straggler:
         """
         fields = _fields("straggler", text, ("npu", "late", "slowdown"))
         if "npu" not in fields:
-            raise ValueError(f"straggler {text!r} names no npu")
+            raise ValueError(f"straggler {text!r} needs an npu, as in npu=3,late=20us")
         return cls(**_numbers(fields))
 
 
@@ -133,22 +142,16 @@ def _fields(what: str, text: str, allowed: Sequence[str]) -> dict[str, Any]:
         name, equals, value = item.partition("=")
         if not equals or name not in allowed or name in fields:
             raise ValueError(
-                f"{what} {text!r} has {item!r}, write each of {', '.join(allowed)} once at most, "
+                f"{what} {text!r} has {item!r}; write each of {', '.join(allowed)} at most once, "
                 "as in begin=10us"
             )
         fields[name] = value
     return fields
 
 
-def _whole(name: str, text: str) -> int:
-    if not text.isdecimal():
-        raise ValueError(f"{name} is {text!r}, it must be a whole number")
-    return int(text)
-
-
 def _numbers(fields: dict[str, Any]) -> dict[str, Any]:
-    if "npu" in fields:
-        fields["npu"] = _whole("npu", fields["npu"])
+    if fields.get("npu", "").isdecimal():
+        fields["npu"] = int(fields["npu"])
     if "slowdown" in fields:
         try:
             fields["slowdown"] = float(fields["slowdown"])
@@ -164,19 +167,20 @@ def disturbances(
     topology: Topology, faults: Iterable[Fault], stragglers: Iterable[Straggler]
 ) -> dict[str, NDArray[Any]]:
     """The columns of the core: how slow each link is from which time on, how late each NPU."""
+    nodes = Nodes(topology)
     windows: dict[int, list[tuple[int, int | None, float]]] = defaultdict(list)
     for fault in faults:
         if fault.npu is not None:
-            npu = _npu(topology, fault.npu)
+            npu = nodes.npu(fault.npu)
             links = np.flatnonzero((topology.link_src == npu) | (topology.link_dst == npu))
         else:
-            links = np.flatnonzero(chosen_links(topology, [fault.link]))
+            links = nodes.links(fault.link, both=fault.both)
         for link in links.tolist():
             windows[link].append((*fault._window_ps(), fault.slowdown))
     late = np.zeros(topology.npus, np.int64)
     reduce_slowdown = np.ones(topology.npus)
     for straggler in stragglers:
-        npu = _npu(topology, straggler.npu)
+        npu = nodes.npu(straggler.npu)
         late[npu] = max(late[npu], time_ps(straggler.late))
         reduce_slowdown[npu] *= straggler.slowdown
         if straggler.slowdown > 1:
@@ -192,12 +196,6 @@ def disturbances(
         "late_ps": late if late.any() else late[:0],
         "reduce_slowdown": np.array([_parts(s) for s in reduce_slowdown if slow], np.int64),
     }
-
-
-def _npu(topology: Topology, npu: Any) -> int:
-    if not isinstance(npu, int | np.integer) or not 0 <= npu < topology.npus:
-        raise ValueError(f"there is no NPU {npu!r}, the NPUs are 0 to {topology.npus - 1}")
-    return int(npu)
 
 
 def _changes(windows: list[tuple[int, int | None, float]]) -> list[tuple[int, int]]:

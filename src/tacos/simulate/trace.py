@@ -35,6 +35,29 @@ _ARRIVALS: dict[str, type[np.integer[Any]]] = {
 _RECORDED = _INTERVALS | _ARRIVALS
 
 
+_RULES = {
+    "dependencies": "a transfer is ready when its data have arrived; every link serves first come, first "
+    "served, and the schedule's times do not count",
+    "order": "every link serves its transfers one after another in the schedule's order, each when its "
+    "data have arrived",
+    "schedule": "every transfer starts at the time that the schedule gives it",
+}
+_NO_CONGESTION = "a transfer starts when its data have arrived; links are never busy"
+_IMITATED = {
+    "astra-sim-aware": "as ASTRA-sim's congestion-aware network: messages queue at every link",
+    "astra-sim-unaware": "as ASTRA-sim's congestion-unaware network: messages do not wait for links",
+}
+
+
+def _rule(provenance: Mapping[str, Any]) -> str | None:
+    """How transfers were served, in words; None where that is not known."""
+    if provenance.get("congestion") is False and provenance.get("timing") == "dependencies":
+        return _NO_CONGESTION
+    return _RULES.get(provenance.get("timing", "")) or _IMITATED.get(
+        provenance.get("simulator", "")
+    )
+
+
 class Trace:
     """When every link was busy with which transfer, and what arrived when at which NPU.
 
@@ -263,7 +286,12 @@ class Trace:
         }
 
     def summary(self) -> dict[str, Any]:
-        """The trace in numbers, as plain values that can go into JSON; units are in the names."""
+        """The trace in numbers, as plain values that can go into JSON; units are in the names.
+
+        ``rule`` says in words how transfers were served. ``slower_than_schedule`` compares the time
+        with the schedule's. ``clean_time_s`` and ``loss`` are there where something disturbed the run:
+        the time of the same run undisturbed, and how much longer this one took.
+        """
         used = self.link_utilisation()
         provenance, topology = self.provenance, self.topology
         facts: dict[str, Any] = {
@@ -272,11 +300,15 @@ class Trace:
         for name in ("simulator", "timing", "congestion", "transfers"):
             if name in provenance:
                 facts[name] = provenance[name]
+        if rule := _rule(provenance):
+            facts["rule"] = rule
         facts["time_s"] = self.time_s
-        for name in ("schedule_time", "clean_time"):
-            if f"{name}_ps" in provenance:
-                facts[f"{name}_s"] = provenance[f"{name}_ps"] * 1e-12
-        facts["loss"] = self.loss
+        if planned := provenance.get("schedule_time_ps"):
+            facts["schedule_time_s"] = planned * 1e-12
+            facts["slower_than_schedule"] = self.time_ps / planned - 1
+        clean = provenance.get("clean_time_ps", self.time_ps)
+        if "faults" in provenance or clean != self.time_ps:
+            facts |= {"clean_time_s": clean * 1e-12, "loss": self.loss}
         facts["utilisation_mean"] = float(used.mean()) if used.size else 0.0
         facts["utilisation_max"] = float(used.max(initial=0))
         if used.size:

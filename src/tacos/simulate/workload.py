@@ -22,7 +22,6 @@ from tacos import traces
 from tacos._core import ChakraTraces, Workload
 from tacos.columns import column
 from tacos.errors import FormatError
-from tacos.lower import filled
 from tacos.units import Quantity, size_bytes
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from tacos._core import Program
+    from tacos._core import Program, Schedule, Topology
 
 __all__ = [
     "COLL",
@@ -44,6 +43,7 @@ __all__ = [
     "from_chakra",
     "from_nodes",
     "from_program",
+    "from_schedule",
     "ring_all_gather",
 ]
 
@@ -94,12 +94,34 @@ def from_chakra(
         raise FormatError(f"{traces.prefix_of(path)}: {error}") from None
 
 
-def from_program(program: Program, size: Quantity | None = None) -> Workload:
-    """The workload that carries out a program: the nodes of its Chakra traces.
+def from_schedule(schedule: Schedule, *, in_place: bool = False) -> Workload:
+    """The workload that carries out a schedule: the nodes that its Chakra export writes.
+
+    Args:
+        schedule: Without trees through switches that multicast or reduce.
+        in_place: Whether input and output are the same memory.
+
+    Raises:
+        ValueError: A trace cannot say what the schedule does.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4, bidirectional=False)
+    >>> schedule = tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MiB", chunks=1))
+    >>> from_schedule(schedule)
+    <tacos.Workload: 4 ranks, 36 nodes>
+    """
+    return _from_export(traces.export(schedule, in_place=in_place))
+
+
+def from_program(
+    program: Program, size: Quantity | None = None, topology: Topology | None = None
+) -> Workload:
+    """The workload that carries out a program: the nodes that its Chakra export writes.
 
     Args:
         program: What the ranks do, in steps.
-        size: Of the collective; where the program does not know it.
+        size: Size of the collective, where the program does not have one.
+        topology: The network, whose reduce bandwidth says how long sums take.
 
     Raises:
         ValueError: The size is missing, or a trace cannot say what the program does.
@@ -107,14 +129,17 @@ def from_program(program: Program, size: Quantity | None = None) -> Workload:
     >>> import tacos
     >>> topo = tacos.topology.ring(4, bidirectional=False)
     >>> schedule = tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MiB", chunks=1))
-    >>> from_program(tacos.lower(schedule), "4MiB")
+    >>> from_program(tacos.lower(schedule), "8MiB")
     <tacos.Workload: 4 ranks, 36 nodes>
     """
-    program = filled(program)
-    writer = traces.writer(program, traces.sized(program, size))
+    return _from_export(traces.export(program, size=size, topology=topology))
+
+
+def _from_export(export: traces.Export) -> Workload:
+    # Written and read again, in memory: the nodes are those of the files by construction.
     found = ChakraTraces()
-    for rank in range(program.ranks):
-        found.add(writer.file(rank, ""))
+    for rank in range(export.program.ranks):
+        found.add(export.writer.file(rank, ""))
     return _from_traces(found, None)
 
 

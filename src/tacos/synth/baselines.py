@@ -19,6 +19,7 @@ swing                 as halving-doubling, with short hops     Swing: De Sensi e
 themis                2(n-1)/n S / Σ 1/βᵢ with many chunks     Themis: Rashidi et al., 2022
 multitree             2(n-1)/n Sβ / links per NPU, nearly      MultiTree: Huang et al., 2021
 parameter-server      2α + (n+1)Sβ at a central server         k servers share the work
+nccl                  rings over all NICs, trees or NVLS       what stock NCCL chooses
 ====================  =======================================  ====================================
 
 if members wait for each other after every step. Nothing waits here, so times can be shorter, and
@@ -29,14 +30,15 @@ network. An open chunk count becomes 1; to search for a better one is up to the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE
+from tacos.schedule import READ_INPUT, REDUCE
 from tacos.synth import ways
-from tacos.synth.moves import Moves, by_parts, check_memory, concatenate, cut, named_part
+from tacos.synth.moves import Moves, by_parts, cut, listed, named_part
 from tacos.synth.multitree import multitree
+from tacos.synth.nccl import nccl
 from tacos.synth.needs import obstacle
 from tacos.synth.ring_order import ring_order
 from tacos.synth.servers import parameter_server
@@ -45,8 +47,6 @@ from tacos.synth.trees import c_cube, double_binary_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
 
     from tacos._core import Collective, CollectivePart, Schedule, Topology
     from tacos.synth.moves import Way
@@ -113,7 +113,7 @@ def direct(topology: Topology, collective: Collective, *, progress: Progress = N
 
     def moves(part: CollectivePart) -> Moves:
         if part.kind in {"send_recv", "custom"}:
-            return _listed(part, topology.npus)
+            return listed(part, topology.npus)
         return named_part(part, ways.star(len(part.group)))
 
     return by_parts("direct", topology, collective, moves, progress)
@@ -270,6 +270,7 @@ def swing(topology: Topology, collective: Collective, *, progress: Progress = No
 
 
 BASELINES: dict[str, Callable[..., Schedule]] = {
+    "nccl": nccl,
     "ring": ring,
     "bidirectional-ring": bidirectional_ring,
     "direct": direct,
@@ -294,7 +295,7 @@ def applicable(topology: Topology, collective: Collective) -> list[str]:
     >>> import tacos
     >>> topo = tacos.topology.mesh(3, 3)
     >>> applicable(topo, tacos.collective.all_to_all(topo, "1MB", group=[0, 1, 2]))
-    ['ring', 'bidirectional-ring', 'direct', 'halving-doubling', 'bruck']
+    ['nccl', 'ring', 'bidirectional-ring', 'direct', 'halving-doubling', 'bruck']
     """
     return [name for name in BASELINES if not obstacle(name, topology, collective)]
 
@@ -332,52 +333,3 @@ def _inside(topology: Topology, kind: str, size: int, stride: int) -> list[Way]:
         return ways.star(size)
     backwards = (topology.link_src == stride) & (topology.link_dst == 0)
     return ways.two_way_ring(size) if backwards.any() else ways.one_way_ring(size)
-
-
-def _listed(part: CollectivePart, npus: int) -> Moves:
-    """Direct moves of a send-recv or custom collective, whose chunks list their own ends."""
-    if part.kind == "send_recv":
-        rows = np.arange(len(part.inputs))
-        moves = _straight(part.inputs, part.outputs, rows, npus)
-        check_memory(len(rows) * part.chunks)
-        return moves.piece(0, part.chunks).rounds(part.chunks, 1)
-    chunks = np.arange(len(part.bytes))
-    of_input = np.repeat(chunks, np.diff(part.input_begin))
-    of_output = np.repeat(chunks, np.diff(part.output_begin))
-    holds = np.isin(of_output * npus + part.outputs, of_input * npus + part.inputs)
-    adds = part.reduces.astype(bool)
-
-    # Without a sum: replicas serve the outputs in turn.
-    lacks = ~holds & ~adds[of_output]
-    chunk = of_output[lacks]
-    turn = np.flatnonzero(lacks) - part.output_begin[chunk]
-    replica = part.input_begin[chunk] + turn % np.diff(part.input_begin)[chunk]
-    copies = _straight(part.inputs[replica], part.outputs[lacks], chunk, npus)
-
-    # Sums go to one output, by preference one that contributes itself, and from there to the rest.
-    preferred = np.lexsort((~holds, of_output))
-    summed, first = np.unique(of_output[preferred], return_index=True)
-    owner = np.full(len(chunks), -1)
-    owner[summed] = part.outputs[preferred[first]]
-    gives = adds[of_input] & (owner[of_input] >= 0) & (owner[of_input] != part.inputs)
-    takes = adds[of_output] & (owner[of_output] != part.outputs)
-    chunk = of_input[gives]
-    sums = _straight(part.inputs[gives], owner[chunk], chunk, npus, op=REDUCE, reads=READ_INPUT)
-    chunk = of_output[takes]
-    results = _straight(owner[chunk], part.outputs[takes], chunk, npus).after(1)
-    return concatenate([copies, sums, results])
-
-
-def _straight(
-    src: NDArray[Any],
-    dst: NDArray[Any],
-    chunk: NDArray[Any],
-    npus: int,
-    *,
-    op: int = COPY,
-    reads: int = READ_ACC,
-) -> Moves:
-    """Each chunk from src to dst in one move, everybody serving the next NPU first."""
-    turn = np.argsort((dst - src) % npus, kind="stable")
-    pairs, route = np.unique(src[turn] * np.int64(npus) + dst[turn], return_inverse=True)
-    return Moves.of((pairs // npus, pairs % npus), route, chunk[turn], 0, op=op, reads=reads)

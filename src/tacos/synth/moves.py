@@ -45,6 +45,7 @@ __all__ = [
     "check_memory",
     "concatenate",
     "cut",
+    "listed",
     "named_part",
     "to_schedule",
 ]
@@ -204,7 +205,8 @@ def named_part(part: CollectivePart, ways: Sequence[Way], npus: Ints | None = No
     Args:
         part: Any kind but send_recv and custom, with its chunks chosen.
         ways: The algorithm.
-        npus: The group in the order of the algorithm's places; without it, rank order.
+        npus: The group in the order of the algorithm's places; without it, rank order. With two axes, an order for
+            each way.
 
     >>> from tacos import collective
     >>> from tacos.synth import ways
@@ -213,13 +215,18 @@ def named_part(part: CollectivePart, ways: Sequence[Way], npus: Ints | None = No
     >>> [(int(moves.pairs[0][r]), int(moves.pairs[1][r])) for r in moves.route]
     [(1, 2), (2, 3), (3, 0)]
     """
-    npus = part.group if npus is None else npus
-    if len(npus) == 1:
+    if len(part.group) == 1:
         return _nothing()
-    by_npu = np.argsort(npus, kind="stable")
-    homes = by_npu[np.searchsorted(npus, part.group, sorter=by_npu)].astype(np.int32)
-    whole = [_one_piece(part, way, homes) for way in ways[: part.chunks]]
-    return cut(whole, part.chunks).between(npus)
+    orders = np.atleast_2d(part.group if npus is None else npus)
+    whole = []
+    for k, way in enumerate(ways[: part.chunks]):
+        order = orders[k % len(orders)]
+        by_npu = np.argsort(order, kind="stable")
+        homes = by_npu[np.searchsorted(order, part.group, sorter=by_npu)].astype(np.int32)
+        moves = _one_piece(part, way, homes)
+        whole.append(moves if len(orders) == 1 else moves.between(order))
+    pieces = cut(whole, part.chunks)
+    return pieces.between(orders[0]) if len(orders) == 1 else pieces
 
 
 def cut(whole: Sequence[Moves], pieces: int) -> Moves:
@@ -245,8 +252,11 @@ def to_schedule(
     *,
     provenance: Mapping[str, Any],
     progress: Callable[[float], object] | None = None,
+    links: Callable[[int, int], Sequence[int]] | None = None,
 ) -> Schedule:
     """Route and time the moves of a collective's parts, given in their order.
+
+    Moves between two NPUs take the shortest route, or the links that `links` gives for them.
 
     >>> from tacos import collective, topology
     >>> hop = Moves.of((np.array([0]), np.array([1])), np.array([0]), np.array([0]), 0)
@@ -263,7 +273,12 @@ def to_schedule(
     used = np.zeros(len(moves.pairs[0]), bool)
     used[moves.route] = True
     number = (np.cumsum(used) - 1).astype(np.int32)
-    table = routes(topology, pairs=(moves.pairs[0][used], moves.pairs[1][used]))
+    ends = moves.pairs[0][used], moves.pairs[1][used]
+    if links is None:
+        table = routes(topology, pairs=ends)
+    else:
+        pairs = zip(*(column.tolist() for column in ends), strict=True)
+        table = routes(topology, links=[links(a, b) for a, b in pairs])
     return retime(
         collective,
         table,
@@ -318,6 +333,45 @@ def check_memory(moves: int) -> None:
         )
 
 
+def listed(part: CollectivePart, npus: int) -> Moves:
+    """Direct moves of a send-recv or custom collective, whose chunks list their own ends.
+
+    >>> from tacos import collective
+    >>> listed(collective.send_recv(4, [(0, 2, "1KB")], chunks=2).parts[0], 4).chunk.tolist()
+    [0, 1]
+    """
+    if part.kind == "send_recv":
+        rows = np.arange(len(part.inputs))
+        moves = _straight(part.inputs, part.outputs, rows, npus)
+        check_memory(len(rows) * part.chunks)
+        return moves.piece(0, part.chunks).rounds(part.chunks, 1)
+    chunks = np.arange(len(part.bytes))
+    of_input = np.repeat(chunks, np.diff(part.input_begin))
+    of_output = np.repeat(chunks, np.diff(part.output_begin))
+    holds = np.isin(of_output * npus + part.outputs, of_input * npus + part.inputs)
+    adds = part.reduces.astype(bool)
+
+    # Without a sum: replicas serve the outputs in turn.
+    lacks = ~holds & ~adds[of_output]
+    chunk = of_output[lacks]
+    turn = np.flatnonzero(lacks) - part.output_begin[chunk]
+    replica = part.input_begin[chunk] + turn % np.diff(part.input_begin)[chunk]
+    copies = _straight(part.inputs[replica], part.outputs[lacks], chunk, npus)
+
+    # Sums go to one output, by preference one that contributes itself, and from there to the rest.
+    preferred = np.lexsort((~holds, of_output))
+    summed, first = np.unique(of_output[preferred], return_index=True)
+    owner = np.full(len(chunks), -1)
+    owner[summed] = part.outputs[preferred[first]]
+    gives = adds[of_input] & (owner[of_input] >= 0) & (owner[of_input] != part.inputs)
+    takes = adds[of_output] & (owner[of_output] != part.outputs)
+    chunk = of_input[gives]
+    sums = _straight(part.inputs[gives], owner[chunk], chunk, npus, op=REDUCE, reads=READ_INPUT)
+    chunk = of_output[takes]
+    results = _straight(owner[chunk], part.outputs[takes], chunk, npus).after(1)
+    return concatenate([copies, sums, results])
+
+
 def _one_piece(part: CollectivePart, way: Way, homes: Ints) -> Moves:
     """The part's moves as if every unit were one chunk."""
     n, root = len(homes), homes[part.root : part.root + 1]
@@ -342,6 +396,21 @@ def _one_piece(part: CollectivePart, way: Way, homes: Ints) -> Moves:
             return way(homes, False).paths(np.repeat(ranks, n), np.tile(homes, n))
     kind = part.kind.replace("_", "-")
     raise ValueError(f"a {kind} has no group, so no algorithm over ranks applies")
+
+
+def _straight(
+    src: NDArray[Any],
+    dst: NDArray[Any],
+    chunk: NDArray[Any],
+    npus: int,
+    *,
+    op: int = COPY,
+    reads: int = READ_ACC,
+) -> Moves:
+    """Each chunk from src to dst in one move, everybody serving the next NPU first."""
+    turn = np.argsort((dst - src) % npus, kind="stable")
+    pairs, route = np.unique(src[turn] * np.int64(npus) + dst[turn], return_inverse=True)
+    return Moves.of((pairs // npus, pairs % npus), route, chunk[turn], 0, op=op, reads=reads)
 
 
 def _constant(value: int, count: int) -> NDArray[np.uint8]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacos._core import multitree as _multitree
+from tacos.nodes import Node, Nodes
 from tacos.schedule import retime
 from tacos.synth.moves import check_memory
 from tacos.synth.needs import check
@@ -35,7 +36,7 @@ def multitree(
     topology: Topology,
     collective: Collective,
     *,
-    roots: Sequence[int] | None = None,
+    roots: Sequence[Node] | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
     """One tree per root, grown in turn; chunks go up and down the trees.
@@ -59,17 +60,18 @@ def multitree(
     """
     check("multitree", topology, collective)
     resolved = collective if collective.resolved else collective.with_chunks(1)
-    owners = _owners(resolved, roots)
+    owners = _owners(topology, resolved, roots)
     solve = partial(_spread, progress=progress)
     schedule = in_phases(topology, resolved, solve, owners=owners, progress=progress)
     options = {"roots": owners} if owners else {}
     return schedule.with_provenance({"engine": "multitree", **options})
 
 
-def _owners(collective: Collective, roots: Sequence[int] | None) -> list[int]:
+def _owners(topology: Topology, collective: Collective, roots: Sequence[Node] | None) -> list[int]:
     if roots is None:
         return []
-    owners = [int(root) for root in roots]
+    nodes = Nodes(topology)
+    owners = [nodes.npu(root, what="roots") for root in roots]
     for part in collective.parts:
         members = set(part.group.tolist())
         if part.kind != "all_reduce":

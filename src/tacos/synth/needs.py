@@ -47,6 +47,10 @@ def obstacle(
     dims = topology.dims if dims is None else dims
     for part in collective.parts:
         members, kind = len(part.group), part.kind.replace("_", "-")
+        if name == "nccl":
+            if part.kind == "custom":
+                return "a collective that NCCL has, not custom"
+            continue
         allowed = _KINDS.get(name, None if members or name == "direct" else set())
         if allowed is not None and part.kind not in allowed:
             needed = " or ".join(sorted(allowed)).replace("_", "-") or "a collective of a group"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacos.nodes import Node, Nodes
 from tacos.schedule import routes
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Order", "hamiltonian_cycle", "ring_cost", "ring_order"]
 
-Order = str | Sequence[int]
+Order = str | Sequence[Node]
 """How to order a ring: ``"search"``, ``"rank"``, or the NPUs in their order."""
 
 CYCLIC = frozenset({"ring", "clique", "switch"})
@@ -59,11 +60,13 @@ def ring_order(
     ([0, 1, 2, 5, 4, 3], 'hamiltonian cycle')
     """
     if not isinstance(order, str):
-        if len(order) != len(group) or set(order) != set(group.tolist()):
+        nodes = Nodes(topology)
+        given = [nodes.npu(npu, what="order") for npu in order]
+        if len(given) != len(group) or set(given) != set(group.tolist()):
             raise ValueError(f"order is {order!r}, it must name each NPU of the group once")
-        return np.array(order, np.int32), "given"
+        return np.array(given, np.int32), "given"
     if order not in {"search", "rank"}:
-        raise ValueError(f'order is {order!r}, allowed are "search", "rank" and a list of NPUs')
+        raise ValueError(f'order must be one of "search", "rank" or a list of NPUs; got {order!r}')
     if order == "rank":
         return group, "rank"
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacos.nodes import Node, Nodes
 from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE
 from tacos.synth.moves import Moves, by_parts, check_memory, concatenate
 
@@ -28,7 +29,7 @@ def parameter_server(
     topology: Topology,
     collective: Collective,
     *,
-    servers: int | Sequence[int] = 1,
+    servers: int | Sequence[Node] = 1,
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
     """All-reduce through servers: chunks go to them in turn, are summed there and sent back.
@@ -47,22 +48,16 @@ def parameter_server(
     20
     """
     if not isinstance(servers, int):
-        chosen = [int(npu) for npu in servers]
-        if not chosen or len(set(chosen)) < len(chosen) or not _within(chosen, topology.npus):
-            raise ValueError(
-                f"servers is {chosen}, it must name NPUs from 0 to {topology.npus - 1}, each once"
-            )
+        chosen = Nodes(topology).npus(servers, what="servers")
+        if not chosen:
+            raise ValueError("servers is empty; it must name at least one NPU")
         servers = chosen
-    given = servers
+    given: int | list[int] = servers
 
     def moves(part: CollectivePart) -> Moves:
         return _push_and_pull(part, _servers(part, given))
 
     return by_parts("parameter-server", topology, collective, moves, progress, servers=servers)
-
-
-def _within(npus: Sequence[int], count: int) -> bool:
-    return all(0 <= npu < count for npu in npus)
 
 
 def _servers(part: CollectivePart, servers: int | Sequence[int]) -> NDArray[Any]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "bruck",
     "double_tree",
+    "double_tree_parents",
     "grid",
     "halving_doubling",
     "line",
@@ -250,11 +251,7 @@ def double_tree(n: int, *, rooted: bool) -> list[Way]:
     >>> list(zip(*(column.tolist() for column in moves.pairs)))     # the first tree, the second
     [(0, 2), (2, 1), (2, 3), (0, 3), (3, 1), (1, 2)]
     """
-    place = np.arange(n, dtype=np.int32)
-    parent = tree_parents(n)
-    other = n - 1 - place if n % 2 == 0 else (place + 1) % n
-    second = np.empty_like(parent)
-    second[other.argsort()] = np.where(parent < 0, -1, other.argsort()[parent])
+    parent, second = double_tree_parents(n)
     if rooted:
         second[second < 0] = 0
         second[0] = -1
@@ -264,6 +261,20 @@ def double_tree(n: int, *, rooted: bool) -> list[Way]:
         return _down([_shifted(up, shift) for up in (parent, second)], len(homes), first)
 
     return [partial(way, first=first) for first in (0, 1)]
+
+
+def double_tree_parents(n: int) -> list[Ints]:
+    """The parents of all places (-1: the root) in NCCL's two binary trees.
+
+    >>> [tree.tolist() for tree in double_tree_parents(4)]
+    [[-1, 2, 0, 2], [1, 3, 1, -1]]
+    """
+    place = np.arange(n, dtype=np.int32)
+    parent = tree_parents(n)
+    other = n - 1 - place if n % 2 == 0 else (place - 1) % n
+    second = np.empty_like(parent)
+    second[other.argsort()] = np.where(parent < 0, -1, other.argsort()[parent])
+    return [parent, second]
 
 
 def tree_parents(n: int) -> Ints:

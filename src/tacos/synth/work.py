@@ -18,9 +18,19 @@ if TYPE_CHECKING:
 __all__ = ["stored", "transfers", "work"]
 
 _ONE_TO_ALL = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
-_NEAR = {"ring", "bidirectional-ring", "2d-ring", "hierarchical", "swing", "themis", "multitree"}
+_NEAR = {
+    "nccl",
+    "ring",
+    "bidirectional-ring",
+    "2d-ring",
+    "hierarchical",
+    "swing",
+    "themis",
+    "multitree",
+}
 """Baselines whose transfers mostly cross one link; the others send across the network."""
 _RATES = {
+    "nccl": 0.5,
     "themis": 0.1,
     "ring": 0.5,
     "bidirectional-ring": 0.5,
@@ -29,6 +39,8 @@ _RATES = {
     "c-cube": 0.7,
 }
 _RATE = 0.4
+_CHANNELS = 50_000.0
+"""Microseconds to find NCCL's channels (measured on tori and boxes of up to 72 NPUs)."""
 _GROWING = 7.0
 """Times the cube of the NPUs: trees of a network without symmetry."""
 
@@ -45,6 +57,9 @@ def work(engine: str, topology: Topology, collective: Collective, *, again: bool
     True
     """
     moved = transfers(engine, topology, collective)
+    pairs = any(part.kind not in _ONE_TO_ALL for part in collective.parts)
+    if engine == "nccl" and pairs:  # direct sends
+        return work("direct", topology, collective)
     if engine == "symmetric":
         return moved / topology.npus
     if engine == "forest":
@@ -52,10 +67,10 @@ def work(engine: str, topology: Topology, collective: Collective, *, again: bool
             return 0.1 * moved
         return 2 * moved + (0.0 if again else _GROWING * topology.npus**3)
     if engine == "greedy":
-        between_pairs = any(part.kind not in _ONE_TO_ALL for part in collective.parts)
-        return moved * (5.0 if between_pairs else 1.5 if topology.switches else 0.7)
+        return moved * (5.0 if pairs else 1.5 if topology.switches else 0.7)
     far = 1.0 if engine in _NEAR else _hops(topology)
-    return _RATES.get(engine, _RATE) * moved * far
+    setup = _CHANNELS if engine == "nccl" and not again else 0.0
+    return _RATES.get(engine, _RATE) * moved * far + setup
 
 
 def transfers(engine: str, topology: Topology, collective: Collective) -> float:

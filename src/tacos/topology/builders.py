@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
+from tacos.errors import keywords
 from tacos.topology.links import (
     Links,
     Model,
@@ -49,6 +50,7 @@ PerDimension = Quantity | Sequence[Quantity]
 """One value for all dimensions, or one for each."""
 
 
+@keywords(*Model.__annotations__)
 def ring(
     n: int,
     *,
@@ -75,6 +77,7 @@ def ring(
     return assemble(n, blocks, family="ring", dims=[("ring", n)], symmetric=True, **model)
 
 
+@keywords(*Model.__annotations__)
 def mesh(
     *sizes: int,
     bandwidth: PerDimension = BANDWIDTH,
@@ -95,6 +98,7 @@ def mesh(
     return _cartesian([_line(n, *s) for n, s in zip(sizes, speeds, strict=True)], "mesh", **model)
 
 
+@keywords(*Model.__annotations__)
 def torus(
     *sizes: int,
     bandwidth: PerDimension = BANDWIDTH,
@@ -116,6 +120,7 @@ def torus(
     return _cartesian(rings, "torus", **model)
 
 
+@keywords(*Model.__annotations__)
 def hypercube(
     d: int,
     *,
@@ -133,6 +138,7 @@ def hypercube(
     return _cartesian([ring(2, bandwidth=b, latency=a) for b, a in speeds], "hypercube", **model)
 
 
+@keywords(*Model.__annotations__)
 def fully_connected(
     n: int,
     *,
@@ -153,6 +159,7 @@ def fully_connected(
     return assemble(n, [block], family="fully_connected", dims=dims, symmetric=True, **model)
 
 
+@keywords(*Model.__annotations__)
 def switch(
     n: int,
     *,

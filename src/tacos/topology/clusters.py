@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from tacos.errors import keywords
 from tacos.topology.builders import BANDWIDTH, LATENCY, product, switch
 from tacos.topology.links import (
     Links,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["dragonfly", "dragonfly_plus", "fat_tree", "rail"]
 
 
+@keywords(*Model.__annotations__)
 def fat_tree(
     *sizes: int,
     uplinks: int | tuple[int, int] | None = None,
@@ -84,17 +86,19 @@ def fat_tree(
         raise ValueError(f"oversubscription is {oversubscription!r}, it must be positive")
     npus, all_leaves, spines = prod(sizes), pods * leaves, pods * up
     check_count(2 * (npus + all_leaves * up + spines * core_up))
-    uplink = bandwidth_Bps(bandwidth) * per_leaf / (up * oversubscription)
+    uplink = bandwidth_Bps(bandwidth, bare=False) * per_leaf / (up * oversubscription)
     first_leaf, first_spine = npus, npus + all_leaves
     blocks = duplex(np.arange(npus), first_leaf + np.arange(npus) // per_leaf, bandwidth, latency)
     leaf, spine = all_pairs(all_leaves, up)
-    blocks += duplex(first_leaf + leaf, first_spine + leaf // leaves * up + spine, uplink, latency)
+    blocks += duplex(
+        first_leaf + leaf, first_spine + leaf // leaves * up + spine, f"{uplink}B/s", latency
+    )
     cores = 0
     if len(sizes) == 3:
         cores = up * core_up
         above, core = all_pairs(spines, core_up)
         core += first_spine + spines + above % up * core_up
-        blocks += duplex(first_spine + above, core, uplink * leaves / core_up, latency)
+        blocks += duplex(first_spine + above, core, f"{uplink * leaves / core_up}B/s", latency)
     return assemble(
         npus,
         blocks,
@@ -105,6 +109,7 @@ def fat_tree(
     )
 
 
+@keywords(*Model.__annotations__)
 def rail(
     boxes: int,
     npus_per_box: int,
@@ -140,9 +145,11 @@ def rail(
     if spine:
         if not oversubscription > 0:
             raise ValueError(f"oversubscription is {oversubscription!r}, it must be positive")
-        up = bandwidth_Bps(rail_bandwidth) * boxes / oversubscription
+        up = bandwidth_Bps(rail_bandwidth, bare=False) * boxes / oversubscription
         first_rail = rails.npus + boxes
-        blocks += duplex(first_rail + np.arange(npus_per_box), rails.nodes, up, rail_latency)
+        blocks += duplex(
+            first_rail + np.arange(npus_per_box), rails.nodes, f"{up}B/s", rail_latency
+        )
     return assemble(
         rails.npus,
         blocks,
@@ -154,6 +161,7 @@ def rail(
     )
 
 
+@keywords(*Model.__annotations__)
 def dragonfly(
     groups: int,
     npus_per_group: int,
@@ -194,6 +202,7 @@ def dragonfly(
     return raise_if_disconnected(assemble(npus, blocks, family="dragonfly", dims=dims, **model))
 
 
+@keywords(*Model.__annotations__)
 def dragonfly_plus(
     groups: int,
     leaves: int,

@@ -1,5 +1,6 @@
 """Changes to a topology: a dead link, a missing NPU, a slower cable, other numbers.
 
+NPUs, switches and links are given by number or by name, as :mod:`tacos.nodes` reads them.
 Every function takes a topology and returns a new one, so that they chain. What keeps the NPUs'
 numbers keeps `dims` as a hint for layouts; what is no longer regular is no longer `symmetric`.
 Links keep their order. The result must be connected.
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacos.errors import keywords
+from tacos.nodes import LinkChoice, Node, Nodes
 from tacos.topology.links import Links, assemble, columns_of, model_of, raise_if_disconnected
 from tacos.units import Quantity, time_ps
 
@@ -23,23 +26,23 @@ if TYPE_CHECKING:
 
 __all__ = ["degrade", "drop_links", "drop_npus", "renumber", "scale", "subset"]
 
-LinkChoice = int | tuple[int, int]
-"""A link's id, or a pair (src, dst) of nodes, which stands for all links from one to the other."""
 
-
+@keywords()
 def drop_links(topology: Topology, *links: LinkChoice, both: bool = False) -> Topology:
     """The topology without some links.
 
     Args:
         topology: what to change.
-        links: link ids, or pairs (src, dst) of nodes: one direction each.
-        both: whether a pair also stands for the links back, as a dead cable does.
+        links: link numbers, or pairs (src, dst) of nodes: one direction each.
+        both: whether the links back are meant too, as with a dead cable.
 
     Raises:
         ValueError: a link that does not exist, or an NPU that can no longer be reached.
 
     >>> from tacos.topology import ring
     >>> drop_links(ring(4), (0, 1), (2, 3)).links
+    6
+    >>> drop_links(ring(4), "npu 0-npu 1", both=True).links
     6
     """
     keep = ~chosen_links(topology, links, both)
@@ -49,6 +52,7 @@ def drop_links(topology: Topology, *links: LinkChoice, both: bool = False) -> To
     )
 
 
+@keywords()
 def degrade(
     topology: Topology,
     *links: LinkChoice,
@@ -60,10 +64,10 @@ def degrade(
 
     Args:
         topology: what to change.
-        links: link ids, or pairs (src, dst) of nodes.
+        links: link numbers, or pairs (src, dst) of nodes.
         factor: of the bandwidth that is left, above 0 and at most 1.
         latency: the links' new latency; as it was by default.
-        both: whether a pair also stands for the links back.
+        both: whether the links back are meant too.
 
     Raises:
         ValueError: a link that does not exist, or a factor out of range.
@@ -80,7 +84,7 @@ def degrade(
     latency_ps = (
         old.latency_ps
         if latency is None
-        else np.where(chosen, time_ps(latency, what="latency"), old.latency_ps)
+        else np.where(chosen, time_ps(latency, what="latency", bare=False), old.latency_ps)
     )
     return _with_links(
         topology,
@@ -89,6 +93,7 @@ def degrade(
     )
 
 
+@keywords()
 def scale(topology: Topology, *, bandwidth: float = 1, latency: float = 1) -> Topology:
     """The topology with all bandwidths and latencies multiplied.
 
@@ -110,7 +115,8 @@ def scale(topology: Topology, *, bandwidth: float = 1, latency: float = 1) -> To
     return _with_links(topology, links, regular=True)
 
 
-def subset(topology: Topology, npus: Iterable[int]) -> Topology:
+@keywords()
+def subset(topology: Topology, npus: Iterable[Node]) -> Topology:
     """The network of some NPUs and of the switches around them.
 
     Switches that are left with fewer than two neighbours go too, and then those behind them.
@@ -126,7 +132,7 @@ def subset(topology: Topology, npus: Iterable[int]) -> Topology:
     >>> subset(mesh(4, 4), range(8))
     <tacos.Topology mesh: 8 NPUs, 0 switches, 20 links>
     """
-    order = _npus(topology, list(npus))
+    order = np.array(Nodes(topology).npus(npus), np.int64)
     if not order.size:
         raise ValueError("npus is empty, a topology needs at least one NPU")
     alive = np.zeros(topology.nodes, bool)
@@ -135,7 +141,8 @@ def subset(topology: Topology, npus: Iterable[int]) -> Topology:
     return _selected(topology, order, _without_dead_ends(topology, alive))
 
 
-def drop_npus(topology: Topology, *npus: int) -> Topology:
+@keywords()
+def drop_npus(topology: Topology, *npus: Node) -> Topology:
     """The topology without some NPUs; those behind them move up.
 
     Raises:
@@ -145,12 +152,15 @@ def drop_npus(topology: Topology, *npus: int) -> Topology:
     >>> drop_npus(dgx_h100(2), 3)
     <tacos.Topology dgx_h100: 15 NPUs, 3 switches, 60 links>
     """
-    gone = _npus(topology, npus)
-    return subset(topology, np.setdiff1d(np.arange(topology.npus), gone))
+    gone = np.array(Nodes(topology).npus(npus), np.int64)
+    return subset(topology, np.setdiff1d(np.arange(topology.npus), gone).tolist())
 
 
-def renumber(topology: Topology, permutation: Sequence[int]) -> Topology:
+@keywords()
+def renumber(topology: Topology, permutation: Sequence[Node]) -> Topology:
     """The same network with other numbers: NPU i becomes NPU permutation[i].
+
+    A name stands for the number that the NPU of this name has before.
 
     Raises:
         ValueError: `permutation` does not name every NPU once.
@@ -159,50 +169,25 @@ def renumber(topology: Topology, permutation: Sequence[int]) -> Topology:
     >>> renumber(ring(3, bidirectional=False), [1, 0, 2]).link_dst
     array([0, 2, 1], dtype=int32)
     """
-    new = _npus(topology, permutation)
+    new = np.array(Nodes(topology).npus(permutation, what="permutation"), np.int64)
     if new.size != topology.npus:
         raise ValueError(f"permutation has {new.size} numbers for {topology.npus} NPUs")
     return _selected(topology, np.argsort(new), np.ones(topology.nodes, bool))
 
 
-def chosen_links(topology: Topology, links: Sequence[Any], both: bool = False) -> NDArray[np.bool_]:
+def chosen_links(
+    topology: Topology, links: Sequence[LinkChoice], both: bool = False
+) -> NDArray[np.bool_]:
     """Which links the choices stand for, as a mask over all links.
 
     >>> from tacos.topology import ring
     >>> chosen_links(ring(3), [(0, 1), 4]).tolist()
     [True, False, False, False, True, False]
     """
-    src, dst = topology.link_src, topology.link_dst
-    chosen = np.zeros(topology.links, bool)
+    nodes, chosen = Nodes(topology), np.zeros(topology.links, bool)
     for choice in links:
-        if isinstance(choice, int | np.integer):
-            if not 0 <= choice < topology.links:
-                raise ValueError(
-                    f"there is no link {choice}, the links are 0 to {topology.links - 1}"
-                )
-            chosen[choice] = True
-            continue
-        if not isinstance(choice, tuple | list) or len(choice) != 2:
-            raise ValueError(f"link {choice!r} must be a link's id or a pair (src, dst) of nodes")
-        a, b = choice
-        for start, end in ((a, b), (b, a)) if both else ((a, b),):
-            found = (src == start) & (dst == end)
-            if not found.any():
-                raise ValueError(f"there is no link from node {start} to node {end}")
-            chosen |= found
+        chosen[nodes.links(choice, both=both)] = True
     return chosen
-
-
-def _npus(topology: Topology, npus: Sequence[Any]) -> NDArray[np.int64]:
-    """The ids as an array, if they are different NPUs."""
-    seen: set[int] = set()
-    for npu in npus:
-        if not isinstance(npu, int | np.integer) or not 0 <= npu < topology.npus:
-            raise ValueError(f"there is no NPU {npu!r}, the NPUs are 0 to {topology.npus - 1}")
-        if npu in seen:
-            raise ValueError(f"NPU {npu} is named twice")
-        seen.add(int(npu))
-    return np.array(npus, np.int64)
 
 
 def _scaled(values: Any, factor: float, least: int) -> NDArray[np.int64]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Unpack
 
+from tacos.errors import keywords
 from tacos.topology.links import Model, from_links
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["from_networkx", "to_networkx"]
 
 
+@keywords(*Model.__annotations__)
 def from_networkx(
     graph: Any,
     *,

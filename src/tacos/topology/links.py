@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 import numpy as np
 
 from tacos._core import Topology
+from tacos.errors import keywords
 from tacos.units import Quantity, bandwidth_Bps, time_ps
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Links(NamedTuple):
 
 def speed(bandwidth: Quantity, latency: Quantity) -> tuple[int, int]:
     """The last two columns of `Links`, from what users write."""
-    return bandwidth_Bps(bandwidth), time_ps(latency, what="latency")
+    return bandwidth_Bps(bandwidth, bare=False), time_ps(latency, what="latency", bare=False)
 
 
 def duplex(a: ArrayLike, b: ArrayLike, bandwidth: Quantity, latency: Quantity) -> list[Links]:
@@ -117,7 +118,7 @@ def assemble(
         forwarding=forwarding,
         reduce_bandwidth_Bps=0
         if reduce_bandwidth is None
-        else bandwidth_Bps(reduce_bandwidth, what="reduce_bandwidth"),
+        else bandwidth_Bps(reduce_bandwidth, what="reduce_bandwidth", bare=False),
         family=family,
         dims=list(dims),
         symmetric=symmetric,
@@ -131,7 +132,9 @@ def model_of(topology: Topology) -> Model:
     return Model(
         link_model=topology.link_model,
         forwarding=topology.forwarding,
-        reduce_bandwidth=topology.reduce_bandwidth_Bps or None,
+        reduce_bandwidth=f"{topology.reduce_bandwidth_Bps}B/s"
+        if topology.reduce_bandwidth_Bps
+        else None,
     )
 
 
@@ -157,6 +160,7 @@ def raise_if_disconnected(topology: Topology) -> Topology:
     return topology
 
 
+@keywords()
 def from_links(
     npus: int,
     links: Mapping[str, ArrayLike] | tuple[NDArray[Any], ...] | Iterable[Sequence[Any]],

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
+from tacos.errors import keywords
 from tacos.topology.builders import copies, fully_connected, switch, torus
 from tacos.topology.links import (
     Links,
@@ -61,6 +62,7 @@ _MI250 = {
 }
 
 
+@keywords(*Model.__annotations__)
 def dgx1(
     boxes: int = 1,
     *,
@@ -87,6 +89,7 @@ def dgx1(
     return _cluster("dgx1", box, boxes, nic_bandwidth, nic_latency, fabric, npus_per_nic=2)
 
 
+@keywords(*Model.__annotations__)
 def ndv2(
     boxes: int = 1,
     *,
@@ -113,6 +116,7 @@ def ndv2(
     return _cluster("ndv2", box, boxes, nic_bandwidth, nic_latency, fabric, npus_per_nic=8)
 
 
+@keywords(*Model.__annotations__)
 def dgx2(
     boxes: int = 1,
     *,
@@ -145,6 +149,7 @@ def dgx2(
     )
 
 
+@keywords(*Model.__annotations__)
 def dgx_a100(
     boxes: int = 1,
     *,
@@ -171,6 +176,7 @@ def dgx_a100(
     return _cluster("dgx_a100", box, boxes, nic_bandwidth, nic_latency, fabric)
 
 
+@keywords(*Model.__annotations__)
 def dgx_h100(
     boxes: int = 1,
     *,
@@ -199,6 +205,7 @@ def dgx_h100(
     return _cluster("dgx_h100", box, boxes, nic_bandwidth, nic_latency, fabric)
 
 
+@keywords(*Model.__annotations__)
 def nvl72(
     racks: int = 1,
     *,
@@ -228,6 +235,7 @@ def nvl72(
     return _cluster("nvl72", box, whole_number("racks", racks), nic_bandwidth, nic_latency, fabric)
 
 
+@keywords(*Model.__annotations__)
 def mi250(
     boxes: int = 1,
     *,
@@ -255,6 +263,7 @@ def mi250(
     return _cluster("mi250", box, boxes, nic_bandwidth, nic_latency, fabric)
 
 
+@keywords(*Model.__annotations__)
 def mi300x(
     boxes: int = 1,
     *,
@@ -281,6 +290,7 @@ def mi300x(
     return _cluster("mi300x", box, boxes, nic_bandwidth, nic_latency, fabric)
 
 
+@keywords(*Model.__annotations__)
 def tpu(
     x: int,
     y: int = 1,
@@ -319,7 +329,7 @@ def _wired(
     blocks: list[Links] = []
     for count, pairs in cables.items():
         a, b = np.array([pair.split("-") for pair in pairs.split()], dtype=np.int64).T
-        blocks += duplex(a, b, count * bandwidth_Bps(bandwidth), latency)
+        blocks += duplex(a, b, f"{count * bandwidth_Bps(bandwidth, bare=False)}B/s", latency)
     return assemble(npus, blocks, dims=[("box", npus)], **model)
 
 

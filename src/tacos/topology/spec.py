@@ -11,14 +11,14 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
-from tacos.errors import SpecError, nearest
+from tacos.errors import SpecError, keywords, nearest
 from tacos.topology import builders, clusters, machines
+from tacos.topology.links import Model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tacos._core import Topology
-    from tacos.topology.links import Model
 
 __all__ = ["parse", "specs"]
 
@@ -76,6 +76,7 @@ _SIZES = re.compile(r"[0-9]+(?:x[0-9]+)*")
 _LARGEST = 10**9
 
 
+@keywords(*Model.__annotations__)
 def parse(spec: str, **model: Unpack[Model]) -> Topology:
     """The topology with this short name; `specs` lists them all.
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from tacos._core import Collective, Schedule, Topology
+    from tacos.nodes import Node
 
 __all__ = ["FORMATS", "Range", "Tuning", "check_formats", "tune"]
 
@@ -131,8 +132,8 @@ def tune(
     kind: str,
     sizes: str = "1KB:4GB",
     *,
-    group: Sequence[int] | None = None,
-    root: int | None = None,
+    group: Sequence[Node] | None = None,
+    root: Node | None = None,
     tolerance: float = 0.02,
     seed: int = 0,
     effort: str | int = "normal",
@@ -215,8 +216,8 @@ class _Search:
         self,
         topology: Topology,
         kind: str,
-        group: Sequence[int] | None,
-        root: int | None,
+        group: Sequence[Node] | None,
+        root: Node | None,
         seed: int,
         effort: str | int,
         end: float,

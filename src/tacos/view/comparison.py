@@ -26,7 +26,7 @@ __all__ = ["comparison_tables", "picture", "remarks", "write_csv"]
 _NAN = float("nan")
 _COLUMNS = (
     "collective", "size_bytes", "engine", "ok", "wrong", "consistent", "time_s", "algbw_Bps", "busbw_Bps", "bound_s",
-    "efficiency", "chunks", "transfers", "utilisation", "synthesis_s", "cut_short", "note",
+    "efficiency", "chunks", "total_chunks", "transfers", "utilisation", "synthesis_s", "cut_short", "note",
 )  # fmt: skip
 
 
@@ -206,7 +206,8 @@ def _engines_table(result: Comparison, name: str) -> Table:
         best = " *" if candidate is next(iter(result.solved), None) else ""
         cells = ["-"] * 5
         if figures:
-            cells = [*_cells(result, candidate), f"{figures.chunks:,}"]
+            chunks = "-" if figures.chunks is None else f"{figures.chunks:,}"
+            cells = [*_cells(result, candidate), chunks]
         took = format_time(float(f"{candidate.seconds:.2g}"))
         ok = "yes" if candidate.ok else "NO" if figures else "-"
         table.add_row(candidate.engine + best, *cells, took, ok)
@@ -221,7 +222,7 @@ def _sizes_table(result: Sweep, name: str) -> Table:
         "algbw\nGB/s",
         "busbw\nGB/s",
         "of the\nbound",
-        "ring's\ntime",
+        f"{result.reference}'s\ntime",
     ):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("fastest", no_wrap=True)
@@ -230,7 +231,7 @@ def _sizes_table(result: Sweep, name: str) -> Table:
         if not one.solved:
             table.add_row(size, *["-"] * 6)
             continue
-        factor = one.speed_up()
+        factor = one.speed_up(result.reference)
         against = f"{factor:.2f}×" if factor else "-"
         table.add_row(size, *_cells(one, one.solved[0]), against, one.solved[0].engine)
     return table

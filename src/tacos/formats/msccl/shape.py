@@ -5,12 +5,12 @@ Every function takes a program and gives another one that does the same; columns
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tacos import topology as topologies
-from tacos._core import Collective, CollectivePart, keep_order, pack, stuck
+from tacos._core import Collective, CollectivePart, keep_order, pack, run_program, stuck
 from tacos.formats.msccl.dialect import (
     DIALECTS,
     IN_FLIGHT,
@@ -20,8 +20,8 @@ from tacos.formats.msccl.dialect import (
     MOST_STEPS,
     first_thread,
 )
-from tacos.lower import STEP_OPS, Program, noted, replaced
-from tacos.simulate import simulate
+from tacos.lower import STEP_OPS, Program, filled, noted, replaced
+from tacos.traces import sized
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,6 @@ _NO_LOSS = 1.005
 """Fused steps may make a program this much slower."""
 _CHUNK, _LARGEST = 1 << 20, 1 << 50
 """Bytes of a chunk where a program does not know its size, and the largest size it can know."""
-_RULES: tuple[Literal["dependencies", "shared"], ...] = ("dependencies", "shared")
 
 
 def packed(
@@ -74,7 +73,7 @@ def packed(
     if not fits(ordered):
         return fused
     network = topologies.fully_connected(program.ranks) if topology is None else topology
-    if fits(fused) and _seconds(fused, network) <= _NO_LOSS * _seconds(ordered, network):
+    if fits(fused) and _executed(fused, network) <= _NO_LOSS * _executed(ordered, network):
         return fused
     return ordered
 
@@ -103,13 +102,28 @@ def _fused(
     return result
 
 
-def _seconds(program: Program, topology: Topology) -> float:
+def _executed(program: Program, topology: Topology) -> float:
     """The executed time, by the slower of the rules for links that are not in the schedule's order."""
     known = noted(program, "size_bytes", int)
     size = known if known and 0 < known <= _LARGEST else program.collective.size_bytes * _CHUNK
-    return max(
-        simulate(program, topology, size=size, timing=rule, record=False).time_s for rule in _RULES
-    )
+    program = filled(program)
+    sizes = np.ascontiguousarray(sized(program, size).chunk_bytes(), np.int64)
+    none = np.zeros(0, np.int64)
+    finished = [
+        run_program(
+            program,
+            sizes,
+            topology,
+            timing=rule,
+            record=False,
+            limit=0,
+            link_begin=none,
+            links=none.astype(np.int32),
+            position=none,
+        )["npu_finish_ps"]
+        for rule in ("dependencies", "shared")
+    ]
+    return max(float(times.max(initial=0)) for times in finished)
 
 
 def copies(program: Program, instances: int) -> Program:

@@ -55,7 +55,7 @@ function overview(run) {
     ["seed", escaped(f.seed ?? "–")],
     [
       "chunks",
-      `${count(f.chunks)}${run.columns.chunk_bytes.length === 1 ? ` of ${size(run.bytesOf(0))}` : ""}`,
+      `${f.chunks === null ? "" : `${count(f.chunks)} per part, `}${count(f.total_chunks)} in all${run.columns.chunk_bytes.length === 1 ? ` of ${size(run.bytesOf(0))}` : ""}`,
     ],
     ["transfers", count(f.transfers)],
     ["links busy", `${percent(f.utilisation_mean)} of the time`],
