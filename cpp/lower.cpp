@@ -675,9 +675,7 @@ Program lower(const Schedule& schedule, bool in_place, std::optional<NodeId> ran
   const std::optional<Schedule> expanded =
       schedule.symmetry() && all ? std::optional(schedule.expand()) : std::nullopt;
   const Schedule& whole = expanded ? *expanded : schedule;
-  auto moves = everybodys ? all_moves(whole)
-               : expanded ? moves_of(whole, *rank)
-                          : std::move(alone);
+  auto moves = everybodys ? all_moves(whole) : expanded ? moves_of(whole, *rank) : std::move(alone);
   assign_channels(moves);
   const auto sums =
       everybodys ? put_sums_in_order(schedule.collective(), moves) : std::vector<SumOrder::Sum>();

@@ -16,6 +16,7 @@ import numpy as np
 
 from tacos.errors import CommunicationError, VerificationError
 from tacos.runtime.algorithms import Algorithms, Settings, order_matters
+from tacos.runtime.bench import measure
 
 TIMEOUT_S = 2.0
 """Of communicators whose timeout is looked at."""
@@ -369,3 +370,12 @@ def choose_algorithms(comm, folder):
     result = floats.run(source)
     assert len(set(comm.exchange("bits", result.tobytes()))) == 1
     return floats.difference, integers.difference, log.getvalue()
+
+
+def measure_and_log(comm, program):
+    """What a measurement of sums of floats, then of integers, writes to standard error."""
+    log = io.StringIO()
+    with contextlib.redirect_stderr(log):
+        for dtype in ("float32", "int32"):
+            list(measure(comm, program, [4096], dtype=dtype, iters=1, warmup=0, against="none"))
+    return log.getvalue()

@@ -629,9 +629,8 @@ class _Search:
                         schedule, work=int(work * _HOPS), seed=self.seed, progress=self.report
                     )
                 )
-                if (
-                    i > 0 and found.time_ps < better[0].time_ps
-                ):  # the first is known to be consistent
+                # The first has passed the verifier before, and refinement keeps what it had.
+                if i > 0 and found.time_ps < better[0].time_ps:
                     found = self.first_right([found])
             except _TimeIsUp:
                 self.cut_short = True

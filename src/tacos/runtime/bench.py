@@ -13,6 +13,7 @@ import importlib.util
 import itertools
 import json
 import os
+import sys
 import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,6 +23,7 @@ import numpy as np
 from tacos import collective as collectives
 from tacos import topology as topologies
 from tacos.plan import engines, synthesize
+from tacos.runtime.algorithms import order_matters
 from tacos.runtime.tcp import Tcp
 
 if TYPE_CHECKING:
@@ -263,6 +265,8 @@ def measure(
     if op not in _OPS:
         raise ValueError(f"op is {op!r}, allowed are {', '.join(_OPS)}")
     prepared = comm.prepare(algorithm)
+    if comm.rank == 0 and prepared.difference and order_matters(dtype, op):
+        sys.stderr.write(f"tacos: ranks may end with different bits: {prepared.difference}\n")
     bench = _Bench(comm, prepared, dtype, op, iters, warmup)
     name, time_reference = _reference(comm, prepared, against)
     collective = prepared.collective

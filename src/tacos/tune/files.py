@@ -146,4 +146,8 @@ def _cut(one: Range, chunks: int) -> Schedule:
         schedule.topology.npus,
         [type(part)(part.kind, part.size, chunks=chunks, group=part.group, root=part.root)],
     )
-    return synthesize(schedule.topology, wanted, engine=one.engine)
+    found = synthesize(schedule.topology, wanted, engine=one.engine)
+    consistent = [s.provenance.get("consistent") is not False for s in (schedule, found)]
+    if consistent == [True, False]:
+        raise TacosError(f"{one.engine} in {chunks} chunks may leave ranks with different bits")
+    return found
