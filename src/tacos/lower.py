@@ -98,9 +98,10 @@ def lower(
     """
     check_type("schedule", schedule, Schedule)
     program = _lower(schedule, in_place=in_place, rank=rank, progress=progress)
-    return program.with_provenance(
-        program.provenance | {"size_bytes": schedule.collective.size_bytes}
-    )
+    sizes: dict[str, Any] = {"size_bytes": schedule.collective.size_bytes}
+    if len(schedule.collective.parts) > 1:
+        sizes["part_bytes"] = [part.size for part in schedule.collective.parts]
+    return program.with_provenance(program.provenance | sizes)
 
 
 def lift(
@@ -143,6 +144,7 @@ def lift(
         check_type("topology", topology, Topology)
     provenance = program.provenance
     known = provenance.pop("size_bytes", None)
+    provenance.pop("part_bytes", None)
     provenance.pop("bound_s", None)  # of another network, or another size
     for name in ("format", "inplace", "outofplace"):  # of a file with other steps
         provenance.pop(name, None)
