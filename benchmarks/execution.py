@@ -112,7 +112,7 @@ def main():
                 times, problem = exported(schedule, topology, size)
                 engine = schedule.provenance["engine"]
                 row = f"{name:26}{kind:12}{size:>6} {engine:18}{schedule.transfers:10,}"
-                row += f"{schedule.time_s * US:13.2f}{100 * schedule.efficiency:8.1f}%"
+                row += f"{schedule.time_s * US:13.2f}{100 * (schedule.efficiency or 0):8.1f}%"
                 if times is None:
                     found = execution(schedule)
                     lowered = f"lowered {found.time_ps() / schedule.time_ps:.3f}" if found else ""
