@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
-#include <tuple>
 #include <utility>
 
 #include "lower.hpp"
@@ -24,66 +22,39 @@ std::size_t at(Int i) {
 }
 
 // Whether messages of several connections cross one link.
-bool shares_links(const Schedule& schedule, const Departures& departures) {
+bool shares_links(const Schedule& schedule) {
   const auto& routes = schedule.routes();
-  std::vector<RouteId> user(at(schedule.topology().links()), -1);
-  std::vector<std::uint8_t> seen(at(routes.count()), 0);
-  for (const RouteId route : departures.route) {
-    if (std::exchange(seen[at(route)], 1)) continue;
+  std::vector<std::pair<NodeId, NodeId>> user(at(schedule.topology().links()), {-1, -1});
+  for (const RouteId route : schedule.stored().lane_route) {
+    const std::pair ends(routes.sources(route)[0], routes.destinations(route)[0]);
     for (const LinkId link : routes.links(route)) {
-      if (user[at(link)] >= 0 && user[at(link)] != route) return true;
-      user[at(link)] = route;
+      auto& known = user[at(link)];
+      if (known.first >= 0 && known != ends) return true;
+      known = ends;
     }
   }
   return false;
 }
 
-// Runs programs of a schedule over the network's default routes: a program names ranks, not links, so that is where
-// its messages go. Ties are broken by the schedule's order.
-class Judge {
- public:
-  Judge(const Schedule& schedule, const Departures& departures)
-      : schedule_(schedule), departures_(departures) {
-    for (std::size_t i = 0; i < departures.src.size(); ++i) {
-      of_[{departures.src[i], departures.dst[i], departures.channel[i]}].push_back(i);
-    }
-    for (ChunkId chunk = 0; chunk < schedule.collective().chunks(); ++chunk) {
-      bytes_.push_back(schedule.collective().bytes(chunk));
-    }
+// How long a program takes first come, first served, and with shared links. A program names ranks, not links, so its
+// messages take the network's default routes; ties are broken as for a program that was read from a file.
+std::pair<Time, Time> executed(const Program& program, const Schedule& schedule,
+                               const Progress& progress) {
+  std::vector<std::int64_t> bytes;
+  for (ChunkId chunk = 0; chunk < schedule.collective().chunks(); ++chunk) {
+    bytes.push_back(schedule.collective().bytes(chunk));
   }
-
-  // The times of the two runs.
-  std::pair<Time, Time> times(const Program& program, const Progress& progress) const {
-    simulation::ProgramOptions options;
-    options.record = false;
-    options.position.assign(at(program.steps()), 0);
-    const auto& s = program.spec();
-    for (ThreadId t = 0; t < program.threads(); ++t) {
-      if (s.thread_send_peer[at(t)] < 0) continue;
-      const auto& sent =
-          of_.at({s.thread_rank[at(t)], s.thread_send_peer[at(t)], s.thread_channel[at(t)]});
-      std::size_t k = 0;
-      for (auto step = s.thread_begin[at(t)]; step < s.thread_begin[at(t) + 1]; ++step) {
-        if (!sends(program.op(static_cast<StepId>(step)))) continue;
-        options.position[at(step)] = departures_.start[sent[k++]];
-      }
-    }
-    const auto run = [&](simulation::Timing timing) {
-      options.timing = timing;
-      const auto result =
-          simulation::run_program(program, bytes_, schedule_.shared_topology(), options, progress);
-      return *std::max_element(result.finish.begin(), result.finish.end());
-    };
-    const Time dependencies = run(simulation::Timing::dependencies);
-    return {dependencies, run(simulation::Timing::shared)};
-  }
-
- private:
-  const Schedule& schedule_;
-  const Departures& departures_;
-  std::map<std::tuple<NodeId, NodeId, std::int32_t>, std::vector<std::size_t>> of_;
-  std::vector<std::int64_t> bytes_;
-};
+  simulation::ProgramOptions options;
+  options.record = false;
+  const auto run = [&](simulation::Timing timing) {
+    options.timing = timing;
+    const auto result =
+        simulation::run_program(program, bytes, schedule.shared_topology(), options, progress);
+    return *std::max_element(result.finish.begin(), result.finish.end());
+  };
+  const Time dependencies = run(simulation::Timing::dependencies);
+  return {dependencies, run(simulation::Timing::shared)};
+}
 
 }  // namespace
 
@@ -95,16 +66,14 @@ Paced lower_paced(const Schedule& schedule, bool in_place, const Progress& progr
     return lower(whole, in_place, std::nullopt, window, progress);
   };
   if (whole.transfers() > kMostForTwo) return {lowered(0)};
-  const auto sent = departures(whole);
-  if (!shares_links(whole, sent)) return {lowered(0)};
-  const Judge judge(whole, sent);
+  if (!shares_links(whole)) return {lowered(0)};
   const auto enough = static_cast<Time>((1 + kNoLoss) * static_cast<double>(whole.time()));
   std::optional<Paced> best;
   Time fastest = std::numeric_limits<Time>::max();
   const auto tried = whole.transfers() > kMostForAll ? std::size_t{2} : std::size(kWindows);
   for (std::size_t i = 0; i < tried && fastest > enough; ++i) {
     Program program = lowered(kWindows[i]);
-    const auto [dependencies, shared] = judge.times(program, progress);
+    const auto [dependencies, shared] = executed(program, whole, progress);
     if (std::max(dependencies, shared) >= fastest) continue;
     fastest = std::max(dependencies, shared);
     best.emplace(Paced{std::move(program), kWindows[i], dependencies, shared});
