@@ -179,17 +179,36 @@ class _Writer:
         self.sends: list[bool] = SENDS[program.op].tolist()
         self._connect(channel, box)
         self._name_buffers(channel, box)
-        group = group_threads(program, order)
-        across = group[order.thread[program.dep]] != group[order.thread[order.waiter]]
         straight = (buffer == program.dst_buffer) & (slot == program.dst_slot)
-        costs = self._costs(
-            straight,
-            np.bincount(order.waiter[across], minlength=program.steps),
-            np.bincount(program.dep[across], minlength=program.steps),
-        )
-        self.blocks = divide(program, order, group, costs, *self._uses(), threadblocks)
+        self.blocks = self._divided(straight, threadblocks)
         self._place_semaphores()
         self.chunks = self._chunks_per_step() if unit is not None else 0
+
+    def _divided(self, straight: NDArray[np.bool_], most: int) -> list[list[Block]]:
+        """The threadblocks of each rank: one per thread, or joined ones where those are too many.
+
+        A threadblock that waits for a message sends nothing meanwhile, so threads that only receive stay apart from
+        those that send as long as there are threadblocks for both.
+        """
+        program, order = self.program, self.order
+
+        def blocks(group: NDArray[np.int64], most: int) -> list[list[Block]]:
+            across = group[order.thread[program.dep]] != group[order.thread[order.waiter]]
+            costs = self._costs(
+                straight,
+                np.bincount(order.waiter[across], minlength=program.steps),
+                np.bincount(program.dep[across], minlength=program.steps),
+            )
+            return divide(program, order, group, costs, *self._uses(), most)
+
+        try:
+            apart = blocks(np.arange(program.threads), program.steps + 1)
+        except ValueError:  # a step waits for too many others
+            pass
+        else:
+            if all(len(of_rank) <= most for of_rank in apart):
+                return apart
+        return blocks(group_threads(program, order), most)
 
     def _chunks_per_step(self) -> int:
         """A pipeline cuts all that is ordered with others in the same way, so it must be alike."""
