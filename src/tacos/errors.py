@@ -10,6 +10,7 @@
         ├── VerificationError  a schedule does not do what it claims
         ├── CommunicationError ranks that run together failed (also a RuntimeError)
         ├── FormatError        a file cannot be read (also a ValueError)
+        │   └── LimitError     an algorithm exceeds what an executor takes
         ├── LabError           this machine does not let a lab network be built or used
         └── SpecError          a short name such as ``torus:4x4`` is wrong (also a ValueError)
 
@@ -34,6 +35,7 @@ __all__ = [
     "FormatError",
     "InfeasibleError",
     "LabError",
+    "LimitError",
     "SpecError",
     "TacosError",
     "VerificationError",
@@ -59,6 +61,10 @@ class WrongScheduleWarning(UserWarning):
 
 class FormatError(TacosError, ValueError):
     """A file cannot be read; the message starts with its name."""
+
+
+class LimitError(FormatError):
+    """An algorithm exceeds what an executor takes; the message names the limit. Fewer chunks may help."""
 
 
 class SpecError(TacosError, ValueError):

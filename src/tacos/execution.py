@@ -35,6 +35,8 @@ TARGETS: dict[str, tuple[Rule, ...]] = {
     "nccl": ("shared",),
 }
 """The rules that count for each executor; without a target, the slowest of all."""
+_FILES = {"msccl": "msccl", "mscclpp": "mscclpp"}
+"""The targets that read files, with the names of their formats."""
 _MOST_TRANSFERS = 100_000
 """Transfers beyond which a schedule is not run: it would take seconds."""
 
@@ -92,6 +94,7 @@ def execution(
     topology: Topology | None = None,
     *,
     size: Quantity | None = None,
+    target: str | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> Execution | None:
     """Return how long a schedule or program takes when it is executed, under each rule.
@@ -103,12 +106,15 @@ def execution(
         what: A schedule, or a program together with its topology.
         topology: The network of a program.
         size: Size of a program's collective, where the program does not know it.
+        target: What executes the schedule. For ``"msccl"`` and ``"mscclpp"`` the program is that of the file that
+            :func:`tacos.save` would write.
         progress: Called with the share done, now and then.
 
     Returns:
         The times; None for a schedule of more than 100,000 transfers whose messages share links.
 
     Raises:
+        LimitError: The schedule exceeds the limits of the target.
         ValueError: A program without a topology, or a topology beside a schedule.
 
     >>> import tacos
@@ -131,6 +137,10 @@ def execution(
         )
     if topology is not None or size is not None:
         raise ValueError("a schedule has its own topology and size")
+    check_target(target)
+    if target in _FILES:
+        program, size = _exported(what, _FILES[target]), what.collective.size_bytes
+        return execution(program, what.topology, size=size, progress=progress)
     if not _shares_links(what):
         # Every link belongs to one thread, which keeps the schedule's order: nothing can be late.
         return Execution(what.time_ps, what.time_ps, what.time_ps)
@@ -146,6 +156,20 @@ def execution(
             for rule in RULES[1:]
         )
     return Execution(in_order, first_come, shared)
+
+
+def _exported(schedule: Schedule, format: str) -> Program:
+    """The program of the file that an executor would read."""
+    from tempfile import TemporaryDirectory
+
+    from tacos import formats
+
+    with TemporaryDirectory() as folder:
+        path = f"{folder}/exported"
+        formats.save(schedule, path, format=format)
+        program = formats.load(path, format=format)
+    assert isinstance(program, Program)
+    return program
 
 
 def _shares_links(schedule: Schedule) -> bool:

@@ -16,6 +16,7 @@ from tacos._core import Collective, Topology
 from tacos.bound import Bound, bound
 from tacos.errors import (
     InfeasibleError,
+    LimitError,
     TacosError,
     VerificationError,
     WrongScheduleWarning,
@@ -39,7 +40,15 @@ if TYPE_CHECKING:
     from tacos._core import Schedule
     from tacos.verify import Report
 
-__all__ = ["check_engine", "check_sizes", "engines", "exact_limits", "obstacles", "synthesize"]
+__all__ = [
+    "check_engine",
+    "check_sizes",
+    "engines",
+    "exact_limits",
+    "obstacles",
+    "synthesize",
+    "with_chunks",
+]
 
 _EFFORTS: dict[str | int, int] = {"fast": 1, "normal": 1, "high": 8}
 _FAST = 0.1
@@ -60,6 +69,8 @@ _MANY_PER_LINK, _FEWER = 1000, 1.015
 """Transfers per link that are more than executors take at once; to avoid them, this much longer is good enough."""
 _UNKNOWN_LOSS = 2.0
 """Executed time over the schedule's, assumed for schedules too large to be run (the most that was measured)."""
+_TOO_LARGE = 2**62
+"""The executed time of a schedule that the target refuses."""
 _LARGE = 20
 """Bandwidth decides, not latency, where the bound's parts differ by this factor."""
 _WORK = 10_000_000
@@ -183,6 +194,39 @@ def synthesize(
 
 
 _OWN_ARGUMENTS = tuple(synthesize.__kwdefaults__ or ())
+
+
+def with_chunks(schedule: Schedule, chunks: int) -> Schedule:
+    """Return what the schedule's engine makes of its problem with another number of chunks.
+
+    Args:
+        schedule: One of a single named collective, made by :func:`synthesize`.
+        chunks: Chunks per part.
+
+    Raises:
+        TacosError: The schedule does not say which engine made it, or ranks might end with different bits where
+            they do not with the given one.
+
+    >>> import tacos
+    >>> ring = tacos.topology.ring(4)
+    >>> many = synthesize(ring, tacos.collective.all_gather(ring, "4MB", chunks=8), engine="ring")
+    >>> with_chunks(many, 2).transfers, many.transfers
+    (24, 96)
+    """
+    part, engine = schedule.collective.parts[0], schedule.provenance.get("engine")
+    if chunks == part.chunks:
+        return schedule
+    if engine not in ENGINES or len(schedule.collective.parts) > 1:
+        raise TacosError("only a schedule of one collective and a known engine can be cut anew")
+    wanted = Collective(
+        schedule.topology.npus,
+        [type(part)(part.kind, part.size, chunks=chunks, group=part.group, root=part.root)],
+    )
+    found = synthesize(schedule.topology, wanted, engine=engine)
+    consistent = [one.provenance.get("consistent") is not False for one in (schedule, found)]
+    if consistent == [True, False]:
+        raise TacosError(f"{engine} in {chunks} chunks may leave ranks with different bits")
+    return found
 
 
 def exact_limits(effort: str | int) -> dict[str, int]:
@@ -310,6 +354,7 @@ class _Search:
         self.consistent = False  # whether only schedules whose sums have one order will do
         self.rejected: list[str] = []
         self.target: str | None = None
+        self.refusal = ""  # why the target takes no schedule
         self.to_beat = math.inf  # the executed time of the best answer so far
         self.sketch: Sketch | None = None
         self.packed: dict[
@@ -344,7 +389,11 @@ class _Search:
         """
         if schedule.time_ps >= min(to_beat, self.to_beat):
             return _Answer(schedule, schedule.time_ps, known=True)
-        found = execution(schedule, progress=lambda _: self.report(0.0))
+        try:
+            found = execution(schedule, target=self.target, progress=lambda _: self.report(0.0))
+        except LimitError as error:
+            self.refusal = self.refusal or str(error)
+            return _Answer(schedule, _TOO_LARGE, known=False)
         lost = int(_UNKNOWN_LOSS * schedule.time_ps)
         return _Answer(schedule, found.time_ps(self.target) if found else lost, found is not None)
 
@@ -357,6 +406,8 @@ class _Search:
         if not self.verifies:
             return candidates[0]
         first_error = difference = ""
+        if all(answer.time_ps == _TOO_LARGE for answer in candidates):
+            raise TacosError(f"no schedule fits the target {self.target}: {self.refusal}")
         for answer in candidates:
             schedule = answer.schedule
             report = verify_schedule(schedule, progress=lambda _: self.told_again())

@@ -129,7 +129,8 @@ def synth(
         formats.save(schedule, output)
     facts = tacos.summary(schedule) | {"synthesis_s": took, "verified": verify}
     facts |= {name: schedule.provenance[name] for name in _REMARKS if name in schedule.provenance}
-    facts |= executed.rows(target) if (executed := execution(schedule)) else {}
+    if executed := execution(schedule, target=target):
+        facts |= executed.rows(target)
     facts |= _others(schedule)
     if output is not None:
         facts["file"] = str(output)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tacos import formats
 from tacos.errors import FormatError, TacosError
-from tacos.plan import synthesize
+from tacos.plan import with_chunks
 from tacos.runtime import plans
 from tacos.units import format_size
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Collection
 
-    from tacos._core import Schedule
     from tacos.tune import Range, Tuning
 
 __all__ = ["tuner_csv", "write"]
@@ -126,7 +125,7 @@ def _exported(one: Range, name: str, low: int, high: int | None, options: dict[s
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, f"plan{_ENDINGS[name]}")
             try:
-                schedule = _cut(one, chunks)
+                schedule = with_chunks(one.schedule, chunks)
                 formats.save(schedule, file, format=name, **limits, **options)
                 return file.read_bytes()
             except (TacosError, ValueError) as error:
@@ -134,20 +133,3 @@ def _exported(one: Range, name: str, low: int, high: int | None, options: dict[s
         if chunks == 1:
             raise first
         chunks //= 2
-
-
-def _cut(one: Range, chunks: int) -> Schedule:
-    """The range's algorithm with another number of chunks."""
-    schedule = one.schedule
-    if chunks == one.chunks:
-        return schedule
-    part = schedule.collective.parts[0]
-    wanted = type(schedule.collective)(
-        schedule.topology.npus,
-        [type(part)(part.kind, part.size, chunks=chunks, group=part.group, root=part.root)],
-    )
-    found = synthesize(schedule.topology, wanted, engine=one.engine)
-    consistent = [s.provenance.get("consistent") is not False for s in (schedule, found)]
-    if consistent == [True, False]:
-        raise TacosError(f"{one.engine} in {chunks} chunks may leave ranks with different bits")
-    return found

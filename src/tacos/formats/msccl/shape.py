@@ -5,12 +5,14 @@ Every function takes a program and gives another one that does the same; columns
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tacos import topology as topologies
 from tacos._core import Collective, CollectivePart, keep_order, pack, run_program, stuck
+from tacos.errors import LimitError
 from tacos.formats.msccl.dialect import (
     DIALECTS,
     IN_FLIGHT,
@@ -60,22 +62,29 @@ def packed(
         blocks = int(np.bincount(shaped.thread_rank, minlength=1).max(initial=0)) * instances
         return blocks <= DIALECTS[dialect].threadblocks and stuck(shaped, IN_FLIGHT["Simple"]) < 0
 
-    fused = _fused(program, channels or most, instances, fits)
-    try:
-        ordered = keep_order(
-            _cut(program, 1 if instances > 1 else MOST_COUNT),
-            channels=channels or most,
-            steps=MOST_STEPS,
-            peers=MOST_PEERS,
-        )
-    except ValueError:  # too many channels
-        return fused
-    if not fits(ordered):
-        return fused
+    kept = partial(
+        keep_order,
+        _cut(program, 1 if instances > 1 else MOST_COUNT),
+        channels=channels or most,
+        steps=MOST_STEPS,
+        peers=MOST_PEERS,
+    )
+    refusal = ""
+    shapes: list[Program] = []
+    for shape in (kept, partial(_fused, program, channels or most, instances, fits)):
+        try:
+            shapes.append(shape())
+        except ValueError as error:  # too many channels
+            refusal = str(error)
+    if not shapes:
+        raise LimitError(refusal)
+    fitting = [shaped for shaped in shapes if fits(shaped)]
+    if len(fitting) < 2:
+        return fitting[0] if fitting else shapes[-1]
+    ordered, fused = fitting
     network = topologies.fully_connected(program.ranks) if topology is None else topology
-    if fits(fused) and _executed(fused, network) <= _NO_LOSS * _executed(ordered, network):
-        return fused
-    return ordered
+    slower = _executed(fused, network) > _NO_LOSS * _executed(ordered, network)
+    return ordered if slower else fused
 
 
 def _fused(

@@ -9,7 +9,7 @@ import numpy as np
 
 from tacos import units
 from tacos._core import Schedule
-from tacos.errors import FormatError
+from tacos.errors import LimitError
 from tacos.files import replacing
 from tacos.formats.msccl.dialect import (
     DIALECTS,
@@ -78,7 +78,7 @@ def write(
 
     Raises:
         ValueError: An option is wrong, or the format cannot say what the program does.
-        FormatError: The algorithm exceeds a limit of the executors; the message names it.
+        LimitError: The algorithm exceeds a limit of the executors; the message names it.
 
     >>> import tempfile, tacos
     >>> from pathlib import Path
@@ -137,7 +137,7 @@ def _lowered(obj: Program | Schedule, in_place: bool | None) -> Program:
 
 def _check(path: str | os.PathLike[str], program: Program, dialect: str, protocol: str) -> None:
     for sentence in limits_exceeded(program, DIALECTS[dialect]):
-        raise FormatError(f"{path}: {sentence}")
+        raise LimitError(f"{path}: {sentence}")
     unknown = ~np.isin(program.op, list(_TYPE_OF))
     if unknown.any():
         step = int(np.flatnonzero(unknown)[0])
@@ -167,7 +167,7 @@ def _check(path: str | os.PathLike[str], program: Program, dialect: str, protoco
         step = int(receives[wrong][0])
         raise ValueError(f"{program.describe(step)} receives out of the order of the sends")
     if (hanging := hangs(program, protocol)) is not None:
-        raise FormatError(f"{path}: {hanging}: use fewer chunks or instances")
+        raise LimitError(f"{path}: {hanging}: use fewer chunks or instances")
 
 
 def _word(name: str, value: str | None, known: str | None, allowed: Iterable[str]) -> str:

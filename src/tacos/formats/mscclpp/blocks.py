@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tacos.errors import LimitError
 from tacos.formats.mscclpp.plan import MOST_CHANNELS, MOST_CHANNELS_PER_OP, MOST_OPS
 
 if TYPE_CHECKING:
@@ -65,11 +66,11 @@ def divide(
         most: Threadblocks of a rank.
 
     Raises:
-        ValueError: There are not enough.
+        LimitError: There are not enough.
     """
     if max(costs, default=0) > MOST_OPS - _MOST_RESERVED:
         where = program.describe(costs.index(max(costs)))
-        raise ValueError(f"{where} waits for, or wakes, too many others for one threadblock")
+        raise LimitError(f"{where} waits for, or wakes, too many others for one threadblock")
     by_level = np.lexsort((np.arange(program.steps), order.level))
     members: list[dict[int, list[int]]] = [{} for _ in range(program.ranks)]
     rank, home = order.rank.tolist(), group[order.thread].tolist()
@@ -84,7 +85,7 @@ def divide(
             if len(blocks) <= most:
                 break
             if bins <= 1:
-                raise ValueError(
+                raise LimitError(
                     f"rank {r} needs {len(blocks)} threadblocks of {MOST_OPS} operations, "
                     f"allowed are {most}: use fewer chunks, or more threadblocks"
                 )

@@ -10,6 +10,7 @@ import numpy as np
 
 from tacos import units
 from tacos._core import Schedule
+from tacos.errors import LimitError
 from tacos.files import replacing
 from tacos.formats.mscclpp.blocks import Block, Needs, divide, group_threads
 from tacos.formats.mscclpp.messages import RECEIVES, SENDS, landings, order_of
@@ -74,7 +75,8 @@ def write(
         name: By default that of the file a program was read from, or the collective.
 
     Raises:
-        ValueError: An option is wrong, or the plan would exceed a limit; the message names it.
+        LimitError: The plan would exceed a limit of the executor; the message names it.
+        ValueError: An option is wrong.
 
     >>> import tempfile, tacos
     >>> from pathlib import Path
@@ -203,7 +205,7 @@ class _Writer:
 
         try:
             apart = blocks(np.arange(program.threads), program.steps + 1)
-        except ValueError:  # a step waits for too many others
+        except LimitError:  # a step waits for too many others
             pass
         else:
             if all(len(of_rank) <= most for of_rank in apart):
