@@ -114,6 +114,11 @@ class Service {
     Time free_at = 0;
     Item taken_by = kNone;
   };
+  struct Turn {  // of a gang's member
+    Time way;    // until its head reaches the last link
+    std::size_t member, begin, end;
+    auto operator<=>(const Turn&) const = default;
+  };
 
   template <typename Int>
   static std::size_t at(Int i) {
@@ -228,23 +233,33 @@ class Service {
   }
 
   // The windows of a leg; for the first leg of a gang those of all members, counted from the start of the
-  // first. A member that shares a link with one before it starts when that one has left the link.
+  // first. A member that shares a link with one before it starts when that one has left the link. Those with
+  // the shortest way go first, so that others reach a shared link after them without having to wait.
   std::span<const Window> find_windows(const Waiting& who) {
     const auto gang = gang_of(who);
     if (gang.empty()) return crossing(who).windows;
     gang_windows_.clear();
-    delays_.clear();
-    for (const Item member : gang) {
-      const auto first = gang_windows_.size();
-      routes_.windows(user_.route(member), 0, user_.bytes(member), gang_windows_);
-      const auto own = std::span(gang_windows_).subspan(first);
+    turns_.clear();
+    for (std::size_t i = 0; i < gang.size(); ++i) {
+      const auto begin = gang_windows_.size();
+      routes_.windows(user_.route(gang[i]), 0, user_.bytes(gang[i]), gang_windows_);
+      Time way = 0;
+      for (auto w = begin; w < gang_windows_.size(); ++w) {
+        way = std::max(way, gang_windows_[w].offset);
+      }
+      turns_.push_back({way, i, begin, gang_windows_.size()});
+    }
+    std::sort(turns_.begin(), turns_.end());
+    delays_.resize(gang.size());
+    for (const Turn& turn : turns_) {
+      const auto own = std::span(gang_windows_).subspan(turn.begin, turn.end - turn.begin);
       Time delay = 0;
       for (const Window& window : own) {
         delay = std::max(delay, taken_until_[at(window.link)] - window.offset);
       }
-      delays_.push_back(round_up(delay));
+      delays_[turn.member] = delay = round_up(delay);
       for (Window& window : own) {
-        window.offset += delays_.back();
+        window.offset += delay;
         taken_until_[at(window.link)] = window.offset + window.busy;
       }
     }
@@ -352,7 +367,7 @@ class Service {
   void start(const Waiting& who, std::span<const Window> windows) {
     for (const auto& window : windows) {
       Link& link = links_[at(window.link)];
-      link.free_at = user_.leaves(who.item, window, now_);
+      link.free_at = std::max(link.free_at, user_.leaves(who.item, window, now_));
       link.taken_by = who.item;
     }
     const auto gang = gang_of(who);
@@ -421,7 +436,8 @@ class Service {
   const bool whole_chunks_;
   std::vector<Link> links_;
   std::vector<Window> gang_windows_;
-  std::vector<Time> delays_;       // of the members of the gang whose windows those are
+  std::vector<Turn> turns_;        // of the members of the gang whose windows those are
+  std::vector<Time> delays_;       // theirs
   std::vector<Time> taken_until_;  // per link, while these are found
   struct LineAt {
     std::uint32_t id = kNone;  // if anybody stands in it

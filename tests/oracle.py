@@ -256,7 +256,7 @@ def earliest_starts(
         begin, _, item, leg, members, windows, delays = chosen
         del ready[item, leg]
         for link, _, leave in windows:
-            free[link] = begin + leave
+            free[link] = max(free[link], begin + leave)
         for i, delay in zip(members, delays, strict=True):
             starts[i][leg] = now = begin + delay
             _, chunk, _, op, _ = order[i]
@@ -278,15 +278,19 @@ def earliest_starts(
 def _one_after_the_other(crossings: list[Crossing], leg: int) -> tuple[list[Any], list[int]]:
     """Windows (link, enter, leave) of a gang, and by how much each member starts after the first.
 
-    A member that shares a link with one before it starts when that one has left the link.
+    A member that shares a link with one before it starts when that one has left the link; those whose
+    head reaches its last link first come first.
     """
+    own = [[(link, *w) for link, at, *w in crossing.windows if at == leg] for crossing in crossings]
+    turns = sorted(range(len(own)), key=lambda i: max(enter for _, enter, _ in own[i]))
     windows: list[tuple[int, int, int]] = []
-    delays = []
-    for crossing in crossings:
-        own = [(link, enter, leave) for link, at, enter, leave in crossing.windows if at == leg]
-        shared = [t - enter for link, enter, _ in own for other, _, t in windows if other == link]
-        delays.append(max([0, *shared]))
-        windows += [(link, enter + delays[-1], leave + delays[-1]) for link, enter, leave in own]
+    delays = [0] * len(own)
+    for i in turns:
+        shared = [
+            t - enter for link, enter, _ in own[i] for other, _, t in windows if other == link
+        ]
+        delays[i] = max([0, *shared])
+        windows += [(link, enter + delays[i], leave + delays[i]) for link, enter, leave in own[i]]
     return windows, delays
 
 

@@ -405,6 +405,20 @@ def test_exchanges_between_racks_are_right(core, size):
         assert tacos.verify(forest(topology, collective)).ok
 
 
+def test_ways_that_pass_a_switch_twice_are_cut_short():
+    """Two leaves sum and spread, the third leaf and the core do not: a tree may go to a leaf and back."""
+    rings = [(5 * box + i, 5 * box + (i + 1) % 5) for box in range(3) for i in range(5)]
+    cables = [(a, b, 333_333_333, "700ns") for a, b in rings]
+    cables += [(15 + leaf, 18, "450GB/s", "1ns") for leaf in range(3)]
+    cables += [(npu, 15 + npu // 5, "25GB/s", "500ns") for npu in range(15)]
+    links = [link for a, b, *speed in cables for link in ((a, b, *speed), (b, a, *speed))]
+    switches = ["multicast+reduce", "multicast+reduce", "", "multicast"]
+    topology = tp.from_links(15, links, switches=switches, link_model="blocking")
+    group = [8, 2, 13, 3, 12, 6, 9, 7, 11, 5, 14, 1, 0, 4, 10]
+    schedule = forest(topology, co.all_reduce(topology, 186, group=group, chunks=5))
+    assert tacos.verify(schedule).ok
+
+
 def test_networks_without_ways_back_have_no_trees_both_ways():
     links = [(0, 1, "2GB/s", "1us"), (1, 0, "1GB/s", "1us")]
     group = np.arange(2, dtype=np.int32)

@@ -81,7 +81,7 @@ void TreeList::branch(std::vector<LinkId> path, std::span<const std::vector<Link
       // A route with several ends passes only switches.
       const bool relayed = passes_npus(route_) || passes_npus(longer);
       if (collides(hops[*i]) || (relayed && route_.size() > way.size())) {
-        others.push_back(std::move(longer));
+        others.push_back(without_loops(longer));
       } else {
         extend(std::move(longer), way.size());
       }
@@ -110,6 +110,17 @@ void TreeList::prune(std::span<const NodeId> ends) {
     }
   }
   route_.assign(kept.rbegin(), kept.rend());
+}
+
+std::vector<LinkId> TreeList::without_loops(std::span<const LinkId> path) const {
+  std::vector<LinkId> result;
+  for (const LinkId link : path) {
+    result.push_back(link);
+    const auto again = std::ranges::find(result, topology_->dst(link),
+                                         [&](LinkId before) { return topology_->src(before); });
+    result.erase(again, result.end());
+  }
+  return result;
 }
 
 bool TreeList::passes_npus(std::span<const LinkId> path) const {

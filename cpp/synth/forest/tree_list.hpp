@@ -34,6 +34,8 @@ class TreeList {
   void branch(std::vector<LinkId> path, std::span<const std::vector<LinkId>> hops);
   // Takes out of the route what leads to none of its ends: all that left a switch had met the route before.
   void prune(std::span<const NodeId> ends);
+  // Of a path that passes a switch twice, what is left without the way in between.
+  std::vector<LinkId> without_loops(std::span<const LinkId> path) const;
   bool passes_npus(std::span<const LinkId> path) const;
   bool collides(std::span<const LinkId> path) const;
 
