@@ -259,19 +259,34 @@ class Service {
   // Starts a leg that is first in its line, and then those behind it, or lets it wait for the link
   // that frees last.
   void serve(Waiting who) {
-    while (try_to_start(who)) {
-      Line* line = line_of(who);
-      if (line == nullptr) return;
-      line->pop();
-      auto& here = lines_at_[who.place];
-      if (line->empty()) {
-        spare_lines_.push_back(here.id);
-        here.id = kNone;
+    while (true) {
+      const auto windows = find_windows(who);
+      if (const Window* blocking = last_taken(windows)) {
+        wait(who, *blocking);
         return;
       }
-      who.moment = static_cast<std::uint32_t>(line->top() >> 32);
-      who.item = here.first = static_cast<Item>(line->top());
+      const bool others = leave_line(who);  // before its start, which may make others join the line
+      start(who, windows);
+      if (!others) return;
+      const auto first = lines_[lines_at_[who.place].id].top();
+      who.moment = static_cast<std::uint32_t>(first >> 32);
+      who.item = static_cast<Item>(first);
     }
+  }
+
+  // The first of a line leaves it; returns whether others stand in it.
+  bool leave_line(const Waiting& who) {
+    Line* line = line_of(who);
+    if (line == nullptr) return false;
+    auto& here = lines_at_[who.place];
+    line->pop();
+    if (line->empty()) {
+      spare_lines_.push_back(here.id);
+      here.id = kNone;
+      return false;
+    }
+    here.first = static_cast<Item>(line->top());
+    return true;
   }
 
   // Joins the line for its links, if there is one; its turn comes when those before it are gone.
@@ -281,17 +296,6 @@ class Service {
     if (!line->push(who.key())) return false;
     lines_at_[who.place].first = who.item;
     return true;
-  }
-
-  bool try_to_start(const Waiting& who) {
-    const auto windows = find_windows(who);
-    const Window* blocking = last_taken(windows);
-    if (blocking == nullptr) {
-      start(who, windows);
-      return true;
-    }
-    wait(who, *blocking);
-    return false;
   }
 
   // If it cannot start now, lets it wait; otherwise does nothing.

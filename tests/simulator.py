@@ -84,15 +84,14 @@ def run(schedule, topology=None, *, timing="dependencies", congestion=True, faul
     }
     queues: dict[int, list[tuple[int, int]]] = defaultdict(list)
     if timing == "order":
+        # On a link by the starts of the legs, then by when they reach it.
         legs = [
-            (t.starts[leg], rank[i], i, leg)
+            (t.starts[leg], enter, rank[i], i, leg, link)
             for i, t in enumerate(transfers)
-            for leg in range(len(t.starts))
+            for link, leg, enter, _ in crossings[i].windows
         ]
-        for _, _, i, leg in sorted(legs):
-            for link, at, _, _ in crossings[i].windows:
-                if at == leg:
-                    queues[link].append((i, leg))
+        for _, _, _, i, leg, link in sorted(legs):
+            queues[link].append((i, leg))
     starts = [[-1] * len(c.leg_ends) for c in crossings]
     placed: dict[tuple[int, int], int] = {}
     done: set[Any] = set()

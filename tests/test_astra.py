@@ -528,12 +528,19 @@ def test_names_collectives_that_others_do_not_join():
         run(from_nodes(2, **nodes), tp.ring(2), aware=True, as_custom=False)
 
 
+def test_equal_links_between_all_ends_are_those_of_a_clique():
+    """One direction of a ring is no building block; each of two steps takes one hop."""
+    network = tp.ring(3, bidirectional=False, **SPEED)
+    assert time_of(ring_all_gather(3, MIB), network, aware=False) == 2 * HOP
+    assert time_of(ring_all_gather(3, MIB), tp.fully_connected(3, **SPEED), aware=False) == 2 * HOP
+
+
 @pytest.mark.parametrize(
     ("topology", "aware", "message"),
     [
         (tp.mesh(3), False, "needs a product of rings, cliques and switches .* this mesh"),
         (tp.degrade(tp.ring(3), 0, factor=0.5), False, "one speed per dimension"),
-        (tp.ring(3, bidirectional=False), False, "needs a product of rings"),
+        (tp.from_links(3, [(0, 1, 1, 0), (1, 2, 1, 0), (2, 0, 2, 0)]), False, "equal links only"),
         (
             tp.from_links(3, [(0, 1, 1, 0)] * 2 + [(1, 2, 1, 0), (2, 0, 1, 0)]),
             True,
@@ -574,7 +581,7 @@ def test_refuses_what_astra_sim_lacks():
     ring = tp.ring(4)
     with pytest.raises(ValueError, match="no reduce, gather, scatter or barrier"):
         native(ring, "barrier")
-    with pytest.raises(ValueError, match="need as_custom=False"):
+    with pytest.raises(ValueError, match="with as_custom=False"):
         run(collective(4, "all_reduce", MIB), ring, aware=True)
     small, split = collective(4, "all_gather", 3), AstraSystem(splits=4)
     with pytest.raises(ValueError, match="fewer bytes than the 4 parts"):

@@ -129,6 +129,14 @@ def test_rings_fill_a_dgx1():
     assert network.bandwidth(circles) == 150e9
 
 
+def test_rings_are_as_many_as_measured_on_v100():
+    """vTrain: the first 3, 4, 6, 7 and 8 GPUs of a V100 box reach 45, 85, 46, 87 and 134 GB/s, 22 GB/s per ring."""
+    topology = tp.dgx1()
+    network = Network(topology)
+    groups = [np.arange(n, dtype=np.int32) for n in (3, 4, 6, 7, 8)]
+    assert [len(rings(network, layout(topology, group))) for group in groups] == [2, 4, 2, 4, 6]
+
+
 def test_rings_of_a_torus_use_all_links():
     network, circles = found_rings(tp.torus(4, 4))
     assert sorted(uses_of_links(network, circles).values()) == [1] * 64
@@ -184,7 +192,7 @@ def test_rings_are_as_fast_as_all_nics_together(fabric):
 
 
 def test_nvls_sums_in_the_switch():
-    """The owner's sum and everybody's result enter a port: S (1 + 1/8) at most."""
+    """The owner's sum and the whole result enter a port: S (1 + 1/8) at most."""
     topology = tp.dgx_h100(nvls=True)
     collective = co.all_reduce(topology, "1GB", chunks=64)
     schedule = nccl(topology, collective)

@@ -6,6 +6,9 @@ arrive 1 us per link later.
 
 from __future__ import annotations
 
+from itertools import pairwise
+from random import Random
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -233,6 +236,38 @@ def test_many_messages_at_once_are_what_exact_fractions_say(data, npus):
     size = st.sampled_from([1, 999, 1000, 123_457])
     rows = data.draw(st.lists(st.tuples(ends, size), min_size=1, max_size=30))
     schedule = sent(topology, [(a, b, s) for (a, b), s in rows])
+    agrees(simulate(schedule, timing="shared"), *sharing.run_schedule(schedule), schedule)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_crowd_is_what_exact_fractions_say(seed):
+    """More links than a repair of rates takes on at once: all are filled anew first, then repaired."""
+    draw = Random(seed)
+    topology = tp.switch(40, bandwidth="123456789B/s")
+    rows = [(*draw.sample(range(40), 2), draw.randrange(1, 5000)) for _ in range(90)]
+    schedule = sent(topology, rows)
+    agrees(simulate(schedule, timing="shared"), *sharing.run_schedule(schedule), schedule)
+
+
+@given(st.data(), st.randoms(use_true_random=False))
+@settings(max_examples=30)
+def test_connections_that_come_and_go_are_what_exact_fractions_say(data, draw):
+    """Chunks that go from NPU to NPU at random: rates are repaired over and over."""
+    topology = data.draw(st.sampled_from([
+        tp.switch(6), tp.fat_tree(3, 2), tp.fat_tree(2, 3, oversubscription=2),
+        tp.dragonfly(3, 2), tp.product(tp.switch(3), tp.switch(2)),
+    ]))  # fmt: skip
+    ways, sizes = [], []
+    for _ in range(draw.randint(2, 14)):
+        ways.append(draw.sample(range(topology.npus), draw.randint(2, min(5, topology.npus))))
+        sizes.append(draw.choice([1, 1000, draw.randrange(1, 100_000)]))
+    hops = [(c, k, *pair) for c, way in enumerate(ways) for k, pair in enumerate(pairwise(way))]
+    table = routes(topology, pairs=([a for *_, a, _ in hops], [b for *_, b in hops]))
+    collective = co.custom(topology.npus, sizes, [w[:1] for w in ways], [w[-1:] for w in ways])
+    schedule = retime(
+        collective, table, route=range(len(hops)), chunk=[c for c, *_ in hops],
+        step=[k for _, k, *_ in hops],
+    )  # fmt: skip
     agrees(simulate(schedule, timing="shared"), *sharing.run_schedule(schedule), schedule)
 
 

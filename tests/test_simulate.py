@@ -271,6 +271,23 @@ def test_other_forwarding_makes_sense_only_without_the_schedule_s_starts():
         simulate(schedule, stored, timing="order")
 
 
+def test_transfers_whose_legs_wait_for_each_other_have_a_critical_path():
+    """Transfer 1 waits for 0 on the link 0 -> 3. It reaches NPU 1 at 8 us, over a faster link than
+    transfer 0, which comes at 12 us and waits there until transfer 1 has left at 13 us."""
+    slow, fast = ("1GB/s", "10us"), ("1GB/s", "1us")
+    topology = tp.from_links(
+        3,
+        [(0, 3, *fast), (3, 1, *slow), (3, 1, *fast), (1, 2, *fast), (2, 0, *fast)],
+        switches=[""],
+    )
+    collective = co.send_recv(topology, [(0, 2, 1000), (0, 2, 5000)], chunks=1)
+    table = routes(topology, links=[[0, 1, 3], [0, 2, 3]])
+    schedule = retime(collective, table, route=[0, 1], chunk=[0, 1], step=[0, 0])
+    trace = simulate(schedule)
+    assert trace.time_ps == 15 * US
+    assert trace.critical_path()["transfer"].tolist() == [1, 0]
+
+
 # --- against the slow event loop ----------------------------------------------------------------
 
 
@@ -509,3 +526,13 @@ def test_an_imitated_run_says_by_whom_it_was_made():
     assert (own["simulator"], own["timing"], own["congestion"]) == ("tacos", "dependencies", True)
     assert imitated["simulator"] == "astra-sim-aware"
     assert not {"timing", "congestion"} & imitated.keys()
+
+
+@pytest.mark.parametrize("engine", ["ring", "direct", "parameter-server"])
+def test_a_start_that_lets_the_next_of_its_line_wait_does_not_drop_it(engine):
+    """In a link's order each start makes the next transfer ready, which mostly takes the same route."""
+    pair = tp.fully_connected(2, bandwidth="100GB/s", latency="1.2us")
+    topology = tp.product(pair, tp.ring(3, bandwidth="25GB/s", latency="350ns"))
+    schedule = tacos.synthesize(topology, co.all_reduce(6, 21751, chunks=3), engine=engine)
+    for timing in ("order", "schedule"):
+        assert tacos.simulate(schedule, timing=timing).time_s == schedule.time_s

@@ -7,6 +7,15 @@
 
 namespace tacos::simulation {
 
+namespace {
+
+constexpr std::size_t kMostToRepair = 64;  // links that change at once; chosen
+// A repair is given up after this many links looked at: looking costs a fifth of filling (measured).
+constexpr std::size_t kRepairWorth = 4, kLeastRepair = 64;
+constexpr std::uint32_t kMostPauses = 63;  // fillings without an attempt to repair; chosen
+
+}  // namespace
+
 Earliest::Earliest(std::size_t count) {
   do {
     const auto padded = (std::max<std::size_t>(count, 1) + kWidth - 1) / kWidth * kWidth;
@@ -58,7 +67,10 @@ FairShare::FairShare(const Topology& topology, std::vector<std::uint32_t> begin,
     : begin_(std::move(begin)),
       links_(std::move(links)),
       flows_(begin_.size() - 1),
+      found_(begin_.size() - 1, 0),
+      fixed_(begin_.size() - 1, 0),
       state_(at(topology.links())),
+      filling_(at(topology.links())),
       ends_(begin_.size() - 1),
       users_(at(topology.links())),
       slot_(links_.size()) {
@@ -191,6 +203,7 @@ void FairShare::list(Place place) {
     users.push_back({place, i});
     touch(links_[i]);
   }
+  listed_ += links_of(place).size();
 }
 
 void FairShare::unlist(Place place) {
@@ -201,6 +214,7 @@ void FairShare::unlist(Place place) {
     users.pop_back();
     touch(links_[i]);
   }
+  listed_ -= links_of(place).size();
 }
 
 void FairShare::settle(Time now) {
@@ -217,33 +231,146 @@ void FairShare::settle(Time now) {
     }
   }
   changed_.clear();
-  if (!touched_.empty()) fill(now);
+  if (touched_.empty()) return;
+  // Where repairs fail they are tried more and more rarely.
+  bool repaired = false;
+  if (pause_ > 0) {
+    --pause_;
+  } else if (touched_.size() <= kMostToRepair) {
+    repaired = repair(now);
+    pauses_ = repaired ? 0 : std::min(2 * pauses_ + 1, kMostPauses);
+    pause_ = pauses_;
+  }
+  if (!repaired) fill(now);
+  touched_.clear();
+  ++touch_round_;
+}
+
+// What the link's key should be, given the keys of the other links of its messages.
+void FairShare::find_goal(LinkId id) {
+  Link& link = state_[at(id)];
+  const auto& users = users_[at(id)];
+  others_.clear();
+  for (const auto& use : users) {
+    Other least{kOpen, kOpen, std::numeric_limits<LinkId>::max()};
+    for (auto i = begin_[use.place]; i < begin_[use.place + 1]; ++i) {
+      if (i == use.index) continue;
+      const Link& other = state_[at(links_[i])];
+      if (std::tie(other.key, links_[i]) < std::tie(least.key, least.link)) {
+        least = {other.key, other.key_low, links_[i]};
+      }
+    }
+    others_.push_back(least);
+    spent_ += begin_[use.place + 1] - begin_[use.place];
+  }
+  auto high = link.capacity, low = link.capacity;
+  auto open = others_.size();
+  std::uint64_t share = kOpen;
+  while (open > 0) {
+    share = (high + open - 1) / open;
+    if (share == 0 && link.capacity > 0) share = 1;
+    const auto before = open;
+    for (std::size_t i = 0; i < open;) {
+      const auto& other = others_[i];
+      if (std::tie(other.key, other.link) > std::tie(share, id)) {
+        ++i;
+        continue;
+      }
+      high -= std::min(high, other.low);
+      low -= std::min(low, other.key);
+      std::swap(others_[i], others_[--open]);
+    }
+    if (open == before) break;
+  }
+  link.goal = open == 0 ? kOpen : share;
+  link.goal_low = open == 0 ? kOpen : low / open;
+}
+
+bool FairShare::repair(Time now) {
+  ++repair_round_;
+  heap_.clear();
+  changed_links_.clear();
+  spent_ = 0;
+  const auto look_at = [&](LinkId id) {
+    find_goal(id);
+    const Link& link = state_[at(id)];
+    if (link.goal == link.key && link.goal_low == link.key_low) return;
+    heap_.emplace_back(std::min(link.key, link.goal), id);
+    std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
+  };
+  for (const LinkId link : touched_) look_at(link);
+  while (!heap_.empty()) {
+    if (spent_ > kRepairWorth * listed_ + kLeastRepair) return false;
+    std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
+    const auto [key, id] = heap_.back();
+    heap_.pop_back();
+    Link& link = state_[at(id)];
+    if (link.goal == link.key && link.goal_low == link.key_low) continue;
+    if (key != std::min(link.key, link.goal)) continue;  // it has been looked at since
+    if (link.changed != repair_round_) {
+      link.changed = repair_round_;
+      changed_links_.push_back(id);
+    }
+    // A key that grows is taken away first: what it should be depends on keys not repaired yet.
+    const bool grows = link.goal > link.key;
+    link.key = grows ? kOpen : link.goal;
+    link.key_low = grows ? kOpen : link.goal_low;
+    if (grows) look_at(id);
+    neighbours_.clear();
+    ++look_round_;
+    for (const auto& use : users_[at(id)]) {
+      const auto mine = links_of(use.place);
+      spent_ += mine.size();
+      // Messages that a link with a smaller key has fixed notice nothing.
+      if (std::any_of(mine.begin(), mine.end(),
+                      [&](LinkId other) { return state_[at(other)].key < key; })) {
+        continue;
+      }
+      for (const LinkId other : mine) {
+        Link& there = state_[at(other)];
+        if (other == id || there.looked == look_round_) continue;
+        there.looked = look_round_;
+        if (std::max(there.key, there.goal) >= key) neighbours_.push_back(other);
+      }
+    }
+    for (const LinkId other : neighbours_) look_at(other);
+  }
+  const auto set_rates = [&](LinkId id) {
+    for (const auto& use : users_[at(id)]) {
+      auto rate = kOpen;
+      for (const LinkId link : links_of(use.place)) rate = std::min(rate, state_[at(link)].key);
+      set_rate(use.place, rate, now);
+    }
+  };
+  for (const LinkId link : changed_links_) set_rates(link);
+  for (const LinkId link : touched_) set_rates(link);
+  return true;
 }
 
 void FairShare::fill(Time now) {
   ++fill_round_;
   component_.clear();
   const auto add = [&](LinkId id) {
-    Link& link = state_[at(id)];
-    if (link.seen == fill_round_) return;
-    link.seen = fill_round_;
+    auto& link = filling_[at(id)];
+    if (link.found == fill_round_) return;
+    link.found = fill_round_;
     component_.push_back(id);
   };
   for (const LinkId link : touched_) add(link);
-  touched_.clear();
-  ++touch_round_;
   std::size_t open = 0;
   heap_.clear();
   for (std::size_t i = 0; i < component_.size(); ++i) {
     Link& link = state_[at(component_[i])];
+    auto& left = filling_[at(component_[i])];
     const auto& users = users_[at(component_[i])];
-    link.low = link.high = link.capacity;
-    link.open = static_cast<std::uint32_t>(users.size());
+    link.key = link.key_low = link.goal = link.goal_low = kOpen;
+    left.low = left.high = link.capacity;
+    left.open = static_cast<std::uint32_t>(users.size());
     if (users.empty()) continue;
-    heap_.emplace_back((link.capacity + link.open - 1) / link.open, component_[i]);
+    heap_.emplace_back((left.high + left.open - 1) / left.open, component_[i]);
     for (const auto& use : users) {
-      if (flows_[use.place].seen == fill_round_) continue;
-      flows_[use.place].seen = fill_round_;
+      if (found_[use.place] == fill_round_) continue;
+      found_[use.place] = fill_round_;
       ++open;
       for (const LinkId other : links_of(use.place)) add(other);
     }
@@ -256,22 +383,24 @@ void FairShare::fill(Time now) {
     const auto [share, id] = heap_.back();
     heap_.pop_back();
     Link& link = state_[at(id)];
-    if (link.open == 0) continue;
-    auto high = (link.high + link.open - 1) / link.open;
+    auto& left = filling_[at(id)];
+    if (left.open == 0) continue;
+    auto high = (left.high + left.open - 1) / left.open;
     if (high == 0 && link.capacity > 0) high = 1;
     if (high != share) {
       heap_.emplace_back(high, id);
       std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
       continue;
     }
-    const auto low = link.low / link.open;
+    const auto low = left.low / left.open;
+    link.key = link.goal = high;
+    link.key_low = link.goal_low = low;
     for (const auto& use : users_[at(id)]) {
-      Flow& flow = flows_[use.place];
-      if (flow.fixed == fill_round_) continue;
-      flow.fixed = fill_round_;
+      if (fixed_[use.place] == fill_round_) continue;
+      fixed_[use.place] = fill_round_;
       --open;
       for (const LinkId other : links_of(use.place)) {
-        Link& its = state_[at(other)];
+        auto& its = filling_[at(other)];
         --its.open;
         its.high -= std::min(its.high, low);
         its.low -= std::min(its.low, high);

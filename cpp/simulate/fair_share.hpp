@@ -6,8 +6,14 @@
 // messages the least, capacity over messages, fixes their rates; they leave the problem together
 // with what they use of other links; and so on with the rest. Rates depend only on which places are
 // in use, so a place that ends one message and begins the next at the same moment changes nothing.
-// When another place begins or ends, only the places that are connected to it through shared links
-// get new rates.
+//
+// When another place begins or ends, rates are repaired. Of a link that fixes the rates of messages,
+// the key is that rate. A link's key follows from its capacity and the keys of the other links of its
+// messages: a message whose other links have a smaller key takes that much; the rest is divided. Only
+// smaller keys matter, so there is one solution, and repairing links in the order of min(key so far,
+// key it should have) never has to take a repaired link back. Mostly few keys change. A repair that
+// takes longer than filling is given up, and the places that are connected through shared links are
+// filled anew.
 //
 // Arithmetic. All numbers are integers, so results are the same on every machine and do not depend
 // on the order of summation. The unit of work is 2^-shift / 10^12 bytes: a link of B bytes per second
@@ -95,6 +101,7 @@ class FairShare {
   enum class Kind : std::uint8_t { alone, single, mixed };
   enum class State : std::uint8_t { idle, starting, running, ending };
   static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+  static constexpr std::uint64_t kOpen = std::numeric_limits<std::uint64_t>::max();
 
   struct Flow {
     Work left = 0;
@@ -102,16 +109,23 @@ class FairShare {
     std::uint64_t rate = 0;
     Kind kind = Kind::mixed;
     State state = State::idle;
-    std::uint32_t seen = 0, fixed = 0;  // the filling that found it, that fixed its rate
   };
   struct Link {
     std::uint64_t capacity = 0;
-    std::uint64_t low = 0, high = 0;  // while filling: what is left of the capacity
-    std::uint32_t open = 0;           // while filling: messages without a rate
-    std::uint32_t seen = 0;
+    std::uint32_t changed = 0;  // the repair that changed its key
+    std::uint64_t looked = 0;   // the change of a neighbour's key that it was told of
+    // The rate that the link fixes, from below and from above; kOpen if it fixes none.
+    std::uint64_t key = kOpen, key_low = kOpen;
+    std::uint64_t goal = kOpen, goal_low = kOpen;  // while repairing: what they should be
     std::uint32_t touched = 0;
     std::uint32_t alone = kNone;   // the place that has the link alone
     std::uint32_t shared = kNone;  // index into shared_, if it is of the single kind
+  };
+  // A link while filling: what is left of its capacity, and messages without a rate.
+  struct Filling {
+    std::uint64_t low = 0, high = 0;
+    std::uint32_t open = 0;
+    std::uint32_t found = 0;  // by which filling
   };
   // A link with places of the single kind only. `work` is what each message in flight for all the
   // time has done since the beginning; a message ends when it reaches the message's own mark.
@@ -141,13 +155,19 @@ class FairShare {
   void unlist(Place place);
   void touch(LinkId link);
   void fill(Time now);
+  // Returns false, with keys half repaired, if it takes too long.
+  bool repair(Time now);
+  void find_goal(LinkId link);
   void apply_changes(Time now);
 
   std::vector<std::uint32_t> begin_;
   std::vector<LinkId> links_;
   int shift_ = 0;
   std::vector<Flow> flows_;
-  std::vector<Link> state_;  // per link
+  std::vector<std::uint32_t> found_,
+      fixed_;                     // per place: the filling that found it, that fixed its rate
+  std::vector<Link> state_;       // per link
+  std::vector<Filling> filling_;  // per link
   std::vector<Shared> shared_;
   Earliest ends_;  // per place; of a single kind the first place of the link speaks
   std::size_t in_flight_ = 0;
@@ -161,7 +181,18 @@ class FairShare {
   };
   std::vector<std::vector<Use>> users_;
   std::vector<std::uint32_t> slot_;
-  std::uint32_t touch_round_ = 1, fill_round_ = 0;
+  std::uint32_t touch_round_ = 1, fill_round_ = 0, repair_round_ = 0;
+  std::size_t listed_ = 0;  // links of the mixed places in use
+  std::size_t spent_ = 0;   // by the repair, in links looked at
+  std::uint32_t pause_ = 0,
+                pauses_ = 0;  // fillings still to come without a repair, and at the next failure
+  struct Other {
+    std::uint64_t key, low;
+    LinkId link;
+  };
+  std::vector<Other> others_;
+  std::vector<LinkId> changed_links_, neighbours_;
+  std::uint64_t look_round_ = 0;
   std::vector<LinkId> touched_, component_;
   std::vector<std::pair<std::uint64_t, LinkId>> heap_;
   // Changes of speed still to come, by time.

@@ -293,7 +293,8 @@ class Replay {
     }
   }
 
-  // The legs of each link by their own starts; all but a link's first wait for the one before them.
+  // The legs of each link by their own starts and, of equal ones, by when they reach the link; all but a
+  // link's first wait for the one before them.
   void order_links() {
     std::vector<std::pair<Item, Leg>> legs;
     for (Item item = 0; item < tasks_.size(); ++item) {
@@ -317,9 +318,12 @@ class Replay {
         lane_begin.push_back(windows.size());
       }
     }
-    const auto each_link = [&](const std::pair<Item, Leg>& which, const auto& visit) {
+    const auto windows_of = [&](const std::pair<Item, Leg>& which) {
       const auto i = lane_leg[at(route(which.first))] + which.second;
-      for (auto w = lane_begin[i]; w < lane_begin[i + 1]; ++w) visit(at(windows[w].link));
+      return std::span(windows).subspan(lane_begin[i], lane_begin[i + 1] - lane_begin[i]);
+    };
+    const auto each_link = [&](const std::pair<Item, Leg>& which, const auto& visit) {
+      for (const Window& window : windows_of(which)) visit(at(window.link));
     };
     for (const auto& leg : legs) each_link(leg, [&](std::size_t l) { ++queue_begin_[l + 1]; });
     std::partial_sum(queue_begin_.begin(), queue_begin_.end(), queue_begin_.begin());
@@ -327,10 +331,19 @@ class Replay {
     queue_.resize(queue_begin_.back());
     auto next = cursor_;
     for (const auto& leg : legs) {
-      each_link(leg, [&](std::size_t l) {
-        if (next[l] != queue_begin_[l]) ++waits_of(leg.first, leg.second);
-        queue_[next[l]++] = leg;
-      });
+      each_link(leg, [&](std::size_t l) { queue_[next[l]++] = leg; });
+    }
+    for (std::size_t l = 0; l + 1 < queue_begin_.size(); ++l) {
+      const auto queue =
+          std::span(queue_).subspan(queue_begin_[l], queue_begin_[l + 1] - queue_begin_[l]);
+      const auto reaches = [&](const std::pair<Item, Leg>& leg) {
+        const auto all = windows_of(leg);
+        const auto found =
+            std::ranges::find(all, l, [](const Window& window) { return at(window.link); });
+        return std::pair(own_start(leg.first, leg.second), found->offset);
+      };
+      std::ranges::stable_sort(queue, {}, reaches);
+      for (std::size_t i = 1; i < queue.size(); ++i) ++waits_of(queue[i].first, queue[i].second);
     }
   }
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
+import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tacos.errors import FormatError
 
@@ -14,7 +16,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from io import BufferedWriter
 
-__all__ = ["replacing", "replacing_all"]
+__all__ = ["replacing", "replacing_all", "watched"]
+
+_watchers: list[list[Path]] = []
+
+
+@contextmanager
+def watched() -> Iterator[list[Path]]:
+    """A list of the files that take their places meanwhile.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, watched() as written:
+    ...     with replacing(Path(folder) / "notes") as out:
+    ...         early = list(written)
+    ...     early, [path.name for path in written]
+    ([], ['notes'])
+    """
+    written: list[Path] = []
+    _watchers.append(written)
+    try:
+        yield written
+    finally:
+        _watchers[:] = [one for one in _watchers if one is not written]
 
 
 @contextmanager
@@ -36,7 +59,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BufferedWriter]:
     try:
         with temporary.open("xb") as out:  # the permissions of any new file, unlike tempfile's
             yield out
-        temporary.replace(target)
+        with _undisturbed():
+            _place(temporary, target)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise FormatError(f"{path}: {error.strerror or error}") from None
@@ -74,12 +98,36 @@ def replacing_all() -> Iterator[Callable[[str | os.PathLike[str], bytes], None]]
 
     try:
         yield put
-        for temporary, target in waiting:
-            try:
-                temporary.replace(target)
-            except OSError as error:
-                raise FormatError(f"{target}: {error.strerror or error}") from None
+        with _undisturbed():
+            for temporary, target in waiting:
+                try:
+                    _place(temporary, target)
+                except OSError as error:
+                    raise FormatError(f"{target}: {error.strerror or error}") from None
     except BaseException:
         for temporary, _ in waiting:
             temporary.unlink(missing_ok=True)
         raise
+
+
+def _place(temporary: Path, target: Path) -> None:
+    temporary.replace(target)
+    for written in _watchers:
+        written.append(target)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Delays Ctrl-C until the end, so that either all files take their places or none."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield  # only the main thread handles signals
+        return
+    came: list[tuple[Any, Any]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if came:
+        handler(*came[-1])

@@ -104,6 +104,8 @@ def lower(
     """
     check_type("schedule", schedule, Schedule)
     facts: dict[str, Any] = {"size_bytes": schedule.collective.size_bytes}
+    if len(schedule.collective.parts) > 1:
+        facts["part_bytes"] = [part.size for part in schedule.collective.parts]
     if window is None and rank is None:
         program, chosen, _, _ = lower_paced(schedule, in_place=in_place, progress=progress)
         if chosen:
@@ -155,6 +157,7 @@ def lift(
         check_type("topology", topology, Topology)
     provenance = program.provenance
     known = provenance.pop("size_bytes", None)
+    provenance.pop("part_bytes", None)
     provenance.pop("bound_s", None)  # of another network, or another size
     for name in ("format", "inplace", "outofplace"):  # of a file with other steps
         provenance.pop(name, None)

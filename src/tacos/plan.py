@@ -56,6 +56,8 @@ _SEARCH_TRANSFERS = 300_000
 """The chunk search stops before schedules of more transfers than this: they take seconds each."""
 _GOOD_ENOUGH = 1.005
 """A few chunks that take up to this much longer than many are better; not so with more effort."""
+_MANY_PER_LINK, _FEWER = 1000, 1.015
+"""Transfers per link that are more than executors take at once; to avoid them, this much longer is good enough."""
 _UNKNOWN_LOSS = 2.0
 """Executed time over the schedule's, assumed for schedules too large to be run (the most that was measured)."""
 _LARGE = 20
@@ -501,7 +503,9 @@ class _Search:
             if results[fastest].time_ps <= self.enough * self.bound.time_ps:
                 break
         self.done, self.next = begin, end
-        enough = results[fastest].time_ps * self.enough
+        per_link = results[fastest].schedule.transfers / max(self.topology.links, 1)
+        spare = self.enough if per_link <= _MANY_PER_LINK else max(self.enough, _FEWER)
+        enough = results[fastest].time_ps * spare
         best = next(answer for answer in results if answer.time_ps <= enough)
         tried = [answer.schedule.collective.parts[0].chunks for answer in results]
         others = sorted((one for one in results if one is not best), key=lambda one: one.time_ps)

@@ -15,9 +15,11 @@ from cyclopts import CycloptsError, Group, MissingArgumentError, UnusedCliTokens
 from tacos.cli import files, running, setup, synthesis, viewing  # noqa: F401, their verbs register at import
 from tacos.cli.app import app, fail
 from tacos.errors import TacosError, VerificationError
+from tacos.files import watched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 __all__ = ["main"]
 
@@ -49,27 +51,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(arguments if arguments is not None else sys.argv[1:])
     if words[:1] == ["help"]:  # as many other commands have it
         words = [*words[1:], "--help"]
-    try:
-        code = app(
-            words,
-            exit_on_error=False,
-            print_error=False,
-            result_action="return_value",
-        )
-    except CycloptsError as error:
-        return fail(_sentence(error))
-    except KeyboardInterrupt:
-        return fail("interrupted, nothing was written", 130)
-    except BrokenPipeError:  # the reader of our output, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except MemoryError:
-        return fail("not enough memory for this problem")
-    except VerificationError as error:
-        return fail(str(error), 1)
-    except (TacosError, ValueError, OSError) as error:
-        return fail(" ".join(str(error).split()))
+    with watched() as written:
+        try:
+            code = app(
+                words,
+                exit_on_error=False,
+                print_error=False,
+                result_action="return_value",
+            )
+        except CycloptsError as error:
+            return fail(_sentence(error))
+        except KeyboardInterrupt:
+            return fail(f"interrupted, {_listed(written)} written", 130)
+        except BrokenPipeError:  # the reader of our output, such as head, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        except MemoryError:
+            return fail("not enough memory for this problem")
+        except VerificationError as error:
+            return fail(str(error), 1)
+        except (TacosError, ValueError, OSError) as error:
+            return fail(" ".join(str(error).split()))
     return code if isinstance(code, int) else 0
+
+
+def _listed(written: list[Path]) -> str:
+    """The files that were written, with a verb; temporary ones are gone by now."""
+    there = list(dict.fromkeys(path for path in written if path.exists()))
+    if len(there) > 1:
+        return f"{len(there)} files were"
+    return f"{there[0]} was" if there else "nothing was"
 
 
 def _sentence(error: CycloptsError) -> str:

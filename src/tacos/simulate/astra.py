@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacos._core import astra_simulate
-from tacos.simulate.workload import COLL, COMMS, Workload, collective
+from tacos.simulate.workload import COLL, COMMS, SEND, Workload, collective
 from tacos.topology import fully_connected, product, ring, switch
 from tacos.units import Quantity, bandwidth_Bps, time_ps
 
@@ -171,9 +171,10 @@ def run(
     Args:
         workload: What the ranks do; as many ranks as the topology has NPUs.
         topology: Congestion-unaware: a product of rings, cliques and switches with one speed per
-            dimension; a message counts the first dimension in which its ends differ. Congestion-
-            aware: such a product, with dimension-ordered routes, or any links at all, with routes
-            of the fewest hops.
+            dimension; a message counts the first dimension in which its ends differ. Or equal links
+            between the ends of all messages, which then are those of a clique. Congestion-aware:
+            such a product, with dimension-ordered routes, or any links at all, with routes of the
+            fewest hops.
         aware: Whether messages share links.
         as_custom: Whether the nodes are one custom collective, in which all that is ready starts at
             once; or a workload, in which a rank has one send or collective in flight at a time.
@@ -194,11 +195,14 @@ def run(
         raise ValueError(
             f"the workload has {workload.npus} ranks, the topology {topology.npus} NPUs"
         )
-    dims = _dimensions(topology, aware)
+    dims = _dimensions(topology, aware, workload)
     system = system or AstraSystem()
     if as_custom:
         if (workload.kind == COLL).any():
-            raise ValueError("the workload has collectives, which need as_custom=False")
+            raise ValueError(
+                "the workload has collectives, which only a simulated system makes: use "
+                "tacos.simulate.astra.run with as_custom=False"
+            )
         algorithms = [workload]
         workload = collective(workload.npus, "all_gather", 1)
         algorithm_of = np.zeros(workload.nodes, np.int32)
@@ -245,18 +249,23 @@ def _nanoseconds(delay: Quantity) -> int:
     return exact // 1000
 
 
-def _dimensions(topology: Topology, aware: bool) -> list[_Dimension]:
+def _dimensions(topology: Topology, aware: bool, workload: Workload) -> list[_Dimension]:
     """The building blocks of the network, or one block of all NPUs over any links."""
     if topology.npus < 2:
         raise ValueError("ASTRA-sim needs at least 2 NPUs, the topology has 1")
     found = _blocks(topology)
     if found:
         return found
+    clique = list(_BLOCKS).index("clique")
     if not aware:
-        raise ValueError(
-            f"astra-sim-unaware needs a product of rings, cliques and switches with one speed per "
-            f"dimension, which this {topology.family or 'custom'} topology is not"
-        )
+        if not _between_equal_neighbours(workload, topology):
+            raise ValueError(
+                f"astra-sim-unaware needs a product of rings, cliques and switches with one speed per "
+                f"dimension, which this {topology.family or 'custom'} topology is not, or messages "
+                "over equal links only"
+            )
+        speed = int(topology.link_bandwidth_Bps[0]), int(topology.link_latency_ps[0])
+        return [(clique, topology.npus, *speed)]
     ends = topology.link_src.astype(np.int64) * topology.nodes + topology.link_dst
     _, first, count = np.unique(ends, return_index=True, return_counts=True)
     if (count > 1).any():
@@ -268,8 +277,19 @@ def _dimensions(topology: Topology, aware: bool) -> list[_Dimension]:
             f"astra-sim-aware needs one link at most from a node to another, there are several "
             f"from {src} to {dst}"
         )
-    clique = list(_BLOCKS).index("clique")
     return [(clique, topology.npus, 1, 0)]
+
+
+def _between_equal_neighbours(workload: Workload, topology: Topology) -> bool:
+    """Whether every message goes over one link, and all links are alike."""
+    if not topology.links or (workload.kind == COLL).any():
+        return False
+    if any(np.ptp(c) for c in (topology.link_bandwidth_Bps, topology.link_latency_ps)):
+        return False
+    sends = workload.kind == SEND
+    pairs = workload.rank[sends].astype(np.int64) * topology.nodes + workload.peer[sends]
+    links = topology.link_src.astype(np.int64) * topology.nodes + topology.link_dst
+    return bool(np.isin(pairs, links).all())
 
 
 def _blocks(topology: Topology) -> list[_Dimension] | None:

@@ -268,17 +268,18 @@ class Trace:
         """
         if self.cause is None:
             raise ValueError("this trace does not say which transfer waited for which")
-        chain: list[int] = []
+        # The legs of two transfers may wait for each other in turn: each transfer appears once.
+        chain: dict[int, None] = {}
         if len(self.arrival_ps):
             at = int(self.arrival_transfer[-1])
-            while at >= 0:
-                chain.append(at)
+            while at >= 0 and at not in chain:
+                chain[at] = None
                 at = int(self.cause[at])
         begin = np.full(len(self.cause), np.iinfo(np.int64).max)
         np.minimum.at(begin, self.transfer, self.begin_ps)
         arrival = np.zeros(len(self.cause), np.int64)
         np.maximum.at(arrival, self.arrival_transfer, self.arrival_ps)
-        transfers = np.array(chain[::-1], np.int32)
+        transfers = np.array(list(chain)[::-1], np.int32)
         return {
             "transfer": transfers,
             "begin_ps": begin[transfers],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacos.schedule import retime, routes
-from tacos.synth.milp.solver import highs
+from tacos.synth.milp.solver import highs, run
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -133,7 +133,7 @@ def concurrent_flow(topology: Topology, hops: Hops, demand: Floats) -> Floats | 
         value[order],
         np.zeros(columns, np.int32),
     )
-    solver.run()
+    run(solver)
     if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return None
     flow = np.zeros((npus, count))

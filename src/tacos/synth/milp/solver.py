@@ -1,7 +1,14 @@
-"""HiGHS: a model in, a solution out, with a limit on time and Ctrl-C."""
+"""HiGHS: a model in, a solution out, with a limit on time and Ctrl-C.
+
+HiGHS looks for an interrupt when it calls back, which may take it many seconds. So it runs in a thread
+that :func:`solve` can leave behind. Such a thread must not come back to Python while the interpreter ends:
+Python would unwind the thread's stack, and C++ functions that promise not to throw would abort the process.
+"""
 
 from __future__ import annotations
 
+import atexit
+import math
 import threading
 import time
 from dataclasses import dataclass
@@ -18,11 +25,18 @@ if TYPE_CHECKING:
 
     from tacos.synth.milp.model import Model
 
-__all__ = ["Answer", "highs", "solve"]
+__all__ = ["Answer", "highs", "run", "running", "solve"]
 
 _LOOK = 0.05
 _GRACE = 2.0
 """Seconds after the deadline in which HiGHS should notice it by itself."""
+_PARTING = 1.0
+"""Seconds that the end of the interpreter waits for HiGHS to stop."""
+_RETURN = 0.05
+"""Seconds for a callback that has begun to return."""
+_begun: list[tuple[threading.Event, Any]] = []
+"""Whether HiGHS has come back, for each solver that may still run. An event says it, since Python 3.11
+takes a thread for ended once Ctrl-C has interrupted its `join`."""
 
 
 @dataclass(frozen=True)
@@ -102,32 +116,17 @@ def solve(
         start = highspy.HighsSolution()
         start.col_value = warm
         solver.setSolution(start)
-    stop = threading.Event()
     found: list[NDArray[np.float64]] = []
-
-    def look(event: Any) -> None:
-        if stop.is_set():
-            event.interrupt()
 
     def keep(event: Any) -> None:
         found.append(np.array(event.data_out.mip_solution))
 
-    solver.cbMipInterrupt += look
-    solver.cbSimplexInterrupt += look
+    def share(now: float) -> None:
+        if progress is not None and now < deadline:
+            progress((now - begin) / (deadline - begin))
+
     solver.cbMipImprovingSolution += keep
-    # HiGHS may not look up for many seconds. Whoever waits for a thread can leave it behind: it ends at
-    # its next look, and keeps nothing that is needed here.
-    worker = threading.Thread(target=solver.run, daemon=True)
-    worker.start()
-    try:
-        while worker.is_alive() and time.monotonic() < deadline + _GRACE:
-            worker.join(_LOOK)
-            now = time.monotonic()
-            if progress is not None and now < deadline:
-                progress((now - begin) / (deadline - begin))
-    finally:
-        stop.set()
-    if worker.is_alive():
+    if not run(solver, until=deadline + _GRACE, tick=share):
         return Answer("feasible", found[-1]) if found else Answer("unknown")
     info, status = solver.getInfo(), solver.getModelStatus()
     bound = float(info.mip_dual_bound)
@@ -136,8 +135,62 @@ def solve(
     if info.primal_solution_status != 2:  # 2: there is a feasible one
         return Answer("unknown", bound=bound)
     solution = np.array(solver.getSolution().col_value)
-    done = status == highspy.HighsModelStatus.kOptimal
-    return Answer("optimal" if done else "feasible", solution, bound)
+    proven = status == highspy.HighsModelStatus.kOptimal
+    return Answer("optimal" if proven else "feasible", solution, bound)
+
+
+def run(
+    solver: Any, *, until: float = math.inf, tick: Callable[[float], object] | None = None
+) -> bool:
+    """Run HiGHS so that Ctrl-C gets through at once; returns whether it has ended.
+
+    Args:
+        solver: With a model.
+        until: When to leave it behind, by ``time.monotonic()``. It stops at its next look.
+        tick: Called every 50 ms with the time; what it raises ends the search and is raised here.
+    """
+    done, stop = threading.Event(), threading.Event()
+
+    def look(event: Any) -> None:
+        if stop.is_set():
+            event.interrupt()
+
+    def work() -> None:
+        try:
+            solver.run()
+        finally:
+            done.set()
+
+    solver.cbMipInterrupt += look
+    solver.cbSimplexInterrupt += look
+    _begun[:] = [one for one in _begun if not one[0].is_set()]
+    _begun.append((done, solver))
+    try:
+        threading.Thread(target=work, daemon=True).start()
+        while not done.wait(_LOOK) and (now := time.monotonic()) < until:
+            if tick is not None:
+                tick(now)
+    finally:
+        stop.set()
+    return done.is_set()
+
+
+def running() -> bool:
+    """Whether HiGHS is still at work in a thread that was left behind."""
+    return not all(done.is_set() for done, _ in _begun)
+
+
+@atexit.register
+def _part() -> None:
+    """Wait for threads that were left behind, then keep them from calling back."""
+    deadline = time.monotonic() + _PARTING
+    for done, _ in _begun:
+        done.wait(max(deadline - time.monotonic(), 0.0))
+    for done, solver in _begun:
+        if not done.is_set():
+            solver.clearCallbacks()
+    if running():
+        time.sleep(_RETURN)
 
 
 def highs() -> Any:

@@ -155,7 +155,7 @@ def _moves(group: Group, chosen: Estimate, most: int | None) -> Moves:
 
 
 def _chunks(groups: list[Group], found: list[Estimate]) -> int:
-    """So many chunks that all channels are used and chains are pipelined: (d + K)(α + Sβ/K) is smallest."""
+    """A number of chunks that uses all channels and pipelines chains: (d + K)(α + Sβ/K) is smallest."""
     chunks = 1
     for group, one in zip(groups, found, strict=True):
         if group.n < 2 or one.algorithm == "direct":

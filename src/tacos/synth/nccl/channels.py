@@ -52,7 +52,10 @@ _MOST_RINGS = 32
 
 
 class Network:
-    """A topology and the routes of hops on it, looked up once."""
+    """A topology, the routes of hops on it and the channels of groups, each found once.
+
+    Threads may share a network: what is found depends on the topology alone, and is entered when it is complete.
+    """
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -75,17 +78,17 @@ class Network:
         if new:
             table = routes(self.topology, pairs=([a for a, _ in new], [b for _, b in new]))
             begin, links = table.link_begin.tolist(), table.links.tolist()
-            at_npu = (self.topology.link_dst[table.links] < self.topology.npus).tolist()
-            for i, hop in enumerate(new):
-                self.known[hop] = tuple(links[begin[i] : begin[i + 1]])
-                relayed = sum(at_npu[begin[i] : begin[i + 1]]) > 1
-                if relayed and self.label[hop[0]] != self.label[hop[1]]:
+            npus, ends = self.topology.npus, self.topology.link_dst.tolist()
+            for i, (a, b) in enumerate(new):
+                way = tuple(links[begin[i] : begin[i + 1]])
+                relayed = any(ends[link] < npus for link in way[:-1])
+                inside = all(self.label[ends[link]] == self.label[a] for link in way)
+                if relayed and self.label[a] != self.label[b]:
                     # A ring leaves a box over the NIC of its last NPU.
-                    self.known[hop] = self.way(*hop) or self.known[hop]
-                inside = (
-                    self.label[self.topology.link_dst[list(self.known[hop])]] == self.label[hop[0]]
-                ).all()
-                self.near[hop] = bool(inside) and sum(at_npu[begin[i] : begin[i + 1]]) == 1
+                    way = self.way(a, b) or way
+                # In this order, since another thread may read while this one writes.
+                self.near[a, b] = inside and not relayed
+                self.known[a, b] = way
 
     def direct(self, a: int, b: int) -> bool:
         """Whether the route from a to b stays in their box and passes no other NPU."""
@@ -100,9 +103,10 @@ class Network:
 
     def _shortest(self, a: int, b: int) -> tuple[int, ...]:
         if not self.leaving:
-            self.leaving = [[] for _ in range(self.topology.nodes)]
+            leaving: list[list[int]] = [[] for _ in range(self.topology.nodes)]
             for i, src in enumerate(self.topology.link_src.tolist()):
-                self.leaving[src].append(i)
+                leaving[src].append(i)
+            self.leaving = leaving
         came: dict[int, int] = {a: -1}
         queue = deque([a])
         while queue and b not in came:

@@ -118,7 +118,7 @@ def estimate(
         collective: Any but a custom one.
         algorithm: One of ``ALGORITHMS`` instead of NCCL's choice.
         protocol: ``"LL"``, ``"LL128"`` or ``"Simple"`` instead of NCCL's choice.
-        channels: At most so many channels.
+        channels: Upper limit on the number of channels.
         generation: A name in ``GENERATIONS`` or parameters of your own; inferred from the bandwidth of an NPU's links
             if not given.
 

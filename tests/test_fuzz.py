@@ -1,0 +1,95 @@
+"""The fuzzer on a bounded number of problems, and that it finds what is wrong."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+import tacos
+from tests import fuzz, problems
+
+SHARE = 8 if os.environ.get("HYPOTHESIS_PROFILE") == "sanitize" else 1
+
+
+def no_failures(result):
+    assert not result.failures, "\n".join(map(str, result.failures))
+    assert result.runs
+
+
+def test_engines_are_right_on_random_problems():
+    no_failures(fuzz.hunt(seed=0, problems=160 // SHARE))
+
+
+def test_auto_and_the_exact_engine_are_right_on_random_problems():
+    no_failures(fuzz.hunt(seed=0, problems=24 // SHARE, engines=["auto", "milp"]))
+
+
+@pytest.mark.slow
+def test_engines_are_right_on_many_random_problems():
+    no_failures(fuzz.hunt(seed=10_000, problems=1500, jobs=2))
+
+
+@pytest.mark.slow
+def test_auto_and_the_exact_engine_are_right_on_many_random_problems():
+    no_failures(fuzz.hunt(seed=10_000, problems=150, engines=["auto", "milp"], jobs=2))
+
+
+def test_a_problem_is_a_function_of_its_number_and_can_be_built_from_its_text():
+    for seed in range(40):
+        for tiny in (False, True):
+            one, same = (problems.problem(seed, tiny=tiny) for _ in range(2))
+            assert one == same
+            names: dict[str, object] = {"tp": tacos.topology, "co": tacos.collective}
+            exec(one.text, names)  # noqa: S102
+            assert names["topology"] == one.topology
+            assert names["collective"] == one.collective
+
+
+def test_a_wrong_schedule_is_a_failure(monkeypatch, tmp_path):
+    """An engine that leaves out its last transfer, and one that raises what no engine may raise."""
+
+    def incomplete(topology, collective, **_):
+        schedule = tacos.synth.BASELINES["direct"](topology, collective)
+        rows = schedule.rows()
+        last = max(range(schedule.transfers), key=lambda i: rows["arrival_ps"][i])
+        kept = [i for i in range(schedule.transfers) if i != last]
+        columns = {n: rows[n][kept] for n in ("route", "chunk", "op", "reads")}
+        return tacos.retime(
+            schedule.collective, schedule.routes, step=list(range(len(kept))), **columns
+        )
+
+    def broken(*_, **__):
+        raise ZeroDivisionError("one over nothing")
+
+    monkeypatch.setitem(tacos.synth.ENGINES, "direct", incomplete)
+    monkeypatch.setitem(tacos.synth.ENGINES, "greedy", broken)
+    result = fuzz.Result()
+    for seed in range(8):
+        result.add(fuzz.run_problem(seed, ["direct", "greedy"], tmp_path))
+    found = {failure.engine for failure in result.failures}
+    assert found == {"direct", "greedy"}
+    text = str(next(f for f in result.failures if f.engine == "greedy"))
+    assert "ZeroDivisionError" in text
+    assert "one over nothing" in text
+    assert "topology = tp." in text
+    assert "--problems 1 --engines greedy" in text
+
+
+def _dies(seed, engines, folder, running=None):
+    if seed == 3:
+        os._exit(7)
+    return fuzz.Result()
+
+
+def _work_that_dies(pipe, engines, running):
+    fuzz.run_problem = _dies
+    fuzz._work(pipe, engines, running)
+
+
+def test_a_crash_loses_neither_its_case_nor_the_rest(monkeypatch):
+    monkeypatch.setattr(fuzz, "_TARGET", _work_that_dies)
+    result = fuzz.hunt(seed=0, problems=16, engines=["ring"])
+    (failure,) = result.failures
+    assert (failure.seed, failure.engine) == (3, "ring")
+    assert "exit code 7" in failure.what
