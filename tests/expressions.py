@@ -78,7 +78,7 @@ def _followed(collective, chunk, transfers):
                 if t.reads == READ_ACC:
                     operands[node] = [total(operands[node])]
                 read.append(operands[node][0] if t.reads == READ_ACC else node)
-            # Nobody knows in which order a switch adds.
+            # The order inside a switch is unknown.
             carried[i] = (f"switch {i}", total(read)) if len(read) > 2 else total(read)
             continue
         node = t.crossing.destinations[end]

@@ -1,9 +1,9 @@
 """The fuzzer: every engine on random problems, and everything that can be asked of its answer.
 
 A run is an engine on a problem (`tests/problems.py`). It is right if the engine says that it does not apply, or
-if its schedule passes the verifier and is not faster than the bound; simulated at its own times it takes its own
-time; its program passes the verifier, and lifted again so does the schedule; refined it is still right; and a
-file holds what was saved. Everything else is a failure: another exception, a wrong schedule, a crash.
+if its schedule passes the verifier, with one order of summation, and is not faster than the bound; simulated at
+its own times it takes its own time; its program passes the verifier, and lifted again so does the schedule;
+refined it is still right; and a file holds what was saved. Everything else is a failure: another exception, a wrong schedule, a crash.
 
 ::
 
@@ -126,6 +126,8 @@ def examine(subject: Any, name: str = "it") -> None:
     if not report.ok:
         shown = "; ".join(map(str, report.violations[:3]))
         raise Wrong(f"{name} has {report.found} violations: {shown}")
+    if not report.consistent:
+        raise Wrong(f"{name} may leave NPUs with different bits: {report.difference}")
 
 
 def simulated(schedule: tacos.Schedule) -> None:

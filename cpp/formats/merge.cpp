@@ -118,7 +118,7 @@ class Merger {
       std::int32_t anchor;     // position of the first step that needs it
       std::int32_t depth = 0;  // sums from here to there
       bool operator==(const Late&) const = default;
-      // Whoever comes before both.
+      // The latest place that comes before both.
       Late before(const Late& other) const {
         if (other.anchor != anchor) return other.anchor < anchor ? other : *this;
         return {anchor, std::max(depth, other.depth)};

@@ -44,7 +44,7 @@ std::uint64_t mix(std::uint64_t x) {  // the finalizer of SplitMix64
 }
 
 // How a value was added up, up to the order of the operands of each sum: equal fingerprints mean equal
-// bits. The open sum at a node has several operands until somebody reads it.
+// bits. The open sum at a node has several operands until it is read.
 class Expression {
  public:
   using Print = std::uint64_t;

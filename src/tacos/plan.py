@@ -305,8 +305,8 @@ def _violation(schedule: Schedule, report: Report, seed: int) -> str:
 def _inconsistent(schedule: Schedule, difference: str) -> str:
     """Why "auto" does not return a right schedule."""
     return (
-        f"the engine {schedule.provenance.get('engine')} found only schedules after which NPUs may have different "
-        f"bits of one sum: {difference}; consistent=False allows that"
+        f"the schedules of engine {schedule.provenance.get('engine')} may leave NPUs with different bits of a sum: "
+        f"{difference}; pass consistent=False to accept them"
     )
 
 

@@ -72,7 +72,7 @@ AnyOrder = Annotated[
     bool,
     Parameter(
         negative="",
-        help="Also take algorithms after which ranks may have different bits of floating-point sums.",
+        help="Also accept algorithms that may leave ranks with different bits of a floating-point sum.",
     ),
 ]
 
