@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["program_order", "program_routes", "run"]
 
 _SENDS = [i for i, op in enumerate(STEP_OPS) if "send" in op or "forward" in op]
+_MOVES = [*_SENDS, *(STEP_OPS.index(op) for op in ("put", "get", "get_reduce"))]
 
 
 def run(
@@ -98,7 +99,7 @@ def run(
         "simulator": "tacos",
         "timing": timing,
         "program": True,
-        "transfers": int(np.isin(program.op, _SENDS).sum()),
+        "transfers": int(np.isin(program.op, _MOVES).sum()),
         "clean_time_ps": int(columns["npu_finish_ps"].max(initial=0)),
         "schedule": program.provenance,
     }
