@@ -150,6 +150,7 @@ def test_one_sided_steps():
         assert trace.npu_finish_ps.tolist() == [US, 4 * US, 0]
         assert trace.arrival_npu.tolist() == [1, 1]
         assert trace.arrival_transfer.tolist() == [0, 3]
+        assert trace.summary()["transfers"] == 2
 
 
 def test_parallel_links_are_taken_in_turn_by_channels():
@@ -351,6 +352,24 @@ def test_one_sided_programs_are_what_the_slow_loop_says(tmp_path, timing):
     program = tacos.load(tmp_path / "a.json")
     assert {"put", "signal", "wait"} <= {STEP_OPS[op] for op in program.op}
     agrees(program, topology, timing=timing, size=4000)
+
+
+def test_progress_and_ctrl_c():
+    topology = tp.ring(64)
+    program = lower(
+        tacos.synthesize(topology, co.all_gather(topology, "64MB", chunks=8), engine="ring")
+    )
+    for rule in RULES:
+        shares: list[float] = []
+        simulate(program, topology, timing=rule, progress=shares.append)
+        assert shares == sorted(shares)
+
+        def stop(share):
+            raise KeyboardInterrupt
+
+        if shares:
+            with pytest.raises(KeyboardInterrupt):
+                simulate(program, topology, timing=rule, progress=stop)
 
 
 # --- what is refused ----------------------------------------------------------------------------

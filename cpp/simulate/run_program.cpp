@@ -601,7 +601,8 @@ Result run_program(const Program& program, std::span<const std::int64_t> chunk_b
       return options.position[at(a)] < options.position[at(b)];
     });
   }
-  const Ways ways(program, std::move(topology), options, progress);
+  const Progress finding = part_of(progress, 0, 0.1), running = part_of(progress, 0.1, 1);
+  const Ways ways(program, std::move(topology), options, finding);
   const auto finished = [&](auto& steps) {
     if (steps.completed() < at(program.steps())) {
       throw InfeasibleError(program.describe(steps.stuck()) +
@@ -617,13 +618,13 @@ Result run_program(const Program& program, std::span<const std::int64_t> chunk_b
     std::iota(connections.begin(), connections.end(), 0);
     SharedSteps steps(program, ways, std::move(bytes), std::move(messages), options.record);
     SharedLoop loop(steps, *ways.routes, connections, {}, {count, steps.legs(), options.limit},
-                    progress);
+                    running);
     loop.run();
     return finished(steps);
   }
   ServedSteps steps(program, ways, std::move(bytes), std::move(messages), options.record,
                     options.timing == Timing::order);
-  service::Service loop(steps, *ways.routes, {1, true, count, steps.legs()}, progress);
+  service::Service loop(steps, *ways.routes, {1, true, count, steps.legs()}, running);
   loop.run();
   return finished(steps);
 }

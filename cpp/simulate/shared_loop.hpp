@@ -59,7 +59,7 @@ class SharedLoop {
   std::size_t run() {
     const auto submit = [this](Item item, Time time) { this->submit(item, time); };
     user_.begin(submit);
-    std::size_t told = 0;
+    std::size_t told = 0, moments = 0;
     for (;;) {
       serve_moment();
       shares_.settle(now_);
@@ -72,8 +72,10 @@ class SharedLoop {
       shares_.take(now_, ended_);
       for (const auto place : ended_) sent(place);
       if (!agenda_.empty() && agenda_.next() == now_) handle_events();
-      if (progress_ && sent_ - told > 0xffff) {
+      // A moment may end many messages, or cost much for one.
+      if (progress_ && (++moments > 0xff || sent_ - told > 0xffff)) {
         told = sent_;
+        moments = 0;
         progress_(static_cast<double>(sent_) / static_cast<double>(options_.legs));
       }
     }

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["program_order", "program_routes", "run"]
 
 _SENDS = [i for i, op in enumerate(STEP_OPS) if "send" in op or "forward" in op]
+_MOVES = [*_SENDS, *(STEP_OPS.index(op) for op in ("put", "get", "get_reduce"))]
 
 
 def run(
@@ -98,7 +99,7 @@ def run(
         "simulator": "tacos",
         "timing": timing,
         "program": True,
-        "transfers": int(np.isin(program.op, _SENDS).sum()),
+        "transfers": int(np.isin(program.op, _MOVES).sum()),
         "clean_time_ps": int(columns["npu_finish_ps"].max(initial=0)),
         "schedule": program.provenance,
     }
@@ -130,27 +131,22 @@ def program_routes(schedule: Schedule, program: Program) -> list[list[int] | Non
     """
     schedule = schedule.expand()
     rows = departures(schedule)
-    pair, first = np.unique(_keys(rows["src"], rows["dst"], rows["channel"]), return_index=True)
-    of_pair = rows["route"][first]
-    # Whether the schedule uses one route between two NPUs, whatever the channel.
-    ends, least = np.unique(pair >> _CHANNEL_BITS, return_index=True)
-    highest = np.maximum.reduceat(of_pair, least) if len(ends) else of_pair
-    lowest = np.minimum.reduceat(of_pair, least) if len(ends) else of_pair
-    sends = program.thread_send_peer >= 0
+    known, first = np.unique(_keys(rows["src"], rows["dst"], rows["channel"]), return_index=True)
     wanted = _keys(program.thread_rank, program.thread_send_peer, program.thread_channel)
-    lowered = np.array_equal(np.unique(wanted[sends]), pair)
-    begin, links = schedule.routes.link_begin, schedule.routes.links
-    routes: list[list[int] | None] = []
-    for key, sending in zip(wanted.tolist(), sends.tolist(), strict=True):
-        route = -1
-        at = int(np.searchsorted(ends, key >> _CHANNEL_BITS))
-        if sending and at < len(ends) and ends[at] == key >> _CHANNEL_BITS:
-            if lowest[at] == highest[at]:
-                route = int(lowest[at])
-            elif lowered:
-                route = int(of_pair[np.searchsorted(pair, key)])
-        routes.append(None if route < 0 else links[begin[route] : begin[route + 1]].tolist())
-    return routes
+    sends = program.thread_send_peer >= 0
+    route = np.full(program.threads, -1)
+    if len(known):
+        of_known = rows["route"][first]
+        if np.array_equal(np.unique(wanted[sends]), known):  # lowered, with the same channels
+            route[sends] = of_known[np.searchsorted(known, wanted[sends])]
+        else:
+            ends, least = np.unique(known >> _CHANNEL_BITS, return_index=True)
+            lowest, highest = (f.reduceat(of_known, least) for f in (np.minimum, np.maximum))
+            at = np.minimum(np.searchsorted(ends, wanted >> _CHANNEL_BITS), len(ends) - 1)
+            only = sends & (ends[at] == wanted >> _CHANNEL_BITS) & (lowest[at] == highest[at])
+            route[only] = lowest[at[only]]
+    begin, links = schedule.routes.link_begin.tolist(), schedule.routes.links.tolist()
+    return [None if r < 0 else links[begin[r] : begin[r + 1]] for r in route.tolist()]
 
 
 def program_order(schedule: Schedule, program: Program) -> NDArray[np.int64]:
