@@ -627,7 +627,7 @@ def test_profiles_want_a_topology_and_nothing_that_disturbs():
         tacos.simulate(schedule, profile="astra-sim-aware", jitter="1us")
     with pytest.raises(ValueError, match="a workload needs a topology"):
         tacos.simulate(ring_all_gather(4, "1KiB"), profile="astra-sim-aware")
-    with pytest.raises(ValueError, match="a workload needs a profile, allowed are astra-sim"):
+    with pytest.raises(ValueError, match="a workload needs a profile, one of astra-sim"):
         tacos.simulate(ring_all_gather(4, "1KiB"), ring)
 
 

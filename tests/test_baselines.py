@@ -437,7 +437,7 @@ def test_the_order_may_be_given():
     assert given_order.provenance == {"engine": "ring", "order": "given"}
     assert given_order.time_ps > BASELINES["ring"](topology, collective).time_ps
     for order in ([0, 1, 2], [0, 0, 1, 2], "best"):
-        with pytest.raises(ValueError, match=r"^order is "):
+        with pytest.raises(ValueError, match=r"^order (is|must be) "):
             BASELINES["ring"](topology, collective, order=order)
 
 
@@ -469,9 +469,11 @@ def test_refusals_name_what_is_missing():
     with pytest.raises(ValueError, match="2d-ring needs a torus or mesh of two dimensions, not"):
         BASELINES["2d-ring"](ring, co.all_reduce(ring, "1MB"))
     server = BASELINES["parameter-server"]
-    with pytest.raises(ValueError, match="servers is 7, allowed are 1 to 6 "):
+    with pytest.raises(ValueError, match="servers must be 1 to 6 "):
         server(ring, co.all_reduce(ring, "1MB"), servers=7)
-    with pytest.raises(ValueError, match=r"servers is \[6\], it must name NPUs from 0 to 5, each"):
+    with pytest.raises(
+        ValueError, match=r"servers\[0\] is 6, but there is no such NPU; the NPUs are 0 to 5"
+    ):
         server(ring, co.all_reduce(ring, "1MB"), servers=[6])
     large = tp.torus(32, 32)
     with pytest.raises(

@@ -201,4 +201,4 @@ def test_the_command_says_what_is_wrong_in_one_sentence(capsys, tmp_path):
     assert [line.startswith("tacos: ") for line in errors] == [True] * 3
     assert "line 1: not XML: no element found" in errors[0]
     assert main(["info", str(TOPOLOGY), "--npu", "0"]) == 2
-    assert "holds a topology, not a schedule" in capsys.readouterr().err
+    assert "holds a topology; --npu and --link need a schedule" in capsys.readouterr().err

@@ -167,7 +167,7 @@ def test_what_cannot_be_drawn_is_named(series, message):
 
 
 def test_a_width_out_of_range_is_named():
-    with pytest.raises(ValueError, match="width is 10, allowed are 300 to 20000"):
+    with pytest.raises(ValueError, match="width must be between 300 and 20000 pixels; got 10"):
         lines([Series("ring", [1], [1])], Axis("x"), Axis("y"), width=10)
 
 

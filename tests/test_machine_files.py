@@ -203,9 +203,9 @@ def test_wrong_machines_get_one_sentence(tmp_path, text, says):
 
 def test_wrong_options(tmp_path):
     for option, (value, says) in {
-        "boxes": (0, "boxes is 0, it must be a whole number of at least 1"),
-        "fabric": ("mesh", 'fabric is \'mesh\', allowed are "switch" and "rail"'),
-        "speeds": ("fast", 'speeds is \'fast\', allowed are "nominal" and "nccl"'),
+        "boxes": (0, "boxes must be a whole number of at least 1; got 0"),
+        "fabric": ("mesh", 'fabric must be "switch" or "rail"; got \'mesh\''),
+        "speeds": ("fast", 'speeds must be "nominal" or "nccl"; got \'fast\''),
         "latency": ("fast", "latency 'fast' is not understood"),
         "box": (2, 'the format nccl has no option "box", allowed are boxes, fabric, pcie'),
     }.items():

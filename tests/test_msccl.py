@@ -431,13 +431,13 @@ def test_messages_that_fill_the_buffers_are_found():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dialect": "nccl"}, 'dialect is "nccl", allowed are "msccl", "azure"'),
-        ({"protocol": "ll"}, 'protocol is "ll", allowed are "Simple", "LL", "LL128"'),
+        ({"dialect": "nccl"}, 'dialect must be one of "msccl", "azure"; got "nccl"'),
+        ({"protocol": "ll"}, 'protocol must be one of "Simple", "LL", "LL128"; got "ll"'),
         ({"channels": 0}, "channels is 0, with 1 instances allowed are 1 to 32"),
         ({"channels": 9, "instances": 4}, "channels is 9, with 4 instances allowed are 1 to 8"),
-        ({"instances": 33}, "instances is 33, allowed are 1 to 32"),
-        ({"name": 64 * "x"}, "allowed are 63 bytes of printable characters"),
-        ({"name": "a\nb"}, "allowed are 63 bytes of printable characters"),
+        ({"instances": 33}, "instances must be 1 to 32; got 33"),
+        ({"name": 64 * "x"}, "name must be at most 63 bytes of printable characters"),
+        ({"name": "a\nb"}, "name must be at most 63 bytes of printable characters"),
         ({"min_bytes": "2MB", "max_bytes": "1MB"}, "min_bytes is 2000000, but max_bytes is 1000000"),
         ({"gpus": 3}, 'the format msccl has no option "gpus", allowed are dialect, protocol, channels'),
     ],

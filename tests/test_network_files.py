@@ -279,7 +279,7 @@ def test_wrong_inputs_of_te_ccl(tmp_path):
     for inside, says in {
         '{"name": "DGX3"}': "name is 'DGX3', allowed are DGX1, DGX2, NDv2, AMD, Mesh",
         '{"name": "DGX1", "chassis": 2}': "chassis is 2, a DGX1 stands alone",
-        '{"name": "NDv2", "chassis": 0}': "chassis is 0, it must be",
+        '{"name": "NDv2", "chassis": 0}': "chassis must be a whole number of at least 1; got 0",
         '{"name": "NDv2", "chassis": 99999999}': "the network would have",
         '{"name": "Mesh", "alpha": [1]}': "TopologyParams.alpha: expected array of length 2, got 1",
         '{"chassis": 1}': "TopologyParams: object missing required field name",
@@ -357,10 +357,10 @@ def test_graphs_of_networkx():
     assert tp.from_networkx(star, switches=[0], default_bandwidth=1, default_latency=0).npus == 3
     with pytest.raises(ValueError, match="the edge from 0 to 1 has no attribute bandwidth"):
         tp.from_networkx(star)
-    with pytest.raises(ValueError, match="switches has 9, there is no such node"):
+    with pytest.raises(ValueError, match="switches has 9, but there is no such node"):
         tp.from_networkx(star, switches=[9])
     graph.add_node("c", kind="tor")
-    with pytest.raises(ValueError, match="node 'c': kind is \"tor\", allowed are npu and switch"):
+    with pytest.raises(ValueError, match="node 'c': kind must be npu or switch; got \"tor\""):
         tp.from_networkx(graph)
 
 

@@ -156,18 +156,24 @@ COLLECTIVE = tacos.collective.all_gather(TOPOLOGY, "1MB", chunks=1)
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: tacos.synthesize("ring:4", COLLECTIVE), "topology is 'ring:4', it must be a Top"),
-        (lambda: tacos.synthesize(TOPOLOGY, "x"), "collective is 'x', it must be a Collective"),
-        (lambda: tacos.bound(TOPOLOGY, "x"), "collective is 'x', it must be a Collective"),
-        (lambda: tacos.bound(None, COLLECTIVE), "topology is None, it must be a Topology"),
-        (lambda: tacos.compare(TOPOLOGY, THREE), "collective is 3, it must be a Collective or Seq"),
-        (lambda: tacos.compare(TOPOLOGY, ["x"]), "collective is 'x', it must be a Collective"),
-        (lambda: tacos.verify(None), "schedule is None, it must be a Schedule or Program"),
-        (lambda: tacos.lower(TOPOLOGY), "schedule is <.*>, it must be a Schedule"),
-        (lambda: tacos.lift(3), "program is 3, it must be a Program"),
+        (
+            lambda: tacos.synthesize("ring:4", COLLECTIVE),
+            "topology must be a Topology; got 'ring:4'",
+        ),
+        (lambda: tacos.synthesize(TOPOLOGY, "x"), "collective must be a Collective; got 'x'"),
+        (lambda: tacos.bound(TOPOLOGY, "x"), "collective must be a Collective; got 'x'"),
+        (lambda: tacos.bound(None, COLLECTIVE), "topology must be a Topology; got None"),
+        (
+            lambda: tacos.compare(TOPOLOGY, THREE),
+            "collective must be a Collective or Sequence; got 3",
+        ),
+        (lambda: tacos.compare(TOPOLOGY, ["x"]), "collective must be a Collective; got 'x'"),
+        (lambda: tacos.verify(None), "schedule must be a Schedule or Program; got None"),
+        (lambda: tacos.lower(TOPOLOGY), "schedule must be a Schedule; got <.*>"),
+        (lambda: tacos.lift(3), "program must be a Program; got 3"),
         (
             lambda: tacos.simulate(3),
-            "schedule is 3, it must be a Schedule or .* or str or PathLike",
+            "schedule must be a Schedule or .* or str or PathLike; got 3",
         ),
     ],
 )
@@ -256,7 +262,7 @@ def test_a_time_limit_returns_the_best_so_far_or_says_that_there_is_none():
 def test_wrong_budgets(wrong):
     topology = tacos.topology.ring(4)
     collective = tacos.collective.all_gather(topology, "1MB", chunks=1)
-    with pytest.raises(ValueError, match=f"{next(iter(wrong))} is"):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
         tacos.synthesize(topology, collective, **wrong)
 
 

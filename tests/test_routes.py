@@ -272,9 +272,9 @@ def test_a_tree_must_be_a_tree():
         ({"links": [[-1]]}, "a route names link -1"),
         (
             {"links": [[0, 4]], "kinds": "tree"},
-            "kinds is 'tree', allowed are path, multicast, reduce",
+            "kinds must be one of path, multicast, reduce",
         ),
-        ({"links": [[0, 4]], "kinds": ["path"] * 2}, "one per route"),
+        ({"links": [[0, 4]], "kinds": ["path"] * 2}, "for all routes or for each"),
         ({}, "routes\\(\\) takes either pairs or links"),
         ({"links": [[0, 4]], "pairs": ([0], [1])}, "routes\\(\\) takes either pairs or links"),
     ],

@@ -211,9 +211,12 @@ def test_sketches_that_do_not_fit(fields, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"chunks": 0}, "chunks is 0, it must be a whole number of at least 1"),
-        ({"connections": "few"}, "connections is 'few', allowed are uc-min and uc-max"),
-        ({"between": "ring"}, "between is 'ring', allowed are fully-connected, direct-map, none"),
+        ({"chunks": 0}, "chunks must be a whole number of at least 1; got 0"),
+        ({"connections": "few"}, "connections must be uc-min or uc-max; got 'few'"),
+        (
+            {"between": "ring"},
+            "between must be one of fully-connected, direct-map, none; got 'ring'",
+        ),
     ],
 )
 def test_wrong_fields(fields, message):

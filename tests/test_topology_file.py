@@ -272,9 +272,9 @@ def test_json_errors(read_text):
 
 
 def test_other_files(tmp_path):
-    with pytest.raises(FormatError, match=r'the suffix is ".txt", allowed are .yaml'):
+    with pytest.raises(FormatError, match=r'the suffix must be .yaml, .yml or .json; got ".txt"'):
         topology_file.read(tmp_path / "net.txt")
-    with pytest.raises(ValueError, match=r"allowed are names that end in \.yaml"):
+    with pytest.raises(ValueError, match=r"path must end in \.yaml"):
         topology_file.write(build.ring(3), tmp_path / "net.txt")
     with pytest.raises(FileNotFoundError):
         topology_file.read(tmp_path / "net.yaml")

@@ -215,8 +215,8 @@ def test_a_group_is_tuned_as_a_group():
     [
         ({"sizes": "1KB"}, "1KB"),
         ({"kind": "all_sum"}, "all_sum"),
-        ({"tolerance": -1}, "tolerance is -1"),
-        ({"time_limit": 0}, "time_limit is 0"),
+        ({"tolerance": -1}, "tolerance must be between 0 and 1; got -1"),
+        ({"time_limit": 0}, "time_limit must be positive; got 0"),
     ],
 )
 def test_wrong_calls(wrong, message):

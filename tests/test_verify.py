@@ -653,7 +653,7 @@ def test_limit_caps_what_is_kept_and_counts_all():
     everything = tacos.verify(many_wrong(), limit=1000)
     assert len(everything.violations) == everything.found == 56
     assert [v.message for v in everything.violations[:3]] == [v.message for v in report.violations]
-    with pytest.raises(ValueError, match="limit is 0, allowed are 1"):
+    with pytest.raises(ValueError, match="limit must be 1 to 2\\^31 - 1; got 0"):
         tacos.verify(many_wrong(), limit=0)
 
 

@@ -85,8 +85,8 @@ def named(
     if not kind:
         names = [name.replace("_", "-") for name in NAMED]
         close = nearest(given.replace("_", "-").lower(), names)
-        hint = f'did you mean "{close}"? Known' if close else "known"
-        raise ValueError(f'unknown collective "{given}", {hint} are {", ".join(names)}')
+        hint = f'did you mean "{close}"? It must be' if close else "expected"
+        raise ValueError(f'unknown collective "{given}"; {hint} one of {", ".join(names)}')
     if root is not None and kind not in _ROOTED:
         raise ValueError(f"root is {root}, but {kind.replace('_', '-')} has no root")
     count = _count(npus)
@@ -200,7 +200,7 @@ def all_to_all_v(
     if size <= 0:
         raise ValueError("sizes has no positive entry, so nothing is to be sent")
     if size > _LARGEST_SIZE:
-        raise ValueError(f"sizes has a row of {size} B, allowed are up to 2^50")
+        raise ValueError(f"a row of sizes must be at most 2^50 bytes; got {size}")
     part = CollectivePart("all_to_all_v", size, chunks=_chunks(chunks), group=members, bytes=flat)
     return Collective(count, [part])
 
@@ -339,7 +339,7 @@ def custom(
     if not len(bytes_):
         raise ValueError("sizes is empty, so there is no chunk")
     if (total := sum(bytes_.tolist())) > _LARGEST_SIZE:
-        raise ValueError(f"sizes sum to {total} B, allowed are up to 2^50")
+        raise ValueError(f"sizes must sum to at most 2^50 bytes; got {total}")
     input_begin, inputs = _lists("before", before, npus)
     output_begin, outputs = _lists("after", after, npus)
     part = CollectivePart(
@@ -388,7 +388,7 @@ def chunks_per_part(collective: Collective) -> int | None:
 def _count(npus: Topology | int) -> int:
     count = npus.npus if isinstance(npus, Topology) else npus
     if type(count) is not int or not 1 <= count < 2**31:  # True is not a number of NPUs
-        raise ValueError(f"npus is {npus!r}, allowed are a topology and a number of NPUs")
+        raise ValueError(f"npus must be a topology or a number of NPUs; got {npus!r}")
     return count
 
 
@@ -399,7 +399,7 @@ def _chunks(chunks: Chunks) -> int:
     whole = isinstance(count, int | np.integer) and not isinstance(count, bool)
     if not whole or not 1 <= int(chunks) < 2**31:
         raise ValueError(
-            f'chunks is {chunks!r}, allowed are "auto" and integers from 1 to 2^31 - 1'
+            f'chunks must be "auto" or a whole number from 1 to 2^31 - 1; got {chunks!r}'
         )
     return int(chunks)
 

@@ -376,7 +376,7 @@ def _check(
     for name, algorithm in others.items():
         _check_fits(name, algorithm, problems[0])
     if time_limit is not None and not time_limit > 0:
-        raise ValueError(f"time_limit is {time_limit!r}, it must be positive")
+        raise ValueError(f"time_limit must be positive; got {time_limit!r}")
 
 
 def _check_fits(name: str, algorithm: Program | Schedule, wanted: Collective) -> None:

@@ -83,11 +83,11 @@ def check_type(name: str, value: object, *types: type) -> None:
 
     >>> check_type("topology", "ring:4", dict, list)
     Traceback (most recent call last):
-    TypeError: topology is 'ring:4', it must be a dict or list
+    TypeError: topology must be a dict or list; got 'ring:4'
     """
     if not isinstance(value, types):
         allowed = " or ".join(kind.__name__ for kind in types)
-        raise TypeError(f"{name} is {shortened(value)}, it must be a {allowed}")
+        raise TypeError(f"{name} must be a {allowed}; got {shortened(value)}")
 
 
 def check_keywords(function: str, given: Iterable[str], known: Collection[str]) -> None:

@@ -244,7 +244,7 @@ def _effort(effort: str | int) -> tuple[int, float]:
     trials = _EFFORTS.get(effort, effort) if isinstance(effort, str) else effort
     if type(trials) is not int or trials < 1:
         names = ", ".join(str(name) for name in _EFFORTS)
-        raise ValueError(f"effort is {effort!r}, allowed are {names} and positive numbers")
+        raise ValueError(f"effort must be one of {names}, or a positive number; got {effort!r}")
     return trials, _WORK * trials * (_FAST if effort == "fast" else 1.0)
 
 
@@ -337,10 +337,10 @@ class _Search:
     ) -> None:
         trials, self.budget = _effort(effort)
         if type(seed) is not int or not 0 <= seed < 2**63:
-            raise ValueError(f"seed is {seed!r}, allowed are 0 to 2^63 - 1")
+            raise ValueError(f"seed must be 0 to 2^63 - 1; got {seed!r}")
         limit: Any = time_limit
         if limit is not None and not (isinstance(limit, (int, float)) and limit > 0):
-            raise ValueError(f"time_limit is {time_limit!r}, it must be positive")
+            raise ValueError(f"time_limit must be positive; got {time_limit!r}")
         self.topology, self.collective = topology, collective
         self.seed, self.effort, self.trials = seed, effort, trials
         self.known_bound = known_bound
@@ -480,7 +480,7 @@ class _Search:
             return ENGINES[engine](self.topology, collective, progress=self.report, **options)
         trials = options.get("trials", self.trials)
         if type(trials) is not int or trials < 1:
-            raise ValueError(f"trials is {trials!r}, it must be a positive number")
+            raise ValueError(f"trials must be a positive number; got {trials!r}")
         others = {name: value for name, value in options.items() if name != "trials"}
 
         def trial(seed: int) -> Schedule:
@@ -724,5 +724,5 @@ def check_engine(name: str, *others: str) -> None:
     if name not in ENGINES:
         known = [*others, *ENGINES]
         close = nearest(name, known)
-        hint = f'did you mean "{close}"? Known' if close else "known"
-        raise ValueError(f'unknown engine "{name}", {hint} are {", ".join(known)}')
+        hint = f'did you mean "{close}"? It must be' if close else "expected"
+        raise ValueError(f'unknown engine "{name}"; {hint} one of {", ".join(known)}')

@@ -73,11 +73,11 @@ def refine(
     units = _EFFORTS.get(effort) if isinstance(effort, str) else effort
     if units is None or type(units) is bool or not units > 0:
         names = ", ".join(_EFFORTS)
-        raise ValueError(f"effort is {effort!r}, allowed are {names} and positive numbers")
+        raise ValueError(f"effort must be one of {names}, or a positive number; got {effort!r}")
     if time_limit is not None and not time_limit > 0:
         raise ValueError(f"time_limit is {time_limit!r}, it must be positive")
     if type(seed) is not int or not 0 <= seed < 2**62:
-        raise ValueError(f"seed is {seed!r}, allowed are 0 to 2^62 - 1")
+        raise ValueError(f"seed must be 0 to 2^62 - 1; got {seed!r}")
     total = int(units * _WORK) if work is None else work
     end = None if time_limit is None else time.monotonic() + time_limit
     best = _searched(schedule, total, end, seed, progress)

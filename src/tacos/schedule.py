@@ -81,7 +81,9 @@ def routes(
     names = [kinds] * len(links) if isinstance(kinds, str) else list(kinds)
     unknown = set(names) - set(_KINDS)
     if unknown or len(names) != len(links):
-        raise ValueError(f"kinds is {kinds!r}, allowed are {', '.join(_KINDS)}, one per route")
+        raise ValueError(
+            f"kinds must be one of {', '.join(_KINDS)}, for all routes or for each; got {kinds!r}"
+        )
     begin = np.zeros(len(links) + 1, np.int64)
     begin[1:] = np.cumsum([len(route) for route in links])
     chosen: list[Any] = [link for route in links for link in route]

@@ -81,9 +81,9 @@ class Sketch:
         if self.chunks is not None:
             whole_number("chunks", self.chunks)
         if self.connections not in (None, "uc-min", "uc-max"):
-            raise ValueError(f"connections is {self.connections!r}, allowed are uc-min and uc-max")
+            raise ValueError(f"connections must be uc-min or uc-max; got {self.connections!r}")
         if isinstance(self.between, str) and self.between not in _WORDS:
-            raise ValueError(f"between is {self.between!r}, allowed are {', '.join(_WORDS)}")
+            raise ValueError(f"between must be one of {', '.join(_WORDS)}; got {self.between!r}")
         for offset, size in self.symmetry:
             whole_number("symmetry's size", size)
             whole_number("symmetry's offset", offset, least=0)

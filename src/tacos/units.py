@@ -174,7 +174,7 @@ def size_range(text: str, *, what: str = "sizes") -> list[int]:
     low, high = (size_bytes(end, what=what) for end in ends[:2])
     factor = _parsed(ends[2], {"": Fraction(1)}) if len(ends) == 3 else Fraction(2)
     if factor is None or factor < Fraction(11, 10):
-        raise ValueError(f"{what} {text!r} has the factor {ends[2]!r}, it must be at least 1.1")
+        raise ValueError(f"{what} {text!r} has the factor {ends[2]!r}; it must be at least 1.1")
     if low > high:
         raise ValueError(f"{what} {text!r} must go from the lower to the higher size")
     found, size = [], Fraction(low)

@@ -115,9 +115,9 @@ def verify(
     """
     check_type("schedule", schedule, Schedule, Program)
     if not 1 <= limit < 2**31:
-        raise ValueError(f"limit is {limit}, allowed are 1 to 2^31 - 1")
+        raise ValueError(f"limit must be 1 to 2^31 - 1; got {limit}")
     if not 0 <= threads < 2**15:
-        raise ValueError(f"threads is {threads}, allowed are 0 for all cores and positive numbers")
+        raise ValueError(f"threads must be 0 (all cores) or a positive number; got {threads}")
     if isinstance(schedule, Program):
         found = verify_program(schedule, limit=limit, progress=progress)
         subject = "program"

@@ -306,7 +306,7 @@ def _given(format: str | None) -> str | None:
         return None
     name = _SAME_AS.get(format, format)
     if name not in _FORMATS:
-        raise ValueError(f'format is "{format}", allowed are {", ".join(_FORMATS)}')
+        raise ValueError(f'format must be one of {", ".join(_FORMATS)}; got "{format}"')
     return name
 
 
@@ -333,7 +333,7 @@ def _by_ending(path: str | os.PathLike[str], kind: type) -> str:
     fitting = [(ending, name) for ending, name in endings if file.endswith(ending)]
     if not fitting:
         allowed = ", ".join(dict.fromkeys(ending for ending, _ in endings))
-        raise FormatError(f"{path}: the name's ending says no format, allowed are {allowed}")
+        raise FormatError(f"{path}: unknown file extension; use one of {allowed}")
     return max(fitting, key=lambda fit: (issubclass(kind, _FORMATS[fit[1]].kind), len(fit[0])))[1]
 
 
@@ -357,7 +357,7 @@ def _by_content(path: str | os.PathLike[str]) -> str:
     if fitting:
         raise FormatError(f"{path}: the file is none of {', '.join(fitting)} by its content")
     endings = dict.fromkeys(ending for chosen in _FORMATS.values() for ending in chosen.endings)
-    raise FormatError(f"{path}: the name's ending says no format, allowed are {', '.join(endings)}")
+    raise FormatError(f"{path}: unknown file extension; use one of {', '.join(endings)}")
 
 
 @contextmanager

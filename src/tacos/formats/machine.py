@@ -129,7 +129,7 @@ class Machine:
             ValueError: there are no GPUs, no NICs to join boxes with, or no way between two GPUs.
         """
         if fabric not in ("switch", "rail"):
-            raise ValueError(f'fabric is {fabric!r}, allowed are "switch" and "rail"')
+            raise ValueError(f'fabric must be "switch" or "rail"; got {fabric!r}')
         whole_number("boxes", boxes)
         gpus = [device for device, kind in enumerate(self.kinds) if kind == "gpu"]
         if not gpus:

@@ -37,7 +37,7 @@ def load(file: Path) -> Any:
     """
     suffix = file.suffix.lower()
     if suffix not in (".yaml", ".yml", ".json"):
-        raise ValueError(f'the suffix is "{suffix}", allowed are .yaml, .yml and .json')
+        raise ValueError(f'the suffix must be .yaml, .yml or .json; got "{suffix}"')
     text = text_of(file)
     return _from_json(text) if suffix == ".json" else _from_yaml(text)
 

@@ -117,7 +117,7 @@ def read(
     """
     with about(path):
         if speeds not in ("nominal", "nccl"):
-            raise ValueError(f'speeds is {speeds!r}, allowed are "nominal" and "nccl"')
+            raise ValueError(f'speeds must be "nominal" or "nccl"; got {speeds!r}')
         builder = _Builder(
             column=("nominal", "nccl").index(speeds),
             cable_ps=time_ps(latency, what="latency"),

@@ -233,7 +233,7 @@ def write(topology: Topology, path: str | os.PathLike[str]) -> None:
     file = Path(path)
     suffix = file.suffix.lower()
     if suffix not in _ENDINGS:
-        raise ValueError(f'path is "{file}", allowed are names that end in .yaml, .yml or .json')
+        raise ValueError(f'path must end in .yaml, .yml or .json; got "{file}"')
     fields = _fields(topology)
     text = markup.as_json(fields) if suffix == ".json" else markup.as_yaml(fields)
     with replacing(file) as out:

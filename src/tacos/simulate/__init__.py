@@ -173,13 +173,13 @@ def simulate(
         return _imitated(schedule, topology, profile, progress)
     if isinstance(schedule, Workload):
         raise ValueError(  # noqa: TRY004, the type is right, the other argument is not
-            f"a workload needs a profile, allowed are {', '.join(_PROFILES)}"
+            f"a workload needs a profile, one of {', '.join(_PROFILES)}"
         )
     packed = _packed(schedule, units.size_bytes(memory_limit, what="memory_limit"), record)
     lanes = _lane_routes(packed, topology)
     network = lanes.topology
     if not 0 <= seed < 2**64:
-        raise ValueError(f"seed is {seed}, allowed are 0 to 2^64 - 1")
+        raise ValueError(f"seed must be 0 to 2^64 - 1; got {seed}")
     disturbed = bool(faults or stragglers or jitter_ps or topology is not None)
 
     def run(over: Routes, whole: bool, jitter: int, **columns: Any) -> dict[str, NDArray[Any]]:
@@ -243,7 +243,7 @@ def _imitated(
     progress: Callable[[float], object] | None,
 ) -> Trace:
     if profile not in _PROFILES:
-        raise ValueError(f"profile is {profile!r}, allowed are {', '.join(_PROFILES)}")
+        raise ValueError(f"profile must be one of {', '.join(_PROFILES)}; got {profile!r}")
     if isinstance(what, Workload):
         if topology is None:
             raise ValueError("a workload needs a topology to run on")

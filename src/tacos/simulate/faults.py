@@ -133,7 +133,7 @@ class Straggler:
 def _check_slowdown(what: str, slowdown: Any) -> None:
     number = isinstance(slowdown, int | float) and not isinstance(slowdown, bool)
     if not number or not (1 <= slowdown <= _SLOWEST or slowdown == inf):
-        raise ValueError(f"{what}'s slowdown is {slowdown!r}, allowed are 1 to 10^9, and inf")
+        raise ValueError(f"{what}'s slowdown must be between 1 and 10^9, or inf; got {slowdown!r}")
 
 
 def _fields(what: str, text: str, allowed: Sequence[str]) -> dict[str, Any]:

@@ -361,7 +361,7 @@ class Trace:
 
     def _edges(self, bins: Any) -> NDArray[np.int64]:
         if not isinstance(bins, int | np.integer) or not 1 <= bins <= 2**20:
-            raise ValueError(f"bins is {bins!r}, allowed are 1 to 2^20")
+            raise ValueError(f"bins must be 1 to 2^20; got {bins!r}")
         time = self.time_ps
         return np.array([time * i // bins for i in range(bins + 1)], np.int64)
 

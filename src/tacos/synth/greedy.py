@@ -54,11 +54,9 @@ def greedy(
     16
     """
     if type(seed) is not int or not 0 <= seed < 2**63:
-        raise ValueError(f"seed is {seed!r}, allowed are 0 to 2^63 - 1")
+        raise ValueError(f"seed must be 0 to 2^63 - 1; got {seed!r}")
     if type(threads) is not int or not 0 <= threads < 2**31:
-        raise ValueError(
-            f"threads is {threads!r}, allowed are 0 for all cores and positive numbers"
-        )
+        raise ValueError(f"threads must be 0 (all cores) or a positive number; got {threads!r}")
     _check_memory(topology, collective)
 
     def solve(network: Topology, problem: Collective) -> Schedule:

@@ -65,7 +65,7 @@ def _servers(part: CollectivePart, servers: int | Sequence[int]) -> NDArray[Any]
         return np.array(servers, np.int32)
     members = len(part.group)
     if not 1 <= servers <= members:
-        raise ValueError(f"servers is {servers}, allowed are 1 to {members} (the group's size)")
+        raise ValueError(f"servers must be 1 to {members} (the group's size); got {servers}")
     return part.group[np.arange(servers) * members // servers]
 
 

@@ -72,7 +72,7 @@ def themis(
     """
     check("themis", topology, collective)
     if scheduling not in _SCHEDULING:
-        raise ValueError(f'scheduling is {scheduling!r}, allowed are "fifo" and "scf"')
+        raise ValueError(f'scheduling must be "fifo" or "scf"; got {scheduling!r}')
     resolved = collective if collective.resolved else collective.with_chunks(1)
     (part,) = resolved.parts
     sizes = [size for _, size in topology.dims]

@@ -77,7 +77,7 @@ def degrade(
     [25000000000, 50000000000]
     """
     if not 0 < factor <= 1:
-        raise ValueError(f"factor is {factor!r}, it must be above 0 and at most 1")
+        raise ValueError(f"factor must be above 0 and at most 1; got {factor!r}")
     chosen = chosen_links(topology, links, both)
     old = columns_of(topology)
     bandwidth = np.where(chosen, _scaled(old.bandwidth_Bps, factor, least=1), old.bandwidth_Bps)
@@ -106,7 +106,7 @@ def scale(topology: Topology, *, bandwidth: float = 1, latency: float = 1) -> To
         ("latency", latency, 0 <= latency < np.inf),
     ):
         if not allowed:
-            raise ValueError(f"{what} is scaled by {factor!r}, it must be a positive factor")
+            raise ValueError(f"the factor of {what} must be positive; got {factor!r}")
     old = columns_of(topology)
     links = old._replace(
         bandwidth_Bps=_scaled(old.bandwidth_Bps, bandwidth, least=1),

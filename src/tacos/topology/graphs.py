@@ -51,13 +51,13 @@ def from_networkx(
         kinds = {node: str(data.get("kind", "npu")) for node, data in graph.nodes(data=True)}
         for node, kind in kinds.items():
             if kind not in ("npu", "gpu", "switch"):
-                raise ValueError(f'node {node!r}: kind is "{kind}", allowed are npu and switch')
+                raise ValueError(f'node {node!r}: kind must be npu or switch; got "{kind}"')
         inner = {node for node, kind in kinds.items() if kind == "switch"}
     else:
         inner = set(switches)
         for node in switches:
             if node not in graph:
-                raise ValueError(f"switches has {node!r}, there is no such node")
+                raise ValueError(f"switches has {node!r}, but there is no such node")
     nodes = [node for node in graph if node not in inner]
     npus = len(nodes)
     nodes += [node for node in graph if node in inner]

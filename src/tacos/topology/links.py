@@ -141,7 +141,7 @@ def model_of(topology: Topology) -> Model:
 def whole_number(what: str, value: object, least: int = 1) -> int:
     """`value` if it is a whole number of at least `least`, else a ValueError that names `what`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ValueError(f"{what} is {value!r}, it must be a whole number of at least {least}")
+        raise ValueError(f"{what} must be a whole number of at least {least}; got {value!r}")
     return int(value)
 
 
@@ -282,8 +282,8 @@ def _capability_bits(switches: int | Sequence[str | Collection[str]]) -> list[in
             words = words.split("+") if words else ()  # noqa: PLW2901
         if unknown := set(words) - set(_CAPABILITIES):
             raise ValueError(
-                f"switches[{i}] can {min(unknown)!r}, "
-                'allowed are "multicast", "reduce", "multicast+reduce" and ""'
+                f'switches[{i}] must be one of "", "multicast", "reduce", "multicast+reduce"; '
+                f"got {min(unknown)!r}"
             )
         bits.append(sum(_CAPABILITIES[word] for word in set(words)))
     return bits

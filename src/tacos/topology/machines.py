@@ -350,7 +350,7 @@ def _cluster(
     NPUs and the fabric, whose links to the NPUs are as fast as the NIC and take no time.
     """
     if fabric not in ("switch", "rail"):
-        raise ValueError(f'fabric is {fabric!r}, allowed are "switch" and "rail"')
+        raise ValueError(f'fabric must be "switch" or "rail"; got {fabric!r}')
     check_count(whole_number("boxes", boxes) * (box.links + 4 * box.npus))
     if boxes == 1:
         dims, symmetric, capabilities = box.dims, box.symmetric, box.switch_capabilities

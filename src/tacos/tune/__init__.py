@@ -167,9 +167,9 @@ def tune(
     True
     """
     if not 0 <= tolerance < 1:
-        raise ValueError(f"tolerance is {tolerance!r}, allowed are 0 to 1")
+        raise ValueError(f"tolerance must be between 0 and 1; got {tolerance!r}")
     if time_limit is not None and not time_limit > 0:
-        raise ValueError(f"time_limit is {time_limit!r}, it must be positive")
+        raise ValueError(f"time_limit must be positive; got {time_limit!r}")
     text = f"{sizes}:{_FACTOR}" if sizes.count(":") == 1 else sizes
     samples = units.size_range(text)
     end = math.inf if time_limit is None else time.monotonic() + time_limit
@@ -187,11 +187,11 @@ def check_formats(names: Collection[str]) -> None:
 
     >>> check_formats(["nccl"])
     Traceback (most recent call last):
-    ValueError: to has "nccl", allowed are msccl, mscclpp
+    ValueError: to must be one of msccl, mscclpp; got "nccl"
     """
     for name in names:
         if name not in FORMATS:
-            raise ValueError(f'to has "{name}", allowed are {", ".join(FORMATS)}')
+            raise ValueError(f'to must be one of {", ".join(FORMATS)}; got "{name}"')
 
 
 class _Algorithm(NamedTuple):

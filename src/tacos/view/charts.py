@@ -431,7 +431,7 @@ def _colour_bar(x: float, top: float, tall: float, meaning: Axis, high: float) -
 def _check(series: Sequence[Series], x: Axis, y: Axis, width: int) -> None:
     """What cannot be drawn is refused by name."""
     if not 300 <= width <= 20_000:
-        raise ValueError(f"width is {width!r}, allowed are 300 to 20000 pixels")
+        raise ValueError(f"width must be between 300 and 20000 pixels; got {width!r}")
     for one in series:
         if len(one.x) != len(one.y):
             raise ValueError(f'series "{one.name}" has {len(one.x)} places and {len(one.y)} values')

@@ -54,9 +54,9 @@ def draw(
     True
     """
     if labels not in ("auto", "ids", "names", "none"):
-        raise ValueError(f'labels is {labels!r}, allowed are "auto", "ids", "names" and "none"')
+        raise ValueError(f'labels must be one of "auto", "ids", "names", "none"; got {labels!r}')
     if not 100 <= width <= 20_000:
-        raise ValueError(f"width is {width!r}, allowed are 100 to 20000 pixels")
+        raise ValueError(f"width must be between 100 and 20000 pixels; got {width!r}")
     target = None if path is None else svg.checked(path)
     picture = _Picture.of(topology, labels, width).svg()
     if target is not None:

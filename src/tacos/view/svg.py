@@ -84,7 +84,7 @@ def checked(path: str | os.PathLike[str]) -> Path:
     """
     target = Path(path)
     if target.suffix.lower() not in (".svg", ".png"):
-        raise ValueError(f'path is "{target}", allowed are names that end in .svg or .png')
+        raise ValueError(f'path must end in .svg or .png; got "{target}"')
     if target.suffix.lower() == ".png":
         try:
             import resvg_py  # noqa: F401
@@ -101,7 +101,7 @@ def save(svg: str, path: str | os.PathLike[str]) -> None:
     >>> save(document([], 30, 20, "nothing"), "/dev/null")
     Traceback (most recent call last):
         ...
-    ValueError: path is "/dev/null", allowed are names that end in .svg or .png
+    ValueError: path must end in .svg or .png; got "/dev/null"
     """
     target = checked(path)
     data = svg.encode()

@@ -101,7 +101,7 @@ def write(
     program = _lowered(obj, in_place)
     network = obj.topology if isinstance(obj, Schedule) else None
     if not 1 <= instances <= MOST_CHANNELS:
-        raise ValueError(f"instances is {instances}, allowed are 1 to {MOST_CHANNELS}")
+        raise ValueError(f"instances must be 1 to {MOST_CHANNELS}; got {instances}")
     most = MOST_CHANNELS // instances
     if channels is not None and not 1 <= channels <= most:
         raise ValueError(
@@ -177,7 +177,7 @@ def _word(name: str, value: str | None, known: str | None, allowed: Iterable[str
         return known if known in words else words[0]
     if value not in words:
         listed = ", ".join(f'"{word}"' for word in words)
-        raise ValueError(f'{name} is "{value}", allowed are {listed}')
+        raise ValueError(f'{name} must be one of {listed}; got "{value}"')
     return value
 
 
@@ -211,7 +211,7 @@ def _fields(
         chosen = "_".join(filter(None, (kind, noted(program, "engine", str))))
     if len(chosen.encode()) > LONGEST_NAME or not chosen.isprintable():
         raise ValueError(
-            f'name is "{chosen}", allowed are {LONGEST_NAME} bytes of printable characters'
+            f'name must be at most {LONGEST_NAME} bytes of printable characters; got "{chosen}"'
         )
     smallest = _bytes("min_bytes", min_bytes, noted(program, "min_bytes", int) or 0)
     most = noted(program, "max_bytes", int) or 0
@@ -239,7 +239,7 @@ def _fields(
 def _bytes(name: str, value: Quantity | None, default: int) -> int:
     size = default if value is None else 0 if value in (0, "0") else units.size_bytes(value)
     if not 0 <= size <= _LARGEST_SIZE:
-        raise ValueError(f"{name} is {size}, allowed are 0 to 2^63 - 1")
+        raise ValueError(f"{name} must be 0 to 2^63 - 1; got {size}")
     return size
 
 

@@ -90,14 +90,14 @@ def write(
     """
     program = _lowered(obj, in_place)
     if channel not in ("memory", "port"):
-        raise ValueError(f'channel is "{channel}", allowed are memory and port')
+        raise ValueError(f'channel must be memory or port; got "{channel}"')
     for option, value in (
         ("box", box),
         ("threadblocks", threadblocks),
         ("threads_per_block", threads_per_block),
     ):
         if value is not None and value < 1:
-            raise ValueError(f"{option} is {value}, allowed are positive numbers")
+            raise ValueError(f"{option} must be a positive number; got {value}")
     unit = None if pipeline is None else units.size_bytes(pipeline)
     if unit is not None and (unit < ALIGNMENT or unit % ALIGNMENT or unit >= 2**31):
         raise ValueError(f"pipeline is {unit} B, allowed are multiples of 16 below 2^31")
