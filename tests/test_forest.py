@@ -409,8 +409,8 @@ def test_ways_that_pass_a_switch_twice_are_cut_short():
     """Two leaves sum and spread, the third leaf and the core do not: a tree may go to a leaf and back."""
     rings = [(5 * box + i, 5 * box + (i + 1) % 5) for box in range(3) for i in range(5)]
     cables = [(a, b, 333_333_333, "700ns") for a, b in rings]
-    cables += [(15 + leaf, 18, "450GB/s", "1ns") for leaf in range(3)]
-    cables += [(npu, 15 + npu // 5, "25GB/s", "500ns") for npu in range(15)]
+    cables += [(15 + leaf, 18, "450GB/s", "1ns") for leaf in range(3)]  # type: ignore[misc]
+    cables += [(npu, 15 + npu // 5, "25GB/s", "500ns") for npu in range(15)]  # type: ignore[misc]
     links = [link for a, b, *speed in cables for link in ((a, b, *speed), (b, a, *speed))]
     switches = ["multicast+reduce", "multicast+reduce", "", "multicast"]
     topology = tp.from_links(15, links, switches=switches, link_model="blocking")

@@ -23,11 +23,13 @@ from tacos.bound import Bound, bound
 from tacos.collective import chunks_per_part
 from tacos.errors import (
     InfeasibleError,
+    LimitError,
     TacosError,
     VerificationError,
     WrongScheduleWarning,
     check_type,
 )
+from tacos.execution import check_target, execution
 from tacos.lower import lift, lower
 from tacos.plan import check_engine, check_sizes, obstacles, synthesize
 from tacos.plan import engines as applicable
@@ -60,6 +62,8 @@ class Figures:
         utilisation: Share of the time that the links are busy, on average.
         cut_short: Whether the time limit ended the search.
         total_chunks: The number of all chunks.
+        executed_s: How long the schedule takes when it is executed (:func:`tacos.execution.execution`); None where it
+            has too many transfers to be run.
     """
 
     time_s: float
@@ -70,6 +74,12 @@ class Figures:
     utilisation: float
     cut_short: bool
     total_chunks: int = 0
+    executed_s: float | None = None
+
+    @property
+    def counted_s(self) -> float:
+        """The time that engines are compared by: the executed one where it is known."""
+        return self.time_s if self.executed_s is None else self.executed_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +140,10 @@ class Comparison:
         raise InfeasibleError(f"no engine solved {self.collective!r}")
 
     def efficiency(self, candidate: Candidate) -> float | None:
-        """The bound divided by the candidate's time; None where either is missing."""
-        if candidate.figures is None or not self.bound_s or not candidate.figures.time_s:
+        """The bound divided by the candidate's time, the executed one where it is known; None where either is missing."""
+        if candidate.figures is None or not self.bound_s or not candidate.figures.counted_s:
             return None
-        return self.bound_s / candidate.figures.time_s
+        return self.bound_s / candidate.figures.counted_s
 
     @property
     def reference(self) -> str:
@@ -150,7 +160,7 @@ class Comparison:
         over = self.reference if over is None else over
         other = next((c.figures for c in self.solved if c.engine == over), None)
         best = self.solved[0].figures if self.solved else None
-        return other.time_s / best.time_s if other and best and best.time_s else None
+        return other.counted_s / best.counted_s if other and best and best.counted_s else None
 
     def rows(self) -> list[dict[str, Any]]:
         """One plain dictionary per candidate, for tables, JSON and CSV; units are in the names."""
@@ -182,7 +192,7 @@ class Comparison:
         """
         if not self.solved or self.solved[0].figures is None:
             return f"No engine solved {self.collective!r}."
-        best, seconds = self.solved[0], self.solved[0].figures.time_s
+        best, seconds = self.solved[0], self.solved[0].figures.counted_s
         words = [f"{best.engine} is the fastest: {format_time(seconds)}"]
         if efficiency := self.efficiency(best):
             words.append(f"{100 * efficiency:.1f} % of the bound")
@@ -257,6 +267,7 @@ def compare(
     time_limit: float | None = 60.0,
     consistent: bool = True,
     executor: Executor | None = None,
+    target: str | None = None,
     progress: Progress | None = None,
 ) -> Comparison: ...
 
@@ -273,6 +284,7 @@ def compare(
     time_limit: float | None = 60.0,
     consistent: bool = True,
     executor: Executor | None = None,
+    target: str | None = None,
     progress: Progress | None = None,
 ) -> Sweep: ...
 
@@ -288,6 +300,7 @@ def compare(
     time_limit: float | None = 60.0,
     consistent: bool = True,
     executor: Executor | None = None,
+    target: str | None = None,
     progress: Progress | None = None,
 ) -> Comparison | Sweep:
     """Run several engines on one problem, or on several sizes of it, and verify each answer.
@@ -307,6 +320,7 @@ def compare(
             are marked in any case.
         executor: Where the work is done, such as a process pool or Dask's executor; the threads
             of this machine if none is given. It stays open.
+        target: What will execute the schedules, as for :func:`~tacos.plan.synthesize`.
         progress: Called with the share done, now and then.
 
     Returns:
@@ -330,14 +344,17 @@ def compare(
     names = None if engines is None else list(dict.fromkeys(engines))
     others = dict(beside or {})
     _check(topology, problems, names, others, time_limit)
+    check_target(target)
     bounds = [bound(topology, problem) for problem in problems]
     tasks, owner = [], []
     for i, (problem, least) in enumerate(zip(problems, bounds, strict=True)):
         for name in applicable(topology, problem) if names is None else names:
-            tasks.append(_Task(topology, problem, least, name, seed, effort, time_limit))
+            tasks.append(_Task(topology, problem, least, name, seed, effort, time_limit, target))
             owner.append(i)
         for name, algorithm in others.items():
-            tasks.append(_Task(topology, problem, least, name, seed, effort, None, algorithm))
+            tasks.append(
+                _Task(topology, problem, least, name, seed, effort, None, target, algorithm)
+            )
             owner.append(i)
     found: list[list[Candidate]] = [[] for _ in problems]
     rank = partial(_rank, consistent=consistent)
@@ -401,7 +418,7 @@ _Rank: TypeAlias = tuple[bool, bool, float, str]
 
 
 def _rank(candidate: Candidate, *, consistent: bool) -> _Rank:
-    seconds = candidate.figures.time_s if candidate.figures else 0.0
+    seconds = candidate.figures.counted_s if candidate.figures else 0.0
     late = consistent and not candidate.consistent
     return not candidate.ok, late, seconds, candidate.engine
 
@@ -427,6 +444,7 @@ class _Task(NamedTuple):
     seed: int
     effort: str | int
     time_limit: float | None
+    target: str | None
     algorithm: Program | Schedule | None = None  # in the engine's place
 
 
@@ -442,6 +460,7 @@ def _schedule(task: _Task, report: Progress | None) -> Schedule:
             time_limit=task.time_limit,
             progress=report,
             known_bound=task.bound,
+            target=task.target,
         )
     size, algorithm = task.collective.size_bytes, task.algorithm
     if isinstance(algorithm, Schedule):
@@ -479,7 +498,7 @@ def _candidate(task: _Task, report: Progress | None = None) -> Candidate:
     rejected: list[str] = schedule.provenance.get("rejected", [])
     consistent = schedule.provenance.get("consistent") is not False
     note = "; ".join([*rejected, *([] if consistent else [_DIFFERENT_BITS])])
-    figures, wrong = _figures(schedule), bool(rejected)
+    figures, wrong = _figures(schedule, task.target), bool(rejected)
     return Candidate(task.engine, schedule, True, note, took, figures, wrong, consistent)
 
 
@@ -489,7 +508,7 @@ def _alive(report: Progress | None, _: float) -> None:
         report(1.0)
 
 
-def _figures(schedule: Schedule) -> Figures:
+def _figures(schedule: Schedule, target: str | None) -> Figures:
     used = schedule.link_utilisation()
     return Figures(
         time_s=schedule.time_s,
@@ -500,7 +519,17 @@ def _figures(schedule: Schedule) -> Figures:
         transfers=schedule.transfers,
         utilisation=float(used.mean()) if len(used) else 0.0,
         cut_short=bool(schedule.provenance.get("cut_short")),
+        executed_s=_executed_s(schedule, target),
     )
+
+
+def _executed_s(schedule: Schedule, target: str | None) -> float | None:
+    """The executed time; None if the schedule has too many transfers, or the target refuses it."""
+    try:
+        found = execution(schedule, target=target)
+    except LimitError:
+        return None
+    return None if found is None else found.time_ps(target) * 1e-12
 
 
 class _Stopped(Exception):

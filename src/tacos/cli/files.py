@@ -29,9 +29,11 @@ from tacos.cli.app import (
 )
 from tacos.cli.viewing import PAGES
 from tacos.console import print_table, progress, show, show_topology, transfer_table, width
-from tacos.errors import FormatError
+from tacos.errors import FormatError, LimitError, TacosError
+from tacos.execution import execution
 from tacos.lower import describe
 from tacos.nodes import Nodes, link_of
+from tacos.plan import with_chunks
 from tacos.simulate.trace_file import format_of
 from tacos.simulate.workload import Workload, from_chakra
 
@@ -266,6 +268,8 @@ def info(
             "quantum_ps": schedule.quantum_ps,
             "provenance": schedule.provenance,
         }
+        if executed := execution(schedule):
+            facts |= executed.rows()
         show(facts, str(file), as_json, quiet)
         return 0
     one_npu = None if npu is None else Nodes(schedule.topology).npu(npu, what="--npu")
@@ -358,9 +362,53 @@ def convert(
     else:
         given = {"topology": network, "size": size}
         options |= {option: value for option, value in given.items() if value is not None}
-    formats.save(loaded, target, format=to_format, **options)
-    show({"from": str(source), "to": str(target)} | _outline(loaded), "converted", as_json, quiet)
+    loaded = _saved(loaded, target, to_format, options)
+    facts = {"from": str(source), "to": str(target)} | _outline(loaded)
+    if isinstance(loaded, Schedule):
+        facts |= _executed(loaded, target, to_format)
+    show(facts, "converted", as_json, quiet)
     return 0
+
+
+def _saved(
+    loaded: Schedule | Program | Topology,
+    target: Path,
+    format: str | None,
+    options: dict[str, Any],
+) -> Schedule | Program | Topology:
+    """Write a file; a schedule that exceeds the limits of its format is cut into fewer chunks, which is said."""
+    try:
+        formats.save(loaded, target, format=format, **options)
+    except LimitError as error:
+        if not isinstance(loaded, Schedule):
+            raise
+        chunks = loaded.collective.parts[0].chunks
+        while chunks > 1:
+            chunks //= 2
+            try:
+                fewer = with_chunks(loaded, chunks)
+                formats.save(fewer, target, format=format, **options)
+            except TacosError:
+                continue
+            warn(
+                f"{error}; written in {chunks} chunks per part instead of "
+                f"{loaded.collective.parts[0].chunks}, which takes {units.format_time(fewer.time_s)} instead of "
+                f"{units.format_time(loaded.time_s)}"
+            )
+            return fewer
+        raise
+    return loaded
+
+
+def _executed(schedule: Schedule, path: Path, format: str | None) -> dict[str, float]:
+    """The executed times of the program that a schedule was written as."""
+    written = formats.load(path, format=format)
+    if isinstance(written, Program):
+        size = schedule.collective.size_bytes
+        found = execution(written, schedule.topology, size=size)
+    else:
+        found = execution(schedule)
+    return found.rows() if found else {}
 
 
 def _outline(loaded: Schedule | Program | Topology) -> dict[str, Any]:

@@ -315,6 +315,7 @@ def compare(
     output: Annotated[
         Path | None, Parameter(name=["-o", "--output"], help="Draw a chart as .svg or .png.")
     ] = None,
+    target: Target = None,
     any_order: AnyOrder = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -347,6 +348,7 @@ def compare(
             seed=seed,
             time_limit=time_limit,
             consistent=not any_order,
+            target=target,
             progress=report,
         )
     result = found if len(wanted) > 1 else found.comparisons[0]

@@ -41,6 +41,7 @@ _RULES = {
     "order": "every link serves its transfers one after another in the schedule's order, each when its "
     "data have arrived",
     "schedule": "every transfer starts at the time that the schedule gives it",
+    "shared": "each connection sends one message at a time, and concurrent messages share links fairly",
 }
 _NO_CONGESTION = "a transfer starts when its data have arrived; links are never busy"
 _IMITATED = {

@@ -25,7 +25,7 @@ __all__ = ["comparison_tables", "picture", "remarks", "write_csv"]
 
 _NAN = float("nan")
 _COLUMNS = (
-    "collective", "size_bytes", "engine", "ok", "wrong", "consistent", "time_s", "algbw_Bps", "busbw_Bps", "bound_s",
+    "collective", "size_bytes", "engine", "ok", "wrong", "consistent", "time_s", "executed_s", "algbw_Bps", "busbw_Bps", "bound_s",
     "efficiency", "chunks", "total_chunks", "transfers", "utilisation", "synthesis_s", "cut_short", "note",
 )  # fmt: skip
 
@@ -198,13 +198,21 @@ def _title(one: Comparison, name: str, *, size: bool = False) -> str:
 
 def _engines_table(result: Comparison, name: str) -> Table:
     table = _table(_title(result, name, size=True), ["engine"])
-    for title in ("time\nus", "algbw\nGB/s", "busbw\nGB/s", "of the\nbound", "chunks", "synthesis"):
+    for title in (
+        "time\nus",
+        "executed\nus",
+        "algbw\nGB/s",
+        "busbw\nGB/s",
+        "of the\nbound",
+        "chunks",
+        "synthesis",
+    ):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("ok")
     for candidate in result.candidates:
         figures = candidate.figures
         best = " *" if candidate is next(iter(result.solved), None) else ""
-        cells = ["-"] * 5
+        cells = ["-"] * 6
         if figures:
             chunks = "-" if figures.chunks is None else f"{figures.chunks:,}"
             cells = [*_cells(result, candidate), chunks]
@@ -219,6 +227,7 @@ def _sizes_table(result: Sweep, name: str) -> Table:
     for title in (
         "size\nB",
         "time\nus",
+        "executed\nus",
         "algbw\nGB/s",
         "busbw\nGB/s",
         "of the\nbound",
@@ -229,7 +238,7 @@ def _sizes_table(result: Sweep, name: str) -> Table:
     for one in result.comparisons:
         size = f"{one.collective.size_bytes:,}"
         if not one.solved:
-            table.add_row(size, *["-"] * 6)
+            table.add_row(size, *["-"] * 7)
             continue
         factor = one.speed_up(result.reference)
         against = f"{factor:.2f}×" if factor else "-"
@@ -253,10 +262,12 @@ def _busbw_table(result: Sweep, engines: tuple[str, ...]) -> Table:
 
 
 def _cells(one: Comparison, candidate: Candidate) -> Iterator[str]:
-    """Time, algbw, busbw and the share of the bound."""
+    """The schedule's time, the executed one, algbw, busbw and the share of the bound."""
     if candidate.figures is None:
         return
     yield f"{candidate.figures.time_s * 1e6:.2f}"
+    executed = candidate.figures.executed_s
+    yield "-" if executed is None else f"{executed * 1e6:.2f}"
     for speed in (candidate.figures.algbw_Bps, candidate.figures.busbw_Bps):
         yield f"{speed / 1e9:.2f}" if speed else "-"
     share = one.efficiency(candidate)
