@@ -234,7 +234,8 @@ class Service {
 
   // The windows of a leg; for the first leg of a gang those of all members, counted from the start of the
   // first. A member that shares a link with one before it starts when that one has left the link. Those with
-  // the shortest way go first, so that others reach a shared link after them without having to wait.
+  // the shortest way go first, so that others reach a shared link after them without having to wait; where
+  // their sums would arrive before the others have left, those with the longest way go first.
   std::span<const Window> find_windows(const Waiting& who) {
     const auto gang = gang_of(who);
     if (gang.empty()) return crossing(who).windows;
@@ -249,22 +250,35 @@ class Service {
       }
       turns_.push_back({way, i, begin, gang_windows_.size()});
     }
+    arrange(gang.size());
+    if (!user_.in_time(gang, delays_)) {
+      for (Turn& turn : turns_) {
+        for (Window& window : windows_of(turn)) window.offset -= delays_[turn.member];
+        turn.way = -turn.way;
+      }
+      arrange(gang.size());
+    }
+    return gang_windows_;
+  }
+  std::span<Window> windows_of(const Turn& turn) {
+    return std::span(gang_windows_).subspan(turn.begin, turn.end - turn.begin);
+  }
+  // Lets the members of a gang start one after the other where they share links.
+  void arrange(std::size_t members) {
     std::sort(turns_.begin(), turns_.end());
-    delays_.resize(gang.size());
+    delays_.resize(members);
     for (const Turn& turn : turns_) {
-      const auto own = std::span(gang_windows_).subspan(turn.begin, turn.end - turn.begin);
       Time delay = 0;
-      for (const Window& window : own) {
+      for (const Window& window : windows_of(turn)) {
         delay = std::max(delay, taken_until_[at(window.link)] - window.offset);
       }
       delays_[turn.member] = delay = round_up(delay);
-      for (Window& window : own) {
+      for (Window& window : windows_of(turn)) {
         window.offset += delay;
         taken_until_[at(window.link)] = window.offset + window.busy;
       }
     }
     for (const Window& window : gang_windows_) taken_until_[at(window.link)] = 0;
-    return gang_windows_;
   }
   Crossings::Crossing crossing(const Waiting& who) {
     return crossings_.of(who.place, user_.bytes(who.item),
