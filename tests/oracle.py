@@ -286,25 +286,31 @@ def _one_after_the_other(
     """Windows (link, enter, leave) of a gang, and by how much each member starts after the first.
 
     A member that shares a link with one before it starts when that one has left the link. Those whose
-    head reaches its last link first come first or, where that brings a sum too early, last. `adding` is what
-    each member's reduction takes.
+    head reaches its last link first come first; what brings a sum too early starts later; or they come last.
+    `adding` is what each member's reduction takes.
     """
     own = [[(link, *w) for link, at, *w in crossing.windows if at == leg] for crossing in crossings]
-    for sign in (1, -1):
+    everyone = range(len(own))
+    for attempt in range(8):
+        if attempt % 4 == 0:
+            least = [0] * len(own)
+        sign = 1 if attempt < 4 else -1
         windows: list[tuple[int, int, int]] = []
         delays = [0] * len(own)
-        for i in sorted(range(len(own)), key=lambda i: sign * max(w[1] for w in own[i])):
+        for i in sorted(everyone, key=lambda i: sign * max(w[1] for w in own[i])):
             until = [(t, e) for link, e, _ in own[i] for other, _, t in windows if other == link]
-            delays[i] = max([0, *(t - enter for t, enter in until)])
+            delays[i] = max([least[i], *(t - enter for t, enter in until)])
             windows += [(link, a + delays[i], b + delays[i]) for link, a, b in own[i]]
-        early = [
-            delays[w] + sum(crossings[w].leg_ends[:-1]) + time + adding[w] <= delays[r]
-            for w in range(len(own))
-            for time, end in zip(crossings[w].arrivals, crossings[w].destinations, strict=True)
-            for r in range(len(own))
-            if r != w and end in crossings[r].sources
-        ]
-        if not any(early):
+        early = False
+        for w in everyone:
+            arrivals = zip(crossings[w].arrivals, crossings[w].destinations, strict=True)
+            for time, end in arrivals:
+                whole = sum(crossings[w].leg_ends[:-1]) + time + adding[w]
+                last = [delays[r] for r in everyone if end in crossings[r].sources]
+                if last and delays[w] + whole <= max(last):
+                    least[w] = max(least[w], max(last) + 1 - whole)
+                    early = True
+        if not early:
             break
     return windows, delays
 
