@@ -67,7 +67,8 @@ class Ordered {
   }
   std::span<const Item> gang(Item item) const { return dependencies_.gang(item); }
   // Whether each member starts before another one's arrival changes what it reads.
-  bool in_time(std::span<const Item> gang, std::span<const Time> delays) const {
+  bool in_time(std::span<const Item> gang, std::span<const Time> delays,
+               std::span<Time> least) const {
     if (std::ranges::none_of(delays, [](Time delay) { return delay > 0; })) return true;
     std::unordered_map<std::uint32_t, Time> last_read;  // per cell
     for (std::size_t i = 0; i < gang.size(); ++i) {
@@ -77,16 +78,19 @@ class Ordered {
         last = std::max(last, delays[i]);
       }
     }
+    bool result = true;
     for (std::size_t i = 0; i < gang.size(); ++i) {
       const auto cells = dependencies_.destination_cells(gang[i]);
       for (std::size_t end = 0; end < cells.size(); ++end) {
         const auto found = last_read.find(cells[end]);
-        if (found != last_read.end() && delays[i] + whole_time(gang[i], end) <= found->second) {
-          return false;
-        }
+        if (found == last_read.end()) continue;
+        const Time needed = found->second + 1 - whole_time(gang[i], end);
+        if (delays[i] >= needed) continue;
+        least[i] = std::max(least[i], needed);
+        result = false;
       }
     }
-    return true;
+    return result;
   }
 
   template <typename Ready>

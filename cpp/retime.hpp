@@ -6,8 +6,8 @@
 //   - a transfer that reads `acc` waits until all writers of earlier steps have arrived there;
 //   - a transfer that writes waits until all readers of that `acc` in earlier steps have started, and
 //     those in the same step start together with it: two NPUs that exchange partial sums in one step
-//     leave at one moment or, where they share a link, one right after the other, the shortest way first.
-//     Each has to leave before the other one's sum arrives, otherwise the order is infeasible;
+//     leave at one moment or, where they share a link, one right after the other. Each has to leave before
+//     the other one's sum arrives, otherwise the order is infeasible;
 //   - a `copy` waits until all writers of earlier steps have arrived, as does whatever follows one.
 // A list sorted by step is served in that order where times tie.
 //

@@ -12,7 +12,8 @@
 //   RouteId route(Item), ChunkId chunk(Item), std::int64_t bytes(Item)
 //   std::span<const Item> gang(Item)         transfers that start together with this one, or none; those
 //                                            that share a link start one after the other
-//   bool in_time(gang, delays)               whether a gang may start so, each member by its delay later
+//   bool in_time(gang, delays, least)        whether a gang may start so, each member by its delay later; if
+//                                            not, raises the least delays of those that would arrive too early
 //   void begin(Ready)                        what is ready from the first moment on
 //   Time not_before(Item, leg)               when the leg may start at the earliest
 //   Time leaves(Item, Window, Time start)    when the link is free again
@@ -108,6 +109,7 @@ class Service {
  private:
   using Window = Routes::Window;
   static constexpr std::uint32_t kStarts = kNone - 1;  // in Try::queue: its links are taken already
+  static constexpr int kArrangements = 8;  // that are tried for a gang, half of them in each order
   // What is tried touches memory all over the place: it is fetched so many of them ahead.
   static constexpr std::size_t kAhead = 8;
   struct Link {
@@ -234,7 +236,8 @@ class Service {
 
   // The windows of a leg; for the first leg of a gang those of all members, counted from the start of the
   // first. A member that shares a link with one before it starts when that one has left the link. Those with
-  // the shortest way go first, so that others reach a shared link after them without having to wait.
+  // the shortest way go first, so that others reach a shared link after them without having to wait; where
+  // their sums would arrive before others have left, they start later, or those with the longest way go first.
   std::span<const Window> find_windows(const Waiting& who) {
     const auto gang = gang_of(who);
     if (gang.empty()) return crossing(who).windows;
@@ -249,22 +252,41 @@ class Service {
       }
       turns_.push_back({way, i, begin, gang_windows_.size()});
     }
+    for (int attempt = 0; attempt < kArrangements; ++attempt) {
+      if (attempt == 0 || attempt == kArrangements / 2) least_.assign(gang.size(), 0);
+      if (attempt == kArrangements / 2) {
+        for (Turn& turn : turns_) turn.way = -turn.way;
+      }
+      arrange();
+      in_time_ = user_.in_time(gang, delays_, least_);
+      if (in_time_) break;
+      if (attempt + 1 < kArrangements) {
+        for (const Turn& turn : turns_) {
+          for (Window& window : windows_of(turn)) window.offset -= delays_[turn.member];
+        }
+      }
+    }
+    return gang_windows_;
+  }
+  std::span<Window> windows_of(const Turn& turn) {
+    return std::span(gang_windows_).subspan(turn.begin, turn.end - turn.begin);
+  }
+  // Lets the members of a gang start one after the other where they share links, none before its least delay.
+  void arrange() {
     std::sort(turns_.begin(), turns_.end());
-    delays_.resize(gang.size());
+    delays_.resize(turns_.size());
     for (const Turn& turn : turns_) {
-      const auto own = std::span(gang_windows_).subspan(turn.begin, turn.end - turn.begin);
-      Time delay = 0;
-      for (const Window& window : own) {
+      Time delay = least_[turn.member];
+      for (const Window& window : windows_of(turn)) {
         delay = std::max(delay, taken_until_[at(window.link)] - window.offset);
       }
       delays_[turn.member] = delay = round_up(delay);
-      for (Window& window : own) {
+      for (Window& window : windows_of(turn)) {
         window.offset += delay;
         taken_until_[at(window.link)] = window.offset + window.busy;
       }
     }
     for (const Window& window : gang_windows_) taken_until_[at(window.link)] = 0;
-    return gang_windows_;
   }
   Crossings::Crossing crossing(const Waiting& who) {
     return crossings_.of(who.place, user_.bytes(who.item),
@@ -377,7 +399,7 @@ class Service {
     }
     const auto delays =
         std::exchange(delays_, {});  // what starts may ask for another gang's windows
-    if (!user_.in_time(gang, delays)) {
+    if (!in_time_) {
       throw InfeasibleError("transfers of one step exchange chunk " +
                             std::to_string(user_.chunk(who.item)) +
                             " over shared links: one would arrive before another has left");
@@ -438,6 +460,8 @@ class Service {
   std::vector<Window> gang_windows_;
   std::vector<Turn> turns_;        // of the members of the gang whose windows those are
   std::vector<Time> delays_;       // theirs
+  std::vector<Time> least_;        // what these are at least
+  bool in_time_ = true;            // whether each leaves before another one's sum arrives
   std::vector<Time> taken_until_;  // per link, while these are found
   struct LineAt {
     std::uint32_t id = kNone;  // if anybody stands in it

@@ -142,7 +142,7 @@ def lowered(schedule: tacos.Schedule, random: Random) -> None:
     collective = schedule.collective
     unequal = {"all_to_all_v", "send_recv", "custom"}
     named = any(part.kind not in unequal for part in collective.parts)
-    sayable = not schedule.routes.kinds.any() and not (
+    sayable = not schedule.routes.kinds[schedule.lane_route].any() and not (
         named and (collective.chunk_bytes() == 0).any()
     )
     try:

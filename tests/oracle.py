@@ -238,7 +238,12 @@ def earliest_starts(
         candidates = []
         for (item, leg), since in ready.items():
             members = [i for i in gangs if gangs[i] == item] if leg == 0 else [item]
-            windows, delays = _one_after_the_other([crossings[i] for i in members], leg)
+            rate = topology.reduce_bandwidth_Bps
+            adding = [
+                sending_time(sizes[order[i][1]], rate) if order[i][3] == REDUCE and rate else 0
+                for i in members
+            ]
+            windows, delays = _one_after_the_other([crossings[i] for i in members], leg, adding)
             when = max([since, *(free[link] - enter for link, enter, _ in windows)])
             candidates.append((when, since, item, leg, members, windows, delays))
         chosen = min(candidates, default=None)
@@ -275,22 +280,38 @@ def earliest_starts(
     return starts
 
 
-def _one_after_the_other(crossings: list[Crossing], leg: int) -> tuple[list[Any], list[int]]:
+def _one_after_the_other(
+    crossings: list[Crossing], leg: int, adding: list[int]
+) -> tuple[list[Any], list[int]]:
     """Windows (link, enter, leave) of a gang, and by how much each member starts after the first.
 
-    A member that shares a link with one before it starts when that one has left the link; those whose
-    head reaches its last link first come first.
+    A member that shares a link with one before it starts when that one has left the link. Those whose
+    head reaches its last link first come first; what brings a sum too early starts later; or they come last.
+    `adding` is what each member's reduction takes.
     """
     own = [[(link, *w) for link, at, *w in crossing.windows if at == leg] for crossing in crossings]
-    turns = sorted(range(len(own)), key=lambda i: max(enter for _, enter, _ in own[i]))
-    windows: list[tuple[int, int, int]] = []
-    delays = [0] * len(own)
-    for i in turns:
-        shared = [
-            t - enter for link, enter, _ in own[i] for other, _, t in windows if other == link
-        ]
-        delays[i] = max([0, *shared])
-        windows += [(link, enter + delays[i], leave + delays[i]) for link, enter, leave in own[i]]
+    everyone = range(len(own))
+    for attempt in range(8):
+        if attempt % 4 == 0:
+            least = [0] * len(own)
+        sign = 1 if attempt < 4 else -1
+        windows: list[tuple[int, int, int]] = []
+        delays = [0] * len(own)
+        for i in sorted(everyone, key=lambda i: sign * max(w[1] for w in own[i])):
+            until = [(t, e) for link, e, _ in own[i] for other, _, t in windows if other == link]
+            delays[i] = max([least[i], *(t - enter for t, enter in until)])
+            windows += [(link, a + delays[i], b + delays[i]) for link, a, b in own[i]]
+        early = False
+        for w in everyone:
+            arrivals = zip(crossings[w].arrivals, crossings[w].destinations, strict=True)
+            for time, end in arrivals:
+                whole = sum(crossings[w].leg_ends[:-1]) + time + adding[w]
+                last = [delays[r] for r in everyone if end in crossings[r].sources]
+                if last and delays[w] + whole <= max(last):
+                    least[w] = max(least[w], max(last) + 1 - whole)
+                    early = True
+        if not early:
+            break
     return windows, delays
 
 

@@ -459,7 +459,7 @@ class ServedSteps : public Steps {
   // What the event loop asks.
   ChunkId chunk(Item) const { return 0; }
   std::span<const Item> gang(Item) const { return {}; }
-  bool in_time(std::span<const Item>, std::span<const Time>) const { return true; }
+  bool in_time(std::span<const Item>, std::span<const Time>, std::span<Time>) const { return true; }
   template <typename Ready>
   void begin(Ready&& ready) {
     start_all([&](Item item) { release(item, 0, ready); });

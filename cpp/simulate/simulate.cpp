@@ -98,7 +98,7 @@ class Replay {
     return uniform_bytes_ > 0 ? uniform_bytes_ : schedule_.collective().bytes(chunk(item));
   }
   std::span<const Item> gang(Item) const { return {}; }
-  bool in_time(std::span<const Item>, std::span<const Time>) const { return true; }
+  bool in_time(std::span<const Item>, std::span<const Time>, std::span<Time>) const { return true; }
 
   template <typename Ready>
   void begin(Ready&& ready) const {
