@@ -320,7 +320,7 @@ def test_a_collective_of_another_network():
 def test_wrong_options(options):
     topology = tp.ring(3)
     name = next(iter(options))
-    with pytest.raises(ValueError, match=f"{name} is"):
+    with pytest.raises(ValueError, match=f"{name} must"):
         tacos.synthesize(
             topology, co.all_gather(topology, "3KB", chunks=1), engine="greedy", **options
         )

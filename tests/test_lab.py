@@ -252,7 +252,7 @@ def test_a_lab_that_is_not_open_runs_nothing():
 
 def test_the_command_is_needed(capsys):
     assert main(["lab", "ring:3"]) == 2
-    assert "there is no COMMAND" in capsys.readouterr().err
+    assert "COMMAND is missing" in capsys.readouterr().err
 
 
 # --- the network --------------------------------------------------------------------------------

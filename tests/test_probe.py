@@ -99,7 +99,7 @@ def test_one_rank_is_no_network():
 def test_the_command_wants_ranks(capsys):
     assert main(["probe"]) == 2
     assert (
-        "there are no ranks: start it under torchrun or mpiexec, or give --np"
+        "there are no ranks: run it under torchrun or mpiexec, or give --np"
         in capsys.readouterr().err
     )
     assert main(["probe", "--mpi"]) == 2

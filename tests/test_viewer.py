@@ -98,7 +98,12 @@ def test_the_summary_is_the_schedules(view, mesh):
     for words in ("engine greedy", f"transfers {mesh.transfers}", "busbw"):
         assert words in caption
     text = panel(shown)
-    for words in ("collective all-reduce, 9 MB", "seed 0", "chunks 18 of 500 kB", "bound"):
+    for words in (
+        "collective all-reduce, 9 MB",
+        "seed 0",
+        "chunks 2 per part, 18 in all of 500 kB",
+        "bound",
+    ):
         assert words in text
     assert shown.is_hidden("#notes")
 

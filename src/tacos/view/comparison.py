@@ -43,7 +43,7 @@ def comparison_tables(result: Comparison | Sweep, name: str = "", width: int = 8
     >>> result = tacos.compare(topo, tacos.collective.all_gather(topo, "4MB"), engines=["ring"])
     >>> [table] = comparison_tables(result)
     >>> [column.header.split()[0] for column in table.columns][:4]
-    ['engine', 'time', 'algbw', 'busbw']
+    ['engine', 'time', 'executed', 'busbw']
     """
     if not isinstance(result, Sweep):
         return [_engines_table(result, name)]
@@ -108,7 +108,7 @@ def picture(result: Comparison | Sweep, name: str = "") -> str:
         return _bars(result, name)
     sizes = [one.collective.size_bytes for one in comparisons]
     size = Axis("size", "size", log=True)
-    speed = Axis("busbw" if _has_busbw(result) else "algbw", "bandwidth")
+    speed = Axis(_bandwidth(result), "bandwidth")
     times, speeds = [], []
     for engine in result.engines:
         role: Any = "plain" if engine in BASELINES else "strong"
@@ -151,7 +151,7 @@ def _bars(result: Comparison, name: str) -> str:
     return bars(
         [candidate.engine for candidate in result.solved],
         [Series("speed", speeds)],
-        Axis("busbw" if _has_busbw(result) else "algbw", "bandwidth"),
+        Axis(_bandwidth(result), "bandwidth"),
         title=_title(result, name, size=True),
         mark=(limit, "bound") if limit else None,
         notes=[
@@ -172,9 +172,17 @@ def _has_busbw(result: Comparison | Sweep) -> bool:
     return any(c.figures and c.figures.busbw_Bps for one in comparisons for c in one.solved)
 
 
+def _bandwidth(result: Comparison | Sweep) -> str:
+    return "busbw" if _has_busbw(result) else "algbw"
+
+
 def _speed(candidate: Candidate) -> float:
+    """The bandwidth of the executed schedule."""
     figures = candidate.figures
-    return (figures.busbw_Bps or figures.algbw_Bps) if figures else _NAN
+    if figures is None:
+        return _NAN
+    share = figures.time_s / figures.counted_s if figures.counted_s else 1.0
+    return (figures.busbw_Bps or figures.algbw_Bps) * share
 
 
 def _bound_speed(one: Comparison) -> float:
@@ -201,8 +209,7 @@ def _engines_table(result: Comparison, name: str) -> Table:
     for title in (
         "time\nus",
         "executed\nus",
-        "algbw\nGB/s",
-        "busbw\nGB/s",
+        f"{_bandwidth(result)}\nGB/s",
         "of the\nbound",
         "chunks",
         "synthesis",
@@ -212,7 +219,7 @@ def _engines_table(result: Comparison, name: str) -> Table:
     for candidate in result.candidates:
         figures = candidate.figures
         best = " *" if candidate is next(iter(result.solved), None) else ""
-        cells = ["-"] * 6
+        cells = ["-"] * 5
         if figures:
             chunks = "-" if figures.chunks is None else f"{figures.chunks:,}"
             cells = [*_cells(result, candidate), chunks]
@@ -228,8 +235,7 @@ def _sizes_table(result: Sweep, name: str) -> Table:
         "size\nB",
         "time\nus",
         "executed\nus",
-        "algbw\nGB/s",
-        "busbw\nGB/s",
+        f"{_bandwidth(result)}\nGB/s",
         "of the\nbound",
         f"{result.reference}'s\ntime",
     ):
@@ -238,7 +244,7 @@ def _sizes_table(result: Sweep, name: str) -> Table:
     for one in result.comparisons:
         size = f"{one.collective.size_bytes:,}"
         if not one.solved:
-            table.add_row(size, *["-"] * 7)
+            table.add_row(size, *["-"] * 6)
             continue
         factor = one.speed_up(result.reference)
         against = f"{factor:.2f}×" if factor else "-"
@@ -247,7 +253,7 @@ def _sizes_table(result: Sweep, name: str) -> Table:
 
 
 def _busbw_table(result: Sweep, engines: tuple[str, ...]) -> Table:
-    what = "busbw" if _has_busbw(result) else "algbw"
+    what = _bandwidth(result)
     table = _table(f"{what} in GB/s (* the fastest)", [])
     table.add_column("size\nB", justify="right", no_wrap=True)
     for engine in engines:
@@ -262,14 +268,13 @@ def _busbw_table(result: Sweep, engines: tuple[str, ...]) -> Table:
 
 
 def _cells(one: Comparison, candidate: Candidate) -> Iterator[str]:
-    """The schedule's time, the executed one, algbw, busbw and the share of the bound."""
+    """The schedule's time, the executed one, busbw (or algbw where that is not defined) and the share of the bound."""
     if candidate.figures is None:
         return
     yield f"{candidate.figures.time_s * 1e6:.2f}"
     executed = candidate.figures.executed_s
     yield "-" if executed is None else f"{executed * 1e6:.2f}"
-    for speed in (candidate.figures.algbw_Bps, candidate.figures.busbw_Bps):
-        yield f"{speed / 1e9:.2f}" if speed else "-"
+    yield f"{_speed(candidate) / 1e9:.2f}"
     share = one.efficiency(candidate)
     yield f"{100 * share:.1f} %" if share else "-"
 

@@ -56,8 +56,8 @@ def write(
 
     Every message becomes a put and a signal, and a wait at the receiver. It lands where the receiver
     wants it, or in scratch if the receiver may still use that place. Before the first put over a
-    channel the receiver signals that it has started. Threads that depend on each other share a
-    threadblock or are ordered by semaphores.
+    channel the receiver signals that it has started. Each connection has a threadblock for each direction, ordered by
+    semaphores; threads that depend on each other share one where there would be too many.
 
     Args:
         obj: An all-reduce, all-gather, reduce-scatter or all-to-all of all NPUs.
@@ -85,8 +85,8 @@ def write(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write(tacos.synthesize(topo, coll), f"{folder}/ag.json", name="two")
     ...     plan = json.loads(Path(folder, "ag.json").read_text())
-    >>> [op["name"] for op in plan["gpus"][0]["threadblocks"][1]["ops"]]
-    ['rlxsignal', 'rlxwait', 'nop', 'put', 'nop', 'signal', 'wait']
+    >>> [op["name"] for op in plan["gpus"][0]["threadblocks"][2]["ops"]]
+    ['rlxwait', 'nop', 'put', 'nop', 'signal']
     """
     program = _lowered(obj, in_place)
     if channel not in ("memory", "port"):

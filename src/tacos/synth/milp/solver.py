@@ -197,6 +197,10 @@ def highs() -> Any:
     """The module of HiGHS, or a TacosError that says how to get it."""
     try:
         import highspy
-    except ImportError:
+    except ModuleNotFoundError:
         raise TacosError('the milp engine needs HiGHS: pip install "tacos-ccl[milp]"') from None
+    except ImportError as error:  # how a compiled module reports Ctrl-C while it is loaded
+        if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
     return highspy

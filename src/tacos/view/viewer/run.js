@@ -64,7 +64,7 @@ export class Run {
   }
 
   get chunks() {
-    return this.facts.chunks;
+    return this.facts.total_chunks;
   }
 
   /** Whether single transfers of a chunk are known. */
