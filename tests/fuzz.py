@@ -83,6 +83,8 @@ def check(case: Case, engine: str, random: Random, folder: Path) -> str:
         if applies:
             raise
         return "refused"
+    if rejected := schedule.provenance.get("rejected"):
+        raise Wrong("; ".join(rejected))
     examine(schedule)
     if limit is None:
         limit = tacos.bound(topology, schedule.collective)

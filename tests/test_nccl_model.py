@@ -261,6 +261,32 @@ def test_all_algorithms_apply_where_all_switches_sum(algorithm, rail):
     assert once < schedule.time_s < factor * once
 
 
+def two_levels(leaf, spine):
+    """Four boxes of one NPU on two leaf switches (4, 5) under a spine (6)."""
+    cables = [(0, 4), (1, 4), (2, 5), (3, 5), (4, 6), (5, 6)]
+    links = [(a, b, "50GB/s", "1us") for a, b in cables]
+    both = [*links, *((b, a, *speed) for a, b, *speed in links)]
+    return tp.from_links(4, both, switches=[leaf, leaf, spine])
+
+
+def test_collnet_turns_around_in_a_leaf_that_sums():
+    """Every switch sums: the sum of a leaf crosses to the other leaf once, and no route visits a switch twice."""
+    topology = two_levels("multicast+reduce", "multicast+reduce")
+    schedule = judge(topology, co.all_reduce(topology, "1MB", chunks=4), algorithm="collnet")
+    # Three other NPUs and three switches: a tree from the root to them has six links.
+    assert set(np.diff(schedule.routes.link_begin).tolist()) == {6}
+
+
+@pytest.mark.parametrize("leaf", ["", "multicast", "reduce"])
+def test_collnet_needs_leaves_that_sum_and_multicast(leaf):
+    """A spine alone cannot join NPUs whose ways meet in a leaf."""
+    topology = two_levels(leaf, "multicast+reduce")
+    collective = co.all_reduce(topology, "1MB", chunks=4)
+    assert judge(topology, collective).provenance["algorithm"] != "collnet"
+    with pytest.raises(ValueError, match=r"^algorithm 'collnet' does not apply"):
+        nccl(topology, collective, algorithm="collnet")
+
+
 @pytest.mark.parametrize("kind", [*ROOTED, *UNROOTED])
 @pytest.mark.parametrize(
     "topology",

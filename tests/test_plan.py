@@ -306,6 +306,46 @@ def test_auto_returns_the_next_best_answer_and_reports_the_wrong_one(monkeypatch
     assert len(best.provenance["rejected"]) == 1
 
 
+def _fails(*_, **__):
+    """An engine that builds what the core refuses."""
+    raise ValueError("route 0 is no tree: it reaches switch 3 twice")
+
+
+@pytest.mark.parametrize("chunks", [1, "auto"])
+def test_auto_goes_on_after_an_engine_that_fails(monkeypatch, chunks):
+    monkeypatch.setitem(ENGINES, "forest", _fails)
+    topology = tacos.topology.ring(4)
+    collective = tacos.collective.all_gather(topology, "4MB", chunks=chunks)
+    told = r"engine forest failed on .*all_gather.* on .*ring: 4 NPUs.* seed 3: route 0 is no tree"
+    with pytest.warns(tacos.errors.WrongScheduleWarning, match=told):
+        best = tacos.synthesize(topology, collective, seed=3)
+    assert tacos.verify(best).ok
+    assert "forest" not in best.provenance["best_of"]
+    (sentence,) = best.provenance["rejected"]
+    assert "it reaches switch 3 twice; this is a bug" in sentence
+
+
+def test_auto_says_so_if_every_engine_fails(monkeypatch):
+    topology = tacos.topology.ring(4)
+    collective = tacos.collective.all_gather(topology, "4MB", chunks=1)
+    for name in tacos.engines(topology, collective):
+        monkeypatch.setitem(ENGINES, name, _fails)
+    with (
+        pytest.warns(tacos.errors.WrongScheduleWarning),
+        pytest.raises(tacos.VerificationError, match=r"failed on .* route 0 is no tree"),
+    ):
+        tacos.synthesize(topology, collective)
+
+
+def test_what_a_progress_callback_raises_is_no_bug_of_an_engine():
+    def stop(_):
+        raise ValueError("enough")
+
+    topology = tacos.topology.ring(4)
+    with pytest.raises(ValueError, match=r"^enough$"):
+        tacos.synthesize(topology, tacos.collective.all_gather(topology, "4MB"), progress=stop)
+
+
 def test_what_is_not_verified_is_marked(monkeypatch):
     monkeypatch.setitem(ENGINES, "ring", _one_transfer)
     topology = tacos.topology.ring(4)

@@ -15,7 +15,7 @@
         └── SpecError          a short name such as ``torus:4x4`` is wrong (also a ValueError)
 
     UserWarning
-    └── WrongScheduleWarning   an engine returned a wrong schedule, which was rejected
+    └── WrongScheduleWarning   an engine failed, or returned a wrong schedule, which was rejected
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class VerificationError(TacosError):
 
 
 class WrongScheduleWarning(UserWarning):
-    """An engine returned a wrong schedule, which was rejected; the message says how to reproduce it."""
+    """An engine failed, or returned a wrong schedule, which was rejected; the message says how to reproduce it."""
 
 
 class FormatError(TacosError, ValueError):

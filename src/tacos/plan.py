@@ -127,7 +127,8 @@ def synthesize(
 
     Every answer passes :func:`tacos.verify` before it is returned. A schedule that fails is a bug of its engine: it is
     reported as a :class:`~tacos.errors.WrongScheduleWarning` that says how to reproduce it, and the next best schedule
-    is returned, with the failure under ``"rejected"`` in its provenance.
+    is returned, with the failure under ``"rejected"`` in its provenance. So is an engine that applies and fails with a
+    ValueError while ``"auto"`` asks it.
 
     Args:
         topology: The network.
@@ -302,6 +303,17 @@ def _violation(schedule: Schedule, report: Report, seed: int) -> str:
     )
 
 
+def _failure(
+    engine: str, topology: Topology, collective: Collective, error: ValueError, seed: int
+) -> str:
+    """What an engine that applies failed with, with what is needed to reproduce it."""
+    chunks = collective.parts[0].chunks or "any number of"
+    return (
+        f"the engine {engine} failed on {collective!r} in {chunks} chunks on {topology!r}, seed {seed}: "
+        f"{error}; this is a bug in tacos, please report it with the topology"
+    )
+
+
 def _inconsistent(schedule: Schedule, difference: str) -> str:
     """Why "auto" does not return a right schedule."""
     return (
@@ -353,6 +365,7 @@ class _Search:
         self.cut_short, self.refines, self.verifies = False, True, True
         self.consistent = False  # whether only schedules whose sums have one order will do
         self.rejected: list[str] = []
+        self.stopped = False  # whether the caller's progress raised an exception
         self.target: str | None = None
         self.refusal = ""  # why the target takes no schedule
         self.to_beat = math.inf  # the executed time of the best answer so far
@@ -420,16 +433,24 @@ class _Search:
                 continue
             wrong = _violation(schedule, report, self.seed)
             first_error = first_error or wrong
-            self.rejected.append(wrong)
-            warnings.warn(wrong, WrongScheduleWarning, stacklevel=4)
+            self.reject(wrong)
         if not first_error:
             raise TacosError(_inconsistent(candidates[0].schedule, difference))
         raise VerificationError(first_error)
 
+    def reject(self, wrong: str) -> None:
+        """Report what is a bug of an engine, now and in the provenance."""
+        self.rejected.append(wrong)
+        warnings.warn(wrong, WrongScheduleWarning, stacklevel=5)
+
     def told_again(self) -> None:
-        """Repeat the last progress, so that the caller can stop a verification."""
+        """Tell the caller the last progress, also in a verification, which it can thus stop."""
         if self.progress is not None:
-            self.progress(self.told)
+            try:
+                self.progress(self.told)
+            except BaseException:
+                self.stopped = True
+                raise
 
     def check_sketch(self, schedule: Schedule) -> None:
         """A TacosError if the schedule does what the sketch forbids."""
@@ -444,7 +465,7 @@ class _Search:
         if self.progress is not None:
             # An engine with several passes starts each at zero.
             self.told = max(self.told, self.done + (self.next - self.done) * share)
-            self.progress(self.told)
+            self.told_again()
 
     @property
     def bound(self) -> Bound:
@@ -647,6 +668,14 @@ class _Search:
                 continue
             except (TacosError, MemoryError) as error:
                 errors.append(error)
+                continue
+            except ValueError as error:
+                if self.stopped:
+                    raise
+                # The engine applies and has no options: the error is its own.
+                failed = _failure(name, self.topology, self.collective, error, self.seed)
+                self.reject(failed)
+                errors.append(VerificationError(failed))
                 continue
             spent += self.spent(answer.schedule)
             results.append(answer)

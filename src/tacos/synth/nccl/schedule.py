@@ -11,6 +11,7 @@ from tacos.schedule import COPY, READ_ACC, REDUCE, retime, routes
 from tacos.synth import ways
 from tacos.synth.moves import Moves, check_memory, concatenate, named_part
 from tacos.synth.nccl.channels import tree_parents
+from tacos.synth.nccl.hubs import hub_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -111,17 +112,11 @@ class _Plan:
 
     def tree(self, root: int, hub: int, ends: Iterable[int], op: int) -> None:
         """One transfer from the ends to the root, summed on the way, or from the root to the ends."""
-        way = self.group.network.way
         others = [end for end in ends if end != root]
-        if op == REDUCE:
-            links = [link for end in others for link in way(end, hub)]
-            links += way(hub, root)
-        else:
-            links = list(way(root, hub))
-            links += [link for end in others for link in way(hub, end)]
         if others:
-            kind = "reduce" if op == REDUCE else "multicast"
-            self.rows.append(((kind, tuple(dict.fromkeys(links))), self.step, op))
+            sums = op == REDUCE
+            links = hub_tree(self.group.network, root, hub, others, sums=sums)
+            self.rows.append((("reduce" if sums else "multicast", links), self.step, op))
 
     def in_boxes(self, heads: list[int], op: int, turn: int) -> None:
         """Sums of boxes to their heads, or results from the heads to their boxes."""
