@@ -337,6 +337,15 @@ def test_auto_says_so_if_every_engine_fails(monkeypatch):
         tacos.synthesize(topology, collective)
 
 
+@pytest.mark.parametrize("chunks", [1, "auto"])
+def test_times_beyond_what_can_be_counted_are_no_bug_of_an_engine(chunks):
+    """A quarter of a terabyte at 1 kB/s takes eight years, however it is cut."""
+    topology = tacos.topology.ring(4, bandwidth="1KB/s")
+    collective = tacos.collective.all_gather(topology, "1TB", chunks=chunks)
+    with pytest.raises(ValueError, match=r"^a transfer of 250000000000 B .* takes over 40 hours$"):
+        tacos.synthesize(topology, collective)
+
+
 def test_what_a_progress_callback_raises_is_no_bug_of_an_engine():
     def stop(_):
         raise ValueError("enough")

@@ -75,6 +75,8 @@ _LARGE = 20
 """Bandwidth decides, not latency, where the bound's parts differ by this factor."""
 _WORK = 10_000_000
 """Microseconds of work, about, that ``"auto"`` may spend per unit of effort."""
+_LONGEST_S = 40 * 3600
+"""Seconds that the core can count for one transfer (``cpp/time.hpp``)."""
 _MET = 0.001
 """A schedule this close to the bound has met it."""
 _WORTH_ALL = 0.01
@@ -304,7 +306,7 @@ def _violation(schedule: Schedule, report: Report, seed: int) -> str:
 
 
 def _failure(
-    engine: str, topology: Topology, collective: Collective, error: ValueError, seed: int
+    engine: str, topology: Topology, collective: Collective, error: Exception, seed: int
 ) -> str:
     """What an engine that applies failed with, with what is needed to reproduce it."""
     chunks = collective.parts[0].chunks or "any number of"
@@ -312,6 +314,15 @@ def _failure(
         f"the engine {engine} failed on {collective!r} in {chunks} chunks on {topology!r}, seed {seed}: "
         f"{error}; this is a bug in tacos, please report it with the topology"
     )
+
+
+def _may_take_too_long(topology: Topology, collective: Collective) -> bool:
+    """Whether some schedule might exceed the longest times that the core can count, which is no bug of an engine."""
+    if not topology.links:
+        return False
+    sizes = collective.chunk_bytes() if collective.resolved else [p.size for p in collective.parts]
+    sent_s = topology.npus * sum(map(int, sizes)) / int(topology.link_bandwidth_Bps.min())
+    return sent_s + topology.nodes * int(topology.link_latency_ps.max()) * 1e-12 > _LONGEST_S
 
 
 def _inconsistent(schedule: Schedule, difference: str) -> str:
@@ -643,7 +654,7 @@ class _Search:
         expected = {name: self.expected(name) for name in names}
         results: list[_Answer] = []
         best: _Answer | None = None
-        errors: list[TacosError | MemoryError] = []
+        errors: list[Exception] = []
         left_out: list[str] = []
         spent = 0.0
         # The synthesizers first, which come nearest to the bound; not where one would eat it all.
@@ -669,9 +680,12 @@ class _Search:
             except (TacosError, MemoryError) as error:
                 errors.append(error)
                 continue
-            except ValueError as error:
+            except (ValueError, OverflowError) as error:
                 if self.stopped:
                     raise
+                if _may_take_too_long(self.topology, self.collective):
+                    errors.append(error)
+                    continue
                 # The engine applies and has no options: the error is its own.
                 failed = _failure(name, self.topology, self.collective, error, self.seed)
                 self.reject(failed)
@@ -733,7 +747,7 @@ def _noted(answer: _Answer, facts: dict[str, Any]) -> _Answer:
     return answer._replace(schedule=schedule.with_provenance(schedule.provenance | facts))
 
 
-def _infeasible(errors: list[TacosError | MemoryError]) -> bool:
+def _infeasible(errors: list[Exception]) -> bool:
     """Whether somebody cannot be reached, whatever the engine."""
     return any(isinstance(error, InfeasibleError) for error in errors)
 
