@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from importlib.util import find_spec
 
 from tests.pages import Page
@@ -27,6 +28,9 @@ if sanitized:
     collect_ignore_glob += ["README.md", "docs/*"]
 
 os.environ["COLUMNS"] = "80"  # what the pages show
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what runs in its background so, and the processes that tests interrupt would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collect_file(file_path, parent):
