@@ -106,6 +106,7 @@ def test_engines_that_do_not_apply_say_what_they_need():
 # The same whoever does the work.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 4])
 def test_results_do_not_depend_on_the_number_of_threads(threads):
     topology = tacos.topology.mi250(1)

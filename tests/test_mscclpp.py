@@ -47,6 +47,7 @@ def schedule(spec, kind, chunks=1, **options):
     return tacos.synthesize(topology, co.named(kind, topology, "1MB", chunks=chunks), **options)
 
 
+@pytest.mark.slow
 @given(network=topologies(), data=st.data())
 @settings(max_examples=20)
 def test_what_is_written_is_right_when_read_back(tmp_path_factory, network, data):

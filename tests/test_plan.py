@@ -21,7 +21,7 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("size", [1000, 1 << 20])
+@pytest.mark.parametrize("size", [1000, pytest.param(1 << 20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["all_gather", "all_reduce", "all_to_all", "broadcast"])
 @pytest.mark.parametrize("network", NETWORKS)
 def test_auto_is_as_good_as_the_best_engine(network, kind, size):

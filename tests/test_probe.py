@@ -178,6 +178,7 @@ def test_a_ring_is_found_link_by_link(speeds, tmp_path):
     assert list(rates(found).values()) == pytest.approx(list(rates(enforced).values()), rel=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_lab")
 def test_the_ports_of_a_switch_are_found(tmp_path):
     enforced, found = measured(tp.switch(4), tmp_path, fastest="50Mbit/s")

@@ -38,7 +38,9 @@ def started():
         assert ranks.alive() == []
 
 
-@pytest.fixture(params=[4, 8], ids=lambda size: f"{size} ranks")
+@pytest.fixture(
+    params=[4, pytest.param(8, marks=pytest.mark.slow)], ids=lambda size: f"{size} ranks"
+)
 def ranks(started, request):
     size = request.param
     if size in started and started[size].broken:
@@ -132,7 +134,9 @@ def test_plans_serve_the_whole_and_groups_in_any_order(ranks, tmp_path):
     ranks.run("planned", variables={"TACOS_PLANS": folder}, members=[0, 1, n - 1])
 
 
-@pytest.mark.parametrize("spec", ["ring:4", "fc:4", "switch:4"])
+@pytest.mark.parametrize(
+    "spec", ["ring:4", *(pytest.param(s, marks=pytest.mark.slow) for s in ("fc:4", "switch:4"))]
+)
 def test_all_ranks_get_identical_bits(started, tmp_path, spec):
     """On plans that tuning made, where small sums are exchanged and added by each rank."""
     if 4 not in started:
@@ -314,6 +318,7 @@ if dist.get_rank() == 0:
 """
 
 
+@pytest.mark.slow
 def test_torchrun_runs_a_script_that_does_not_know_us(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
