@@ -32,6 +32,7 @@ autodoc_default_options = {"members": True, "show-inheritance": True}
 # The build uses no network, so names of other projects are not looked up, and neither are names
 # without a module, which annotations use for types of their own file.
 nitpick_ignore_regex = [
+    (r"py:class", r"_Args|_Result"),  # type variables
     (r"py:.*", r"(numpy|np|collections|fractions|pathlib|os|socket|typing|concurrent|msgspec)\..*"),
     (
         r"py:class",

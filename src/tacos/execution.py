@@ -107,7 +107,7 @@ def execution(
         topology: The network of a program.
         size: Size of a program's collective, where the program does not know it.
         target: What executes the schedule. For ``"msccl"`` and ``"mscclpp"`` the program is that of the file that
-            :func:`tacos.save` would write.
+            :func:`tacos.formats.save` would write.
         progress: Called with the share done, now and then.
 
     Returns:

@@ -81,7 +81,7 @@ def simulate(
         schedule: What to run, or the path of a file that holds it. An orbit is expanded first. A program needs a topology. A workload
             of sends and receives, or the prefix of Chakra traces, needs a topology and a profile. Under a
             profile, the nodes that run are those of Chakra traces: the given ones, or those that
-            :func:`tacos.save` writes for the schedule or the program.
+            :func:`tacos.formats.save` writes for the schedule or the program.
         topology: Where to run it, if not on the network it was made for: the same nodes, and links
             of other speeds, or fewer.
         size: Of a program's collective, where the program does not know it.
@@ -100,10 +100,10 @@ def simulate(
             the nanosecond as :func:`tacos.simulate.astra.run`, which has more options. What
             disturbs a run, timing and congestion are then not to be given.
         routes: For a program: the links of each thread's route, or None for the direct link or
-            else the route that :func:`tacos.schedule.routes` finds. :func:`program_routes` takes them
+            else the route that :func:`tacos.schedule.routes` finds. :func:`~tacos.simulate.programs.program_routes` takes them
             from the schedule that the program was lowered from.
         order: For a program: a position for each step, by which links serve messages under
-            ``timing="order"``, and which decides ties otherwise; see :func:`program_order`.
+            ``timing="order"``, and which decides ties otherwise; see :func:`~tacos.simulate.programs.program_order`.
         connections: For a program under ``timing="shared"``: the most messages that an NPU sends at a
             time, and the most that it receives. Default: no limit.
         record: Whether the trace has every interval and arrival, some 60 bytes per transfer. Without,
