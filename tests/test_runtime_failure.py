@@ -72,7 +72,7 @@ def test_a_killed_rank_is_named_by_all_others():
     assert all(soon(lambda pid=pid: gone(pid)) for pid in processes)
 
 
-@pytest.mark.parametrize("job", ["stop_one", "stop_within"])
+@pytest.mark.parametrize("job", ["stop_one", pytest.param("stop_within", marks=pytest.mark.slow)])
 def test_a_hung_rank_is_named_by_all_others(ranks, job):
     """Everybody waits for somebody, but only one does not answer."""
     ranks.start(4, job, ring(4), 1, signal.SIGSTOP, fresh=TIMEOUT_S)
@@ -86,6 +86,7 @@ def test_a_hung_rank_is_named_by_all_others(ranks, job):
     ranks.collect([1])
 
 
+@pytest.mark.slow
 def test_a_rank_that_does_not_come_is_named(ranks):
     ranks.start(4, "stay_away", ring(4), 3, 3 * TIMEOUT_S, fresh=TIMEOUT_S)
     heard = ranks.collect(range(4))

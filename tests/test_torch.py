@@ -217,9 +217,17 @@ def test_a_wrong_argument_is_refused_and_harms_nothing(ranks, what):
         ("size", r"do not agree .* rank 1 has 101 elements of float32"),
         ("dtype", r"do not agree .* rank 1 has 100 elements of int32"),
         ("op", r"do not agree .* rank 1 has 100 elements of float32 \(max\)"),
-        ("size class", r"rank . runs algorithm . in call 3, rank . algorithm ."),
+        pytest.param(
+            "size class",
+            r"rank . runs algorithm . in call 3, rank . algorithm .",
+            marks=pytest.mark.slow,
+        ),
         ("root", "not the same on all ranks: rank 1 has another"),
-        ("collective", r"rank \d runs algorithm 0 .*, rank 1 prepares algorithm 2, broadcast"),
+        pytest.param(
+            "collective",
+            r"rank \d runs algorithm 0 .*, rank 1 prepares algorithm 2, broadcast",
+            marks=pytest.mark.slow,
+        ),
         (
             "first use",
             r"rank \d exchanges 'schedule .*-all_gather-|rank 0 'schedule .*-all_gather-",
@@ -245,7 +253,11 @@ def test_different_calls_are_errors_on_all_ranks(what, why, tmp_path):
     assert ranks.alive() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)],
+    ids=["killed", "stopped"],
+)
 def test_a_rank_that_dies_or_hangs_is_named_by_all_others(number):
     ranks = Ranks(4, seconds=5.0)
     others = (0, 1, 3)

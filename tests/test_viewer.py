@@ -512,6 +512,7 @@ def test_an_npu_outside_the_group_never_fills_up(view):
     assert shares == [1, 1, 0]
 
 
+@pytest.mark.slow
 def test_a_link_of_very_many_transfers_shows_its_queue(view):
     """More than there can be arguments of one call in a browser."""
     topology = tp.mesh(2)
