@@ -12,6 +12,7 @@ import pytest
 
 import tacos
 from tacos.cli import main
+from tacos.execution import execution
 from tacos.runtime.plans import Plans
 from tacos.tune import files
 
@@ -238,3 +239,16 @@ def test_the_command(tmp_path, capsys):
     for wrong, word in ((["--to", "msccl"], "--output"), (["-o", "x", "--to", "y"], '"y"')):
         assert main([*call, *wrong]) == 2
         assert word in capsys.readouterr().err
+
+
+def test_algorithms_are_compared_by_their_executed_times():
+    """Between two H100 boxes, trees are shorter on paper and slower when executed than what tune chooses."""
+    topology = tacos.topology.dgx_h100(2)
+    table = tacos.tune(topology, "all_gather", "64MB:64MB", effort="fast", target="tcp")
+    [row] = table.ranges
+    found = execution(row.schedule)
+    assert found is not None
+    [(size, seconds, _)] = row.figures
+    assert size == 64_000_000
+    assert seconds >= 0.99 * found.time_ps("tcp") * 1e-12
+    assert found.time_ps("tcp") <= 1.02 * row.schedule.time_ps

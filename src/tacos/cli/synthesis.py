@@ -234,6 +234,7 @@ def tune(
     to: Annotated[
         str, Parameter(help="Also write files of these formats: msccl, mscclpp, or msccl,mscclpp.")
     ] = "",
+    target: Target = None,
     any_order: AnyOrder = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -268,6 +269,7 @@ def tune(
             effort=int(effort) if effort.isdecimal() else effort,
             time_limit=time_limit,
             consistent=not any_order,
+            target=target,
             progress=report,
         )
     left_out = [] if output is None else table.save(output, to=others)

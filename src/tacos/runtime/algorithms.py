@@ -308,7 +308,9 @@ class Algorithms:
             )
             schedule = self._shared(
                 described(wanted, network, f"{name}.tacos"),
-                lambda: synthesize(network, wanted, engine=self.settings.engine, effort="fast"),
+                lambda: synthesize(
+                    network, wanted, engine=self.settings.engine, effort="fast", target="tcp"
+                ),
             )
             return lower(schedule, in_place=True)
 

@@ -17,6 +17,7 @@ from tacos import collective as collectives
 from tacos import units
 from tacos.bound import Bound, bound
 from tacos.errors import TacosError
+from tacos.execution import check_target, execution
 from tacos.plan import exact_limits, synthesize
 from tacos.refine import refine
 
@@ -139,6 +140,7 @@ def tune(
     effort: str | int = "normal",
     time_limit: float | None = None,
     consistent: bool = True,
+    target: str | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> Tuning:
     """Find the best algorithm for each size of a range.
@@ -166,6 +168,7 @@ def tune(
     >>> all(a.max_bytes + 1 == b.min_bytes for a, b in zip(table.ranges, table.ranges[1:]))
     True
     """
+    check_target(target)
     if not 0 <= tolerance < 1:
         raise ValueError(f"tolerance must be between 0 and 1; got {tolerance!r}")
     if time_limit is not None and not time_limit > 0:
@@ -175,6 +178,7 @@ def tune(
     end = math.inf if time_limit is None else time.monotonic() + time_limit
     search = _Search(topology, kind, group, root, seed, effort, end, progress)
     search.consistent = consistent
+    search.target = target
     found = search.winners(samples)
     spans = search.covered(samples[: len(found)], found, tolerance)
     ranges = search.ranges(spans, samples[: len(found)], samples[-1])
@@ -228,6 +232,7 @@ class _Search:
         self.progress = progress
         self.done, self.next = 0.0, 0.0  # the part of the whole that the present run is
         self.cut_short, self.consistent = False, True
+        self.target: str | None = None
         self.times: dict[tuple[_Algorithm, int], float] = {}
         self.bounds: dict[int, Bound] = {}
 
@@ -262,6 +267,7 @@ class _Search:
             effort=self.effort,
             progress=self.report,
             known_bound=self.bound(size),
+            target=self.target,
             **limits,
         )
         if self.consistent and found.provenance.get("consistent") is False:
@@ -284,11 +290,17 @@ class _Search:
         if (algorithm, size) not in self.times:
             try:
                 # A little more than the size is never faster.
-                seconds = self.synthesized(algorithm, self.even(size, algorithm, up=True)).time_s
+                schedule = self.synthesized(algorithm, self.even(size, algorithm, up=True))
+                seconds = self.executed(schedule)
             except (TacosError, ValueError, MemoryError):
                 seconds = math.inf
             self.times[algorithm, size] = seconds
         return self.times[algorithm, size]
+
+    def executed(self, schedule: Schedule) -> float:
+        """How long a schedule takes when it is executed; its own time if it is too large to be run."""
+        found = execution(schedule, target=self.target)
+        return schedule.time_s if found is None else found.time_ps(self.target) * 1e-12
 
     def even(self, size: int, algorithm: _Algorithm, *, up: bool) -> int:
         """The nearest size, above or below, that gives equal chunks, which some engines need."""
@@ -315,6 +327,7 @@ class _Search:
                     consistent=self.consistent,
                     progress=self.report,
                     known_bound=self.bound(size),
+                    target=self.target,
                 )
             except TacosError:
                 if not found or left == math.inf:
@@ -323,7 +336,7 @@ class _Search:
                 break
             self.cut_short |= bool(best.provenance.get("cut_short"))
             algorithm = _Algorithm(best.provenance["engine"], best.collective.parts[0].chunks)
-            self.times[algorithm, size] = best.time_s
+            self.times[algorithm, size] = self.executed(best)
             found.append(algorithm)
         self.done = self.next = 0.8
         return found
@@ -369,7 +382,9 @@ class _Search:
             served = samples[one.begin : one.end]
             schedule = self.near(served[len(served) // 2], one.algorithm, low + 1, high)
             work = min(_REFINING * schedule.transfers, _MOST_REFINING)
-            schedule = refine(schedule, work=work, seed=self.seed)
+            # A shorter schedule may take longer to execute.
+            refined = refine(schedule, work=work, seed=self.seed)
+            schedule = min(schedule, refined, key=lambda one: (self.executed(one), one.time_s))
             figures = tuple(
                 (size, self.time(one.algorithm, size), self.bound(size).time_s) for size in served
             )
