@@ -100,6 +100,7 @@ def test_the_summary_is_the_schedules(view, mesh):
     text = panel(shown)
     for words in (
         "collective all-reduce, 9 MB",
+        "executed ",
         "seed 0",
         "chunks 2 per part, 18 in all of 500 kB",
         "bound",

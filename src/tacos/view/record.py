@@ -14,6 +14,7 @@ import numpy as np
 
 from tacos import units
 from tacos.errors import TacosError
+from tacos.execution import execution
 from tacos.schedule import summary
 from tacos.simulate import simulate
 from tacos.view.curves import curves
@@ -96,9 +97,11 @@ def record(
     columns |= _chunks(packed.collective)
     columns |= _critical(packed, trace, tick)
     bins = len(columns["received_median"])
+    executed = execution(schedule)
     facts |= summary(schedule) | {
         "name": name,
         "time_s": trace.time_s,
+        "executed_s": None if executed is None else executed.time_ps() * 1e-12,
         "simulated": trace.provenance.get("timing") != "schedule",
         "bound_s": schedule.provenance.get("bound_s"),
         "tick_s": tick * 1e-12,

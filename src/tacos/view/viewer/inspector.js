@@ -47,6 +47,7 @@ function overview(run) {
   const rows = [
     ["collective", `${escaped(f.collective)}, ${size(f.size_bytes)}`],
     ["time", time(f.time_s)],
+    ["executed", f.executed_s ? `${time(f.executed_s)} on links that messages share` : "not computed"],
     ["bound", f.bound_s ? time(f.bound_s) : "not computed"],
     ["efficiency", f.bound_s ? percent(f.bound_s / f.time_s) : "–"],
     ["algbw", bandwidth(f.size_bytes / f.time_s)],
