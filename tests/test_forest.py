@@ -499,3 +499,11 @@ def test_what_it_cannot_do():
     cut = tp.from_links(3, links, connected=False)
     with pytest.raises(tacos.InfeasibleError, match="npu 0 cannot reach npu 2"):
         packing(cut)
+
+
+def test_a_long_transfer_that_starts_at_once_needs_no_quantum():
+    """Two NPUs exchange 0.68 s of data: every start is 0, whatever the units of time."""
+    topology = tp.hypercube(1, bandwidth="333333333B/s", latency="500ns")
+    collective = co.all_gather(topology, 453_491_039, chunks=1)
+    schedule = tacos.synthesize(topology, collective, engine="forest")
+    assert schedule.time_s == pytest.approx(226_745_520 / 333_333_333 + 500e-9)

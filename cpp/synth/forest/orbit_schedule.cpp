@@ -172,6 +172,12 @@ class Lanes {
     return std::max<Time>(divisor, 1);
   }
 
+  Time latest() const {
+    Time start = 0;
+    for (const auto& row : rows_) start = std::max(start, row.start);
+    return start;
+  }
+
   Schedule schedule(const std::shared_ptr<const Collective>& collective,
                     const std::string& provenance) && {
     const Time unit = quantum();
@@ -314,7 +320,7 @@ std::optional<Schedule> schedule_orbits(const std::shared_ptr<const Topology>& t
       lanes.spread(*part, end);
       end += part->end;
     }
-    if (end / lanes.quantum() > kLargestStart) {
+    if (lanes.latest() / lanes.quantum() > kLargestStart) {
       quantum = end / (kLargestStart / 2) + 1;
       continue;
     }
