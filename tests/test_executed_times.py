@@ -96,6 +96,14 @@ def test_a_schedule_too_large_to_be_run_has_no_executed_time():
     assert execution(schedule) is None
 
 
+def test_long_routes_that_share_no_link_have_executed_times():
+    """One message over a switch: 1 MB at 1 GB/s and two latencies of 1 us, under every rule."""
+    topology = tacos.topology.switch(2, bandwidth="1GB/s", latency="1us")
+    collective = tacos.collective.send_recv(topology, [(0, 1, "1MB")])
+    schedule = tacos.synthesize(topology, collective, engine="direct", target="tcp")
+    assert execution(schedule) == Execution(*3 * [1_002_000_000])
+
+
 def test_a_program_is_run_on_a_topology():
     topology = tacos.topology.ring(4)
     schedule = tacos.synthesize(

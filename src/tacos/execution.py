@@ -15,6 +15,7 @@ import numpy as np
 
 from tacos._core import Program, Schedule, Topology, lower_paced
 from tacos.errors import check_type
+from tacos.lower import lower
 from tacos.simulate import simulate
 
 if TYPE_CHECKING:
@@ -150,6 +151,14 @@ def execution(
     in_order = schedule.time_ps  # links that keep the schedule's order are never late
     try:
         _, _, first_come, shared = lower_paced(schedule, progress=progress)
+        if shared < 0:  # no link is shared, so no window had to be chosen
+            program = lower(schedule, window=0, progress=progress)
+            first_come, shared = (
+                simulate(
+                    program, schedule.topology, timing=rule, record=False, progress=progress
+                ).time_ps
+                for rule in RULES[1:]
+            )
     except ValueError:  # switches that multicast or reduce
         first_come, shared = (
             simulate(schedule, timing=rule, record=False, progress=progress).time_ps
