@@ -8,7 +8,7 @@ PAGE ?= out/benchmarks.md
 
 VENV := .venv
 SANITIZE := build/sanitize
-CPP := $(wildcard cpp/*.[ch]pp cpp/*/*.[ch]pp cpp/*/*/*.[ch]pp)
+CPP := $(wildcard cpp/*/*.[ch]pp cpp/*/*/*.[ch]pp)
 GROUPS := build test lint docs torch mpi browser
 
 # Twice quiet: errors show, warnings about package locations and script folders do not.

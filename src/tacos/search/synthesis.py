@@ -76,7 +76,7 @@ _LARGE = 20
 _WORK = 10_000_000
 """Microseconds of work, about, that ``"auto"`` may spend per unit of effort."""
 _LONGEST_S = 40 * 3600
-"""Seconds that the core can count for one transfer (``cpp/time.hpp``)."""
+"""Seconds that the core can count for one transfer (``cpp/model/time.hpp``)."""
 _MET = 0.001
 """A schedule this close to the bound has met it."""
 _WORTH_ALL = 0.01
