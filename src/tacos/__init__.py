@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import _tacos  # noqa: F401, first: it handles Ctrl-C during `python -m tacos`
 import tacos._support.pickling
 import tacos.notebook  # noqa: F401, how notebooks show them
 from tacos import collective, nccl, topology

@@ -212,17 +212,6 @@ def test_doctor_says_what_is_missing_and_what_is_broken(monkeypatch, tmp_path, c
     assert "pip install --force-reinstall highspy" in shown
 
 
-def test_ctrl_c_during_the_import_is_no_traceback(tmp_path):
-    """The package's first import is interrupted, before the command could catch anything."""
-    (tmp_path / "numpy.py").write_text("raise KeyboardInterrupt")
-    run = subprocess.run(
-        [sys.executable, "-c", "import _tacos, sys; sys.exit(_tacos.main())"],
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (run.returncode, run.stderr) == (130, "tacos: interrupted, nothing was written\n")
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_knows_the_subcommands(shell, capsys):
     assert main(["completion", shell]) == 0
@@ -325,16 +314,6 @@ def test_one_npu_has_nothing_to_do_and_every_verb_says_so(tmp_path, capsys):
     for verb in ("info", "verify", "sim"):
         assert main([verb, file]) == 0
     assert main(["view", file, "-o", str(tmp_path / "one.html")]) == 0
-
-
-def test_the_module_is_the_command():
-    run = subprocess.run(
-        [sys.executable, "-m", "tacos", "topo", "ring:3", "--json"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    assert json.loads(run.stdout)["npus"] == 3
 
 
 def test_quiet_prints_nothing(capsys):
