@@ -70,7 +70,7 @@ class StoreRendezvous:
     ) -> None:
         self.rank, self.size = rank, size
         self.while_waiting: Callable[[], str] = str
-        self._store, self._prefix, self._timeout = store, prefix, timeout
+        self.store, self._prefix, self._timeout = store, prefix, timeout
         self._count = 0
 
     @classmethod
@@ -135,12 +135,12 @@ class StoreRendezvous:
         """Store a value in pieces, which stores limit, and then how many there are."""
         pieces = [value[at : at + _PIECE] for at in range(0, len(value), _PIECE)]
         for i, piece in enumerate(pieces[1:], 1):
-            self._store.set(f"{key}/{i}", piece)
-        self._store.set(key, b"%d;" % len(pieces) + b"".join(pieces[:1]))
+            self.store.set(f"{key}/{i}", piece)
+        self.store.set(key, b"%d;" % len(pieces) + b"".join(pieces[:1]))
 
     def _take(self, key: str) -> bytes:
-        count, _, first = bytes(self._store.get(key)).partition(b";")
-        others = [bytes(self._store.get(f"{key}/{i}")) for i in range(1, int(count))]
+        count, _, first = bytes(self.store.get(key)).partition(b";")
+        others = [bytes(self.store.get(f"{key}/{i}")) for i in range(1, int(count))]
         return b"".join([first, *others])
 
     def _wait(self, name: str, wanted: list[str], keys: list[str], deadline: float) -> None:
@@ -148,14 +148,14 @@ class StoreRendezvous:
         while True:
             left = dt.timedelta(seconds=max(deadline - time.monotonic(), 0.01))
             try:
-                self._store.wait(wanted, min(left, _PAUSE))
+                self.store.wait(wanted, min(left, _PAUSE))
             except RuntimeError:
                 doubt.hear(self.while_waiting())
                 if time.monotonic() < deadline:
                     continue
             else:
                 return
-            missing = [str(rank) for rank, key in enumerate(keys) if not self._store.check([key])]
+            missing = [str(rank) for rank, key in enumerate(keys) if not self.store.check([key])]
             raise TimeoutError(
                 f"rank {', '.join(missing or ['0'])} did not come to exchange {name!r} within "
                 f"{self._timeout:g} s"
