@@ -44,9 +44,7 @@ def connect(comm: Any = None, *, timeout: float = 300.0) -> Communicator:
     if not timeout > 0:
         raise ValueError(f"timeout is {timeout} s, it must be positive")
     carrier = Mpi(MPI.COMM_WORLD if comm is None else comm, timeout=timeout)
-    return Communicator(
-        carrier.rendezvous, timeout=timeout, carrier="mpi", opened={"mpi": carrier}
-    )
+    return Communicator(carrier.rendezvous, timeout=timeout, carrier="mpi", opened={"mpi": carrier})
 
 
 def end_job_at_exit(code: int) -> None:

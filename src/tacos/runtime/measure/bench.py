@@ -22,6 +22,7 @@ import numpy as np
 
 from tacos import collective as collectives
 from tacos import topology as topologies
+from tacos.runtime.carriers import named
 from tacos.runtime.dispatch.algorithms import order_matters
 from tacos.search.synthesis import engines, synthesize
 
@@ -263,12 +264,12 @@ def measure(
         ) from None
     if op not in _OPS:
         raise ValueError(f"op is {op!r}, allowed are {', '.join(_OPS)}")
-    prepared = comm.prepare(algorithm)
-    if prepared.carrier.memory != "host":
+    if named(comm.carrier).memory != "host":
         raise ValueError(
-            f"the carrier {prepared.carrier.name} moves memory of GPUs, and only buffers of the host "
-            "are measured: use another carrier"
+            f"the carrier {comm.carrier} moves memory of GPUs, and only buffers of the host are "
+            "measured; use another carrier"
         )
+    prepared = comm.prepare(algorithm)
     if comm.rank == 0 and prepared.difference and order_matters(dtype, op):
         sys.stderr.write(f"tacos: ranks may end with different bits: {prepared.difference}\n")
     bench = _Bench(comm, prepared, dtype, op, iters, warmup)
