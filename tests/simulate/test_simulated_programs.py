@@ -15,7 +15,7 @@ import tacos
 from tacos import collective as co
 from tacos import lower, simulate
 from tacos import topology as tp
-from tacos.errors import InfeasibleError, TacosError
+from tacos.errors import InfeasibleError
 from tacos.program import STEP_OPS, filled
 from tacos.schedule import routes
 from tacos.simulate import program_order, program_routes
@@ -295,10 +295,7 @@ def programs(draw):
     collective = draw(collectives(network.npus, max_chunks=2))
     assume(all(collective.chunk_bytes()))
     engine = draw(st.sampled_from(tacos.engines(network, collective)))
-    try:
-        schedule = tacos.synthesize(network, collective, engine=engine)
-    except TacosError:
-        assume(False)
+    schedule = tacos.synthesize(network, collective, engine=engine)
     assume(not schedule.routes.kinds.any() and schedule.transfers < 60)
     return schedule, lower(schedule, in_place=draw(st.booleans()))
 
