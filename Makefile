@@ -8,7 +8,7 @@ PAGE ?= out/benchmarks.md
 
 VENV := .venv
 SANITIZE := build/sanitize
-CPP := $(wildcard cpp/*.[ch]pp cpp/*/*.[ch]pp cpp/*/*/*.[ch]pp)
+CPP := $(wildcard cpp/*/*.[ch]pp cpp/*/*/*.[ch]pp)
 TYPESCRIPT := 7.0.2
 GROUPS := build test lint docs torch mpi browser
 

@@ -4,9 +4,9 @@
 #include <nanobind/stl/vector.h>
 
 #include "columns.hpp"
-#include "compose.hpp"
-#include "retime.hpp"
-#include "schedule.hpp"
+#include "model/schedule.hpp"
+#include "timing/compose.hpp"
+#include "timing/retime.hpp"
 
 namespace tacos::bindings {
 

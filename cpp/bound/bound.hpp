@@ -25,9 +25,9 @@
 #include <vector>
 
 #include "bound/ways.hpp"
-#include "collective.hpp"
-#include "progress.hpp"
-#include "topology.hpp"
+#include "model/collective.hpp"
+#include "model/topology.hpp"
+#include "support/progress.hpp"
 
 namespace tacos {
 

@@ -14,8 +14,8 @@
 #include <span>
 #include <vector>
 
-#include "collective.hpp"
 #include "graph/cuts.hpp"
+#include "model/collective.hpp"
 
 namespace tacos {
 

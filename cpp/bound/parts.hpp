@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bound/passage.hpp"
-#include "topology.hpp"
+#include "model/topology.hpp"
 
 namespace tacos {
 

@@ -7,8 +7,8 @@
 #include <map>
 
 #include "bound/demand.hpp"
-#include "time.hpp"
-#include "topology.hpp"
+#include "model/time.hpp"
+#include "model/topology.hpp"
 
 namespace tacos {
 

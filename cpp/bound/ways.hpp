@@ -3,9 +3,9 @@
 
 #include <span>
 
-#include "collective.hpp"
-#include "progress.hpp"
-#include "topology.hpp"
+#include "model/collective.hpp"
+#include "model/topology.hpp"
+#include "support/progress.hpp"
 
 namespace tacos {
 

@@ -4,8 +4,8 @@
 #include <bit>
 #include <numeric>
 
-#include "error.hpp"
 #include "formats/protobuf.hpp"
+#include "support/error.hpp"
 
 namespace tacos::perfetto {
 

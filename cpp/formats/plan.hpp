@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "program.hpp"
+#include "model/program.hpp"
 
 namespace tacos::mscclpp {
 

@@ -22,9 +22,9 @@
 #include <string>
 #include <vector>
 
-#include "error.hpp"
 #include "runtime/connection.hpp"
 #include "runtime/execution.hpp"
+#include "support/error.hpp"
 
 namespace tacos {
 

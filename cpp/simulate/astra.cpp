@@ -3,9 +3,9 @@
 #include <cmath>
 #include <string>
 
-#include "error.hpp"
 #include "simulate/astra_ranks.hpp"
 #include "simulate/astra_setup.hpp"
+#include "support/error.hpp"
 
 namespace tacos::astra {
 

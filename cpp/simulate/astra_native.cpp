@@ -5,7 +5,7 @@
 #include <charconv>
 #include <deque>
 
-#include "error.hpp"
+#include "support/error.hpp"
 
 namespace tacos::astra {
 

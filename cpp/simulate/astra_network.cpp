@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "error.hpp"
+#include "support/error.hpp"
 
 namespace tacos::astra {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <tuple>
 
-#include "error.hpp"
+#include "support/error.hpp"
 
 namespace tacos::astra {
 

@@ -40,8 +40,8 @@
 #include <utility>
 #include <vector>
 
+#include "model/topology.hpp"
 #include "simulate/speeds.hpp"
-#include "topology.hpp"
 
 namespace tacos::simulation {
 

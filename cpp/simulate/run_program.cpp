@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "service.hpp"
 #include "simulate/shared_loop.hpp"
+#include "timing/service.hpp"
 
 namespace tacos::simulation {
 

@@ -28,11 +28,11 @@
 #include <utility>
 #include <vector>
 
-#include "agenda.hpp"
-#include "crossings.hpp"
-#include "progress.hpp"
-#include "routes.hpp"
+#include "model/routes.hpp"
 #include "simulate/fair_share.hpp"
+#include "support/progress.hpp"
+#include "timing/agenda.hpp"
+#include "timing/crossings.hpp"
 
 namespace tacos::simulation {
 

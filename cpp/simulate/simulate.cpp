@@ -7,9 +7,9 @@
 #include <string>
 #include <tuple>
 
-#include "service.hpp"
 #include "simulate/shared.hpp"
 #include "simulate/turns.hpp"
+#include "timing/service.hpp"
 
 namespace tacos::simulation {
 

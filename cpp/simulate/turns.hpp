@@ -18,10 +18,10 @@
 #include <utility>
 #include <vector>
 
-#include "large.hpp"
-#include "progress.hpp"
-#include "schedule.hpp"
-#include "service.hpp"
+#include "model/schedule.hpp"
+#include "support/large.hpp"
+#include "support/progress.hpp"
+#include "timing/service.hpp"
 
 namespace tacos::simulation {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "error.hpp"
+#include "support/error.hpp"
 #include "synth/path_table.hpp"
 
 namespace tacos {

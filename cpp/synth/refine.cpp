@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "compose.hpp"
-#include "error.hpp"
-#include "retime.hpp"
+#include "support/error.hpp"
 #include "synth/neighbours.hpp"
+#include "timing/compose.hpp"
+#include "timing/retime.hpp"
 
 namespace tacos {
 

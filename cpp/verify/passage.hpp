@@ -7,8 +7,8 @@
 #include <set>
 #include <vector>
 
-#include "routes.hpp"
-#include "topology.hpp"
+#include "model/routes.hpp"
+#include "model/topology.hpp"
 
 namespace tacos::verification {
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "program.hpp"
-#include "progress.hpp"
+#include "model/program.hpp"
+#include "support/progress.hpp"
 #include "verify/verify.hpp"
 
 namespace tacos::program_check {

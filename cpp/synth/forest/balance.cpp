@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-#include "error.hpp"
+#include "support/error.hpp"
 
 namespace tacos::forest {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "error.hpp"
-#include "retime.hpp"
+#include "support/error.hpp"
 #include "synth/forest/timing.hpp"
+#include "timing/retime.hpp"
 
 namespace tacos {
 

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "error.hpp"
-#include "retime.hpp"
+#include "support/error.hpp"
 #include "synth/forest/chunks.hpp"
 #include "synth/forest/timing.hpp"
+#include "timing/retime.hpp"
 
 namespace tacos {
 

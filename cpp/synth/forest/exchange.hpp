@@ -15,9 +15,9 @@
 #include <span>
 #include <string>
 
-#include "collective.hpp"
-#include "progress.hpp"
-#include "schedule.hpp"
+#include "model/collective.hpp"
+#include "model/schedule.hpp"
+#include "support/progress.hpp"
 
 namespace tacos {
 

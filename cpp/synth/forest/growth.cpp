@@ -4,7 +4,7 @@
 #include <tuple>
 #include <utility>
 
-#include "error.hpp"
+#include "support/error.hpp"
 
 namespace tacos::forest {
 

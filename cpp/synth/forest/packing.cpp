@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "error.hpp"
+#include "support/error.hpp"
 #include "synth/forest/growth.hpp"
 #include "synth/forest/rates.hpp"
 #include "synth/forest/tree_list.hpp"

@@ -4,8 +4,8 @@
 #include <numeric>
 #include <optional>
 
-#include "error.hpp"
 #include "graph/cuts.hpp"
+#include "support/error.hpp"
 
 namespace tacos::forest {
 

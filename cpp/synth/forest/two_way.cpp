@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "error.hpp"
+#include "support/error.hpp"
 #include "synth/forest/tree_list.hpp"
 
 namespace tacos {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "topology.hpp"
+#include "model/topology.hpp"
 
 namespace tacos::symmetric {
 

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "progress.hpp"
-#include "routes.hpp"
-#include "schedule.hpp"
+#include "model/routes.hpp"
+#include "model/schedule.hpp"
+#include "support/progress.hpp"
 #include "synth/symmetric/group.hpp"
 
 namespace tacos::symmetric {
