@@ -1,4 +1,4 @@
-#include "formats/plan_meetings.hpp"
+#include "formats/mscclpp_meetings.hpp"
 
 #include <algorithm>
 

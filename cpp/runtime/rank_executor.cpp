@@ -1,4 +1,4 @@
-#include "runtime/execution.hpp"
+#include "runtime/rank_executor.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -22,7 +22,7 @@ bool is_get(StepOp op) { return op == StepOp::get || op == StepOp::get_reduce; }
 
 }  // namespace
 
-Execution::Execution(std::shared_ptr<const RankProgram> program)
+RankExecutor::RankExecutor(std::shared_ptr<const RankProgram> program)
     : serial_(++last_serial), program_(std::move(program)) {
   const auto steps = program_->steps.size();
   state_.resize(steps);
@@ -32,7 +32,7 @@ Execution::Execution(std::shared_ptr<const RankProgram> program)
   unstored_.resize(as_size(program_->program->ranks()));
 }
 
-const Layout& Execution::layout(std::int64_t count) {
+const Layout& RankExecutor::layout(std::int64_t count) {
   if (count < 0) invalid("count is " + std::to_string(count) + ", it must not be negative");
   const auto found = std::find_if(layouts_.begin(), layouts_.end(),
                                   [&](const auto& kept) { return kept->count == count; });
@@ -45,7 +45,7 @@ const Layout& Execution::layout(std::int64_t count) {
   return *layouts_.front();
 }
 
-void Execution::start(const Call& call) {
+void RankExecutor::start(const Call& call) {
   reduction_ = reduction(call.dtype, call.op);
   layout(call.count);
   layout_ = layouts_.front();
@@ -74,7 +74,7 @@ void Execution::start(const Call& call) {
 // In place, the input slots that the program shares with the output are already there; otherwise
 // they are copied. The program's other inputs are read where the caller has them, unless it writes to
 // them or they overlap with the output.
-void Execution::place_buffers() {
+void RankExecutor::place_buffers() {
   const auto& l = *layout_;
   const auto given_in = as_size(l.input_elements()) * width_;
   const auto given_out = as_size(l.output_elements()) * width_;
@@ -122,7 +122,7 @@ void Execution::place_buffers() {
   }
 }
 
-void Execution::finish() {
+void RankExecutor::finish() {
   const auto& l = *layout_;
   const auto& collective = program_->program->collective();
   auto* target = static_cast<std::byte*>(call_.target);
@@ -141,7 +141,7 @@ void Execution::finish() {
   }
 }
 
-std::byte* Execution::at(const Place& place) const {
+std::byte* RankExecutor::address(const Place& place) const {
   std::byte* base = nullptr;
   switch (place.buffer) {
     case Buffer::input:
@@ -156,7 +156,7 @@ std::byte* Execution::at(const Place& place) const {
   return base + as_size(place.offset) * width_;
 }
 
-void Execution::settle() {
+void RankExecutor::settle() {
   while (!ready_.empty()) {
     const auto step = ready_.back();
     ready_.pop_back();
@@ -164,7 +164,7 @@ void Execution::settle() {
   }
 }
 
-void Execution::begin(std::int32_t step) {
+void RankExecutor::begin(std::int32_t step) {
   const RankStep& row = program_->steps[as_size(step)];
   auto& state = state_[as_size(step)];
   if (bytes(step) == 0 && !is_message(row.op)) {  // no message: both ends know
@@ -187,20 +187,20 @@ void Execution::begin(std::int32_t step) {
   }
 }
 
-void Execution::list_send(std::int32_t step) {
+void RankExecutor::list_send(std::int32_t step) {
   const RankStep& row = program_->steps[as_size(step)];
   const bool tells = !row.served && row.op != StepOp::put;
   const bool early = tells && all_unstored_ > unstored_[as_size(row.to.peer)];
   (early ? held_ : to_send).push_back(step);
 }
 
-void Execution::stored(NodeId peer) {
+void RankExecutor::stored(NodeId peer) {
   --unstored_[as_size(peer)];
   --all_unstored_;
   for (const auto step : std::exchange(held_, {})) list_send(step);
 }
 
-void Execution::complete(std::int32_t step) {
+void RankExecutor::complete(std::int32_t step) {
   state_[as_size(step)] = State::done;
   --left_;
   if (as_size(step) >= program_->own) return;
@@ -212,7 +212,7 @@ void Execution::complete(std::int32_t step) {
   }
 }
 
-void Execution::sent(std::int32_t step) {
+void RankExecutor::sent(std::int32_t step) {
   const RankStep& row = program_->steps[as_size(step)];
   if (is_get(row.op) && !row.served) {  // the request has left, the reply is to come
     state_[as_size(step)] = State::receiving;
@@ -228,7 +228,7 @@ void Execution::sent(std::int32_t step) {
   settle();
 }
 
-void Execution::received(std::int32_t step) {
+void RankExecutor::received(std::int32_t step) {
   const RankStep& row = program_->steps[as_size(step)];
   if (sends(row.op) || (row.served && is_get(row.op))) {
     state_[as_size(step)] = State::sending;
@@ -239,23 +239,23 @@ void Execution::received(std::int32_t step) {
   settle();
 }
 
-std::size_t Execution::message_bytes(std::int32_t step) const {
+std::size_t RankExecutor::message_bytes(std::int32_t step) const {
   const RankStep& row = program_->steps[as_size(step)];
   const bool request = is_get(row.op) && may_receive(step) == row.served;
   return is_message(row.op) || request ? 0 : bytes(step);
 }
 
-bool Execution::reduces(std::int32_t step) const {
+bool RankExecutor::reduces(std::int32_t step) const {
   const RankStep& row = program_->steps[as_size(step)];
   return row.op == StepOp::recv_reduce || row.op == StepOp::recv_reduce_send ||
          row.op == StepOp::recv_reduce_forward || (row.op == StepOp::get_reduce && !row.served);
 }
 
-void Execution::run_locally(std::int32_t step) {
+void RankExecutor::run_locally(std::int32_t step) {
   const bool adds = program_->steps[as_size(step)].op == StepOp::reduce;
   for (auto i = layout_->begin[as_size(step)]; i < layout_->begin[as_size(step) + 1]; ++i) {
     const Segment& segment = layout_->segments[as_size(i)];
-    std::byte *src = at(segment.src), *dst = at(segment.dst);
+    std::byte *src = address(segment.src), *dst = address(segment.dst);
     const auto elements = as_size(segment.elements);
     if (adds) {
       reduction_(dst, dst, src, elements);
@@ -265,7 +265,7 @@ void Execution::run_locally(std::int32_t step) {
   }
 }
 
-void Execution::outgoing(std::int32_t step, std::vector<iovec>& pieces) const {
+void RankExecutor::outgoing(std::int32_t step, std::vector<iovec>& pieces) const {
   const RankStep& row = program_->steps[as_size(step)];
   if (is_message(row.op) || (is_get(row.op) && !row.served)) return;
   if (row.op == StepOp::recv_reduce_forward) {
@@ -277,21 +277,21 @@ void Execution::outgoing(std::int32_t step, std::vector<iovec>& pieces) const {
   for (auto i = layout_->begin[as_size(step)]; i < layout_->begin[as_size(step) + 1]; ++i) {
     const Segment& segment = layout_->segments[as_size(i)];
     pieces.push_back(
-        {at(from_dst ? segment.dst : segment.src), as_size(segment.elements) * width_});
+        {address(from_dst ? segment.dst : segment.src), as_size(segment.elements) * width_});
   }
 }
 
-void Execution::incoming(std::int32_t step, std::vector<iovec>& pieces) const {
+void RankExecutor::incoming(std::int32_t step, std::vector<iovec>& pieces) const {
   const Cursor& cursor = cursor_[as_size(step)];
   auto offset = as_size(cursor.offset);
   for (auto i = cursor.segment; i < layout_->begin[as_size(step) + 1]; ++i) {
     const Segment& segment = layout_->segments[as_size(i)];
-    pieces.push_back({at(segment.dst) + offset, as_size(segment.elements) * width_ - offset});
+    pieces.push_back({address(segment.dst) + offset, as_size(segment.elements) * width_ - offset});
     offset = 0;
   }
 }
 
-void Execution::skip(std::int32_t step, std::size_t bytes) {
+void RankExecutor::skip(std::int32_t step, std::size_t bytes) {
   Cursor& cursor = cursor_[as_size(step)];
   while (bytes > 0) {
     const auto whole = as_size(layout_->segments[as_size(cursor.segment)].elements) * width_;
@@ -302,7 +302,7 @@ void Execution::skip(std::int32_t step, std::size_t bytes) {
   }
 }
 
-void Execution::take(std::int32_t step, const std::byte* data, std::size_t bytes) {
+void RankExecutor::take(std::int32_t step, const std::byte* data, std::size_t bytes) {
   const RankStep& row = program_->steps[as_size(step)];
   const bool adds = reduces(step);
   Cursor& cursor = cursor_[as_size(step)];
@@ -319,9 +319,9 @@ void Execution::take(std::int32_t step, const std::byte* data, std::size_t bytes
     const auto some = std::min(bytes, whole - offset);
     std::byte* dst = row.op == StepOp::recv_reduce_forward
                          ? passing_[as_size(step)].data() + passed + offset
-                         : at(segment.dst) + offset;
+                         : address(segment.dst) + offset;
     if (adds) {
-      const std::byte* src = row.op == StepOp::get_reduce ? dst : at(segment.src) + offset;
+      const std::byte* src = row.op == StepOp::get_reduce ? dst : address(segment.src) + offset;
       reduction_(dst, src, data, some / width_);
     } else {
       std::memcpy(dst, data, some);
@@ -336,7 +336,7 @@ void Execution::take(std::int32_t step, const std::byte* data, std::size_t bytes
   }
 }
 
-std::vector<std::int32_t> Execution::waiting() const {
+std::vector<std::int32_t> RankExecutor::waiting() const {
   std::vector<std::int32_t> steps;
   for (std::size_t i = 0; i < state_.size(); ++i) {
     if (state_[i] == State::receiving || state_[i] == State::sending) {
@@ -346,12 +346,12 @@ std::vector<std::int32_t> Execution::waiting() const {
   return steps;
 }
 
-NodeId Execution::awaited(std::int32_t step) const {
+NodeId RankExecutor::awaited(std::int32_t step) const {
   const RankStep& row = program_->steps[as_size(step)];
   return may_receive(step) ? row.from.peer : row.to.peer;
 }
 
-std::string Execution::describe(std::int32_t step) const {
+std::string RankExecutor::describe(std::int32_t step) const {
   const RankStep& row = program_->steps[as_size(step)];
   const auto server =
       row.served ? "rank " + std::to_string(program_->rank) + " serves " : std::string();

@@ -137,7 +137,7 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-struct Work {
+struct Action {
   StepOp op = StepOp::nop;
   NodeId rank = 0;
   ThreadId thread = 0;  // in the program that is packed

@@ -10,8 +10,8 @@
 #include <set>
 #include <span>
 
-#include "formats/plan.hpp"
-#include "formats/plan_meetings.hpp"
+#include "formats/mscclpp_meetings.hpp"
+#include "formats/mscclpp_plan.hpp"
 #include "formats/steps.hpp"
 
 namespace tacos::mscclpp {

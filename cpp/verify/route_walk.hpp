@@ -76,7 +76,7 @@ inline Walk walk(const Topology& topology, const Routes& routes, RouteId r) {
 
 // When a chunk of given size passes a route: per step the moment its head enters the link and the
 // time the link is taken, per destination the arrival; all from the start of the step's leg.
-struct Passage {
+struct RouteTimes {
   std::int64_t bytes = -1;
   std::vector<Time> enter, busy;
   std::vector<Time> arrive;   // per destination, from the start of the last leg
