@@ -10,17 +10,13 @@
 #include "bound/farthest.hpp"
 #include "bound/parts.hpp"
 #include "graph/cuts.hpp"
+#include "support/index.hpp"
 
 namespace tacos {
 
 namespace {
 
 using enum CollectiveKind;
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 constexpr double kFlowBudget = 3e8;  // of links touched by flows
 constexpr NodeId kNodesForFlows =

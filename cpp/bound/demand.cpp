@@ -3,16 +3,13 @@
 #include <algorithm>
 #include <numeric>
 
+#include "support/index.hpp"
+
 namespace tacos {
 
 namespace {
 
 using enum CollectiveKind;
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 // Piece i of `total` cut into `pieces`; the first ones take the remainder.
 std::int64_t piece(std::int64_t total, std::int64_t pieces, std::int64_t i) {

@@ -8,15 +8,11 @@
 #include "bound/demand.hpp"
 #include "bound/parts.hpp"
 #include "graph/cuts.hpp"
+#include "support/index.hpp"
 
 namespace tacos {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 constexpr double kBudget = 3e7;  // of links touched
 

@@ -6,13 +6,9 @@
 #include <vector>
 
 #include "model/program.hpp"
+#include "support/index.hpp"
 
 namespace tacos::packing {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 using Node = std::int32_t;  // a step to be, numbered in the order in which they could run
 constexpr Node kNobody = -1;

@@ -6,16 +6,12 @@
 #include <unordered_map>
 
 #include "lowering/lift_order.hpp"
+#include "support/index.hpp"
 #include "timing/retime.hpp"
 
 namespace tacos {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 // Executes the program on symbols, see lift.hpp.
 class SymbolicRun {

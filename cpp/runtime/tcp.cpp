@@ -12,6 +12,8 @@
 #include <cstring>
 #include <system_error>
 
+#include "support/index.hpp"
+
 namespace tacos {
 
 namespace {
@@ -25,11 +27,6 @@ constexpr auto kCurious = std::chrono::seconds(1);  // then peers are asked wher
 constexpr auto kIdle = std::chrono::milliseconds(100);
 constexpr auto kFarewell = std::chrono::seconds(3);  // for peers that are slow to read
 constexpr double kLongestTimeout = 1e9;              // seconds
-
-template <typename Int>
-std::size_t as_size(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 std::string ranked(NodeId rank) { return "rank " + std::to_string(rank); }
 
@@ -175,13 +172,13 @@ void Endpoint::carry_out() {
   while (!executor.to_send.empty() || !executor.to_receive.empty()) {
     for (std::size_t i = 0; i < executor.to_send.size(); ++i) {
       const auto step = executor.to_send[i];
-      const auto& row = executor.program().steps[as_size(step)];
+      const auto& row = executor.program().steps[at(step)];
       Header header = header_of_call();
       header.step = row.id;
       std::vector<iovec> pieces;
       executor.outgoing(step, pieces);
       for (const auto& piece : pieces) header.bytes += piece.iov_len;
-      post(*out_[as_size(step)], header, std::move(pieces), step);
+      post(*out_[at(step)], header, std::move(pieces), step);
     }
     executor.to_send.clear();
     for (std::size_t i = 0; i < executor.to_receive.size(); ++i) {
@@ -283,7 +280,7 @@ void Endpoint::check_progress() {
   if (!curious_ && now - progress_ > kCurious) {
     curious_ = true;
     for (const auto step : executor_->waiting()) {
-      if (executor_->may_receive(step)) ask(*in_[as_size(step)]);
+      if (executor_->may_receive(step)) ask(*in_[at(step)]);
     }
   }
   if (now - progress_ < timeout_) return;
@@ -294,7 +291,7 @@ void Endpoint::check_progress() {
     asked_ = now;
     unanswered_.clear();
     for (const auto step : executor_->waiting()) {
-      Connection* peer = executor_->may_receive(step) ? in_[as_size(step)] : out_[as_size(step)];
+      Connection* peer = executor_->may_receive(step) ? in_[at(step)] : out_[at(step)];
       if (std::find(unanswered_.begin(), unanswered_.end(), peer) != unanswered_.end()) continue;
       unanswered_.push_back(peer);
       ask(*peer);
@@ -305,7 +302,7 @@ void Endpoint::check_progress() {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - progress_).count();
   if (!unanswered_.empty() || now - progress_ > 2 * timeout_ + grace) {
     for (const auto step : executor_->waiting()) {
-      Connection* peer = executor_->may_receive(step) ? in_[as_size(step)] : out_[as_size(step)];
+      Connection* peer = executor_->may_receive(step) ? in_[at(step)] : out_[at(step)];
       const bool silent =
           std::find(unanswered_.begin(), unanswered_.end(), peer) != unanswered_.end();
       if (!silent && !unanswered_.empty()) continue;
@@ -423,12 +420,12 @@ bool Endpoint::begin_message(Connection& connection) {
     const auto& takers = executor.program().by_message;
     const auto found = takers.find(header.step);
     const std::int32_t step = found == takers.end() ? -1 : found->second;
-    if (step < 0 || in_[as_size(step)] != &connection || executor.is_done(step)) {
+    if (step < 0 || in_[at(step)] != &connection || executor.is_done(step)) {
       fail(ranked(rank_) + " does not expect what step " + std::to_string(header.step) + " of " +
            from + " sends, in call " + std::to_string(call_));
     }
     note_progress();
-    const auto& row = executor.program().steps[as_size(step)];
+    const auto& row = executor.program().steps[at(step)];
     const bool request = row.served && row.op != StepOp::put;
     const auto bytes = request || row.op == StepOp::wait ? 0 : executor.bytes(step);
     if (header.bytes != bytes) {
@@ -441,7 +438,7 @@ bool Endpoint::begin_message(Connection& connection) {
       connection.staging->block.reserve(header.bytes);
       connection.staging->filled = 0;
       connection.staging->whole = header.bytes;
-      staged_[as_size(step)] = &connection;
+      staged_[at(step)] = &connection;
     }
   } else if (header.bytes > kLongestText) {
     fail(ranked(rank_) + " received what is no message from " + from);
@@ -536,7 +533,7 @@ void Endpoint::end_message(Connection& connection) {
     connection.staging = nullptr;  // release_staged() takes it in
     return;
   }
-  const auto& row = executor_->program().steps[as_size(connection.step)];
+  const auto& row = executor_->program().steps[at(connection.step)];
   if (row.op == StepOp::put) {
     Header stored;
     stored.kind = Kind::stored;
@@ -570,9 +567,9 @@ void Endpoint::notice(Connection& connection, const Header& header, const std::s
 
 // The step may run now: takes in what came before, and lets the rest come straight to its place.
 void Endpoint::release_staged(std::int32_t step) {
-  Connection* connection = staged_[as_size(step)];
+  Connection* connection = staged_[at(step)];
   if (connection == nullptr) return;
-  staged_[as_size(step)] = nullptr;
+  staged_[at(step)] = nullptr;
   const auto found = connection->staged.find(step);
   auto& staged = found->second;
   const bool whole = connection->staging != &staged;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "simulate/shared_loop.hpp"
+#include "support/index.hpp"
 #include "timing/service.hpp"
 
 namespace tacos::simulation {
@@ -16,11 +17,6 @@ namespace tacos::simulation {
 namespace {
 
 using Window = Routes::Window;
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 bool sends_message(StepOp op) { return sends(op) || one_sided(op) || op == StepOp::signal; }
 bool pulls(StepOp op) { return op == StepOp::get || op == StepOp::get_reduce; }

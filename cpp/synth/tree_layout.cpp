@@ -5,15 +5,11 @@
 #include <utility>
 
 #include "support/error.hpp"
+#include "support/index.hpp"
 
 namespace tacos {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 using Price = std::pair<std::int64_t, std::int64_t>;
 

@@ -9,13 +9,9 @@
 
 #include "model/routes.hpp"
 #include "model/topology.hpp"
+#include "support/index.hpp"
 
 namespace tacos::verification {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 // A route, walked link by link from the topology.
 struct Walk {

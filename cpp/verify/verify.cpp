@@ -16,7 +16,6 @@ namespace tacos {
 
 namespace {
 
-using verification::at;
 using verification::RouteTimes;
 using verification::Walk;
 using verification::walk;

@@ -4,19 +4,11 @@
 #include <numeric>
 
 #include "support/error.hpp"
+#include "support/index.hpp"
 #include "synth/forest/timing.hpp"
 #include "timing/retime.hpp"
 
 namespace tacos {
-
-namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
-
-}  // namespace
 
 ForestMoves moves(const Forest& forest, std::span<const NodeId> holder) {
   const auto nodes = at(forest.routes->topology().nodes());

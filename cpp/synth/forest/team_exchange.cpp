@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "support/error.hpp"
+#include "support/index.hpp"
 #include "synth/forest/chunks.hpp"
 #include "synth/forest/timing.hpp"
 #include "timing/retime.hpp"
@@ -16,11 +17,6 @@
 namespace tacos {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 constexpr std::size_t kMostWork = 2'000'000;  // about a second's
 
