@@ -13,8 +13,8 @@ from tacos import collective as co
 from tacos import topology as tp
 from tacos.errors import VerificationError
 from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE, Schedule, retime, routes
-from tests import oracle
-from tests.strategies import orders
+from tests.support import oracle
+from tests.support.strategies import orders
 
 US = 1_000_000  # picoseconds
 

@@ -645,12 +645,12 @@ def greedy(topology: Topology, collective: Collective, *, seed: int = 0, threads
 
 def multitree(topology: Topology, roots: numpy.typing.NDArray[numpy.int32], member_begin: numpy.typing.NDArray[numpy.int64], members: numpy.typing.NDArray[numpy.int32], progress: object | None = None) -> tuple[Routes, numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32]]:
     """
-    Trees that grow together: routes, and of each edge its tree, step and route; see tacos.synth.multitree.
+    Trees that grow together: routes, and of each edge its tree, step and route; see tacos.synth.baselines.multitree.
     """
 
 def lay_out_trees(parent: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], place: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], routes: Routes, weight: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], *, fixed_root: bool, trials: int, progress: object | None = None) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
     """
-    Ranks for the places of trees such that their edges share few links; see tacos.synth.trees.
+    Ranks for the places of trees such that their edges share few links; see tacos.synth.baselines.trees.
     """
 
 def refine(schedule: Schedule, *, seed: int = 0, work: int, goal_ps: int = 0, provenance: str = '{}', progress: object | None = None) -> Schedule:

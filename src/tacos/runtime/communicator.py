@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 import numpy as np
 
 from tacos._core import Program, RankExecutor, Schedule
+from tacos._support.pickling import FIELDS
 from tacos.errors import CommunicationError, VerificationError
-from tacos.lower import lower
-from tacos.pickling import FIELDS
+from tacos.program import lower
+from tacos.runtime.carriers.tcp import Tcp
 from tacos.runtime.rendezvous import from_environment
-from tacos.runtime.tcp import Tcp
 from tacos.verify import verify as verify_algorithm
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Communicator:
         rendezvous: How the ranks find each other.
         timeout: Seconds without progress that mean failure.
         members: The ranks' numbers in the whole job, see :func:`connect`.
-        carrier: What moves the data. Default: TCP, see :class:`tacos.runtime.tcp.Tcp`.
+        carrier: What moves the data. Default: TCP, see :class:`tacos.runtime.carriers.tcp.Tcp`.
     """
 
     def __init__(

@@ -19,11 +19,11 @@ import numpy as np
 from mpi4py import MPI
 
 from tacos.errors import CommunicationError
-from tacos.lower import STEP_OPS
+from tacos.program import STEP_OPS
+from tacos.runtime.carriers.mpi_notices import LONGEST_TEXT, Announced, Kind, Notice, Notices
 from tacos.runtime.communicator import Communicator
-from tacos.runtime.mpi_notices import LONGEST_TEXT, Announced, Kind, Notice, Notices
-from tacos.runtime.mpi_rendezvous import MpiRendezvous
 from tacos.runtime.rendezvous import pause
+from tacos.runtime.rendezvous.mpi import MpiRendezvous
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from tacos.formats.mscclpp.plan import COLLECTIVES, Plan
 if TYPE_CHECKING:
     import os
 
-    from tacos.lower import Program
+    from tacos.program import Program
 
 __all__ = ["looks_like", "read"]
 
