@@ -9,12 +9,12 @@ from importlib.util import find_spec
 from tests.pages import Page
 
 NEEDED = {
-    "torch": ["src/tacos/runtime/torch/*", "src/tacos/runtime/nccl.py"],
-    "mpi4py": ["src/tacos/runtime/mpi*.py"],
+    "torch": ["src/tacos/runtime/torch/*", "src/tacos/runtime/carriers/nccl.py"],
+    "mpi4py": ["src/tacos/runtime/mpi.py", "src/tacos/runtime/*/mpi*.py"],
 }
 # torch, MPI, browsers and the programs that a lab starts do not run with the sanitizers' library in their way.
 sanitized = "libasan" in os.environ.get("LD_PRELOAD", "")
-collect_ignore_glob = ["tests/streams.py", "tests/torch_jobs.py"]  # what ranks run
+collect_ignore_glob = ["tests/support/streams.py", "tests/support/torch_jobs.py"]  # what ranks run
 collect_ignore_glob += [
     path
     for package, paths in NEEDED.items()
@@ -22,8 +22,12 @@ collect_ignore_glob += [
     for path in paths
 ]
 if sanitized:
-    collect_ignore_glob += ["tests/test_lab.py", "tests/test_probe.py", "tests/test_torch.py"]
-    collect_ignore_glob += ["tests/test_viewer.py", "tests/test_nccl.py"]
+    collect_ignore_glob += [
+        "tests/runtime/test_lab.py",
+        "tests/runtime/test_probe.py",
+        "tests/runtime/test_torch.py",
+    ]
+    collect_ignore_glob += ["tests/view/test_viewer.py", "tests/runtime/test_nccl.py"]
     # The commands of pages would run without the sanitizers.
     collect_ignore_glob += ["README.md", "docs/*"]
 

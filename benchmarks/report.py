@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import tacos
-from tacos.files import replacing
+from tacos._support.files import replacing
 from tacos.units import format_size
 
 HERE = Path(__file__).parent

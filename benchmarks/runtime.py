@@ -20,7 +20,7 @@ import numpy as np
 
 import tacos
 from tacos import runtime
-from tacos.runtime.bench import gloo_group
+from tacos.runtime.measure.bench import gloo_group
 
 SIZES = [1 << 10, 4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
 

@@ -1,6 +1,6 @@
 """The fuzzer: every engine on random problems, and everything that can be asked of its answer.
 
-A run is an engine on a problem (`tests/problems.py`). It is right if the engine says that it does not apply, or
+A run is an engine on a problem (`tests/support/problems.py`). It is right if the engine says that it does not apply, or
 if its schedule passes the verifier, with one order of summation, and is not faster than the bound; simulated at
 its own times it takes its own time; its program passes the verifier, and lifted again so does the schedule;
 refined it is still right; and a file holds what was saved. Everything else is a failure: another exception, a wrong schedule, a crash.
@@ -34,7 +34,7 @@ from typing import Any
 import tacos
 from tacos import synth
 from tacos.synth.milp import obstacle as milp_obstacle
-from tests.problems import problem
+from tests.support.problems import problem
 
 SLOW = ["milp", "auto"]
 FAST = [name for name in synth.ENGINES if name not in SLOW]

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
-
-from . import strategies
+from tests.support import strategies
 
 GB = 10**9
 

@@ -11,7 +11,7 @@ from tacos import collective as co
 from tacos import topology as tp
 from tacos._core import Collective, CollectivePart
 from tacos.errors import InfeasibleError
-from tests.strategies import ROOTED, UNROOTED, collectives
+from tests.support.strategies import ROOTED, UNROOTED, collectives
 
 NAMED = [*ROOTED, *UNROOTED]
 GROUP = [4, 1, 3]

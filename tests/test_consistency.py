@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
-from tacos.lower import STEP_OPS, lift, lower
-from tacos.runtime.plans import add
+from tacos.library import add
+from tacos.program import STEP_OPS, lift, lower
 from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE, retime, routes
-from tests import expressions
-from tests.memory_driver import Machine
-from tests.programs import INPUT, OUTPUT, SCRATCH, made
-from tests.ranks import Ranks
-from tests.strategies import lowered, orders
+from tests.support import expressions
+from tests.support.memory_driver import Machine
+from tests.support.programs import INPUT, OUTPUT, SCRATCH, made
+from tests.support.ranks import Ranks
+from tests.support.strategies import lowered, orders
 from tests.test_verify import links_under, orbit
 
 NETWORKS = [
@@ -430,7 +430,7 @@ def unruly(topology, collective, **_):
 @pytest.fixture
 def with_two_orders(monkeypatch):
     """The engine direct adds in two orders on this network, where nothing else applies but ring."""
-    from tacos import plan
+    from tacos.search import synthesis as plan
     from tacos.synth import ENGINES
 
     monkeypatch.setitem(ENGINES, "direct", unruly)

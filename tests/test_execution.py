@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
-from tacos.lower import lower
-from tests.memory_driver import Machine
-from tests.programs import INPUT, OUTPUT, SCRATCH, made
-from tests.rank_jobs import OPS, expected, shared
-from tests.strategies import lowered
+from tacos.program import lower
+from tests.support.memory_driver import Machine
+from tests.support.programs import INPUT, OUTPUT, SCRATCH, made
+from tests.support.rank_jobs import OPS, expected, shared
+from tests.support.strategies import lowered
 
 DATA = Path(os.environ.get("TACOS_TEST_DATA", "missing"))
 FILES = sorted([*DATA.glob("msccl-xml/*.xml"), *DATA.glob("mscclpp-json/*.json")])

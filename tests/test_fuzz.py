@@ -7,7 +7,8 @@ import os
 import pytest
 
 import tacos
-from tests import fuzz, problems
+from tests import fuzz
+from tests.support import problems
 
 SHARE = 8 if os.environ.get("HYPOTHESIS_PROFILE") == "sanitize" else 1
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
-from tacos.lower import lift, lower
+from tacos.program import lift, lower
 from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE
-from tests.programs import INPUT, OUTPUT, SCRATCH, changed, made
-from tests.strategies import collectives, orders, topologies
+from tests.support.programs import INPUT, OUTPUT, SCRATCH, changed, made
+from tests.support.strategies import collectives, orders, topologies
 
 
 def transfers(schedule):

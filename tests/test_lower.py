@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
-from tacos.lower import BUFFERS, STEP_OPS, lower
-from tests import program_oracle
-from tests.programs import made
-from tests.strategies import collectives, lowered
+from tacos.program import BUFFERS, STEP_OPS, lower
+from tests.support import program_oracle
+from tests.support.programs import made
+from tests.support.strategies import collectives, lowered
 
 
 @given(order=lowered(), data=st.data())

@@ -19,8 +19,8 @@ from tacos import collective as co
 from tacos import topology as tp
 from tacos.errors import InfeasibleError
 from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE, retime, routes
-from tests import oracle
-from tests.strategies import Order, collectives, orders, random_topologies
+from tests.support import oracle
+from tests.support.strategies import Order, collectives, orders, random_topologies
 
 US = 1_000_000  # picoseconds
 SPEED = {"bandwidth": "1GB/s", "latency": "1us"}

@@ -12,8 +12,8 @@ from hypothesis import given
 from tacos import topology as tp
 from tacos.errors import InfeasibleError
 from tacos.schedule import Routes, routes
-from tests.oracle import route_links
-from tests.strategies import random_topologies, topologies
+from tests.support.oracle import route_links
+from tests.support.strategies import random_topologies, topologies
 
 
 def nodes_on(topology, links):

@@ -11,8 +11,8 @@ import tacos
 from tacos import collective as co
 from tacos import topology as tp
 from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE, Schedule, retime, routes
-from tests import oracle
-from tests.strategies import Order, orders, quick_topologies
+from tests.support import oracle
+from tests.support.strategies import Order, orders, quick_topologies
 
 US = 1_000_000  # picoseconds
 SPEED = {"bandwidth": "1GB/s", "latency": "1us"}

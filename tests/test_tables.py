@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tacos
-from tacos import tables
+from tacos._support import tables
 
 pa = pytest.importorskip("pyarrow")
 

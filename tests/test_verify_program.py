@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
-from tacos.lower import STEP_OPS, lower
-from tests import program_oracle
-from tests.programs import INPUT, NONE, OUTPUT, SCRATCH, changed, independent, made
-from tests.strategies import collectives, topologies
+from tacos.program import STEP_OPS, lower
+from tests.support import program_oracle
+from tests.support.programs import INPUT, NONE, OUTPUT, SCRATCH, changed, independent, made
+from tests.support.strategies import collectives, topologies
 
 
 def rules(program):

@@ -3,8 +3,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "collective.hpp"
 #include "columns.hpp"
+#include "model/collective.hpp"
 
 namespace tacos::bindings {
 

@@ -4,9 +4,9 @@
 #include <nanobind/stl/vector.h>
 
 #include "columns.hpp"
-#include "lift.hpp"
-#include "lower.hpp"
-#include "program.hpp"
+#include "lowering/lift.hpp"
+#include "lowering/lower.hpp"
+#include "model/program.hpp"
 
 namespace tacos::bindings {
 

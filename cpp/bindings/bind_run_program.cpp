@@ -3,8 +3,8 @@
 #include <nanobind/stl/tuple.h>
 
 #include "columns.hpp"
-#include "lower.hpp"
-#include "simulate/pace.hpp"
+#include "lowering/lower.hpp"
+#include "lowering/pace.hpp"
 #include "simulate/run_program.hpp"
 
 namespace tacos::bindings {

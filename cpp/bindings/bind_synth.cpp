@@ -50,7 +50,7 @@ void bind_synth(nb::module_& m) {
               "tuple[Routes, numpy.typing.NDArray[numpy.int32], "
               "numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32]]"),
       "Trees that grow together: routes, and of each edge its tree, step and route; see "
-      "tacos.synth.multitree.");
+      "tacos.synth.baselines.multitree.");
 
   m.def(
       "lay_out_trees",
@@ -70,7 +70,7 @@ void bind_synth(nb::module_& m) {
       "parent"_a, "place"_a, "routes"_a, "weight"_a, nb::kw_only(), "fixed_root"_a, "trials"_a,
       "progress"_a = nb::none(), nb::rv_policy::reference,
       "Ranks for the places of trees such that their edges share few links; see "
-      "tacos.synth.trees.");
+      "tacos.synth.baselines.trees.");
   m.def(
       "refine",
       [](const std::shared_ptr<Schedule>& schedule, std::uint64_t seed, std::int64_t work,

@@ -5,7 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "columns.hpp"
-#include "topology.hpp"
+#include "model/topology.hpp"
 
 namespace tacos::bindings {
 

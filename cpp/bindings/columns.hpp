@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "column.hpp"
-#include "progress.hpp"
+#include "support/column.hpp"
+#include "support/progress.hpp"
 
 namespace tacos::bindings {
 

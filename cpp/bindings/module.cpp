@@ -1,8 +1,8 @@
 // The extension module tacos._core: declares what the bind_*.cpp files add and maps the errors.
 #include <nanobind/nanobind.h>
 
-#include "error.hpp"
 #include "runtime/tcp.hpp"
+#include "support/error.hpp"
 
 namespace nb = nanobind;
 

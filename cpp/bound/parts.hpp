@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "bound/passage.hpp"
-#include "topology.hpp"
+#include "bound/exits.hpp"
+#include "model/topology.hpp"
 
 namespace tacos {
 

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "formats/steps.hpp"
-#include "program.hpp"
+#include "model/program.hpp"
 
 namespace tacos::chakra {
 

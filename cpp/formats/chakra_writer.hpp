@@ -30,8 +30,8 @@
 #include <string_view>
 #include <vector>
 
-#include "program.hpp"
-#include "progress.hpp"
+#include "model/program.hpp"
+#include "support/progress.hpp"
 
 namespace tacos::chakra {
 

@@ -12,7 +12,7 @@
 // Cost: O(steps · threads of a rank).
 #pragma once
 
-#include "program.hpp"
+#include "model/program.hpp"
 
 namespace tacos {
 

@@ -20,8 +20,8 @@
 // Cost: O(steps · (channels + threads of a rank)).
 #pragma once
 
-#include "program.hpp"
-#include "progress.hpp"
+#include "model/program.hpp"
+#include "support/progress.hpp"
 
 namespace tacos {
 

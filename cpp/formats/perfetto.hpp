@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "progress.hpp"
-#include "topology.hpp"
+#include "model/topology.hpp"
+#include "support/progress.hpp"
 
 namespace tacos::perfetto {
 

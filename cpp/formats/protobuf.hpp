@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "error.hpp"
+#include "support/error.hpp"
 
 namespace tacos::protobuf {
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "program.hpp"
+#include "model/program.hpp"
 
 namespace tacos {
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "graph/max_flow.hpp"
-#include "topology.hpp"
+#include "model/topology.hpp"
 
 namespace tacos {
 

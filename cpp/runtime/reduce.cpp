@@ -6,7 +6,7 @@
 #include <string>
 #include <type_traits>
 
-#include "error.hpp"
+#include "support/error.hpp"
 
 // The loops below are compiled twice, and the loader picks what the processor can do.
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && \

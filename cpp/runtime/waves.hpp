@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "program.hpp"
+#include "model/program.hpp"
 
 namespace tacos {
 

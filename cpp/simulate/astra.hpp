@@ -16,10 +16,10 @@
 #include <memory>
 #include <vector>
 
-#include "progress.hpp"
 #include "simulate/astra_native.hpp"
 #include "simulate/astra_network.hpp"
 #include "simulate/workload.hpp"
+#include "support/progress.hpp"
 
 namespace tacos::astra {
 

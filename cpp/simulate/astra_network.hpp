@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
-#include "progress.hpp"
-#include "routes.hpp"
-#include "topology.hpp"
+#include "model/routes.hpp"
+#include "model/topology.hpp"
+#include "support/progress.hpp"
 
 namespace tacos::astra {
 

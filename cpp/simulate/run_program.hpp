@@ -25,9 +25,9 @@
 #include <span>
 #include <vector>
 
-#include "program.hpp"
-#include "progress.hpp"
+#include "model/program.hpp"
 #include "simulate/simulate.hpp"
+#include "support/progress.hpp"
 
 namespace tacos::simulation {
 

@@ -7,20 +7,16 @@
 #include <string>
 #include <tuple>
 
-#include "service.hpp"
 #include "simulate/shared.hpp"
 #include "simulate/turns.hpp"
+#include "support/index.hpp"
+#include "timing/service.hpp"
 
 namespace tacos::simulation {
 
 namespace {
 
 using Window = Routes::Window;
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 // Two transfers on one link.
 struct Conflict {

@@ -17,9 +17,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "progress.hpp"
-#include "schedule.hpp"
+#include "model/schedule.hpp"
 #include "simulate/speeds.hpp"
+#include "support/progress.hpp"
 
 namespace tacos::simulation {
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "topology.hpp"
+#include "model/topology.hpp"
 
 namespace tacos::simulation {
 

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "column.hpp"
-#include "error.hpp"
+#include "support/column.hpp"
+#include "support/error.hpp"
 
 namespace tacos {
 

@@ -4,11 +4,11 @@
 #include <numeric>
 #include <optional>
 
-#include "retime.hpp"
 #include "synth/greedy_events.hpp"
 #include "synth/greedy_steps.hpp"
 #include "synth/neighbours.hpp"
 #include "synth/paths.hpp"
+#include "timing/retime.hpp"
 
 namespace tacos {
 

@@ -35,8 +35,8 @@
 #include <memory>
 #include <string>
 
-#include "progress.hpp"
-#include "schedule.hpp"
+#include "model/schedule.hpp"
+#include "support/progress.hpp"
 
 namespace tacos {
 

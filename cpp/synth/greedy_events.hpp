@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "collective.hpp"
-#include "progress.hpp"
-#include "routes.hpp"
+#include "model/collective.hpp"
+#include "model/routes.hpp"
+#include "support/progress.hpp"
 #include "synth/greedy.hpp"
 #include "synth/paths.hpp"
 

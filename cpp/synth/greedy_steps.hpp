@@ -3,8 +3,8 @@
 
 #include <optional>
 
-#include "progress.hpp"
-#include "schedule.hpp"
+#include "model/schedule.hpp"
+#include "support/progress.hpp"
 #include "synth/greedy.hpp"
 
 namespace tacos {

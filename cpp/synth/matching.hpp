@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "collective.hpp"
+#include "model/collective.hpp"
+#include "model/topology.hpp"
 #include "synth/greedy.hpp"
-#include "topology.hpp"
 
 namespace tacos {
 

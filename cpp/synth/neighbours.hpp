@@ -5,8 +5,8 @@
 
 #include <memory>
 
-#include "progress.hpp"
-#include "routes.hpp"
+#include "model/routes.hpp"
+#include "support/progress.hpp"
 
 namespace tacos {
 

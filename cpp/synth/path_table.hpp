@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "routes.hpp"
+#include "model/routes.hpp"
 
 namespace tacos {
 

@@ -26,9 +26,9 @@
 #include <memory>
 #include <vector>
 
-#include "collective.hpp"
-#include "progress.hpp"
-#include "routes.hpp"
+#include "model/collective.hpp"
+#include "model/routes.hpp"
+#include "support/progress.hpp"
 #include "synth/greedy.hpp"
 
 namespace tacos {

@@ -8,10 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "compose.hpp"
-#include "error.hpp"
-#include "retime.hpp"
+#include "support/error.hpp"
+#include "support/index.hpp"
 #include "synth/neighbours.hpp"
+#include "timing/compose.hpp"
+#include "timing/retime.hpp"
 
 namespace tacos {
 
@@ -19,11 +20,6 @@ namespace {
 
 constexpr Time kNever = std::numeric_limits<Time>::max();
 constexpr std::size_t kMostAtOnce = 8;
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 // When a link is busy, as maximal intervals in order.
 class Timeline {

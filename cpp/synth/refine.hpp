@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <string>
 
-#include "progress.hpp"
-#include "schedule.hpp"
+#include "model/schedule.hpp"
+#include "support/progress.hpp"
 
 namespace tacos {
 

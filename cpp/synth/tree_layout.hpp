@@ -12,8 +12,8 @@
 #include <span>
 #include <vector>
 
-#include "progress.hpp"
-#include "routes.hpp"
+#include "model/routes.hpp"
+#include "support/progress.hpp"
 
 namespace tacos {
 

@@ -8,16 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "program.hpp"
-#include "progress.hpp"
+#include "model/program.hpp"
+#include "support/index.hpp"
+#include "support/progress.hpp"
 #include "verify/verify.hpp"
 
 namespace tacos::program_check {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 class Findings {
  public:

@@ -39,8 +39,8 @@
 #include <string>
 #include <vector>
 
-#include "progress.hpp"
-#include "schedule.hpp"
+#include "model/schedule.hpp"
+#include "support/progress.hpp"
 
 namespace tacos {
 

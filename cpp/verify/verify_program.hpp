@@ -24,8 +24,8 @@
 // and for orders that hold only by way of other ranks O(steps · threads).
 #pragma once
 
-#include "program.hpp"
-#include "progress.hpp"
+#include "model/program.hpp"
+#include "support/progress.hpp"
 #include "verify/verify.hpp"
 
 namespace tacos {

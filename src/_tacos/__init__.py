@@ -1,4 +1,8 @@
-"""Where the command begins: outside the package, so that Ctrl-C during its import is no traceback."""
+"""Where the command begins: outside the package, so that Ctrl-C during its import is no traceback.
+
+``tacos`` calls :func:`main`. ``python -m tacos`` imports the package ``tacos`` first, whose first import is
+this module: at its end it prepares the process as :func:`main` would.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,15 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 __all__ = ["main"]
+
+_INTERRUPTED = "tacos: interrupted, nothing was written"
 
 
 def main() -> int:
@@ -18,12 +29,16 @@ def main() -> int:
     >>> subprocess.run(words).returncode
     0
     """
-    try:
-        from tacos.cli import main as command
+    _open_missing_streams()
+    _end_at_interrupt()
+    from tacos.cli import main as command
 
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
         code = command()
     except KeyboardInterrupt:  # before the command could say it better
-        print("tacos: interrupted, nothing was written", file=sys.stderr)  # noqa: T201
+        print(_INTERRUPTED, file=sys.stderr)  # noqa: T201
         code = 130
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done and said
     solver = sys.modules.get("tacos.synth.milp.solver")
@@ -33,3 +48,39 @@ def main() -> int:
                 stream.flush()
         os._exit(code)
     return code
+
+
+def _end_at_interrupt() -> None:
+    """Let Ctrl-C end the process while it imports.
+
+    An exception will not do: numpy reports a KeyboardInterrupt during its import as an ImportError.
+    """
+    if (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ):  # nohup ignores it: leave that
+        signal.signal(signal.SIGINT, _end)
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    os.write(2, f"{_INTERRUPTED}\n".encode())
+    os._exit(130)
+
+
+def _open_missing_streams() -> None:
+    """Send what is printed nowhere where the caller closed a stream, as in ``tacos topo ring:4 >&-``."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115, for good
+
+
+def _run_as_module() -> bool:
+    """Return whether this is ``python -m tacos``, and Python is about to run ``__main__``."""
+    words: list[str] = getattr(sys, "argv", [])  # an embedded interpreter may have none
+    return words[:1] == ["-m"] and sys.orig_argv[-len(words)] in ("tacos", "-mtacos")
+
+
+if _run_as_module():
+    _end_at_interrupt()
+    with suppress(OSError):  # the current directory is gone
+        if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:  # noqa: PTH109, of the same form
+            del sys.path[0]  # or a user's random.py would be imported instead of Python's

@@ -12,21 +12,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import tacos.notebook
-import tacos.pickling  # noqa: F401, how they are pickled
+import _tacos  # noqa: F401, first: it handles Ctrl-C during `python -m tacos`
+import tacos._support.pickling
+import tacos.notebook  # noqa: F401, how notebooks show them
 from tacos import collective, nccl, topology
 from tacos._core import Collective, Schedule, Topology
 from tacos.bound import Bound, bound
-from tacos.compare import Candidate, Comparison, Figures, Sweep, compare
 from tacos.errors import FormatError, InfeasibleError, SpecError, TacosError, VerificationError
-from tacos.lower import Program, lift, lower
-from tacos.pareto import Front, Point, pareto
-from tacos.plan import engines, synthesize
-from tacos.refine import refine
+from tacos.program import Program, lift, lower
 from tacos.schedule import Routes, retime, routes, summary
+from tacos.search.compare import Candidate, Comparison, Figures, Sweep, compare
+from tacos.search.pareto import Front, Point, pareto
+from tacos.search.refine import refine
+from tacos.search.synthesis import engines, synthesize
+from tacos.search.tune import Range, Tuning, tune
 from tacos.simulate import Fault, Straggler, Trace, simulate
 from tacos.sketch import Sketch
-from tacos.tune import Range, Tuning, tune
 from tacos.verify import Report, Violation, verify
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import numpy as np
 
 from tacos import units
 from tacos._core import Collective, CollectivePart, Topology
-from tacos.columns import column
+from tacos._support.columns import column
 from tacos.errors import keywords, nearest
 from tacos.nodes import Node, Nodes
 

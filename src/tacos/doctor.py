@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tacos import collective, topology, units
-from tacos.plan import synthesize
+from tacos.search.synthesis import synthesize
 from tacos.verify import verify
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import numpy as np
 
 from tacos._core import Program, Schedule, Topology, lower_paced, shortest_routes
 from tacos.errors import check_type
-from tacos.lower import lower
+from tacos.program import lower
 from tacos.simulate import simulate
 
 if TYPE_CHECKING:

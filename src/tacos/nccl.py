@@ -1,7 +1,7 @@
 """Stock NCCL on a network: what it would choose, and how long nccl-tests would say it takes.
 
 :func:`estimate` models NCCL's channels, tuner and protocols with published constants and few fitted parameters
-(``tacos.synth.nccl.parameters``); the engine ``"nccl"`` makes the schedule of the algorithm that NCCL would choose.
+(``tacos.synth.baselines.nccl.parameters``); the engine ``"nccl"`` makes the schedule of the algorithm that NCCL would choose.
 
 >>> import tacos
 >>> topo = tacos.topology.dgx_h100(2)
@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from tacos.synth.nccl.parameters import GENERATIONS, Generation
-from tacos.synth.nccl.tuner import ALGORITHMS, Candidate, Estimate, estimate
+from tacos.synth.baselines.nccl.parameters import GENERATIONS, Generation
+from tacos.synth.baselines.nccl.tuner import ALGORITHMS, Candidate, Estimate, estimate
 
 __all__ = ["ALGORITHMS", "GENERATIONS", "Candidate", "Estimate", "Generation", "estimate"]

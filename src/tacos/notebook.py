@@ -10,10 +10,10 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from tacos._core import Schedule, Topology
-from tacos.compare import Comparison, Sweep
 from tacos.errors import TacosError
-from tacos.lower import Program, describe
+from tacos.program import Program, describe
 from tacos.schedule import summary
+from tacos.search.compare import Comparison, Sweep
 from tacos.simulate import Trace
 from tacos.topology import describe as describe_topology
 

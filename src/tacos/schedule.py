@@ -14,8 +14,8 @@ import numpy as np
 
 from tacos._core import Routes, Schedule, shortest_routes
 from tacos._core import retime as _retime
+from tacos._support.columns import column
 from tacos.collective import chunks_per_part
-from tacos.columns import column
 from tacos.nodes import LinkChoice, Nodes, link_of
 
 if TYPE_CHECKING:

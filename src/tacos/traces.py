@@ -17,7 +17,7 @@ import numpy as np
 
 from tacos._core import ChakraTraces, ChakraWriter, Collective, CollectivePart, Schedule
 from tacos.errors import FormatError
-from tacos.lower import ONE_SIDED, filled, lift, lower
+from tacos.program import ONE_SIDED, filled, lift, lower
 from tacos.units import Quantity, bandwidth_Bps, format_size, size_bytes
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tacos._core import Program, Schedule, VerifyReport, Violation, verify_program
 from tacos._core import verify as _verify
 from tacos.errors import VerificationError, check_type
-from tacos.lower import noted
+from tacos.program import noted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "progress.hpp"
+#include "support/progress.hpp"
 #include "synth/forest/translations.hpp"
 
 namespace tacos::forest {

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "collective.hpp"
-#include "schedule.hpp"
+#include "model/collective.hpp"
+#include "model/schedule.hpp"
 #include "synth/forest/packing.hpp"
 
 namespace tacos {

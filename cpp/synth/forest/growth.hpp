@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "graph/max_flow.hpp"
-#include "progress.hpp"
-#include "topology.hpp"
+#include "model/topology.hpp"
+#include "support/progress.hpp"
 
 namespace tacos::forest {
 

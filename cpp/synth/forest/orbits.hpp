@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "progress.hpp"
-#include "schedule.hpp"
+#include "model/schedule.hpp"
+#include "support/progress.hpp"
 #include "synth/forest/packing.hpp"
 
 namespace tacos {

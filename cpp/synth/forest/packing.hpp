@@ -37,9 +37,9 @@
 #include <span>
 #include <vector>
 
-#include "progress.hpp"
-#include "routes.hpp"
-#include "schedule.hpp"
+#include "model/routes.hpp"
+#include "model/schedule.hpp"
+#include "support/progress.hpp"
 
 namespace tacos {
 

@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "progress.hpp"
+#include "model/topology.hpp"
+#include "support/progress.hpp"
 #include "synth/forest/packing.hpp"
-#include "topology.hpp"
 
 namespace tacos::forest {
 

@@ -22,8 +22,8 @@
 #include <span>
 #include <vector>
 
-#include "progress.hpp"
-#include "routes.hpp"
+#include "model/routes.hpp"
+#include "support/progress.hpp"
 #include "synth/forest/chunks.hpp"
 
 namespace tacos::forest {

@@ -16,9 +16,9 @@
 #include <optional>
 #include <vector>
 
-#include "routes.hpp"
-#include "schedule.hpp"
-#include "topology.hpp"
+#include "model/routes.hpp"
+#include "model/schedule.hpp"
+#include "model/topology.hpp"
 
 namespace tacos::forest {
 

@@ -22,7 +22,7 @@
 #include <optional>
 #include <span>
 
-#include "progress.hpp"
+#include "support/progress.hpp"
 #include "synth/forest/packing.hpp"
 
 namespace tacos {

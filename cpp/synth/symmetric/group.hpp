@@ -5,14 +5,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "topology.hpp"
+#include "model/topology.hpp"
+#include "support/index.hpp"
 
 namespace tacos::symmetric {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 // Z_n1 × … × Z_nk, its elements numbered like the NPUs.
 class Group {

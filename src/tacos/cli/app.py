@@ -15,8 +15,8 @@ from tacos import formats, units
 from tacos._core import Program, Schedule, Topology
 from tacos.console import progress
 from tacos.errors import FormatError
-from tacos.lower import noted
 from tacos.nodes import Nodes
+from tacos.program import noted
 from tacos.simulate.workload import Workload, from_program
 
 app = App(

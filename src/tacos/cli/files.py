@@ -31,9 +31,9 @@ from tacos.cli.viewing import PAGES
 from tacos.console import print_table, progress, show, show_topology, transfer_table, width
 from tacos.errors import FormatError, LimitError, TacosError
 from tacos.execution import execution
-from tacos.lower import describe
 from tacos.nodes import Nodes, link_of
-from tacos.plan import with_chunks
+from tacos.program import describe
+from tacos.search.synthesis import with_chunks
 from tacos.simulate.trace_file import format_of
 from tacos.simulate.workload import Workload, from_chakra
 

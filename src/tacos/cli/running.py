@@ -204,8 +204,8 @@ def probe(
     Example: tacos lab ring:4 -- tacos probe
     """
     from tacos import runtime
-    from tacos.runtime.probe import probe as measured
-    from tacos.runtime.probe import report
+    from tacos.runtime.measure.probe import probe as measured
+    from tacos.runtime.measure.probe import report
 
     if not runtime.in_job():
         if mpi:

@@ -35,7 +35,7 @@ from tacos.cli.viewing import check_page, write_page
 from tacos.console import front_table, print_table, progress, ranges_table, show, width
 from tacos.execution import TARGETS, execution
 from tacos.nodes import Nodes
-from tacos.tune import check_formats
+from tacos.search.tune import check_formats
 
 Target = Annotated[
     str | None,
@@ -138,9 +138,9 @@ def synth(
         write_page(html, [schedule], [f"{collective} on {topology}"], None, quiet or as_json)
         facts["page"] = str(html)
     if plan is not None:
-        from tacos.runtime import plans
+        from tacos import library
 
-        added = plans.add(plan, schedule, min_bytes=least, max_bytes=most)
+        added = library.add(plan, schedule, min_bytes=least, max_bytes=most)
         facts["plan"] = str(plan / added.file)
     show(facts, "schedule", as_json, quiet)
     return 0
@@ -243,7 +243,7 @@ def tune(
 
     Example: tacos tune dgx-h100:2 all-reduce --sizes 1KB:4GB -o plans --to msccl,mscclpp
     """
-    from tacos.runtime import plans
+    from tacos import library
 
     others = [name for name in to.split(",") if name]
     if others and output is None:
@@ -252,8 +252,8 @@ def tune(
         if output.exists() and not output.is_dir():
             raise ValueError(f"--output is {output}, which is not a directory")
         check_folder("--output", output)
-        if (output / plans.FILE).exists():
-            plans.Plans.load(output)  # what would only fail after the work fails before it
+        if (output / library.FILE).exists():
+            library.Plans.load(output)  # what would only fail after the work fails before it
     check_formats(others)
     network = formats.network(topology)
     wanted = asked_collective(network, collective, 1 << 20, "auto", group, root)

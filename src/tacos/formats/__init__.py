@@ -54,7 +54,7 @@ from tacos.formats import (
     xml_events,
 )
 from tacos.formats.source import beginning
-from tacos.lower import noted
+from tacos.program import noted
 from tacos.topology import parse
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from tacos.files import replacing
+from tacos._support.files import replacing
 from tacos.formats import markup, table
 from tacos.formats.source import about, bytes_of, fields_of, quoted
 from tacos.topology import Topology, fully_connected, product, ring, switch

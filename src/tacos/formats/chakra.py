@@ -25,8 +25,8 @@ from msgspec import Meta, Struct
 
 from tacos import traces
 from tacos._core import Collective, CollectivePart, Program, Schedule
+from tacos._support.files import replacing_all
 from tacos.errors import FormatError
-from tacos.files import replacing_all
 from tacos.formats import astra_files
 
 if TYPE_CHECKING:

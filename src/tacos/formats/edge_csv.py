@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tacos._support.files import replacing
 from tacos.errors import FormatError
-from tacos.files import replacing
 from tacos.formats import table
 from tacos.formats.source import about, bytes_of, quoted
 from tacos.topology.links import Links, assemble, raise_if_disconnected, whole_number

@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 
-from tacos.files import replacing
+from tacos._support.files import replacing
 from tacos.formats import xml_events
 from tacos.formats.graphml_graph import Graph, scan
 from tacos.formats.source import about, bytes_of, quoted

@@ -26,8 +26,8 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from tacos._core import Collective, CollectivePart, Routes, Schedule, Topology
+from tacos._support.files import replacing
 from tacos.errors import FormatError, TacosError
-from tacos.files import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

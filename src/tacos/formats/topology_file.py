@@ -34,8 +34,8 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from tacos import topology as build
+from tacos._support.files import replacing
 from tacos.errors import FormatError
-from tacos.files import replacing
 from tacos.formats import markup
 from tacos.topology.links import Links, assemble, columns_of, model_of, raise_if_disconnected
 from tacos.units import bandwidth_Bps, bandwidth_text, time_ps, time_text

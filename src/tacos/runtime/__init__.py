@@ -13,17 +13,17 @@ array([0., 1., 2., 3.])
 from __future__ import annotations
 
 from tacos.errors import CommunicationError
-from tacos.runtime.bench import Figure, Row, measure, table
 from tacos.runtime.communicator import Algorithm, Communicator, connect
 from tacos.runtime.launch import Job, launch
-from tacos.runtime.mpi_rendezvous import MpiRendezvous
+from tacos.runtime.measure.bench import Figure, Row, measure, table
 from tacos.runtime.rendezvous import (
     Rendezvous,
     TcpRendezvous,
     from_environment,
     in_job,
 )
-from tacos.runtime.store import StoreRendezvous
+from tacos.runtime.rendezvous.mpi import MpiRendezvous
+from tacos.runtime.rendezvous.store import StoreRendezvous
 
 __all__ = [
     "Algorithm",

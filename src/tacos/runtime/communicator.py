@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from tacos._core import Execution, Program, Schedule
+from tacos._core import Program, RankExecutor, Schedule
+from tacos._support.pickling import FIELDS
 from tacos.errors import CommunicationError, VerificationError
-from tacos.lower import lower
-from tacos.pickling import FIELDS
+from tacos.program import lower
+from tacos.runtime.carriers.tcp import Tcp
 from tacos.runtime.rendezvous import from_environment
-from tacos.runtime.tcp import Tcp
 from tacos.verify import verify as verify_algorithm
 
 if TYPE_CHECKING:
@@ -74,10 +74,10 @@ class Carrier(Protocol):
     def failure(self) -> str | None:
         """Why it can carry no more, or None."""
 
-    def open(self, execution: Execution) -> None:
+    def open(self, execution: RankExecutor) -> None:
         """Make ready for a program that all ranks agree on."""
 
-    def run(self, execution: Execution, number: int, call: Call) -> None:
+    def run(self, execution: RankExecutor, number: int, call: Call) -> None:
         """Run one call of the algorithm with this number."""
 
     def watch(self, number: int, doing: str) -> str:
@@ -108,7 +108,7 @@ class Communicator:
         rendezvous: How the ranks find each other.
         timeout: Seconds without progress that mean failure.
         members: The ranks' numbers in the whole job, see :func:`connect`.
-        carrier: What moves the data. Default: TCP, see :class:`tacos.runtime.tcp.Tcp`.
+        carrier: What moves the data. Default: TCP, see :class:`tacos.runtime.carriers.tcp.Tcp`.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Communicator:
                 checked = verify_algorithm(program)
                 checked.raise_if_failed()
                 report["difference"] = checked.difference
-            execution = Execution(program, self.rank)
+            execution = RankExecutor(program, self.rank)
         except VerificationError as error:
             report["wrong"] = str(error)
         except ValueError as error:
@@ -308,7 +308,7 @@ class Algorithm:
         communicator: Communicator,
         number: int,
         program: Program,
-        execution: Execution,
+        execution: RankExecutor,
         difference: str = "",
     ) -> None:
         self.difference = difference

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tacos._core import departures, run_program
-from tacos.columns import column
-from tacos.lower import STEP_OPS, filled
+from tacos._support.columns import column
+from tacos.program import STEP_OPS, filled
 from tacos.simulate.trace import Trace
 from tacos.traces import sized
 

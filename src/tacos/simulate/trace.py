@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacos import tables
-from tacos.columns import column
+from tacos._support import tables
+from tacos._support.columns import column
 
 if TYPE_CHECKING:
     import os

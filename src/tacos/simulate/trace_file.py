@@ -14,8 +14,8 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from tacos._core import write_perfetto
+from tacos._support.files import replacing
 from tacos.errors import FormatError
-from tacos.files import replacing
 
 if TYPE_CHECKING:
     import os

@@ -20,7 +20,7 @@ import numpy as np
 
 from tacos import traces
 from tacos._core import ChakraTraces, Workload
-from tacos.columns import column
+from tacos._support.columns import column
 from tacos.errors import FormatError
 from tacos.units import Quantity, size_bytes
 

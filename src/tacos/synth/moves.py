@@ -209,7 +209,7 @@ def named_part(part: CollectivePart, ways: Sequence[Way], npus: Ints | None = No
             each way.
 
     >>> from tacos import collective
-    >>> from tacos.synth import ways
+    >>> from tacos.synth.baselines import ways
     >>> part = collective.broadcast(4, "1KB", root=1, chunks=1).parts[0]
     >>> moves = named_part(part, ways.one_way_ring(4))
     >>> [(int(moves.pairs[0][r]), int(moves.pairs[1][r])) for r in moves.route]
@@ -303,7 +303,7 @@ def by_parts(
     """Check that a baseline applies, then make its schedule from the moves of each part.
 
     >>> from tacos import collective, topology
-    >>> from tacos.synth import ways
+    >>> from tacos.synth.baselines import ways
     >>> ring = topology.ring(4, bandwidth="1GB/s", latency="1us")
     >>> gather = collective.all_gather(ring, "4KB")
     >>> by_parts("bruck", ring, gather, lambda part: named_part(part, ways.bruck(4)), None).transfers

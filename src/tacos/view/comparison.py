@@ -6,8 +6,8 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
-from tacos.compare import Sweep
-from tacos.files import replacing
+from tacos._support.files import replacing
+from tacos.search.compare import Sweep
 from tacos.synth import BASELINES
 from tacos.units import format_size, format_time
 from tacos.view.axes import Axis
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from tacos.compare import Candidate, Comparison
+    from tacos.search.compare import Candidate, Comparison
 
 __all__ = ["comparison_tables", "picture", "remarks", "write_csv"]
 
@@ -34,7 +34,7 @@ def comparison_tables(result: Comparison | Sweep, name: str = "", width: int = 8
     """What ``tacos compare`` prints: a row per engine; of a sweep, a row per size.
 
     Args:
-        result: What :func:`tacos.compare.compare` returned.
+        result: What :func:`tacos.search.compare.compare` returned.
         name: What to call the network.
         width: How many characters fit in a line; wider tables are cut into several.
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacos._support.files import replacing
 from tacos.errors import check_type
-from tacos.files import replacing
 from tacos.schedule import Schedule
 from tacos.view.record import DETAIL, Record, record
 

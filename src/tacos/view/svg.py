@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
+from tacos._support.files import replacing
 from tacos.errors import TacosError
-from tacos.files import replacing
 
 if TYPE_CHECKING:
     import os

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacos._core import stuck
-from tacos.lower import STEP_OPS, Program, noted
+from tacos.program import STEP_OPS, Program, noted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,7 @@ from tacos.errors import FormatError
 from tacos.formats import xml_events
 from tacos.formats.msccl.dialect import DIALECTS, LAST_OFFSET, PROTOCOLS, RECEIVES, SENDS, TYPES
 from tacos.formats.source import about, bytes_of
-from tacos.lower import STEP_OPS, Program
+from tacos.program import STEP_OPS, Program
 
 if TYPE_CHECKING:
     import os

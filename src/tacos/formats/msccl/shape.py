@@ -22,7 +22,7 @@ from tacos.formats.msccl.dialect import (
     MOST_STEPS,
     first_thread,
 )
-from tacos.lower import STEP_OPS, Program, filled, noted, replaced
+from tacos.program import STEP_OPS, Program, filled, noted, replaced
 from tacos.traces import sized
 
 if TYPE_CHECKING:

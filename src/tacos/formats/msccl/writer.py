@@ -9,8 +9,8 @@ import numpy as np
 
 from tacos import units
 from tacos._core import Schedule
+from tacos._support.files import replacing
 from tacos.errors import LimitError
-from tacos.files import replacing
 from tacos.formats.msccl.dialect import (
     DIALECTS,
     LONGEST_NAME,
@@ -24,7 +24,7 @@ from tacos.formats.msccl.dialect import (
     limits_exceeded,
 )
 from tacos.formats.msccl.shape import awaited_first, copies, packed, with_nops
-from tacos.lower import ONE_SIDED, STEP_OPS, Program, lift, lower, noted
+from tacos.program import ONE_SIDED, STEP_OPS, Program, lift, lower, noted
 
 if TYPE_CHECKING:
     import os

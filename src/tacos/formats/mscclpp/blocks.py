@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tacos.formats.mscclpp.messages import Order
-    from tacos.lower import Program
+    from tacos.program import Program
 
 __all__ = ["Block", "Needs", "divide", "group_threads"]
 

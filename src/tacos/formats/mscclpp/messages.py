@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tacos.lower import STEP_OPS
+from tacos.program import STEP_OPS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tacos.lower import Program
+    from tacos.program import Program
 
 __all__ = ["Order", "landings", "order_of"]
 

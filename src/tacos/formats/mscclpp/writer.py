@@ -10,8 +10,8 @@ import numpy as np
 
 from tacos import units
 from tacos._core import Schedule
+from tacos._support.files import replacing
 from tacos.errors import LimitError
-from tacos.files import replacing
 from tacos.formats.mscclpp.blocks import Block, Needs, divide, group_threads
 from tacos.formats.mscclpp.messages import RECEIVES, SENDS, landings, order_of
 from tacos.formats.mscclpp.ops import NOP, Ops, Place, away, local, orders
@@ -21,7 +21,7 @@ from tacos.formats.mscclpp.plan import (
     LARGEST_SIZE,
     MOST_SEMAPHORES_PER_OP,
 )
-from tacos.lower import STEP_OPS, Program, lower, noted
+from tacos.program import STEP_OPS, Program, lower, noted
 
 if TYPE_CHECKING:
     import os

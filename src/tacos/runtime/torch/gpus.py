@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.futures import Future
 
-    from tacos.runtime.store import StoreRendezvous
+    from tacos.runtime.rendezvous.store import StoreRendezvous
 
 __all__ = ["Message", "Messages", "Visible", "connect", "reason_against"]
 

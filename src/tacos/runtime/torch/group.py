@@ -1,6 +1,6 @@
 """torch's process group: what its methods mean in terms of collectives on tensors.
 
-Collectives run on the algorithms that :mod:`tacos.runtime.algorithms` chooses; sends, receives and
+Collectives run on the algorithms that :mod:`tacos.runtime.dispatch.algorithms` chooses; sends, receives and
 what the executor cannot reduce go to gloo, and messages between GPUs to NCCL.
 """
 
@@ -19,9 +19,9 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import ProcessGroup, ReduceOp
 
-from tacos.runtime.algorithms import Algorithms, agree
 from tacos.runtime.communicator import connect
-from tacos.runtime.store import StoreRendezvous
+from tacos.runtime.dispatch.algorithms import Algorithms, agree
+from tacos.runtime.rendezvous.store import StoreRendezvous
 from tacos.runtime.torch import gpus
 from tacos.runtime.torch.tensors import Tensors, can_reduce
 from tacos.runtime.torch.work import Joined, Task, Worker

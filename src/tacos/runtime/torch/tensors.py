@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from tacos.errors import CommunicationError, TacosError
-from tacos.runtime.algorithms import order_matters
-from tacos.runtime.nccl import GpuAlgorithm
+from tacos.runtime.carriers.nccl import GpuAlgorithm
+from tacos.runtime.dispatch.algorithms import order_matters
 from tacos.runtime.rendezvous import pause
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from tacos.runtime.algorithms import Algorithms
     from tacos.runtime.communicator import Algorithm
+    from tacos.runtime.dispatch.algorithms import Algorithms
 
 __all__ = ["DTYPES", "CollectiveError", "Tensors", "can_reduce"]
 

@@ -1,0 +1,106 @@
+// How long a number of chunks needs to pass a set of links side by side.
+#pragma once
+
+#include <algorithm>
+#include <compare>
+#include <cstdint>
+#include <map>
+
+#include "bound/demand.hpp"
+#include "model/time.hpp"
+#include "model/topology.hpp"
+
+namespace tacos {
+
+// As transmission_time(), but days are as good as any longer time: this is for bounds.
+inline Time sending_time(std::int64_t bytes, std::int64_t bandwidth) {
+  const auto exact =
+      (static_cast<__int128>(bytes) * kPicosecondsPerSecond + bandwidth - 1) / bandwidth;
+  return static_cast<Time>(std::min<__int128>(exact, kLongestTime));
+}
+
+// Links by bandwidth and latency: real networks have a handful of kinds.
+class Exits {
+ public:
+  void add(std::int64_t bandwidth, Time latency, std::int64_t times = 1) {
+    links_ += times;
+    bandwidth_ += static_cast<__int128>(bandwidth) * times;
+    kinds_[{latency, bandwidth}] += times;
+  }
+  std::int64_t links() const { return links_; }
+  __int128 bandwidth_Bps() const { return bandwidth_; }
+  void repeat(std::int64_t times) {
+    for (auto& [kind, count] : kinds_) count *= times;
+    links_ *= times;
+    bandwidth_ *= times;
+  }
+
+  // The least T with Σ bandwidth·(T - latency) over the links that are that quick = bytes.
+  Time fluid(__int128 bytes) const {
+    __int128 sum = 0, head_start = 0;  // Σ bandwidth, Σ bandwidth·latency
+    const __int128 amount = std::min(bytes, kMost) * kPicosecondsPerSecond;
+    Time best = kLongestSchedule;
+    for (const auto& [kind, count] : kinds_) {  // the quick ones first
+      if (sum > 0 && kind.latency >= best) break;
+      const auto share = static_cast<__int128>(kind.bandwidth) * count;
+      sum += share;
+      // Latencies of days would overflow; less is as true.
+      head_start += share * std::min(kind.latency, kLongestLatency);
+      best = std::min(best, static_cast<Time>(
+                                std::min<__int128>((amount + head_start) / sum, kLongestSchedule)));
+    }
+    return best;
+  }
+
+  // The least T in which `chunks` whole chunks of at least `bytes` fit.
+  Time whole(std::int64_t chunks, std::int64_t bytes, LinkModel model, Time from) const {
+    const auto fits = [&](Time time) {
+      __int128 sum = 0;
+      for (const auto& [kind, count] : kinds_) {
+        const Time send = sending_time(bytes, kind.bandwidth);
+        const Time busy = model == LinkModel::blocking ? send + kind.latency : send;
+        const Time spare = model == LinkModel::blocking ? time : time - kind.latency;
+        if (spare > 0) sum += static_cast<__int128>(spare / busy) * count;
+      }
+      return sum >= chunks;
+    };
+    Time low = from, high = std::max<Time>(from, 1);  // low does not fit, or is enough as it is
+    if (fits(low)) return low;
+    while (!fits(high)) {
+      if (high >= kLongestSchedule / 2) return high;
+      low = high;
+      high *= 2;
+    }
+    while (high - low > 1) {
+      const Time middle = low + (high - low) / 2;
+      (fits(middle) ? high : low) = middle;
+    }
+    return high;
+  }
+
+ private:
+  static constexpr Time kLongestLatency = Time{1} << 43;  // 9 s
+  static constexpr __int128 kMost = static_cast<__int128>(1) << 85;
+  struct Kind {
+    Time latency;
+    std::int64_t bandwidth;
+    auto operator<=>(const Kind&) const = default;
+  };
+  std::map<Kind, std::int64_t> kinds_;  // how many of each
+  std::int64_t links_ = 0;
+  __int128 bandwidth_ = 0;
+};
+
+// The chunks by size, largest first: so many of at least that size, for up to 16 of the sizes.
+inline Time whole_chunks(const Crossing& crossing, const Exits& exits, LinkModel model, Time from) {
+  const std::size_t stride = std::max<std::size_t>(crossing.chunks.size() / 16, 1);
+  std::int64_t count = 0;
+  std::size_t i = crossing.chunks.size();
+  for (auto size = crossing.chunks.rbegin(); size != crossing.chunks.rend(); ++size) {
+    count += size->second;
+    if (--i % stride == 0) from = exits.whole(count, size->first, model, from);
+  }
+  return from;
+}
+
+}  // namespace tacos

@@ -1,0 +1,38 @@
+// Lifting: from a program back to a schedule.
+//
+// The steps are executed once on symbols, each after those it waits for. Every slot of every message
+// becomes one transfer. What a slot holds is one of
+//   own      the rank's own input of a chunk;
+//   arrived  what a transfer has brought, which the rank's `acc` does not hold yet;
+//   acc      the rank's `acc` of a chunk, in one of its versions;
+//   sum      of two of these.
+// A schedule knows one `acc` per chunk and NPU, so a value that is sent, or that ends as output, must be
+// the input or a version of `acc`. It becomes one when it is needed: what arrived is added to the version
+// it was summed up with (`reduce`), or takes its place if it was summed up with none (`copy`). Sums with
+// the input or the newest version become the next version at once, so that versions follow each other as
+// they do in the program. Of a chunk that does not reduce, one copy is as good as another: whatever
+// brought it, it is `acc`, and there are no versions.
+//
+// A transfer that reads version v comes after all that make versions up to v, and before all that make
+// later ones; these orders become the steps that `retime` takes (see lift_order.hpp).
+//
+// What a schedule cannot say is refused with the step that does it: a second sum of a chunk beside the
+// rank's `acc`, what arrives and is never used, an order of transfers that no schedule has.
+//
+// Cost: O(n log n) for n slots of messages, and some 100 bytes for each.
+#pragma once
+
+#include "model/program.hpp"
+#include "model/schedule.hpp"
+#include "support/progress.hpp"
+
+namespace tacos {
+
+// The schedule of a right program (others may be lifted or refused), for the whole size in bytes as
+// nccl-tests counts it. Parts of the size keep the program's proportions, rounded up to whole bytes.
+// Transfers between two NPUs take the direct link, the channels spread over parallel ones, or else the
+// shortest route. Throws std::invalid_argument for what a schedule cannot say.
+Schedule lift(const Program& program, std::shared_ptr<const Topology> topology, std::int64_t size,
+              std::string provenance, const Progress& progress);
+
+}  // namespace tacos

@@ -1,0 +1,51 @@
+// Lowering: from a schedule to the program that carries it out.
+//
+// Every transfer becomes a send at its source and a receive at its destination. Where a chunk's `acc`
+// lives at an NPU: in its output slot if the NPU must end with the chunk, in a scratch slot otherwise
+// (scratch slots are used again, the one free for longest first); until something is written, reading
+// `acc` reads the input slot. So inputs stay as they are, unless the program is to run in place.
+//
+// Where several NPUs add up the same operands, all of them do so in one order (see sum_order.hpp):
+// operands that arrive before their turn wait in scratch slots of their own, and local steps add them.
+//
+// A thread sends to one peer, or receives from one, over one channel, in the order of the schedule's
+// times; chunks that overtake each other between two NPUs, and parallel routes, get channels of their
+// own. Reads and writes of one slot by different threads are ordered by dependencies, as few as do.
+// Every dependency, message and next step is later in the schedule's time than what it waits for, so
+// a program made here cannot deadlock.
+//
+// A network lets messages share a link, while a schedule sends them one after the other. Where messages of one
+// rank to several peers cross the same slowest link of their routes, such as the port of a switch, a window of w makes each
+// wait until the message w places before it on that link has left. A window of 1 keeps the schedule's order; a larger
+// one keeps a port busy while one of its messages waits for a busy receiver; 0 lets all of them share.
+//
+// Each rank is lowered by itself, in O(its transfers · log); of an orbit, one rank can be lowered
+// without writing out the others.
+#pragma once
+
+#include <optional>
+
+#include "model/program.hpp"
+#include "model/schedule.hpp"
+#include "support/progress.hpp"
+
+namespace tacos {
+
+// With `rank`, the steps of that rank alone: the other ranks have none, and no receive says where its
+// message comes from. Throws std::invalid_argument for what a program cannot say: trees through
+// switches that multicast or reduce, and chunks without bytes.
+Program lower(const Schedule& schedule, bool in_place, std::optional<NodeId> rank,
+              std::int32_t window, const Progress& progress);
+
+// The transfers of a schedule by (src, dst, start), with the channel that each gets when it is lowered
+// and its route; of routes over the same links the first. The transfers of one channel between two NPUs
+// are the sends of one thread, in this order.
+struct Departures {
+  std::vector<NodeId> src, dst;
+  std::vector<std::int32_t> channel;
+  std::vector<RouteId> route;
+  std::vector<Time> start;
+};
+Departures departures(const Schedule& schedule);
+
+}  // namespace tacos

@@ -1,0 +1,80 @@
+#include "lowering/pace.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "lowering/lower.hpp"
+#include "simulate/run_program.hpp"
+#include "support/index.hpp"
+
+namespace tacos {
+
+namespace {
+
+constexpr std::int32_t kWindows[] = {1, 0, 2, 3, 8};
+constexpr double kNoLoss = 0.002;
+// Transfers up to which all windows are tried (about a second), and those up to which the first two are.
+constexpr std::int64_t kMostForAll = 30'000, kMostForTwo = 300'000;
+
+// Whether messages of several connections cross one link.
+bool shares_links(const Schedule& schedule) {
+  const auto& routes = schedule.routes();
+  std::vector<std::pair<NodeId, NodeId>> user(at(schedule.topology().links()), {-1, -1});
+  for (const RouteId route : schedule.stored().lane_route) {
+    const std::pair ends(routes.sources(route)[0], routes.destinations(route)[0]);
+    for (const LinkId link : routes.links(route)) {
+      auto& known = user[at(link)];
+      if (known.first >= 0 && known != ends) return true;
+      known = ends;
+    }
+  }
+  return false;
+}
+
+// How long a program takes first come, first served, and with shared links. A program names ranks, not links, so its
+// messages take the network's default routes; ties are broken as for a program that was read from a file.
+std::pair<Time, Time> executed(const Program& program, const Schedule& schedule,
+                               const Progress& progress) {
+  std::vector<std::int64_t> bytes;
+  for (ChunkId chunk = 0; chunk < schedule.collective().chunks(); ++chunk) {
+    bytes.push_back(schedule.collective().bytes(chunk));
+  }
+  simulation::ProgramOptions options;
+  options.record = false;
+  const auto run = [&](simulation::Timing timing) {
+    options.timing = timing;
+    const auto result =
+        simulation::run_program(program, bytes, schedule.shared_topology(), options, progress);
+    return *std::max_element(result.finish.begin(), result.finish.end());
+  };
+  const Time dependencies = run(simulation::Timing::dependencies);
+  return {dependencies, run(simulation::Timing::shared)};
+}
+
+}  // namespace
+
+Paced lower_paced(const Schedule& schedule, bool in_place, const Progress& progress) {
+  const std::optional<Schedule> expanded =
+      schedule.symmetry() ? std::optional(schedule.expand()) : std::nullopt;
+  const Schedule& whole = expanded ? *expanded : schedule;
+  const auto lowered = [&](std::int32_t window) {
+    return lower(whole, in_place, std::nullopt, window, progress);
+  };
+  if (whole.transfers() > kMostForTwo) return {lowered(0)};
+  if (!shares_links(whole)) return {lowered(0)};
+  const auto enough = static_cast<Time>((1 + kNoLoss) * static_cast<double>(whole.time()));
+  std::optional<Paced> best;
+  Time fastest = std::numeric_limits<Time>::max();
+  const auto tried = whole.transfers() > kMostForAll ? std::size_t{2} : std::size(kWindows);
+  for (std::size_t i = 0; i < tried && fastest > enough; ++i) {
+    Program program = lowered(kWindows[i]);
+    const auto [dependencies, shared] = executed(program, whole, progress);
+    if (std::max(dependencies, shared) >= fastest) continue;
+    fastest = std::max(dependencies, shared);
+    best.emplace(Paced{std::move(program), kWindows[i], dependencies, shared});
+  }
+  return std::move(*best);
+}
+
+}  // namespace tacos

@@ -1,0 +1,145 @@
+// A collective: which NPU holds which chunk before, and who must hold or have reduced it after.
+//
+// A collective has one or several parts that run at once (several process groups, or different
+// collectives sharing the network). Named parts are stored symbolically (kind, group, size, chunks
+// per NPU) and answer questions about a chunk in O(1); nothing of size N² is ever stored for them.
+//
+// Chunk ids are consecutive over the parts. Within a part of group size n cut by c, chunk
+//   all_gather, reduce_scatter, gather, scatter:  i·c + k          piece k of member i's part
+//   all_reduce:                                   x                piece x of n·c, owner x/c by name
+//   all_to_all, all_to_all_v:                     (i·n + j)·c + k  piece k of what i sends to j
+//   broadcast, reduce:                            k                piece k of the buffer
+//   send_recv:                                    row·c + k        piece k of that row's message
+//   custom:                                       as listed
+// A quantity that does not divide is cut so that the first pieces take the remainder; a piece of
+// zero bytes asks for nothing.
+//
+// Every chunk has inputs (the NPUs that hold a contribution) and outputs (the NPUs that must end
+// with its value). If the chunk reduces, the value is the sum of all inputs, each exactly once;
+// otherwise the inputs are equal replicas and any of them will do.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/topology.hpp"
+#include "support/column.hpp"
+#include "support/error.hpp"
+
+namespace tacos {
+
+using ChunkId = std::uint32_t;
+
+enum class CollectiveKind : std::uint8_t {
+  all_gather,
+  reduce_scatter,
+  all_reduce,
+  all_to_all,
+  all_to_all_v,
+  broadcast,
+  reduce,
+  gather,
+  scatter,
+  send_recv,
+  custom,
+};
+
+std::string_view name_of(CollectiveKind kind);
+CollectiveKind collective_kind(std::string_view name);  // throws std::invalid_argument
+
+struct CollectivePart {
+  CollectiveKind kind = CollectiveKind::all_gather;
+  Column<NodeId> group;     // members in rank order; empty for send_recv and custom
+  std::int64_t size = 0;    // bytes, counted as nccl-tests counts them
+  std::int32_t chunks = 0;  // pieces per unit of the list above; 0: not chosen yet
+  std::int32_t root = -1;   // position in the group
+  // all_to_all_v: n·n bytes, row i what member i sends; send_recv: per row; custom: per chunk.
+  Column<std::int64_t> bytes;
+  // send_recv: one input and one output per row; custom: CSR lists per chunk.
+  Column<std::int64_t> input_begin, output_begin;
+  Column<NodeId> inputs, outputs;
+  Column<std::uint8_t> reduces;  // custom: per chunk
+
+  std::int32_t members() const { return static_cast<std::int32_t>(group.size()); }
+  bool operator==(const CollectivePart&) const = default;
+};
+
+class Collective {
+ public:
+  Collective(std::int32_t npus, std::vector<CollectivePart> parts);  // throws std::invalid_argument
+
+  std::int32_t npus() const { return npus_; }
+  const std::vector<CollectivePart>& parts() const { return parts_; }
+  bool resolved() const { return resolved_; }  // whether every part's chunk count is chosen
+  Collective with_chunks(std::int32_t chunks) const;
+  // The collective with all sizes in proportion to the whole, rounded up.
+  Collective resized(std::int64_t size) const;
+
+  // The rest needs a resolved collective.
+  ChunkId chunks() const { return first_.back(); }
+  ChunkId first_chunk(std::size_t part) const {
+    return first_[part];
+  }  // or, past the last, chunks()
+  std::size_t part_of(ChunkId chunk) const;
+  std::int64_t bytes(ChunkId chunk) const {
+    return uniform_bytes_ > 0 ? uniform_bytes_ : cut_bytes(chunk);
+  }
+  // Of every chunk, where all are alike by construction; else 0.
+  std::int64_t uniform_bytes() const { return uniform_bytes_; }
+  bool reduces(ChunkId chunk) const;
+  std::span<const NodeId> inputs(ChunkId chunk) const;   // empty if the chunk has no bytes
+  std::span<const NodeId> outputs(ChunkId chunk) const;  // empty if the chunk has no bytes
+
+  // nccl-tests' figures: size is the parts' common size, or their sum where they differ;
+  // busbw = algbw · factor, 0 where the parts' factors differ or none is defined.
+  std::int64_t size() const;
+  double bus_factor() const;
+
+  // The collective with inputs and outputs exchanged: all_gather <-> reduce_scatter, broadcast <->
+  // reduce, gather <-> scatter, all_to_all with i and j exchanged. Chunk x corresponds to chunk
+  // `reversed_chunk(x)`. Throws where there is no such collective (custom sums).
+  Collective reversed() const;
+  ChunkId reversed_chunk(ChunkId chunk) const;
+
+  // Where a renumbering of the NPUs takes a chunk: `moved` says where it takes an NPU, and
+  // `position` is the inverse of the group as made by positions(). Throws unless this is one named
+  // part without a root, whose group is mapped to itself.
+  template <typename Moved>
+  ChunkId image(ChunkId chunk, const Moved& moved, std::span<const std::int32_t> position) const {
+    const bool pairs = has_pairs();
+    const auto& part = parts_[0];
+    const auto n = static_cast<ChunkId>(part.members());
+    const auto pieces = static_cast<ChunkId>(part.chunks);
+    const auto member = [&](ChunkId i) {
+      const NodeId npu = moved(part.group[i]);
+      const auto to = position[static_cast<std::size_t>(npu)];
+      if (to < 0) throw InfeasibleError("the symmetry does not map the process group to itself");
+      return static_cast<ChunkId>(to);
+    };
+    const ChunkId block = chunk / pieces;
+    return (pairs ? member(block / n) * n + member(block % n) : member(block)) * pieces +
+           chunk % pieces;
+  }
+  std::vector<std::int32_t> positions() const;  // NPU -> position in the (only) part's group, or -1
+
+  bool operator==(const Collective& other) const {
+    return npus_ == other.npus_ && parts_ == other.parts_;
+  }
+
+ private:
+  void check(const CollectivePart& part) const;
+  // Whether chunks belong to pairs of members or to single ones; throws where it is neither.
+  bool has_pairs() const;
+  std::int64_t cut_bytes(ChunkId chunk) const;
+
+  std::int32_t npus_ = 0;
+  std::vector<CollectivePart> parts_;
+  std::vector<ChunkId> first_;  // first chunk of each part, then the number of chunks
+  bool resolved_ = false;
+  std::int64_t uniform_bytes_ = 0;  // of every chunk, where all are alike by construction; else 0
+};
+
+}  // namespace tacos

@@ -1,0 +1,148 @@
+// A schedule: all transfers of a collective with their order and times. The one representation that
+// engines fill, the verifier checks, and everything else reads.
+//
+// A transfer moves one chunk over one route. It reads its source's `input` (the NPU's own
+// contribution, never modified) or `acc`, carries the value as of its start, and at its destination
+// `copy` overwrites `acc` or `reduce` adds to it. An NPU's `acc` starts as its input; arrivals at t
+// are visible to starts at t.
+//
+// Two stored forms behind this one class:
+//
+// Packed. Transfers that share route, op and reads form a lane; a transfer is then a uint32 chunk
+// and a uint32 start in units of `quantum` picoseconds: 8 bytes. Within a lane transfers are
+// ordered by start. A lane whose route has several legs keeps one start per leg, leg by leg; since
+// the legs of one lane are first come, first served, row i of every leg is the same transfer.
+//
+// Orbit. One packed transfer of each kind that are images of each other, plus a symmetry: commuting
+// generators of finite order, each given by where it takes every node and link. The whole schedule
+// is what all products of the generators make of the stored transfers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/collective.hpp"
+#include "model/routes.hpp"
+#include "model/topology.hpp"
+#include "support/column.hpp"
+#include "support/index.hpp"
+
+namespace tacos {
+
+enum class Op : std::uint8_t { copy, reduce };
+enum class Reads : std::uint8_t { input, acc };
+
+using TransferId = std::int64_t;
+
+struct Transfers {
+  Column<RouteId> lane_route;
+  Column<std::uint8_t> lane_op, lane_reads;
+  Column<std::int64_t> lane_begin;  // of each lane, then the number of transfers
+  Column<ChunkId> chunk;
+  Column<std::uint32_t> start;  // per lane: the starts of leg 0, then of leg 1, …
+  Time quantum = 1;
+
+  bool operator==(const Transfers&) const = default;
+};
+
+struct Symmetry {
+  std::vector<std::int32_t> orders;
+  Column<NodeId> node_image;  // generator-major: where generator g takes node v at g·nodes + v
+  Column<LinkId> link_image;
+
+  std::int64_t size() const;  // of the group
+  bool operator==(const Symmetry&) const = default;
+};
+
+class Schedule {
+ public:
+  // The one door: every schedule passes here. Checks shape and ranges (not causality, capacity or
+  // results: that is the verifier's); throws std::invalid_argument.
+  Schedule(std::shared_ptr<const Collective> collective, std::shared_ptr<const Routes> routes,
+           Transfers transfers, std::optional<Symmetry> symmetry, std::string provenance);
+
+  const Topology& topology() const { return routes_->topology(); }
+  const Collective& collective() const { return *collective_; }
+  const Routes& routes() const { return *routes_; }
+  const Transfers& stored() const { return transfers_; }
+  const std::optional<Symmetry>& symmetry() const { return symmetry_; }
+  const std::string& provenance() const { return provenance_; }  // JSON: how it was made
+  Schedule with_provenance(std::string provenance) const;
+
+  const std::shared_ptr<const Topology>& shared_topology() const {
+    return routes_->shared_topology();
+  }
+  const std::shared_ptr<const Collective>& shared_collective() const { return collective_; }
+  const std::shared_ptr<const Routes>& shared_routes() const { return routes_; }
+
+  TransferId stored_transfers() const { return static_cast<TransferId>(transfers_.chunk.size()); }
+  TransferId transfers() const;  // of the whole schedule
+  std::int32_t lanes() const { return static_cast<std::int32_t>(transfers_.lane_route.size()); }
+  Time time() const { return time_; }  // when the last chunk has arrived
+  std::int64_t memory_bytes() const;   // of the columns
+
+  // Of a stored transfer.
+  Time start(std::int32_t lane, TransferId transfer, std::int32_t leg) const {
+    const auto lane_first = transfers_.lane_begin[at(lane)];
+    const auto rows = transfers_.lane_begin[at(lane) + 1] - lane_first;
+    const auto i = start_begin_[at(lane)] + leg * rows + (transfer - lane_first);
+    return static_cast<Time>(transfers_.start[at(i)]) * transfers_.quantum;
+  }
+  // When the chunk is whole at destination number `destination` of the lane's route.
+  Time arrival(std::int32_t lane, TransferId transfer, std::size_t destination = 0) const;
+
+  // Per link, over the whole schedule: bytes carried, and time busy.
+  struct LinkUse {
+    std::vector<std::int64_t> bytes;
+    std::vector<Time> busy;
+  };
+  LinkUse link_use() const;
+
+  // Transfers as plain columns. A transfer appears once per end beyond the first of a tree:
+  // one row per (source, destination) pair of its route.
+  struct Rows {
+    std::vector<TransferId> transfer;
+    std::vector<NodeId> src, dst;
+    std::vector<RouteId> route;
+    std::vector<ChunkId> chunk;
+    std::vector<std::int64_t> bytes;
+    std::vector<std::uint8_t> op, reads;
+    std::vector<Time> start, arrival;
+  };
+  // All rows, or those that touch `node`, or those whose route uses `link`; ordered by start. Of an
+  // orbit, all rows are the stored ones, but a node's or link's are those of the whole schedule:
+  // images, which share `transfer` and `route` with what is stored.
+  Rows rows(std::optional<NodeId> node, std::optional<LinkId> link) const;
+
+  // For each stored transfer, the stored transfers that wrote what it reads: `writer` between
+  // begin[t] and begin[t + 1]. Packed schedules only.
+  struct Dependencies {
+    std::vector<std::int64_t> begin;
+    std::vector<TransferId> writer;
+  };
+  Dependencies dependencies() const;
+
+  // The packed form of an orbit; a packed schedule as it is.
+  Schedule expand() const;
+  std::int64_t expanded_bytes() const;  // what expand() will need
+
+  bool operator==(const Schedule& other) const;
+
+ private:
+  void check_lanes();
+  void check_symmetry() const;
+  Time last_arrival() const;
+
+  std::shared_ptr<const Collective> collective_;
+  std::shared_ptr<const Routes> routes_;
+  Transfers transfers_;
+  std::optional<Symmetry> symmetry_;
+  std::string provenance_;
+  std::vector<std::int64_t> start_begin_;  // first entry of each lane in transfers_.start
+  Time time_ = 0;
+};
+
+}  // namespace tacos

@@ -1,0 +1,136 @@
+// A topology: nodes and directed links.
+//
+// Nodes 0 … npus-1 are NPUs (endpoints), the rest are switches, which forward and may be able to
+// multicast (send one input to several outputs) or to reduce (join several inputs into one output).
+// A link has a latency α and a bandwidth B. A transfer of m bytes that starts at t
+//   - keeps the link busy until t + m/B (pipelined) or until t + α + m/B (blocking), and
+//   - arrives whole at t + α + m/B.
+// Parallel links are distinct links.
+//
+// A topology also remembers what its builder knew: a family ("torus"), the dimensions that give
+// every NPU coordinates (NPU id = c0 + n0·(c1 + n1·(c2 + …))), and whether translating these
+// coordinates is a symmetry of the network. Layouts, dimension-ordered routes, hierarchical
+// algorithms and the symmetric engine read them; nothing is wrong without them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/time.hpp"
+#include "support/column.hpp"
+
+namespace tacos {
+
+using NodeId = std::int32_t;
+using LinkId = std::int32_t;
+
+enum class LinkModel : std::uint8_t { pipelined, blocking };
+enum class Forwarding : std::uint8_t { cut_through, store_and_forward };
+
+inline constexpr std::uint8_t kMulticast = 1;  // capability bits of a switch
+inline constexpr std::uint8_t kReduce = 2;
+
+struct Dimension {
+  std::string kind;  // "ring", "line", "clique", "switch", or "box" for anything else
+  std::int32_t size = 0;
+  bool operator==(const Dimension&) const = default;
+};
+
+// What a topology is made from; plain data, checked by Topology's constructor.
+struct TopologySpec {
+  std::int32_t npus = 0;
+  Column<std::uint8_t> switch_capabilities;  // one entry per switch
+  Column<NodeId> link_src, link_dst;
+  Column<Time> link_latency_ps;
+  Column<std::int64_t> link_bandwidth_Bps;
+  LinkModel link_model = LinkModel::pipelined;
+  Forwarding forwarding = Forwarding::cut_through;
+  std::int64_t reduce_bandwidth_Bps = 0;  // 0: reducing is free
+  std::string family;
+  std::vector<Dimension> dims;
+  bool symmetric = false;
+  std::vector<std::string> names;  // of all nodes, or empty
+};
+
+class Topology {
+ public:
+  explicit Topology(TopologySpec spec);  // throws std::invalid_argument
+
+  const TopologySpec& spec() const { return spec_; }
+  std::int32_t npus() const { return spec_.npus; }
+  std::int32_t nodes() const { return nodes_; }
+  std::int32_t links() const { return static_cast<std::int32_t>(spec_.link_src.size()); }
+
+  NodeId src(LinkId link) const { return spec_.link_src[index(link)]; }
+  NodeId dst(LinkId link) const { return spec_.link_dst[index(link)]; }
+  Time latency(LinkId link) const { return spec_.link_latency_ps[index(link)]; }
+  std::int64_t bandwidth(LinkId link) const { return spec_.link_bandwidth_Bps[index(link)]; }
+
+  bool is_npu(NodeId node) const { return node < spec_.npus; }
+  bool can(NodeId node, std::uint8_t capability) const {
+    return !is_npu(node) && (spec_.switch_capabilities[index(node - spec_.npus)] & capability) != 0;
+  }
+
+  // Links that leave or enter a node, in order of id.
+  std::span<const LinkId> out_links(NodeId node) const {
+    return adjacent(*out_, spec_.link_src, node);
+  }
+  std::span<const LinkId> in_links(NodeId node) const {
+    return adjacent(*in_, spec_.link_dst, node);
+  }
+
+  // How long `bytes` keep a link busy under the link model.
+  Time busy_time(LinkId link, std::int64_t bytes) const {
+    const Time time = transmission_time(bytes, bandwidth(link));
+    return spec_.link_model == LinkModel::blocking ? time + latency(link) : time;
+  }
+
+  // Two NPUs of which the first cannot reach the second, if there are any.
+  std::optional<std::pair<NodeId, NodeId>> unreachable_pair() const;
+
+  // Hops of the longest shortest path between NPUs, over all of them or from `samples` evenly
+  // spread ones (a lower bound then); -1 if some NPU cannot be reached.
+  std::int32_t diameter(std::int32_t samples) const;
+
+  // Every link turned around, multicast and reduce exchanged. Link ids stay.
+  Topology reversed() const;
+
+  std::string name(NodeId node) const;
+  std::string describe(LinkId link) const;  // "link 3 (npu 0 -> npu 1)"
+
+  bool operator==(const Topology& other) const;
+
+ private:
+  // Made when somebody asks: what uses a network's symmetry never does, and there it would be the
+  // largest part.
+  struct Adjacency {
+    std::once_flag made;
+    std::vector<LinkId> begin, links;
+  };
+  template <typename Int>
+  static std::size_t index(Int i) {
+    return static_cast<std::size_t>(i);
+  }
+  std::span<const LinkId> adjacent(Adjacency& a, const Column<NodeId>& ends, NodeId node) const {
+    std::call_once(a.made, [&] { make_adjacency(a, ends); });
+    const auto from = index(a.begin[index(node)]), to = index(a.begin[index(node) + 1]);
+    return std::span(a.links).subspan(from, to - from);
+  }
+  void make_adjacency(Adjacency& a, const Column<NodeId>& ends) const;
+  // Hops from `from` along (or, if `backwards`, against) the links; -1 where there is no way.
+  std::vector<std::int32_t> hops(NodeId from, bool backwards) const;
+  void check() const;
+
+  TopologySpec spec_;
+  std::int32_t nodes_ = 0;
+  std::shared_ptr<Adjacency> out_ = std::make_shared<Adjacency>();
+  std::shared_ptr<Adjacency> in_ = std::make_shared<Adjacency>();
+};
+
+}  // namespace tacos

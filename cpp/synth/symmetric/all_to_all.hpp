@@ -1,0 +1,219 @@
+// The jobs of an all-to-all, as symmetric.hpp describes them; a Clock runs them.
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <queue>
+#include <utility>
+#include <vector>
+
+#include "synth/symmetric/machines.hpp"
+
+namespace tacos::symmetric {
+
+class AllToAll {
+ public:
+  AllToAll(const Group& group, Clock& clock, std::int32_t pieces)
+      : group_(group),
+        clock_(clock),
+        machines_(clock.machines),
+        pieces_(pieces),
+        jobs_(std::int64_t{group.order() - 1} * pieces),
+        unfinished_(jobs_),
+        left_(at(group.order()) * at(pieces)),
+        flying_(left_.size(), false),
+        queues_(machines_.size()) {
+    for (std::size_t m = 0; m < machines_.size(); ++m) axis_of_.push_back(only_axis(m));
+    for (std::size_t d = 0; d < group.axes().size(); ++d) {
+      distance_.push_back(distances(d));
+      shortest_.push_back(shortest_machines(d));
+    }
+    check_memory();
+    Time longest = 0, shortest = kNever;
+    for (const auto& distance : distance_) {
+      longest += *std::max_element(distance.begin(), distance.end());
+    }
+    for (const auto& machine : machines_) shortest = std::min(shortest, machine.period);
+    level_ = std::max(shortest, longest / kLevels + 1);
+    for (auto& queue : queues_) queue.levels.resize(at(longest / level_) + 1);
+    // Within a level, what was offered last is served first.
+    for (NodeId v = 1; v < group.order(); ++v) {
+      for (std::int32_t k = 0; k < pieces_; ++k) {
+        left_[index(v, k)] = v;
+        offer(v, k);
+      }
+    }
+  }
+
+  bool done() const { return unfinished_ == 0; }
+  double share() const {
+    return 1.0 - static_cast<double>(unfinished_) / static_cast<double>(jobs_);
+  }
+  Time release(Time) const { return kNever; }
+  void begin(Time now) { now_ = now; }
+
+  void arrive(const Sent& sent) {
+    flying_[index(sent.to, sent.piece)] = false;
+    offer(sent.to, sent.piece);
+  }
+
+  bool start(std::size_t m) {
+    auto& [levels, top] = queues_[m];
+    for (;; --top) {
+      for (auto& jobs = levels[top]; !jobs.empty();) {
+        const std::size_t job = jobs.back();
+        jobs.pop_back();
+        if (flying_[job] || !serves(m, job)) continue;
+        const auto v = static_cast<NodeId>(job / at(pieces_));
+        const auto piece = static_cast<std::int32_t>(job % at(pieces_));
+        clock_.sent[m].push_back({group_.minus(v, left_[job]), v, piece, now_});
+        left_[job] = after(m, left_[job]);
+        flying_[job] = true;
+        if (left_[job] == 0) --unfinished_;
+        return true;
+      }
+      if (top == 0) return false;
+    }
+  }
+
+ private:
+  static constexpr Time kLevels = 1 << 14;
+  static constexpr double kMostHops = 1 << 29;
+  struct Queue {
+    std::vector<std::vector<std::uint32_t>> levels;  // jobs by the work that is left of them
+    std::size_t top = 0;
+  };
+
+  std::size_t index(NodeId v, std::int32_t piece) const { return at(v) * at(pieces_) + at(piece); }
+
+  void check_memory() const {
+    double hops = 0;
+    for (std::size_t d = 0; d < distance_.size(); ++d) {
+      Time period = kNever;
+      for (std::size_t m = 0; m < machines_.size(); ++m) {
+        if (axis_of_[m] == d) period = std::min(period, machines_[m].period);
+      }
+      const auto sum = std::accumulate(distance_[d].begin(), distance_[d].end(), 0.0);
+      hops += sum / static_cast<double>(period) * static_cast<double>(left_.size()) /
+              static_cast<double>(distance_[d].size());
+    }
+    if (hops <= kMostHops) return;
+    const auto bytes = hops * static_cast<double>(sizeof(Sent) + sizeof(ChunkId) * 2);
+    throw Error("an all-to-all in which each of " + std::to_string(group_.order()) +
+                " NPUs sends about " + std::to_string(static_cast<std::int64_t>(hops)) +
+                " chunks needs " + std::to_string(static_cast<std::int64_t>(bytes) >> 30) +
+                " GiB, more than the symmetric engine takes");
+  }
+
+  // The dimension in which a machine moves.
+  std::size_t only_axis(std::size_t m) const {
+    std::optional<std::size_t> found;
+    for (const NodeId by : machines_[m].by) {
+      for (std::size_t d = 0; d < group_.axes().size(); ++d) {
+        if (Group::digit(by, group_.axes()[d]) == 0) continue;
+        if (found && *found != d) {
+          invalid("the symmetric engine needs links along dimensions for an all-to-all");
+        }
+        found = d;
+      }
+    }
+    return *found;
+  }
+
+  // The least time that machines are taken for a chunk to get from 0 to each place of a dimension.
+  std::vector<Time> distances(std::size_t d) const {
+    const auto& axis = group_.axes()[d];
+    std::vector<Time> distance(at(axis.size), kNever);
+    std::priority_queue<std::pair<Time, std::int32_t>, std::vector<std::pair<Time, std::int32_t>>,
+                        std::greater<>>
+        queue;
+    distance[0] = 0;
+    queue.emplace(0, 0);
+    while (!queue.empty()) {
+      const auto [so_far, place] = queue.top();
+      queue.pop();
+      if (so_far > distance[at(place)]) continue;
+      for (std::size_t m = 0; m < machines_.size(); ++m) {
+        // Moves commute, so that a port may come first, and once: it reaches what it reaches twice.
+        if (axis_of_[m] != d || (machines_[m].port() && place != 0)) continue;
+        for (const NodeId by : machines_[m].by) {
+          const auto next = (place + Group::digit(by, axis)) % axis.size;
+          const Time there = so_far + machines_[m].period;
+          if (there >= distance[at(next)]) continue;
+          distance[at(next)] = there;
+          queue.emplace(there, next);
+        }
+      }
+    }
+    if (std::find(distance.begin(), distance.end(), kNever) != distance.end()) clock_.stuck();
+    return distance;
+  }
+
+  // What is left of a displacement when a machine has moved it on.
+  NodeId after(std::size_t m, NodeId left) const {
+    if (!machines_[m].port()) return machines_[m].back(left);
+    const auto& axis = group_.axes()[axis_of_[m]];
+    return left - Group::digit(left, axis) * axis.stride;
+  }
+
+  // The machines that move on along a shortest path, per place of a dimension.
+  std::vector<std::vector<std::size_t>> shortest_machines(std::size_t d) const {
+    const auto& axis = group_.axes()[d];
+    std::vector<std::vector<std::size_t>> shortest(at(axis.size));
+    for (std::int32_t place = 1; place < axis.size; ++place) {
+      for (std::size_t m = 0; m < machines_.size(); ++m) {
+        if (axis_of_[m] != d) continue;
+        const auto next = Group::digit(after(m, place * axis.stride), axis);
+        if (distance_[d][at(next)] + machines_[m].period == distance_[d][at(place)]) {
+          shortest[at(place)].push_back(m);
+        }
+      }
+    }
+    return shortest;
+  }
+
+  // The machine that moves a job on in a dimension. Where several would do, such as both directions half
+  // round a ring, jobs that differ in other dimensions or in the piece take turns.
+  std::optional<std::size_t> machine_for(std::size_t d, std::size_t job) const {
+    const auto& axis = group_.axes()[d];
+    const auto& shortest = shortest_[d][at(Group::digit(left_[job], axis))];
+    if (shortest.size() < 2) return shortest.empty() ? std::nullopt : std::optional(shortest[0]);
+    const auto v = job / at(pieces_), piece = job % at(pieces_), stride = at(axis.stride);
+    const auto elsewhere = v / (stride * at(axis.size)) * stride + v % stride;
+    return shortest[(elsewhere * at(pieces_) + piece) % shortest.size()];
+  }
+
+  bool serves(std::size_t m, std::size_t job) const { return machine_for(axis_of_[m], job) == m; }
+
+  void offer(NodeId v, std::int32_t piece) {
+    const auto job = index(v, piece);
+    if (left_[job] == 0) return;
+    Time work = 0;
+    for (std::size_t d = 0; d < distance_.size(); ++d) {
+      work += distance_[d][at(Group::digit(left_[job], group_.axes()[d]))];
+    }
+    const auto level = at(work / level_);
+    for (std::size_t d = 0; d < distance_.size(); ++d) {
+      const auto m = machine_for(d, job);
+      if (!m) continue;
+      queues_[*m].levels[level].push_back(static_cast<std::uint32_t>(job));
+      queues_[*m].top = std::max(queues_[*m].top, level);
+    }
+  }
+
+  const Group& group_;
+  Clock& clock_;
+  const std::vector<Machine>& machines_;
+  std::int32_t pieces_;
+  std::int64_t jobs_, unfinished_;
+  Time now_ = 0;
+  std::vector<NodeId> left_;  // of each job's way
+  std::vector<bool> flying_;
+  std::vector<std::size_t> axis_of_;                             // per machine
+  std::vector<std::vector<Time>> distance_;                      // per dimension and place
+  std::vector<std::vector<std::vector<std::size_t>>> shortest_;  // machines, likewise
+  Time level_ = 1;
+  std::vector<Queue> queues_;
+};
+
+}  // namespace tacos::symmetric

@@ -1,0 +1,189 @@
+// Who waits for what in the event loop of service.hpp, and what happens when.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <queue>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "model/topology.hpp"
+
+namespace tacos::service {
+
+using Item = std::uint32_t;  // a transfer's position in the list
+using Leg = std::uint32_t;
+using Place = std::uint32_t;  // a leg of a route, counted over all routes
+constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+
+// A leg that waits, in the order in which it is served: moments are numbered as they come, so that
+// who is ready first has the lower number.
+struct Waiting {
+  std::uint32_t moment;  // when it became ready; kNone for when it is tried
+  Item item;
+  Place place;
+  std::uint64_t key() const { return std::uint64_t{moment} << 32 | item; }
+  bool operator<(const Waiting& other) const { return key() < other.key(); }
+  bool operator>(const Waiting& other) const { return other < *this; }
+};
+
+// A leg that may be able to start.
+struct Try {
+  Waiting who;
+  std::uint32_t queue;  // the queue it heads, or kNone
+  std::uint32_t call;   // which call of that queue's head this is; only the last one counts
+
+  bool operator<(const Try& other) const { return who < other.who; }
+  bool operator>(const Try& other) const { return other < *this; }
+};
+
+// Legs that wait for the same links, by their keys. They mostly come in the order in which they leave,
+// so that a list does where a heap would cost a walk through memory.
+class Line {
+ public:
+  bool empty() const { return first_ == keys_.size(); }
+  std::uint64_t top() const { return keys_[first_]; }
+  void prefetch() const { __builtin_prefetch(keys_.data() + first_ + 1); }
+  // Returns whether `key` is now the first.
+  bool push(std::uint64_t key) {
+    keys_.push_back(key);
+    auto i = keys_.size() - 1;
+    for (; i > first_ && keys_[i - 1] > keys_[i]; --i) std::swap(keys_[i - 1], keys_[i]);
+    return i == first_;
+  }
+  void pop() {
+    if (++first_ < 64 || 2 * first_ < keys_.size()) return;
+    keys_.erase(keys_.begin(), keys_.begin() + static_cast<std::ptrdiff_t>(first_));
+    first_ = 0;
+  }
+
+ private:
+  std::vector<std::uint64_t> keys_;
+  std::size_t first_ = 0;
+};
+
+// Heads of lines that wait for one link, which they reach at one offset; mostly there is one.
+struct Queue {
+  LinkId link;
+  std::uint32_t calls;
+  Time offset;
+  Waiting head{kNone, kNone, kNone};
+  std::vector<Waiting> rest{};  // a heap
+
+  bool empty() const { return head.item == kNone; }
+  void push(Waiting who) {
+    if (empty()) {
+      head = who;
+      return;
+    }
+    if (who < head) std::swap(who, head);
+    rest.push_back(who);
+    std::push_heap(rest.begin(), rest.end(), std::greater<>());
+  }
+  void pop() {
+    if (rest.empty()) {
+      head.item = kNone;
+      return;
+    }
+    std::pop_heap(rest.begin(), rest.end(), std::greater<>());
+    head = rest.back();
+    rest.pop_back();
+  }
+};
+
+// Sorts numbers of which most lie close to each other, as do the transfers of one moment.
+class Sorter {
+ public:
+  void sort(std::vector<std::uint64_t>& numbers) {
+    if (std::is_sorted(numbers.begin(), numbers.end())) return;
+    const auto [low, high] = std::minmax_element(numbers.begin(), numbers.end());
+    const auto least = *low, range = *high - *low;
+    if (range / 64 > numbers.size()) {
+      std::sort(numbers.begin(), numbers.end());
+      return;
+    }
+    bits_.assign(range / 64 + 1, 0);
+    for (const auto number : numbers)
+      bits_[(number - least) / 64] |= std::uint64_t{1} << (number - least) % 64;
+    auto next = numbers.begin();
+    for (std::size_t word = 0; word < bits_.size(); ++word) {
+      for (auto bits = bits_[word]; bits != 0; bits &= bits - 1) {
+        *next++ = least + word * 64 + static_cast<std::uint64_t>(std::countr_zero(bits));
+      }
+    }
+  }
+
+ private:
+  std::vector<std::uint64_t> bits_;
+};
+
+// A leg's arrival; at the end of the last leg `leg` counts the destination from there on.
+struct Arrival {
+  Item item;
+  Leg leg;
+};
+
+// What happens when. Regular networks have many events at one moment, so events are kept in one
+// list per moment and only the moments in a heap.
+class Agenda {
+ public:
+  struct Moment {
+    Time time = 0;
+    std::vector<Arrival> arrivals;
+    std::vector<Try> tries;
+  };
+
+  void add(Time time, const Arrival& arrival) { at_time(time).arrivals.push_back(arrival); }
+  void add(Time time, const Try& attempt) { at_time(time).tries.push_back(attempt); }
+  bool empty() const { return order_.empty(); }
+  Time next() const { return order_.top().first; }  // the time of the earliest moment
+
+  // Removes the earliest moment; what `moment` held before is reused.
+  void take(Moment& moment) {
+    const auto [time, slot] = order_.top();
+    order_.pop();
+    slots_.erase(time);
+    moment.arrivals.clear();
+    moment.tries.clear();
+    std::swap(moment, moments_[slot]);
+    spare_.push_back(slot);
+    last_ = {{{-1, 0}, {-1, 0}}};
+  }
+
+ private:
+  using Slot = std::uint32_t;
+
+  Moment& at_time(Time time) {
+    for (const auto& [known, slot] : last_) {
+      if (known == time) return moments_[slot];
+    }
+    const auto [found, added] = slots_.try_emplace(time, 0);
+    if (added) {
+      if (spare_.empty()) {
+        spare_.push_back(static_cast<Slot>(moments_.size()));
+        moments_.emplace_back();
+      }
+      found->second = spare_.back();
+      spare_.pop_back();
+      moments_[found->second].time = time;
+      order_.emplace(time, found->second);
+    }
+    last_ = {{{time, found->second}, last_[0]}};
+    return moments_[found->second];
+  }
+
+  std::vector<Moment> moments_;
+  std::vector<Slot> spare_;
+  std::unordered_map<Time, Slot> slots_;
+  // The two moments used last: arrivals and attempts mostly go to the same two in turn.
+  std::array<std::pair<Time, Slot>, 2> last_{{{-1, 0}, {-1, 0}}};
+  std::priority_queue<std::pair<Time, Slot>, std::vector<std::pair<Time, Slot>>, std::greater<>>
+      order_;
+};
+
+}  // namespace tacos::service

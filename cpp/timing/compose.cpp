@@ -1,0 +1,261 @@
+#include "timing/compose.hpp"
+
+#include <algorithm>
+#include <tuple>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "support/index.hpp"
+#include "timing/retime.hpp"
+
+namespace tacos {
+
+namespace {
+
+constexpr std::size_t kOverlapUpTo = std::size_t{1} << 17;
+
+// A schedule's transfers as an order; the columns own what the Order's spans show.
+struct OrderColumns {
+  std::vector<RouteId> route;
+  std::vector<ChunkId> chunk;
+  std::vector<std::int32_t> step;
+  std::vector<std::uint8_t> op, reads;
+  std::vector<Time> start;
+
+  Order order() const { return {route, chunk, step, op, reads}; }
+};
+
+}  // namespace
+
+std::vector<std::int32_t> dense_rank(std::span<const Time> times) {
+  std::vector<Time> sorted(times.begin(), times.end());
+  std::sort(sorted.begin(), sorted.end());
+  sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
+  std::vector<std::int32_t> rank;
+  rank.reserve(times.size());
+  for (const Time time : times) {
+    rank.push_back(static_cast<std::int32_t>(std::lower_bound(sorted.begin(), sorted.end(), time) -
+                                             sorted.begin()));
+  }
+  return rank;
+}
+
+std::vector<std::uint8_t> spread_final_values(const Schedule& schedule) {
+  struct Event {
+    ChunkId chunk;
+    Time time;
+    bool starts;  // arrivals at t are visible to starts at t
+    TransferId transfer;
+    std::int32_t lane;
+    std::uint32_t destination;
+  };
+  const auto& t = schedule.stored();
+  const auto& collective = schedule.collective();
+  std::vector<Event> events;
+  for (std::int32_t lane = 0; lane < schedule.lanes(); ++lane) {
+    const auto ends = schedule.routes().destinations(t.lane_route[at(lane)]).size();
+    for (auto i = t.lane_begin[at(lane)]; i < t.lane_begin[at(lane) + 1]; ++i) {
+      if (!collective.reduces(t.chunk[at(i)])) continue;
+      events.push_back({t.chunk[at(i)], schedule.start(lane, i, 0), true, i, lane, 0});
+      for (std::uint32_t end = 0; end < ends; ++end) {
+        events.push_back({t.chunk[at(i)], schedule.arrival(lane, i, end), false, i, lane, end});
+      }
+    }
+  }
+  std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
+    return std::tie(a.chunk, a.time, a.starts, a.transfer) <
+           std::tie(b.chunk, b.time, b.starts, b.transfer);
+  });
+  std::vector<std::uint8_t> final_value(t.chunk.size(), 1);
+  std::vector<std::size_t> carried(t.chunk.size(), 0);  // number of contributions
+  std::unordered_map<NodeId, std::size_t> acc;
+  std::unordered_set<NodeId> receivers;  // of the final value of the current chunk
+  const auto check_owner = [&](ChunkId chunk) {
+    std::size_t owners = 0;
+    for (const NodeId npu : collective.outputs(chunk)) owners += !receivers.contains(npu);
+    if (owners <= 1) return;
+    throw InfeasibleError("chunk " + std::to_string(chunk) + " is summed at " +
+                          std::to_string(owners) + " NPUs; only sums made at one have a reverse");
+  };
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    const auto& event = events[i];
+    const auto inputs = collective.inputs(event.chunk);
+    if (i == 0 || event.chunk != events[i - 1].chunk) {
+      if (i > 0) check_owner(events[i - 1].chunk);
+      acc.clear();
+      receivers.clear();
+      for (const NodeId npu : inputs) acc[npu] = 1;
+    }
+    const RouteId route = t.lane_route[at(event.lane)];
+    auto& count = carried[at(event.transfer)];
+    if (event.starts) {
+      const bool reads_acc = t.lane_reads[at(event.lane)] == static_cast<std::uint8_t>(Reads::acc);
+      final_value[at(event.transfer)] = 0;
+      for (const NodeId source : schedule.routes().sources(route)) {
+        const std::size_t read = reads_acc ? acc[source] : 1;
+        if (read >= inputs.size()) final_value[at(event.transfer)] = 1;
+        count += read;
+      }
+      continue;
+    }
+    const NodeId node = schedule.routes().destinations(route)[event.destination];
+    const bool adds = t.lane_op[at(event.lane)] == static_cast<std::uint8_t>(Op::reduce);
+    acc[node] = adds ? acc[node] + count : count;
+    if (final_value[at(event.transfer)]) receivers.insert(node);
+  }
+  if (!events.empty()) check_owner(events.back().chunk);
+  return final_value;
+}
+
+namespace {
+
+// Whether a schedule's times can be mirrored: paths of one leg whose links have one bandwidth (each link
+// is then left by the head as long before the end as it is reached after the start), chunks of the
+// same size in both directions, and sums that take no time.
+bool mirrors(const Schedule& schedule, const Collective& reversed) {
+  const auto& topology = schedule.topology();
+  if (topology.spec().reduce_bandwidth_Bps > 0) return false;
+  for (const RouteId route : schedule.stored().lane_route) {
+    const auto links = schedule.routes().links(route);
+    if (schedule.routes().legs(route) > 1 || schedule.routes().kind(route) != RouteKind::path) {
+      return false;
+    }
+    for (const LinkId link : links) {
+      if (topology.bandwidth(link) != topology.bandwidth(links[0])) return false;
+    }
+  }
+  for (const ChunkId chunk : schedule.stored().chunk) {
+    const auto& collective = schedule.collective();
+    if (collective.bytes(chunk) != reversed.bytes(collective.reversed_chunk(chunk))) return false;
+  }
+  return true;
+}
+
+bool one_leg(const Schedule& schedule) {
+  const auto& lanes = schedule.stored().lane_route;
+  return std::all_of(lanes.begin(), lanes.end(),
+                     [&](RouteId route) { return schedule.routes().legs(route) == 1; });
+}
+
+OrderColumns order_of(const Schedule& schedule) {
+  const auto& t = schedule.stored();
+  OrderColumns columns;
+  for (std::int32_t lane = 0; lane < schedule.lanes(); ++lane) {
+    for (auto i = t.lane_begin[at(lane)]; i < t.lane_begin[at(lane) + 1]; ++i) {
+      columns.route.push_back(t.lane_route[at(lane)]);
+      columns.chunk.push_back(t.chunk[at(i)]);
+      columns.op.push_back(t.lane_op[at(lane)]);
+      columns.reads.push_back(t.lane_reads[at(lane)]);
+      columns.start.push_back(schedule.start(lane, i, 0));
+    }
+  }
+  columns.step = dense_rank(columns.start);
+  return columns;
+}
+
+}  // namespace
+
+Schedule reverse(const Schedule& schedule, const Progress& progress) {
+  const Schedule whole = schedule.expand();
+  auto collective = std::make_shared<const Collective>(whole.collective().reversed());
+  auto topology = std::make_shared<const Topology>(whole.topology().reversed());
+  auto routes = std::make_shared<const Routes>(whole.routes().reversed(topology));
+  auto columns = order_of(whole);
+  // Whoever reads what another wrote starts later, so the opposite order of starts will do.
+  const std::int32_t last_step =
+      columns.step.empty() ? 0 : *std::max_element(columns.step.begin(), columns.step.end());
+  for (auto& step : columns.step) step = last_step - step;
+  for (ChunkId chunk = 0; chunk < collective->chunks(); ++chunk) {
+    if ((whole.collective().bytes(chunk) == 0) !=
+        (collective->bytes(whole.collective().reversed_chunk(chunk)) == 0)) {
+      invalid("chunk " + std::to_string(chunk) +
+              " has no bytes in one direction only: choose fewer chunks or a larger size");
+    }
+  }
+  const auto spreads = spread_final_values(whole);
+  for (std::size_t i = 0; i < columns.chunk.size(); ++i) {
+    // What spread a value collects it, and the other way round.
+    const bool spread = spreads[i] != 0;
+    columns.chunk[i] = whole.collective().reversed_chunk(columns.chunk[i]);
+    const bool sums = spread && collective->reduces(columns.chunk[i]);
+    columns.op[i] = static_cast<std::uint8_t>(sums ? Op::reduce : Op::copy);
+    columns.reads[i] = static_cast<std::uint8_t>(Reads::acc);
+  }
+  if (!mirrors(whole, *collective)) {
+    return retime(std::move(collective), std::move(routes), columns.order(), schedule.provenance(),
+                  progress);
+  }
+  // Every link's windows move by one and the same time, so they stay apart.
+  const auto& t = whole.stored();
+  std::size_t row = 0;
+  for (std::int32_t lane = 0; lane < whole.lanes(); ++lane) {
+    const auto ends = whole.routes().destinations(t.lane_route[at(lane)]).size();
+    for (auto i = t.lane_begin[at(lane)]; i < t.lane_begin[at(lane) + 1]; ++i, ++row) {
+      Time arrival = 0;
+      for (std::size_t end = 0; end < ends; ++end) {
+        arrival = std::max(arrival, whole.arrival(lane, i, end));
+      }
+      columns.start[row] = whole.time() - arrival;
+    }
+  }
+  return with_starts(std::move(collective), std::move(routes), columns.order(), columns.start,
+                     schedule.provenance(), progress);
+}
+
+Schedule concatenate(const Schedule& first, const Schedule& second,
+                     std::shared_ptr<const Collective> collective, const Progress& progress) {
+  if (!(first.topology() == second.topology())) {
+    invalid("schedules on different topologies cannot be concatenated");
+  }
+  if (first.collective().chunks() != second.collective().chunks() ||
+      first.collective().chunks() != collective->chunks()) {
+    invalid("schedules with different numbers of chunks cannot be concatenated");
+  }
+  for (ChunkId chunk = 0; chunk < collective->chunks(); ++chunk) {
+    const bool empty = collective->bytes(chunk) == 0;
+    if ((first.collective().bytes(chunk) == 0) != empty ||
+        (second.collective().bytes(chunk) == 0) != empty) {
+      invalid("chunk " + std::to_string(chunk) +
+              " has no bytes in one collective only: choose fewer chunks or a larger size");
+    }
+  }
+  const Schedule a = first.expand(), b = second.expand();
+  std::vector<std::uint8_t> kinds(a.routes().kinds().begin(), a.routes().kinds().end());
+  kinds.insert(kinds.end(), b.routes().kinds().begin(), b.routes().kinds().end());
+  std::vector<LinkId> links(a.routes().all_links().begin(), a.routes().all_links().end());
+  links.insert(links.end(), b.routes().all_links().begin(), b.routes().all_links().end());
+  std::vector<std::int64_t> begin(a.routes().link_begin().begin(), a.routes().link_begin().end());
+  for (std::int32_t r = 0; r < b.routes().count(); ++r) {
+    begin.push_back(begin.back() + static_cast<std::int64_t>(b.routes().links(r).size()));
+  }
+  auto routes = std::make_shared<const Routes>(first.shared_topology(), std::move(kinds),
+                                               std::move(begin), std::move(links));
+  auto columns = order_of(a);
+  const auto then = order_of(b);
+  const std::int32_t steps =
+      columns.step.empty() ? 0 : *std::max_element(columns.step.begin(), columns.step.end()) + 1;
+  for (std::size_t i = 0; i < then.chunk.size(); ++i) {
+    columns.route.push_back(then.route[i] + a.routes().count());
+    columns.chunk.push_back(then.chunk[i]);
+    columns.step.push_back(then.step[i] + steps);
+    columns.op.push_back(then.op[i]);
+    columns.reads.push_back(static_cast<std::uint8_t>(Reads::acc));
+  }
+  // Overlapping the two saves about what it takes to fill a pipeline: little where there are many
+  // transfers, while retiming them costs more than all the rest.
+  bool may_stack = one_leg(a) && one_leg(b);
+  for (ChunkId chunk = 0; may_stack && chunk < collective->chunks(); ++chunk) {
+    may_stack = a.collective().bytes(chunk) == collective->bytes(chunk) &&
+                b.collective().bytes(chunk) == collective->bytes(chunk);
+  }
+  if (!may_stack || columns.chunk.size() <= kOverlapUpTo) {
+    Schedule merged = retime(collective, routes, columns.order(), first.provenance(), progress);
+    if (!may_stack || merged.time() <= a.time() + b.time()) return merged;
+  }
+  // Serving first what is ready first may also undo what a synthesizer has arranged.
+  for (const Time start : then.start) columns.start.push_back(a.time() + start);
+  return with_starts(std::move(collective), std::move(routes), columns.order(), columns.start,
+                     first.provenance(), progress);
+}
+
+}  // namespace tacos

@@ -1,0 +1,343 @@
+// Who waits for whom in an ordered list of transfers, by the rules at the top of retime.hpp; used there
+// only. Writers and readers of one `acc` are counted, and whoever waits does so for a counter: a
+// transfer costs a few words and no list of its predecessors.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "model/collective.hpp"
+#include "model/routes.hpp"
+#include "support/index.hpp"
+#include "support/large.hpp"
+#include "support/progress.hpp"
+#include "timing/retime.hpp"
+#include "timing/service.hpp"
+
+namespace tacos::dependencies {
+
+using service::Item;  // a transfer's position in the order, sorted by step
+using service::kNone;
+
+// What the event loop asks of a transfer, in one place of memory.
+struct Move {
+  RouteId route;
+  ChunkId chunk;
+  std::uint32_t pending;  // unmet waits; of a gang they are its leader's
+  std::uint32_t gang;     // its number, or kNone
+  // The cells it reads and writes; with trees, where they are listed.
+  std::uint32_t source, destination;
+  std::uint32_t first_start;  // of its legs among those of all transfers
+  bool reduces, reads_acc;
+};
+
+// A cell is the `acc` of one chunk at one node. Its counters only grow, so whoever waits for a
+// counter to reach a threshold stands in a list sorted by threshold.
+struct Cell {
+  std::uint32_t arrived = 0, started = 0;  // writers, readers
+  std::uint32_t arrived_waits = kNone, started_waits = kNone;
+};
+
+struct Wait {
+  std::uint32_t threshold;
+  Item item;
+  std::uint32_t next;
+};
+
+// Who waits for whom, by the rules of retime.hpp.
+class Dependencies {
+ public:
+  Dependencies(const Collective& collective, const Routes& routes, const Order& order,
+               std::span<const Item> rows, const Progress& progress)
+      : routes_(routes) {
+    list_moves(order, rows);
+    find_cells(collective, progress);
+    building_.resize(cells_.size());
+    for (Item begin = 0; begin < rows.size();) {
+      Item end = begin + 1;
+      while (end < rows.size() && order.step[rows[end]] == order.step[rows[begin]]) ++end;
+      add_step(begin, end);
+      if (progress && (begin >> 16) != (end >> 16)) progress(0);
+      begin = end;
+    }
+    collect_gangs();
+    building_ = {};
+    above_ = {};
+  }
+
+  Item size() const { return static_cast<Item>(moves_.size()); }
+  std::size_t legs() const { return legs_; }
+  const Move& move(Item item) const { return moves_[item]; }
+  bool is_free(Item item) const {
+    return moves_[item].pending == 0 && (gangs_.empty() || leads(item));
+  }
+
+  // Transfers that must start together, by one of them; none if it is alone.
+  std::span<const Item> gang(Item item) const {
+    if (gangs_.empty() || moves_[item].gang == kNone) return {};
+    const auto begin = gangs_[moves_[item].gang], end = gangs_[moves_[item].gang + 1];
+    return std::span(members_).subspan(begin, end - begin);
+  }
+
+  // The cells a transfer reads, if it reads `acc`, and those it writes.
+  std::span<const std::uint32_t> source_cells(Item item) const {
+    const Move& move = moves_[item];
+    if (!trees_) return {&move.source, 1};
+    return std::span(touched_).subspan(move.source, move.destination - move.source);
+  }
+  std::span<const std::uint32_t> destination_cells(Item item) const {
+    const Move& move = moves_[item];
+    if (!trees_) return {&move.destination, 1};
+    return std::span(touched_).subspan(move.destination, routes_.destinations(move.route).size());
+  }
+
+  // Hints for what on_arrival and on_start will touch, in steps that build on each other.
+  void prefetch_move(Item item) const { __builtin_prefetch(&moves_[item], 1); }
+  void prefetch_source(Item item) const {
+    if (!trees_) __builtin_prefetch(&cells_[moves_[item].source], 1);
+  }
+  void prefetch_destination(Item item) const {
+    if (!trees_) __builtin_prefetch(&cells_[moves_[item].destination], 1);
+  }
+  void prefetch_wait(Item item) const {
+    if (const auto wait = next_wait(item); wait != kNone) __builtin_prefetch(&waits_[wait]);
+  }
+  void prefetch_waiting(Item item) const {
+    if (const auto wait = next_wait(item); wait != kNone) prefetch_move(waits_[wait].item);
+  }
+
+  // Events; `release(leader)` is called for every transfer or gang that waits for nothing more.
+  template <typename Release>
+  void on_start(Item item, Release&& release) {
+    if (!moves_[item].reads_acc) return;
+    for (const auto cell : source_cells(item)) {
+      ++cells_[cell].started;
+      wake(cells_[cell].started_waits, cells_[cell].started, release);
+    }
+  }
+  template <typename Release>
+  void on_arrival(Item item, std::size_t destination, Release&& release) {
+    Cell& cell = cells_[destination_cells(item)[destination]];
+    ++cell.arrived;
+    wake(cell.arrived_waits, cell.arrived, release);
+  }
+
+ private:
+  // What is known of a cell after the steps so far.
+  struct Building {
+    std::uint32_t arrived_tail = kNone, started_tail = kNone;  // of its lists
+    std::uint32_t writers = 0, readers = 0;
+    Item last_reader = kNone, last_writer = kNone;
+    bool has_copy = false;
+  };
+
+  std::uint32_t next_wait(Item item) const {
+    return trees_ ? kNone : cells_[moves_[item].destination].arrived_waits;
+  }
+  bool leads(Item item) const {
+    return moves_[item].gang == kNone || members_[gangs_[moves_[item].gang]] == item;
+  }
+
+  void list_moves(const Order& order, std::span<const Item> rows) {
+    moves_.reserve(rows.size());
+    std::size_t touched = 0;
+    for (const Item row : rows) {
+      const RouteId route = order.route[row];
+      moves_.push_back({route, order.chunk[row], 0, kNone, static_cast<std::uint32_t>(touched), 0,
+                        static_cast<std::uint32_t>(legs_),
+                        order.op[row] == static_cast<std::uint8_t>(Op::reduce),
+                        order.reads[row] == static_cast<std::uint8_t>(Reads::acc)});
+      trees_ = trees_ || routes_.kind(route) != RouteKind::path;
+      touched += routes_.sources(route).size();
+      moves_.back().destination = static_cast<std::uint32_t>(touched);
+      touched += routes_.destinations(route).size();
+      legs_ += at(routes_.legs(route));
+      if (legs_ >= kNone || touched >= kNone) {
+        invalid("an order has fewer than 2^32 - 1 legs and ends of trees");
+      }
+    }
+    if (trees_) touched_.resize(touched);
+  }
+
+  // Numbers the cells that occur, chunk by chunk so that one array over the nodes suffices.
+  void find_cells(const Collective& collective, const Progress& progress) {
+    std::vector<std::uint32_t> chunk_begin(at(collective.chunks()) + 1, 0);
+    for (const Move& move : moves_) ++chunk_begin[at(move.chunk) + 1];
+    std::partial_sum(chunk_begin.begin(), chunk_begin.end(), chunk_begin.begin());
+    std::vector<Item> by_chunk(moves_.size());
+    for (Item item = 0; item < moves_.size(); ++item) {
+      by_chunk[chunk_begin[at(moves_[item].chunk)]++] = item;
+    }
+    std::vector<std::uint32_t> cell_at(at(routes_.topology().nodes()), kNone);
+    std::vector<NodeId> nodes;  // that the current chunk touched
+    const auto number = [&](NodeId node) {
+      if (cell_at[at(node)] == kNone) {
+        cell_at[at(node)] = static_cast<std::uint32_t>(cells_.size());
+        cells_.emplace_back();
+        nodes.push_back(node);
+      }
+      return cell_at[at(node)];
+    };
+    ChunkId chunk = kNone;
+    for (std::size_t i = 0; i < by_chunk.size(); ++i) {
+      if (progress && (i & 0xffff) == 0) progress(0);
+      if (i + 16 < by_chunk.size()) prefetch_move(by_chunk[i + 16]);
+      Move& move = moves_[by_chunk[i]];
+      if (move.chunk != chunk) {
+        chunk = move.chunk;
+        for (const NodeId node : nodes) cell_at[at(node)] = kNone;
+        nodes.clear();
+      }
+      const auto sources = routes_.sources(move.route), ends = routes_.destinations(move.route);
+      if (!trees_) {
+        move.source = number(sources[0]);
+        move.destination = number(ends[0]);
+        continue;
+      }
+      for (std::size_t k = 0; k < sources.size(); ++k)
+        touched_[move.source + k] = number(sources[k]);
+      for (std::size_t k = 0; k < ends.size(); ++k)
+        touched_[move.destination + k] = number(ends[k]);
+    }
+  }
+
+  void add_step(Item begin, Item end) {
+    for (Item item = begin; item < end; ++item) {
+      if (item + 8 < end && !trees_) {
+        __builtin_prefetch(&building_[moves_[item + 8].source], 1);
+        __builtin_prefetch(&building_[moves_[item + 8].destination], 1);
+      }
+      if (!moves_[item].reads_acc) continue;
+      for (const auto cell : source_cells(item)) {
+        auto& known = building_[cell];
+        add_wait(cells_[cell].arrived_waits, known.arrived_tail, known.writers, item);
+      }
+    }
+    for (Item item = begin; item < end; ++item) {
+      for (const auto cell : destination_cells(item)) {
+        auto& known = building_[cell];
+        add_wait(cells_[cell].started_waits, known.started_tail, known.readers, item);
+        if (known.writers > 0 && (!moves_[item].reduces || known.has_copy)) {
+          add_wait(cells_[cell].arrived_waits, known.arrived_tail, known.writers, item);
+        }
+      }
+    }
+    join_exchanges(begin, end);
+    for (Item item = begin; item < end; ++item) {
+      if (moves_[item].reads_acc) {
+        for (const auto cell : source_cells(item)) ++building_[cell].readers;
+      }
+      for (const auto cell : destination_cells(item)) {
+        ++building_[cell].writers;
+        if (!moves_[item].reduces) building_[cell].has_copy = true;
+      }
+    }
+  }
+
+  // Within one step, a transfer that writes where another one reads starts together with it.
+  void join_exchanges(Item begin, Item end) {
+    for (Item item = begin; item < end; ++item) {
+      if (!moves_[item].reads_acc) continue;
+      for (const auto cell : source_cells(item)) building_[cell].last_reader = item;
+    }
+    bool any = false;
+    for (Item item = begin; item < end && !any; ++item) {
+      for (const auto cell : destination_cells(item)) {
+        const Item reader = building_[cell].last_reader;
+        any = any || (reader != kNone && reader >= begin);
+      }
+    }
+    if (!any) return;
+    if (above_.empty()) {
+      above_.resize(moves_.size());
+      std::iota(above_.begin(), above_.end(), Item{0});
+    }
+    for (Item item = begin; item < end; ++item) {
+      for (const auto cell : destination_cells(item)) {
+        auto& known = building_[cell];
+        if (known.last_reader == kNone || known.last_reader < begin) continue;
+        join(item, known.last_reader);
+        known.last_writer = item;
+      }
+    }
+    for (Item item = begin; item < end; ++item) {
+      if (!moves_[item].reads_acc) continue;
+      for (const auto cell : source_cells(item)) {
+        const Item writer = building_[cell].last_writer;
+        if (writer != kNone && writer >= begin) join(item, writer);
+      }
+    }
+  }
+
+  // A forest whose roots are the lowest members; paths are halved on the way.
+  Item root(Item item) {
+    while (above_[item] != item) item = above_[item] = above_[above_[item]];
+    return item;
+  }
+  void join(Item a, Item b) {
+    const auto [low, high] = std::minmax({root(a), root(b)});
+    if (low == high) return;
+    above_[high] = low;
+    moves_[low].pending += moves_[high].pending;
+    moves_[high].pending = 0;
+  }
+
+  void collect_gangs() {
+    if (above_.empty()) return;
+    for (Wait& wait : waits_) wait.item = root(wait.item);
+    std::vector<std::uint32_t> size(moves_.size(), 0);
+    for (Item item = 0; item < moves_.size(); ++item) ++size[root(item)];
+    gangs_.push_back(0);
+    for (Item item = 0; item < moves_.size(); ++item) {
+      if (size[item] < 2) continue;
+      moves_[item].gang = static_cast<std::uint32_t>(gangs_.size() - 1);
+      gangs_.push_back(gangs_.back() + size[item]);
+    }
+    members_.resize(gangs_.back());
+    auto next = gangs_;
+    for (Item item = 0; item < moves_.size(); ++item) {
+      const Item leader = root(item);
+      if (size[leader] < 2) continue;
+      moves_[item].gang = moves_[leader].gang;
+      members_[next[moves_[item].gang]++] = item;
+    }
+  }
+
+  // `item` waits until the counter that heads the list reaches the threshold.
+  void add_wait(std::uint32_t& head, std::uint32_t& tail, std::uint32_t threshold, Item item) {
+    if (threshold == 0) return;
+    const auto wait = static_cast<std::uint32_t>(waits_.size());
+    waits_.push_back({threshold, item, kNone});
+    (head == kNone ? head : waits_[tail].next) = wait;
+    tail = wait;
+    ++moves_[item].pending;
+  }
+
+  template <typename Release>
+  void wake(std::uint32_t& head, std::uint32_t counter, Release&& release) {
+    while (head != kNone && waits_[head].threshold <= counter) {
+      const Item item = waits_[head].item;
+      head = waits_[head].next;
+      if (--moves_[item].pending == 0) release(item);
+    }
+  }
+
+  const Routes& routes_;
+  LargeVector<Move> moves_;
+  std::size_t legs_ = 0;
+  bool trees_ = false;  // whether some transfers have more than one source and one destination
+  std::vector<std::uint32_t> touched_;  // with trees: source cells, then destination cells
+  LargeVector<Cell> cells_;
+  LargeVector<Wait> waits_;
+  std::vector<std::uint32_t> gangs_;  // where each begins in members_; empty if there is none
+  std::vector<Item> members_;
+  // While building only:
+  LargeVector<Building> building_;  // per cell
+  std::vector<Item> above_;         // in the forest of gangs, once there is one
+};
+
+}  // namespace tacos::dependencies

@@ -1,0 +1,49 @@
+// Earliest start times of an ordered list of transfers, by the service rule of service.hpp.
+//
+// The order. Every transfer has a step. It reads what transfers of earlier steps wrote at its source,
+// and transfers of the same or a later step must not disturb what it reads. Within a chunk this gives
+// the dependencies:
+//   - a transfer that reads `acc` waits until all writers of earlier steps have arrived there;
+//   - a transfer that writes waits until all readers of that `acc` in earlier steps have started, and
+//     those in the same step start together with it: two NPUs that exchange partial sums in one step
+//     leave at one moment or, where they share a link, one right after the other. Each has to leave before
+//     the other one's sum arrives, otherwise the order is infeasible;
+//   - a `copy` waits until all writers of earlier steps have arrived, as does whatever follows one.
+// A list sorted by step is served in that order where times tie.
+//
+// A leg is ready when its dependencies are met (the first) or when the leg before has arrived (the
+// others); from there on service.hpp decides.
+//
+// Cost: O(n log w) for n transfers of which w are under way or waiting at a time, and some 90 bytes per
+// transfer.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "model/schedule.hpp"
+#include "support/progress.hpp"
+
+namespace tacos {
+
+struct Order {
+  std::span<const RouteId> route;
+  std::span<const ChunkId> chunk;
+  std::span<const std::int32_t> step;
+  std::span<const std::uint8_t> op, reads;
+};
+
+// Transfers of chunks without bytes are left out. Starts are multiples of the schedule's quantum: the
+// largest that fits them exactly or, where none fits 32 bits, a little more than the smallest that does.
+Schedule retime(std::shared_ptr<const Collective> collective, std::shared_ptr<const Routes> routes,
+                const Order& order, std::string provenance, const Progress& progress);
+
+// A schedule of the same order whose starts are known, one per transfer; all its routes have one leg.
+// If the starts share no quantum that fits 32 bits, they are rounded up to one, in their order.
+Schedule with_starts(std::shared_ptr<const Collective> collective,
+                     std::shared_ptr<const Routes> routes, const Order& order,
+                     std::span<const Time> starts, std::string provenance,
+                     const Progress& progress);
+
+}  // namespace tacos

@@ -1,0 +1,1 @@
+"""What the other modules are built with: columns, tables, files, pickling."""

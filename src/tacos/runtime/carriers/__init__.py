@@ -1,0 +1,1 @@
+"""Carriers: what moves the messages of a program between ranks."""

@@ -1,0 +1,1 @@
+"""Dispatch: which algorithm serves a call, and which NPU a rank is."""

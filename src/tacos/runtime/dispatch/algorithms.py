@@ -1,0 +1,410 @@
+"""Which algorithm serves a call: one of a plan, one synthesized for the network, or a default.
+
+:class:`Settings` is what the environment says, the same on all ranks (:func:`agree`);
+:class:`Algorithms` finds, prepares and keeps the algorithms of one communicator.
+
+=================  =====================================================================
+TACOS_PLANS        a plan directory, see :mod:`tacos.library`
+TACOS_TOPOLOGY     a topology: what no plan serves is synthesized for it on first use
+TACOS_ENGINE       the engine for that, default ``auto``
+TACOS_CACHE        where those schedules are kept, default ``~/.cache/tacos``
+TACOS_PLACEMENT    the NPU of each rank, see :func:`tacos.runtime.dispatch.placement.place`
+TACOS_DEBUG        ``info``: say for each call which algorithm serves it, and why
+=================  =====================================================================
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from tacos import collective as collectives
+from tacos import formats, topology
+from tacos.errors import TacosError, VerificationError
+from tacos.library import Plans, described, difference, fingerprint, unpacked
+from tacos.program import lower
+from tacos.runtime.dispatch.cache import kept
+from tacos.runtime.dispatch.placement import here, place, renumbered
+from tacos.search.synthesis import synthesize
+from tacos.units import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tacos._core import Program, Schedule, Topology
+    from tacos.library import Plan
+    from tacos.runtime.communicator import Algorithm, Communicator
+    from tacos.runtime.rendezvous import Rendezvous
+
+__all__ = ["Algorithms", "Settings", "agree", "default", "order_matters"]
+
+_KEPT = 4096
+"""So many calls of different sizes are remembered; then the memory starts anew."""
+_SMALL = 256 << 10
+_LEAST_CLASS = 1 << 10
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment says about algorithms."""
+
+    plans: Plans | None = None
+    topology: Topology | None = None
+    engine: str = "auto"
+    cache: Path = Path()
+    placement: str | None = None
+    debug: bool = False
+
+    @classmethod
+    def from_environment(cls, world: int, variables: Mapping[str, str] = os.environ) -> Settings:
+        """Read and check what the variables name, for a job of so many ranks.
+
+        Raises:
+            ValueError: A variable has a value that is not allowed.
+            FormatError: A plan or a topology is broken, or for another job.
+
+        >>> Settings.from_environment(4, {"TACOS_DEBUG": "info"}).debug
+        True
+        """
+        said = variables.get("TACOS_DEBUG", "")
+        if said.lower() not in ("", "off", "info"):
+            raise ValueError(f'TACOS_DEBUG is "{said}", allowed are info and off')
+        named = variables.get("TACOS_TOPOLOGY")
+        network = formats.network(named) if named else None
+        folder = variables.get("TACOS_PLANS")
+        plans = None
+        if folder:
+            plans = Plans.load(folder)
+            plans = plans.for_npus(world) if network is None else plans.on(network)
+            plans.check()
+        return cls(
+            plans,
+            network,
+            variables.get("TACOS_ENGINE") or "auto",
+            Path() if network is None else _cache_folder(variables),
+            variables.get("TACOS_PLACEMENT"),
+            said.lower() == "info",
+        )
+
+    @property
+    def network(self) -> Topology | None:
+        """The network that the ranks' places are on, if the environment names one."""
+        if self.topology is None and self.plans is not None and self.plans.plans:
+            return self.plans.schedule(self.plans.plans[0]).topology
+        return self.topology
+
+    @property
+    def digest(self) -> str:
+        """What must be the same on all ranks, in short."""
+        plans = self.plans.digest if self.plans else ""
+        return f"{plans} {fingerprint(self.topology) if self.topology else ''} {self.engine}"
+
+
+class _Greeting(msgspec.Struct):
+    """What the ranks tell each other before the first call."""
+
+    rank: int
+    where: str
+    digest: str = ""
+    npus: list[int] = []
+    error: str = ""
+
+
+def agree(
+    rendezvous: Rendezvous, rank: int, world: int, variables: Mapping[str, str] = os.environ
+) -> tuple[Settings, list[int]]:
+    """The settings and the NPU of each rank of the rendezvous; whatever is wrong, all ranks raise.
+
+    Args:
+        rendezvous: Of the ranks that will work together.
+        rank: This rank's number in the whole job.
+        world: How many ranks the job has.
+        variables: The environment.
+
+    Raises:
+        ValueError: The sentence of the first rank that met something wrong.
+    """
+    settings = Settings()
+    host, number = here(variables)
+    mine = _Greeting(rank, f"{host}:{number or 0}")
+    try:
+        settings = Settings.from_environment(world, variables)
+        mine.digest = settings.digest
+    except (TacosError, ValueError, OSError) as error:
+        mine.error = " ".join(str(error).split())
+    greetings = _exchanged(rendezvous, "settings", mine)
+    for one in greetings:
+        if one.digest != greetings[0].digest:
+            raise ValueError(
+                f"ranks {greetings[0].rank} and {one.rank} have different plans, topologies or "
+                "engines: TACOS_PLANS, TACOS_TOPOLOGY and TACOS_ENGINE must mean the same everywhere"
+            )
+    network = settings.network
+    if network is None:
+        return settings, list(range(len(greetings)))
+    where = {one.rank: one.where for one in greetings}
+    try:
+        mine.npus = place(where, world, network.npus, network.names, settings.placement)
+    except (TacosError, ValueError, OSError) as error:
+        mine.error = " ".join(str(error).split())
+    greetings = _exchanged(rendezvous, "places", mine)
+    for one in greetings:
+        if one.npus != greetings[0].npus:
+            raise ValueError(
+                f"ranks {greetings[0].rank} and {one.rank} have different places for the ranks: "
+                "TACOS_PLACEMENT must mean the same everywhere"
+            )
+    return settings, mine.npus
+
+
+def _exchanged(rendezvous: Rendezvous, name: str, mine: _Greeting) -> list[_Greeting]:
+    """What all ranks say; raises on all of them what is wrong on one."""
+    answers = rendezvous.exchange(name, msgspec.json.encode(mine))
+    greetings = [msgspec.json.decode(answer, type=_Greeting) for answer in answers]
+    for one in greetings:
+        if one.error:
+            raise ValueError(f"rank {one.rank}: {one.error}")
+    return greetings
+
+
+class _Call(NamedTuple):
+    """What a call asks for."""
+
+    kind: str
+    size_bytes: int
+    in_place: bool
+    root: int  # rank in the communicator, or -1
+    ordered: bool = False  # whether the order of summation changes the result
+
+
+class _Candidate(NamedTuple):
+    """An algorithm by a name that is the same on all ranks, and how to get its program."""
+
+    name: str
+    program: Callable[[], Program]
+
+
+class Algorithms:
+    """The algorithms of one communicator, prepared when a call first needs them.
+
+    Preparing is collective: all ranks must ask for the same algorithms in the same order, which they
+    do when they make the same calls. Programs are made for buffers in place, and the executor copies
+    where they are not: whether they are may differ from rank to rank.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        settings: Settings | None = None,
+        npus: Sequence[int] | None = None,
+    ) -> None:
+        self.communicator = communicator
+        self.settings = settings or Settings()
+        self.npus = list(range(communicator.size)) if npus is None else list(npus)
+        self._of_call: dict[_Call, tuple[Algorithm, str]] = {}
+        self._prepared: dict[str, Algorithm] = {}
+        self._logged: set[str] = set()
+
+    def get(
+        self,
+        kind: str,
+        size_bytes: int,
+        in_place: bool = False,
+        root: int = -1,
+        ordered: bool = False,
+    ) -> Algorithm:
+        """The algorithm for a call, prepared.
+
+        Args:
+            kind: Such as ``"all_reduce"``.
+            size_bytes: As nccl-tests counts it.
+            in_place: Whether to choose plans for use in place.
+            root: Rank of the root in this communicator, -1 where the collective has none.
+            ordered: Whether the order of summation changes the result, as it does for floating-point numbers (see
+                :func:`order_matters`). Algorithms that add up in different orders on different ranks are passed over.
+        """
+        call = _Call(kind, size_bytes, in_place, root, ordered)
+        found = self._of_call.get(call)
+        if found is None:
+            if len(self._of_call) >= _KEPT:
+                self._of_call.clear()
+            found = self._of_call[call] = self._find(call)
+        if self.settings.debug and self.communicator.rank == 0:
+            place = " in place" if in_place else ""
+            what = f"{kind.replace('_', '-')} of {format_size(size_bytes)}{place}"
+            sys.stderr.write(f"tacos: {what}: {found[1]}\n")
+        return found[0]
+
+    def of_bytes(self, kind: str) -> Algorithm:
+        """The default for a few bytes, whatever plans say; all ranks must ask for it together."""
+        candidate = self._default(_Call(kind, 0, False, -1), [])
+        return self.communicator.prepare(candidate.program())
+
+    def _find(self, call: _Call) -> tuple[Algorithm, str]:
+        reasons: list[str] = []
+        for source in (self._planned, self._synthesized, self._default):
+            candidate = source(call, reasons)
+            if candidate is None:
+                continue
+            name = candidate.name
+            if name not in self._prepared:
+                try:
+                    program = candidate.program()
+                except ValueError as error:  # it cannot be lowered, or relays through other NPUs
+                    reasons.append(f"{name} does not serve: {error}")
+                    continue
+                self._prepared[name] = self.communicator.prepare(program)
+            if call.ordered and (difference := self._prepared[name].difference):
+                reasons.append(f"{name} is not for floating-point sums: {difference}")
+                self._log_once(f"{reasons[-1]}; another algorithm serves them")
+                continue
+            return self._prepared[name], "; ".join([name, *reasons])
+        raise TacosError(f"no algorithm serves {call.kind}: {'; '.join(reasons)}")
+
+    def _log_once(self, sentence: str) -> None:
+        if self.communicator.rank == 0 and sentence not in self._logged:
+            self._logged.add(sentence)
+            sys.stderr.write(f"tacos: {sentence}\n")
+
+    def _planned(self, call: _Call, reasons: list[str]) -> _Candidate | None:
+        plans = self.settings.plans
+        if plans is None:
+            return None
+        root = None if call.root < 0 else self.npus[call.root]
+        choice = plans.choose(call.kind, self.npus, call.size_bytes, call.in_place, root)
+        if choice.plan is None:
+            reasons.append(choice.reason)
+            return None
+        schedule = plans.schedule(choice.plan)
+        return _Candidate(
+            f"plan {choice.reason}",
+            lambda: renumbered(lower(schedule, in_place=True), self.npus),
+        )
+
+    def _synthesized(self, call: _Call, reasons: list[str]) -> _Candidate | None:
+        whole = self.settings.topology
+        if whole is None:
+            return None
+        try:
+            everybody = self.npus == list(range(whole.npus))
+            network = whole if everybody else topology.subset(whole, self.npus)
+        except ValueError as error:
+            reasons.append(f"TACOS_TOPOLOGY does not serve this group: {error}")
+            return None
+        size = _size_class(call.size_bytes)
+        root = f"-root{call.root}" if call.root >= 0 else ""
+        version = metadata.version("tacos-ccl")
+        name = f"{fingerprint(network)}-{call.kind}{root}-{size}-{self.settings.engine}-{version}"
+
+        def program() -> Program:
+            wanted = collectives.named(
+                call.kind, network, size, root=call.root if call.root >= 0 else None
+            )
+            schedule = self._shared(
+                described(wanted, network, f"{name}.tacos"),
+                lambda: synthesize(
+                    network, wanted, engine=self.settings.engine, effort="fast", target="tcp"
+                ),
+            )
+            return lower(schedule, in_place=True)
+
+        return _Candidate(f"{self.settings.engine} for TACOS_TOPOLOGY ({name})", program)
+
+    def _shared(self, plan: Plan, make: Callable[[], Schedule]) -> Schedule:
+        """Rank 0's schedule on all ranks: from its cache, or made now; rank 0 has verified it.
+
+        Raises:
+            ValueError: There is none, or the ranks need different ones.
+        """
+        mine = b""
+        if self.communicator.rank == 0:
+            try:
+                mine = b"+" + kept(self.settings.cache, plan, make)
+            except VerificationError as error:  # an engine's fault, which must not go unnoticed
+                sys.stderr.write(f"tacos: the engine {self.settings.engine} failed: {error}\n")
+                mine = b"-" + str(error).encode()
+            except (TacosError, ValueError) as error:
+                mine = b"-" + str(error).encode()
+        name = plan.file.removesuffix(".tacos")
+        answer = self.communicator.exchange(f"schedule {name} {len(self._prepared)}", mine)[0]
+        if answer[:1] != b"+":
+            raise ValueError(answer[1:].decode())
+        schedule = unpacked(answer[1:])
+        if other := difference(schedule, plan):
+            raise ValueError(f"rank 0 sent another schedule: {other}")
+        return schedule
+
+    def _default(self, call: _Call, _reasons: list[str]) -> _Candidate:
+        ranks = self.communicator.size
+        engine, chunks = default(call.kind, call.size_bytes)
+
+        def program() -> Program:
+            network = topology.fully_connected(ranks)
+            root = call.root if call.root >= 0 else None
+            wanted = collectives.named(call.kind, network, 1 << 20, chunks=chunks, root=root)
+            options: dict[str, Any] = {"order": "rank"} if "ring" in engine else {}
+            return lower(synthesize(network, wanted, engine=engine, **options), in_place=True)
+
+        root = f" from rank {call.root}" if call.root >= 0 else ""
+        kind = call.kind.replace("_", "-")
+        return _Candidate(f"default {engine}, {chunks} chunks, {kind}{root}", program)
+
+
+def order_matters(dtype: str, op: str) -> bool:
+    """Whether a reduction's result depends on the order of its operands.
+
+    >>> order_matters("bfloat16", "sum"), order_matters("int32", "sum"), order_matters("float32", "max")
+    (True, False, False)
+    """
+    return "float" in dtype and op in ("sum", "avg", "product")
+
+
+def default(kind: str, size_bytes: int) -> tuple[str, int]:
+    """Engine and number of chunks where nothing is known about the network.
+
+    Small messages take few hops; large ones go around rings, which need no more of any link than
+    another algorithm would.
+
+    >>> default("all_reduce", 1024), default("all_reduce", 1 << 26)
+    (('halving-doubling', 1), ('bidirectional-ring', 1))
+    """
+    if kind in ("all_to_all", "gather", "scatter"):
+        return "direct", 1
+    small = size_bytes <= _SMALL
+    if kind in ("broadcast", "reduce"):
+        return "double-binary-tree", 1 if small else 16
+    return ("halving-doubling", 1) if small else ("bidirectional-ring", 1)
+
+
+def _size_class(size_bytes: int) -> int:
+    """The size a schedule is made for: the next power of four, so that few are made.
+
+    >>> _size_class(5000), _size_class(16384)
+    (16384, 16384)
+    """
+    size = _LEAST_CLASS
+    while size < size_bytes:
+        size *= 4
+    return size
+
+
+def _cache_folder(variables: Mapping[str, str]) -> Path:
+    """Where schedules are kept.
+
+    >>> _cache_folder({"XDG_CACHE_HOME": "/var/cache"})
+    PosixPath('/var/cache/tacos')
+    """
+    if variables.get("TACOS_CACHE"):
+        return Path(variables["TACOS_CACHE"])
+    try:
+        return Path(variables.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tacos"
+    except RuntimeError:  # who runs this has no home
+        raise ValueError(
+            "TACOS_CACHE is not set, and there is no home for ~/.cache/tacos"
+        ) from None

@@ -1,0 +1,112 @@
+"""Schedules kept on disk: made once, checked whenever they are used.
+
+A file of the cache is not trusted. It may be truncated, copied over another one, written by another
+program or made for another call. What it holds is compared with what the call needs and verified;
+only then it is used. A bad file is reported on standard error and replaced. A cache that cannot be
+read or written costs time, never an error: the schedule is then made for this run alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING
+
+from tacos._support.files import replacing
+from tacos.errors import TacosError
+from tacos.library import Plan, difference, locked, packed, unpacked
+from tacos.verify import verify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tacos._core import Schedule
+
+__all__ = ["checked", "kept"]
+
+
+def kept(folder: Path, plan: Plan, make: Callable[[], Schedule]) -> bytes:
+    """The file of a schedule that does what a plan says: from the cache, or made now and kept.
+
+    Processes that need the same schedule take turns, so that one of them makes it.
+
+    Args:
+        folder: Where the cache is; made if it is not there.
+        plan: What the schedule must be for, and its file's name.
+        make: Makes the schedule.
+
+    Raises:
+        TacosError: A schedule that was made now is wrong, or is for something else.
+
+    >>> import tempfile, tacos
+    >>> from pathlib import Path
+    >>> from tacos.library import described
+    >>> topo = tacos.topology.ring(4)
+    >>> coll = tacos.collective.all_gather(topo, "1MB")
+    >>> plan = described(coll, topo, "ag.tacos")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     made = kept(Path(folder), plan, lambda: tacos.synthesize(topo, coll))
+    ...     made == kept(Path(folder), plan, lambda: 1 / 0)
+    True
+    """
+    file = folder / plan.file
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(folder / f".{plan.file}.lock"))
+        except (OSError, TacosError):
+            pass  # reading needs no turn, since files are replaced whole; writing will say why it fails
+        data = _found(file, plan)
+        if data is None:
+            schedule = make()
+            checked(schedule, plan)
+            data = packed(schedule)
+            _keep(file, data)
+    return data
+
+
+def checked(schedule: Schedule, plan: Plan) -> Schedule:
+    """The schedule, if it does what a plan says.
+
+    Raises:
+        TacosError: It is for something else, or wrong.
+    """
+    if other := difference(schedule, plan):
+        raise TacosError(other)
+    verify(schedule, limit=1).raise_if_failed()
+    return schedule
+
+
+def _found(file: Path, plan: Plan) -> bytes | None:
+    """What a file holds if it may be used; else says why not."""
+    try:
+        data = _content(file)
+        checked(unpacked(data), plan)
+    except FileNotFoundError:
+        return None
+    except (TacosError, ValueError, OSError, MemoryError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        _say(f"{file}: {why}; the schedule is synthesized again")
+        return None
+    return data
+
+
+def _content(file: Path) -> bytes:
+    if file.exists() and not file.is_file():  # opening a pipe would wait for ever
+        raise TacosError("not a regular file")
+    return file.read_bytes()
+
+
+def _keep(file: Path, data: bytes) -> None:
+    try:
+        with replacing(file) as out:
+            out.write(data)
+    except (TacosError, OSError) as error:
+        with suppress(OSError):  # what cannot be replaced may still be removed
+            file.unlink()
+        _say(f"the schedule is not kept: {error}")
+
+
+def _say(sentence: str) -> None:
+    sys.stderr.write(f"tacos: {' '.join(sentence.split())}\n")

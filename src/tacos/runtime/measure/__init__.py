@@ -1,0 +1,1 @@
+"""Measurements: algorithms on real data, and the network between the ranks."""

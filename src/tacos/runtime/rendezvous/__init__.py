@@ -1,0 +1,420 @@
+"""How the ranks of a job find each other: an all-gather of small byte strings.
+
+A rendezvous has ``rank``, ``size``, ``exchange(name, value)`` and ``close()``. It is used when ranks meet
+and prepare algorithms, never while data move. While it waits it asks ``while_waiting()`` now and then whether
+there is any use: a rank that moves data will not come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import selectors
+import socket
+import struct
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tacos.errors import CommunicationError
+from tacos.runtime.rendezvous.door import Door
+from tacos.runtime.rendezvous.store import Doubt, StoreRendezvous
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = [
+    "Rendezvous",
+    "TcpRendezvous",
+    "from_environment",
+    "in_job",
+    "named",
+    "pause",
+]
+
+_HEAD = struct.Struct("!4sIII")
+_MAGIC, _FAILURE = b"tcs1", b"tcs!"
+_HELLO = struct.Struct("!4s16sII")
+_LARGEST = 1 << 28
+"""Bytes of a rank's value."""
+_LONGEST_NAME = 1 << 12
+_MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+_SLURM_NO_STEP = 0xFFFFFFF0
+"""From here on, Slurm's numbers of steps are those of batch shells and the like."""
+LONGEST_S = 2e6
+"""Sockets cannot wait longer: their milliseconds have 31 bits."""
+_LOOK_S = 0.5
+"""How long a rank waits for others before it looks around."""
+
+
+class Rendezvous(Protocol):
+    """What a communicator needs to meet its peers."""
+
+    while_waiting: Callable[[], str]
+    """Says why a wait is in vain, or nothing; it may raise."""
+
+    @property
+    def rank(self) -> int:
+        """This process's number, from 0."""
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+
+    def exchange(self, name: str, value: bytes) -> list[bytes]:
+        """Give a value and get those of all ranks, in their order; all ranks use the same names."""
+
+    def close(self) -> None:
+        """Let the peers go."""
+
+
+class TcpRendezvous:
+    """Ranks meet at rank 0, which listens at an address that all know.
+
+    Args:
+        rank: This process's number.
+        size: The number of ranks.
+        host: Where rank 0 is.
+        port: Where rank 0 listens.
+        timeout: Seconds to wait for the others.
+        listener: The socket that rank 0 listens on, if the caller has one already.
+        token: A text that only the ranks of this job know, so that nobody else is taken for one.
+
+    Raises:
+        TimeoutError: Some ranks did not come; the message names them.
+
+    >>> alone = TcpRendezvous(0, 1, "127.0.0.1", 0)
+    >>> alone.exchange("greeting", b"hello")
+    [b'hello']
+    >>> alone.close()
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        host: str,
+        port: int,
+        *,
+        timeout: float = 300.0,
+        listener: socket.socket | None = None,
+        token: str = "",
+    ) -> None:
+        if size < 1 or not 0 <= rank < size:
+            raise ValueError(f"rank is {rank} of {size}, allowed are 0 to size - 1")
+        self.rank, self.size = rank, size
+        self.while_waiting: Callable[[], str] = str
+        self._timeout = min(timeout, LONGEST_S)
+        self._token = hashlib.sha256(token.encode()).digest()[:16]
+        self._peers: dict[int, socket.socket] = {}
+        if size == 1:
+            if listener is not None:
+                listener.close()
+        elif rank == 0:
+            try:
+                self._welcome(listener or _listening(host, port))
+            except BaseException:
+                self.close()
+                raise
+        else:
+            self._peers[0] = self._arrive(host, port)
+
+    def exchange(self, name: str, value: bytes) -> list[bytes]:
+        """The values of all ranks, in their order."""
+        if self.size == 1:
+            return [value]
+        deadline = time.monotonic() + self._timeout
+        if self.rank != 0:
+            deadline += 1.0  # rank 0 knows best who is missing
+            _send(self._peers[0], name, [value], deadline)
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._peers[0], selectors.EVENT_READ)
+                self._ready(selector, deadline)
+            return self._receive(0, name, deadline)
+        try:
+            everything = self._gather(name, value, deadline)
+        except (TimeoutError, CommunicationError) as error:
+            for connection in self._peers.values():
+                _send(connection, name, [str(error).encode()], deadline + 1.0, _FAILURE)
+            raise
+        for connection in self._peers.values():
+            _send(connection, name, everything, deadline)
+        return everything
+
+    def _gather(self, name: str, value: bytes, deadline: float) -> list[bytes]:
+        values: list[bytes | None] = [value] + [None] * (self.size - 1)
+        with selectors.DefaultSelector() as selector:
+            for peer, connection in self._peers.items():
+                selector.register(connection, selectors.EVENT_READ, peer)
+            while missing := [peer for peer in self._peers if values[peer] is None]:
+                ready = self._ready(selector, deadline)
+                if not ready:
+                    raise TimeoutError(
+                        f"{named(missing)} did not come to exchange {name!r} "
+                        f"within {self._timeout:g} s"
+                    )
+                for key, _ in ready:
+                    [values[key.data]] = self._receive(key.data, name, deadline)
+                    selector.unregister(key.fileobj)
+        return [v for v in values if v is not None]
+
+    def _ready(self, selector: selectors.BaseSelector, deadline: float) -> list[Any]:
+        """The connections on which something has come; none when the time is over."""
+        doubt = Doubt()
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            ready = selector.select(min(left, _LOOK_S))
+            if ready or left == 0:
+                return ready
+            doubt.hear(self.while_waiting())
+
+    def close(self) -> None:
+        """Close the connections."""
+        for connection in self._peers.values():
+            connection.close()
+        self._peers.clear()
+
+    def _welcome(self, listener: socket.socket) -> None:
+        deadline = time.monotonic() + self._timeout
+        refused = ""
+        with Door([listener], _HELLO.size) as door:
+            while len(self._peers) < self.size - 1:
+                guest = door.wait(max(0.0, deadline - time.monotonic()))
+                if guest is None:
+                    missing = [r for r in range(1, self.size) if r not in self._peers]
+                    raise TimeoutError(
+                        f"{named(missing)} did not come to rank 0 within {self._timeout:g} s{refused}"
+                    )
+                magic, token, peer, size = _HELLO.unpack(guest.greeting)
+                if magic != _MAGIC or not secrets.compare_digest(token, self._token):
+                    guest.connection.close()  # somebody else's
+                    continue
+                guest.connection.setblocking(True)
+                if size == self.size and 0 < peer < self.size and peer not in self._peers:
+                    self._peers[peer] = guest.connection
+                    continue
+                again = ", for the second time" if peer in self._peers else ""
+                why = f"rank {peer} of {size} came to rank 0 of {self.size}{again}"
+                _send(guest.connection, "", [why.encode()], time.monotonic() + 1.0, _FAILURE)
+                guest.connection.close()
+                refused = f"; {why}"
+
+    def _arrive(self, host: str, port: int) -> socket.socket:
+        deadline = time.monotonic() + self._timeout
+        pause = 0.01
+        while True:
+            try:
+                connection = socket.create_connection((host, port), timeout=5.0)
+            except OSError as error:
+                if time.monotonic() + pause > deadline:
+                    raise TimeoutError(
+                        f"rank 0 did not answer at {host}:{port} within {self._timeout:g} s ({error})"
+                    ) from None
+                time.sleep(pause)
+                pause = min(0.5, pause * 1.5)
+                continue
+            if connection.getsockname() == connection.getpeername():  # met itself, by chance
+                connection.close()
+                continue
+            connection.sendall(_HELLO.pack(_MAGIC, self._token, self.rank, self.size))
+            return connection
+
+    def _receive(self, peer: int, name: str, deadline: float) -> list[bytes]:
+        connection = self._peers[peer]
+        try:
+            magic, length, count, _ = _HEAD.unpack(_read(connection, _HEAD.size, deadline))
+            if magic not in (_MAGIC, _FAILURE) or length > _LONGEST_NAME or count > self.size:
+                raise CommunicationError(f"rank {peer} sent what is no message")
+            theirs = _read(connection, length, deadline).decode()
+            lengths = struct.unpack(f"!{count}I", _read(connection, 4 * count, deadline))
+            if sum(lengths) > _LARGEST * (1 if self.rank == 0 else self.size):
+                raise CommunicationError(
+                    f"rank {peer} sends {sum(lengths)} bytes, that is too much"
+                )
+            values = [_read(connection, n, deadline) for n in lengths]
+        except TimeoutError:
+            raise TimeoutError(
+                f"rank {peer} did not exchange {name!r} within {self._timeout:g} s"
+            ) from None
+        except OSError as error:
+            raise CommunicationError(
+                f"rank {peer} left while {name!r} was exchanged: {error}"
+            ) from None
+        if magic == _FAILURE:
+            raise CommunicationError(values[0].decode())
+        if theirs != name:
+            raise CommunicationError(
+                f"the ranks do not agree: rank {peer} exchanges {theirs!r}, rank {self.rank} {name!r}"
+            )
+        return values
+
+
+def pause(rounds: int, spins: int = 1000) -> None:
+    """Let others run, after so many rounds of polling in vain.
+
+    For some rounds only those that are ready; then for longer and longer, up to a millisecond.
+    """
+    if rounds < spins:
+        os.sched_yield()
+    else:
+        time.sleep(min(1e-3, 1e-6 * (rounds - spins + 1)))
+
+
+def named(numbers: list[int]) -> str:
+    """Ranks in words.
+
+    >>> named([1]), named([1, 2])
+    ('rank 1', 'ranks 1, 2')
+    """
+    shown = ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
+    return f"rank {shown}" if len(numbers) == 1 else f"ranks {shown}"
+
+
+def from_environment(
+    environ: Mapping[str, str] | None = None, *, timeout: float = 300.0
+) -> Rendezvous:
+    """The rendezvous of the job that this process is part of.
+
+    Looked at, in this order: ``TACOS_RANK``, ``TACOS_WORLD_SIZE`` and ``TACOS_RENDEZVOUS=host:port`` (``tacos
+    run``, ``tacos lab``); torchrun's ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``; the variables of
+    Open MPI and MPICH; those of a step of Slurm, ``SLURM_PROCID``, ``SLURM_NTASKS`` and ``SLURM_STEP_ID``. Without
+    any of them the process is a job of one rank. ``TACOS_TOKEN`` is a text that tells the ranks of a job from
+    strangers.
+
+    Raises:
+        ValueError: A variable is missing or not a number.
+        TimeoutError: Some ranks did not come.
+
+    >>> from_environment({}).size
+    1
+    """
+    env = os.environ if environ is None else environ
+    if "TACOS_RANK" in env:
+        host, _, port = _required(env, "TACOS_RENDEZVOUS", "host:port").rpartition(":")
+        if not host or not port.isdecimal():
+            raise ValueError(
+                f"TACOS_RENDEZVOUS is {env['TACOS_RENDEZVOUS']!r}, it must be host:port"
+            )
+        listener = None
+        rank = _number(env, "TACOS_RANK")
+        if rank == 0 and "TACOS_RENDEZVOUS_FD" in env:
+            listener = socket.socket(fileno=_number(env, "TACOS_RENDEZVOUS_FD"))
+        size, token = _number(env, "TACOS_WORLD_SIZE"), env.get("TACOS_TOKEN", "")
+        return TcpRendezvous(
+            rank, size, host, int(port), timeout=timeout, listener=listener, token=token
+        )
+    if "RANK" in env and "MASTER_ADDR" in env:
+        restarts = env.get("TORCHELASTIC_RESTART_COUNT", "0")
+        rank, size = _number(env, "RANK"), _number(env, "WORLD_SIZE")
+        return StoreRendezvous.of_torchrun(rank, size, restarts=restarts, timeout=timeout)
+    step = _slurm_step(env)
+    if step is None and any(name in env for name in _MPI_RANKS):
+        from tacos.runtime.rendezvous.mpi import MpiRendezvous
+
+        return MpiRendezvous(timeout=timeout)
+    if step is not None:
+        rank, size = _number(env, "SLURM_PROCID"), _number(env, "SLURM_NTASKS")
+        nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "localhost")
+        # Steps of a job run beside each other.
+        place = 20000 + int(hashlib.sha256(step.encode()).hexdigest(), 16) % 20000
+        return TcpRendezvous(rank, size, _first_host(nodes), place, timeout=timeout, token=step)
+    return TcpRendezvous(0, 1, "localhost", 0, timeout=timeout)
+
+
+def in_job(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether a launcher has started this process as one of the ranks of a job.
+
+    >>> in_job({"TACOS_RANK": "0"}), in_job({})
+    (True, False)
+    """
+    env = os.environ if environ is None else environ
+    if any(name in env for name in ("TACOS_RANK", *_MPI_RANKS)) or _slurm_step(env) is not None:
+        return True
+    return "RANK" in env and "MASTER_ADDR" in env
+
+
+def _slurm_step(env: Mapping[str, str]) -> str | None:
+    """The step of a Slurm job that this process is a task of, unless MPI's launcher has started it.
+
+    The shell of sbatch has a rank but is no task. srun may speak PMI, then both count the ranks alike; below
+    MPI's own launcher, Slurm's numbers are those of the launcher's helpers.
+
+    >>> _slurm_step({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"})
+    >>> _slurm_step({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "2"})
+    '7.2'
+    """
+    step = env.get("SLURM_STEP_ID", env.get("SLURM_STEPID", ""))
+    if "SLURM_PROCID" not in env or "SLURM_NTASKS" not in env or not step.isdecimal():
+        return None
+    if int(step) >= _SLURM_NO_STEP or "OMPI_COMM_WORLD_RANK" in env:
+        return None
+    numbers = {"PMI_RANK": "SLURM_PROCID", "PMIX_RANK": "SLURM_PROCID", "PMI_SIZE": "SLURM_NTASKS"}
+    if any(name in env and env[name] != env[slurms] for name, slurms in numbers.items()):
+        return None
+    return f"{env.get('SLURM_JOB_ID', '')}.{step}"
+
+
+def _first_host(nodes: str) -> str:
+    """The first host of Slurm's compressed list: ``gpu[007-010,12],login`` begins with gpu007."""
+    found = re.match(r"([^\[,]+)(?:\[([0-9]+))?", nodes)
+    if found is None:
+        raise ValueError(f"the node list is {nodes!r}, it must begin with a host")
+    return found.group(1) + (found.group(2) or "")
+
+
+def _required(env: Mapping[str, str], name: str, what: str) -> str:
+    if name not in env:
+        raise ValueError(f"{name} is not set, it must be {what}")
+    return env[name]
+
+
+def _number(env: Mapping[str, str], name: str) -> int:
+    text = _required(env, name, "a number")
+    if not text.isdecimal():
+        raise ValueError(f"{name} is {text!r}, it must be a number")
+    return int(text)
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket at that address or, where it is not one of this machine's own, at all of them."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        try:
+            listener.bind((host, port))
+        except OSError:
+            listener.bind(("", port))
+    except OSError as error:
+        listener.close()
+        raise CommunicationError(f"rank 0 cannot listen at port {port}: {error}") from None
+    listener.listen(4096)
+    return listener
+
+
+def _send(
+    connection: socket.socket,
+    name: str,
+    values: list[bytes],
+    deadline: float,
+    magic: bytes = _MAGIC,
+) -> None:
+    connection.settimeout(max(0.001, deadline - time.monotonic()))
+    label = name.encode()
+    lengths = struct.pack(f"!{len(values)}I", *map(len, values))
+    with contextlib.suppress(OSError):  # reading next, we hear what happened
+        connection.sendall(
+            b"".join([_HEAD.pack(magic, len(label), len(values), 0), label, lengths, *values])
+        )
+
+
+def _read(connection: socket.socket, length: int, deadline: float) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
+        piece = connection.recv(min(length - len(data), 1 << 20))
+        if not piece:
+            raise ConnectionError("the connection was closed")
+        data += piece
+    return bytes(data)

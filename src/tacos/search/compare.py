@@ -1,0 +1,591 @@
+"""Engines side by side, on one problem or over a row of sizes.
+
+:func:`compare` runs every engine that applies, under one model of time, checks each answer with the
+verifier and sorts by time. It hides how the work is spread: over the cores of this machine, or over
+any executor, always with the same results in the same order.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import groupby
+from threading import Event
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
+
+from tacos._core import Collective, Schedule
+from tacos.bound import Bound, bound
+from tacos.collective import chunks_per_part
+from tacos.errors import (
+    InfeasibleError,
+    LimitError,
+    TacosError,
+    VerificationError,
+    WrongScheduleWarning,
+    check_type,
+)
+from tacos.execution import check_target, execution
+from tacos.program import lift, lower
+from tacos.search.synthesis import check_engine, check_sizes, obstacles, synthesize
+from tacos.search.synthesis import engines as applicable
+from tacos.synth import ENGINES
+from tacos.units import format_size, format_time
+from tacos.verify import Report, verify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from concurrent.futures import Executor, Future
+
+    from tacos._core import Topology
+    from tacos.program import Program
+
+    Progress: TypeAlias = Callable[[float], object]
+
+__all__ = ["Candidate", "Comparison", "Figures", "Sweep", "compare"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """A schedule in numbers, as nccl-tests counts them.
+
+    Attributes:
+        time_s: When the last transfer arrives.
+        algbw_Bps: Size over time.
+        busbw_Bps: The same times what the collective needs per link; 0 where that is not defined.
+        chunks: The number of chunks per part, as ``chunks=`` takes it; None where parts differ.
+        transfers: How many there are.
+        utilisation: Share of the time that the links are busy, on average.
+        cut_short: Whether the time limit ended the search.
+        total_chunks: The number of all chunks.
+        executed_s: How long the schedule takes when it is executed (:func:`tacos.execution.execution`); None where it
+            has too many transfers to be run.
+    """
+
+    time_s: float
+    algbw_Bps: float
+    busbw_Bps: float
+    chunks: int | None
+    transfers: int
+    utilisation: float
+    cut_short: bool
+    total_chunks: int = 0
+    executed_s: float | None = None
+
+    @property
+    def counted_s(self) -> float:
+        """The time that engines are compared by: the executed one where it is known."""
+        return self.time_s if self.executed_s is None else self.executed_s
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One engine's answer.
+
+    Attributes:
+        engine: Its name.
+        schedule: What it returned. None if it failed; in a sweep, also if another one is better.
+        ok: Whether the verifier found nothing wrong.
+        note: Why there is no schedule, or which of its schedules were rejected; empty if all is well.
+        seconds: How long the synthesis and the verification took.
+        figures: The schedule in numbers; None if it failed.
+        wrong: Whether the verifier rejected a schedule of this engine, which is a bug of the engine; or the
+            algorithm from elsewhere.
+        consistent: Whether all NPUs end with identical bits, see :func:`tacos.verify`.
+    """
+
+    engine: str
+    schedule: Schedule | None
+    ok: bool
+    note: str
+    seconds: float
+    figures: Figures | None = None
+    wrong: bool = False
+    consistent: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Engines side by side on one problem.
+
+    Attributes:
+        topology: The network.
+        collective: What is to be achieved.
+        candidates: The fastest first, then those that failed.
+        bound_s: A time that no schedule beats.
+        left_out: The engines that do not apply, each with what it needs.
+    """
+
+    topology: Topology
+    collective: Collective
+    candidates: tuple[Candidate, ...]
+    bound_s: float = 0.0
+    left_out: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def solved(self) -> tuple[Candidate, ...]:
+        """The candidates whose schedules the verifier accepts, the fastest first."""
+        return tuple(candidate for candidate in self.candidates if candidate.ok)
+
+    @property
+    def best(self) -> Schedule:
+        """The fastest schedule that the verifier accepts."""
+        for candidate in self.solved:
+            if candidate.schedule is not None:
+                return candidate.schedule
+        raise InfeasibleError(f"no engine solved {self.collective!r}")
+
+    def efficiency(self, candidate: Candidate) -> float | None:
+        """The bound divided by the candidate's time, the executed one where it is known; None where either is missing."""
+        if candidate.figures is None or not self.bound_s or not candidate.figures.counted_s:
+            return None
+        return self.bound_s / candidate.figures.counted_s
+
+    @property
+    def reference(self) -> str:
+        """What users run today, where it was compared: ``"nccl"``, else ``"ring"``."""
+        return "nccl" if any(c.engine == "nccl" for c in self.solved) else "ring"
+
+    def speed_up(self, over: str | None = None) -> float | None:
+        """How many times as fast the best candidate is as another engine; None if that was not compared.
+
+        Args:
+            over: The other engine; the :attr:`reference` if not given. Both times are of an ideal network, without
+                NCCL's protocol overheads, which is in NCCL's favour.
+        """
+        over = self.reference if over is None else over
+        other = next((c.figures for c in self.solved if c.engine == over), None)
+        best = self.solved[0].figures if self.solved else None
+        return other.counted_s / best.counted_s if other and best and best.counted_s else None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One plain dictionary per candidate, for tables, JSON and CSV; units are in the names."""
+        return [
+            {
+                "collective": self.collective.kind.replace("_", "-"),
+                "size_bytes": self.collective.size_bytes,
+                "engine": candidate.engine,
+                "ok": candidate.ok,
+                "wrong": candidate.wrong,
+                "consistent": candidate.consistent,
+                "note": candidate.note,
+                "synthesis_s": candidate.seconds,
+                "bound_s": self.bound_s,
+                "efficiency": self.efficiency(candidate),
+            }
+            | (asdict(candidate.figures) if candidate.figures else {})
+            for candidate in self.candidates
+        ]
+
+    def verdict(self) -> str:
+        """Who wins, and by how much, in a sentence.
+
+        >>> import tacos
+        >>> topo = tacos.topology.ring(4, bandwidth="1GB/s", latency="0ns")
+        >>> coll = tacos.collective.all_gather(topo, "4MB", chunks=2)
+        >>> print(compare(topo, coll, engines=["ring", "bidirectional-ring"]).verdict())
+        bidirectional-ring is the fastest: 1.5 ms, 100.0 % of the bound, 2.00 times as fast as ring.
+        """
+        if not self.solved or self.solved[0].figures is None:
+            return f"No engine solved {self.collective!r}."
+        best, seconds = self.solved[0], self.solved[0].figures.counted_s
+        words = [f"{best.engine} is the fastest: {format_time(seconds)}"]
+        if efficiency := self.efficiency(best):
+            words.append(f"{100 * efficiency:.1f} % of the bound")
+        if best.engine != self.reference and (factor := self.speed_up()):
+            words.append(f"{factor:.2f} times as fast as {self.reference}")
+        return ", ".join(words) + "."
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Engines side by side over a row of sizes; of each size, only the best schedule is kept."""
+
+    topology: Topology
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """All that solved some size, those that win most often first."""
+        first = [name for _, _, name in self.winners()]
+        names = dict.fromkeys(sorted(first, key=lambda name: -first.count(name)))
+        return tuple(
+            names | dict.fromkeys(c.engine for one in self.comparisons for c in one.solved)
+        )
+
+    @property
+    def reference(self) -> str:
+        """What users run today, where it was compared at all sizes: ``"nccl"``, else ``"ring"``."""
+        return "nccl" if all(one.reference == "nccl" for one in self.comparisons) else "ring"
+
+    def winners(self) -> list[tuple[int, int, str]]:
+        """Ranges of sizes (the first, the last) in which one engine is the fastest.
+
+        >>> import tacos
+        >>> topo = tacos.topology.ring(8)
+        >>> sizes = [tacos.collective.all_reduce(topo, size) for size in ("8KB", "80KB", "8MB")]
+        >>> compare(topo, sizes, engines=["direct", "ring"]).winners()
+        [(8000, 80000, 'direct'), (8000000, 8000000, 'ring')]
+        """
+        best = [(c.collective.size_bytes, c.solved[0].engine) for c in self.comparisons if c.solved]
+        spans = [list(span) for _, span in groupby(best, key=lambda pair: pair[1])]
+        return [(span[0][0], span[-1][0], span[0][1]) for span in spans]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One plain dictionary per size and candidate, for tables, JSON and CSV."""
+        return [row for comparison in self.comparisons for row in comparison.rows()]
+
+    def verdict(self) -> str:
+        """Who wins where, in a sentence or two."""
+        if not self.winners():
+            return "No engine solved any of the sizes."
+        spans = [
+            f"{engine} at {format_size(low)}" + (f" to {format_size(high)}" if low < high else "")
+            for low, high, engine in self.winners()
+        ]
+        words = f"The fastest: {', '.join(spans)}."
+        factors = [factor for one in self.comparisons if (factor := one.speed_up(self.reference))]
+        if not factors or max(factors) == 1:
+            return words
+        times = f"{min(factors):.2f} to {max(factors):.2f}"
+        return f"{words} {times} times as fast as {self.reference}."
+
+
+@overload
+def compare(
+    topology: Topology,
+    collective: Collective,
+    *,
+    engines: str | Iterable[str] | None = None,
+    beside: Mapping[str, Program | Schedule] | None = None,
+    seed: int = 0,
+    effort: str | int = "normal",
+    time_limit: float | None = 60.0,
+    consistent: bool = True,
+    executor: Executor | None = None,
+    target: str | None = None,
+    progress: Progress | None = None,
+) -> Comparison: ...
+
+
+@overload
+def compare(
+    topology: Topology,
+    collective: Sequence[Collective],
+    *,
+    engines: str | Iterable[str] | None = None,
+    beside: Mapping[str, Program | Schedule] | None = None,
+    seed: int = 0,
+    effort: str | int = "normal",
+    time_limit: float | None = 60.0,
+    consistent: bool = True,
+    executor: Executor | None = None,
+    target: str | None = None,
+    progress: Progress | None = None,
+) -> Sweep: ...
+
+
+def compare(
+    topology: Topology,
+    collective: Collective | Sequence[Collective],
+    *,
+    engines: str | Iterable[str] | None = None,
+    beside: Mapping[str, Program | Schedule] | None = None,
+    seed: int = 0,
+    effort: str | int = "normal",
+    time_limit: float | None = 60.0,
+    consistent: bool = True,
+    executor: Executor | None = None,
+    target: str | None = None,
+    progress: Progress | None = None,
+) -> Comparison | Sweep:
+    """Run several engines on one problem, or on several sizes of it, and verify each answer.
+
+    Args:
+        topology: The network.
+        collective: What is to be achieved, or a list of it in several sizes.
+        engines: Names, or one name; all that apply where none are given.
+        beside: Algorithms made elsewhere, by the names they get in the comparison: programs, or
+            schedules of other tools. They are put on this topology and at these sizes; the time of
+            their synthesis is that of doing so.
+        seed: For engines that draw at random.
+        effort: As for :func:`~tacos.search.synthesis.synthesize`.
+        time_limit: Seconds for each engine and size. It is a guard: an engine that has found
+            nothing by then is not asked again for the sizes that are still to come.
+        consistent: Whether schedules after which NPUs may have different bits of one sum come after all others; they
+            are marked in any case.
+        executor: Where the work is done, such as a process pool or Dask's executor; the threads
+            of this machine if none is given. It stays open.
+        target: What will execute the schedules, as for :func:`~tacos.search.synthesis.synthesize`.
+        progress: Called with the share done, now and then.
+
+    Returns:
+        A :class:`Comparison`, or a :class:`Sweep` of them for a list.
+
+    Raises:
+        ValueError: An engine is unknown, or a collective or an algorithm does not fit the topology
+            or the others.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4)
+    >>> coll = tacos.collective.all_gather(topo, "4MB")
+    >>> [c.engine for c in compare(topo, coll, engines=["ring", "bidirectional-ring"]).candidates]
+    ['bidirectional-ring', 'ring']
+    """
+    check_type("collective", collective, Collective, Sequence)
+    single = isinstance(collective, Collective)
+    problems = [collective] if isinstance(collective, Collective) else list(collective)
+    if isinstance(engines, str):
+        engines = engines.split(",")
+    names = None if engines is None else list(dict.fromkeys(engines))
+    others = dict(beside or {})
+    _check(topology, problems, names, others, time_limit)
+    check_target(target)
+    bounds = [bound(topology, problem) for problem in problems]
+    tasks, owner = [], []
+    for i, (problem, least) in enumerate(zip(problems, bounds, strict=True)):
+        for name in applicable(topology, problem) if names is None else names:
+            tasks.append(_Task(topology, problem, least, name, seed, effort, time_limit, target))
+            owner.append(i)
+        for name, algorithm in others.items():
+            tasks.append(
+                _Task(topology, problem, least, name, seed, effort, None, target, algorithm)
+            )
+            owner.append(i)
+    found: list[list[Candidate]] = [[] for _ in problems]
+    rank = partial(_rank, consistent=consistent)
+    for k, candidate in _results(tasks, executor, progress):
+        answers = [*found[owner[k]], candidate]
+        found[owner[k]] = answers if single else _best_kept(answers, rank)
+    comparisons = tuple(
+        Comparison(
+            topology,
+            problem,
+            tuple(sorted(found[i], key=rank)),
+            bounds[i].time_s,
+            tuple(obstacles(topology, problem).items()) if names is None else (),
+        )
+        for i, problem in enumerate(problems)
+    )
+    return comparisons[0] if single else Sweep(topology, comparisons)
+
+
+def _check(
+    topology: Topology,
+    problems: list[Collective],
+    names: list[str] | None,
+    others: dict[str, Program | Schedule],
+    time_limit: float | None,
+) -> None:
+    if not problems:
+        raise ValueError("collective is an empty list, there is nothing to compare")
+    for problem in problems:
+        check_sizes(topology, problem)
+        if problem.kind != problems[0].kind:
+            kinds = f"{problems[0].kind} and {problem.kind}".replace("_", "-")
+            raise ValueError(f"collective has {kinds}, one comparison takes one kind")
+    for name in names or ():
+        check_engine(name)
+    for name, algorithm in others.items():
+        _check_fits(name, algorithm, problems[0])
+    if time_limit is not None and not time_limit > 0:
+        raise ValueError(f"time_limit must be positive; got {time_limit!r}")
+
+
+def _check_fits(name: str, algorithm: Program | Schedule, wanted: Collective) -> None:
+    if name in ENGINES:
+        raise ValueError(f'beside has an algorithm named "{name}", which is the name of an engine')
+
+    def outline(collective: Collective) -> str:
+        parts = [f"{p.kind} of {len(p.group) or 'some'}" for p in collective.parts]
+        return f"{' and '.join(parts)} on {collective.npus} NPUs"
+
+    def members(collective: Collective) -> list[Any]:
+        return [(p.kind, p.group.tolist(), p.root) for p in collective.parts]
+
+    if (algorithm.collective.npus, members(algorithm.collective)) != (wanted.npus, members(wanted)):
+        raise ValueError(
+            f"{name} is another algorithm: {outline(algorithm.collective)}, compared are those of "
+            f"{outline(wanted)}"
+        )
+
+
+_Rank: TypeAlias = tuple[bool, bool, float, str]
+
+
+def _rank(candidate: Candidate, *, consistent: bool) -> _Rank:
+    seconds = candidate.figures.counted_s if candidate.figures else 0.0
+    late = consistent and not candidate.consistent
+    return not candidate.ok, late, seconds, candidate.engine
+
+
+def _best_kept(candidates: list[Candidate], rank: Callable[[Candidate], _Rank]) -> list[Candidate]:
+    """Schedules may take megabytes, and a sweep has hundreds."""
+    best = min(candidates, key=rank)
+    return [c if c is best else replace(c, schedule=None) for c in candidates]
+
+
+_DIFFERENT_BITS = "ranks may end with different bits"
+
+# The work, and who does it.
+
+
+class _Task(NamedTuple):
+    """One engine on one problem: all that another process needs to know."""
+
+    topology: Topology
+    collective: Collective
+    bound: Bound
+    engine: str
+    seed: int
+    effort: str | int
+    time_limit: float | None
+    target: str | None
+    algorithm: Program | Schedule | None = None  # in the engine's place
+
+
+def _schedule(task: _Task, report: Progress | None) -> Schedule:
+    """What the engine makes, or what the algorithm from elsewhere is here."""
+    if task.algorithm is None:
+        return synthesize(
+            task.topology,
+            task.collective,
+            engine=task.engine,
+            seed=task.seed,
+            effort=task.effort,
+            time_limit=task.time_limit,
+            progress=report,
+            known_bound=task.bound,
+            target=task.target,
+        )
+    size, algorithm = task.collective.size_bytes, task.algorithm
+    if isinstance(algorithm, Schedule):
+        if algorithm.topology == task.topology and algorithm.collective.size_bytes == size:
+            return _marked(algorithm, verify(algorithm, progress=partial(_alive, report)))
+        algorithm = lower(algorithm)
+    # Of a program with races, lifting would show one outcome.
+    checked = verify(algorithm, progress=partial(_alive, report))
+    checked.raise_if_failed()
+    lifted = lift(algorithm, task.topology, size, progress=partial(_alive, report))
+    verify(lifted, progress=partial(_alive, report)).raise_if_failed()
+    return _marked(lifted, checked)
+
+
+def _marked(schedule: Schedule, report: Report) -> Schedule:
+    """The schedule, if it is right, marked as :func:`~tacos.search.synthesis.synthesize` does if NPUs may get different bits."""
+    report.raise_if_failed()
+    if report.consistent:
+        return schedule
+    return schedule.with_provenance(schedule.provenance | {"consistent": False})
+
+
+def _candidate(task: _Task, report: Progress | None = None) -> Candidate:
+    begin = time.perf_counter()
+    try:
+        with warnings.catch_warnings():  # the note says it
+            warnings.simplefilter("ignore", WrongScheduleWarning)
+            schedule = _schedule(task, report)
+    except (TacosError, ValueError, MemoryError) as error:
+        took = time.perf_counter() - begin
+        wrong = isinstance(error, VerificationError)
+        note = str(error) or "not enough memory"
+        return Candidate(task.engine, None, False, note, took, wrong=wrong)
+    took = time.perf_counter() - begin
+    rejected: list[str] = schedule.provenance.get("rejected", [])
+    consistent = schedule.provenance.get("consistent") is not False
+    note = "; ".join([*rejected, *([] if consistent else [_DIFFERENT_BITS])])
+    figures, wrong = _figures(schedule, task.target), bool(rejected)
+    return Candidate(task.engine, schedule, True, note, took, figures, wrong, consistent)
+
+
+def _alive(report: Progress | None, _: float) -> None:
+    """Verifying is no progress of its own, but must be able to stop."""
+    if report is not None:
+        report(1.0)
+
+
+def _figures(schedule: Schedule, target: str | None) -> Figures:
+    used = schedule.link_utilisation()
+    return Figures(
+        time_s=schedule.time_s,
+        algbw_Bps=schedule.algbw_Bps,
+        busbw_Bps=schedule.busbw_Bps,
+        chunks=chunks_per_part(schedule.collective),
+        total_chunks=schedule.collective.chunks,
+        transfers=schedule.transfers,
+        utilisation=float(used.mean()) if len(used) else 0.0,
+        cut_short=bool(schedule.provenance.get("cut_short")),
+        executed_s=_executed_s(schedule, target),
+    )
+
+
+def _executed_s(schedule: Schedule, target: str | None) -> float | None:
+    """The executed time; None if the schedule has too many transfers, or the target refuses it."""
+    try:
+        found = execution(schedule, target=target)
+    except LimitError:
+        return None
+    return None if found is None else found.time_ps(target) * 1e-12
+
+
+class _Stopped(Exception):
+    """No error: it ends a thread whose result nobody waits for any more."""
+
+
+def _results(
+    tasks: list[_Task], executor: Executor | None, progress: Progress | None
+) -> Iterator[tuple[int, Candidate]]:
+    """The number of every task with its result, as they come in."""
+    stop, shares = Event(), [0.0] * len(tasks)
+
+    def report(k: int, share: float) -> None:
+        if stop.is_set():
+            raise _Stopped
+        shares[k] = share
+
+    pool = ThreadPoolExecutor(os.cpu_count()) if executor is None else executor
+    futures: dict[Future[Candidate], int] = {}
+    try:
+        for k, task in enumerate(tasks):
+            # A foreign executor may be another process, where a callback has nobody to call.
+            back = partial(report, k) if executor is None else None
+            futures[pool.submit(_candidate, task, back)] = k
+        pending = set(futures)
+        while pending:
+            # Woken now and then, to report progress and to hear Ctrl-C.
+            done, pending = wait(pending, timeout=0.1, return_when=FIRST_COMPLETED)
+            for future in sorted(done, key=futures.__getitem__):
+                k, candidate = futures[future], future.result()
+                shares[k] = 1.0
+                yield k, candidate
+                if _too_slow(tasks[k], candidate):
+                    for other in [
+                        f for f in pending if tasks[futures[f]].engine == tasks[k].engine
+                    ]:
+                        if other.cancel():
+                            pending.discard(other)
+                            shares[futures[other]] = 1.0
+                            yield futures[other], _not_tried(tasks[k])
+            if progress is not None:
+                progress(sum(shares) / len(tasks))
+    finally:
+        stop.set()
+        for future in futures:
+            future.cancel()
+        if executor is None:
+            pool.shutdown()
+
+
+def _too_slow(task: _Task, candidate: Candidate) -> bool:
+    limit = task.time_limit
+    return candidate.figures is None and limit is not None and candidate.seconds >= limit
+
+
+def _not_tried(task: _Task) -> Candidate:
+    size = format_size(task.collective.size_bytes)
+    note = f"not tried: found nothing in {task.time_limit:g} s at {size}"
+    return Candidate(task.engine, None, False, note, 0.0)

@@ -1,0 +1,174 @@
+"""The baseline ``nccl``: what stock NCCL would do on a network.
+
+NCCL finds the boxes and NICs of a machine (:mod:`~tacos.synth.baselines.nccl.boxes`), lays channels on its links
+(:mod:`~tacos.synth.baselines.nccl.channels`), chooses algorithm and protocol by size (:mod:`~tacos.synth.baselines.nccl.tuner`) and runs
+rings, double binary trees, or sums in switches (:mod:`~tacos.synth.baselines.nccl.schedule`). The engine does the same and
+returns a schedule, whose time is that of the algorithm on an ideal network, without protocol overheads. What
+nccl-tests would measure is another number, :func:`~tacos.synth.baselines.nccl.tuner.estimate`, which the provenance holds.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tacos.synth.baselines import ways
+from tacos.synth.baselines.nccl.channels import network_of
+from tacos.synth.baselines.nccl.schedule import ring_moves, through_switches, tree_moves
+from tacos.synth.baselines.nccl.tuner import Group, choose, generation_named
+from tacos.synth.moves import listed, named_part, to_schedule
+from tacos.synth.needs import check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tacos._core import Collective, Schedule, Topology
+    from tacos.synth.baselines.nccl.parameters import Generation
+    from tacos.synth.baselines.nccl.tuner import Estimate
+    from tacos.synth.moves import Moves
+
+    Progress = Callable[[float], object] | None
+
+__all__ = ["nccl", "suited_counts"]
+
+_SWITCHED = ("nvls", "nvls-tree", "collnet")
+_MOST_CHUNKS = 512
+"""Chunks of a block at most where their number is open (chosen)."""
+
+
+def nccl(
+    topology: Topology,
+    collective: Collective,
+    *,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+    channels: int | None = None,
+    generation: str | Generation | None = None,
+    progress: Progress = None,
+) -> Schedule:
+    """What stock NCCL would run: multi-channel rings, double binary trees, NVLS, CollNet or direct sends.
+
+    The time of the schedule is that of an ideal network. The provenance has NCCL's ``algorithm``, ``protocol`` and
+    ``channels``, the number of ``boxes``, and the time that nccl-tests would report, ``estimate_s``.
+
+    Args:
+        topology, collective: Where, and what to do; any collective but a custom one.
+        algorithm: ``"ring"``, ``"tree"``, ``"nvls"``, ``"nvls-tree"`` or ``"collnet"`` instead of NCCL's choice.
+        protocol: ``"LL"``, ``"LL128"`` or ``"Simple"`` instead of NCCL's choice; it changes only the estimate.
+        channels: Most rings or trees to use.
+        generation: Whose parameters to use, such as ``"H100"``; inferred from bandwidths if not given.
+        progress: Called with the share done, now and then.
+
+    >>> import tacos
+    >>> topo = tacos.topology.dgx_h100(2)
+    >>> coll = tacos.collective.all_reduce(topo, "1GB", chunks=8)
+    >>> schedule = nccl(topo, coll)
+    >>> schedule.provenance["algorithm"], round(schedule.busbw_Bps / 1e9)        # eight NICs of 50 GB/s
+    ('ring', 400)
+    """
+    check("nccl", topology, collective)
+    given = generation_named(generation)
+    network = network_of(topology)
+    groups = [Group(network, part, given) for part in collective.parts]
+    found = [choose(group, algorithm, protocol, channels) for group in groups]
+    switched = [one.algorithm in _SWITCHED for one in found]
+    if any(switched) and not all(switched):
+        # One schedule has one table of routes: beside other collectives, these take rings.
+        found = [
+            choose(group, "ring", None, channels) if through else one
+            for group, one, through in zip(groups, found, switched, strict=True)
+        ]
+    resolved = collective if collective.resolved else collective.with_chunks(_chunks(groups, found))
+    groups = [group.of(part) for group, part in zip(groups, resolved.parts, strict=True)]
+    slowest = max(found, key=lambda one: one.time_s)
+    facts = {
+        "engine": "nccl",
+        "algorithm": slowest.algorithm,
+        "protocol": slowest.protocol,
+        "channels": slowest.channels,
+        "boxes": slowest.boxes,
+        "generation": slowest.generation,
+        "estimate_s": slowest.time_s,
+    }
+    if all(one.algorithm in _SWITCHED for one in found):
+        chosen = [(group, one.algorithm) for group, one in zip(groups, found, strict=True)]
+        return through_switches(
+            topology, resolved, chosen, channels, provenance=facts, progress=progress
+        )
+    if all(part.kind == "reduce" for part in resolved.parts):
+        # A broadcast turned around: its pipeline is even, while sums that all start at once crowd each other out.
+        spread = [
+            ring_moves(group.of(part), part, channels, backwards=True)
+            for group, part in zip(groups, resolved.reversed().parts, strict=True)
+        ]
+        schedule = to_schedule(
+            topology.reversed(),
+            resolved.reversed(),
+            spread,
+            provenance=facts,
+            progress=progress,
+            links=lambda a, b: network.route(b, a)[::-1],
+        )
+        return schedule.reverse(progress).with_provenance(facts)
+    moves = [_moves(group, one, channels) for group, one in zip(groups, found, strict=True)]
+    # Direct sends take the shortest routes, which may cross a box to the NIC of the destination's rail.
+    alone = all(one.algorithm != "direct" for one in found)
+    return to_schedule(
+        topology,
+        resolved,
+        moves,
+        provenance=facts,
+        progress=progress,
+        links=network.route if alone else None,
+    )
+
+
+def suited_counts(
+    topology: Topology, collective: Collective, counts: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Numbers of chunks that fill all rings evenly, where NCCL would use rings; otherwise the given ones.
+
+    >>> import tacos
+    >>> topo = tacos.topology.dgx1()                     # six rings
+    >>> suited_counts(topo, tacos.collective.all_gather(topo, "1MB"), (1, 2, 4, 8, 16, 32))
+    (6, 12, 24)
+    """
+    network = network_of(topology)
+    groups = [Group(network, part) for part in collective.parts]
+    found = [len(group.rings) for group in groups if choose(group).algorithm == "ring"]
+    most = max(found, default=1)
+    return tuple(most * count for count in counts if most * count <= max(counts[-1], most))
+
+
+def _moves(group: Group, chosen: Estimate, most: int | None) -> Moves:
+    """Moves between NPUs of one collective."""
+    part = group.part
+    if part.kind == "send_recv":
+        return listed(part, group.network.topology.npus)
+    if chosen.algorithm == "direct":
+        return named_part(part, ways.star(len(part.group)))
+    if chosen.algorithm == "tree":
+        return tree_moves(group, part, most)
+    return ring_moves(group, part, most)
+
+
+def _chunks(groups: list[Group], found: list[Estimate]) -> int:
+    """A number of chunks that uses all channels and pipelines chains: (d + K)(α + Sβ/K) is smallest."""
+    chunks = 1
+    for group, one in zip(groups, found, strict=True):
+        if group.n < 2 or one.algorithm == "direct":
+            continue
+        part, topology = group.part, group.network.topology
+        count = len(group.rings)
+        if one.algorithm != "ring" or part.root >= 0:
+            latency = max(int(np.median(topology.link_latency_ps)), 1)
+            rate = int(np.median(topology.link_bandwidth_Bps))
+            depth = (
+                group.n if part.root >= 0 else 2 * (int(group.per_box) + group.boxes.bit_length())
+            )
+            best = isqrt(depth * part.size * 10**12 // rate // latency)
+            count *= max(1, best // (count * (1 if part.root >= 0 else group.n)))
+        chunks = max(chunks, min(count, _MOST_CHUNKS))
+    return chunks

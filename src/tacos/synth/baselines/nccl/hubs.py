@@ -1,0 +1,125 @@
+"""Switches that sum and multicast: NVLink SHARP in boxes, SHARP between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tacos._core import Topology
+    from tacos.synth.baselines.nccl.boxes import Layout
+    from tacos.synth.baselines.nccl.channels import Chain, Network
+
+__all__ = ["box_hubs", "hub_tree", "rail_hubs"]
+
+_COPIES, _SUMS = 1, 2
+_SUMS_AND_COPIES = _COPIES | _SUMS
+"""Capabilities of a switch that multicasts and reduces."""
+
+
+def box_hubs(network: Network, box: Chain) -> list[int]:
+    """The switches of a box, with links to and from all members, that sum and multicast.
+
+    >>> import tacos
+    >>> from tacos.synth.baselines.nccl.channels import Network
+    >>> box_hubs(Network(tacos.topology.dgx_h100(nvls=True)), (0, 1, 2, 3))
+    [8]
+    >>> box_hubs(Network(tacos.topology.dgx_h100()), (0, 1, 2, 3))
+    []
+    """
+    if len(box) < 2:
+        return []
+    inside = [hub for hub in _able(network.topology) if network.label[hub] == network.label[box[0]]]
+    return [
+        hub
+        for hub in inside
+        if all(len(network.way(npu, hub)) == len(network.way(hub, npu)) == 1 for npu in box)
+    ]
+
+
+def rail_hubs(network: Network, layout: Layout) -> list[int]:
+    """Of each rail, a switch outside boxes that sums and multicasts between its NICs; empty if one lacks it.
+
+    >>> import numpy as np, tacos
+    >>> from tacos.synth.baselines.nccl.boxes import layout
+    >>> from tacos.synth.baselines.nccl.channels import Network
+    >>> topo = tacos.topology.dgx_h100(2)
+    >>> rail_hubs(Network(topo), layout(topo, np.arange(16, dtype=np.int32)))
+    []
+    """
+    if len(layout.boxes) < 2:
+        return []
+    topology, label = network.topology, network.label
+    homes = {int(label[box[0]]) for box in layout.boxes}
+    able = [hub for hub in _able(topology) if int(label[hub]) not in homes]
+    found = []
+    for rail in range(layout.rails):
+        heads = [nics[rail][0] for nics in layout.nics]
+        for hub in able:
+            if _joins(network, hub, heads):
+                found.append(hub)
+                break
+        else:
+            return []
+    return found
+
+
+def hub_tree(
+    network: Network, root: int, hub: int, ends: Iterable[int], *, sums: bool
+) -> tuple[int, ...]:
+    """The links of one transfer through a hub, in the order of :func:`tacos.routes`; empty if no switches allow it.
+
+    It goes from the root to the ends, or if it `sums`, from the ends to the root. A way that would come back to a
+    switch on its way to or from the hub turns around there.
+
+    >>> import tacos
+    >>> from tacos.synth.baselines.nccl.channels import Network
+    >>> topo = tacos.topology.switch(3, multicast=True, reduce=True)
+    >>> tree = hub_tree(Network(topo), 0, 3, [1, 2], sums=True)
+    >>> [(int(topo.link_src[link]), int(topo.link_dst[link])) for link in tree]
+    [(2, 3), (1, 3), (3, 0)]
+    """
+    topology = network.topology
+    near, far = topology.link_src, topology.link_dst
+    if sums:
+        near, far = far, near
+    reached, parts = {root}, []
+    for end in ends:
+        legs = ((end, hub), (hub, root)) if sums else ((root, hub), (hub, end))
+        ways = [network.way(*leg) for leg in legs]
+        if not all(ways):
+            return ()
+        # Walked from the end to the root. Of two links at a node, the one nearer to the root leaves out the loop.
+        links = [link for way in ways for link in way]
+        came = {int(far[link]): link for link in (links if sums else reversed(links))}
+        new, node = [], end
+        while node not in reached:
+            new.append(came[node])
+            node = int(near[came[node]])
+        reached.update(int(far[link]) for link in new)
+        parts.append(new if sums else new[::-1])
+    tree = [link for part in (reversed(parts) if sums else parts) for link in part]
+    branches = Counter(int(near[link]) for link in tree)
+    needed = _SUMS if sums else _COPIES
+    able = all(
+        node >= topology.npus and topology.switch_capabilities[node - topology.npus] & needed
+        for node, count in branches.items()
+        if count > 1
+    )
+    return tuple(tree) if able else ()
+
+
+def _joins(network: Network, hub: int, heads: list[int]) -> bool:
+    """Whether every head can get the sum of all through the hub, and send it to all."""
+    return all(
+        hub_tree(network, root, hub, [head for head in heads if head != root], sums=sums)
+        for root in heads
+        for sums in (True, False)
+    )
+
+
+def _able(topology: Topology) -> list[int]:
+    bits = topology.switch_capabilities.tolist()
+    return [topology.npus + i for i, able in enumerate(bits) if able == _SUMS_AND_COPIES]

@@ -1,0 +1,251 @@
+"""The moves of what NCCL chose: rings, trees, or sums and copies in switches."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos.schedule import COPY, READ_ACC, REDUCE, retime, routes
+from tacos.synth.baselines import ways
+from tacos.synth.baselines.nccl.channels import tree_parents
+from tacos.synth.baselines.nccl.hubs import hub_tree
+from tacos.synth.moves import Moves, check_memory, concatenate, named_part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from tacos._core import Collective, CollectivePart, Schedule, Topology
+    from tacos.synth.baselines.nccl.tuner import Group
+    from tacos.synth.moves import Ints, Way
+
+    Progress = Callable[[float], object] | None
+
+__all__ = ["ring_moves", "through_switches", "tree_moves"]
+
+
+def ring_moves(
+    group: Group, part: CollectivePart, most: int | None, *, backwards: bool = False
+) -> Moves:
+    """Piece k of every block goes round ring k, or round it `backwards`; a broadcast goes down it.
+
+    >>> import tacos
+    >>> from tacos.synth.baselines.nccl.channels import Network
+    >>> from tacos.synth.baselines.nccl.tuner import Group
+    >>> topo = tacos.topology.dgx_a100(2)
+    >>> part = tacos.collective.all_gather(topo, "1MB", chunks=8).parts[0]
+    >>> ring_moves(Group(Network(topo), part), part, None).steps
+    15
+    """
+    orders = np.array(group.rings[:most], np.int32)
+    orders = orders[:, ::-1] if backwards else orders
+    return named_part(part, ways.one_way_ring(group.n) * len(orders), orders)
+
+
+def tree_moves(group: Group, part: CollectivePart, most: int | None) -> Moves:
+    """Chunks of an all-reduce take turns between both trees of all channels.
+
+    >>> import tacos
+    >>> from tacos.synth.baselines.nccl.channels import Network
+    >>> from tacos.synth.baselines.nccl.tuner import Group
+    >>> topo = tacos.topology.dgx_a100(2)
+    >>> part = tacos.collective.all_reduce(topo, "1MB", chunks=1).parts[0]
+    >>> tree_moves(Group(Network(topo), part), part, None).steps      # 8 up, 8 down
+    16
+    """
+    members = part.group
+    place = np.full(int(members.max()) + 1, -1, np.int32)
+    place[members] = np.arange(len(members), dtype=np.int32)
+    trees = [
+        [tuple(int(place[npu]) for npu in box) for box in channel]
+        for channel in group.chains[:most]
+    ]
+    # Both trees of a channel are far apart, so that few chunks use many NICs.
+    parents = [
+        tree
+        for both in zip(*(tree_parents(t, group.n) for t in trees), strict=True)
+        for tree in both
+    ]
+
+    def one(homes: Ints, _: bool, piece: int) -> Moves:
+        chunk = np.arange(len(homes)) * part.chunks + piece
+        return concatenate(
+            [_down(up, np.flatnonzero(chunk % len(parents) == t)) for t, up in enumerate(parents)]
+        )
+
+    pieces: list[Way] = [partial(one, piece=k) for k in range(min(part.chunks, len(parents)))]
+    return named_part(part, pieces)
+
+
+def _down(parent: Ints, blocks: NDArray[np.intp]) -> Moves:
+    """The blocks go from the root of a tree to all places."""
+    depth = _depths(parent)
+    below = np.argsort(depth, kind="stable")[1:]
+    route = np.arange(len(below))[:, None]
+    return Moves.of((parent[below], below), route, blocks, depth[below][:, None] - 1)
+
+
+def _depths(parent: Ints) -> Ints:
+    depth, at = np.zeros_like(parent), parent
+    while (at >= 0).any():
+        depth += at >= 0
+        at = np.where(at >= 0, parent[at], -1)
+    return depth
+
+
+class _Plan:
+    """What becomes of one chunk: transfers over routes that may sum or multicast in switches.
+
+    A row is a transfer: kind and links of its route, step, and op.
+    """
+
+    def __init__(self, group: Group, *, hubs: bool) -> None:
+        self.group, self.hubs, self.step = group, hubs, 0
+        self.rows: list[tuple[tuple[str, tuple[int, ...]], int, int]] = []
+
+    def path(self, a: int, b: int, op: int) -> None:
+        """One transfer from a to b."""
+        self.rows.append((("path", self.group.network.route(a, b)), self.step, op))
+
+    def tree(self, root: int, hub: int, ends: Iterable[int], op: int) -> None:
+        """One transfer from the ends to the root, summed on the way, or from the root to the ends."""
+        others = [end for end in ends if end != root]
+        if others:
+            sums = op == REDUCE
+            links = hub_tree(self.group.network, root, hub, others, sums=sums)
+            self.rows.append((("reduce" if sums else "multicast", links), self.step, op))
+
+    def in_boxes(self, heads: list[int], op: int, turn: int) -> None:
+        """Sums of boxes to their heads, or results from the heads to their boxes."""
+        for b, (box, head) in enumerate(zip(self.group.layout.boxes, heads, strict=True)):
+            hubs = self.group.box_hubs[b] if self.hubs else []
+            if hubs:
+                self.tree(head, hubs[turn % len(hubs)], box, op)
+                continue
+            for member in box:
+                if member != head:
+                    self.path(*((member, head) if op == REDUCE else (head, member)), op)
+        self.step += 1
+
+    def over_tree(self, heads: list[int], parent: Ints, op: int) -> None:
+        """Sums of boxes up a tree over boxes, or results down."""
+        depth = _depths(parent)
+        levels = range(int(depth.max()), 0, -1) if op == REDUCE else range(1, int(depth.max()) + 1)
+        for level in levels:
+            for b in np.flatnonzero(depth == level).tolist():
+                ends = heads[b], heads[int(parent[b])]
+                self.path(*(ends if op == REDUCE else ends[::-1]), op)
+            self.step += 1
+
+    def over_hub(self, heads: list[int], hub: int, root: int, op: int) -> None:
+        """Sums of boxes to one head through a switch of the network, or results from it."""
+        self.tree(root, hub, heads, op)
+        self.step += 1
+
+
+def through_switches(
+    topology: Topology,
+    collective: Collective,
+    chosen: list[tuple[Group, str]],
+    most: int | None,
+    *,
+    provenance: Mapping[str, Any],
+    progress: Progress = None,
+) -> Schedule:
+    """The schedule of a collective whose parts all go through switches that sum and multicast.
+
+    In one box the owner of a block gets its sum from the switch and multicasts the result. Over several boxes a
+    chunk belongs to a rail: in each box the NPU at that rail's NIC gets the sum of its box, from the switch or from
+    the members; sums of boxes are joined by double binary trees or by a switch of the network.
+
+    Args:
+        topology, collective: Where, and what to do, with its chunks chosen.
+        chosen: For each part, its group, and the algorithm: ``"nvls"``, ``"nvls-tree"`` or ``"collnet"``.
+        most: Most rails or switches to use.
+        provenance: Goes into the schedule.
+        progress: Called with the share done, now and then.
+
+    >>> import tacos
+    >>> from tacos.synth.baselines.nccl.channels import Network
+    >>> from tacos.synth.baselines.nccl.tuner import Group
+    >>> topo = tacos.topology.dgx_h100(nvls=True)
+    >>> coll = tacos.collective.all_reduce(topo, "1MB", chunks=1)
+    >>> chosen = [(Group(Network(topo), coll.parts[0]), "nvls")]
+    >>> through_switches(topo, coll, chosen, None, provenance={}).transfers  # a sum and a copy per block
+    16
+    """
+    table: dict[tuple[str, tuple[int, ...]], int] = {}
+    columns: list[tuple[Any, ...]] = []
+    first = 0
+    for group, algorithm in chosen:
+        part = group.part
+        for plan, chunks in _plans(group, algorithm, most):
+            check_memory(len(plan.rows) * len(chunks))
+            for row, (route, step, op) in enumerate(plan.rows):
+                number = table.setdefault(route, len(table))
+                # Piece after piece: where several could leave at once, the first ones do.
+                order = (chunks % part.chunks) * len(part.group) + chunks // part.chunks
+                same = np.ones_like(chunks)
+                columns.append(
+                    (first + chunks, order, row * same, number * same, step * same, op * same)
+                )
+        first += len(part.group) * part.chunks
+    if not columns:
+        columns = [(np.zeros(0, np.int64),) * 6]
+    chunk, orders, rows, route_of, step_of, op_of = (
+        np.concatenate(c) for c in zip(*columns, strict=True)
+    )
+    turn = np.lexsort((rows, orders))
+    return retime(
+        collective,
+        routes(
+            topology, links=[list(links) for _, links in table], kinds=[kind for kind, _ in table]
+        ),
+        route=route_of[turn],
+        chunk=chunk[turn],
+        step=step_of[turn],
+        op=op_of[turn],
+        reads=READ_ACC,
+        provenance=provenance,
+        progress=progress,
+    )
+
+
+def _plans(
+    group: Group, algorithm: str, most: int | None
+) -> Iterator[tuple[_Plan, NDArray[np.int64]]]:
+    """The different things that happen to chunks, and to which chunks each."""
+    part = group.part
+    chunk = np.arange(len(part.group) * part.chunks)
+    if group.n == 1:
+        return
+    if group.boxes == 1:
+        box, hubs = group.layout.boxes[0], group.box_hubs[0][:most]
+        for block, owner in enumerate(part.group.tolist()):
+            for k, hub in enumerate(hubs):
+                plan = _Plan(group, hubs=True)
+                if part.kind != "all_gather":
+                    plan.tree(owner, hub, box, REDUCE)
+                    plan.step += 1
+                if part.kind != "reduce_scatter":
+                    plan.tree(owner, hub, box, COPY)
+                yield plan, chunk[(chunk // part.chunks == block) & (chunk % len(hubs) == k)]
+        return
+    rails = group.layout.rails if most is None else min(most, group.layout.rails)
+    trees = ways.double_tree_parents(group.boxes)
+    ways_on = len(trees) if algorithm == "nvls-tree" else group.boxes
+    for rail in range(rails):
+        heads = [nics[rail][0] for nics in group.layout.nics]
+        for turn in range(ways_on):
+            plan = _Plan(group, hubs=algorithm != "collnet")
+            plan.in_boxes(heads, REDUCE, rail)
+            for op in (REDUCE, COPY):
+                if algorithm == "nvls-tree":
+                    plan.over_tree(heads, trees[turn], op)
+                else:
+                    plan.over_hub(heads, group.rail_hubs[rail], heads[turn], op)
+            plan.in_boxes(heads, COPY, rail)
+            yield plan, chunk[(chunk % rails == rail) & (chunk // rails % ways_on == turn)]

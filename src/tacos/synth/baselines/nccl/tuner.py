@@ -1,0 +1,603 @@
+"""NCCL's choice of algorithm, protocol and channels, and the time that nccl-tests would report.
+
+NCCL's tuner gives every algorithm and protocol a latency and a bandwidth and takes the smallest
+latency + bytes / bandwidth (``src/graph/tuning.cc`` of NCCL 2.30.7). :func:`estimate` does the same with bandwidths
+of the channels that were found on the topology. The *cost* of a candidate is what the tuner computes; its *time* is
+what we expect to be measured. They differ in what the tuner ignores:
+
+- A ring ends with a step that copies a chunk out of its buffer and sends nothing. It lasts a third of a step, so n
+  GPUs reach (n-1) / (n-1 + 1/3) of the bandwidth in an all-gather. One parameter explains why H100 boxes reach
+  268, 325 and 345 GB/s of bus bandwidth with 2, 4 and 8 GPUs, and A100 boxes 206, 228 and 234.
+- With NVLS every byte of the result leaves a switch once, and a 1/n of it enters as the owner's sum: S (1 + 1/n)
+  bytes per port and direction.
+- nccl-tests adds the time between two kernels, and one host process cannot launch collectives faster than it can
+  start a kernel on each of its GPUs.
+
+:mod:`tacos.synth.baselines.nccl.parameters` has all constants. NCCL's PAT algorithm (boxes of one GPU), symmetric kernels and
+user-registered buffers are not modelled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos.schedule import routes
+from tacos.synth.baselines.nccl import parameters as p
+from tacos.synth.baselines.nccl.boxes import layout
+from tacos.synth.baselines.nccl.channels import chains, network_of, rings
+from tacos.synth.baselines.nccl.hubs import box_hubs, rail_hubs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from tacos._core import Collective, CollectivePart, Topology
+    from tacos.synth.baselines.nccl.boxes import Layout
+    from tacos.synth.baselines.nccl.channels import Chain, Network
+    from tacos.synth.baselines.nccl.parameters import Generation
+
+__all__ = ["ALGORITHMS", "Candidate", "Estimate", "Group", "choose", "estimate", "generation_named"]
+
+ALGORITHMS = ("ring", "tree", "nvls", "nvls-tree", "collnet", "direct")
+"""What NCCL does; all-to-all, gather, scatter and send-receive are always direct."""
+
+_ROUND = ("all_gather", "reduce_scatter", "all_reduce")
+_ROOTED = ("broadcast", "reduce")
+_GB = 1e9
+_US = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One combination that the tuner weighs.
+
+    Attributes:
+        algorithm: One of ``ALGORITHMS``.
+        protocol: ``"LL"``, ``"LL128"`` or ``"Simple"``.
+        cost_s: What NCCL's tuner expects, in seconds; the smallest is chosen.
+        time_s: What nccl-tests would measure, in seconds.
+        latency_s: The part of the cost that does not depend on the size.
+        algbw_Bps: Size over the other part of the cost, in bytes per second.
+    """
+
+    algorithm: str
+    protocol: str
+    cost_s: float
+    time_s: float
+    latency_s: float
+    algbw_Bps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What NCCL would do with a collective, and how long that would take.
+
+    Attributes:
+        algorithm: NCCL's choice, one of ``ALGORITHMS``.
+        protocol: NCCL's choice.
+        channels: How many channels carry it.
+        time_s: What nccl-tests would measure, in seconds.
+        algbw_Bps: Size over time, in bytes per second.
+        busbw_Bps: The same times what the collective needs per link, as in nccl-tests; 0 where undefined.
+        generation: Whose parameters were used.
+        boxes: Number of boxes that the group spans.
+        candidates: All that the tuner weighed, the cheapest first.
+    """
+
+    algorithm: str
+    protocol: str
+    channels: int
+    time_s: float
+    algbw_Bps: float
+    busbw_Bps: float
+    generation: str
+    boxes: int
+    candidates: tuple[Candidate, ...]
+
+
+def estimate(
+    topology: Topology,
+    collective: Collective,
+    *,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+    channels: int | None = None,
+    generation: str | Generation | None = None,
+) -> Estimate:
+    """Estimate the time that nccl-tests would report for stock NCCL on a network.
+
+    Several collectives at once are taken as if each had the network to itself; the slowest counts.
+
+    Args:
+        topology: The network. Boxes, NICs and channels are found from its links.
+        collective: Any but a custom one.
+        algorithm: One of ``ALGORITHMS`` instead of NCCL's choice.
+        protocol: ``"LL"``, ``"LL128"`` or ``"Simple"`` instead of NCCL's choice.
+        channels: Upper limit on the number of channels.
+        generation: A name in ``GENERATIONS`` or parameters of your own; inferred from the bandwidth of an NPU's links
+            if not given.
+
+    Raises:
+        ValueError: NCCL does not have the collective, or the algorithm does not apply.
+
+    >>> import tacos
+    >>> topo = tacos.topology.dgx_h100(nvls=True)
+    >>> found = estimate(topo, tacos.collective.all_reduce(topo, 2**30))
+    >>> found.algorithm, found.protocol, round(found.algbw_Bps / 1e9)       # measured: 267 GB/s
+    ('nvls', 'Simple', 274)
+    """
+    if collective.npus != topology.npus:
+        raise ValueError(
+            f"the collective is for {collective.npus} NPUs, the topology has {topology.npus}"
+        )
+    given = generation_named(generation)
+    network = network_of(topology)
+    options = (algorithm, protocol, channels)
+    found = [choose(Group(network, part, given), *options) for part in collective.parts]
+    slowest = max(found, key=lambda one: one.time_s)
+    if len(found) == 1:
+        return slowest
+    algbw = collective.size_bytes / slowest.time_s
+    return Estimate(
+        slowest.algorithm,
+        slowest.protocol,
+        slowest.channels,
+        slowest.time_s,
+        algbw,
+        algbw * collective.bus_factor,
+        slowest.generation,
+        slowest.boxes,
+        slowest.candidates,
+    )
+
+
+def generation_named(generation: str | Generation | None) -> Generation | None:
+    """The parameters of a generation given by name, or as they are.
+
+    >>> generation_named("A100").port_GBps
+    300.0
+    """
+    if isinstance(generation, str):
+        if generation not in p.GENERATIONS:
+            names = ", ".join(p.GENERATIONS)
+            raise ValueError(f"generation must be one of {names}; got {generation!r}")
+        return p.GENERATIONS[generation]
+    return generation
+
+
+class Group:
+    """A collective's group on a network: its boxes, channels and their bandwidths, found when they are needed."""
+
+    def __init__(
+        self, network: Network, part: CollectivePart, generation: Generation | None = None
+    ) -> None:
+        if part.kind == "custom":
+            raise ValueError("nccl needs a collective that NCCL has, not custom")
+        self.network, self.part = network, part
+        members = part.group
+        if part.kind == "send_recv":
+            members = np.unique(np.concatenate([part.inputs, part.outputs])).astype(np.int32)
+        self.layout: Layout = layout(network.topology, members)
+        self.given = generation
+
+    def of(self, part: CollectivePart) -> Group:
+        """The same group for a part that differs in its chunks only."""
+        self.part = part
+        return self
+
+    @property
+    def n(self) -> int:
+        """Number of members."""
+        return self.layout.ranks
+
+    @property
+    def boxes(self) -> int:
+        """Number of boxes."""
+        return len(self.layout.boxes)
+
+    @property
+    def per_box(self) -> float:
+        """Members of a box, on average."""
+        return self.n / self.boxes
+
+    @property
+    def bucket(self) -> int:
+        """Index into triples: one box, two, or more."""
+        return min(self.boxes, 3) - 1
+
+    @cached_property
+    def rings(self) -> list[Chain]:
+        """The rings, all different."""
+        return rings(self.network, self.layout)
+
+    @cached_property
+    def chains(self) -> list[list[Chain]]:
+        """Of each channel and box, the chain of a tree."""
+        return chains(self.network, self.layout)
+
+    @cached_property
+    def box_hubs(self) -> list[list[int]]:
+        """Of each box, the switches that can sum and multicast for all its members."""
+        return [box_hubs(self.network, box) for box in self.layout.boxes]
+
+    @cached_property
+    def rail_hubs(self) -> list[int]:
+        """Of each rail, a switch between boxes that can sum and multicast; empty where one lacks it."""
+        return rail_hubs(self.network, self.layout)
+
+    @property
+    def nvls(self) -> bool:
+        """Whether switches in all boxes sum and multicast."""
+        return all(
+            hubs or len(box) == 1
+            for hubs, box in zip(self.box_hubs, self.layout.boxes, strict=True)
+        ) and any(self.box_hubs)
+
+    @cached_property
+    def port_Bps(self) -> float:
+        """Bandwidth of the links by which a member sends in its box; 0 in boxes of one."""
+        topology, inside = self.network.topology, self.inside
+        speed = topology.link_bandwidth_Bps
+        ports = np.bincount(topology.link_src[inside], speed[inside], topology.nodes)
+        # Links of one direction may leave only the way out and back.
+        ports = np.where(ports, ports, np.bincount(topology.link_src, speed, topology.nodes))
+        mates = [npu for box in self.layout.boxes if len(box) > 1 for npu in box]
+        return float(ports[mates].min()) if mates else 0.0
+
+    @cached_property
+    def nic_Bps(self) -> float:
+        """Bandwidth of a ring's slowest hop between boxes; 0 in one box."""
+        speed = self.network.topology.link_bandwidth_Bps
+        return min((float(speed[list(links)].min()) for links in self._hops(False)), default=0.0)
+
+    @cached_property
+    def generation(self) -> Generation:
+        """Given, or inferred from bandwidths."""
+        return self.given or p.inferred(self.port_Bps, self.nic_Bps)
+
+    @property
+    def hopper(self) -> bool:
+        """Whether the GPUs are Hopper or later."""
+        return self.generation.nvls_efficiency > 0
+
+    @cached_property
+    def ring_Bps(self) -> float:
+        """Bus bandwidth of the rings with the Simple protocol."""
+        return self.network.bandwidth(self.rings, self._speeds)
+
+    @cached_property
+    def box_Bps(self) -> float:
+        """Bus bandwidth of rings inside a box."""
+        return self.port_Bps * self.generation.link_efficiency
+
+    @property
+    def net_Bps(self) -> float:
+        """Bandwidth of all NICs of a box together."""
+        return self.layout.rails * self.nic_Bps * p.NIC_EFFICIENCY
+
+    def hop_s(self, algorithm: str, protocol: int, *, inside: bool) -> float:
+        """Latency of a hop: NCCL's, or the topology's where that is longer."""
+        table = p.BOX_HOP_US if inside else p.NET_HOP_US
+        return max(table[algorithm][protocol] * _US, self.latency_s[inside])
+
+    @cached_property
+    def inside(self) -> NDArray[np.bool_]:
+        """Of each link, whether it is part of a box."""
+        topology, label = self.network.topology, self.network.label
+        inside: NDArray[np.bool_] = label[topology.link_src] == label[topology.link_dst]
+        return inside
+
+    @cached_property
+    def latency_s(self) -> dict[bool, float]:
+        """Longest latency of a ring's hop between boxes (False) and inside them (True), in seconds."""
+        latency = self.network.topology.link_latency_ps
+        return {
+            inside: max(
+                (int(latency[list(links)].sum()) for links in self._hops(inside)), default=0
+            )
+            / 1e12
+            for inside in (False, True)
+        }
+
+    @cached_property
+    def _speeds(self) -> NDArray[np.float64]:
+        """What links carry with the Simple protocol."""
+        topology = self.network.topology
+        share = np.where(self.inside, self.generation.link_efficiency, p.NIC_EFFICIENCY)
+        return topology.link_bandwidth_Bps.astype(float) * share
+
+    def _hops(self, inside: bool) -> Iterator[tuple[int, ...]]:
+        """Routes of the first ring's hops, those in boxes or those between them."""
+        if self.n < 2:
+            return
+        ring, label = self.rings[0], self.network.label
+        for a, b in zip(ring, ring[1:] + ring[:1], strict=True):
+            if (label[a] == label[b]) == inside:
+                yield self.network.route(a, b)
+
+
+def choose(
+    group: Group,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+    channels: int | None = None,
+) -> Estimate:
+    """What NCCL would do with one collective on a group, or with what it is told to do.
+
+    >>> import tacos
+    >>> topo = tacos.topology.dgx_a100()
+    >>> part = tacos.collective.all_gather(topo, "1KB").parts[0]
+    >>> choose(Group(network_of(topo), part)).protocol
+    'LL'
+    """
+    if algorithm is not None and algorithm not in ALGORITHMS:
+        raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}; got {algorithm!r}")
+    if protocol is not None and protocol not in p.PROTOCOLS:
+        raise ValueError(f"protocol must be one of {', '.join(p.PROTOCOLS)}; got {protocol!r}")
+    if channels is not None and (type(channels) is not int or channels < 1):
+        raise ValueError(f"channels must be a positive number; got {channels!r}")
+    found = sorted(_candidates(group, channels), key=lambda one: one.cost_s)
+    allowed = [one for one in found if algorithm in (None, one.algorithm)]
+    if not allowed:
+        there = ", ".join(dict.fromkeys(one.algorithm for one in found))
+        kind = group.part.kind.replace("_", "-")
+        raise ValueError(
+            f"algorithm {algorithm!r} does not apply to this {kind} and network; NCCL weighs {there}"
+        )
+    allowed = [one for one in allowed if protocol in (None, one.protocol)]
+    if not allowed:
+        raise ValueError(
+            f"algorithm {algorithm or found[0].algorithm!r} has no protocol {protocol!r}"
+        )
+    best, size = allowed[0], _size(group.part)
+    algbw = size / best.time_s if best.time_s else 0.0
+    return Estimate(
+        best.algorithm,
+        best.protocol,
+        _channels(group, best, channels),
+        best.time_s,
+        algbw,
+        algbw * _bus_factor(group.part.kind, group.n),
+        group.generation.name,
+        group.boxes,
+        tuple(found),
+    )
+
+
+def _size(part: CollectivePart) -> int:
+    if part.kind == "send_recv":
+        return int(part.bytes.sum())
+    return int(part.size)
+
+
+def _bus_factor(kind: str, n: int) -> float:
+    """Bus bandwidth over algorithm bandwidth, as nccl-tests has it."""
+    if kind == "all_reduce":
+        return 2 * (n - 1) / n
+    if kind in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"):
+        return (n - 1) / n
+    return 1.0 if kind in _ROOTED else 0.0
+
+
+def _channels(group: Group, best: Candidate, most: int | None) -> int:
+    """As many as NCCL has, fewer where that leaves a thread too few bytes."""
+    if best.algorithm in ("nvls", "nvls-tree"):
+        count = p.NVLS_CHANNELS
+    elif group.boxes > 1 or len(group.rings) > 1:
+        count = min(2 * len(group.rings), 32)
+    else:
+        count = group.generation.channels
+    count = count if most is None else min(count, most)
+    if best.algorithm in ("ring", "tree"):
+        k = p.PROTOCOLS.index(best.protocol)
+        threshold = p.THREADS[k] * p.THREAD_BYTES[k]
+        if best.algorithm == "ring" and best.protocol == "LL":
+            threshold *= group.n
+        count = max(1, min(count, _size(group.part) // threshold))
+    return count
+
+
+def _candidates(group: Group, most: int | None) -> Iterator[Candidate]:
+    """Everything that NCCL can do with the collective."""
+    kind, size = group.part.kind, _size(group.part)
+    if group.n == 1:
+        yield _candidate(group, "direct", 2, 0.0, 0.0, 0.0)
+        return
+    if kind not in _ROUND + _ROOTED:
+        yield _direct(group)
+        return
+    share = _share(group, most)
+    for k in range(3):
+        yield _ring(group, k, share)
+        if kind == "all_reduce":
+            yield _tree(group, k, share)
+    sums = kind == "all_reduce" and group.rail_hubs if group.boxes > 1 else kind in _ROUND
+    if sums and group.hopper and group.nvls:
+        yield _nvls(group, share)
+    if kind == "all_reduce" and group.hopper and group.nvls and group.boxes > 1:
+        yield _nvls_tree(group, share)
+    if kind == "all_reduce" and group.rail_hubs:
+        yield _collnet(group, size, share)
+
+
+def _share(group: Group, most: int | None) -> float:
+    """What is left of the bandwidth if there are fewer channels than NCCL would have."""
+    if most is None:
+        return 1.0
+    whole = len(group.rings)
+    return min(1.0, most / (whole if whole > 1 or group.boxes > 1 else group.generation.channels))
+
+
+def _candidate(
+    group: Group,
+    algorithm: str,
+    protocol: int,
+    latency_s: float,
+    bandwidth_s: float,
+    measured_s: float,
+    latency_factor: float = 1.0,
+) -> Candidate:
+    """A candidate from the two parts of its cost, and what bytes take when measured."""
+    one, size = group.generation, _size(group.part)
+    launch_s = one.launch_us * _US * min(p.HOST_GPUS, max(map(len, group.layout.boxes)))
+    time_s = one.overhead_us * _US + latency_s * latency_factor + measured_s
+    return Candidate(
+        algorithm=algorithm,
+        protocol=p.PROTOCOLS[protocol],
+        cost_s=latency_s * latency_factor + bandwidth_s,
+        time_s=max(time_s, launch_s),
+        latency_s=latency_s,
+        algbw_Bps=size / bandwidth_s if bandwidth_s else 0.0,
+    )
+
+
+def _ring(group: Group, k: int, share: float) -> Candidate:
+    """Blocks go round rings; broadcasts and reductions go down them."""
+    one, kind, n, size = group.generation, group.part.kind, group.n, group.part.size
+    steps = {"all_reduce": 2 * (n - 1), "all_gather": n - 1, "reduce_scatter": n - 1}.get(kind, n)
+    bus = group.ring_Bps * share * p.RING_PAYLOAD[k]
+    if k == 0:
+        most = one.ll_GBps if group.boxes == 1 else p.NET_LL_GBps[group.bucket]
+        bus = min(bus, most * _GB)
+    if k == 1:
+        bus = min(bus, _count(group, len(group.rings)) * share * one.ring_ll128_GBps * _GB)
+    bytes_s = size * steps / (n * bus)
+    base = p.BASE_US["ring"][k] * _US
+    if kind in _ROOTED:
+        hop = "tree" if k == 2 else "ring"
+        latency = base + steps * group.hop_s(hop, k, inside=group.boxes == 1)
+        return _candidate(group, "ring", k, latency, bytes_s, bytes_s)
+    between = 0 if group.boxes == 1 else (group.boxes - 1) * (2 if kind == "all_reduce" else 1)
+    inside_s = group.hop_s("ring", k, inside=True)
+    if group.boxes > 1:
+        inside_s = max(inside_s, p.NET_POST_US[k] * _US)
+    hop = "tree" if group.n == group.boxes else "ring"
+    latency = base + (steps - between) * inside_s + between * group.hop_s(hop, k, inside=False)
+    large = (
+        k == 2 and kind == "all_reduce" and group.boxes > 1 and size >= 64 * n * len(group.rings)
+    )
+    copies = 1 + one.copy_share / steps if group.boxes == 1 else 1.0
+    return _candidate(
+        group, "ring", k, latency, bytes_s, bytes_s * copies, one.plateau if large else 1.0
+    )
+
+
+def _count(group: Group, rails: int) -> float:
+    """Channels of NCCL's search: it doubles those that are fast, or on Hopper and later few."""
+    if group.boxes == 1:
+        return group.generation.channels / 2 if rails == 1 else rails
+    each = group.nic_Bps * p.NIC_EFFICIENCY / _GB
+    fast = each >= p.DOUBLED_GBps[0 if rails <= p.FEW_CHANNELS or not group.hopper else 1]
+    return 2 * rails if fast else rails
+
+
+def _tree(group: Group, k: int, share: float) -> Candidate:
+    """Sums go up double binary trees over boxes, with chains inside, and results down."""
+    one, size, at = group.generation, group.part.size, group.bucket
+    rails, nic = len(group.chains), group.nic_Bps * p.NIC_EFFICIENCY
+    count, bus = _count(group, rails), group.ring_Bps
+    if group.boxes > 1:
+        # In two boxes each NIC carries sums of one tree and results of the other.
+        bus = nic * (count if group.boxes == 2 else rails)
+    bus = min(bus * p.TREE_EFFICIENCY, count * one.tree_GBps[at] * _GB) * share
+    if k == 0:
+        most = one.ll_GBps if group.boxes == 1 else p.NET_LL_GBps[at]
+        bus = min(bus * p.TREE_LL, most * _GB)
+    if k == 1:
+        bus = min(bus * p.TREE_LL128[group.boxes > 1], count * one.tree_ll128_GBps[at] * _GB)
+    bus *= p.TREE_PATTERN
+    power = (size >> 6).bit_length() - 1
+    if 0 <= power < 23:
+        bus *= p.TREE_BY_SIZE[k][power]
+    depth = group.boxes.bit_length() - 1
+    latency = p.BASE_US["tree"][k] * _US + 2 * (
+        (int(group.per_box) - 1) * group.hop_s("tree", k, inside=True)
+        + depth * group.hop_s("tree", k, inside=False)
+    )
+    bytes_s = 2 * size / bus
+    return _candidate(group, "tree", k, latency, bytes_s, bytes_s)
+
+
+def _nvls(group: Group, share: float) -> Candidate:
+    """Switches in boxes sum and multicast; over several boxes, switches between them do as well."""
+    kind, size, n = group.part.kind, group.part.size, group.per_box
+    full = group.box_Bps * group.generation.nvls_efficiency * share
+    if kind == "all_reduce":
+        bytes_s, measured_s = size / full, size * (1 + 1 / n) / full
+    else:
+        bytes_s = measured_s = size / (full * ((n - 1) / n) ** 2)
+    latency = group.hop_s("nvls", 2, inside=True)
+    if group.boxes > 1:
+        latency += group.hop_s("nvls", 2, inside=False)
+        between_s = size / group.net_Bps
+        bytes_s, measured_s = max(bytes_s, between_s), max(measured_s, between_s)
+    return _candidate(group, "nvls", 2, latency, bytes_s, measured_s)
+
+
+def _nvls_tree(group: Group, share: float) -> Candidate:
+    """Switches in boxes sum and multicast, double binary trees join the boxes."""
+    size, n, at = group.part.size, group.per_box, group.bucket
+    full = group.box_Bps * group.generation.nvls_efficiency * share
+    most = p.NVLS_CHANNELS * group.generation.nvls_tree_GBps[at] * _GB / 2
+    # A box in the middle of a tree receives from two boxes below and from one above; with only two
+    # boxes, every byte crosses once in each direction.
+    rail = group.layout.rails * group.nic_Bps * p.NVLS_NIC_EFFICIENCY
+    between = rail if group.boxes == 2 else rail / 2
+    bytes_s = size / min(full, between, most)
+    measured_s = max(size * (1 + 1 / n) / full, size / min(between, most))
+    depth = group.boxes.bit_length() - 1
+    latency = group.hop_s("nvls-tree", 2, inside=True)
+    latency += 2 * depth * group.hop_s("nvls-tree", 2, inside=False)
+    return _candidate(group, "nvls-tree", 2, latency, bytes_s, measured_s)
+
+
+def _collnet(group: Group, size: int, share: float) -> Candidate:
+    """Members send to the heads of their box, switches between boxes sum and multicast."""
+    n = group.per_box
+    inside = group.box_Bps * n / (2 * (n - 1)) if n > 1 else np.inf
+    speed = min(group.net_Bps, inside) * share
+    if group.hopper:
+        speed *= p.COLLNET_HOPPER
+    latency = group.hop_s("collnet-direct", 2, inside=False)
+    if n > 1:
+        latency += 2 * (group.hop_s("collnet-direct", 2, inside=True) + (n - 1) * p.ARITY_US * _US)
+    return _candidate(group, "collnet", 2, latency, size / speed, size / speed)
+
+
+def _direct(group: Group) -> Candidate:
+    """Every block straight from its source to its destination, all at once: the busiest link decides."""
+    one, network = group.generation, group.network
+    latency_us = p.PAIRS_BOX_US if group.hopper else p.BASE_US["ring"][2]
+    nic = 1.0
+    if group.boxes > 1:
+        count, points = group.boxes, p.PAIRS_US
+        latency_us = float(np.interp(count, [x for x, _ in points], [y for _, y in points]))
+        latency_us *= max(1.0, count / points[-1][0])
+        nic = p.NIC_EFFICIENCY * (1 - p.PAIRS_NIC_LOSS / count)
+    src, dst, count_bytes = _pairs(group)
+    table = routes(network.topology, pairs=(src, dst))
+    per_link = np.repeat(count_bytes, np.diff(table.link_begin))
+    load = np.bincount(table.links, per_link, network.topology.links)
+    speed = network.topology.link_bandwidth_Bps * np.where(group.inside, one.pairs_efficiency, nic)
+    bytes_s = float((load / speed).max(initial=0.0))
+    latency = max(latency_us * _US, *group.latency_s.values())
+    return _candidate(group, "direct", 2, latency, bytes_s, bytes_s)
+
+
+def _pairs(group: Group) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[Any]]:
+    """Source, destination and bytes of every message."""
+    part, n = group.part, group.n
+    members = part.group
+    if part.kind == "send_recv":
+        return part.inputs, part.outputs, part.bytes
+    src, dst = np.repeat(members, n), np.tile(members, n)
+    each = part.bytes if part.kind == "all_to_all_v" else np.full(n * n, part.size / n)
+    kept = src != dst
+    if part.kind in ("gather", "scatter"):
+        kept &= (dst if part.kind == "gather" else src) == members[part.root]
+    return src[kept], dst[kept], each[kept]

@@ -1,0 +1,123 @@
+"""Two binary trees that share the work: as NCCL has them, and fitted to the network as in C-Cube.
+
+Half of the chunks go up and down each tree, and everybody is a leaf of one of them. Chunks follow
+each other: a tree's root sends a sum down as soon as it has it, while later chunks are still on
+their way up. That overlap takes K chunks through a tree of depth d in about (2d + K)(α + Sβ/K),
+where all the way up and then all the way down would take 2(d + K)(α + Sβ/K).
+
+It needs links of their own for the edges of both trees, in both directions. C-Cube (S. Cho et al.,
+HPCA 2023) lays the trees out so on a DGX-1, with detours through other GPUs where there is no link.
+Here the layout is searched (``cpp/synth/tree_layout.hpp``): which NPU has which place in each tree.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tacos._core import lay_out_trees
+from tacos.schedule import routes
+from tacos.synth.baselines import ways
+from tacos.synth.moves import Moves, by_parts, named_part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from tacos._core import Collective, CollectivePart, Schedule, Topology
+
+    Progress = Callable[[float], object] | None
+
+__all__ = ["c_cube", "double_binary_tree"]
+
+LARGEST_SEARCH = 256
+TRIALS = 2**17
+_MOST_WEIGHT = 64
+_MOST_CHUNKS = 2**12
+
+
+def double_binary_tree(
+    topology: Topology, collective: Collective, *, progress: Progress = None
+) -> Schedule:
+    """All-reduce, broadcast and reduce over two trees in rank order, half of the chunks on each.
+
+    An open number of chunks is chosen by the size: the more bytes for a latency, the more chunks.
+
+    >>> import tacos
+    >>> topo = tacos.topology.fully_connected(4, bandwidth="1GB/s", latency="1us")
+    >>> coll = tacos.collective.broadcast(topo, "2KB", chunks=2)
+    >>> double_binary_tree(topo, coll).time_ps // 10**6      # three levels
+    6
+    """
+
+    def moves(part: CollectivePart) -> Moves:
+        return named_part(part, ways.double_tree(len(part.group), rooted=part.root >= 0))
+
+    cut = _pipelined(topology, collective)
+    return by_parts("double-binary-tree", topology, cut, moves, progress)
+
+
+def c_cube(topology: Topology, collective: Collective, *, progress: Progress = None) -> Schedule:
+    """The same over two trees that are laid out on the network, with a link for each edge.
+
+    The layout is searched for groups of up to 256; larger ones have their trees in rank order.
+
+    >>> import tacos
+    >>> topo = tacos.topology.dgx1()
+    >>> coll = tacos.collective.all_reduce(topo, "64MB", chunks=8)
+    >>> double_binary_tree(topo, coll).time_s > 1.9 * c_cube(topo, coll).time_s
+    True
+    """
+
+    def moves(part: CollectivePart) -> Moves:
+        return named_part(part, ways.two_trees(_layout(topology, part.group, part.root, progress)))
+
+    return by_parts("c-cube", topology, _pipelined(topology, collective), moves, progress)
+
+
+def _pipelined(topology: Topology, collective: Collective) -> Collective:
+    """The collective with an open number of chunks chosen so that (d + K)(α + Sβ/K) is smallest."""
+    if collective.resolved or not collective.parts or not topology.links:
+        return collective
+    latency = max(int(np.median(topology.link_latency_ps)), 1)
+    rate = int(np.median(topology.link_bandwidth_Bps))
+    chunks = 1
+    for part in collective.parts:
+        depth = 2 * len(part.group).bit_length()
+        best = 2 * isqrt(depth * part.size * 10**12 // (2 * rate) // latency)
+        units = len(part.group) if part.kind == "all_reduce" else 1
+        chunks = max(chunks, min(best, _MOST_CHUNKS) // units)
+    return collective.with_chunks(chunks)
+
+
+def _layout(
+    topology: Topology, group: NDArray[np.int32], root: int, progress: Progress
+) -> list[NDArray[np.int32]]:
+    """The parents of all ranks in two trees that share few links."""
+    n, parent = len(group), ways.tree_parents(len(group))
+    ranks = np.roll(np.arange(n, dtype=np.int32), -max(root, 0))
+    # In the other tree all but the root are one further on: leaves become inner nodes.
+    place = np.concatenate([ranks, ranks[:1], np.roll(ranks[1:], -1)])
+    if 2 < n <= LARGEST_SEARCH:
+        src, dst = np.repeat(group, n), np.tile(group, n)
+        # Nobody goes from a rank to itself; any route may stand there.
+        dst[:: n + 1] = np.roll(group, 1)
+        speed = topology.link_bandwidth_Bps
+        place = lay_out_trees(
+            parent,
+            place,
+            routes(topology, pairs=(src, dst)),
+            np.minimum(2 * int(speed.max()) // speed, _MOST_WEIGHT),
+            fixed_root=root >= 0,
+            trials=TRIALS,
+            progress=progress,
+        )
+    trees = []
+    for ranks in place.reshape(2, n):
+        up = np.full(n, -1, np.int32)
+        up[ranks[1:]] = ranks[parent[1:]]
+        trees.append(up)
+    return trees

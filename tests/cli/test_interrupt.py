@@ -1,0 +1,119 @@
+"""Ctrl-C: one sentence, exit code 130, and files that are whole or not there.
+
+Processes are interrupted while HiGHS works in a thread: then the process used to abort at its end about
+every second time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import tacos
+from tacos import topology as tp
+from tacos._support.files import replacing_all
+from tacos.cli import files, main
+
+SLOW = ["mi250:1", "all-gather", "16MB", "--chunks", "1", "--engine", "milp"]  # minutes
+PATIENCE_S = 60.0
+"""Much longer than anything here takes on a busy machine."""
+
+
+def interrupted(words, moment):
+    """What a process says that gets Ctrl-C so many seconds after it has loaded HiGHS."""
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        maps, deadline = Path(f"/proc/{process.pid}/maps"), time.monotonic() + PATIENCE_S
+        while "highspy" not in maps.read_text():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(moment)
+        process.send_signal(signal.SIGINT)
+        try:
+            _, said = process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return process.returncode, said
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.4, 1.3, 2.5])
+def test_the_command_ends_with_a_sentence(moment, tmp_path):
+    command = [sys.executable, "-m", "tacos", "synth", *SLOW, "-o", str(tmp_path / "x.tacos")]
+    said = interrupted(command, moment)
+    assert said == (130, "tacos: interrupted, nothing was written\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("moment", [1.0])
+def test_a_script_ends_like_any_other(moment):
+    """With Python's own traceback and status, and without an abort."""
+    script = (
+        "import tacos; box = tacos.topology.mi250();"
+        "coll = tacos.collective.all_gather(box, '16MB', chunks=1);"
+        "tacos.synthesize(box, coll, engine='milp')"
+    )
+    code, said = interrupted([sys.executable, "-c", script], moment)
+    assert code == -signal.SIGINT
+    assert said.endswith("KeyboardInterrupt\n")
+
+
+def test_a_solver_that_is_left_behind_does_not_keep_the_command(tmp_path):
+    """The time limit ends the search while HiGHS goes on; the answer so far is written."""
+    path = tmp_path / "x.tacos"
+    words = [*SLOW, "--time-limit", "2", "-o", str(path), "--quiet"]
+    subprocess.run([sys.executable, "-m", "tacos", "synth", *words], check=True, timeout=PATIENCE_S)
+    assert tacos.verify(tacos.load(path)).ok
+
+
+def stop(*_, **__):
+    raise KeyboardInterrupt
+
+
+def test_what_was_written_before_is_said(tmp_path, monkeypatch, capsys):
+    """Ctrl-C between the last file and the end."""
+    monkeypatch.setattr(files, "show", stop)
+    tacos.save(tp.ring(4), tmp_path / "ring.yaml")
+    target = tmp_path / "ring.graphml"
+    assert main(["convert", str(tmp_path / "ring.yaml"), str(target)]) == 130
+    assert capsys.readouterr().err == f"tacos: interrupted, {target} was written\n"
+    coll = tacos.collective.all_gather(4, "4MB", chunks=1)
+    tacos.save(tacos.synthesize(tp.ring(4), coll, engine="ring"), tmp_path / "x.tacos")
+    assert main(["convert", str(tmp_path / "x.tacos"), str(tmp_path / "x.et")]) == 130
+    assert re.search(r"interrupted, \d+ files were written", capsys.readouterr().err)
+    monkeypatch.setattr("tacos.formats.save", stop)
+    assert main(["convert", str(tmp_path / "ring.yaml"), str(target)]) == 130
+    assert capsys.readouterr().err == "tacos: interrupted, nothing was written\n"
+
+
+def test_of_several_files_all_appear_or_none(tmp_path, monkeypatch):
+    """Ctrl-C while the second of three files takes its place."""
+    replace = Path.replace
+
+    def disturbed(self, target):
+        if Path(target).name == "b":
+            os.kill(os.getpid(), signal.SIGINT)
+        return replace(self, target)
+
+    def write(names, end=lambda: None):
+        with replacing_all() as put:
+            for name in names:
+                put(tmp_path / name, b"new")
+            end()
+
+    monkeypatch.setattr(Path, "replace", disturbed)
+    with pytest.raises(KeyboardInterrupt):
+        write("abc")
+    with pytest.raises(KeyboardInterrupt):
+        write("de", stop)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -1,0 +1,543 @@
+"""The .tacos file. `taken_apart` and `sealed` follow docs/guide/file-format.md, not the module."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import struct
+import subprocess
+import sys
+import tracemalloc
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import tacos
+from tacos import collective as co
+from tacos import topology as tp
+from tacos.errors import FormatError
+from tacos.formats import load, native, save
+from tacos.schedule import READ_INPUT, REDUCE, Schedule, retime, routes
+from tests.support.strategies import Order, collectives, orders, topologies
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+PROVENANCE = {
+    "engine": "hand",
+    "seed": 7,
+    "bound_s": 1e-6,
+    "note": "α\ud800",
+    "deep": [{"a": None}],
+}
+
+
+# --- schedules ----------------------------------------------------------------------------------
+
+
+@st.composite
+def empty_schedules(draw):
+    """Any topology, several collectives of any kind at once, and nobody to move a chunk."""
+    topology = draw(topologies())
+    parts = draw(st.lists(collectives(topology.npus), min_size=1, max_size=3))
+    table = routes(topology, links=[])
+    return retime(co.together(*parts), table, route=[], chunk=[], step=[])
+
+
+def ring_orbit():
+    """All-gather on a one-way ring of 4: chunk 0 goes 0 -> 1 -> 2 -> 3, the others likewise."""
+    ring = tp.ring(4, bandwidth="1GB/s", latency="1us", bidirectional=False)
+    turn = np.array([1, 2, 3, 0], np.int32)
+    return Schedule(
+        collective=co.all_gather(ring, 4000, chunks=1),
+        routes=routes(ring, links=[[0], [1], [2]]),
+        lane_route=np.arange(3, dtype=np.int32),
+        lane_op=np.zeros(3, np.uint8),
+        lane_reads=np.array([0, 1, 1], np.uint8),
+        lane_begin=np.arange(4),
+        chunk=np.zeros(3, np.uint32),
+        start=np.arange(3, dtype=np.uint32),
+        quantum_ps=2_000_000,
+        orders=[4],
+        node_image=turn,
+        link_image=turn,
+        provenance=json.dumps({"engine": "symmetric"}),
+    )
+
+
+def switch_trees():
+    """All-reduce and a custom copy on a switch that reduces and multicasts; named nodes."""
+    links = [(i, 4, "1GB/s", "1us") for i in range(4)] + [(4, i, "1GB/s", "1us") for i in range(4)]
+    names = ["a", "b", "c", "δ\n", "star"]
+    star = tp.from_links(
+        4,
+        links,
+        switches=["multicast+reduce"],
+        names=names,
+        link_model="blocking",
+        forwarding="store_and_forward",
+        reduce_bandwidth="100GB/s",
+    )
+    collective = co.together(
+        co.all_reduce(star, 1000, group=[0, 1, 2], chunks=1),
+        co.custom(star, [500], before=[[3]], after=[[0]]),
+    )
+    table = routes(
+        star,
+        links=[[1, 2, 4], [0, 2, 5], [0, 1, 6], [0, 5, 6], [1, 4, 6], [2, 4, 5], [3, 4]],
+        kinds=["reduce"] * 3 + ["multicast"] * 3 + ["path"],
+    )
+    return retime(
+        collective,
+        table,
+        route=np.arange(7),
+        chunk=[0, 1, 2, 0, 1, 2, 3],
+        step=[0, 0, 0, 1, 1, 1, 0],
+        op=[REDUCE] * 3 + [0] * 4,
+        reads=[READ_INPUT] * 3 + [1] * 4,
+        provenance={"engine": "hand", "bound_s": 1e-6},
+    )
+
+
+EXAMPLES = {"orbit": ring_orbit, "trees": switch_trees}
+
+
+@pytest.fixture(params=EXAMPLES)
+def schedule(request):
+    return EXAMPLES[request.param]()
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory):
+    return tmp_path_factory.mktemp("native") / "x.tacos"
+
+
+# --- the container, from its description ----------------------------------------------------------
+
+
+def blocks_of(data, payloads):
+    """The payloads of the blocks, after checking padding and checksums."""
+    at, found = 0, []
+    for payload in payloads:
+        end = at + payload + (-(payload + 4) % 64)
+        assert not any(data[at + payload : end])
+        assert struct.unpack_from("<I", data, end) == (zlib.crc32(data[at:end]),)
+        found.append(data[at : at + payload])
+        at = end + 4
+        assert at % 64 == 0
+    assert at == len(data)
+    return found
+
+
+def taken_apart(data):
+    magic, version, length = struct.unpack_from("<8sII", data)
+    assert (magic, version) == (b"\x89TCS\r\n\x1a\n", 1)
+    header = json.loads(data[16 : 16 + length])
+    payloads = [int(s["dtype"][2:]) * s["count"] for s in header["sections"]]
+    _, *columns = blocks_of(data, [16 + length, *payloads])
+    return header, {
+        section["name"]: np.frombuffer(column, section["dtype"])
+        for section, column in zip(header["sections"], columns, strict=True)
+    }
+
+
+def sealed(header, columns, *, version=1):
+    text = json.dumps(header).encode()
+    payloads = [struct.pack("<8sII", b"\x89TCS\r\n\x1a\n", version, len(text)) + text]
+    payloads += [np.asarray(column).tobytes() for column in columns.values()]
+    out = b""
+    for payload in payloads:
+        padded = payload + bytes(-(len(payload) + 4) % 64)
+        out += padded + struct.pack("<I", zlib.crc32(padded))
+    return out
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def written(schedule, path):
+    native.write(schedule, path)
+    return path.read_bytes()
+
+
+def refused(path, data):
+    """Read bytes that must be refused; the sentence without the file's name."""
+    path.write_bytes(data)
+    with pytest.raises(FormatError) as error:
+        native.read(path)
+    message = str(error.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    return message.removeprefix(f"{path}: ")
+
+
+def same(a, b):
+    return a == b and a.provenance == b.provenance and a.time_ps == b.time_ps
+
+
+# --- round trips --------------------------------------------------------------------------------
+
+
+@given(orders().map(Order.retimed) | empty_schedules())
+def test_read_gives_back_what_was_written_and_writes_the_same_bytes(scratch, schedule):
+    schedule = schedule.with_provenance(PROVENANCE)
+    data = written(schedule, scratch)
+    again = native.read(scratch)
+    assert same(again, schedule)
+    assert again.topology == schedule.topology
+    assert again.collective == schedule.collective
+    assert written(again, scratch) == data
+
+
+def test_examples_verify_before_and_after(schedule, scratch):
+    native.write(schedule, scratch)
+    again = native.read(scratch)
+    assert same(again, schedule)
+    assert again.form == schedule.form
+    assert tacos.verify(schedule).ok
+    assert tacos.verify(again).ok
+    assert again.expand() == schedule.expand()
+
+
+def test_provenance_may_hold_what_json_does_not(scratch):
+    odd = ring_orbit().with_provenance({"bound_s": float("inf"), "n": 10**30})
+    native.write(odd, scratch)
+    assert native.read(scratch).provenance == odd.provenance
+
+
+def test_the_file_is_what_its_description_says(schedule, scratch):
+    header, columns = taken_apart(written(schedule, scratch))
+    assert sealed(header, columns) == sealed(*taken_apart(sealed(header, columns)))
+    for noun, owner in (("topology", schedule.topology), ("routes", schedule.routes)):
+        for name, column in columns.items():
+            if name.startswith(noun) and name != "topology.names":
+                assert column.tolist() == getattr(owner, name.partition(".")[2]).tolist()
+    assert json.loads(columns["topology.names"].tobytes() or b"[]") == schedule.topology.names
+    for name in ("lane_route", "lane_op", "lane_reads", "lane_begin", "chunk", "start"):
+        assert columns[f"schedule.{name}"].tolist() == getattr(schedule, name).tolist()
+    scratch.write_bytes(sealed(header, columns))
+    assert same(native.read(scratch), schedule)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_files_of_version_1_stay_readable_and_the_writer_stays_the_same(name, scratch, monkeypatch):
+    golden = GOLDEN / f"v1-{name}.tacos"
+    schedule = EXAMPLES[name]()
+    assert same(native.read(golden), schedule)
+    monkeypatch.setattr("importlib.metadata.version", {"tacos-ccl": "0.1.0"}.get)
+    assert written(schedule, scratch) == golden.read_bytes()
+
+
+def test_peek_says_what_the_schedule_says(schedule, scratch):
+    native.write(schedule, scratch)
+    found = native.peek(scratch)
+    assert found["version"] == 1
+    assert set(found["writer"]) == {"tacos"}
+    assert found["file_bytes"] == scratch.stat().st_size
+    for field, value in found["topology"].items():
+        assert value == getattr(schedule.topology, field)
+    for field in ("form", "transfers", "stored_transfers", "time_s", "provenance"):
+        assert found[field] == getattr(schedule, field)
+    assert found["engine"] == schedule.provenance["engine"]
+    assert [part["kind"] for part in found["collective"]] == [
+        part.kind for part in schedule.collective.parts
+    ]
+
+
+# --- damage -------------------------------------------------------------------------------------
+
+
+def test_a_file_cut_anywhere_is_refused(scratch):
+    data = written(ring_orbit(), scratch)
+    for length in range(len(data)):
+        refused(scratch, data[:length])
+
+
+def test_any_changed_byte_is_refused(scratch):
+    data = bytearray(written(ring_orbit(), scratch))
+    for place in range(len(data)):
+        data[place] ^= 1 << place % 8
+        refused(scratch, data)
+        data[place] ^= 1 << place % 8
+
+
+@given(st.data())
+def test_any_run_of_changed_bytes_is_refused(scratch, data):
+    good = written(switch_trees(), scratch)
+    place = data.draw(st.integers(0, len(good) - 1))
+    other = data.draw(st.binary(min_size=1, max_size=64))
+    bad = good[:place] + other + good[place + len(other) :]
+    assume(bad != good)
+    refused(scratch, bad)
+
+
+def test_what_is_no_file_of_ours(scratch, tmp_path):
+    data = written(ring_orbit(), scratch)
+    assert refused(scratch, b"") == "this is no .tacos file: it lacks the signature"
+    assert refused(scratch, b"tacos: 1\n") == "this is no .tacos file: it lacks the signature"
+    assert "text mode" in refused(scratch, data.replace(b"\r\n", b"\n"))
+    assert refused(scratch, data + b"123") == "3 bytes follow the end of the schedule"
+    assert refused(scratch, data[:-64]).endswith(f"of {len(data)}: it is cut short")
+    assert refused(scratch, data[:12]) == "the file has 12 bytes: it is cut short"
+    assert "checksum" in refused(scratch, data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(FormatError, match="this is no file"):
+        native.read(tmp_path)
+    os.mkfifo(tmp_path / "pipe.tacos")
+    with pytest.raises(FormatError, match="this is no file"):
+        native.read(tmp_path / "pipe.tacos")
+
+
+def test_other_versions_are_refused(scratch):
+    parts = taken_apart(written(ring_orbit(), scratch))
+    newer = refused(scratch, sealed(*parts, version=7))
+    assert newer == "version 7, this tacos reads up to 1: upgrade it"
+    assert refused(scratch, sealed(*parts, version=0)) == "version 0, allowed are 1 to 1"
+
+
+# --- files that are whole but wrong ---------------------------------------------------------------
+
+
+def change(header, path, value):
+    *steps, last = path
+    for step in steps:
+        header = header[step]
+    header[last] = value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (["new"], 1, "unknown field `new`"),
+        (["topology", "npus"], 2**31, "npus"),
+        (["topology", "npus"], 2**31 - 1, "npus is 2147483647, more than the file has bytes"),
+        (["topology", "npus"], 0, "at least one NPU"),
+        (["topology", "npus"], 2**70, "npus"),
+        (["topology", "link_model"], "magic", 'link_model is "magic", allowed are'),
+        (["topology", "dims"], [["ring", 3]], "do not multiply to 4 NPUs"),
+        (["collective", 0, "kind"], "all_sorts", 'unknown collective "all_sorts"'),
+        (["collective", 0, "chunks"], 0, "needs a collective with a number of chunks"),
+        (["collective", 0, "size_bytes"], 0, "size is 0 B"),
+        (["collective", 0, "entries", "group"], 3, "collective.group has 4 entries, the parts"),
+        (["collective", 0, "entries", "group"], 2**65, "the parts have 36893488147419103232"),
+        (["collective", 0, "entries", "more"], 3, "unknown field `more`"),
+        (["schedule", "time_ps"], 1, "time_ps is 1, the transfers end at 6000000 ps"),
+        (["schedule", "quantum_ps"], 0, "quantum"),
+        (["schedule", "orders"], [5], "larger than the number of NPUs"),
+        (["schedule", "orders"], [2, 2], "do not fit the topology"),
+        (["schedule", "provenance"], "[]", "provenance must be the text of a JSON object"),
+        (["schedule", "provenance"], "[" * 10**5, "provenance must be the text of a JSON object"),
+        (["sections"], [], "0 sections, version 1 has 24"),
+        (["sections", 1, "dtype"], "<i8", '"topology.link_src" with dtype "<i8", it must be'),
+        (["sections", 1, "name"], "topology.source", '"topology.source" with dtype "<i4"'),
+        (["sections", 1, "count"], 3, "section topology.link_src has fewer entries"),
+        (["sections", 1, "count"], -1, "count"),
+        (["sections", 2, "count"], 3, "the link columns differ in length"),
+        (["sections", 22, "count"], 2**40, "cut short"),
+        (["sections", 22, "count"], 2**62, "cut short"),
+    ],
+)
+def test_a_wrong_header_is_refused_before_anything_large_is_allocated(
+    scratch, path, value, message
+):
+    header, columns = taken_apart(written(ring_orbit(), scratch))
+    change(header, path, value)
+    data = sealed(header, columns)
+    tracemalloc.start()
+    try:
+        assert message in refused(scratch, data)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("topology.link_src", [0, 1, 2, 9], "names node 9, but the nodes are 0 to 3"),
+        ("topology.link_bandwidth_Bps", [1, 1, 1, 0], "has bandwidth 0 B/s"),
+        ("collective.group", [0, 1, 1, 3], "NPU 1 is twice in the group"),
+        ("routes.links", [0, 1, 4], "a route names link 4"),
+        ("schedule.lane_route", [0, 1, 3], "lane 2 names route 3"),
+        ("schedule.lane_begin", [0, 1, 2, 2], "lane columns do not fit together"),
+        ("schedule.chunk", [0, 4, 0], "a transfer names chunk 4, but there are 4"),
+        ("schedule.node_image", [1, 2, 3, -1], "the symmetry leaves the topology"),
+    ],
+)
+def test_columns_that_the_constructors_refuse(scratch, name, values, message):
+    header, columns = taken_apart(written(ring_orbit(), scratch))
+    columns[name] = np.array(values, columns[name].dtype)
+    assert message in refused(scratch, sealed(header, columns))
+
+
+def test_names_that_are_no_names(scratch):
+    header, columns = taken_apart(written(switch_trees(), scratch))
+    for bad in (b"[1, 2]", b'["a"', b'["\xff"]', b"{}"):
+        columns["topology.names"] = np.frombuffer(bad, np.uint8)
+        header["sections"][5]["count"] = len(bad)
+        assert refused(scratch, sealed(header, columns)).startswith("topology.names: ")
+
+
+@given(st.data())
+def test_any_value_in_any_column_is_read_or_refused(scratch, data):
+    header, columns = taken_apart(written(switch_trees(), scratch))
+    name = data.draw(st.sampled_from([name for name, column in columns.items() if len(column)]))
+    column = columns[name].copy()
+    limits = np.iinfo(column.dtype)
+    place = data.draw(st.integers(0, len(column) - 1))
+    column[place] = data.draw(st.integers(limits.min, limits.max) | st.integers(0, 8))
+    columns[name] = column
+    scratch.write_bytes(sealed(header, columns))
+    with contextlib.suppress(FormatError):
+        assert isinstance(native.read(scratch), Schedule)
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "seen"),
+    [
+        (OSError(28, "No space left on device"), FormatError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
+@pytest.mark.parametrize("block", [0, 5])
+def test_an_interrupted_write_leaves_what_was_there(tmp_path, monkeypatch, error, seen, block):
+    path = tmp_path / "x.tacos"
+    path.write_text("before")
+    calls, original = [], native._write_block
+
+    def breaks(out, payload):
+        calls.append(payload)
+        if len(calls) > block:
+            raise error
+        original(out, payload)
+
+    monkeypatch.setattr(native, "_write_block", breaks)
+    with pytest.raises(seen):
+        native.write(ring_orbit(), path)
+    assert path.read_text() == "before"
+    assert files(tmp_path) == ["x.tacos"]
+
+
+def test_a_new_file_has_the_usual_permissions_and_links_stay_links(tmp_path):
+    target, link = tmp_path / "x.tacos", tmp_path / "link.tacos"
+    link.symlink_to(target)
+    before = os.umask(0o027)
+    try:
+        native.write(ring_orbit(), link)
+    finally:
+        os.umask(before)
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert link.is_symlink()
+    assert files(tmp_path) == ["link.tacos", "x.tacos"]
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe.tacos")
+    for path in (tmp_path, tmp_path / "pipe.tacos"):
+        with pytest.raises(FormatError, match="this is no file, so it is not replaced"):
+            native.write(ring_orbit(), path)
+
+
+MEMORY = """
+import sys
+import numpy as np
+import tacos
+from tacos.formats import native
+from tacos.schedule import Schedule, routes
+
+def peak():
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+path, n = sys.argv[1], 2048
+if sys.argv[2:] == ["make"]:
+    ring = tacos.topology.ring(n, bidirectional=False)
+    npu, step = np.arange(n, dtype=np.int32), np.arange(n - 1, dtype=np.uint32)
+    native.write(Schedule(
+        collective=tacos.collective.all_gather(ring, n, chunks=1),
+        routes=routes(ring, pairs=(npu, (npu + 1) % n)),
+        lane_route=npu, lane_op=np.zeros(n, np.uint8), lane_reads=np.ones(n, np.uint8),
+        lane_begin=np.arange(n + 1) * (n - 1),
+        chunk=((npu[:, None].astype(np.int64) - step) % n).astype(np.uint32).ravel(),
+        start=np.tile(step, n), quantum_ps=500_020,
+    ), path)
+else:
+    native.peek(path)
+    marks = [peak()]
+    schedule = native.read(path)
+    marks.append(peak())
+    native.write(schedule, path)
+    marks.append(peak())
+    print(schedule.transfers, marks[1] - marks[0], marks[2] - marks[1])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="counts pages as Linux does")
+def test_columns_are_read_and_written_without_a_copy(tmp_path):
+    path = tmp_path / "large.tacos"
+    for extra in (["make"], []):
+        run = subprocess.run(
+            [sys.executable, "-c", MEMORY, path, *extra], capture_output=True, text=True, check=True
+        )
+    transfers, reading, writing = map(int, run.stdout.split())
+    assert transfers == 2048 * 2047
+    assert reading < 1.1 * path.stat().st_size
+    assert writing < 0.1 * path.stat().st_size
+
+
+# --- save and load ------------------------------------------------------------------------------
+
+
+def test_the_ending_chooses_the_format(tmp_path):
+    ring = tp.ring(4)
+    for name in ("ring.yaml", "ring.yml", "ring.JSON"):
+        save(ring, tmp_path / name)
+        assert load(tmp_path / name) == ring
+    save(ring_orbit(), str(tmp_path / "Orbit.TACOS"))
+    assert load(str(tmp_path / "Orbit.TACOS")) == ring_orbit()
+    save(ring_orbit(), tmp_path / "orbit.bin", format="tacos")
+    assert load(tmp_path / "orbit.bin", format="tacos") == ring_orbit()
+
+
+def test_endings_and_formats_that_do_not_exist(tmp_path):
+    for name in ("x.bin", "x", "tacos", ".hidden"):
+        (tmp_path / name).write_bytes(b"\0")
+        with pytest.raises(FormatError, match=r"use one of \.tacos, \.yaml, \.yml, \.json"):
+            load(tmp_path / name)
+        with pytest.raises(FormatError, match=r"use one of \.tacos, .*\.json, \.yaml, \.yml"):
+            save(ring_orbit(), tmp_path / name)
+    with pytest.raises(
+        ValueError, match=r'format must be one of tacos, astra-sim, mscclpp.*; got "xml"'
+    ):
+        load(tmp_path / "x.tacos", format="xml")
+
+
+@pytest.mark.parametrize(("thing", "name"), [(ring_orbit(), "x.yaml"), (tp.ring(4), "x.tacos")])
+def test_a_format_that_does_not_suit_the_object(tmp_path, thing, name):
+    with pytest.raises(FormatError, match=r"file holds a \w+, not a \w+$"):
+        save(thing, tmp_path / name)
+    assert not files(tmp_path)
+
+
+@pytest.mark.parametrize("ending", ["tacos", "yaml"])
+def test_what_the_system_refuses_is_one_sentence(tmp_path, ending):
+    thing = ring_orbit() if ending == "tacos" else tp.ring(4)
+    missing, inside = tmp_path / f"missing.{ending}", tmp_path / "no" / f"x.{ending}"
+    with pytest.raises(FormatError) as error:
+        load(missing)
+    assert str(error.value) == f"{missing}: No such file or directory"
+    with pytest.raises(FormatError) as error:
+        save(thing, inside)
+    assert str(error.value) == f"{inside}: No such file or directory"
+    folder = tmp_path / f"folder.{ending}"
+    folder.mkdir()
+    for attempt in (lambda: load(folder), lambda: save(thing, folder)):
+        with pytest.raises(FormatError, match=f"^{folder}: "):
+            attempt()
+    assert files(tmp_path) == [folder.name]

@@ -1,0 +1,327 @@
+"""`tacos run`, and how ranks meet: the launchers' variables, addresses of channels."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+import tacos
+from tacos import collective as co
+from tacos import topology as tp
+from tacos.cli import main
+from tacos.runtime import (
+    CommunicationError,
+    Communicator,
+    StoreRendezvous,
+    TcpRendezvous,
+    connect,
+    in_job,
+    measure,
+    table,
+)
+from tacos.runtime.rendezvous import _first_host, _slurm_step
+from tests.support.ranks import free_port
+
+
+def schedule(spec, kind="all_reduce", **options):
+    network = tp.parse(spec)
+    return tacos.synthesize(network, co.named(kind, network, "1MB", chunks=2, **options))
+
+
+def together(count, act, rendezvous=None):
+    """Ranks as threads of this process; returns what each of them returned."""
+    port = free_port()
+    meet = rendezvous or (lambda rank: TcpRendezvous(rank, count, "127.0.0.1", port, timeout=30))
+
+    def rank(number):
+        with Communicator(meet(number), timeout=30) as comm:
+            return act(comm)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(rank, range(count)))
+
+
+# --- the command ------------------------------------------------------------------------------------
+
+
+def test_the_command_runs_and_checks_an_algorithm(tmp_path, capfd):
+    tacos.save(schedule("ring:2"), tmp_path / "ar.tacos")
+    arguments = ["run", str(tmp_path / "ar.tacos"), "--size", "1KB:4KB", "--iters", "2"]
+    assert main([*arguments, "--np", "2", "--against", "ring"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert [len(line.split()) for line in lines if not line.startswith("#")] == [16] * 3
+    sizes = [line.split()[:5] for line in lines if not line.startswith("#")]
+    assert sizes[0] == ["1000", "250", "float", "sum", "-1"]
+    assert "# Out of bounds values : 0 OK" in lines
+
+
+def test_the_command_writes_json(tmp_path, capfd):
+    tacos.save(schedule("ring:2", "broadcast", root=1), tmp_path / "b.tacos")
+    arguments = [
+        "run",
+        str(tmp_path / "b.tacos"),
+        "--size",
+        "64B",
+        "--dtype",
+        "int8",
+        "--iters",
+        "1",
+    ]
+    assert main([*arguments, "--json", "--against", "none"]) == 0
+    [row] = json.loads(capfd.readouterr().out)
+    assert (row["count"], row["op"], row["root"], row["reference"]) == (64, "none", 1, None)
+    assert row["out_of_place"]["wrong"] == row["in_place"]["wrong"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--np", "3"], "--np is 3, but ar.tacos is for 1 ranks"),
+        (["--size", "big"], "size"),
+        (["--dtype", "float99"], "dtype is 'float99', it must be a type of NumPy"),
+        (["--dtype", "complex64", "--against", "none"], 'dtype is "complex64", allowed are float16'),
+        (["--op", "plus"], "op is 'plus', allowed are sum, product"),
+        (["--iters", "0"], "iters is 0 and warmup 5, at least 1 and 0 are needed"),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_named(tmp_path, monkeypatch, capfd, options, message):
+    monkeypatch.chdir(tmp_path)
+    tacos.save(schedule("ring:1"), "ar.tacos")
+    assert main(["run", "ar.tacos", *options]) == 2
+    error = capfd.readouterr().err
+    assert error.startswith("tacos: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+# --- the table --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all",
+                                  "broadcast", "reduce", "gather", "scatter"])  # fmt: skip
+def test_every_collective_is_measured_and_checked(kind):
+    algorithm = schedule("fc:3", kind)
+    rows = together(
+        3, lambda comm: list(measure(comm, algorithm, [20, 4000], iters=1, against="ring"))
+    )
+    for row in rows[0]:
+        assert row.out_of_place.wrong == 0
+        assert row.in_place is None if kind == "all_to_all" else row.in_place.wrong == 0
+    text = list(table(rows[0]))
+    assert len(text) == 7
+    assert len({len(row.split()) for row in text[3:5]}) == 1
+
+
+@pytest.mark.parametrize("op", ["avg", "min", "max", "product", "bxor"])
+def test_every_operation_is_checked(op):
+    algorithm = schedule("ring:3")
+    dtype = "int32" if op == "bxor" else "float16"
+    rows = together(
+        3,
+        lambda comm: list(
+            measure(comm, algorithm, [222], op=op, dtype=dtype, iters=1, against="none")
+        ),
+    )
+    assert rows[0][0].out_of_place.wrong == rows[0][0].in_place.wrong == 0
+
+
+def test_wrong_results_are_counted(monkeypatch):
+    """An executor that returns other data: all the elements of all ranks are wrong."""
+    from tacos.runtime.communicator import Algorithm
+
+    run_at = Algorithm.run_at
+
+    def spoiled(self, source, target, count, dtype, op="sum"):
+        run_at(self, source, target, count, dtype, "max")
+
+    monkeypatch.setattr(Algorithm, "run_at", spoiled)
+    algorithm = schedule("ring:2")
+    rows = together(2, lambda comm: list(measure(comm, algorithm, [400], iters=1, against="none")))
+    assert rows[0][0].out_of_place.wrong == rows[0][0].in_place.wrong == 200
+    assert "# Out of bounds values : 400 FAILED" in list(table(rows[0]))
+
+
+SLURM = {"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "2"}
+
+# --- meeting ----------------------------------------------------------------------------------------
+
+
+class Store:
+    """As torch's: wait() raises a RuntimeError."""
+
+    def __init__(self):
+        self.values: dict[str, bytes] = {}
+        self.changed = threading.Condition()
+
+    def set(self, key, value):
+        with self.changed:
+            self.values[key] = value
+            self.changed.notify_all()
+
+    def get(self, key):
+        return self.values[key]
+
+    def check(self, keys):
+        return all(key in self.values for key in keys)
+
+    def wait(self, keys, timeout):
+        with self.changed:
+            if not self.changed.wait_for(lambda: self.check(keys), timeout.total_seconds()):
+                raise RuntimeError("wait timeout")
+
+
+def summed(comm):
+    return comm.prepare(schedule("ring:3")).run(np.full(5, comm.rank + 1.0)).tolist()
+
+
+def test_ranks_can_meet_at_a_store():
+    store = Store()
+    assert together(3, summed, lambda rank: StoreRendezvous(store, rank, 3)) == [[6.0] * 5] * 3
+
+
+def test_a_store_names_who_did_not_come():
+    with pytest.raises(TimeoutError, match=r"rank 1 did not come to exchange 'x' within 0\.1 s"):
+        StoreRendezvous(Store(), 0, 2, timeout=0.1).exchange("x", b"")
+
+
+@pytest.mark.parametrize("where", ["port", "store"])
+def test_ranks_that_exchange_different_things_are_named(where):
+    port, store = free_port(), Store()
+
+    def act(rank):
+        meet = (
+            StoreRendezvous(store, rank, 2, timeout=10)
+            if where == "store"
+            else TcpRendezvous(rank, 2, "127.0.0.1", port, timeout=10)
+        )
+        with pytest.raises(CommunicationError, match="rank 1 exchanges 'b', rank 0 'a'"):
+            meet.exchange("ab"[rank], b"")
+        meet.close()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(act, range(2)))
+
+
+def test_strangers_neither_stop_a_job_nor_take_a_place_in_it():
+    """One is silent, one talks nonsense, one is of another job, one of another size, one comes twice."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        place = listener.getsockname()
+        silent, loud = socket.create_connection(place), socket.create_connection(place)
+        loud.sendall(b"GET / HTTP/1.1" + b" " * 100)
+
+        def act(rank, size=2, token="ours"):
+            meet = TcpRendezvous(rank, size, *place, timeout=20, token=token, listener=_at(rank))
+            try:
+                return meet.exchange("x", bytes([rank]))
+            except CommunicationError as error:
+                return str(error)
+            finally:
+                meet.close()
+
+        def _at(rank):
+            return listener.dup() if rank == 0 else None
+
+        with ThreadPoolExecutor(4) as pool:
+            first = [pool.submit(act, 1, token="theirs"), pool.submit(act, 2, size=5)]
+            time.sleep(0.3)
+            ranks = [pool.submit(act, rank) for rank in range(2)]
+            assert [rank.result() for rank in ranks] == [[b"\0", b"\1"]] * 2
+            assert "rank 0 left" in first[0].result()
+            assert first[1].result() == "rank 2 of 5 came to rank 0 of 2"
+        silent.close()
+        loud.close()
+
+
+def test_a_time_that_never_comes_is_allowed():
+    for timeout in (1e30, float("inf")):
+        with connect(TcpRendezvous(0, 1, "", 0, timeout=timeout), timeout=timeout) as comm:
+            assert comm.prepare(schedule("ring:1")).run(np.ones(2)).tolist() == [1.0, 1.0]
+
+
+def test_what_rank_0_refused_is_told_when_the_time_is_over():
+    port = free_port()
+
+    def act(rank):
+        size = 3 if rank == 0 else 4
+        try:
+            with closing(TcpRendezvous(rank, size, "127.0.0.1", port, timeout=1.0)) as meet:
+                return meet.exchange("x", b"")
+        except (TimeoutError, CommunicationError) as error:
+            return str(error)
+
+    with ThreadPoolExecutor(2) as pool:
+        heard = list(pool.map(act, range(2)))
+    assert heard[1] == "rank 1 of 4 came to rank 0 of 3"
+    assert heard[0] == f"ranks 1, 2 did not come to rank 0 within 1 s; {heard[1]}"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "host"),
+    [("gpu[007-010,12],login", "gpu007"), ("a,b", "a"), ("node1", "node1"), ("n[3]", "n3")],
+)
+def test_the_first_host_of_slurm(nodes, host):
+    assert _first_host(nodes) == host
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"RANK": "0", "MASTER_ADDR": "here"}, True),
+        ({"RANK": "0"}, False),
+        ({"PMI_RANK": "1"}, True),
+        (SLURM, True),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, False),  # the shell of sbatch
+        (SLURM | {"SLURM_STEP_ID": "4294967291"}, False),  # so Slurm may number it
+    ],
+)
+def test_launchers_are_recognized(variables, expected):
+    assert in_job(variables) is expected
+
+
+@pytest.mark.parametrize(
+    ("others", "step"),
+    [
+        ({}, "7.2"),
+        ({"PMI_RANK": "1", "PMI_SIZE": "4"}, "7.2"),  # srun --mpi=pmi2
+        ({"PMIX_RANK": "1"}, "7.2"),
+        ({"OMPI_COMM_WORLD_RANK": "1"}, None),  # mpirun within a job
+        ({"PMI_RANK": "5", "PMI_SIZE": "8"}, None),
+    ],
+)
+def test_slurms_tasks_are_told_from_mpis(others, step):
+    assert _slurm_step(SLURM | others) == step
+
+
+@pytest.mark.parametrize("variable", ["TACOS_HOST", "TACOS_ADDRESSES"])
+def test_ranks_reach_each_other_where_they_are_told(monkeypatch, variable):
+    """Loopback has many addresses; channels of one pair take them in turn."""
+    monkeypatch.setenv("TACOS_HOST", "127.0.0.9")
+    if variable == "TACOS_ADDRESSES":
+        hosts = {str(peer): ["127.0.0.7", "127.0.0.8"] for peer in range(3)}
+        monkeypatch.setenv("TACOS_ADDRESSES", json.dumps(hosts))
+
+    def act(comm):
+        return summed(comm), [comm.address(1, channel) for channel in range(3)]
+
+    for result, addresses in together(3, act):
+        assert result == [6.0] * 5
+        own = ["127.0.0.9"] * 3
+        assert addresses == (
+            own if variable == "TACOS_HOST" else ["127.0.0.7", "127.0.0.8", "127.0.0.7"]
+        )
+
+
+def test_buffers_of_other_libraries_are_taken():
+    """Anything with the buffer protocol, in place."""
+    data = bytearray(b"\x01\x02")
+    with connect(TcpRendezvous(0, 1, "", 0)) as comm:
+        result = comm.prepare(schedule("ring:1")).run(data, data)
+    assert result.dtype == np.uint8
+    assert data == b"\x01\x02"

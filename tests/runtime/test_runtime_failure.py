@@ -1,0 +1,364 @@
+"""Ranks that die, hang or disagree: everybody hears of it, soon, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tacos
+from tacos import collective as co
+from tacos import topology as tp
+from tacos.runtime import CommunicationError, TcpRendezvous, connect, from_environment, launch
+from tests.support.programs import INPUT, OUTPUT, made
+from tests.support.rank_jobs import PATIENT_S, TIMEOUT_S
+from tests.support.ranks import Ranks, free_port
+
+BOUND_S = 3 * TIMEOUT_S + 5.0  # for a busy machine; a hang would take for ever
+
+
+def ring(npus, kind="all_reduce", chunks=1):
+    network = tp.ring(npus)
+    return tacos.synthesize(network, co.named(kind, network, "1MB", chunks=chunks))
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with Ranks(4, TACOS_HOST="127.0.0.1") as started:  # over TCP
+        yield started
+
+
+def gone(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def soon(condition, patience=20.0):
+    end = time.monotonic() + patience
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+# --- ranks that die or hang -------------------------------------------------------------------------
+
+
+def test_a_killed_rank_is_named_by_all_others():
+    """Between two calls, and in the middle of one."""
+    killed = r"(rank {0} closed its connection|the connection with rank {0} broke).*, call \d"
+    with Ranks(5) as own:
+        begin = time.monotonic()
+        own.start(5, "stop_one", ring(5), 4, signal.SIGKILL, fresh=PATIENT_S)
+        for first, second in own.collect([0, 1, 2, 3]):
+            assert first[0] == "CommunicationError"
+            assert re.match(killed.format(4), first[1])
+            assert second == first  # a failed communicator stays so
+        own.start(4, "stop_within", ring(4), 2, signal.SIGKILL, fresh=PATIENT_S)
+        for kind, said in own.collect([0, 1, 3]):
+            assert kind == "CommunicationError"
+            assert re.match(killed.format(2), said)
+        assert time.monotonic() - begin < 2 * BOUND_S
+        processes = [process.pid for process in own.job.processes]
+    assert all(soon(lambda pid=pid: gone(pid)) for pid in processes)
+
+
+@pytest.mark.parametrize("job", ["stop_one", pytest.param("stop_within", marks=pytest.mark.slow)])
+def test_a_hung_rank_is_named_by_all_others(ranks, job):
+    """Everybody waits for somebody, but only one does not answer."""
+    ranks.start(4, job, ring(4), 1, signal.SIGSTOP, fresh=TIMEOUT_S)
+    try:
+        for answer in ranks.collect([0, 2, 3], BOUND_S):
+            kind, said = answer[0] if job == "stop_one" else answer
+            assert kind == "CommunicationError"
+            assert re.match(r"rank 1 did not answer for \d+ s: rank \d, thread \d, step \d", said)
+    finally:
+        ranks.job.processes[1].send_signal(signal.SIGCONT)
+    ranks.collect([1])
+
+
+@pytest.mark.slow
+def test_a_rank_that_does_not_come_is_named(ranks):
+    ranks.start(4, "stay_away", ring(4), 3, 3 * TIMEOUT_S, fresh=TIMEOUT_S)
+    heard = ranks.collect(range(4))
+    assert {kind for kind, _ in heard} == {"CommunicationError"}
+    assert {text for _, text in heard[:3]} == {text for _, text in heard}
+    assert heard[0][1].startswith("rank 3 did not answer for")
+
+
+def test_a_rank_whose_own_code_fails_tells_why(ranks):
+    heard = ranks.run(4, "fail_with", ring(4), 1, fresh=PATIENT_S)
+    assert heard[1] == ("ValueError", "the data are bad")
+    for rank in (0, 2, 3):
+        assert heard[rank] == ("CommunicationError", "rank 1 failed: ValueError: the data are bad")
+
+
+def test_a_rank_that_left_is_missed_at_once(ranks):
+    """Not only when the time has run out: here that would be after a minute."""
+    network = tp.fully_connected(3)
+    pair = tacos.synthesize(network, co.all_reduce(network, "1MB", group=[0, 1], chunks=1))
+    begin = time.monotonic()
+    heard = ranks.run(3, "leave_early", ring(3), pair, 2)
+    assert time.monotonic() - begin < 30
+    assert heard[2] == ("CommunicationError", "the communicator is closed")
+    for kind, said in heard[:2]:
+        assert kind == "CommunicationError"
+        assert re.match("rank 2 closed its connection|the connection with rank 2 broke", said)
+
+
+def test_a_forked_child_leaves_the_connections_alone(ranks):
+    heard = ranks.run(3, "fork_before_a_call", ring(3), fresh=PATIENT_S)
+    assert [result for result, _, _ in heard] == [[3.0, 3.0]] * 3
+    assert heard[0][1] == "CommunicationError"
+    assert re.match(r"the communicator is that of process \d+, which this", heard[0][2])
+
+
+def test_whoever_has_put_its_data_may_leave(ranks):
+    """Rank 1 would tell it, put by put, that the data are stored, and finds nobody."""
+    puts = [("put", INPUT, i, OUTPUT, i, None, None, 1) for i in range(4)]
+    copies = [("copy", INPUT, i, OUTPUT, i) for i in range(4)]
+    program = made(
+        co.broadcast(2, "4B", chunks=4, root=0),
+        [
+            (0, -1, -1, [*copies, *puts, ("signal", None, None, None, None, None, None, 1)]),
+            (1, -1, -1, [("wait", None, None, None, None, 8, None, 0)]),
+        ],
+    )
+    assert ranks.run(2, "put_and_leave", program, fresh=PATIENT_S) == [True, True]
+
+
+# --- ranks that disagree ----------------------------------------------------------------------------
+
+
+def test_different_algorithms_are_refused_on_all_ranks(ranks):
+    schedules = [ring(4), ring(4), ring(4, chunks=2), ring(4)]
+    message = "algorithm 0 is not the same on all ranks: rank 2 has another one than rank 0"
+    heard = ranks.run(4, "prepare_each", schedules, fresh=PATIENT_S)
+    assert heard == [("ValueError", message)] * 4
+
+
+def test_an_algorithm_for_another_number_of_ranks_is_refused_on_all_ranks(ranks):
+    schedules = [ring(4), ring(8), ring(4), ring(4)]
+    heard = ranks.run(4, "prepare_each", schedules, fresh=PATIENT_S)
+    message = "the algorithm is for 8 ranks, the communicator has 4"
+    assert heard[1] == ("ValueError", message)
+    assert {heard[rank] for rank in (0, 2, 3)} == {("ValueError", f"rank 1: {message}")}
+
+
+def test_a_wrong_program_is_refused_on_all_ranks(ranks):
+    wrong = made(
+        co.all_gather(2, "2B", chunks=1),
+        [
+            (0, -1, -1, [("copy", INPUT, 0, OUTPUT, 0)]),
+            (1, -1, -1, [("copy", INPUT, 0, OUTPUT, 1)]),
+        ],
+    )
+    heard = ranks.run(2, "prepare_each", [wrong, wrong], fresh=PATIENT_S)
+    assert heard[0] == heard[1]
+    assert heard[0][0] == "VerificationError"
+    assert heard[0][1].startswith("the program is wrong: output slot 1 of rank 0")
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        ((41, "float32", "sum"), "has 41 elements of float32 (sum)"),
+        ((40, "int32", "sum"), "has 40 elements of int32 (sum)"),
+        ((40, "float32", "max"), "has 40 elements of float32 (max)"),
+    ],
+)
+def test_different_calls_are_refused_on_all_ranks(ranks, call, text):
+    usual = (40, "float32", "sum")
+    heard = ranks.run(4, "call_each", ring(4), [usual, usual, call, usual], fresh=PATIENT_S)
+    assert {kind for kind, _ in heard} == {"CommunicationError"}
+    for _, said in heard:
+        assert said.startswith("the ranks do not agree on call 2: rank ")
+        assert f"rank 2 {text}" in said
+
+
+def test_calls_of_different_algorithms_are_refused_on_all_ranks(ranks):
+    schedules = [ring(4), ring(4, chunks=2)]
+    heard = ranks.run(4, "run_each", schedules, [0, 1, 0, 0], fresh=PATIENT_S)
+    assert {kind for kind, _ in heard} == {"CommunicationError"}
+    assert all(
+        re.match(r"rank \d runs algorithm \d in call 1, rank \d algorithm", h[1]) for h in heard
+    )
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "broadcast"])
+def test_a_rank_that_prepares_while_others_call_is_told_at_once(ranks, kind):
+    """Of an all-reduce it gets data; at a broadcast's root it is only waited for."""
+    network = tp.ring(4)
+    root = {"root": 1} if kind == "broadcast" else {}
+    first = tacos.synthesize(network, co.named(kind, network, "1MB", chunks=1, **root))
+    begin = time.monotonic()
+    heard = ranks.run(4, "prepare_instead", first, ring(4, "all_gather"), 1, fresh=50.0)
+    assert time.monotonic() - begin < 25
+    assert {kind for kind, _ in heard} == {"CommunicationError"}
+    for _, said in heard:
+        assert re.match(
+            r"the ranks do not agree on call 2: rank \d runs algorithm 0 on 1000 elements of float32 "
+            r"\(sum\), rank 1 prepares algorithm 1, all-gather",
+            said,
+        )
+
+
+def test_a_rank_that_leaves_while_others_wait_for_it_is_named_at_once(ranks):
+    begin = time.monotonic()
+    heard = ranks.run(3, "meet_instead", ring(3), 2, fresh=50.0)
+    assert time.monotonic() - begin < 25
+    for kind, said in heard[:2]:
+        assert kind == "CommunicationError"
+        assert said.startswith("rank 2 closed its connection: rank ")
+        assert said.endswith("waits at barrier after")
+
+
+@pytest.mark.parametrize("how", ["close", "abort", "signal"])
+def test_a_communicator_can_be_ended_within_a_call(ranks, how):
+    """From another thread, or by a signal's handler; nobody waits until the time is over."""
+    begin = time.monotonic()
+    heard = ranks.run(2, "close_within", ring(2), how, fresh=50.0)
+    assert time.monotonic() - begin < 25
+    why = "rank 0 gave up: enough" if how == "abort" else "the communicator is closed"
+    assert heard == [("CommunicationError", why)] * 2
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "op", "count", "message"),
+    [
+        (np.ones(3, np.float32), np.ones(4, np.float32), "sum", 4, "source has 3 elements, this rank needs 4"),
+        (np.ones(4, np.float32), np.ones(4, np.int32), "sum", None, "source is of float32, but target of int32"),
+        (np.ones(4, np.complex64), None, "sum", None, 'dtype is "complex64", allowed are float16, bfloat16'),
+        (np.ones(4, np.float32), None, "add", None, 'op is "add", allowed are sum, product, min'),
+        ([1.0, 2.0], None, "sum", None, "source is a list, it must be an array"),
+        (np.ones(4), None, "sum", -1, "count is -1, it must not be negative"),
+        (None, None, "sum", 4, "source and target are both missing"),
+        (None, np.ones(4), "sum", 4, "source is missing, this rank needs 4 elements of it"),
+    ],
+)  # fmt: skip
+def test_calls_that_a_rank_refuses_itself_do_no_harm(ranks, source, target, op, count, message):
+    for heard, after in ranks.run(2, "run_wrongly", ring(2), source, target, op, count):
+        assert heard[0] == "ValueError"
+        assert heard[1].startswith(message)
+        assert after == [2.0] * 4
+
+
+# --- meeting ----------------------------------------------------------------------------------------
+
+
+def test_ranks_that_do_not_come_are_named():
+    with pytest.raises(TimeoutError, match=r"ranks 1, 2 did not come to rank 0 within 0\.2 s"):
+        TcpRendezvous(0, 3, "127.0.0.1", free_port(), timeout=0.2)
+    with pytest.raises(
+        TimeoutError, match=r"rank 0 did not answer at 127\.0\.0\.1:\d+ within 0\.2 s"
+    ):
+        TcpRendezvous(1, 3, "127.0.0.1", free_port(), timeout=0.2)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"TACOS_RANK": "0"}, "TACOS_RENDEZVOUS is not set, it must be host:port"),
+        ({"TACOS_RANK": "0", "TACOS_RENDEZVOUS": "here"}, "TACOS_RENDEZVOUS is 'here', it must be"),
+        ({"TACOS_RANK": "x", "TACOS_RENDEZVOUS": "h:1"}, "TACOS_RANK is 'x', it must be a number"),
+        ({"TACOS_RANK": "2", "TACOS_RENDEZVOUS": "h:1", "TACOS_WORLD_SIZE": "2"}, "rank is 2 of 2"),
+    ],
+)
+def test_wrong_variables_are_named(variables, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        from_environment(variables)
+
+
+def test_wrong_addresses_are_named(monkeypatch):
+    monkeypatch.setenv("TACOS_ADDRESSES", '{"1": 5')
+    with pytest.raises(ValueError, match=r"TACOS_ADDRESSES is .* it must be JSON such as"):
+        connect(TcpRendezvous(0, 1, "", 0))
+
+
+def test_arrays_must_be_contiguous():
+    with connect(TcpRendezvous(0, 1, "", 0)) as comm:
+        algorithm = comm.prepare(ring(1))
+        with pytest.raises(ValueError, match="source is not contiguous in memory"):
+            algorithm.run(np.ones((4, 4))[:, 0])
+
+
+def test_a_closed_communicator_refuses_calls():
+    comm = connect(TcpRendezvous(0, 1, "", 0))
+    algorithm = comm.prepare(ring(1))
+    comm.close()
+    with pytest.raises(CommunicationError, match="the communicator is closed"):
+        algorithm.run(np.ones(3))
+    with pytest.raises(CommunicationError, match="the communicator is closed"):
+        comm.prepare(ring(1))
+
+
+# --- local ranks ------------------------------------------------------------------------------------
+
+
+def script(text):
+    return [sys.executable, "-c", text]
+
+
+def test_a_rank_that_fails_ends_the_job():
+    text = "import os, sys, time; os.environ['TACOS_RANK'] == '1' and sys.exit(7); time.sleep(60)"
+    begin = time.monotonic()
+    with launch(script(text), 3) as job:
+        assert job.wait() == 7
+    assert time.monotonic() - begin < 20
+    assert all(process.poll() is not None for process in job.processes)
+
+
+def test_a_job_can_have_a_time_limit():
+    job = launch(script("import time; time.sleep(60)"), 2)
+    with job, pytest.raises(TimeoutError, match=r"ranks \[0, 1\] still run after 0\.5 s"):
+        job.wait(timeout=0.5)
+    assert all(process.poll() is not None for process in job.processes)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_ranks_do_not_outlive_who_started_them(number, tmp_path):
+    rank = f"import os, time; open('{tmp_path}/' + os.environ['TACOS_RANK'], 'w').write(str(os.getpid())); time.sleep(60)"
+    parent = f"""
+import sys
+from tacos.runtime import launch
+with launch([sys.executable, "-c", {rank!r}], 3) as job:
+    job.wait()
+"""
+    process = subprocess.Popen(script(parent), stderr=subprocess.DEVNULL)
+    pids = [tmp_path / str(rank) for rank in range(3)]
+    assert soon(lambda: all(path.exists() and path.read_text() for path in pids), 60)
+    process.send_signal(number)
+    process.wait(timeout=30)
+    assert all(soon(lambda path=path: gone(int(path.read_text()))) for path in pids)
+
+
+def test_ranks_outlive_the_thread_that_started_them():
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(launch, script("import time; time.sleep(1)"), 2).result()
+    with job:  # the thread has ended
+        assert job.wait(timeout=60) == 0
+
+
+def test_a_command_that_does_not_exist_is_named(capfd):
+    with launch(["no-such-command"], 1) as job:
+        assert job.wait() == 1
+    assert "no-such-command: No such file or directory" in capfd.readouterr().err
+
+
+def test_ranks_are_told_who_they_are(tmp_path):
+    names = "TACOS_RANK TACOS_WORLD_SIZE TACOS_LOCAL_RANK"
+    text = f"import os; e = os.environ; open('{tmp_path}/' + e['TACOS_RANK'], 'w').write(str([e[n] for n in {names.split()}]))"
+    with launch(script(text), 3) as job:
+        assert job.wait() == 0
+    for rank in range(3):
+        assert (tmp_path / str(rank)).read_text() == str([str(rank), "3", str(rank)])
+    assert "TACOS_RANK" not in os.environ

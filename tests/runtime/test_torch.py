@@ -1,0 +1,360 @@
+"""The backend of torch.distributed: everything against gloo, on 4 and on 8 processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from unittest.mock import Mock
+
+import pytest
+
+import tacos
+from tacos import library
+from tests.support import expressions
+from tests.support.torch_ranks import Ranks
+
+if importlib.util.find_spec("torch") is None:
+    pytest.skip(
+        "torch is not installed: make torch, or pip install 'tacos-ccl[torch]'",
+        allow_module_level=True,
+    )
+
+
+pytestmark = pytest.mark.xdist_group("torch")  # on one worker: the ranks are started once
+
+
+@pytest.fixture(scope="module")
+def started():
+    """The ranks by their number, kept from test to test."""
+    found: dict[int, Ranks] = {}
+    yield found
+    for ranks in found.values():
+        ranks.close()
+        assert ranks.alive() == []
+
+
+@pytest.fixture(
+    params=[4, pytest.param(8, marks=pytest.mark.slow)], ids=lambda size: f"{size} ranks"
+)
+def ranks(started, request):
+    size = request.param
+    if size in started and started[size].broken:
+        started.pop(size).close()
+    if size not in started:
+        started[size] = Ranks(size)
+    return started[size]
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "all_to_all",
+        "rooted",
+        "shapes",
+        "everything_else",
+        "asynchronous",
+        "sub_groups",
+        "ddp",
+        "chained_hook",
+        "overlap",
+        "fsdp",
+        "zero",
+        "hybrid",
+    ],
+)
+def test_the_result_is_gloos(ranks, job):
+    ranks.run(job)
+
+
+@pytest.mark.parametrize(("kind", "sizes"), [("all_gather", (8, 32)), ("reduce_scatter", (32, 8))])
+def test_memory_of_the_host_is_large_enough_for_either_tensor(monkeypatch, kind, sizes):
+    """In place, one of a GPU's tensors is the beginning of the other."""
+    import torch
+
+    from tacos.runtime.torch import tensors
+
+    seen = []
+
+    class Recorded(tensors.Tensors):
+        def __init__(self):
+            pass
+
+        def run(self, _kind, source, target, *_rest):
+            seen.append((source.numel(), target.numel()))
+
+    monkeypatch.setattr(tensors, "_pinned", lambda tensor: torch.empty(tensor.shape))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: Mock())
+    whole = torch.zeros(32)
+    Recorded()._staged(kind, whole[: sizes[0]], whole[: sizes[1]], 32, "sum", -1)
+    assert seen == [sizes]
+
+
+# The algorithms.
+
+
+def plan(folder, topology, *kinds, size="1MB", engine="ring", **options):
+    for kind in kinds:
+        wanted = tacos.collective.named(kind, topology, size, chunks=1)
+        library.add(folder, tacos.synthesize(topology, wanted, engine=engine, **options))
+    return str(folder)
+
+
+FOUR = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+@pytest.mark.slow
+def test_gloos_order_of_sums_gives_gloos_bits(started, tmp_path):
+    """gloo's ring goes to the left; the sums are then the same to the last bit, so is training."""
+    for size in (4, 8):
+        topo = tacos.topology.fully_connected(size)
+        left = plan(tmp_path / str(size), topo, "all_reduce", order=list(range(size))[::-1])
+        ranks = Ranks(size, TACOS_PLANS=left)
+        try:
+            ranks.run("order_of_sums", sizes=[16, 4096, 1 << 20])
+            ranks.run("ddp", exact=True)
+        finally:
+            ranks.close()
+
+
+def test_plans_serve_the_whole_and_groups_in_any_order(ranks, tmp_path):
+    n = ranks.size
+    ring = tacos.topology.ring(n)
+    folder = plan(tmp_path, ring, *FOUR, engine="bidirectional-ring")
+    ranks.run("planned", variables={"TACOS_PLANS": folder})
+    turned = ",".join(str((3 * i + 1) % n if n % 3 else i) for i in range(n))
+    ranks.run("planned", variables={"TACOS_PLANS": folder, "TACOS_PLACEMENT": turned})
+    ranks.run("planned", variables={"TACOS_PLANS": folder}, members=[0, 1, n - 1])
+
+
+@pytest.mark.parametrize(
+    "spec", ["ring:4", *(pytest.param(s, marks=pytest.mark.slow) for s in ("fc:4", "switch:4"))]
+)
+def test_all_ranks_get_identical_bits(started, tmp_path, spec):
+    """On plans that tuning made, where small sums are exchanged and added by each rank."""
+    if 4 not in started:
+        started[4] = Ranks(4)
+    table = tacos.tune(tacos.topology.parse(spec), "all_reduce", "1KB:256KB", effort="fast")
+    table.save(tmp_path)
+    variables = {"TACOS_PLANS": str(tmp_path)}
+    started[4].run("identical_bits", variables=variables)
+    started[4].run("replicas", variables=variables)
+
+
+def test_a_plan_with_several_orders_does_not_serve_floats(started, tmp_path):
+    if 4 not in started:
+        started[4] = Ranks(4)
+    goal = tacos.collective.all_reduce(4, "4KB", chunks=1)
+    library.add(tmp_path, expressions.scheduled(goal, expressions.two_orders(4)))
+    started[4].run("identical_bits", variables={"TACOS_PLANS": str(tmp_path)}, calls=10)
+
+
+def test_a_topology_is_enough(ranks, tmp_path):
+    """Schedules are made on first use and kept; a broken file is made again."""
+    n = ranks.size
+    file, cache = tmp_path / "net.yaml", tmp_path / "cache"
+    tacos.save(tacos.topology.ring(n, bandwidth="1GB/s", latency="20us"), file)
+    variables = {"TACOS_TOPOLOGY": str(file), "TACOS_CACHE": str(cache), "TACOS_ENGINE": "greedy"}
+    ranks.run("planned", variables=variables)
+    made = sorted(cache.glob("*.tacos"))
+    assert {file.name.split("-")[1] for file in made} == set(FOUR)
+    made[0].write_bytes(made[0].read_bytes()[:-9])
+    ranks.run("planned", variables=variables)
+    tacos.load(made[0])
+    ranks.run("planned", variables=variables, members=[0, 2])  # not connected: the default serves
+
+
+@pytest.mark.parametrize(
+    ("variables", "why"),
+    [
+        ({"TACOS_PLANS": "nowhere"}, r"plans.json: No such file"),
+        ({"TACOS_PLANS": "other"}, r"the plans are for 6 NPUs, not for \d"),
+        ({"TACOS_PLANS": "broken"}, r"all_reduce.*\.tacos"),
+        ({"TACOS_TOPOLOGY": "other.yaml"}, r"the topology has 6 NPUs and the job \d ranks"),
+        ({"TACOS_TOPOLOGY": "bad.yaml"}, "bad.yaml: "),
+        ({"TACOS_PLANS": "good", "TACOS_PLACEMENT": "0,0"}, "TACOS_PLACEMENT has 2 entries"),
+        ({"TACOS_DEBUG": "yes"}, 'TACOS_DEBUG is "yes", allowed are info and off'),
+    ],
+)
+def test_wrong_settings_are_errors_on_all_ranks(ranks, tmp_path, variables, why):
+    other = tacos.topology.ring(6)
+    plan(tmp_path / "other", other, "all_reduce")
+    plan(tmp_path / "good", tacos.topology.ring(ranks.size), "all_reduce")
+    plan(tmp_path / "broken", tacos.topology.ring(ranks.size), "all_reduce")
+    for file in (tmp_path / "broken").glob("*.tacos"):
+        file.write_bytes(file.read_bytes()[:-100])
+    tacos.save(other, tmp_path / "other.yaml")
+    (tmp_path / "bad.yaml").write_text("tacos: 7")
+    paths = ("TACOS_PLANS", "TACOS_TOPOLOGY")
+    given = {k: str(tmp_path / v) if k in paths else v for k, v in variables.items()}
+    for sentence in ranks.fail("planned", variables=given):
+        assert re.search(why, sentence), sentence
+    ranks.run("one_call")
+
+
+# Wrong calls and failures.
+
+
+@pytest.mark.parametrize(
+    "what", ["gathered size", "types", "blocks", "splits", "splits of two", "list"]
+)
+def test_a_wrong_argument_is_refused_and_harms_nothing(ranks, what):
+    for sentence in ranks.fail("wrong_argument", what=what):
+        assert re.match(r"(ValueError|RuntimeError|TypeError): ", sentence), sentence
+    ranks.run("one_call")
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ("size", r"do not agree .* rank 1 has 101 elements of float32"),
+        ("dtype", r"do not agree .* rank 1 has 100 elements of int32"),
+        ("op", r"do not agree .* rank 1 has 100 elements of float32 \(max\)"),
+        pytest.param(
+            "size class",
+            r"rank . runs algorithm . in call 3, rank . algorithm .",
+            marks=pytest.mark.slow,
+        ),
+        ("root", "not the same on all ranks: rank 1 has another"),
+        pytest.param(
+            "collective",
+            r"rank \d runs algorithm 0 .*, rank 1 prepares algorithm 2, broadcast",
+            marks=pytest.mark.slow,
+        ),
+        (
+            "first use",
+            r"rank \d exchanges 'schedule .*-all_gather-|rank 0 'schedule .*-all_gather-",
+        ),
+    ],
+)
+def test_different_calls_are_errors_on_all_ranks(what, why, tmp_path):
+    """Soon: the timeout is far off."""
+    network = {"TACOS_TOPOLOGY": "ring:4", "TACOS_CACHE": str(tmp_path), "TACOS_ENGINE": "ring"}
+    ranks = Ranks(4, seconds=120.0, **(network if what == "first use" else {}))
+    try:
+        for size in (100, 1_000_000):
+            ranks.run("one_call", size=size)
+        sentences = ranks.fail("different", what=what)
+        assert any(re.search(why, sentence) for sentence in sentences), sentences
+        assert all("CollectiveError" in sentence for sentence in sentences), sentences
+        if what == "root":  # seen before any data moved
+            ranks.run("one_call")
+        else:  # the group is dead, and says why
+            assert all("CollectiveError" in sentence for sentence in ranks.fail("one_call"))
+    finally:
+        ranks.close()
+    assert ranks.alive() == []
+
+
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)],
+    ids=["killed", "stopped"],
+)
+def test_a_rank_that_dies_or_hangs_is_named_by_all_others(number):
+    ranks = Ranks(4, seconds=5.0)
+    others = (0, 1, 3)
+    try:
+        ranks.run("one_call")
+        ranks.kill(2, number)
+        begin = time.monotonic()
+        ranks.start("one_call", *others)
+        for answer in ranks.finish(*others, seconds=45.0):
+            sentence = str(answer).strip().splitlines()[-1]
+            assert "CollectiveError: " in sentence
+            assert "rank 2" in sentence
+        assert time.monotonic() - begin < 45.0
+        ranks.start("one_call", *others)
+        for answer in ranks.finish(*others):
+            assert "rank 2" in str(answer)
+    finally:
+        ranks.kill(2)
+        ranks.close()
+    assert ranks.alive() == []
+
+
+def test_an_aborted_group_fails_on_all_ranks():
+    """One rank does not come to a call, and aborts the group while the others wait for it."""
+    ranks = Ranks(4)
+    try:
+        ranks.run("one_call")
+        for sentence in ranks.fail("abort"):
+            assert "the process group was aborted" in sentence
+            assert "rank 1 gave up" in sentence or sentence.startswith("RuntimeError")
+    finally:
+        ranks.close()
+    assert ranks.alive() == []
+
+
+@pytest.mark.slow
+def test_a_group_can_be_aborted_wherever_it_waits():
+    """In a call of another thread, while an algorithm is agreed on, in a call that gloo makes."""
+    ranks = Ranks(2, seconds=120.0)
+    try:
+        for where in ("thread", "rendezvous", "gloo"):
+            ranks.run("abort_in", where=where)
+    finally:
+        ranks.close()
+    assert ranks.alive() == []
+
+
+def test_a_destroyed_group_leaves_no_connection_open(ranks):
+    ranks.run("leaves_nothing_open")
+
+
+def test_a_destroyed_group_says_so(ranks):
+    for sentence in ranks.fail("after_destruction"):
+        assert sentence == "RuntimeError: the process group was destroyed"
+    ranks.run("one_call")
+
+
+SCRIPT = """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("tacos")
+torch.manual_seed(dist.get_rank())
+model = DistributedDataParallel(torch.nn.Linear(8, 8))
+model(torch.ones(2, 8)).sum().backward()
+total = torch.ones(3)
+dist.all_reduce(total)
+if dist.get_rank() == 0:
+    print(total.tolist(), dist.get_backend(), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_torchrun_runs_a_script_that_does_not_know_us(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(script)]
+    env = os.environ | {"TACOS_DEBUG": "info", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[2.0, 2.0, 2.0] tacos\n"
+    assert (
+        "tacos: all-reduce of 12 B in place: default halving-doubling, 1 chunks, all-reduce"
+        in done.stderr
+    )
+
+
+@pytest.mark.parametrize("module", ["tacos.runtime.torch", "tacos.runtime.carriers.nccl", "torch"])
+def test_whoever_is_imported_first_the_backend_is_there(module):
+    code = f"import {module}; from torch import distributed; print(distributed.Backend.TACOS)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("tacos\n", "")
+
+
+def test_importing_tacos_does_not_import_torch():
+    code = "import sys, tacos, tacos.cli, tacos.runtime; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

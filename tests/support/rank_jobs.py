@@ -1,0 +1,381 @@
+"""What test ranks do; see `tests.support.ranks`. Every function gets the rank's communicator first.
+
+`expected` is the truth that results are compared with: NumPy over the inputs of all ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+
+from tacos.errors import CommunicationError, VerificationError
+from tacos.runtime.dispatch.algorithms import Algorithms, Settings, order_matters
+from tacos.runtime.measure.bench import measure
+
+TIMEOUT_S = 2.0
+"""Of communicators whose timeout is looked at."""
+PATIENT_S = 30.0
+"""Of others: on a busy machine things take their time."""
+OPS = {
+    "sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add,
+    "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
+}  # fmt: skip
+
+
+def numbers(seed, rank, size, dtype):
+    """A rank's input: small whole numbers, so that sums are exact in every type."""
+    values = np.random.default_rng([seed, rank]).integers(0, 5, size)
+    return values.astype(dtype)
+
+
+def cuts(count, pieces):
+    """Where a buffer is cut; the first pieces take the remainder."""
+    return np.cumsum([0] + [count // pieces + (i < count % pieces) for i in range(pieces)])
+
+
+def expected(part, rank, count, dtype, op, seed):
+    """Input and output of a rank, for one named collective over `part.group`."""
+    group = part.group.tolist()
+    n, kind = len(group), part.kind
+    here = group.index(rank) if rank in group else -1
+    root = group[part.root] if part.root >= 0 else -1
+    at = cuts(count, n)
+    lengths = {
+        "all_gather": lambda i: at[i + 1] - at[i],
+        "gather": lambda i: at[i + 1] - at[i],
+        "broadcast": lambda i: count if i == part.root else 0,
+        "scatter": lambda i: count if i == part.root else 0,
+    }
+    length = lengths.get(kind, lambda i: count)
+    if here < 0:
+        return np.empty(0, dtype), np.empty(0, dtype)
+    source = numbers(seed, rank, length(here), dtype)
+    if kind == "all_to_all":
+        blocks = [numbers(seed, r, count, dtype)[at[here] : at[here + 1]] for r in group]
+        return source, np.concatenate(blocks)
+    if kind in ("all_gather", "gather"):
+        whole = np.concatenate([numbers(seed, r, length(i), dtype) for i, r in enumerate(group)])
+        return source, whole if kind == "all_gather" or rank == root else whole[:0]
+    if kind in ("broadcast", "scatter"):
+        whole = numbers(seed, root, count, dtype)
+        return source, whole if kind == "broadcast" else whole[at[here] : at[here + 1]]
+    total = numbers(seed, group[0], count, dtype)
+    for member in group[1:]:
+        total = OPS[op](total, numbers(seed, member, count, dtype)).astype(dtype)
+    if op == "avg":
+        total = (total / n).astype(dtype) if total.dtype.kind == "f" else total // n
+    if kind == "reduce_scatter":
+        return source, total[at[here] : at[here + 1]]
+    return source, total if kind == "all_reduce" or rank == root else total[:0]
+
+
+def run_cases(comm, algorithm, cases):
+    """Run (count, dtype, op, in place) one after the other; returns what is wrong, as sentences."""
+    prepared = comm.prepare(algorithm)
+    [part] = prepared.collective.parts
+    wrong = []
+    for seed, (count, dtype, op, in_place) in enumerate(cases):
+        source, want = expected(part, comm.rank, count, dtype, op, seed)
+        given = source.copy()
+        target = np.full(len(want), 77).astype(dtype)
+        if in_place:
+            given, target = shared(part, comm.rank, count, given, target)
+        try:
+            prepared.run(given, target, op, count=count)
+        except Exception as error:
+            error.add_note(f"{part.kind} {count} {dtype} {op} {in_place}")
+            raise
+        if not np.array_equal(target, want):
+            bad = int((target != want).sum())
+            wrong.append(
+                f"rank {comm.rank}: {count} {dtype} {op} {in_place}: {bad} wrong of {len(want)}"
+            )
+        if not in_place and not np.array_equal(given, source):
+            wrong.append(f"rank {comm.rank}: {count} {dtype} {op}: the source was changed")
+    return wrong
+
+
+def shared(part, rank, count, source, target):
+    """The same buffers in one piece of memory, as NCCL has them in place."""
+    group = part.group.tolist()
+    if rank not in group:
+        return source, target
+    at, here = cuts(count, len(group)), group.index(rank)
+    if len(source) >= len(target):
+        whole = source
+        inside = part.kind in ("reduce_scatter", "scatter")
+        return whole, whole[at[here] : at[here + 1]] if inside and len(target) else whole[
+            : len(target)
+        ]
+    whole = target
+    inside = part.kind in ("all_gather", "gather") and len(source) > 0
+    view = whole[at[here] : at[here + 1]] if inside else whole[: len(source)]
+    view[:] = source
+    return view, whole
+
+
+def run_many(comm, schedules, calls):
+    """Many small calls; returns how many were wrong."""
+    algorithms = [comm.prepare(schedule) for schedule in schedules]
+    wrong = 0
+    for call in range(calls):
+        algorithm = algorithms[call % len(algorithms)]
+        [part] = algorithm.collective.parts
+        count = call % 13
+        source, want = expected(part, comm.rank, count, "int32", "sum", call)
+        got = algorithm.run(source, np.empty(len(want), np.int32), count=count)
+        wrong += not np.array_equal(got, want)
+    return wrong
+
+
+def call_cached(comm, variables, calls):
+    """Calls of (kind, count) with what the environment's variables choose; returns what is wrong, and
+    what was logged."""
+    settings = Settings.from_environment(comm.size, variables)
+    algorithms = Algorithms(comm, settings)
+    wrong, log = [], io.StringIO()
+    with contextlib.redirect_stderr(log):
+        for kind, count in calls:
+            algorithm = algorithms.get(kind, 4 * count)
+            [part] = algorithm.collective.parts
+            source, want = expected(part, comm.rank, count, "float32", "sum", count)
+            if part.kind != kind:
+                wrong.append(f"{part.kind} serves {kind}")
+                continue
+            got = algorithm.run(source, np.full(len(want), 77, np.float32), count=count)
+            if not np.array_equal(got, want):
+                wrong.append(f"rank {comm.rank}: {kind} {count}")
+    return wrong, log.getvalue()
+
+
+# --- failures: each returns what a rank heard, or raises it ------------------------------------------
+
+
+def _heard(action, *arguments, **options):
+    """The error of an action, as its class's name and its text."""
+    try:
+        action(*arguments, **options)
+    except (CommunicationError, ValueError, TimeoutError, VerificationError) as error:
+        return type(error).__name__, str(error)
+    return "", ""
+
+
+def stop_one(comm, schedule, who, number):
+    """One rank is sent a signal between two calls; returns the error, and that of a further call."""
+    algorithm = comm.prepare(schedule)
+    data = np.ones(1000, np.float32)
+    algorithm.run(data, data)
+    comm.exchange("all are through with the first", b"")
+    if comm.rank == who:
+        os.kill(os.getpid(), number)
+    return _heard(algorithm.run, data, data), _heard(algorithm.run, data, data)
+
+
+def stay_away(comm, schedule, who, seconds):
+    """One rank does not come to the second call in time."""
+    algorithm = comm.prepare(schedule)
+    data = np.ones(1000, np.float32)
+    algorithm.run(data, data)
+    if comm.rank == who:
+        time.sleep(seconds)
+    return _heard(algorithm.run, data, data)
+
+
+def stop_within(comm, schedule, who, number):
+    """One rank is sent a signal in the middle of a large call."""
+    algorithm = comm.prepare(schedule)
+    data = np.ones(1 << 24, np.float32)
+    if comm.rank == who:
+        threading.Timer(0.02, os.kill, [os.getpid(), number]).start()
+    return _heard(lambda: [algorithm.run(data, data) for _ in range(200)])
+
+
+def prepare_each(comm, schedules):
+    """Every rank prepares its own schedule."""
+    return _heard(comm.prepare, schedules[comm.rank])
+
+
+def call_each(comm, schedule, calls):
+    """Every rank makes its own call (count, dtype, op), after one that is the same for all."""
+    algorithm = comm.prepare(schedule)
+    count, dtype, op = calls[comm.rank]
+
+    def both():
+        algorithm.run(np.ones(4, np.float32))
+        algorithm.run(np.ones(count, dtype), op=op)
+
+    return _heard(both)  # a rank that is still in the first call may hear of the second
+
+
+def run_each(comm, schedules, numbers):
+    """All prepare the same algorithms, and each rank runs the one it is told."""
+
+    def use():  # others may still prepare when one fails
+        algorithms = [comm.prepare(schedule) for schedule in schedules]
+        algorithms[numbers[comm.rank]].run(np.ones(40, np.float32))
+
+    return _heard(use)
+
+
+def fail_with(comm, schedule, who):
+    """One rank's own code fails within the context of the communicator."""
+    data = np.ones(1000, np.float32)
+
+    def use():
+        with comm:
+            algorithm = comm.prepare(schedule)  # others may still be here when one fails
+            if comm.rank == who:
+                raise ValueError("the data are bad")
+            algorithm.run(data, data)
+
+    return _heard(use)
+
+
+def run_wrongly(comm, schedule, source, target, op, count):
+    """A call that this rank itself refuses; the communicator serves on."""
+    algorithm = comm.prepare(schedule)
+    heard = _heard(algorithm.run, source, target, op, count=count)
+    return heard, algorithm.run(np.ones(4, np.float32)).tolist()
+
+
+def leave_early(comm, everybody, pair, who):
+    """One rank closes its communicator; the others hear it in a call without it, and need it after."""
+    first, second = comm.prepare(everybody), comm.prepare(pair)
+    data = np.ones(100_000, np.float32)
+    first.run(data)
+    if comm.rank == who:
+        comm.close()
+        return _heard(first.run, data)
+    time.sleep(0.3)
+    return _heard(lambda: (second.run(data), first.run(data)))
+
+
+def fork_before_a_call(comm, schedule):
+    """A child of rank 0 uses and closes what it inherited while data for rank 0 have come."""
+    algorithm = comm.prepare(schedule)
+    data = np.ones(1000, np.float32)
+    algorithm.run(data.copy())
+    heard = ["", ""]
+    if comm.rank == 0:
+        time.sleep(0.3)  # until the others have sent what they can
+        reader, writer = os.pipe()
+        if (child := os.fork()) == 0:
+            kind, said = _heard(algorithm.run, data.copy())
+            comm.carrier.abort("the child gives up")
+            comm.close()
+            os.write(writer, f"{kind}: {said}".encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        heard = os.read(reader, 1000).decode().split(": ", 1)
+        os.close(reader)
+        os.close(writer)
+    return algorithm.run(data)[:2].tolist(), *heard
+
+
+def put_and_leave(comm, program):
+    """Rank 0 puts its data at rank 1 and leaves before rank 1 takes them in."""
+    algorithm = comm.prepare(program)
+    data = np.full(1000, 7.0, np.float32)
+    if comm.rank == 0:
+        algorithm.run(data, np.empty_like(data), count=1000)
+        comm.close()
+        return True
+    time.sleep(0.3)
+    result = algorithm.run(None, np.empty_like(data), count=1000)
+    return bool((result == 7.0).all())
+
+
+def prepare_instead(comm, schedule, other, who):
+    """One rank prepares another algorithm while the others run the one they have."""
+    algorithm = comm.prepare(schedule)
+    data = np.ones(1000, np.float32)
+
+    def both():
+        algorithm.run(data, data, count=1000)
+        if comm.rank == who:
+            comm.prepare(other)
+        else:
+            algorithm.run(data, data, count=1000)
+
+    return _heard(both)  # a rank that is still in the first call may hear of the second
+
+
+def meet_instead(comm, schedule, who):
+    """One rank leaves while the others wait for it at a barrier."""
+    algorithm = comm.prepare(schedule)
+    algorithm.run(np.ones(1000, np.float32))
+    comm.barrier("before")
+    if comm.rank == who:
+        comm.carrier.close()
+        time.sleep(5.0)  # its place at the rendezvous is still taken
+        return _heard(algorithm.run, np.ones(3))
+    return _heard(comm.barrier, "after")
+
+
+def close_within(comm, schedule, how):
+    """Rank 0 ends its communicator while another thread of it waits in a call."""
+    algorithm = comm.prepare(schedule)
+    data = np.ones(1000, np.float32)
+    algorithm.run(data, data)
+    heard = []
+    if comm.rank:
+        time.sleep(1.0)
+        return _heard(algorithm.run, data, data)
+    if how == "signal":
+        before = signal.signal(signal.SIGALRM, lambda *_: comm.close())
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        try:
+            return _heard(algorithm.run, data, data)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+    thread = threading.Thread(target=lambda: heard.append(_heard(algorithm.run, data, data)))
+    thread.start()
+    time.sleep(0.3)
+    comm.close() if how == "close" else comm.abort("enough")
+    thread.join()
+    return heard[0]
+
+
+def not_a_number(comm, schedule, dtype, op):
+    """The least or greatest where one rank has a NaN, at another place each."""
+    data = np.arange(comm.size + 2).astype(dtype)
+    data[comm.rank] = np.nan
+    return comm.prepare(schedule).run(data, op=op).tolist()
+
+
+def choose_algorithms(comm, folder):
+    """Which ranks differ in the algorithms that serve sums of floats and of integers, and what was logged."""
+    settings = Settings.from_environment(comm.size, {"TACOS_PLANS": folder})
+    algorithms = Algorithms(comm, settings)
+    log = io.StringIO()
+    with contextlib.redirect_stderr(log):
+        for size in (1000, 2000):
+            integers = algorithms.get(
+                "all_reduce", size, True, ordered=order_matters("int32", "sum")
+            )
+            floats = algorithms.get(
+                "all_reduce", size, True, ordered=order_matters("bfloat16", "sum")
+            )
+            maximum = algorithms.get(
+                "all_reduce", size, True, ordered=order_matters("float32", "max")
+            )
+    assert maximum is integers
+    source = np.random.default_rng(comm.rank).standard_normal(999).astype(np.float32)
+    result = floats.run(source)
+    assert len(set(comm.exchange("bits", result.tobytes()))) == 1
+    return floats.difference, integers.difference, log.getvalue()
+
+
+def measure_and_log(comm, program):
+    """What a measurement of sums of floats, then of integers, writes to standard error."""
+    log = io.StringIO()
+    with contextlib.redirect_stderr(log):
+        for dtype in ("float32", "int32"):
+            list(measure(comm, program, [4096], dtype=dtype, iters=1, warmup=0, against="none"))
+    return log.getvalue()

@@ -1,0 +1,720 @@
+"""What the ranks of ``tests/support/torch_ranks.py`` do: the default group is ours, gloo says what is right."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import itertools
+import os
+import threading
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+
+SIZES = (0, 1, 7, 1000, 65_537)
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
+OPS = ("SUM", "PRODUCT", "MIN", "MAX")
+BITS = ("BAND", "BOR", "BXOR")
+
+
+@cache
+def gloo(ranks: tuple[int, ...] | None = None) -> dist.ProcessGroup:
+    return dist.new_group(list(ranks) if ranks else None, backend="gloo")
+
+
+def data(size: int, dtype: torch.dtype = torch.float32, *, same: bool = False, salt: int = 0):
+    """Small integers, so that sums and products are exact in every type."""
+    generator = torch.Generator().manual_seed(size + 1000 * salt + (0 if same else dist.get_rank()))
+    return torch.randint(0, 3, (size,), generator=generator).to(dtype)
+
+
+def same(ours: torch.Tensor, theirs: torch.Tensor, what: object) -> None:
+    assert ours.dtype == theirs.dtype, what
+    if ours.dtype == torch.bool:
+        ours, theirs = ours.view(torch.uint8) != 0, theirs.view(torch.uint8) != 0
+    assert torch.equal(ours, theirs), f"{what}: {ours.flatten()[:8]} is not {theirs.flatten()[:8]}"
+
+
+# One job per collective.
+
+
+def all_reduce() -> None:
+    cases = [*itertools.product(FLOATS, OPS), *itertools.product(INTEGERS, (*OPS, *BITS))]
+    for (dtype, op), size in itertools.product([*cases, (torch.bool, "SUM")], SIZES):
+        if size > 1000 and op != "SUM":
+            continue
+        ours = data(size, dtype)
+        theirs = ours.clone()
+        dist.all_reduce(ours, getattr(dist.ReduceOp, op))
+        if size:  # gloo refuses empty tensors
+            dist.all_reduce(theirs, getattr(dist.ReduceOp, op), group=gloo())
+        same(ours, theirs, (dtype, op, size))
+    for dtype, size in itertools.product(FLOATS, SIZES):
+        ours = data(size, dtype)
+        total = ours.clone()
+        dist.all_reduce(ours, dist.ReduceOp.AVG)
+        dist.all_reduce(total)
+        same(ours, total / dist.get_world_size(), ("avg", dtype, size))
+
+
+def shapes() -> None:
+    """Scalars, many dimensions, complex numbers, and memory with gaps or in another order."""
+    for make in (
+        lambda: data(1).reshape(()),
+        lambda: data(24).reshape(2, 3, 4),
+        lambda: data(24).reshape(4, 6).t(),
+        lambda: data(40)[::2],
+        lambda: data(48).reshape(2, 3, 2, 4).to(memory_format=torch.channels_last),
+        lambda: torch.complex(data(9), data(9, salt=1)),
+    ):
+        whole = make()
+        ours, theirs = make(), whole.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(ours)
+        dist.all_reduce(theirs, group=gloo())
+        same(ours, theirs, ("all_reduce", tuple(whole.shape), whole.stride()))
+        ours, theirs = make(), whole.clone(memory_format=torch.contiguous_format)
+        dist.broadcast(ours, 1)
+        dist.broadcast(theirs, 1, group=gloo())
+        same(ours, theirs, ("broadcast", tuple(whole.shape), whole.stride()))
+    with_gaps = torch.zeros(2 * 6 * dist.get_world_size())
+    dist.all_gather_into_tensor(with_gaps[::2], data(6))
+    right = torch.zeros(6 * dist.get_world_size())
+    dist.all_gather_into_tensor(right, data(6), group=gloo())
+    same(with_gaps[::2], right, "gaps in the output")
+    assert not with_gaps[1::2].any()
+
+
+def all_gather() -> None:
+    n = dist.get_world_size()
+    for dtype, size in itertools.product((*FLOATS, *INTEGERS, torch.bool, torch.int16), SIZES):
+        given = data(size, dtype)
+        right = [torch.empty(size, dtype=dtype) for _ in range(n)]
+        if size:  # as bytes: gloo does not carry int16
+            dist.all_gather(
+                [one.view(torch.uint8) for one in right], given.view(torch.uint8), group=gloo()
+            )
+        ours = [torch.empty_like(given) for _ in range(n)]
+        dist.all_gather(ours, given)
+        for i, (one, other) in enumerate(zip(ours, right, strict=True)):
+            same(one, other, ("list", dtype, size, i))
+        whole = torch.empty(n * size, dtype=dtype)
+        dist.all_gather_into_tensor(whole, given)
+        same(whole, torch.cat(right), ("tensor", dtype, size))
+        rank = dist.get_rank()
+        whole = torch.empty(n * size, dtype=dtype)
+        whole[rank * size : (rank + 1) * size] = given
+        dist.all_gather_into_tensor(whole, whole[rank * size : (rank + 1) * size])
+        same(whole, torch.cat(right), ("in place", dtype, size))
+    uneven = [torch.empty(3 * i) for i in range(n)]
+    dist.all_gather(uneven, data(3 * dist.get_rank()))
+    for rank, part in enumerate(uneven):
+        generator = torch.Generator().manual_seed(3 * rank + rank)
+        same(part, torch.randint(0, 3, (3 * rank,), generator=generator).float(), "uneven")
+
+
+def reduce_scatter() -> None:
+    n, rank = dist.get_world_size(), dist.get_rank()
+    for dtype, op, size in itertools.product((torch.float32, torch.int64), OPS, SIZES):
+        whole = data(n * size, dtype)
+        right = whole.clone()
+        if size:
+            dist.all_reduce(right, getattr(dist.ReduceOp, op), group=gloo())
+        right = right[rank * size : (rank + 1) * size]
+        output = torch.empty(size, dtype=dtype)
+        dist.reduce_scatter_tensor(output, whole, getattr(dist.ReduceOp, op))
+        same(output, right, ("tensor", dtype, op, size))
+        output = torch.empty(size, dtype=dtype)
+        parts = list(whole.split(size)) if size else [whole] * n
+        dist.reduce_scatter(output, parts, getattr(dist.ReduceOp, op))
+        same(output, right, ("list", dtype, op, size))
+        place = whole[rank * size : (rank + 1) * size]
+        dist.reduce_scatter_tensor(place, whole, getattr(dist.ReduceOp, op))
+        same(place, right, ("in place", dtype, op, size))
+
+
+def all_to_all() -> None:
+    n, rank = dist.get_world_size(), dist.get_rank()
+    for dtype, size in itertools.product((torch.float32, torch.int8), SIZES):
+        given = data(n * size, dtype)
+        ours, theirs = torch.empty_like(given), torch.empty_like(given)
+        dist.all_to_all_single(ours, given)
+        if size:
+            dist.all_to_all_single(theirs, given, group=gloo())
+        same(ours, theirs, (dtype, size))
+    for split in (lambda i, j: 1 + (i + j) % 2, lambda i, j: 0, lambda i, j: 100 * (i == j == 1)):
+        into = [split(i, rank) for i in range(n)]
+        out = [split(rank, j) for j in range(n)]
+        given = data(3 * sum(out)).reshape(-1, 3)
+        ours, theirs = torch.empty(sum(into), 3), torch.empty(sum(into), 3)
+        dist.all_to_all_single(ours, given, into, out)
+        dist.all_to_all_single(theirs, given, into, out, group=gloo())
+        same(ours, theirs, ("splits", into, out))
+        outputs = [torch.empty(size) for size in into]
+        dist.all_to_all(
+            outputs, [torch.full((size,), 10.0 * rank + j) for j, size in enumerate(out)]
+        )
+        for i, output in enumerate(outputs):
+            same(output, torch.full((into[i],), 10.0 * i + rank), ("list", into, out))
+
+
+def rooted() -> None:
+    n, rank = dist.get_world_size(), dist.get_rank()
+    for root, size in itertools.product((0, n - 1, 1), SIZES):
+        for dtype in (torch.float32, torch.bool, torch.complex64):
+            ours = data(size, dtype)
+            theirs = ours.clone()
+            dist.broadcast(ours, root)
+            if size:
+                dist.broadcast(theirs, root, group=gloo())
+                same(ours, theirs, ("broadcast", root, size, dtype))
+        ours = data(size)
+        theirs = ours.clone()
+        dist.reduce(ours, root)
+        if size:
+            dist.reduce(theirs, root, group=gloo())
+        if rank == root:
+            same(ours, theirs, ("reduce", root, size))
+        outputs = [torch.empty(size) for _ in range(n)] if rank == root else None
+        dist.gather(data(size), outputs, root)
+        right = [torch.empty(size) for _ in range(n)]
+        if size:
+            dist.all_gather(right, data(size), group=gloo())
+        for one, other in zip(outputs or [], right, strict=rank == root):
+            same(one, other, ("gather", root, size))
+        output = torch.empty(size)
+        dist.scatter(output, list(data(n * size).reshape(n, size)) if rank == root else None, root)
+        generator = torch.Generator().manual_seed(n * size + root)
+        parts = torch.randint(0, 3, (n * size,), generator=generator).float().reshape(n, size)
+        same(output, parts[rank], ("scatter", root, size))
+
+
+def everything_else() -> None:
+    """Objects, messages, barriers, sparse tensors: what gloo does for us, or with our calls."""
+    n, rank = dist.get_world_size(), dist.get_rank()
+    objects = [None] * n
+    dist.all_gather_object(objects, {"rank": rank, "text": "x" * rank})
+    assert objects == [{"rank": i, "text": "x" * i} for i in range(n)]
+    listed = [{"from": rank}] if rank == 1 else [None]
+    dist.broadcast_object_list(listed, 1)
+    assert listed == [{"from": 1}]
+    token = torch.full((5,), float(rank))
+    into = torch.empty(5)
+    request = dist.isend(token, (rank + 1) % n)
+    dist.recv(into, (rank - 1) % n)
+    request.wait()
+    assert into.eq((rank - 1) % n).all()
+    others = [
+        dist.P2POp(dist.isend, token, (rank + 1) % n),
+        dist.P2POp(dist.irecv, into, (rank - 1) % n),
+    ]
+    for one in dist.batch_isend_irecv(others):
+        one.wait()
+    dist.barrier()
+    dist.group.WORLD.monitored_barrier(timedelta(seconds=30), wait_all_ranks=True)
+    sparse = torch.sparse_coo_tensor([[rank]], [1.0], (n,))
+    dist.all_reduce(sparse)
+    assert sparse.to_dense().eq(1).all()
+
+
+def asynchronous() -> None:
+    """Many at once, in one order; waits, futures, callbacks, coalescing."""
+    n = dist.get_world_size()
+    given = [data(1000 + 100 * i, salt=i) for i in range(20)]
+    right = [one.clone() for one in given]
+    works = [dist.all_reduce(one, async_op=True) for one in given]
+    for work in reversed(works):
+        work.wait()
+        assert work.is_completed()
+    for one in right:
+        dist.all_reduce(one, group=gloo())
+    for ours, theirs in zip(given, right, strict=True):
+        same(ours, theirs, "async")
+    one = data(10)
+    doubled = dist.all_reduce(one, async_op=True).get_future().then(lambda f: f.value()[0] * 2)
+    total = data(10)
+    dist.all_reduce(total, group=gloo())
+    same(doubled.wait(), total * 2, "future")
+    works = [dist.barrier(async_op=True) for _ in range(3)]
+    for work in works:
+        work.wait()
+    some = [
+        data(size, dtype, salt=size)
+        for size in (1, 50, 3)
+        for dtype in (torch.float32, torch.int64)
+    ]
+    right = [tensor.clone() for tensor in some]
+    with dist._coalescing_manager():
+        for tensor in some:
+            dist.all_reduce(tensor)
+    for tensor in right:
+        dist.all_reduce(tensor, group=gloo())
+    for ours, theirs in zip(some, right, strict=True):
+        same(ours, theirs, "coalesced all-reduce")
+    parts = [data(size) for size in (4, 9)]
+    wholes = [torch.empty(n * part.numel()) for part in parts]
+    with dist._coalescing_manager(async_ops=True) as together:
+        for whole, part in zip(wholes, parts, strict=True):
+            dist.all_gather_into_tensor(whole, part)
+    together.wait()
+    for whole, part in zip(wholes, parts, strict=True):
+        right = torch.empty_like(whole)
+        dist.all_gather_into_tensor(right, part, group=gloo())
+        same(whole, right, "coalesced all-gather")
+    gathered = dist.group.WORLD.allgather_coalesced(
+        [[torch.empty(4), torch.empty(9)] for _ in range(n)], parts
+    )
+    assert [one.numel() for one in gathered.get_future().wait()] == [4, 9] * n
+    odd = [torch.full((3,), 2, dtype=torch.int32), torch.sparse_coo_tensor([[0]], [1.0], (2,))]
+    dist.group.WORLD.allreduce_coalesced(odd).get_future().wait()
+    assert odd[0].eq(2 * n).all()
+    assert odd[1].to_dense()[0] == n
+    with dist._coalescing_manager(device=torch.device("cpu")):
+        for whole, part in zip(wholes, parts, strict=True):
+            dist.reduce_scatter_tensor(part, whole)
+    import torch.distributed._functional_collectives as functional
+
+    moved = functional.all_reduce(data(33), "sum", dist.group.WORLD)
+    right = data(33)
+    dist.all_reduce(right, group=gloo())
+    same(functional.wait_tensor(moved), right, "functional all-reduce")
+    moved = functional.all_gather_tensor(data(6), 0, dist.group.WORLD)
+    right = torch.empty(6 * n)
+    dist.all_gather_into_tensor(right, data(6), group=gloo())
+    same(functional.wait_tensor(moved), right, "functional all-gather")
+
+
+def sub_groups() -> None:
+    """Halves, overlapping groups, a group in another order; beside each other and the whole."""
+    n, rank = dist.get_world_size(), dist.get_rank()
+    groups = [list(range(n // 2)), list(range(n // 2, n)), list(range(0, n, 2)), [n - 1, 0]]
+    ours = [dist.new_group(members, backend="tacos") for members in groups]
+    for members, group in zip(groups, ours, strict=True):
+        theirs = gloo(tuple(members))
+        if rank not in members:
+            continue
+        mine, right = data(1001), data(1001)
+        dist.all_reduce(mine, group=group)
+        dist.all_reduce(right, group=theirs)
+        same(mine, right, ("group", members))
+        parts = torch.empty(5 * len(members))
+        right = torch.empty_like(parts)
+        dist.all_gather_into_tensor(parts, data(5), group=group)
+        dist.all_gather_into_tensor(right, data(5), group=theirs)
+        same(parts, right, ("group", members))
+        dist.broadcast(mine, members[-1], group=group)
+    everybody = data(99)
+    dist.all_reduce(everybody)
+    for members, group in zip(groups, ours, strict=True):
+        if rank in members:
+            dist.destroy_process_group(group)
+    single = dist.new_group([0], backend="tacos")
+    if rank == 0:
+        mine = data(10)
+        dist.all_reduce(mine, group=single)
+        same(mine, data(10), "alone")
+        parts = torch.empty(10)
+        dist.all_gather_into_tensor(parts, mine, group=single)
+        same(parts, mine, "alone")
+
+
+# Training.
+
+
+class Model(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(32, 32) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+def _trained(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    for _ in range(steps):
+        x = torch.randn(8, 32, generator=generator)
+        optimizer.zero_grad()
+        (model(x) - x).pow(2).mean().backward()
+        optimizer.step()
+
+
+def _parameters(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat(
+        [
+            one.detach().full_tensor().flatten()
+            if hasattr(one, "full_tensor")
+            else one.detach().flatten()
+            for one in model.parameters()
+        ]
+    )
+
+
+def ddp(steps: int = 5, exact: bool = False) -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(0)
+    start = Model()
+    ends = []
+    for group in (None, gloo()):
+        model = DistributedDataParallel(
+            copy.deepcopy(start), process_group=group, bucket_cap_mb=0.005
+        )
+        _trained(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), steps)
+        ends.append(_parameters(model))
+    assert not torch.equal(ends[0], _parameters(start))
+    if exact:
+        assert torch.equal(*ends), f"largest difference {(ends[0] - ends[1]).abs().max()}"
+    else:
+        torch.testing.assert_close(*ends)
+    everybody = torch.empty(dist.get_world_size() * ends[0].numel())
+    dist.all_gather_into_tensor(everybody, ends[0], group=gloo())
+    for other in everybody.split(ends[0].numel()):
+        assert torch.equal(ends[0], other), "the replicas differ"
+
+
+def chained_hook() -> None:
+    """PowerSGD starts collectives in the callbacks of others."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(0)
+    start = Model()
+    ends = []
+    for group in (None, gloo()):
+        model = DistributedDataParallel(copy.deepcopy(start), process_group=group)
+        state = powerSGD_hook.PowerSGDState(group, start_powerSGD_iter=2)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        _trained(model, torch.optim.SGD(model.parameters(), lr=0.1), 4)
+        ends.append(_parameters(model))
+    torch.testing.assert_close(*ends)
+
+
+class _UntilReduced(torch.autograd.Function):  # type: ignore[misc]
+    """Does nothing, but its backward ends only when the first bucket has been reduced."""
+
+    works: ClassVar[list[dist.Work]] = []
+    waits = False
+
+    @staticmethod
+    def forward(_ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(_ctx, gradient):
+        deadline = time.monotonic() + 30 * _UntilReduced.waits
+        works = _UntilReduced.works
+        while time.monotonic() < deadline and not (works and works[0].is_completed()):
+            time.sleep(0.01)
+        return gradient
+
+
+def overlap() -> None:
+    """A bucket of the last layers is reduced while the gradients of the first are not there yet."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    def hook(_state, bucket):
+        work = dist.all_reduce(bucket.buffer(), async_op=True)
+        _UntilReduced.works.append(work)
+        return work.get_future().then(lambda future: future.value()[0])
+
+    class Slow(Model):
+        def forward(self, x):
+            x = _UntilReduced.apply(self.layers[0](x))
+            for layer in self.layers[1:]:
+                x = layer(x)
+            return x
+
+    model = DistributedDataParallel(Slow(), bucket_cap_mb=0.005)
+    model.register_comm_hook(None, hook)
+    for waits in (False, True):  # the first pass has one bucket, from which DDP learns
+        _UntilReduced.works.clear()
+        _UntilReduced.waits = waits
+        begin = time.monotonic()
+        model(torch.ones(2, 32)).sum().backward()
+    assert len(_UntilReduced.works) > 1
+    assert time.monotonic() - begin < 29, "nothing was reduced before the backward pass ended"
+
+
+def fsdp() -> None:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    start = Model()
+    ends = []
+    for group in (dist.group.WORLD, gloo()):
+        model = copy.deepcopy(start)
+        mesh = DeviceMesh.from_group(group, "cpu")
+        for layer in model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        _trained(model, torch.optim.Adam(model.parameters(), lr=0.01), 4)
+        ends.append(_parameters(model))
+    torch.testing.assert_close(*ends)
+
+
+def hybrid() -> None:
+    """Shards within halves of the ranks and replicas across: groups that torch makes itself."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    start = Model()
+    ends = []
+    names = ("replicate", "shard")
+    whole = init_device_mesh("cpu", (dist.get_world_size(),))
+    halves = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=names)
+    for mesh in (halves, whole):
+        model = copy.deepcopy(start)
+        for layer in model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        _trained(model, torch.optim.SGD(model.parameters(), lr=0.1), 3)
+        ends.append(_parameters(model))
+    torch.testing.assert_close(*ends)
+
+
+def zero() -> None:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(0)
+    start = Model()
+    ends = []
+    for group in (dist.group.WORLD, gloo()):
+        model = DistributedDataParallel(copy.deepcopy(start), process_group=group)
+        optimizer = ZeroRedundancyOptimizer(
+            model.parameters(), torch.optim.Adam, process_group=group, lr=0.01
+        )
+        _trained(model, optimizer, 4)
+        ends.append(_parameters(model))
+    torch.testing.assert_close(*ends)
+
+
+# Small things that tests put together.
+
+
+def order_of_sums(sizes: list[int]) -> None:
+    """Random floats: equal to the last bit only if they are added in the same order."""
+    for size in sizes:
+        generator = torch.Generator().manual_seed(size + dist.get_rank())
+        ours = torch.randn(size, generator=generator)
+        theirs = ours.clone()
+        dist.all_reduce(ours)
+        dist.all_reduce(theirs, group=gloo())
+        assert torch.equal(ours, theirs), f"{size}: {(ours - theirs).abs().max()}"
+
+
+def _everybodys(tensor: torch.Tensor) -> list[bytes]:
+    """The bytes of all ranks' tensors."""
+    mine = tensor.detach().contiguous().flatten().view(torch.uint8)
+    parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, mine, group=gloo())
+    return [bytes(part.tolist()) for part in parts]
+
+
+def identical_bits(
+    variables: dict[str, str], calls: int = 50, sizes: tuple[int, ...] = (500, 4000)
+):
+    """Sums and averages of random numbers have the same bits on all ranks, whatever the type."""
+    with _variables(**variables):
+        group = dist.new_group(backend="tacos")
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    for call, dtype in itertools.product(
+        range(calls), (torch.bfloat16, torch.float16, torch.float32)
+    ):
+        size = sizes[call % len(sizes)]
+        scale = 2.0 ** torch.randint(-6, 7, (size,), generator=generator)
+        tensor = (torch.randn(size, generator=generator) * scale).to(dtype)
+        op = dist.ReduceOp.AVG if call % 5 == 4 else dist.ReduceOp.SUM
+        dist.all_reduce(tensor, op, group=group)
+        assert len(set(_everybodys(tensor))) == 1, f"call {call} of {size} elements of {dtype}"
+    dist.destroy_process_group(group)
+
+
+def replicas(variables: dict[str, str], steps: int = 100) -> None:
+    """Half-precision training with DDP: the replicas stay identical."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    with _variables(**variables):
+        group = dist.new_group(backend="tacos")
+    for dtype in (torch.bfloat16, torch.float16):
+        torch.manual_seed(0)
+        model = DistributedDataParallel(Model().to(dtype), process_group=group, bucket_cap_mb=0.005)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        generator = torch.Generator().manual_seed(dist.get_rank())
+        for step in range(steps):
+            x = torch.randn(8, 32, generator=generator).to(dtype)
+            optimizer.zero_grad()
+            (model(x) - x).pow(2).mean().backward()
+            optimizer.step()
+            if step % 20 == 19:
+                ends = _everybodys(_parameters(model))
+                assert len(set(ends)) == 1, f"{dtype}: the replicas differ after {step + 1} steps"
+    dist.destroy_process_group(group)
+
+
+def one_call(size: int = 1000):
+    tensor = torch.ones(size)
+    dist.all_reduce(tensor)
+    return tensor[:2].tolist()
+
+
+def different(what: str) -> None:
+    rank = dist.get_rank()
+    if what == "size":
+        dist.all_reduce(torch.ones(100 + (rank == 1)))
+    elif what == "size class":
+        dist.all_reduce(torch.ones(10 if rank == 1 else 1_000_000))
+    elif what == "dtype":
+        dist.all_reduce(torch.ones(100, dtype=torch.int32 if rank == 1 else torch.float32))
+    elif what == "op":
+        dist.all_reduce(torch.ones(100), dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM)
+    elif what == "collective":
+        if rank == 1:
+            dist.broadcast(torch.ones(100), 0)
+        else:
+            dist.all_reduce(torch.ones(100))
+    elif what == "root":
+        dist.broadcast(torch.ones(100), 1 if rank == 1 else 0)
+    elif what == "first use":  # all prepare, but not the same
+        if rank == 1:
+            dist.all_gather_into_tensor(torch.ones(400), torch.ones(100))
+        else:
+            dist.all_to_all_single(torch.ones(400), torch.ones(400))
+    else:
+        raise AssertionError(what)
+
+
+def wrong_argument(what: str) -> None:
+    n = dist.get_world_size()
+    if what == "gathered size":
+        dist.all_gather_into_tensor(torch.empty(n * 4 + 1), torch.ones(4))
+    elif what == "types":
+        dist.all_gather_into_tensor(torch.empty(n * 4, dtype=torch.int32), torch.ones(4))
+    elif what == "blocks":
+        dist.all_to_all_single(torch.empty(n + 1), torch.ones(n + 1))
+    elif what == "splits":
+        dist.all_to_all_single(torch.empty(n), torch.ones(n), [1] * n, [2] * n)
+    elif what == "splits of two":
+        rank = dist.get_rank()
+        sizes = [1] * (n - 1) + [2 if rank == 0 else 1]
+        dist.all_to_all_single(torch.empty(n), torch.ones(sum(sizes)), [1] * n, sizes)
+    elif what == "list":
+        dist.all_gather([torch.empty(4)] * (n + 1), torch.ones(4))
+    else:
+        raise AssertionError(what)
+
+
+def wait_for(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def abort() -> None:
+    if dist.get_rank() == 1:
+        time.sleep(0.5)
+        dist.group.WORLD.abort()
+    dist.all_reduce(torch.ones(3))
+
+
+def abort_in(where: str) -> None:
+    """Rank 0 aborts while another thread of it waits; rank 1 comes to nothing."""
+    group = dist.new_group(backend="tacos")
+    dist.all_reduce(torch.ones(3), group=group)
+    if dist.get_rank() == 1:
+        time.sleep(3.0)
+        return
+    calls = {
+        "gloo": lambda: dist.all_reduce(torch.ones(3, dtype=torch.complex64), group=group),
+        "rendezvous": lambda: dist.broadcast(torch.ones(3), 0, group=group),
+        "thread": lambda: dist.all_reduce(torch.ones(3), group=group),
+    }
+    heard: list[str] = []
+
+    def call() -> None:
+        try:
+            calls[where]()
+        except RuntimeError as error:
+            heard.append(str(error))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    time.sleep(1.0)
+    begin = time.monotonic()
+    group.abort()
+    assert time.monotonic() - begin < 20.0
+    thread.join(20.0)
+    assert not thread.is_alive() or where == "gloo"  # gloo hears it when rank 1 leaves
+    assert where == "gloo" or "the process group was aborted" in heard[0], heard
+
+
+def leaves_nothing_open() -> None:
+    def files() -> int:
+        gc.collect()
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    counts = []
+    for _ in range(3):
+        group = dist.new_group(backend="tacos")
+        dist.all_reduce(torch.ones(3), group=group)
+        dist.all_reduce(torch.ones(3, dtype=torch.complex64), group=group)  # by gloo
+        dist.destroy_process_group(group)
+        del group
+        dist.barrier()
+        counts.append(files())
+    assert counts[0] == counts[1] == counts[2], counts
+
+
+def after_destruction() -> None:
+    group = dist.new_group(backend="tacos")
+    group.shutdown()
+    dist.all_reduce(torch.ones(3), group=group)
+
+
+def environment(**variables: str) -> None:
+    os.environ.update(variables)
+
+
+@contextmanager
+def _variables(**variables: str):
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def planned(variables: dict[str, str], members: list[int] | None = None) -> None:
+    """All collectives that a plan may serve, in a new group that reads the environment anew."""
+    with _variables(**variables):
+        group = dist.new_group(members, backend="tacos")
+    if members is not None and dist.get_rank() not in members:
+        return
+    n, rank = dist.get_world_size(group), dist.get_rank(group)
+    for size in (1, 1000, 30_000):
+        mine = torch.arange(size) + rank
+        dist.all_reduce(mine, group=group)
+        same(mine, torch.arange(size) * n + n * (n - 1) // 2, ("all_reduce", size))
+        parts = torch.empty(n * size)
+        dist.all_gather_into_tensor(parts, torch.full((size,), float(rank)), group=group)
+        same(parts, torch.arange(n).float().repeat_interleave(size), ("all_gather", size))
+        part = torch.empty(size, dtype=torch.int64)
+        dist.reduce_scatter_tensor(part, torch.arange(n * size), group=group)
+        same(part, torch.arange(rank * size, (rank + 1) * size) * n, ("reduce_scatter", size))
+        blocks = torch.empty(n * size)
+        given = (torch.arange(n) + 100.0 * rank).repeat_interleave(size)
+        dist.all_to_all_single(blocks, given, group=group)
+        right = (torch.arange(n) * 100.0 + rank).repeat_interleave(size)
+        same(blocks, right, ("all_to_all", size))
+    dist.destroy_process_group(group)

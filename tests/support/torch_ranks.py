@@ -1,0 +1,204 @@
+"""Processes of torch.distributed that wait for jobs, so that starting them is paid for once.
+
+``Ranks(4)`` starts one process, which imports torch and divides into four; each joins the process
+group and then runs the functions of ``tests/support/torch_jobs.py`` it is told to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from multiprocessing.connection import Client, Connection, Listener, wait
+from pathlib import Path
+from typing import Any
+
+TIMEOUT = 60.0
+"""Seconds after which a test gives up; nothing here takes a tenth of it on a quiet machine."""
+
+
+class Ranks:
+    """So many processes, one process group."""
+
+    def __init__(
+        self, size: int, backend: str = "tacos", seconds: float = 60.0, **environment: str
+    ):
+        self.size = size
+        self.broken = False  # whether a job failed, so that the ranks may not be in step
+        self._folder = tempfile.TemporaryDirectory(prefix="tacos-ranks-")
+        address = str(Path(self._folder.name, "jobs"))
+        self._listener = Listener(address, "AF_UNIX", backlog=size)
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "tests.support.torch_ranks",
+                address,
+                str(size),
+                backend,
+                str(seconds),
+            ],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "TACOS_DEBUG": "off", **environment},
+            cwd=Path(__file__).parents[2],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._connections: dict[int, Connection] = {}
+        self.pids: dict[int, int] = {}
+        try:
+            for _ in range(size):
+                connection = self._accept()
+                rank, pid = connection.recv()
+                self._connections[rank], self.pids[rank] = connection, pid
+            port = self._ask(0, "port")
+            for rank in range(1, size):
+                self._connections[rank].send(port)
+        except BaseException:
+            self.close()
+            raise
+
+    def _accept(self) -> Connection:
+        self._listener._listener._socket.settimeout(TIMEOUT)  # type: ignore[attr-defined]
+        return self._listener.accept()
+
+    def _ask(self, rank: int, what: object) -> object:
+        self._connections[rank].send(what)
+        return self._connections[rank].recv()
+
+    def start(self, job: str, *ranks: int, **arguments: object) -> None:
+        """Begin a job on some ranks, by default on all."""
+        for rank in ranks or range(self.size):
+            self._connections[rank].send((job, arguments))
+
+    def finish(self, *ranks: int, seconds: float = TIMEOUT) -> list[object]:
+        """What the job returned, rank by rank; a text that begins with ``!`` is an error."""
+        waiting: dict[Any, int] = {
+            self._connections[rank]: rank for rank in ranks or range(self.size)
+        }
+        results: dict[int, object] = dict.fromkeys(waiting.values(), f"! no answer in {seconds} s")
+        deadline = time.monotonic() + seconds
+        while waiting and (ready := wait(list(waiting), max(0.0, deadline - time.monotonic()))):
+            connection: Any
+            for connection in ready:
+                rank = waiting.pop(connection)
+                try:
+                    results[rank] = connection.recv()
+                except EOFError:
+                    results[rank] = "! it died"
+        return [results[rank] for rank in sorted(results)]
+
+    def run(self, job: str, **arguments: object) -> list[object]:
+        """The results of a job, which must go well on all ranks."""
+        self.start(job, **arguments)
+        self.broken = True
+        results = self.finish()
+        failed = {rank: text for rank, text in enumerate(results) if str(text)[:1] == "!"}
+        assert not failed, "\n".join(f"rank {rank}: {text}" for rank, text in failed.items())
+        self.broken = False
+        return results
+
+    def fail(self, job: str, **arguments: object) -> list[str]:
+        """The last lines of the errors of a job, which must go wrong on all ranks."""
+        self.start(job, **arguments)
+        results = self.finish()
+        for rank, result in enumerate(results):
+            assert isinstance(result, str), f"rank {rank} returned {result!r}"
+            assert result[:1] == "!", f"rank {rank} returned {result!r}"
+        return [str(result).strip().splitlines()[-1] for result in results]
+
+    def kill(self, rank: int, number: int = signal.SIGKILL) -> None:
+        """Send one rank a signal."""
+        os.kill(self.pids[rank], number)
+
+    def close(self) -> str:
+        """End all ranks; returns what they wrote to their error stream."""
+        for connection in self._connections.values():
+            with contextlib.suppress(OSError):
+                connection.send(None)
+        try:
+            text = self.process.communicate(timeout=20)[1]
+        except subprocess.TimeoutExpired:
+            for pid in self.pids.values():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self.process.kill()
+            text = self.process.communicate()[1]
+        for connection in self._connections.values():
+            connection.close()
+        self._listener.close()
+        self._folder.cleanup()
+        return text
+
+    def alive(self) -> list[int]:
+        """The ranks whose processes are still there."""
+        return [rank for rank, pid in self.pids.items() if Path(f"/proc/{pid}").exists()]
+
+
+def die_with_parent() -> None:
+    """Whatever happens to the process that started this one, this one goes with it."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def serve(address: str, rank: int, size: int, backend: str, seconds: float) -> None:
+    """One rank: joins the group, then runs jobs until there are no more."""
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+
+    from tests.support import torch_jobs
+
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
+    connection = Client(address, "AF_UNIX")
+    connection.send((rank, os.getpid()))
+    limit = timedelta(seconds=seconds)
+    message = connection.recv()
+    port = 0 if rank == 0 else int(message)
+    store = dist.TCPStore("127.0.0.1", port, size, rank == 0, limit, wait_for_workers=False)
+    if rank == 0:
+        connection.send(store.port)
+    joined = False
+    while (message := connection.recv()) is not None:
+        job, arguments = message
+        try:
+            if not joined:
+                joined = True
+                dist.init_process_group(
+                    backend, store=store, rank=rank, world_size=size, timeout=limit
+                )
+            result = getattr(torch_jobs, job)(**arguments)
+        except BaseException:  # noqa: BLE001, it is the answer
+            result = "! " + traceback.format_exc()
+        connection.send(result)
+    if dist.is_initialized():
+        with contextlib.suppress(Exception):
+            dist.destroy_process_group()
+
+
+def main(address: str, size: int, backend: str, seconds: float) -> None:
+    """Import torch once, then divide."""
+    die_with_parent()
+    from tests.support import torch_jobs  # noqa: F401, imported with torch before the division
+
+    children = []
+    for rank in range(size):
+        if (pid := os.fork()) == 0:
+            die_with_parent()
+            serve(address, rank, size, backend, seconds)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+        children.append(pid)
+    for pid in children:
+        os.waitpid(pid, 0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4]))

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+import tacos.topology as build
+from tacos.errors import TacosError
+from tacos.view import draw
+from tacos.view.excerpt import excerpt
+from tacos.view.layout import place
+from tests.support.strategies import topologies
+
+if TYPE_CHECKING:
+    from tacos._core import Topology
+
+SPECS = [
+    *("ring:2", "ring:9", "mesh:40", "mesh:5x4", "torus:4x4x4", "hypercube:6", "fc:6", "switch:8"),
+    *("ring:4*fc:3*switch:2", "switch:4*torus:3x3", "fat-tree:4x4", "fat-tree:3x2x4", "rail:4x8"),
+    *("dragonfly:5x4", "dragonfly+:4x2x4", "dgx-1:2", "dgx-2:2", "ndv2:2", "dgx-h100:1"),
+    *("dgx-h100:4", "dgx-h100:40", "nvl72:2", "mi250:2", "mi300x:2"),
+]
+
+
+def shapes(svg: str, tag: str) -> list[ET.Element]:
+    return list(ET.fromstring(svg).iter(f"{{http://www.w3.org/2000/svg}}{tag}"))
+
+
+def lines(svg: str) -> list[str]:
+    """The tooltips of all links."""
+    return [str(path[0].text) for path in shapes(svg, "path") if len(path)]
+
+
+def arrows(svg: str) -> int:
+    return max(len(shapes(svg, "polygon")) - 1, 0)  # one is in the legend
+
+
+def texts(svg: str) -> list[str]:
+    return [str(text.text) for text in shapes(svg, "text")]
+
+
+# Layouts.
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_no_two_nodes_coincide_whatever_the_family(spec):
+    layout = place(build.parse(spec))
+    xy = layout.xy
+    assert np.isfinite(xy).all()
+    apart = np.hypot(*(xy[:, None] - xy[None]).transpose(2, 0, 1))
+    assert apart[~np.eye(len(xy), dtype=bool)].min() > 0.1
+
+
+@given(topology=topologies())
+def test_any_topology_is_drawn_and_always_the_same(topology):
+    svg = draw(topology)
+    assert "nan" not in svg
+    assert len(shapes(svg, "circle")) == topology.npus + 1  # one is in the legend
+    assert draw(topology) == svg
+
+
+def test_a_ring_is_a_circle_and_a_mesh_a_grid():
+    ring = place(build.ring(12)).xy
+    assert np.allclose(np.hypot(*ring.T), np.hypot(*ring[0]))
+    assert place(build.mesh(3, 2)).xy.tolist() == [[0, 0], [1, 0], [2, 0], [0, 1], [1, 1], [2, 1]]
+
+
+def test_boxes_hold_their_nodes_and_the_fabric_is_above_them():
+    topology = build.dgx_h100(3)
+    layout = place(topology)
+    for b, frame in enumerate(layout.frames):
+        nodes = [*range(8 * b, 8 * b + 8), 24 + b]  # eight GPUs and their NVSwitch
+        assert (layout.xy[nodes] > (frame.left, frame.top)).all()
+        assert (layout.xy[nodes] < (frame.right, frame.bottom)).all()
+    assert layout.xy[27, 1] < min(frame.top for frame in layout.frames)
+
+
+def test_boxes_of_a_network_without_dims_are_found_by_bandwidth():
+    known = build.dgx_h100(2)
+    unknown = build.drop_npus(known, 3)
+    assert unknown.dims == []
+    assert len(place(unknown).frames) == len(place(known).frames) == 2
+
+
+def test_a_mesh_without_dims_still_looks_like_one():
+    """Stress majorization recovers the grid: neighbours one apart, diagonals about √2."""
+    mesh = build.mesh(5, 4)
+    xy = place(build.from_links(20, _rows(mesh))).xy
+    length = np.hypot(*(xy[mesh.link_src] - xy[mesh.link_dst]).T)
+    assert 0.8 < length.min() <= length.max() < 1.3
+    assert np.hypot(*(xy[0] - xy[6])) == pytest.approx(2**0.5, rel=0.2)
+
+
+def _rows(topology: Topology) -> list[tuple[int, int, float, float]]:
+    ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
+    return [(a, b, 1e9, 0.0) for a, b in ends]
+
+
+@pytest.mark.parametrize("dims", [[("", 6)], [("box", 2), ("?", 3)], [("ring", 1), ("line", 6)]])
+def test_odd_hints_are_no_reason_to_fail(dims):
+    ends = [(i, (i + 1) % 8) for i in range(8)]
+    rows = [(a, b, 1e9, 0.0) for a, b in ends]
+    assert draw(build.from_links(6, rows, switches=2, dims=dims, family="<odd>"))
+
+
+# Links.
+
+
+def test_a_link_and_its_twin_are_one_line():
+    svg = draw(build.ring(4, bandwidth="50GB/s", latency="500ns"))
+    assert sorted(lines(svg)) == [
+        f"NPU {a} ↔ NPU {b}: 50 GB/s, 500 ns" for a, b in ((0, 1), (0, 3), (1, 2), (2, 3))
+    ]
+    assert arrows(svg) == 0
+
+
+def test_one_way_and_unequal_links_have_arrow_heads():
+    assert arrows(draw(build.ring(5, bidirectional=False))) == 5
+    svg = draw(build.degrade(build.ring(5), (3, 2), factor=0.5))
+    assert arrows(svg) == 2
+    assert "NPU 2 → NPU 3: 50 GB/s, 500 ns" in lines(svg)
+    assert "NPU 3 → NPU 2: 25 GB/s, 500 ns" in lines(svg)
+    assert "one way, or its twin differs" in texts(svg)
+
+
+def test_a_few_parallel_links_are_lines_and_many_are_a_number():
+    def pair(count: int) -> str:
+        return draw(build.from_links(2, [(0, 1, 1e9, 0), (1, 0, 1e9, 0)] * count))
+
+    assert len(lines(pair(3))) == 3
+    assert lines(pair(9)) == ["NPU 0 ↔ NPU 1: 1 GB/s, 0 s ×9"]
+    assert "×9" in texts(pair(9))
+
+
+def test_the_legend_counts_links_by_class():
+    svg = draw(build.torus(4, 2, bandwidth=("50GB/s", "25GB/s")))
+    assert "50 GB/s, 500 ns (16 links)" in texts(svg)
+    assert "25 GB/s, 500 ns (8 links)" in texts(svg)
+
+
+def test_many_classes_become_ranges():
+    rows = [(i, (i + 1) % 20, (i + 1) * 1e9, 0) for i in range(20)]
+    legend = [text for text in texts(draw(build.from_links(20, rows))) if text.endswith("links)")]
+    assert 2 < len(legend) <= 6
+    assert "18 GB/s to 20 GB/s (3 links)" in legend
+    assert sum(int(text.split("(")[1].split()[0]) for text in legend) == 20
+
+
+def test_wrap_links_bend_around_the_nodes_between():
+    paths = [path for path in shapes(draw(build.torus(4, 1)), "path") if len(path)]
+    bent = {str(path[0].text).split(":")[0] for path in paths if "C" in path.attrib["d"]}
+    assert bent == set()  # a ring is a circle
+    paths = [path for path in shapes(draw(build.torus(4, 3)), "path") if len(path)]
+    bent = {str(path[0].text).split(":")[0] for path in paths if "C" in path.attrib["d"]}
+    assert {"NPU 0 ↔ NPU 3", "NPU 4 ↔ NPU 7", "NPU 8 ↔ NPU 11", "NPU 0 ↔ NPU 8"} <= bent
+    assert len(bent) == 3 + 4
+
+
+# Sizes.
+
+
+def test_a_large_network_is_drawn_as_an_excerpt_that_says_so():
+    whole = build.torus(200, 200)
+    part = excerpt(whole)
+    assert part.topology.npus == 256
+    assert {0, 7, 192, 199, 39_999} <= set(part.nodes.tolist())
+    svg = draw(whole)
+    assert any(text.startswith("Excerpt:") and "16×16 of 200×200" in text for text in texts(svg))
+    assert "50 GB/s, 500 ns (160,000 links)" in texts(svg)
+    assert "39999" in texts(svg)
+    assert "NPU 0 ↔ NPU 199: 50 GB/s, 500 ns" in lines(svg)
+
+
+def test_an_excerpt_keeps_the_switches_between_its_npus():
+    part = excerpt(build.dgx_h100(800))
+    assert part.topology.npus <= 256
+    assert part.topology.unreachable_pair() is None
+    assert excerpt(build.switch(10_000)).topology.switches == 1
+
+
+def test_thousands_of_nodes_have_no_labels_and_few_shapes():
+    svg = draw(build.torus(32, 32))
+    assert len(shapes(svg, "circle")) == 1025
+    assert "17" not in texts(svg)
+    assert len(svg) < 300_000
+
+
+def test_too_many_lines_are_thinned_out_and_counted():
+    svg = draw(build.fully_connected(210))
+    assert "20,000 of 21,945 lines are drawn, evenly chosen." in texts(svg)
+
+
+# Labels and files.
+
+
+def test_names_are_labels_and_are_escaped():
+    rows = [(0, 1, 1e9, 0), (1, 0, 1e9, 0)]
+    names = ["<&>", "\x01"]
+    assert {"<&>", "\ufffd"} <= set(texts(draw(build.from_links(2, rows, names=names))))
+    long = build.from_links(2, rows, names=["a name too long for a node", "b"])
+    assert {"0", "1"} <= set(texts(draw(long)))
+    assert "a name too long for a node" in texts(draw(long, labels="names"))
+    assert "0" not in texts(draw(long, labels="none"))
+
+
+def test_pictures_are_written_whole(tmp_path):
+    topology = build.ring(3)
+    svg = draw(topology, tmp_path / "ring.svg")
+    assert (tmp_path / "ring.svg").read_text() == svg
+    draw(topology, tmp_path / "ring.PNG", width=300)
+    assert (tmp_path / "ring.PNG").read_bytes().startswith(b"\x89PNG")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["ring.PNG", "ring.svg"]
+
+
+def test_png_without_the_extra_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    with pytest.raises(TacosError, match=r"pip install 'tacos-ccl\[plot\]'"):
+        draw(build.ring(3), tmp_path / "ring.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_arguments_are_named():
+    ring = build.ring(3)
+    with pytest.raises(ValueError, match=r"labels must be one of .*; got 'all'"):
+        draw(ring, labels="all")
+    with pytest.raises(ValueError, match="width must be between 100 and 20000 pixels; got 5"):
+        draw(ring, width=5)
+    with pytest.raises(ValueError, match=r'path must end in .svg or .png; got "ring.gif"'):
+        draw(ring, "ring.gif")
