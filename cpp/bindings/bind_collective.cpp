@@ -5,6 +5,7 @@
 
 #include "columns.hpp"
 #include "model/collective.hpp"
+#include "pickling.hpp"
 
 namespace tacos::bindings {
 
@@ -101,7 +102,8 @@ void bind_collective(nb::module_& m) {
           nb::rv_policy::reference)
       .def_prop_ro(
           "reduces", [](const CollectivePart& p) { return view(p.reduces); },
-          nb::rv_policy::reference);
+          nb::rv_policy::reference)
+      .def("__reduce__", &reduced, nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"));
 
   nb::class_<Collective>(m, "Collective",
                          R"(Which NPU holds which chunk before, and who must have it after.
@@ -193,6 +195,7 @@ pre- and postcondition columns are generated when asked for.)")
           "other"_a.none())
       .def("__hash__",
            [](const Collective& c) { return nb::hash(nb::make_tuple(c.npus(), c.size())); })
+      .def("__reduce__", &reduced, nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"))
       .def("__repr__", [](const Collective& c) {
         const auto& part = c.parts()[0];
         std::string text = "<tacos.Collective " + std::string(name_of(part.kind));

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from tacos._core import Program, RankExecutor, Schedule
-from tacos._support.pickling import FIELDS
+from tacos._core import Collective, Program, RankExecutor, Schedule, fields
 from tacos.errors import CommunicationError, VerificationError
 from tacos.program import lower
 from tacos.runtime.carriers.tcp import Tcp
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from tacos._core import Collective
     from tacos.runtime.rendezvous import Rendezvous
 
 __all__ = ["Algorithm", "Call", "Carrier", "Communicator", "connect", "fingerprint"]
@@ -426,14 +424,13 @@ def fingerprint(program: Program) -> str:
     digest = hashlib.sha256()
 
     def add(item: Any) -> None:
-        for name in FIELDS[type(item)]:
-            value = getattr(item, name)
+        for name, value in fields(item).items():
             if name == "provenance":
                 continue
             digest.update(name.encode())
             if isinstance(value, np.ndarray):
                 digest.update(f"{len(value)}".encode() + value.tobytes())
-            elif type(value) in FIELDS:
+            elif isinstance(value, Collective):
                 add(value)
             elif isinstance(value, list | tuple):
                 for part in value:

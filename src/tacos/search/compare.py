@@ -18,7 +18,7 @@ from itertools import groupby
 from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
-from tacos._core import Collective, Schedule
+from tacos._core import Collective, Schedule, to_html
 from tacos.bound import Bound, bound
 from tacos.collective import chunks_per_part
 from tacos.errors import (
@@ -181,6 +181,9 @@ class Comparison:
             for candidate in self.candidates
         ]
 
+    def _repr_html_(self) -> str:
+        return to_html(self)
+
     def verdict(self) -> str:
         """Who wins, and by how much, in a sentence.
 
@@ -238,6 +241,9 @@ class Sweep:
     def rows(self) -> list[dict[str, Any]]:
         """One plain dictionary per size and candidate, for tables, JSON and CSV."""
         return [row for comparison in self.comparisons for row in comparison.rows()]
+
+    def _repr_html_(self) -> str:
+        return to_html(self)
 
     def verdict(self) -> str:
         """Who wins where, in a sentence or two."""
