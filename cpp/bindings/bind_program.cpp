@@ -183,7 +183,7 @@ Columns must have the types that the properties of the same names have: nothing 
       .def("__hash__",
            [](const Program& p) { return nb::hash(nb::make_tuple(p.ranks(), p.steps())); })
       .def("__repr__", [](const Program& p) {
-        return "<tacos.Program " + std::string(name_of(p.collective().parts()[0].kind)) + ": " +
+        return "<tacos.Program " + std::string(p.collective().parts()[0].kind_name()) + ": " +
                std::to_string(p.ranks()) + " ranks, " + std::to_string(p.threads()) + " threads, " +
                std::to_string(p.steps()) + " steps>";
       });
