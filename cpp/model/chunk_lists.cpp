@@ -2,16 +2,9 @@
 
 #include <algorithm>
 
+#include "support/index.hpp"
+
 namespace tacos {
-
-namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
-
-}  // namespace
 
 ChunkLists::ChunkLists(const Collective& collective) : collective_(&collective) {
   for (std::size_t p = 0; p < collective.parts().size(); ++p) {
