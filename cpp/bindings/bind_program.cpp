@@ -186,7 +186,7 @@ Columns must have the types that the properties of the same names have: nothing 
           "_repr_html_", [](nb::handle self) { return hooks().to_html(self); },
           nb::sig("def _repr_html_(self) -> str"), "What a notebook shows.")
       .def("__repr__", [](const Program& p) {
-        return "<tacos.Program " + std::string(name_of(p.collective().parts()[0].kind)) + ": " +
+        return "<tacos.Program " + std::string(p.collective().parts()[0].kind_name()) + ": " +
                std::to_string(p.ranks()) + " ranks, " + std::to_string(p.threads()) + " threads, " +
                std::to_string(p.steps()) + " steps>";
       });

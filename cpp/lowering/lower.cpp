@@ -417,10 +417,8 @@ void check(const Schedule& schedule) {
   }
   const auto& collective = schedule.collective();
   for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
-    const auto kind = collective.parts()[collective.part_of(chunk)].kind;
-    const bool any = kind == CollectiveKind::all_to_all_v || kind == CollectiveKind::send_recv ||
-                     kind == CollectiveKind::custom;
-    if (any || collective.bytes(chunk) > 0) continue;
+    const bool even = collective.parts()[collective.part_of(chunk)].traits().even;
+    if (!even || collective.bytes(chunk) > 0) continue;
     invalid("chunk " + std::to_string(chunk) + " of " + std::to_string(collective.chunks()) +
             " has no bytes: choose fewer chunks");
   }
@@ -433,7 +431,7 @@ bool each_sum_made_once(const Schedule& schedule, NodeId rank, const std::vector
   const auto& collective = schedule.collective();
   if (!schedule.symmetry()) return !sums_end_at_several(collective);
   const auto& part = collective.parts()[0];
-  if (part.kind != CollectiveKind::all_reduce) return true;
+  if (!part.traits().reduces || part.traits().outputs != Ends::group) return true;
   if (schedule.symmetry()->size() != static_cast<std::int64_t>(part.members())) return false;
   std::vector<std::pair<Time, Op>> last(collective.chunks(), {-1, Op::reduce});
   for (const Move& move : moves) {

@@ -119,10 +119,8 @@ bool Orbits::check_generators(const Symmetry& s, Findings& findings) const {
 }
 
 bool Orbits::check_collective(const Symmetry& s, Findings& findings) {
-  using enum CollectiveKind;
   const auto& part = collective_.parts()[0];
-  if (collective_.parts().size() != 1 || (part.kind != all_gather && part.kind != reduce_scatter &&
-                                          part.kind != all_reduce && part.kind != all_to_all)) {
+  if (collective_.parts().size() != 1 || !part.traits().uniform()) {
     return broken(findings,
                   "an orbit describes an all-gather, reduce-scatter, all-reduce or all-to-all");
   }
@@ -187,7 +185,7 @@ std::int32_t Orbits::inverse(std::int32_t a) const {
 void Orbits::find_images(const CollectivePart& part, std::span<const NodeId> lowest) {
   const auto position = collective_.positions();
   const auto n = at(part.members()), pieces = at(part.chunks);
-  const bool pairs = part.kind == CollectiveKind::all_to_all;
+  const bool pairs = part.traits().per_pair();
   per_owner_ = (pairs ? n : 1) * pieces;
   std::vector<std::size_t> orbit(lowest.size());
   for (std::size_t i = 0; i < n; ++i) {

@@ -166,7 +166,7 @@ class Comparison:
         """One plain dictionary per candidate, for tables, JSON and CSV; units are in the names."""
         return [
             {
-                "collective": self.collective.kind.replace("_", "-"),
+                "collective": self.collective.label,
                 "size_bytes": self.collective.size_bytes,
                 "engine": candidate.engine,
                 "ok": candidate.ok,
@@ -392,7 +392,7 @@ def _check(
     for problem in problems:
         check_sizes(topology, problem)
         if problem.kind != problems[0].kind:
-            kinds = f"{problems[0].kind} and {problem.kind}".replace("_", "-")
+            kinds = f"{problems[0].label} and {problem.label}"
             raise ValueError(f"collective has {kinds}, one comparison takes one kind")
     for name in names or ():
         check_engine(name)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tacos._core import Collective, Topology
 from tacos.bound import Bound, bound
+from tacos.collective import kind_of
 from tacos.errors import (
     InfeasibleError,
     LimitError,
@@ -598,7 +599,7 @@ class _Search:
         coarse = name == "greedy" and self.bound.bandwidth_s > _LARGE * self.bound.latency_s
         patience = 5 if coarse else 4 if name == "forest" else 2
         phases = len(self.collective.parts) + sum(
-            p.kind == "all_reduce" for p in self.collective.parts
+            kind_of(p).two_phases for p in self.collective.parts
         )
         most = _SEARCH_TRANSFERS * (2 * phases if name == "forest" else 1)
         fastest = failures = 0

@@ -396,11 +396,12 @@ class _Search:
 
     def nccl(self, samples: list[int]) -> list[tuple[int, int, str, str]]:
         """NCCL's own choices: trees or rings, and a protocol, for every size."""
-        if self.kind.replace("-", "_") not in _NCCL_KINDS or self.group is not None:
+        kind = collectives.parse(self.kind)
+        if not kind.spreads or self.group is not None:
             return []
         ring, tree = _Algorithm("ring", None), _Algorithm("double-binary-tree", None)
         switch = samples[0] - 1
-        if self.kind.replace("-", "_") == "all_reduce":
+        if kind.two_phases:
             self.done = self.next = 0.95
             better = [size for size in samples if self.time(tree, size) < self.time(ring, size)]
             if better:
@@ -426,6 +427,3 @@ class _Search:
     def protocol(self, size: int) -> str:
         low, middle = self.protocols()
         return "ll" if size <= low else "ll128" if size <= middle else "simple"
-
-
-_NCCL_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
