@@ -8,7 +8,9 @@
 #include <string>
 #include <utility>
 
+#include "simulate/program_messages.hpp"
 #include "simulate/shared_loop.hpp"
+#include "support/index.hpp"
 #include "timing/service.hpp"
 
 namespace tacos::simulation {
@@ -17,13 +19,6 @@ namespace {
 
 using Window = Routes::Window;
 
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
-
-bool sends_message(StepOp op) { return sends(op) || one_sided(op) || op == StepOp::signal; }
-bool pulls(StepOp op) { return op == StepOp::get || op == StepOp::get_reduce; }
 bool reduces(StepOp op) {
   return op == StepOp::reduce || op == StepOp::recv_reduce || op == StepOp::recv_reduce_forward ||
          op == StepOp::recv_reduce_send || op == StepOp::get_reduce;
@@ -37,239 +32,15 @@ std::vector<StepId> walk_order(const Program& program) {
   }
 }
 
-// The bytes that every step moves: those of the chunks in its slots. Where chunks differ in size, they
-// are followed through the slots in an order in which the steps could run; a slot that nobody has
-// written counts as the largest chunk.
-class StepBytes {
- public:
-  StepBytes(const Program& program, std::span<const std::int64_t> chunk_bytes,
-            const std::vector<StepId>& order)
-      : program_(program), s_(program.spec()), chunk_bytes_(chunk_bytes) {
-    bytes.assign(at(program.steps()), 0);
-    const auto [least, most] = std::minmax_element(chunk_bytes.begin(), chunk_bytes.end());
-    largest_ = chunk_bytes.empty() ? 0 : *most;
-    if (chunk_bytes.empty() || *least == *most) {
-      for (StepId step = 0; step < program.steps(); ++step) {
-        if (moves(step)) bytes[at(step)] = largest_ * s_.count[at(step)];
-      }
-      return;
-    }
-    number_slots();
-    begin_.assign(at(program.steps()) + 1, 0);
-    thread_.resize(at(program.steps()));
-    for (ThreadId t = 0; t < program.threads(); ++t) {
-      for (auto i = at(s_.thread_begin[at(t)]); i < at(s_.thread_begin[at(t) + 1]); ++i) {
-        thread_[i] = t;
-        begin_[i + 1] = begin_[i] + (moves(static_cast<StepId>(i)) ? s_.count[i] : 0);
-      }
-    }
-    content_.assign(at(begin_.back()), kNothing);
-    for (const StepId step : order) follow(step);
-  }
-
-  std::vector<std::int64_t> bytes;
-
- private:
-  static constexpr ChunkId kNothing = ~ChunkId{0};
-
-  bool moves(StepId step) const { return has_src(program_.op(step)) || has_dst(program_.op(step)); }
-  void number_slots() {
-    for (NodeId rank = 0; rank < program_.ranks(); ++rank) {
-      const auto inputs = program_.input_chunks(rank), outputs = program_.output_chunks(rank);
-      auto& shared = shared_.emplace_back(inputs.size(), -1);
-      for (std::size_t i = 0; s_.in_place && i < inputs.size(); ++i) {
-        const auto found = std::lower_bound(outputs.begin(), outputs.end(), inputs[i]);
-        if (found != outputs.end() && *found == inputs[i]) {
-          shared[i] = static_cast<std::int32_t>(found - outputs.begin());
-        }
-      }
-      first_.push_back(holds_.size());
-      holds_.insert(holds_.end(), inputs.begin(), inputs.end());
-      first_.push_back(holds_.size());
-      holds_.resize(holds_.size() + outputs.size(), kNothing);
-      for (std::size_t i = 0; i < inputs.size(); ++i) {
-        if (shared[i] >= 0) holds_[first_.back() + at(shared[i])] = inputs[i];
-      }
-      first_.push_back(holds_.size());
-      holds_.resize(holds_.size() + at(s_.scratch_slots[at(rank)]), kNothing);
-    }
-  }
-  ChunkId& slot(NodeId rank, std::uint8_t buffer, std::int32_t i) {
-    if (buffer == 0 && shared_[at(rank)][at(i)] >= 0)
-      return slot(rank, 1, shared_[at(rank)][at(i)]);
-    return holds_[first_[at(rank) * 3 + buffer] + at(i)];
-  }
-  void follow(StepId step) {
-    if (!moves(step)) return;
-    const auto i = at(step);
-    const StepOp op = program_.op(step);
-    const NodeId rank = s_.thread_rank[at(thread_[i])];
-    const StepId from = s_.comes_from[i];
-    for (std::int32_t k = 0; k < s_.count[i]; ++k) {
-      ChunkId chunk = kNothing;
-      if (has_src(op)) {
-        chunk = slot(pulls(op) ? s_.peer[i] : rank, s_.src_buffer[i], s_.src_slot[i] + k);
-      }
-      if (receives(op)) {
-        const bool fits = from >= 0 && k < begin_[at(from) + 1] - begin_[at(from)];
-        chunk = fits ? content_[at(begin_[at(from)] + k)] : kNothing;
-      }
-      if (has_dst(op)) {
-        slot(op == StepOp::put ? s_.peer[i] : rank, s_.dst_buffer[i], s_.dst_slot[i] + k) = chunk;
-      }
-      content_[at(begin_[i] + k)] = chunk;
-      bytes[i] += chunk == kNothing ? largest_ : chunk_bytes_[chunk];
-    }
-  }
-
-  const Program& program_;
-  const ProgramSpec& s_;
-  std::span<const std::int64_t> chunk_bytes_;
-  std::int64_t largest_ = 0;
-  std::vector<std::size_t> first_;  // slot of every rank's three buffers
-  std::vector<std::vector<std::int32_t>> shared_;
-  std::vector<ChunkId> holds_;
-  std::vector<ThreadId> thread_;
-  std::vector<std::int64_t> begin_;  // per step
-  std::vector<ChunkId> content_;
-};
-
-// The route of every message, and the connection it belongs to.
-class Ways {
- public:
-  Ways(const Program& program, std::shared_ptr<const Topology> topology,
-       const ProgramOptions& options, const Progress& progress)
-      : topology_(*topology) {
-    const auto& s = program.spec();
-    if (!options.link_begin.empty() && options.link_begin.size() != at(program.threads()) + 1) {
-      invalid("routes has " + std::to_string(options.link_begin.size() - 1) + " entries for " +
-              std::to_string(program.threads()) + " threads");
-    }
-    connection.assign(at(program.steps()), kNone);
-    std::vector<std::uint64_t> pairs;
-    each_message(program, [&](StepId, ThreadId, NodeId src, NodeId dst) {
-      if (pairs.empty() || pairs.back() != key(src, dst)) pairs.push_back(key(src, dst));
-    });
-    std::sort(pairs.begin(), pairs.end());
-    pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
-    std::vector<NodeId> from, to;
-    for (const auto pair : pairs) {
-      from.push_back(static_cast<NodeId>(pair >> 32));
-      to.push_back(static_cast<NodeId>(pair & 0xffffffff));
-    }
-    const Routes shortest = shortest_routes(topology, from, to, progress);
-    std::vector<std::int64_t> begin{0};
-    std::vector<LinkId> links;
-    const auto add = [&](std::span<const LinkId> path) {
-      links.insert(links.end(), path.begin(), path.end());
-      begin.push_back(static_cast<std::int64_t>(links.size()));
-    };
-    // A connection is a thread with a peer and a direction; consecutive messages mostly share it.
-    std::map<std::pair<ThreadId, std::uint64_t>, std::uint32_t> known;
-    std::pair<ThreadId, std::uint64_t> last{-1, 0};
-    std::uint32_t last_id = kNone;
-    each_message(program, [&](StepId step, ThreadId t, NodeId src, NodeId dst) {
-      const std::pair<ThreadId, std::uint64_t> mine{t, key(src, dst)};
-      if (mine != last) {
-        last = mine;
-        const auto [found, added] =
-            known.try_emplace(mine, static_cast<std::uint32_t>(begin.size()) - 1);
-        last_id = found->second;
-        const auto given = own_route(options, t);
-        if (added && !given.empty() && s.thread_rank[at(t)] == src && ends_at(given, dst)) {
-          add(given);
-        } else if (added) {
-          const auto pair = std::lower_bound(pairs.begin(), pairs.end(), key(src, dst));
-          const auto path = shortest.links(static_cast<RouteId>(pair - pairs.begin()));
-          if (path.size() > 1) {
-            add(path);
-          } else {
-            const LinkId link = parallel(src, dst, s.thread_channel[at(t)]);
-            add({&link, 1});
-          }
-        }
-      }
-      connection[at(step)] = last_id;
-    });
-    check_given(program, options);
-    const auto count = begin.size() - 1;
-    routes.emplace(std::move(topology),
-                   std::vector<std::uint8_t>(count, static_cast<std::uint8_t>(RouteKind::path)),
-                   std::move(begin), std::move(links));
-  }
-
-  std::optional<Routes> routes;           // one per connection
-  std::vector<std::uint32_t> connection;  // per step
-
- private:
-  static std::uint64_t key(NodeId src, NodeId dst) {
-    return (static_cast<std::uint64_t>(src) << 32) | static_cast<std::uint32_t>(dst);
-  }
-  template <typename Visit>
-  static void each_message(const Program& program, Visit&& visit) {
-    const auto& s = program.spec();
-    for (ThreadId t = 0; t < program.threads(); ++t) {
-      const NodeId rank = s.thread_rank[at(t)];
-      for (auto i = s.thread_begin[at(t)]; i < s.thread_begin[at(t) + 1]; ++i) {
-        const auto op = program.op(static_cast<StepId>(i));
-        if (!sends_message(op)) continue;
-        const NodeId other = sends(op) ? s.thread_send_peer[at(t)] : s.peer[at(i)];
-        visit(static_cast<StepId>(i), t, pulls(op) ? other : rank, pulls(op) ? rank : other);
-      }
-    }
-  }
-  static std::span<const LinkId> own_route(const ProgramOptions& options, ThreadId t) {
-    if (options.link_begin.empty()) return {};
-    const auto first = at(options.link_begin[at(t)]), last = at(options.link_begin[at(t) + 1]);
-    return std::span(options.links).subspan(first, last - first);
-  }
-  bool ends_at(std::span<const LinkId> route, NodeId node) const {
-    const LinkId last = route.back();
-    return last >= 0 && last < topology_.links() && topology_.dst(last) == node;
-  }
-  // Channels take parallel links in turn.
-  LinkId parallel(NodeId src, NodeId dst, std::int32_t channel) const {
-    std::vector<LinkId> direct;
-    for (const LinkId link : topology_.out_links(src)) {
-      if (topology_.dst(link) == dst) direct.push_back(link);
-    }
-    return direct[at(channel) % direct.size()];
-  }
-  void check_given(const Program& program, const ProgramOptions& options) const {
-    const auto& s = program.spec();
-    for (ThreadId t = 0; t < program.threads(); ++t) {
-      const auto given = own_route(options, t);
-      if (given.empty()) continue;
-      const auto wrong = [&](const std::string& what) {
-        invalid("the route of thread " + std::to_string(t) + " " + what);
-      };
-      for (const LinkId link : given) {
-        if (link >= 0 && link < topology_.links()) continue;
-        wrong("has link " + std::to_string(link) + ", the links are 0 to " +
-              std::to_string(topology_.links() - 1));
-      }
-      const NodeId peer = s.thread_send_peer[at(t)];
-      if (topology_.src(given.front()) != s.thread_rank[at(t)] ||
-          (peer >= 0 && !ends_at(given, peer))) {
-        wrong("leads from " + topology_.name(topology_.src(given.front())) + " to " +
-              topology_.name(topology_.dst(given.back())) + ", but the thread sends from NPU " +
-              std::to_string(s.thread_rank[at(t)]) + " to NPU " + std::to_string(peer));
-      }
-    }
-  }
-
-  const Topology& topology_;
-};
-
 // Which steps are complete when, and which messages may leave; the two event loops derive from it.
 class Steps {
  public:
-  Steps(const Program& program, const Ways& ways, std::vector<std::int64_t> bytes,
+  Steps(const Program& program, const MessageRoutes& paths, std::vector<std::int64_t> bytes,
         std::vector<StepId> messages, bool record)
       : program_(program),
         s_(program.spec()),
-        ways_(ways),
-        topology_(ways.routes->topology()),
+        paths_(paths),
+        topology_(paths.routes->topology()),
         bytes_(std::move(bytes)),
         step_of_(std::move(messages)),
         record_(record),
@@ -312,7 +83,7 @@ class Steps {
   }
   std::int64_t bytes(Item item) const { return bytes_[at(step_of_[item])]; }
   RouteId route(Item item) const {
-    return static_cast<RouteId>(ways_.connection[at(step_of_[item])]);
+    return static_cast<RouteId>(paths_.connection[at(step_of_[item])]);
   }
 
  protected:
@@ -341,7 +112,7 @@ class Steps {
     const StepId step = step_of_[item];
     const StepOp op = program_.op(step);
     if (record_ && op != StepOp::signal) {
-      result_.arrival_npu.push_back(ways_.routes->destinations(route(item))[0]);
+      result_.arrival_npu.push_back(paths_.routes->destinations(route(item))[0]);
       result_.arrival_time.push_back(now);
       result_.arrival_bytes.push_back(bytes_[at(step)]);
       result_.arrival_transfer.push_back(step);
@@ -364,7 +135,7 @@ class Steps {
 
   const Program& program_;
   const ProgramSpec& s_;
-  const Ways& ways_;
+  const MessageRoutes& paths_;
   const Topology& topology_;
   const std::vector<std::int64_t> bytes_;  // per step
   const std::vector<StepId> step_of_;      // per message, by position
@@ -444,13 +215,13 @@ class Steps {
 // Links that serve one message at a time, for service.hpp.
 class ServedSteps : public Steps {
  public:
-  ServedSteps(const Program& program, const Ways& ways, std::vector<std::int64_t> bytes,
+  ServedSteps(const Program& program, const MessageRoutes& paths, std::vector<std::int64_t> bytes,
               std::vector<StepId> messages, bool record, bool in_order)
-      : Steps(program, ways, std::move(bytes), std::move(messages), record), in_order_(in_order) {
+      : Steps(program, paths, std::move(bytes), std::move(messages), record), in_order_(in_order) {
     first_leg_.reserve(step_of_.size());
     for (Item item = 0; item < step_of_.size(); ++item) {
       first_leg_.push_back(waits_.size());
-      waits_.resize(waits_.size() + at(ways_.routes->legs(route(item))), 1);
+      waits_.resize(waits_.size() + at(paths_.routes->legs(route(item))), 1);
     }
     if (in_order) order_links();
   }
@@ -493,7 +264,7 @@ class ServedSteps : public Steps {
   }
   template <typename Ready>
   void on_arrival(Item item, Leg leg, std::size_t, Time now, Ready&& ready) {
-    if (static_cast<std::int32_t>(leg) + 1 < ways_.routes->legs(route(item))) {
+    if (static_cast<std::int32_t>(leg) + 1 < paths_.routes->legs(route(item))) {
       release(item, leg + 1, ready);
     } else {
       arrived(item, now, [&](Item next) { release(next, 0, ready); });
@@ -510,9 +281,9 @@ class ServedSteps : public Steps {
     std::vector<Window> windows;
     std::vector<std::vector<std::pair<Item, Leg>>> queues(at(topology_.links()));
     for (Item item = 0; item < step_of_.size(); ++item) {
-      for (std::int32_t leg = 0; leg < ways_.routes->legs(route(item)); ++leg) {
+      for (std::int32_t leg = 0; leg < paths_.routes->legs(route(item)); ++leg) {
         windows.clear();
-        ways_.routes->windows(route(item), leg, 0, windows);
+        paths_.routes->windows(route(item), leg, 0, windows);
         for (const auto& window : windows) {
           auto& queue = queues[at(window.link)];
           if (!queue.empty()) ++waits_[first_leg_[item] + at(leg)];
@@ -543,12 +314,13 @@ class SharedSteps : public Steps {
 
   std::size_t legs() const {
     std::size_t legs = 0;
-    for (Item item = 0; item < step_of_.size(); ++item) legs += at(ways_.routes->legs(route(item)));
+    for (Item item = 0; item < step_of_.size(); ++item)
+      legs += at(paths_.routes->legs(route(item)));
     return legs;
   }
 
   // What the event loop asks.
-  std::uint32_t connection(Item item) const { return ways_.connection[at(step_of_[item])]; }
+  std::uint32_t connection(Item item) const { return paths_.connection[at(step_of_[item])]; }
   template <typename Submit>
   void begin(Submit&& submit) {
     start_all([&](Item item) { submit(item, at_[item]); });
@@ -590,7 +362,7 @@ Result run_program(const Program& program, std::span<const std::int64_t> chunk_b
             std::to_string(program.steps()) + " steps");
   }
   const auto order = walk_order(program);
-  auto bytes = StepBytes(program, chunk_bytes, order).bytes;
+  auto bytes = step_bytes(program, chunk_bytes, order);
   std::vector<StepId> messages;
   for (const StepId step : order) {
     if (sends_message(program.op(step))) messages.push_back(step);
@@ -602,7 +374,7 @@ Result run_program(const Program& program, std::span<const std::int64_t> chunk_b
     });
   }
   const Progress finding = part_of(progress, 0, 0.1), running = part_of(progress, 0.1, 1);
-  const Ways ways(program, std::move(topology), options, finding);
+  const MessageRoutes paths(program, std::move(topology), options, finding);
   const auto finished = [&](auto& steps) {
     if (steps.completed() < at(program.steps())) {
       throw InfeasibleError(program.describe(steps.stuck()) +
@@ -614,17 +386,17 @@ Result run_program(const Program& program, std::span<const std::int64_t> chunk_b
   };
   const auto count = messages.size();
   if (options.timing == Timing::shared) {
-    std::vector<RouteId> connections(at(ways.routes->count()));
+    std::vector<RouteId> connections(at(paths.routes->count()));
     std::iota(connections.begin(), connections.end(), 0);
-    SharedSteps steps(program, ways, std::move(bytes), std::move(messages), options.record);
-    SharedLoop loop(steps, *ways.routes, connections, {}, {count, steps.legs(), options.limit},
+    SharedSteps steps(program, paths, std::move(bytes), std::move(messages), options.record);
+    SharedLoop loop(steps, *paths.routes, connections, {}, {count, steps.legs(), options.limit},
                     running);
     loop.run();
     return finished(steps);
   }
-  ServedSteps steps(program, ways, std::move(bytes), std::move(messages), options.record,
+  ServedSteps steps(program, paths, std::move(bytes), std::move(messages), options.record,
                     options.timing == Timing::order);
-  service::Service loop(steps, *ways.routes, {1, true, count, steps.legs()}, running);
+  service::Service loop(steps, *paths.routes, {1, true, count, steps.legs()}, running);
   loop.run();
   return finished(steps);
 }

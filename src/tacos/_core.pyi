@@ -120,6 +120,8 @@ class Topology:
 
     def __hash__(self) -> int: ...
 
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
     def __repr__(self) -> str: ...
 
 class CollectivePart:
@@ -161,6 +163,8 @@ class CollectivePart:
 
     @property
     def reduces(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
+
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
 class Collective:
     """
@@ -233,6 +237,8 @@ class Collective:
 
     def __hash__(self) -> int: ...
 
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
     def __repr__(self) -> str: ...
 
 class Routes:
@@ -266,6 +272,8 @@ class Routes:
 
     def destinations(self, route: int) -> list[int]:
         """Nodes where the route ends."""
+
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
 def shortest_routes(topology: Topology, src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Routes:
     """
@@ -448,6 +456,8 @@ class Schedule:
 
     def __hash__(self) -> int: ...
 
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
     def __repr__(self) -> str: ...
 
 def retime(collective: Collective, routes: Routes, route: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], step: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], reads: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: str = '{}', progress: object | None = None) -> Schedule:
@@ -559,19 +569,19 @@ class BoundReport:
 
     @property
     def latency_ps(self) -> int:
-        """The longest way that a chunk has to go."""
+        """The time of the longest path that a chunk needs."""
 
     @property
     def src(self) -> int:
-        """Where the longest way begins, or -1."""
+        """Where that path begins, or -1."""
 
     @property
     def dst(self) -> int:
-        """Where the longest way ends, or -1."""
+        """Where that path ends, or -1."""
 
     @property
-    def all_ways(self) -> bool:
-        """Whether every way was measured."""
+    def all_distances(self) -> bool:
+        """Whether every distance was measured."""
 
     @property
     def bandwidth_s(self) -> float:
@@ -740,7 +750,7 @@ def schedule_all_reduce(up: Forest, down: Forest, holder: numpy.typing.NDArray[n
     Sums up to their holders, results down from them; see tacos.synth.forest.
     """
 
-def exchange(topology: Topology, members: numpy.typing.NDArray[numpy.int32], team: int, collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule | None:
+def team_exchange(topology: Topology, members: numpy.typing.NDArray[numpy.int32], team: int, collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule | None:
     """
     An all-reduce of few bytes, whose sums cross between teams once; see tacos.synth.forest.
     """
@@ -884,6 +894,8 @@ class Program:
         """Equal collective, threads and steps; provenance may differ."""
 
     def __hash__(self) -> int: ...
+
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
     def __repr__(self) -> str: ...
 
@@ -1082,25 +1094,25 @@ def stuck(program: Program, depth: int) -> int:
     Some step that never runs if a connection holds at most `depth` messages, or -1.
     """
 
-def read_plan(gpus: bytes, *, collective: str, in_place: bool, provenance: str) -> Program:
+def read_mscclpp(gpus: bytes, *, collective: str, in_place: bool, provenance: str) -> Program:
     """
     The program of an MSCCL++ plan, from the JSON text of its list of GPUs.
     """
 
-PLAN_MOST_OPS: int = 64
+MSCCLPP_MOST_OPS: int = 64
 
-PLAN_MOST_CHANNELS: int = 16
+MSCCLPP_MOST_CHANNELS: int = 16
 
-PLAN_MOST_CHANNELS_PER_OP: int = 8
+MSCCLPP_MOST_CHANNELS_PER_OP: int = 8
 
-PLAN_MOST_SEMAPHORES_PER_OP: int = 16
+MSCCLPP_MOST_SEMAPHORES_PER_OP: int = 16
 
 def write_perfetto(topology: Topology, *, link: numpy.typing.NDArray[numpy.int32], begin_ps: numpy.typing.NDArray[numpy.int64], end_ps: numpy.typing.NDArray[numpy.int64], transfer: numpy.typing.NDArray[numpy.int32], arrival_npu: numpy.typing.NDArray[numpy.int32], arrival_ps: numpy.typing.NDArray[numpy.int64], arrival_bytes: numpy.typing.NDArray[numpy.int64], arrival_transfer: numpy.typing.NDArray[numpy.int32], cause: numpy.typing.NDArray[numpy.int32], chunk: numpy.typing.NDArray[numpy.uint32], counters: list[tuple[str, str, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float64]]], about: str, sink: Callable[[bytes], object], progress: object | None = None) -> None:
     """
     Writes a trace as Perfetto's protobuf, block by block; see tacos.simulate.trace_file.
     """
 
-class Execution:
+class RankExecutor:
     """
     One rank's share of a program, and the state of the call that runs.
 
@@ -1190,7 +1202,7 @@ class Endpoint:
     def has(self, peer: int, channel: int, outgoing: bool) -> bool:
         """Whether there is such a connection."""
 
-    def run(self, execution: Execution, algorithm: int, source: int, target: int, count: int, dtype: str, op: str) -> None:
+    def run(self, executor: RankExecutor, algorithm: int, source: int, target: int, count: int, dtype: str, op: str) -> None:
         """Runs one call on the memory at these addresses."""
 
     def watch(self, algorithm: int, doing: str) -> str:
@@ -1306,4 +1318,17 @@ def lay_out(program: Program, rank: int, count: int) -> RankLayout:
 def arrow_stream(names: Sequence[str], columns: Sequence[numpy.typing.NDArray[Any]]) -> Any:
     """
     Columns as a stream of record batches, by the Arrow C data interface, without a copy.
+    """
+
+def connect(*, find_npu: Callable[[Topology, Any], int], find_link: Callable[[Topology, Any], int], to_pandas: Callable[[dict[str, Any]], Any], to_arrow: Callable[[dict[str, Any]], Any], to_html: Callable[[Any], str]) -> None:
+    """
+    Connects what methods of these classes need from the package above them.
+    """
+
+def to_html(item: object) -> str:
+    """What a notebook shows of an object."""
+
+def fields(item: object) -> dict[str, Any]:
+    """
+    The arguments of the constructor that make an object of this module again.
     """

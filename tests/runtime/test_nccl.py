@@ -14,6 +14,7 @@ import pytest
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
+from tacos._core import Endpoint
 from tacos.runtime import CommunicationError, Communicator, TcpRendezvous, connect
 from tacos.runtime.carriers import CARRIERS, Unavailable, named, tcp
 from tests.support.rank_jobs import expected
@@ -80,14 +81,16 @@ def test_only_the_connections_for_notes_are_made(monkeypatch):
     algorithm = schedule("fc:4", "all_to_all", engine="direct")
     made = []
 
-    class Counted(tcp.Endpoint):
-        def add(self, peer, channel, outgoing, socket):
-            self.added = getattr(self, "added", 0) + outgoing
-            super().add(peer, channel, outgoing, socket)
+    class Counted(Endpoint):
+        added = 0
 
         def __init__(self, *arguments):
             super().__init__(*arguments)
             made.append(self)
+
+        def add(self, peer, channel, outgoing, socket):
+            self.added += outgoing
+            super().add(peer, channel, outgoing, socket)
 
     monkeypatch.setattr(tcp, "Endpoint", Counted)
 
@@ -174,7 +177,8 @@ def test_what_goes_wrong_in_nccl_is_told_to_all():
         try:
             run(algorithm, np.ones(8, np.float32))
         finally:
-            assert carrier.backend.aborted or comm.rank == 1  # which may hear of it before NCCL does
+            # Rank 1 may hear of it before NCCL does.
+            assert carrier.backend.aborted or comm.rank == 1
 
     def broken(*_):
         raise RuntimeError("unhandled cuda error")
@@ -193,8 +197,12 @@ def test_an_interrupted_rank_stops_waiting_for_its_gpu():
         carrier.hold.set()
         with ThreadPoolExecutor(1) as pool:
             if comm.rank == 0:
-                pool.submit(lambda: (time.sleep(0.3), comm.interrupt("enough")))
+                pool.submit(later, comm)
             run(algorithm, np.ones(8, np.float32))
+
+    def later(comm):
+        time.sleep(0.3)
+        comm.interrupt("enough")
 
     why = "rank 0 gave up: enough"
     assert together(2, act) == [why, f"rank 0 failed: {why}"]
@@ -216,7 +224,7 @@ def test_nccl_needs_a_gpu_for_every_rank(seen, why):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_the_carrier_says_so():
-    with pytest.raises(Unavailable, match="^rank 0 sees no GPU$"):
+    with pytest.raises(Unavailable, match="rank 0 sees no GPU"):
         connect(carrier="nccl")
 
 

@@ -93,7 +93,7 @@ def test_the_exact_engine_is_not_limited_by_a_clock(monkeypatch):
     slow = [(2, 0, 1e9, 1.3e-6), (1, 2, 1e9, 1.3e-6), (2, 0, 333333333, 5e-7)]
     fast = [(1, 2, 1e9, 1e-12), (0, 1, 1e9, 0), (1, 2, 25e9, 0), (2, 1, 25e9, 1e-12)]
     network = tacos.topology.from_links(3, slow + fast, link_model="blocking")
-    module, asked = importlib.import_module("tacos.tune"), []
+    module, asked = importlib.import_module("tacos.search.tune"), []
 
     def synthesize(*problem, engine="auto", **options):
         if engine == "milp":
@@ -214,8 +214,8 @@ def test_a_group_is_tuned_as_a_group():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"sizes": "1KB"}, "1KB"),
-        ({"kind": "all_sum"}, "all_sum"),
+        ({"sizes": "1KB"}, "sizes '1KB' is not understood"),
+        ({"kind": "all_sum"}, 'unknown collective "all_sum"'),
         ({"tolerance": -1}, "tolerance must be between 0 and 1; got -1"),
         ({"time_limit": 0}, "time_limit must be positive; got 0"),
     ],

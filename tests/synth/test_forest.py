@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from fractions import Fraction
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
-from tacos._core import exchange, pack_orbits, pack_two_way
+from tacos._core import pack_orbits, pack_two_way, team_exchange
 from tacos.synth.forest import Packing, forest, obstacle, packing
 from tests.support.strategies import topologies
 
@@ -362,14 +363,43 @@ def test_few_bytes_cross_boxes_once():
     assert 4.0e-6 < small.time_s < 4.3e-6
 
 
+@st.composite
+def joined(draw):
+    """Two to eight NPUs of which each reaches each other one directly, or through one switch of one or two."""
+    npus, switches = draw(st.integers(2, 8)), draw(st.integers(0, 2))
+    pairs = (
+        [(npu, npus + switch) for npu in range(npus) for switch in range(switches)]
+        if switches
+        else list(combinations(range(npus), 2))
+    )
+    speed = st.sampled_from([("1GB/s", "1us"), ("7GB/s", "350ns"), ("50GB/s", 0), (333, "1ns")])
+    links = [(*ends, *draw(speed)) for a, b in pairs for ends in ((a, b), (b, a))]
+    model = draw(st.sampled_from(["pipelined", "blocking"]))
+    return tp.from_links(npus, links, switches=switches, link_model=model)
+
+
+@given(st.data(), joined(), st.sampled_from([1000, 1001]))
+@settings(max_examples=60)
+def test_exchanges_are_right(data, topology, size):
+    """Among single NPUs there always is one; teams are refused where a sum would come too late to be sent on."""
+    collective = co.all_reduce(topology, size, chunks=data.draw(st.integers(1, 3)))
+    teams = [n for n in range(1, topology.npus + 1) if topology.npus % n == 0]
+    everybody = np.arange(topology.npus, dtype=np.int32)
+    team = data.draw(st.sampled_from(teams))
+    schedule = team_exchange(topology, everybody, team, collective)
+    assert schedule is not None or team > 1
+    if schedule is not None:
+        assert tacos.verify(schedule).ok
+
+
 @given(st.data(), topologies())
 @settings(max_examples=60)
-def test_exchanges_are_right(data, topology):
+def test_exchanges_on_any_network_are_right_or_refused(data, topology):
     size = data.draw(st.sampled_from([1000, 1001]))
     collective = co.all_reduce(topology, size, chunks=data.draw(st.integers(1, 3)))
     teams = [n for n in range(1, topology.npus + 1) if topology.npus % n == 0]
     everybody = np.arange(topology.npus, dtype=np.int32)
-    schedule = exchange(topology, everybody, data.draw(st.sampled_from(teams)), collective)
+    schedule = team_exchange(topology, everybody, data.draw(st.sampled_from(teams)), collective)
     if schedule is not None:
         assert tacos.verify(schedule).ok
 
@@ -394,7 +424,7 @@ def test_exchanges_between_racks_are_right(core, size):
     topology = racks(core)
     for chunks in (1, 2, 4):
         collective = co.all_reduce(topology, size, chunks=chunks)
-        found = exchange(topology, np.arange(16, dtype=np.int32), 4, collective)
+        found = team_exchange(topology, np.arange(16, dtype=np.int32), 4, collective)
         assert found is None or tacos.verify(found).ok
         if size <= 8000:
             assert found is not None
@@ -415,7 +445,7 @@ def test_exchanges_of_near_and_far_teams_can_be_lifted():
     links = [link for a, b, *speed in cables for link in ((a, b, *speed), (b, a, *speed))]
     topology = tp.from_links(12, links, switches=3)
     collective = co.all_reduce(topology, 16_000, chunks=1)
-    schedule = exchange(topology, np.arange(12, dtype=np.int32), 3, collective)
+    schedule = team_exchange(topology, np.arange(12, dtype=np.int32), 3, collective)
     assert schedule is not None
     program = tacos.lower(schedule)
     assert tacos.verify(program).ok

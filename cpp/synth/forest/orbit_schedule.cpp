@@ -3,6 +3,7 @@
 #include <numeric>
 #include <utility>
 
+#include "support/index.hpp"
 #include "synth/forest/balance.hpp"
 #include "synth/forest/chunks.hpp"
 #include "synth/forest/orbits.hpp"
@@ -15,11 +16,6 @@ namespace {
 
 using forest::Balance;
 using forest::Translations;
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 constexpr std::size_t kTryStages = 200'000;  // moves, up to which half-balanced trees are tried
 constexpr Time kLargestStart = std::numeric_limits<std::uint32_t>::max();
@@ -260,9 +256,7 @@ std::shared_ptr<const Collective> padded(const std::shared_ptr<const Collective>
 bool suits(const Topology& topology, const Collective& collective) {
   if (collective.parts().size() != 1 || !collective.resolved()) return false;
   const auto& part = collective.parts()[0];
-  return (part.kind == CollectiveKind::all_gather || part.kind == CollectiveKind::reduce_scatter ||
-          part.kind == CollectiveKind::all_reduce) &&
-         part.members() == topology.npus() &&
+  return part.traits().uniform() && part.traits().spreads() && part.members() == topology.npus() &&
          part.size >= static_cast<std::int64_t>(part.members()) * part.chunks;
 }
 

@@ -5,7 +5,7 @@ it, :meth:`Carrier.prepare` turns this rank's share of a program into a :class:`
 :meth:`Prepared.run` makes one call on two addresses. What lies behind is the carrier's own: sockets,
 MPI's requests, streams of a GPU, batches.
 
-The core's ``Execution`` says which messages may move and where their data are, so a carrier of messages
+The core's ``RankExecutor`` says which messages may move and where their data are, so a carrier of messages
 on the host needs no order between them: every message has a name, the step that sends it.
 """
 
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tacos._core import Execution, Program
+    from tacos._core import Program, RankExecutor
     from tacos.runtime.rendezvous import Rendezvous
 
 __all__ = [
@@ -37,8 +37,11 @@ __all__ = [
 ]
 
 DTYPES = frozenset(
-    "float16 bfloat16 float32 float64 int8 uint8 int16 int32 int64 uint16 uint32 uint64 bool".split()
-)
+    {
+        "float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64",
+        "uint8", "uint16", "uint32", "uint64", "bool",
+    }
+)  # fmt: skip
 """What the core can add up."""
 OPS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
 _BITWISE = frozenset({"band", "bor", "bxor"})
@@ -55,8 +58,8 @@ class Call(NamedTuple):
     """Address of the input, in memory that the carrier serves."""
     target: int
     """Address of the output."""
-    count: int
-    """Elements of the whole buffer, as nccl-tests counts it."""
+    elements: int
+    """Of the whole buffer, as nccl-tests counts it."""
     dtype: str
     """NumPy's name, or ``bfloat16``."""
     op: str
@@ -88,7 +91,7 @@ class Carrier(ABC):
         return None
 
     @abstractmethod
-    def prepare(self, share: Execution, number: int) -> Prepared:
+    def prepare(self, share: RankExecutor, number: int) -> Prepared:
         """Make ready for a program that all ranks agree on; all ranks call this together.
 
         Args:

@@ -26,7 +26,7 @@ from tacos.runtime.rendezvous.mpi import MpiRendezvous
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tacos._core import Execution
+    from tacos._core import RankExecutor
     from tacos.runtime.carriers import Call, Meeting
 
 __all__ = ["Mpi", "open_carrier"]
@@ -85,7 +85,7 @@ class _Tagged:
     """A program and what its tags are made of."""
 
     carrier: Mpi
-    share: Execution
+    share: RankExecutor
     number: int
     steps: _Steps
 
@@ -98,7 +98,7 @@ class _Tagged:
 class _Call:
     """The state of a call."""
 
-    execution: Execution
+    execution: RankExecutor
     own: Announced
     steps: _Steps
     unheard: set[int]  # peers that have not announced the call yet
@@ -160,7 +160,7 @@ class Mpi(Carrier):
         """Why MPI can carry no more, or None."""
         return self._failure
 
-    def prepare(self, share: Execution, number: int) -> _Tagged:
+    def prepare(self, share: RankExecutor, number: int) -> _Tagged:
         """Check that MPI has tags for all messages; it connects ranks by itself."""
         steps = _steps_of(share)
         most = int(np.diff(steps.first).max(initial=0))
@@ -171,11 +171,11 @@ class Mpi(Carrier):
             )
         return _Tagged(self, share, number, steps)
 
-    def _run(self, execution: Execution, number: int, steps: _Steps, given: Call) -> None:
+    def _run(self, execution: RankExecutor, number: int, steps: _Steps, given: Call) -> None:
         self._check_usable()
         execution.start(*given)
         self._calls += 1
-        own = Announced(self._calls, number, given.count, given.dtype, given.op)
+        own = Announced(self._calls, number, given.elements, given.dtype, given.op)
         froms = {peer for peer, _ in execution.receives_from}
         call = self._call = _Call(execution, own, steps, froms)
         try:
@@ -284,7 +284,7 @@ class Mpi(Carrier):
             self._receive(call.execution, step, message, size, *key)
 
     def _receive(
-        self, execution: Execution, step: int, message: int, size: int, peer: int, tag: int
+        self, execution: RankExecutor, step: int, message: int, size: int, peer: int, tag: int
     ) -> None:
         if execution.reduces(step):
             spare = self._spare[size]
@@ -506,7 +506,7 @@ def _nothing() -> None:
     """A notice has left."""
 
 
-def _steps_of(execution: Execution) -> _Steps:
+def _steps_of(execution: RankExecutor) -> _Steps:
     program = execution.program
     threads = np.searchsorted(program.thread_rank, np.arange(program.ranks + 1))
     first: list[int] = program.thread_begin[threads].tolist()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from tacos._core import Execution, Program
+    from tacos._core import Program, RankExecutor
     from tacos.runtime.carriers import Meeting, Prepared
 
 __all__ = ["Nccl", "Visible", "open_carrier", "reason_against"]
@@ -153,7 +153,7 @@ class Nccl(Carrier):
         """Why NCCL can carry no more, or None."""
         return self._failure or None
 
-    def prepare(self, share: Execution, number: int) -> _OnGpu:
+    def prepare(self, share: RankExecutor, number: int) -> _OnGpu:
         """Cut a program into waves; with the first, connect the hosts."""
         prepared = _OnGpu(self, share, number)
         if self._notes is None and self._meeting.size > 1:
@@ -202,7 +202,7 @@ class Nccl(Carrier):
         if self._notes is None:
             return
         mine = np.array(
-            [number, call.count, _TYPES.index(call.dtype), OPS.index(call.op)], np.int64
+            [number, call.elements, _TYPES.index(call.dtype), OPS.index(call.op)], np.int64
         )
         rows = np.empty((self._meeting.size, len(mine)), np.int64)
         self._notes.run(Call(mine.ctypes.data, rows.ctypes.data, rows.nbytes, "uint8", "sum"))
@@ -252,7 +252,7 @@ class Nccl(Carrier):
 class _OnGpu:
     """A program in waves."""
 
-    def __init__(self, carrier: Nccl, share: Execution, number: int) -> None:
+    def __init__(self, carrier: Nccl, share: RankExecutor, number: int) -> None:
         self._carrier, self._share, self._number = carrier, share, number
         self._waves = GpuAlgorithm(share.program, carrier.backend)
         self._reduces = any("reduce" in STEP_OPS[op] for op in np.unique(share.program.op))
@@ -261,13 +261,13 @@ class _OnGpu:
         """Run one call on the current stream."""
         if self._reduces and not CARRIERS["nccl"].reduces(call.dtype, call.op):
             raise ValueError(f"NCCL's carrier cannot reduce {call.dtype} with {call.op}")
-        inputs, outputs = self._share.buffer_elements(call.count)
+        inputs, outputs = self._share.buffer_elements(call.elements)
         dtype = getattr(torch, call.dtype)
         self._carrier.compare(self._number, call)
         try:
             source = self._carrier.tensor(call.source, inputs, dtype)
             target = self._carrier.tensor(call.target, outputs, dtype)
-            self._waves.run([source], [target], call.count, call.op)
+            self._waves.run([source], [target], call.elements, call.op)
             self._carrier.wait_for(self._carrier.event(target.device))
         except (RuntimeError, TacosError) as error:  # NCCL's errors are the former
             self._carrier.give_up(error)

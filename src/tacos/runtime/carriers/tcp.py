@@ -22,7 +22,7 @@ from tacos.runtime.rendezvous.door import Door
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tacos._core import Execution
+    from tacos._core import RankExecutor
     from tacos.runtime.carriers import Call, Meeting
     from tacos.runtime.rendezvous import Rendezvous
 
@@ -86,7 +86,7 @@ class Tcp(Carrier):
         """Why there is no way to the peers any more, or None."""
         return self._endpoint.failure or None
 
-    def prepare(self, share: Execution, number: int) -> _Connected:
+    def prepare(self, share: RankExecutor, number: int) -> _Connected:
         """Connect to all peers of a program that are not connected yet."""
         self._connect(share)
         return _Connected(self._endpoint, share, number)
@@ -118,7 +118,7 @@ class Tcp(Carrier):
         own = self._cards[self.rank]["machine"]
         return bool(own) and own == self._cards[peer]["machine"]
 
-    def _connect(self, execution: Execution) -> None:
+    def _connect(self, execution: RankExecutor) -> None:
         """Connect to all this rank sends to, then wait for those it receives from.
 
         The kernel completes connections to a listening socket by itself, so no rank waits in a circle.
@@ -186,7 +186,7 @@ class Tcp(Carrier):
 class _Connected:
     """A program whose peers are connected."""
 
-    def __init__(self, endpoint: Endpoint, share: Execution, number: int) -> None:
+    def __init__(self, endpoint: Endpoint, share: RankExecutor, number: int) -> None:
         self._endpoint, self._share, self._number = endpoint, share, number
 
     def run(self, call: Call) -> None:

@@ -175,8 +175,8 @@ class _Memory:
             self._input = given.clone() if aliased else given
             self._output = self._target
         for slots in shared:  # as an out-of-place program would
-            own = _run(self._input, layout.input_offset, slots.first, slots.count)
-            out = _run(self._output, layout.output_offset, slots.same, slots.count)
+            own = _run(self._input, layout.input_offset, slots.first, slots.length)
+            out = _run(self._output, layout.output_offset, slots.same, slots.length)
             if own.numel() and own.data_ptr() != out.data_ptr():
                 out.copy_(own)
         scratch = target.new_empty(layout.scratch_elements)
@@ -264,7 +264,7 @@ class _Slots(NamedTuple):
 
     first: int
     same: int
-    count: int
+    length: int
 
 
 class _Overlap(enum.Enum):
@@ -286,8 +286,8 @@ def _shared_slots(program: Program, rank: int) -> list[_Slots]:
         if (same := position.get(chunk)) is None:
             continue
         last = found[-1] if found else None
-        if last and (last.first + last.count, last.same + last.count) == (slot, same):
-            found[-1] = last._replace(count=last.count + 1)
+        if last and (last.first + last.length, last.same + last.length) == (slot, same):
+            found[-1] = last._replace(length=last.length + 1)
         else:
             found.append(_Slots(slot, same, 1))
     return found
@@ -303,11 +303,11 @@ def _overlap(
     for one in [*shared, _Slots(slots, 0, 0)]:
         if _meet(_run(source, begins, at, one.first - at), target):  # not shared by the program
             return _Overlap.OTHER
-        own = _run(source, begins, one.first, one.count)
-        out = _run(target, layout.given_output, one.same, one.count)
+        own = _run(source, begins, one.first, one.length)
+        out = _run(target, layout.given_output, one.same, one.length)
         if own.numel() and own.data_ptr() != out.data_ptr():
             return _Overlap.OTHER
-        at = one.first + one.count
+        at = one.first + one.length
     return _Overlap.AS_IN_PLACE if shared else _Overlap.OTHER
 
 

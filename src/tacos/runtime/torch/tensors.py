@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 import torch.distributed as dist
 
+from tacos.collective import KINDS
 from tacos.errors import CommunicationError, TacosError
 from tacos.runtime.carriers import named
 from tacos.runtime.dispatch.algorithms import order_matters
@@ -43,10 +44,14 @@ DTYPES = {
     torch.bool: "bool",
 }
 """What can be reduced, and how the executor calls it; whatever only moves goes as bytes."""
-_ONE_BUFFER = frozenset({"all_reduce", "broadcast", "reduce"})
-"""What torch calls with one tensor, which is input and output."""
 _PADDING = 2
 """An uneven all-to-all is padded to an even one if that moves at most so many times the bytes."""
+
+
+def _one_buffer(kind: str) -> bool:
+    """Whether input and output are the whole buffer, which torch passes once."""
+    traits = KINDS[kind]
+    return traits.spreads and traits.whole_input and traits.whole_output
 
 
 class CollectiveError(CommunicationError, dist.DistBackendError):
@@ -226,7 +231,7 @@ class Tensors:
         try:
             ordered = order_matters(dtype, op)
             algorithm = self.algorithms.get(
-                kind, size_bytes, kind in _ONE_BUFFER, root, ordered, carrier.name
+                kind, size_bytes, _one_buffer(kind), root, ordered, carrier.name
             )
             with torch.cuda.device(some.device) if some.is_cuda else contextlib.nullcontext():
                 algorithm.run_at(_address(source), _address(target), count, dtype, op or "sum")
