@@ -110,13 +110,13 @@ class Carrier(ABC):
         """
         return ""
 
-    def interrupt(self, why: str) -> None:
+    def interrupt(self, why: str) -> None:  # noqa: B027, a default that does nothing
         """End the call that runs and all later ones; from any thread."""
 
-    def abort(self, why: str) -> None:
+    def abort(self, why: str) -> None:  # noqa: B027
         """Tell the peers that this rank gives up; no call may be running here."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Let the peers go."""
 
     def address(self, peer: int, channel: int = 0) -> str:

@@ -20,8 +20,8 @@ from tacos.errors import CommunicationError
 from tacos.program import STEP_OPS
 from tacos.runtime.carriers import Carrier, Unavailable
 from tacos.runtime.carriers.mpi_notices import LONGEST_TEXT, Announced, Kind, Notice, Notices
-from tacos.runtime.rendezvous import pause
 from tacos.runtime.rendezvous.mpi import MpiRendezvous
+from tacos.runtime.rendezvous.waiting import pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,8 +24,8 @@ from tacos.program import STEP_OPS, lower
 from tacos.runtime.carriers import CARRIERS, DTYPES, OPS, Call, Carrier, Unavailable
 from tacos.runtime.carriers.tcp import own_address
 from tacos.runtime.carriers.waves import GpuAlgorithm
-from tacos.runtime.rendezvous import pause
 from tacos.runtime.rendezvous.store import StoreRendezvous
+from tacos.runtime.rendezvous.waiting import pause
 from tacos.search.synthesis import synthesize
 
 if TYPE_CHECKING:

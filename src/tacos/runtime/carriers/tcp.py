@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tacos._core import Endpoint
 from tacos.errors import CommunicationError
 from tacos.runtime.carriers import Carrier
-from tacos.runtime.rendezvous import LONGEST_S
 from tacos.runtime.rendezvous.door import Door
+from tacos.runtime.rendezvous.waiting import LONGEST_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

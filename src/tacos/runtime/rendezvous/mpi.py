@@ -6,8 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tacos.errors import CommunicationError
-from tacos.runtime.rendezvous import named, pause
-from tacos.runtime.rendezvous.store import Doubt
+from tacos.runtime.rendezvous.waiting import Doubt, named, pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable

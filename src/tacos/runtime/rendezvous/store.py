@@ -9,44 +9,17 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tacos.errors import CommunicationError
+from tacos.runtime.rendezvous.waiting import Doubt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Doubt", "StoreRendezvous"]
+__all__ = ["StoreRendezvous"]
 
 _PAUSE = dt.timedelta(seconds=1)
 """How long a rank waits for the store before it looks around."""
 _PIECE = 4 << 20
 """Stores refuse values of more than a few megabytes."""
-
-
-class Doubt:
-    """Whether to go on waiting for others, who have been seen elsewhere.
-
-    What they have sent before may still be on its way, so a reason not to wait has to last.
-
-    >>> doubt = Doubt(patience=0.0)
-    >>> doubt.hear("")
-    >>> doubt.hear("rank 1 closed its connection")
-    Traceback (most recent call last):
-    tacos._core.CommunicationError: rank 1 closed its connection
-    """
-
-    def __init__(self, patience: float = 1.5) -> None:
-        self._patience = patience
-        self._since: float | None = None
-
-    def hear(self, why: str) -> None:
-        """Take note of a reason, or of none; raises CommunicationError when it has lasted."""
-        now = time.monotonic()
-        if not why:
-            self._since = None
-            return
-        if self._since is None:
-            self._since = now
-        if now - self._since >= self._patience:
-            raise CommunicationError(why)
 
 
 class StoreRendezvous:
