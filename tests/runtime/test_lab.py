@@ -136,7 +136,7 @@ def assert_packets_take_the_routes_of_the_package(topology):
             if src == dst:
                 continue
             route = routes(topology, pairs=([src], [dst])).links
-            taken = tables.path(tables.plan.npu[src], tables.plan.npu[dst])
+            taken = tables.path(tables.network.npu[src], tables.network.npu[dst])
             assert [node for node, _ in taken] == topology.link_src[route].tolist()
 
 
@@ -168,10 +168,10 @@ def test_parallel_links_have_addresses_of_their_own():
 def test_ports_of_an_npu_are_reached_over_different_switches():
     """NPU 0 has a port at switch 2 and two at switch 3, NPU 1 has one at each; switch 4 is slower."""
     tables = Tables(RAILS)
-    ways = tables.plan.reach[0][1]
-    first = [tables.path(tables.plan.npu[0], way) for way in ways]
+    ways = tables.network.reach[0][1]
+    first = [tables.path(tables.network.npu[0], way) for way in ways]
     assert [[node for node, _ in path] for path in first] == [[0, 2], [0, 3]]
-    back = [tables.path(tables.plan.npu[1], way) for way in tables.plan.reach[1][0]]
+    back = [tables.path(tables.network.npu[1], way) for way in tables.network.reach[1][0]]
     assert [path[1] for path in back] == [(2, "to0"), (3, "to0"), (3, "to0.1")]
 
 

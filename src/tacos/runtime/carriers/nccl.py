@@ -8,6 +8,7 @@ the host's memory, which is opened with the first program; the program's own con
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -110,10 +111,11 @@ def _store(meeting: Meeting) -> Any:
     if isinstance(meeting.rendezvous, StoreRendezvous) and meeting.rendezvous.store is not None:
         return meeting.rendezvous.store
     limit = timedelta(seconds=meeting.timeout)
-    own = None
+    own, place = None, ""
     if meeting.rank == 0:
-        own = dist.TCPStore("", 0, is_master=True, wait_for_workers=False, timeout=limit)
-    place = "" if own is None else f"{own_address()} {own.port}"
+        host = os.environ.get("TACOS_HOST") or own_address()
+        own = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=limit)
+        place = f"{host} {own.port}"
     host, port = meeting.exchange("NCCL's store", place.encode())[0].decode().split()
     return own or dist.TCPStore(host, int(port), timeout=limit)
 
