@@ -205,7 +205,7 @@ Columns must have the types that the properties of the same names have: nothing 
         const auto report = progress_to(progress);
         const nb::gil_scoped_release release;
         return std::make_shared<Schedule>(
-            lift(program, std::move(topology), size, std::move(provenance), report));
+            lift(program, topology, size, std::move(provenance), report));
       },
       "program"_a, "topology"_a, "size_bytes"_a, nb::kw_only(), "provenance"_a = "{}",
       "progress"_a = nb::none(), "The schedule of a program; see tacos.lift.");
