@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
@@ -57,7 +56,7 @@ def connect(
     """
     if not timeout > 0:
         raise ValueError(f"timeout is {timeout} s, it must be positive")
-    kind = named(carrier or os.environ.get("TACOS_CARRIER") or chosen("host").name)
+    kind = chosen() if carrier is None else named(carrier)
     communicator = Communicator(
         rendezvous or from_environment(timeout=timeout),
         timeout=timeout,

@@ -247,15 +247,19 @@ def named(name: str) -> CarrierKind:
     return CARRIERS[name]
 
 
-def chosen(memory: Literal["host", "cuda"], environ: Mapping[str, str] = os.environ) -> CarrierKind:
-    """The carrier for buffers in this memory: ``TACOS_CARRIER`` if it serves that, else the default.
+def chosen(
+    memory: Literal["host", "cuda"] | None = None, environ: Mapping[str, str] = os.environ
+) -> CarrierKind:
+    """The carrier that ``TACOS_CARRIER`` names if it serves this memory, else the default for it.
 
     >>> chosen("host", {}).name, chosen("cuda", {"TACOS_CARRIER": "mpi"}).name
     ('tcp', 'nccl')
+    >>> chosen(environ={"TACOS_CARRIER": "mpi"}).name
+    'mpi'
     """
     name = environ.get("TACOS_CARRIER")
     if name and name not in CARRIERS:
         raise ValueError(f"TACOS_CARRIER is {name!r}; expected one of {', '.join(CARRIERS)}")
-    if name and CARRIERS[name].memory == memory:
+    if name and memory in (None, CARRIERS[name].memory):
         return CARRIERS[name]
-    return next(kind for kind in CARRIERS.values() if kind.memory == memory)
+    return next(kind for kind in CARRIERS.values() if kind.memory == (memory or "host"))
