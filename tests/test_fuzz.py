@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -63,8 +64,9 @@ def test_a_wrong_schedule_is_a_failure(monkeypatch, tmp_path):
     def broken(*_, **__):
         raise ZeroDivisionError("one over nothing")
 
-    monkeypatch.setitem(tacos.synth.ENGINES, "direct", incomplete)
-    monkeypatch.setitem(tacos.synth.ENGINES, "greedy", broken)
+    engines = tacos.synth.ENGINES
+    monkeypatch.setitem(engines, "direct", replace(engines["direct"], solve=incomplete))
+    monkeypatch.setitem(engines, "greedy", replace(engines["greedy"], solve=broken))
     result = fuzz.Result()
     for seed in range(8):
         result.add(fuzz.run_problem(seed, ["direct", "greedy"], tmp_path))

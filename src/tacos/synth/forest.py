@@ -28,18 +28,20 @@ from tacos._core import (
     schedule_forest,
     schedule_orbits,
 )
+from tacos.synth import estimates, requirements
+from tacos.synth.engine import Engine
 from tacos.synth.logical import forest_through_program
 from tacos.synth.moves import check_memory
 from tacos.synth.phases import in_phases
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
     from tacos._core import Collective, CollectivePart, Forest, Schedule, Topology
 
-__all__ = ["Packed", "Packing", "forest", "obstacle", "packing", "suited_chunks"]
+__all__ = ["ENGINE", "Packed", "Packing", "forest", "obstacle", "packing", "suited_chunks"]
 
 _KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
 _MOST_GROWN = 128
@@ -61,6 +63,10 @@ _MOST_EXCHANGED = 40_000
 """Transfers of an exchange: it is for few bytes, which nobody wants to wait for."""
 _SUMS_AND_COPIES = 3
 """Capabilities of a switch as in NVLS."""
+_GROWING_US = 7.0
+"""Microseconds per NPU³ to grow trees on a network without symmetry (measured)."""
+_MANY_COUNTS = (1024, 2048, 4096)
+"""Chunk counts to search beyond the usual ones: a broadcast's chunks are few on each link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +173,7 @@ def forest(
     topology: Topology,
     collective: Collective,
     *,
-    packed: Packed | None = None,
+    memory: Packed | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
     """Pipeline chunks down throughput-optimal trees.
@@ -181,7 +187,7 @@ def forest(
     Args:
         topology: Any network.
         collective: An all-gather, reduce-scatter, all-reduce, broadcast or reduce.
-        packed: Trees found before, for this network, group and kind; new ones are added. For callers
+        memory: Trees found before, for this network, group and kind; new ones are added. For callers
             who try several numbers of chunks.
         progress: Called with the share done, now and then.
 
@@ -196,10 +202,9 @@ def forest(
     >>> tacos.bound(topo, coll).time_s / schedule.time_s > 0.99
     True
     """
-    if needed := obstacle(topology, collective):
-        raise ValueError(f"forest needs {needed}")
+    ENGINE.check(topology, collective)
     resolved = collective if collective.resolved else collective.with_chunks(1)
-    known: Packed = {} if packed is None else packed
+    known: Packed = {} if memory is None else memory
     orbit = _orbits(topology, resolved, known, progress)
     (part,) = resolved.parts
     transfers = len(part.group) ** 2 * part.chunks
@@ -235,7 +240,7 @@ def suited_chunks(chunks: int, packed: Packed) -> int:
     >>> import tacos
     >>> packed: Packed = {}
     >>> topo = tacos.topology.dgx1()    # some trees carry a sixth of what their root sends
-    >>> _ = forest(topo, tacos.collective.all_gather(topo, "1MB", chunks=1), packed=packed)
+    >>> _ = forest(topo, tacos.collective.all_gather(topo, "1MB", chunks=1), memory=packed)
     >>> [suited_chunks(chunks, packed) for chunks in (1, 4, 16)]
     [1, 6, 18]
     """
@@ -257,7 +262,7 @@ def _facts(known: Packed, way: str) -> dict[str, Any]:
     found, best = _used(known, way), _used(known, "") or _used(known, way)
     rates = [one.rate_Bps / whole.cut_Bps for one, whole in zip(found, best, strict=True)]
     return {
-        "engine": "forest",
+        "engine": ENGINE.name,
         "rate": min(1.0, 1.0, *rates),
         "tolerance": max((one.trees.tolerance for one in found), default=0.0),
     }
@@ -271,12 +276,11 @@ def obstacle(topology: Topology, collective: Collective) -> str:
     >>> obstacle(topo, tacos.collective.all_to_all(topo, "1MB"))
     'all-gather, reduce-scatter, all-reduce, broadcast or reduce, not all-to-all'
     """
-    if len(collective.parts) != 1:
-        return f"one collective, not {len(collective.parts)} at once"
+    if needed := requirements.one_part(collective):
+        return needed
     part = collective.parts[0]
-    if part.kind not in _KINDS:
-        names = f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}, not {part.kind}"
-        return names.replace("_", "-")
+    if needed := requirements.listed_kinds(part, _KINDS):
+        return needed
     if topology.npus <= _MOST_REPEATED:
         return ""
     everybody = part.kind not in ("broadcast", "reduce") and len(part.group) == topology.npus
@@ -323,7 +327,7 @@ def _orbits(
         check_memory(topology.npus**2 * part.chunks)
     if all_alike(topology):
         # Balanced for these chunks, which may be a little below what the cuts allow.
-        facts = json.dumps({"engine": "forest"})
+        facts = json.dumps({"engine": ENGINE.name})
         return schedule_orbits(topology, collective, provenance=facts, progress=progress)
     if topology.npus > _MOST_REPEATED:
         return None
@@ -396,7 +400,7 @@ def _both_ways(
     pair = pack_two_way(topology, part.group, collective.chunks, progress)
     if pair is None:
         return []
-    facts = json.dumps({"engine": "forest", "trees": "both ways"})
+    facts = json.dumps({"engine": ENGINE.name, "trees": "both ways"})
     roots = pair[1].root
     return [schedule_all_reduce(pair[0], pair[1], roots, collective, facts, progress)]
 
@@ -423,7 +427,7 @@ def _exchanges(
         # Owners wait for each other, so that bytes alone never take all the time.
         if 2 * least_s * copies > limit_s or each * collective.chunks > _MOST_EXCHANGED:
             continue
-        facts = json.dumps({"engine": "forest", "trees": "exchange"})
+        facts = json.dumps({"engine": ENGINE.name, "trees": "exchange"})
         order = np.sort(part.group)
         one = exchange(topology, order, team, collective, facts, progress)
         found += [one] if one is not None else []
@@ -440,3 +444,36 @@ def _holders(part: CollectivePart) -> tuple[NDArray[np.int32], NDArray[np.int32]
     needed = np.repeat(part.bytes > 0, np.diff(part.output_begin))
     members = np.unique(part.outputs[needed])
     return np.where(part.bytes, part.inputs[part.input_begin[:-1]], members[0]), members
+
+
+def _work(topology: Topology, collective: Collective, again: bool) -> float:
+    moved = estimates.transfers(topology, collective)
+    if all_alike(topology):
+        return 0.1 * moved
+    return 2 * moved + (0.0 if again else _GROWING_US * topology.npus**3)
+
+
+def _chunk_counts(
+    _topology: Topology,
+    _collective: Collective,
+    counts: tuple[int, ...],
+    memory: dict[str, Any],
+) -> Iterator[int]:
+    for chunks in (*counts, *_MANY_COUNTS):
+        yield suited_chunks(chunks, memory)
+
+
+def _size_factor(collective: Collective) -> int:
+    """Trees are quick to fill: each phase may have twice the transfers."""
+    return 2 * sum(2 if part.kind == "all_reduce" else 1 for part in collective.parts)
+
+
+ENGINE = Engine(
+    name="forest",
+    solve=forest,
+    obstacle=obstacle,
+    work=_work,
+    chunk_counts=_chunk_counts,
+    patience=4,  # the weights of trees do not suit every count
+    size_factor=_size_factor,
+)
