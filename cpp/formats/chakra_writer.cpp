@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "formats/protobuf.hpp"
+#include "support/index.hpp"
 
 namespace tacos::chakra {
 
@@ -17,11 +18,6 @@ namespace {
 using protobuf::put_bytes;
 using protobuf::put_number;
 using protobuf::put_varint;
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 constexpr std::string_view kVersion = "0.0.4";
 enum NodeType : std::uint8_t { kComp = 4, kSend = 5, kRecv = 6, kColl = 7 };

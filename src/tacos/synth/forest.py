@@ -20,13 +20,13 @@ import numpy as np
 
 from tacos._core import (
     all_alike,
-    exchange,
     pack_forest,
     pack_orbits,
     pack_two_way,
     schedule_all_reduce,
     schedule_forest,
     schedule_orbits,
+    team_exchange,
 )
 from tacos.synth import estimates, requirements
 from tacos.synth.engine import Engine
@@ -429,7 +429,7 @@ def _exchanges(
             continue
         facts = json.dumps({"engine": ENGINE.name, "trees": "exchange"})
         order = np.sort(part.group)
-        one = exchange(topology, order, team, collective, facts, progress)
+        one = team_exchange(topology, order, team, collective, facts, progress)
         found += [one] if one is not None else []
     return found
 
