@@ -130,7 +130,7 @@ def test_a_time_limit_ends_the_search():
     )
 
     def shares(**options):
-        told = []
+        told: list[float] = []
 
         def progress(share):
             if not told:

@@ -13,14 +13,13 @@ NSDI 2023); starts as steps, windows, search from below and orbits are ours.
 from __future__ import annotations
 
 import time
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from tacos._core import bound
+from tacos._support import solver
 from tacos.synth.engine import Engine, Exact
 from tacos.synth.greedy import ENGINE as GREEDY
 from tacos.synth.greedy import greedy
-from tacos.synth.milp.solver import highs
 from tacos.synth.phases import in_phases, sums
 from tacos.units import Quantity, time_ps
 
@@ -48,7 +47,7 @@ def obstacle(topology: Topology, collective: Collective) -> str:
     >>> obstacle(torus, tacos.collective.all_gather(torus, "1MB"))
     'fewer NPUs and chunks: 1,024 chunks and 4,096 links make a program of millions'
     """
-    if find_spec("highspy") is None:
+    if not solver.installed():
         return 'HiGHS: pip install "tacos-ccl[milp]"'
     size = collective if collective.resolved else collective.with_chunks(1)
     if size.chunks * topology.links > _MOST_PAIRS:
@@ -114,7 +113,7 @@ def milp(
     from tacos.synth.milp.search import Search  # what few problems need would slow every import
 
     epoch_ps = None if epoch is None else max(time_ps(epoch, what="epoch"), 1)
-    highs()
+    solver.highs()
     begin = time.monotonic()
     phases = 2 if _halves(collective) else 1
     ends = iter([begin + time_limit * (k + 1) / phases for k in range(phases)])
