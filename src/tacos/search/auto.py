@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tacos.errors import InfeasibleError, TacosError, VerificationError
 from tacos.search.budget import NORMAL_WORK, SEARCH_TRANSFERS, WORTH_ALL, Budget, exact_limits
-from tacos.search.judging import failure, noted
+from tacos.search.chunk_search import ChunkSearch
+from tacos.search.judging import Judge, failure, noted
 from tacos.search.refine import refine as refine_schedule
-from tacos.search.watch import TimeIsUp
+from tacos.search.watch import TimeIsUp, Watch
 from tacos.synth import ENGINES, applicable
+from tacos.synth.matched_ports import matched_ports
 
 if TYPE_CHECKING:
     from tacos._core import Collective, Schedule, Topology
-    from tacos.search.chunk_search import ChunkSearch
     from tacos.search.judging import Answer
     from tacos.synth.engine import Engine
+    from tacos.synth.matched_ports import MatchedPorts
 
-__all__ = ["Auto"]
+__all__ = ["Auto", "on_whole_network"]
 
 _REFINED, _HOPEFUL = 2, 1.1
 """Answers that are refined at most, none slower than this times the best."""
@@ -25,6 +28,8 @@ _REFINING, _PER_TRANSFER = 0.2, 300.0
 """Share of the work for refining one answer, and microseconds per transfer at most."""
 _HOPS = 10.0
 """Hops that refinement looks at in a microsecond."""
+_LEAST_SHARE = 0.1
+"""Share of the work that must be left for a second search with matched ports."""
 _LONGEST_S = 40 * 3600
 """Seconds that the core can count for one transfer (``cpp/model/time.hpp``)."""
 
@@ -37,15 +42,27 @@ class Auto:
         self.watch, self.budget = self.question.watch, Budget(self.question)
         self.left_out: list[str] = []
 
-    def best(self, *, refines: bool = True) -> Schedule:
-        """Return the best schedule of all engines, refined with the work that is left."""
-        results = self.answers()
+    def best(self, *, refines: bool, matches: bool) -> Schedule:
+        """Return the best schedule of all engines.
+
+        Args:
+            refines: Whether to refine it with the work that is left.
+            matches: Whether to look at matched ports, too.
+        """
+        matching = matched_ports(self.question.topology) if matches else None
+        results = self.answers(0.5 if matching else 1.0)
+        if matching:
+            self.watch.done, self.watch.next = 0.5, 1.0
+            results += self._with_matched_ports(matching, results[0])
+            results.sort(key=lambda answer: answer.time_ps)
         results = self.refined(results) if refines else results
-        times = {one.schedule.provenance["engine"]: one.time_ps * 1e-12 for one in results}
+        times: dict[str, float] = {}
+        for one in results:
+            times.setdefault(one.schedule.provenance["engine"], one.time_ps * 1e-12)
         return noted(results[0], {"best_of": times, "not_tried": self.left_out}).schedule
 
-    def answers(self) -> list[Answer]:
-        """Return the answers of the engines that are worth their work, the fastest first.
+    def answers(self, share: float) -> list[Answer]:
+        """Return the answers of the engines that are worth their work, the fastest first; this is a share of the progress.
 
         A schedule is verified before it becomes the best: a wrong one could seem too good for the others to be tried.
         """
@@ -61,7 +78,7 @@ class Auto:
             return ENGINES[name].baseline or expected[name] > self.budget.total
 
         for i, name in enumerate(sorted(names, key=lambda name: (late(name), expected[name]))):
-            self.watch.done, self.watch.next = i / len(names), (i + 1) / len(names)
+            self.watch.done, self.watch.next = (share * (i + k) / len(names) for k in (0, 1))
             worth = self.budget.worth(None if best is None else best.time_ps)
             if self.watch.cut_short or self.budget.used + expected[name] > worth:
                 self.left_out.append(name)
@@ -117,6 +134,7 @@ class Auto:
                         answer.schedule,
                         work=int(work * _HOPS),
                         seed=self.question.seed,
+                        target=self.judge.target,
                         progress=self.watch.report,
                     )
                 )
@@ -128,10 +146,46 @@ class Auto:
                 break
             except TacosError:
                 continue
-            # A shorter schedule may take longer to execute.
             better[i] = min(answer, found, key=lambda answer: answer.time_ps)
             self.budget.used += work
         return sorted(better, key=lambda answer: answer.time_ps)
+
+    def _with_matched_ports(self, matching: MatchedPorts, best: Answer) -> list[Answer]:
+        """Return the best answers with one peer for each port, if there is work left that they are worth."""
+        left = self.budget.worth(best.time_ps) - self.budget.used
+        if self.watch.cut_short or left < _LEAST_SHARE * self.budget.total:
+            return []
+        watch = Watch(None, self.watch.report)
+        watch.end = self.watch.end
+        question = replace(
+            self.question,
+            topology=matching.topology,
+            watch=watch,
+            known_bound=self.question.bound,
+        )
+        judge = Judge(
+            question,
+            target=self.judge.target,
+            verifies=self.judge.verifies,
+            consistent=self.judge.consistent,
+        )
+        judge.to_beat, judge.rejected = self.judge.to_beat, self.judge.rejected
+        inner = Auto(ChunkSearch(question, judge))
+        inner.budget.total = left
+        answers: list[Answer] = []
+        try:
+            for one in inner.answers(1.0)[:_REFINED]:
+                found = self.judge.judged(on_whole_network(matching, one.schedule))
+                if found.time_ps < best.time_ps:
+                    found = best = self.judge.first_right([found])
+                answers.append(found)
+        except TimeIsUp:
+            self.watch.cut_short = True
+        except (TacosError, MemoryError):
+            pass  # there is an answer already
+        self.watch.cut_short |= watch.cut_short
+        self.budget.used += inner.budget.used
+        return answers
 
     def _answer(self, engine: Engine, best: Answer | None) -> Answer:
         """Return the engine's best answer, verified if it is better than the best so far."""
@@ -183,6 +237,12 @@ class Auto:
         if errors:
             raise errors[0]
         raise InfeasibleError(f"no engine applies to {collective!r} on {topology!r}")
+
+
+def on_whole_network(matching: MatchedPorts, schedule: Schedule) -> Schedule:
+    """Return a schedule with matched ports as one of the whole network."""
+    found = matching.returned(schedule)
+    return found.with_provenance(found.provenance | {"ports": "matched"})
 
 
 def _may_take_too_long(topology: Topology, collective: Collective) -> bool:

@@ -14,7 +14,7 @@ from tacos._core import Collective, Topology
 from tacos.bound import Bound, bound
 from tacos.errors import InfeasibleError, TacosError, VerificationError, check_type, nearest
 from tacos.execution import check_target
-from tacos.search.auto import Auto
+from tacos.search.auto import Auto, on_whole_network
 from tacos.search.budget import Effort
 from tacos.search.chunk_search import ChunkSearch
 from tacos.search.judging import Judge, inconsistent, violation
@@ -22,6 +22,7 @@ from tacos.search.question import Question
 from tacos.search.watch import TimeIsUp, Watch
 from tacos.sketch import Sketch
 from tacos.synth import ENGINES, applicable, check_options, obstacle
+from tacos.synth.matched_ports import matched_ports
 from tacos.verify import verify as verify_schedule
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from tacos._core import Schedule
 
 __all__ = ["check_engine", "check_sizes", "engines", "obstacles", "synthesize", "with_chunks"]
+
+_PORTS = ("auto", "any", "matched")
 
 
 def engines(topology: Topology, collective: Collective) -> list[str]:
@@ -71,6 +74,7 @@ def synthesize(
     verify: bool = True,
     target: str | None = None,
     consistent: bool = True,
+    ports: str = "auto",
     **options: Any,
 ) -> Schedule:
     """Find a schedule of a collective on a network, and verify it.
@@ -109,6 +113,9 @@ def synthesize(
         consistent: Whether ``"auto"`` returns only schedules in which all NPUs add up each chunk in the same order, so
             that they end with identical bits (``Report.consistent`` of :func:`tacos.verify`). False suffices for integers
             and for simulation. A schedule without this property has ``"consistent": False`` in its provenance.
+        ports: ``"matched"`` gives each port of a switch between boxes one peer, so that no two messages share it
+            (:mod:`tacos.synth.matched_ports`); ``"any"`` lets NPUs send to all that a port leads to. By default
+            ``"auto"`` tries both, and a named engine uses any. The provenance says ``"ports": "matched"``.
         options: Passed on to the engine, such as ``order="rank"`` for rings; ``trials=`` says the
             number of greedy's random starts by itself.
 
@@ -118,7 +125,7 @@ def synthesize(
             to the sketch.
         TypeError: An option that the engine does not take.
         VerificationError: Every schedule that was found is wrong.
-        ValueError: The engine is unknown, or does not apply to this problem.
+        ValueError: The engine is unknown, or does not apply to this problem; or no ports can be matched.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(8, bandwidth="50GB/s", latency="500ns")
@@ -132,6 +139,8 @@ def synthesize(
     if engine != "auto":
         check_engine(engine, "auto")
     check_options(engine, options, _OWN_ARGUMENTS)
+    if ports not in _PORTS:
+        raise ValueError(f"ports must be one of {', '.join(_PORTS)}; got {ports!r}")
     question = Question(
         topology,
         collective,
@@ -141,13 +150,23 @@ def synthesize(
         known_bound=known_bound,
     )
     same_bits = consistent and engine == "auto"
+    if sketch is not None and ports == "matched":
+        raise ValueError('ports is "matched", which a sketch does not know: use one of the two')
     if sketch is not None:
         found = _sketched(question, sketch, engine, options, verify=verify, target=target)
         if same_bits and found.provenance.get("consistent") is False:
             raise TacosError(inconsistent(found, verify_schedule(found).difference))
         return found
+    matching = matched_ports(topology) if ports == "matched" else None
+    if ports == "matched" and matching is None:
+        raise ValueError(
+            'ports is "matched", but no switch of this network joins equal boxes by slower ports: leave ports out'
+        )
+    if matching is not None:
+        question = replace(question, topology=matching.topology, known_bound=question.bound)
     judge = Judge(question, target=target, verifies=verify, consistent=same_bits)
-    return _answer(judge, engine, options, refine=refine)
+    found = _answer(judge, engine, options, refine=refine, matches=ports == "auto")
+    return found if matching is None else on_whole_network(matching, found)
 
 
 _OWN_ARGUMENTS = tuple(synthesize.__kwdefaults__ or ())
@@ -179,7 +198,8 @@ def with_chunks(schedule: Schedule, chunks: int) -> Schedule:
         schedule.topology.npus,
         [type(part)(part.kind, part.size, chunks=chunks, group=part.group, root=part.root)],
     )
-    found = synthesize(schedule.topology, wanted, engine=engine)
+    ports = schedule.provenance.get("ports", "any")
+    found = synthesize(schedule.topology, wanted, engine=engine, ports=ports)
     consistent = [one.provenance.get("consistent") is not False for one in (schedule, found)]
     if consistent == [True, False]:
         raise TacosError(f"{engine} in {chunks} chunks may leave ranks with different bits")
@@ -187,13 +207,18 @@ def with_chunks(schedule: Schedule, chunks: int) -> Schedule:
 
 
 def _answer(
-    judge: Judge, engine: str, options: dict[str, Any], *, refine: bool = False
+    judge: Judge,
+    engine: str,
+    options: dict[str, Any],
+    *,
+    refine: bool = False,
+    matches: bool = False,
 ) -> Schedule:
     """Run the engine, or all of them, and say in the provenance how the search went."""
     question, runs = judge.question, ChunkSearch(judge.question, judge)
     try:
         if engine == "auto":
-            schedule = Auto(runs).best(refines=refine)
+            schedule = Auto(runs).best(refines=refine, matches=matches)
         else:
             schedule = judge.first_right(runs.answers(ENGINES[engine], options)).schedule
     except TimeIsUp:

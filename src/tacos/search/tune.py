@@ -201,10 +201,11 @@ def check_formats(names: Collection[str]) -> None:
 
 
 class _Algorithm(NamedTuple):
-    """An engine and how it cuts; None where it chooses."""
+    """An engine, how it cuts (None where it chooses), and whether the ports between boxes have one peer each."""
 
     engine: str
     chunks: int | None
+    ports: str = "any"
 
 
 class _Span(NamedTuple):
@@ -262,6 +263,7 @@ class _Search:
             self.topology,
             self.wanted(size, algorithm.chunks),
             engine=algorithm.engine,
+            ports=algorithm.ports,
             seed=self.seed,
             effort=self.effort,
             progress=self.report,
@@ -334,7 +336,9 @@ class _Search:
                 self.cut_short = True
                 break
             self.cut_short |= bool(best.provenance.get("cut_short"))
-            algorithm = _Algorithm(best.provenance["engine"], best.collective.parts[0].chunks)
+            facts = best.provenance
+            ports = str(facts.get("ports", "any"))
+            algorithm = _Algorithm(facts["engine"], best.collective.parts[0].chunks, ports)
             self.times[algorithm, size] = self.executed(best)
             found.append(algorithm)
         self.done = self.next = 0.8
@@ -381,9 +385,7 @@ class _Search:
             served = samples[one.begin : one.end]
             schedule = self.near(served[len(served) // 2], one.algorithm, low + 1, high)
             work = min(_REFINING * schedule.transfers, _MOST_REFINING)
-            # A shorter schedule may take longer to execute.
-            refined = refine(schedule, work=work, seed=self.seed)
-            schedule = min(schedule, refined, key=lambda one: (self.executed(one), one.time_s))
+            schedule = refine(schedule, work=work, seed=self.seed, target=self.target)
             figures = tuple(
                 (size, self.time(one.algorithm, size), self.bound(size).time_s) for size in served
             )
