@@ -145,7 +145,7 @@ def test_what_cannot_be_matched_is_refused():
 
 
 def test_a_switch_with_several_links_to_one_npu_is_left_as_it_is():
-    """Two links into switch 4, and two out of it to one NPU."""
-    links = [(0, 4), (1, 4), (4, 0), (4, 0), (0, 1), (1, 0)]
+    """Links from three NPUs into switch 4, and out of it two to one NPU and one to another."""
+    links = [(0, 4), (1, 4), (2, 4), (4, 0), (4, 0), (4, 1)]
     network = tp.from_links(4, [(a, b, "1GB/s", 0) for a, b in links], switches=1, connected=False)
     assert matched_ports(network) is None

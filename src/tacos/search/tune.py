@@ -395,7 +395,7 @@ class _Search:
 
     def nccl(self, samples: list[int]) -> list[tuple[int, int, str, str]]:
         """NCCL's own choices: one of its algorithms, and a protocol, for every size."""
-        kind = self.kind.replace("-", "_")
+        kind = collectives.parse(self.kind).name
         known = [engine for engine in ENGINES.values() if kind in engine.nccl_names]
         if not known or self.group is not None:
             return []

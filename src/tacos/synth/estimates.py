@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tacos.collective import kind_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tacos._core import Collective, CollectivePart, Topology
 
 __all__ = ["between_pairs", "hops", "per_transfer", "transfers"]
-
-_ONE_TO_ALL = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
 
 
 def per_transfer(
@@ -67,7 +67,7 @@ def between_pairs(collective: Collective) -> bool:
     >>> between_pairs(tacos.collective.all_to_all(4, "1MB"))
     True
     """
-    return any(part.kind not in _ONE_TO_ALL for part in collective.parts)
+    return not all(kind_of(part).spreads for part in collective.parts)
 
 
 def hops(topology: Topology) -> float:
@@ -81,14 +81,10 @@ def hops(topology: Topology) -> float:
 
 
 def _moved(topology: Topology, part: CollectivePart, *, around: bool) -> float:
-    n, c = float(len(part.group)), float(part.chunks)
-    if part.kind in ("all_gather", "reduce_scatter", "all_reduce"):
-        return n * n * c * (2 if part.kind == "all_reduce" else 1)
-    if part.kind in ("broadcast", "reduce"):
-        return n * c
-    if part.kind == "custom":
-        return float(len(part.outputs) + len(part.inputs))
-    pairs = {"all_to_all": n * n, "gather": n, "scatter": n}.get(part.kind)
-    if pairs is None:  # all_to_all_v, send_recv
-        pairs = float(np.count_nonzero(part.bytes))
+    n, c, kind = float(len(part.group)), float(part.chunks), kind_of(part)
+    if kind.spreads:
+        return n * c * (1 if kind.rooted else n) * (2 if kind.two_phases else 1)
+    if kind.listed and len(part.input_begin):
+        return c * float(len(part.outputs) + len(part.inputs))
+    pairs = (n * n if kind.per_pair else n) if kind.even else float(np.count_nonzero(part.bytes))
     return pairs * c * max(n / 2 if around else hops(topology), 1.0)

@@ -5,12 +5,15 @@ Each function returns one thing that is missing, or an empty string. An engine's
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
+from tacos.collective import kind_of, labels
+
 if TYPE_CHECKING:
     from tacos._core import Collective, CollectivePart, Topology
+    from tacos.collective import Kind
 
 __all__ = ["Dims", "dimensions", "few_hops", "kind", "listed_kinds", "members", "one_part", "shape"]
 
@@ -22,29 +25,29 @@ _MOST_HOPS = 2 * 10**7
 """Hops of a schedule at most: a few seconds and gigabytes."""
 
 
-def kind(part: CollectivePart, allowed: Collection[str] = ()) -> str:
-    """One of the kinds; any that has a group if none are given.
+def kind(part: CollectivePart, serves: Callable[[Kind], bool] = lambda _: True) -> str:
+    """A kind of collective that the engine serves, of a group.
 
     >>> import tacos
-    >>> kind(tacos.collective.broadcast(4, "1KB").parts[0], {"all_reduce"})
+    >>> kind(tacos.collective.broadcast(4, "1KB").parts[0], lambda kind: kind.two_phases)
     'all-reduce, not broadcast'
     """
-    if part.kind in allowed or (not allowed and len(part.group)):
-        return ""
-    needed = " or ".join(sorted(allowed)).replace("_", "-") or "a collective of a group"
-    return f"{needed}, not {part.kind.replace('_', '-')}"
+    if not serves(kind_of(part)):
+        return f"{' or '.join(sorted(labels(serves)))}, not {part.label}"
+    return "" if len(part.group) else f"a collective of a group, not {part.label}"
 
 
-def listed_kinds(part: CollectivePart, allowed: Sequence[str]) -> str:
-    """One of several kinds, listed in their order.
+def listed_kinds(part: CollectivePart, serves: Callable[[Kind], bool]) -> str:
+    """The same as a list in the order of the table of kinds, with or without a group.
 
     >>> import tacos
-    >>> listed_kinds(tacos.collective.gather(4, "1KB").parts[0], ["broadcast", "all_reduce", "reduce"])
-    'broadcast, all-reduce or reduce, not gather'
+    >>> listed_kinds(tacos.collective.gather(4, "1KB").parts[0], lambda kind: kind.spreads)
+    'all-gather, reduce-scatter, all-reduce, broadcast or reduce, not gather'
     """
-    if part.kind in allowed:
+    if serves(kind_of(part)):
         return ""
-    return f"{', '.join(allowed[:-1])} or {allowed[-1]}, not {part.kind}".replace("_", "-")
+    *names, last = labels(serves)
+    return f"{', '.join(names)} or {last}, not {part.label}"
 
 
 def few_hops(part: CollectivePart, hops: int) -> str:
@@ -56,7 +59,7 @@ def few_hops(part: CollectivePart, hops: int) -> str:
     """
     if hops <= _MOST_HOPS:
         return ""
-    return f"an {part.kind.replace('_', '-')} of fewer NPUs: {len(part.group)} take {hops:.0e} hops"
+    return f"an {part.label} of fewer NPUs: {len(part.group)} take {hops:.0e} hops"
 
 
 def one_part(collective: Collective) -> str:

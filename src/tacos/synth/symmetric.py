@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ENGINE", "obstacle", "symmetric"]
 
-_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
-
 
 def symmetric(
     topology: Topology,
@@ -76,7 +74,9 @@ def obstacle(topology: Topology, collective: Collective) -> str:
     if needed := requirements.one_part(collective):
         return needed
     part = collective.parts[0]
-    if needed := requirements.listed_kinds(part, _KINDS) or requirements.members(topology, part):
+    if needed := requirements.listed_kinds(part, lambda kind: kind.uniform):
+        return needed
+    if needed := requirements.members(topology, part):
         return needed
     cut = topology.npus * max(part.chunks, 1)
     if below := part.size % cut:

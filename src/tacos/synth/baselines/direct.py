@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tacos.collective import kind_of
 from tacos.schedule import READ_INPUT, REDUCE
 from tacos.synth import estimates, requirements
 from tacos.synth.baselines import block_trees
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tacos._core import Collective, CollectivePart, Schedule, Topology
+    from tacos.collective import Kind
 
     Progress = Callable[[float], object] | None
 
@@ -34,7 +36,7 @@ def direct(topology: Topology, collective: Collective, *, progress: Progress = N
     """
 
     def moves(part: CollectivePart) -> Moves:
-        if part.kind in {"send_recv", "custom"}:
+        if kind_of(part).listed:
             return listed(part, topology.npus)
         return named_part(part, block_trees.star(len(part.group)))
 
@@ -62,10 +64,16 @@ def one_shot(topology: Topology, collective: Collective, *, progress: Progress =
     return by_parts(ONE_SHOT, topology, collective, moves, progress)
 
 
+def _sums_and_spreads(kind: Kind) -> bool:
+    return kind.two_phases
+
+
 def _one_shot_obstacle(_topology: Topology, collective: Collective) -> str:
     for part in collective.parts:
         hops = len(part.group) ** 3 * max(part.chunks, 1)
-        if needed := requirements.kind(part, {"all_reduce"}) or requirements.few_hops(part, hops):
+        if needed := requirements.kind(part, _sums_and_spreads) or requirements.few_hops(
+            part, hops
+        ):
             return needed
     return ""
 

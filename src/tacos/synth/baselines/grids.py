@@ -12,9 +12,10 @@ from tacos.synth.engine import Engine
 from tacos.synth.moves import Moves, by_parts, cut, named_part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
 
     from tacos._core import Collective, CollectivePart, Schedule, Topology
+    from tacos.collective import Kind
     from tacos.synth.moves import BlockTrees
     from tacos.synth.requirements import Dims
 
@@ -133,14 +134,14 @@ def grid_obstacle(
     collective: Collective,
     dims: Dims | None = None,
     *,
-    kinds: Collection[str] = (),
+    serves: Callable[[Kind], bool] = lambda _: True,
 ) -> str:
     """What an algorithm over the dimensions of a network needs and does not find, or nothing.
 
     Args:
         topology, collective: The problem.
         dims: The dimensions, if not the topology's own.
-        kinds: The kinds of collective that it can do; all that have a group if not given.
+        serves: The kinds of collective that it can do; all that have a group if not given.
 
     >>> import tacos
     >>> mesh = tacos.topology.mesh(3, 3)
@@ -148,13 +149,13 @@ def grid_obstacle(
     'all 9 NPUs, not a group of 2'
     """
     for part in collective.parts:
-        if needed := requirements.kind(part, kinds) or requirements.members(topology, part):
+        if needed := requirements.kind(part, serves) or requirements.members(topology, part):
             return needed
     return requirements.dimensions(topology, topology.dims if dims is None else dims)
 
 
 def _two_d_obstacle(topology: Topology, collective: Collective) -> str:
-    if needed := grid_obstacle(topology, collective, kinds={"all_reduce"}):
+    if needed := grid_obstacle(topology, collective, serves=lambda kind: kind.two_phases):
         return needed
     lines = [kind in {"ring", "line"} for kind, size in topology.dims if size > 1]
     if lines == [True, True]:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MULTITREE", "multitree"]
 
-_KINDS = {"all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce"}
 _MOST_TREES = 1024
 """Trees at most: two seconds on a torus, ten through a switch (measured)."""
 
@@ -74,7 +73,7 @@ def multitree(
 
 def _obstacle(_topology: Topology, collective: Collective) -> str:
     for part in collective.parts:
-        if needed := requirements.kind(part, _KINDS):
+        if needed := requirements.kind(part, lambda kind: kind.spreads):
             return needed
         if (members := len(part.group)) > _MOST_TREES:
             return f"a group of at most {_MOST_TREES} NPUs, not {members}"
@@ -89,7 +88,7 @@ def _owners(topology: Topology, collective: Collective, roots: Sequence[Node] | 
     for part in collective.parts:
         members = set(part.group.tolist())
         if part.kind != "all_reduce":
-            raise ValueError(f"roots are for an all-reduce, not for {part.kind.replace('_', '-')}")
+            raise ValueError(f"roots are for an all-reduce, not for {part.label}")
         if not owners or len(set(owners)) < len(owners) or not members.issuperset(owners):
             raise ValueError(f"roots is {owners}, it must name members of the group, each once")
     return owners

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tacos.collective import kind_of
 from tacos.synth import estimates, requirements
 from tacos.synth.baselines import block_trees
 from tacos.synth.baselines.ring_order import ring_order
@@ -73,7 +74,7 @@ def bidirectional_ring(
 def _obstacle(_topology: Topology, collective: Collective) -> str:
     for part in collective.parts:
         # A block between two members passes half of the others.
-        hops = len(part.group) ** 3 if part.kind.startswith("all_to_all") else 0
+        hops = len(part.group) ** 3 if kind_of(part).per_pair else 0
         if needed := requirements.kind(part) or requirements.few_hops(part, hops):
             return needed
     return ""

@@ -64,7 +64,7 @@ def parameter_server(
 
 def _obstacle(topology: Topology, collective: Collective) -> str:
     for part in collective.parts:
-        if needed := requirements.kind(part, {"all_reduce"}):
+        if needed := requirements.kind(part, lambda kind: kind.two_phases):
             return needed
         if needed := requirements.few_hops(part, _hops(topology, part)):
             return needed

@@ -97,7 +97,7 @@ def themis(
 
 def _obstacle(topology: Topology, collective: Collective) -> str:
     if needed := grid_obstacle(
-        topology, collective, kinds={"all_gather", "reduce_scatter", "all_reduce"}
+        topology, collective, serves=lambda kind: kind.spreads and not kind.rooted
     ):
         return needed
     if not topology.symmetric:

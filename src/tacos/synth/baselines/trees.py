@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacos._core import lay_out_trees
+from tacos.collective import kind_of
 from tacos.schedule import routes
 from tacos.synth import estimates, requirements
 from tacos.synth.baselines import block_trees
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tacos._core import Collective, CollectivePart, Schedule, Topology
+    from tacos.collective import Kind
 
     Progress = Callable[[float], object] | None
 
@@ -83,8 +85,12 @@ def c_cube(topology: Topology, collective: Collective, *, progress: Progress = N
 
 
 def _obstacle(_topology: Topology, collective: Collective) -> str:
-    kinds = {"all_reduce", "broadcast", "reduce"}
-    return next(filter(None, (requirements.kind(part, kinds) for part in collective.parts)), "")
+    found = (requirements.kind(part, _has_roots) for part in collective.parts)
+    return next(filter(None, found), "")
+
+
+def _has_roots(kind: Kind) -> bool:
+    return kind.spreads and (kind.rooted or kind.two_phases)
 
 
 def _pipelined(topology: Topology, collective: Collective) -> Collective:
@@ -97,7 +103,7 @@ def _pipelined(topology: Topology, collective: Collective) -> Collective:
     for part in collective.parts:
         depth = 2 * len(part.group).bit_length()
         best = 2 * isqrt(depth * part.size * 10**12 // (2 * rate) // latency)
-        units = len(part.group) if part.kind == "all_reduce" else 1
+        units = 1 if kind_of(part).unit == "buffer" else len(part.group)
         chunks = max(chunks, min(best, _MOST_CHUNKS) // units)
     return collective.with_chunks(chunks)
 

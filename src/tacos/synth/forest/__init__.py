@@ -26,6 +26,7 @@ from tacos._core import (
     schedule_orbits,
     team_exchange,
 )
+from tacos.collective import kind_of
 from tacos.synth import estimates, requirements
 from tacos.synth.engine import Engine
 from tacos.synth.forest.trees import (
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ENGINE", "Packed", "Packing", "forest", "obstacle", "packing", "suited_chunks"]
 
-_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
 _MOST_GROWN = 128
 """NPUs of a network without symmetry: half a minute's worth."""
 _MOST_ALIKE = 2048
@@ -158,11 +158,11 @@ def obstacle(topology: Topology, collective: Collective) -> str:
     if needed := requirements.one_part(collective):
         return needed
     part = collective.parts[0]
-    if needed := requirements.listed_kinds(part, _KINDS):
+    if needed := requirements.listed_kinds(part, lambda kind: kind.spreads):
         return needed
     if topology.npus <= _MOST_REPEATED:
         return ""
-    everybody = part.kind not in ("broadcast", "reduce") and len(part.group) == topology.npus
+    everybody = not kind_of(part).rooted and len(part.group) == topology.npus
     if not everybody or topology.npus > _MOST_ALIKE or not all_alike(topology):
         most = f"at most {_MOST_GROWN} NPUs, or {_MOST_ALIKE} that are all alike and take part"
         fits = topology.npus <= _MOST_GROWN
@@ -171,7 +171,7 @@ def obstacle(topology: Topology, collective: Collective) -> str:
         return f"a byte for each of {chunks} chunks, not {part.size}"
     if topology.switches and topology.forwarding != "cut_through":
         return f"switches that cut through where there are more than {_MOST_REPEATED} NPUs"
-    if part.kind != "all_gather" and (topology.reduce_bandwidth_Bps or not _one_speed(topology)):
+    if part.sums and (topology.reduce_bandwidth_Bps or not _one_speed(topology)):
         return f"one speed per switch, and sums that take no time, for over {_MOST_REPEATED} NPUs"
     return ""
 
@@ -200,7 +200,7 @@ def _orbits(
 ) -> Schedule | None:
     """The schedule by some NPUs' trees and their images, if the network has such a symmetry."""
     (part,) = collective.parts
-    if len(part.group) != topology.npus or part.kind in ("broadcast", "reduce"):
+    if len(part.group) != topology.npus or kind_of(part).rooted:
         return None
     if part.size % (len(part.group) * part.chunks):  # it will be expanded
         check_memory(topology.npus**2 * part.chunks)
@@ -346,7 +346,7 @@ def _chunk_counts(
 
 def _size_factor(collective: Collective) -> int:
     """Trees are quick to fill: each phase may have twice the transfers."""
-    return 2 * sum(2 if part.kind == "all_reduce" else 1 for part in collective.parts)
+    return 2 * sum(1 + kind_of(part).two_phases for part in collective.parts)
 
 
 ENGINE = Engine(

@@ -20,7 +20,7 @@ from tacos._support import solver
 from tacos.synth.engine import Engine, Exact
 from tacos.synth.greedy import ENGINE as GREEDY
 from tacos.synth.greedy import greedy
-from tacos.synth.phases import in_phases, sums
+from tacos.synth.phases import in_phases, only_collects, sums
 from tacos.units import Quantity, time_ps
 
 if TYPE_CHECKING:
@@ -152,8 +152,7 @@ def milp(
 
 def _halves(collective: Collective) -> bool:
     """Whether the collective collects and then spreads."""
-    kinds = {part.kind for part in collective.parts}
-    return sums(collective) and not kinds <= {"reduce_scatter", "reduce"}
+    return sums(collective) and not only_collects(collective)
 
 
 def _together(done: list[dict[str, Any]]) -> dict[str, Any]:

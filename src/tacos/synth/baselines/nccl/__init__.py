@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacos.collective import kind_of
 from tacos.synth import estimates
 from tacos.synth.baselines import block_trees
 from tacos.synth.baselines.direct import DIRECT
@@ -149,7 +150,7 @@ def suited_counts(
 def _moves(group: Group, chosen: Estimate, most: int | None) -> Moves:
     """Moves between NPUs of one collective."""
     part = group.part
-    if part.kind == "send_recv":
+    if kind_of(part).listed:
         return listed(part, group.network.topology.npus)
     if chosen.algorithm == "direct":
         return named_part(part, block_trees.star(len(part.group)))
@@ -179,8 +180,10 @@ def _chunks(groups: list[Group], found: list[Estimate]) -> int:
 
 
 def _obstacle(_topology: Topology, collective: Collective) -> str:
-    custom = any(part.kind == "custom" for part in collective.parts)
-    return "a collective that NCCL has, not custom" if custom else ""
+    for part in collective.parts:
+        if kind_of(part).listed and part.kind != "send_recv":
+            return f"a collective that NCCL has, not {part.label}"
+    return ""
 
 
 def _work(topology: Topology, collective: Collective, again: bool) -> float:
