@@ -72,7 +72,10 @@ def test_compare_lists_the_fastest_first(capsys):
     assert all(row["ok"] for row in rows)
     assert main(["compare", "ring:4", "all-gather", "1MB", "--engines", "ring,direct"]) == 0
     shown = capsys.readouterr().out
-    assert re.findall(r"^ (\S+)( \*)? .* yes +$", shown, re.M) == [("ring", " *"), ("direct", "")]
+    assert re.findall(r"^ (\S+)( \*)? .* yes +$", shown, re.MULTILINE) == [
+        ("ring", " *"),
+        ("direct", ""),
+    ]
 
 
 def test_info_shows_the_whole_or_one_npu_or_one_link(saved, capsys):
