@@ -120,6 +120,8 @@ class Topology:
 
     def __hash__(self) -> int: ...
 
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
     def __repr__(self) -> str: ...
 
 class CollectivePart:
@@ -161,6 +163,8 @@ class CollectivePart:
 
     @property
     def reduces(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
+
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
 class Collective:
     """
@@ -233,6 +237,8 @@ class Collective:
 
     def __hash__(self) -> int: ...
 
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
     def __repr__(self) -> str: ...
 
 class Routes:
@@ -266,6 +272,8 @@ class Routes:
 
     def destinations(self, route: int) -> list[int]:
         """Nodes where the route ends."""
+
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
 def shortest_routes(topology: Topology, src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Routes:
     """
@@ -447,6 +455,8 @@ class Schedule:
         """Equal topology, collective and transfers; provenance may differ."""
 
     def __hash__(self) -> int: ...
+
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
     def __repr__(self) -> str: ...
 
@@ -885,9 +895,11 @@ class Program:
 
     def __hash__(self) -> int: ...
 
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
     def __repr__(self) -> str: ...
 
-def lower(schedule: Schedule, *, in_place: bool = False, rank: int | None = None, window: int = 0, progress: object | None = None) -> Program:
+def lower(schedule: Schedule, *, in_place: bool = False, rank: int | None = None, window: int = 0, reuse_scratch: bool = True, progress: object | None = None) -> Program:
     """The program of a schedule; see tacos.lower."""
 
 def lift(program: Program, topology: Topology, size_bytes: int, *, provenance: str = '{}', progress: object | None = None) -> Schedule:
@@ -1072,7 +1084,7 @@ def pack(program: Program, *, channels: int, fusing_channels: int, steps: int, c
     The same algorithm in fewer, larger steps: neighbours together, receives fused with sends.
     """
 
-def keep_order(program: Program, *, channels: int, steps: int, peers: int) -> Program:
+def keep_order(program: Program, *, channels: int, steps: int, peers: int, join: bool = False) -> Program:
     """
     The same threads within an executor's limits: one per connection and direction, in order.
     """
@@ -1306,4 +1318,17 @@ def lay_out(program: Program, rank: int, count: int) -> RankLayout:
 def arrow_stream(names: Sequence[str], columns: Sequence[numpy.typing.NDArray[Any]]) -> Any:
     """
     Columns as a stream of record batches, by the Arrow C data interface, without a copy.
+    """
+
+def connect(*, find_npu: Callable[[Topology, Any], int], find_link: Callable[[Topology, Any], int], to_pandas: Callable[[dict[str, Any]], Any], to_arrow: Callable[[dict[str, Any]], Any], to_html: Callable[[Any], str]) -> None:
+    """
+    Connects what methods of these classes need from the package above them.
+    """
+
+def to_html(item: object) -> str:
+    """What a notebook shows of an object."""
+
+def fields(item: object) -> dict[str, Any]:
+    """
+    The arguments of the constructor that make an object of this module again.
     """
