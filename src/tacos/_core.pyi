@@ -734,7 +734,7 @@ def pack_forest(topology: Topology, members: numpy.typing.NDArray[numpy.int32], 
 
 def reroute_forest(forest: Forest, topology: Topology, begin: numpy.typing.NDArray[numpy.int64], links: numpy.typing.NDArray[numpy.int32]) -> Forest:
     """
-    Trees of which each link stands for a path of another network; see tacos.synth.logical.
+    Trees of which each link stands for a path of another network; see tacos.synth.forest.logical.
     """
 
 def schedule_forest(forest: Forest, holder: numpy.typing.NDArray[numpy.int32], collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule:
