@@ -20,7 +20,7 @@ import tacos
 from tacos import collective as co
 from tacos import formats
 from tacos import topology as tp
-from tacos._core import pack, stuck
+from tacos._core import keep_order, pack, stuck
 from tacos.errors import FormatError
 from tacos.formats import msccl
 from tacos.program import STEP_OPS, describe, lower
@@ -683,3 +683,44 @@ def test_a_program_that_was_lifted_gets_new_threadblocks(exchange, tmp_path):
     assert saved(tacos.lower(schedule), tmp_path) == found
     assert saved(schedule, tmp_path, in_place=True).in_place
     assert formats.exceeded(tacos.lower(schedule)) == []
+
+
+@pytest.mark.parametrize("network", ["mesh:4x4@50GB/s,500ns", "mesh:5x5@50GB/s,500ns", "mi250:1"])
+def test_relayed_messages_do_not_wait_for_each_other_for_ever(network, tmp_path):
+    """With scratch slots that are used again, a receive waits for a send, and connections hold two messages."""
+    topology = tp.parse(network)
+    schedule = tacos.synthesize(topology, co.all_to_all(topology, "1MB"), engine="greedy")
+    assert stuck(lower(schedule), 2) >= 0
+    fresh = lower(schedule, reuse_scratch=False)
+    assert stuck(fresh, 2) < 0
+    assert tacos.verify(fresh).ok
+    assert fresh.scratch_slots.max() > lower(schedule).scratch_slots.max()
+    tacos.save(schedule, tmp_path / "it.xml")
+    program = tacos.load(tmp_path / "it.xml")
+    assert tacos.verify(program).ok
+    for rule in ("dependencies", "shared"):
+        run = tacos.simulate(program, topology, size="1MB", timing=rule, record=False)
+        assert run.time_s <= 1.001 * schedule.time_s
+
+
+def test_threads_that_send_and_receive_at_one_time_become_one(tmp_path):
+    """142 threads of each rank are waited for; a dependency can name 128 of them."""
+    topology = tp.nvl72(1)
+    schedule = tacos.synthesize(topology, co.all_reduce(topology, "1GB", chunks=1), engine="forest")
+    tacos.save(schedule, tmp_path / "it.xml")
+    program = tacos.load(tmp_path / "it.xml")
+    assert np.bincount(program.thread_rank).max() < 128
+    assert tacos.verify(program).ok
+    run = tacos.simulate(program, topology, size="1GB", timing="shared", record=False)
+    assert run.time_s <= 1.001 * schedule.time_s
+
+
+@given(lowered())
+def test_joined_threads_do_the_same(pair):
+    _, program = pair
+    apart, joined = (
+        keep_order(program, channels=32, steps=256, peers=32, join=join) for join in (False, True)
+    )
+    assert joined.steps == apart.steps
+    assert joined.threads <= apart.threads
+    assert tacos.verify(joined).ok == tacos.verify(program).ok

@@ -31,6 +31,8 @@ _SLICE = 1_000_000
 _SLICE_PER_TRANSFER = 20
 _MOST_TRANSFERS = 10_000_000
 _MOST_HOPS = 500_000
+_RUN_PER_TRANSFER = 100
+"""Hops that could be looked at in the time that it takes to run a transfer."""
 _NEWS = 0.995
 """A schedule is run if it is shorter by this factor than the last that was."""
 _NEVER = 2**62
@@ -135,7 +137,7 @@ class _Search:
         goal = bound(schedule.topology, schedule.collective).time_ps
         step = max(_SLICE, _SLICE_PER_TRANSFER * schedule.transfers)
         ways = _ways(schedule)
-        shortest, failures, done = schedule, 0, 0
+        shortest, failures, done, slices = schedule, 0, 0, 0
         fastest: Schedule | None = None
         least, judged = self.executed(schedule), schedule
 
@@ -144,8 +146,9 @@ class _Search:
                 self.progress(min((done + share * step) / total, 1.0))
 
         def judge() -> None:
-            nonlocal fastest, least, judged
+            nonlocal fastest, least, judged, done
             judged = shortest
+            done += _RUN_PER_TRANSFER * schedule.transfers if self.runs else 0
             # Execution only adds to a schedule's time.
             if shortest.time_ps < least and (time_ps := self.executed(shortest)) < least:
                 fastest, least = shortest, time_ps
@@ -155,12 +158,12 @@ class _Search:
         ):
             if self.end is not None and time.monotonic() > self.end:
                 break
-            backwards = ways[(done // step) % len(ways)]
+            backwards = ways[slices % len(ways)]
             budget = min(step, total - done)
             try:
                 start = shortest.reverse(report) if backwards else shortest
                 found = _refine(
-                    start, seed=self.seed + done // step, work=budget, goal_ps=goal, progress=report
+                    start, seed=self.seed + slices, work=budget, goal_ps=goal, progress=report
                 )
                 if backwards:
                     found = found.reverse(report)
@@ -170,6 +173,7 @@ class _Search:
             if found.time_ps <= shortest.time_ps:
                 shortest = found
             done += step
+            slices += 1
             if shortest.time_ps < _NEWS * judged.time_ps:
                 judge()
         if shortest.time_ps < judged.time_ps:
