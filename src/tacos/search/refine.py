@@ -15,7 +15,7 @@ from tacos._core import Schedule
 from tacos._core import refine as _refine
 from tacos.bound import bound
 from tacos.errors import InfeasibleError, LimitError, check_type
-from tacos.execution import check_target, execution
+from tacos.execution import check_target, execution, shares_links
 from tacos.synth.matched_ports import matched_ports
 from tacos.verify import verify
 
@@ -130,6 +130,8 @@ class _Search:
         self.schedule, self.target, self.end, self.seed = schedule, target, end, seed
         self.progress = progress
         self.runs = target != "schedule"  # whether executed times are known
+        at_once = target is None and not shares_links(schedule)
+        self.run_hops = 0 if at_once or not self.runs else _RUN_PER_TRANSFER * schedule.transfers
 
     def run(self, total: int) -> Schedule | None:
         """The best schedule found, if it is better than the given one."""
@@ -148,7 +150,7 @@ class _Search:
         def judge() -> None:
             nonlocal fastest, least, judged, done
             judged = shortest
-            done += _RUN_PER_TRANSFER * schedule.transfers if self.runs else 0
+            done += self.run_hops
             # Execution only adds to a schedule's time.
             if shortest.time_ps < least and (time_ps := self.executed(shortest)) < least:
                 fastest, least = shortest, time_ps
