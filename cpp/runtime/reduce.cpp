@@ -83,8 +83,10 @@ inline Brain shortened(float value) {
 template <ReduceOp op, typename T>
 inline T arithmetic(T a, T b) {
   // What is not a number stays so, wherever it is: the order of the ranks must not matter.
+  // NOLINTBEGIN(misc-redundant-expression): it differs from itself
   if constexpr (op == ReduceOp::min) return b < a || b != b ? b : a;
   if constexpr (op == ReduceOp::max) return a < b || b != b ? b : a;
+  // NOLINTEND(misc-redundant-expression)
   if constexpr (std::is_integral_v<T>) {
     using Wide = std::common_type_t<std::make_unsigned_t<T>, unsigned>;  // which wraps around
     const auto x = static_cast<Wide>(a), y = static_cast<Wide>(b);

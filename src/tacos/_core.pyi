@@ -120,6 +120,8 @@ class Topology:
 
     def __hash__(self) -> int: ...
 
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
     def __repr__(self) -> str: ...
 
 class CollectivePart:
@@ -161,6 +163,8 @@ class CollectivePart:
 
     @property
     def reduces(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
+
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
 class Collective:
     """
@@ -233,6 +237,8 @@ class Collective:
 
     def __hash__(self) -> int: ...
 
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
     def __repr__(self) -> str: ...
 
 class Routes:
@@ -266,6 +272,8 @@ class Routes:
 
     def destinations(self, route: int) -> list[int]:
         """Nodes where the route ends."""
+
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
 def shortest_routes(topology: Topology, src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Routes:
     """
@@ -447,6 +455,8 @@ class Schedule:
         """Equal topology, collective and transfers; provenance may differ."""
 
     def __hash__(self) -> int: ...
+
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
     def __repr__(self) -> str: ...
 
@@ -724,7 +734,7 @@ def pack_forest(topology: Topology, members: numpy.typing.NDArray[numpy.int32], 
 
 def reroute_forest(forest: Forest, topology: Topology, begin: numpy.typing.NDArray[numpy.int64], links: numpy.typing.NDArray[numpy.int32]) -> Forest:
     """
-    Trees of which each link stands for a path of another network; see tacos.synth.logical.
+    Trees of which each link stands for a path of another network; see tacos.synth.forest.logical.
     """
 
 def schedule_forest(forest: Forest, holder: numpy.typing.NDArray[numpy.int32], collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule:
@@ -884,6 +894,8 @@ class Program:
         """Equal collective, threads and steps; provenance may differ."""
 
     def __hash__(self) -> int: ...
+
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
     def __repr__(self) -> str: ...
 
@@ -1306,4 +1318,17 @@ def lay_out(program: Program, rank: int, count: int) -> RankLayout:
 def arrow_stream(names: Sequence[str], columns: Sequence[numpy.typing.NDArray[Any]]) -> Any:
     """
     Columns as a stream of record batches, by the Arrow C data interface, without a copy.
+    """
+
+def connect(*, find_npu: Callable[[Topology, Any], int], find_link: Callable[[Topology, Any], int], to_pandas: Callable[[dict[str, Any]], Any], to_arrow: Callable[[dict[str, Any]], Any], to_html: Callable[[Any], str]) -> None:
+    """
+    Connects what methods of these classes need from the package above them.
+    """
+
+def to_html(item: object) -> str:
+    """What a notebook shows of an object."""
+
+def fields(item: object) -> dict[str, Any]:
+    """
+    The arguments of the constructor that make an object of this module again.
     """

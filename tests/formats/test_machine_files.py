@@ -5,7 +5,6 @@ Real files are looked for in the folder that TACOS_TEST_DATA names; without it t
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -14,9 +13,9 @@ import pytest
 import tacos
 from tacos import topology as tp
 from tacos.errors import FormatError
+from tests.support.real_files import real_files
 
 FILES = Path(__file__).parents[1] / "files"
-REAL = sorted(Path(os.environ.get("TACOS_TEST_DATA", "missing"), "nccl-topo").glob("*.xml"))
 GB = 10**9
 
 
@@ -215,8 +214,7 @@ def test_wrong_options(tmp_path):
         tacos.load(FILES / "mi250.xml", boxes=2)
 
 
-@pytest.mark.skipif(not REAL, reason="TACOS_TEST_DATA names no folder with nccl-topo")
-@pytest.mark.parametrize("file", REAL, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", real_files("nccl-topo/*.xml"))
 def test_real_machines(file):
     """All GPUs are there, direct cables have their counts, and boxes can be joined."""
     text = file.read_text()

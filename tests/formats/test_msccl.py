@@ -5,7 +5,6 @@ Real files are looked for in the folder that TACOS_TEST_DATA names; without it t
 
 from __future__ import annotations
 
-import os
 import random
 import re
 from collections import Counter
@@ -25,12 +24,10 @@ from tacos.errors import FormatError
 from tacos.formats import msccl
 from tacos.program import STEP_OPS, describe, lower
 from tests.support import program_oracle
+from tests.support.real_files import real_files
 from tests.support.strategies import lowered, topologies
 
 NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
-
-
-REAL = sorted(Path(os.environ.get("TACOS_TEST_DATA", "missing"), "msccl-xml").glob("*.xml"))
 
 
 def ops(program):
@@ -200,8 +197,7 @@ def test_wrong_files_say_where(exchange, change, message):
         exchange(change)
 
 
-@pytest.mark.skipif(not REAL, reason="TACOS_TEST_DATA names no folder with msccl-xml")
-@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", real_files("msccl-xml/*.xml"))
 def test_files_of_other_tools_are_proven_and_written_again(path, tmp_path):
     program = tacos.load(path)
     assert tacos.verify(program).ok

@@ -6,7 +6,6 @@ Real files are looked for in the folder that TACOS_TEST_DATA names; without it t
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -23,9 +22,8 @@ from tacos import topology as tp
 from tacos.formats.mscclpp.plan import COLLECTIVES, MOST_OPS
 from tacos.program import STEP_OPS
 from tests.support.plans import SIGNAL, WAIT, away, local, proven, saved, two_gpus
+from tests.support.real_files import real_files
 from tests.support.strategies import topologies
-
-SAMPLES = sorted(Path(os.environ.get("TACOS_TEST_DATA", "missing"), "mscclpp-json").glob("*.json"))
 
 
 def plan_of(path):
@@ -207,7 +205,7 @@ def test_what_a_plan_cannot_say(tmp_path):
 # --- plans of others ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", real_files("mscclpp-json/*.json"))
 def test_plans_of_others_are_right(path, tmp_path):
     program = proven(tacos.load(path))
     tacos.save(program, tmp_path / "again.json")

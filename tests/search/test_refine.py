@@ -23,10 +23,7 @@ def test_it_is_never_longer_and_always_right(data):
     chunks = data.draw(st.integers(1, 3))
     collective = tacos.collective.named(kind, topology, 997, chunks=chunks)
     engine = data.draw(st.sampled_from(["greedy", "ring", "direct"]))
-    try:
-        before = tacos.synthesize(topology, collective, engine=engine)
-    except tacos.InfeasibleError:
-        return
+    before = tacos.synthesize(topology, collective, engine=engine)
     seed = data.draw(st.integers(0, 3))
     after = tacos.refine(before, work=20_000, seed=seed)
     assert after.time_ps <= before.time_ps
@@ -131,7 +128,7 @@ def test_a_time_limit_ends_the_search():
     )
 
     def shares(**options):
-        told = []
+        told: list[float] = []
 
         def progress(share):
             if not told:

@@ -18,7 +18,7 @@ from itertools import groupby
 from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
-from tacos._core import Collective, Schedule
+from tacos._core import Collective, Schedule, to_html
 from tacos.bound import Bound, bound
 from tacos.collective import chunks_per_part
 from tacos.errors import (
@@ -33,7 +33,7 @@ from tacos.execution import check_target, execution
 from tacos.program import lift, lower
 from tacos.search.synthesis import check_engine, check_sizes, obstacles, synthesize
 from tacos.search.synthesis import engines as applicable
-from tacos.synth import ENGINES
+from tacos.synth import ENGINES, references
 from tacos.units import format_size, format_time
 from tacos.verify import Report, verify
 
@@ -147,8 +147,10 @@ class Comparison:
 
     @property
     def reference(self) -> str:
-        """What users run today, where it was compared: ``"nccl"``, else ``"ring"``."""
-        return "nccl" if any(c.engine == "nccl" for c in self.solved) else "ring"
+        """What users run today, where it was compared: the first of :func:`tacos.synth.references`, else the last."""
+        *first, last = references()
+        solved = {candidate.engine for candidate in self.solved}
+        return next((name for name in first if name in solved), last)
 
     def speed_up(self, over: str | None = None) -> float | None:
         """How many times as fast the best candidate is as another engine; None if that was not compared.
@@ -166,7 +168,7 @@ class Comparison:
         """One plain dictionary per candidate, for tables, JSON and CSV; units are in the names."""
         return [
             {
-                "collective": self.collective.kind.replace("_", "-"),
+                "collective": self.collective.label,
                 "size_bytes": self.collective.size_bytes,
                 "engine": candidate.engine,
                 "ok": candidate.ok,
@@ -180,6 +182,9 @@ class Comparison:
             | (asdict(candidate.figures) if candidate.figures else {})
             for candidate in self.candidates
         ]
+
+    def _repr_html_(self) -> str:
+        return to_html(self)
 
     def verdict(self) -> str:
         """Who wins, and by how much, in a sentence.
@@ -219,8 +224,10 @@ class Sweep:
 
     @property
     def reference(self) -> str:
-        """What users run today, where it was compared at all sizes: ``"nccl"``, else ``"ring"``."""
-        return "nccl" if all(one.reference == "nccl" for one in self.comparisons) else "ring"
+        """What users run today, where it was compared at all sizes, as :attr:`Comparison.reference`."""
+        *first, last = references()
+        names = {one.reference for one in self.comparisons}
+        return next((name for name in first if names <= {name}), last)
 
     def winners(self) -> list[tuple[int, int, str]]:
         """Ranges of sizes (the first, the last) in which one engine is the fastest.
@@ -238,6 +245,9 @@ class Sweep:
     def rows(self) -> list[dict[str, Any]]:
         """One plain dictionary per size and candidate, for tables, JSON and CSV."""
         return [row for comparison in self.comparisons for row in comparison.rows()]
+
+    def _repr_html_(self) -> str:
+        return to_html(self)
 
     def verdict(self) -> str:
         """Who wins where, in a sentence or two."""
@@ -386,7 +396,7 @@ def _check(
     for problem in problems:
         check_sizes(topology, problem)
         if problem.kind != problems[0].kind:
-            kinds = f"{problems[0].kind} and {problem.kind}".replace("_", "-")
+            kinds = f"{problems[0].label} and {problem.label}"
             raise ValueError(f"collective has {kinds}, one comparison takes one kind")
     for name in names or ():
         check_engine(name)

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 from tacos._core import Schedule
 from tacos._core import refine as _refine
 from tacos.bound import bound
+from tacos.collective import kind_of
 from tacos.errors import InfeasibleError, LimitError, check_type
 from tacos.execution import check_target, execution, shares_links
 from tacos.synth.matched_ports import matched_ports
+from tacos.synth.phases import only_collects
 from tacos.verify import verify
 
 if TYPE_CHECKING:
@@ -203,12 +205,12 @@ def _ways(schedule: Schedule) -> list[bool]:
     hops = schedule.topology.npus**2 if schedule.topology.switches else schedule.topology.links
     if schedule.transfers > _MOST_TRANSFERS or hops > _MOST_HOPS:
         return []
-    kinds = {part.kind for part in schedule.collective.parts}
-    if kinds <= {"reduce_scatter", "reduce"}:
+    kinds = [kind_of(part) for part in schedule.collective.parts]
+    if only_collects(schedule.collective):
         ways = [True]
-    elif "all_reduce" in kinds:
+    elif any(kind.two_phases for kind in kinds):
         ways = [False, True]
     else:
         ways = [False]
-    summing = kinds & {"reduce_scatter", "reduce", "all_reduce", "custom"}
+    summing = any(part.sums for part in schedule.collective.parts)
     return [] if summing and schedule.topology.reduce_bandwidth_Bps else ways

@@ -20,7 +20,7 @@ import sys
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -32,6 +32,7 @@ from tacos.program import lower
 from tacos.runtime.dispatch.cache import kept
 from tacos.runtime.dispatch.placement import here, place, renumbered
 from tacos.search.synthesis import synthesize
+from tacos.synth import ENGINES
 from tacos.units import format_size
 
 if TYPE_CHECKING:
@@ -348,11 +349,11 @@ class Algorithms:
             network = topology.fully_connected(ranks)
             root = call.root if call.root >= 0 else None
             wanted = collectives.named(call.kind, network, 1 << 20, chunks=chunks, root=root)
-            options: dict[str, Any] = {"order": "rank"} if "ring" in engine else {}
+            options = ENGINES[engine].blind_options
             return lower(synthesize(network, wanted, engine=engine, **options), in_place=True)
 
         root = f" from rank {call.root}" if call.root >= 0 else ""
-        kind = call.kind.replace("_", "-")
+        kind = collectives.parse(call.kind).label
         return _Candidate(f"default {engine}, {chunks} chunks, {kind}{root}", program)
 
 
@@ -374,10 +375,11 @@ def default(kind: str, size_bytes: int) -> tuple[str, int]:
     >>> default("all_reduce", 1024), default("all_reduce", 1 << 26)
     (('halving-doubling', 1), ('bidirectional-ring', 1))
     """
-    if kind in ("all_to_all", "gather", "scatter"):
+    traits = collectives.parse(kind)
+    if not traits.spreads:
         return "direct", 1
     small = size_bytes <= _SMALL
-    if kind in ("broadcast", "reduce"):
+    if traits.rooted:
         return "double-binary-tree", 1 if small else 16
     return ("halving-doubling", 1) if small else ("bidirectional-ring", 1)
 

@@ -27,8 +27,10 @@ import numpy as np
 
 from tacos._core import Collective, CollectivePart, Schedule, translations
 from tacos.schedule import COPY, READ_ACC, REDUCE, routes
+from tacos.synth import estimates, requirements
+from tacos.synth.baselines.grids import grid_obstacle
+from tacos.synth.engine import Engine
 from tacos.synth.moves import check_memory
-from tacos.synth.needs import check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Topology
 
-__all__ = ["themis"]
+__all__ = ["THEMIS", "themis"]
 
 _SCHEDULING = ("fifo", "scf")
 _FREE = -1  # stands for a bundle: a side may have become free
@@ -70,7 +72,7 @@ def themis(
     >>> round(fixed / themis(topo, coll).time_s, 2)
     1.48
     """
-    check("themis", topology, collective)
+    THEMIS.check(topology, collective)
     if scheduling not in _SCHEDULING:
         raise ValueError(f'scheduling must be "fifo" or "scf"; got {scheduling!r}')
     resolved = collective if collective.resolved else collective.with_chunks(1)
@@ -91,6 +93,20 @@ def themis(
     if progress is not None:
         progress(1.0)
     return orbit if even.size == part.size else _cut_to_size(orbit, resolved, provenance)
+
+
+def _obstacle(topology: Topology, collective: Collective) -> str:
+    if needed := grid_obstacle(
+        topology, collective, serves=lambda kind: kind.spreads and not kind.rooted
+    ):
+        return needed
+    if not topology.symmetric:
+        return "a network that is the same from every NPU: rings, cliques, switches and products"
+    if needed := requirements.one_part(collective):
+        return needed
+    part = collective.parts[0]
+    chunks = topology.npus * max(part.chunks, 1)
+    return f"a byte for each of {chunks} chunks, not {part.size}" if part.size < chunks else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,3 +368,12 @@ def _cut_to_size(orbit: Schedule, collective: Collective, provenance: str) -> Sc
         quantum_ps=packed.quantum_ps,
         provenance=provenance,
     )
+
+
+THEMIS = Engine(
+    name="themis",
+    solve=themis,
+    baseline=True,
+    obstacle=_obstacle,
+    work=estimates.per_transfer(0.1, near=True),
+)

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacos.schedule import routes
+from tacos.synth.baselines.block_trees import double_tree_parents
 from tacos.synth.baselines.nccl.boxes import box_labels
 from tacos.synth.baselines.ring_order import ring_order
-from tacos.synth.baselines.ways import double_tree_parents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,12 +8,12 @@ and every member can be reached from all roots at the largest common rate, by a 
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tacos._core import reroute_forest
+from tacos._support.solver import LinearProgram, installed, solve
 from tacos.errors import InfeasibleError
 from tacos.topology import from_links
 
@@ -57,7 +57,7 @@ def forest_through_program(
     >>> packing(network).algbw_Bps                                       # 2/3 enter everybody
     1500000000.0
     """
-    if find_spec("highspy") is None:
+    if not installed():
         return None
     ways: list[list[int]] = []
     for way in _ways(topology, set(members.tolist())):
@@ -159,35 +159,14 @@ def _capacities(
         for root in roots.tolist():
             if root != sink:
                 enter(place[root], rate, -1.0)
-    solution = _solve(rate + 1, (lower, upper), (rows, columns, values))
-    return None if solution is None else solution[: len(ways)] * scale
-
-
-def _solve(
-    count: int,
-    limits: tuple[list[float], list[float]],
-    entries: tuple[list[int], list[int], list[float]],
-) -> NDArray[Any] | None:
-    """The largest last column, all being at least 0."""
-    import highspy
-
-    rows, columns, values = (np.array(entry) for entry in entries)
-    order = np.lexsort((rows, columns))
-    program = highspy.HighsLp()
-    program.num_col_, program.num_row_ = count, len(limits[0])
-    program.col_cost_ = np.append(np.zeros(count - 1), -1.0)
-    program.col_lower_ = np.zeros(count)
-    program.col_upper_ = np.full(count, highspy.kHighsInf)
-    program.row_lower_, program.row_upper_ = np.array(limits[0]), np.array(limits[1])
-    program.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    program.a_matrix_.start_ = np.searchsorted(columns[order], np.arange(count + 1))
-    program.a_matrix_.index_ = rows[order]
-    program.a_matrix_.value_ = values[order]
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)
-    solver.passModel(program)
-    solver.run()
-    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+    found = solve(
+        LinearProgram(
+            cost=np.append(np.zeros(rate), -1.0),
+            entries=(rows, columns, values),
+            row_lower=lower,
+            row_upper=upper,
+        )
+    )
+    if found.status != "optimal" or found.values is None:
         return None
-    return np.array(solver.getSolution().col_value)
+    return found.values[: len(ways)] * scale
