@@ -16,7 +16,7 @@ from tacos._core import refine as _refine
 from tacos.bound import bound
 from tacos.collective import kind_of
 from tacos.errors import InfeasibleError, LimitError, check_type
-from tacos.execution import check_target, execution
+from tacos.execution import check_target, execution, shares_links
 from tacos.synth.matched_ports import matched_ports
 from tacos.synth.phases import only_collects
 from tacos.verify import verify
@@ -33,6 +33,8 @@ _SLICE = 1_000_000
 _SLICE_PER_TRANSFER = 20
 _MOST_TRANSFERS = 10_000_000
 _MOST_HOPS = 500_000
+_RUN_PER_TRANSFER = 100
+"""Hops that could be looked at in the time that it takes to run a transfer."""
 _NEWS = 0.995
 """A schedule is run if it is shorter by this factor than the last that was."""
 _NEVER = 2**62
@@ -130,6 +132,8 @@ class _Search:
         self.schedule, self.target, self.end, self.seed = schedule, target, end, seed
         self.progress = progress
         self.runs = target != "schedule"  # whether executed times are known
+        at_once = target is None and not shares_links(schedule)
+        self.run_hops = 0 if at_once or not self.runs else _RUN_PER_TRANSFER * schedule.transfers
 
     def run(self, total: int) -> Schedule | None:
         """The best schedule found, if it is better than the given one."""
@@ -137,7 +141,7 @@ class _Search:
         goal = bound(schedule.topology, schedule.collective).time_ps
         step = max(_SLICE, _SLICE_PER_TRANSFER * schedule.transfers)
         directions = _directions(schedule)
-        shortest, failures, done = schedule, 0, 0
+        shortest, failures, done, slices = schedule, 0, 0, 0
         fastest: Schedule | None = None
         least, judged = self.executed(schedule), schedule
 
@@ -146,8 +150,9 @@ class _Search:
                 self.progress(min((done + share * step) / total, 1.0))
 
         def judge() -> None:
-            nonlocal fastest, least, judged
+            nonlocal fastest, least, judged, done
             judged = shortest
+            done += self.run_hops
             # Execution only adds to a schedule's time.
             if shortest.time_ps < least and (time_ps := self.executed(shortest)) < least:
                 fastest, least = shortest, time_ps
@@ -160,12 +165,12 @@ class _Search:
         ):
             if self.end is not None and time.monotonic() > self.end:
                 break
-            backwards = directions[(done // step) % len(directions)]
+            backwards = directions[slices % len(directions)]
             budget = min(step, total - done)
             try:
                 start = shortest.reverse(report) if backwards else shortest
                 found = _refine(
-                    start, seed=self.seed + done // step, work=budget, goal_ps=goal, progress=report
+                    start, seed=self.seed + slices, work=budget, goal_ps=goal, progress=report
                 )
                 if backwards:
                     found = found.reverse(report)
@@ -175,6 +180,7 @@ class _Search:
             if found.time_ps <= shortest.time_ps:
                 shortest = found
             done += step
+            slices += 1
             if shortest.time_ps < _NEWS * judged.time_ps:
                 judge()
         if shortest.time_ps < judged.time_ps:

@@ -252,7 +252,7 @@ def measure(
             f"dtype is {dtype!r}, it must be a type of NumPy, such as float32"
         ) from None
     if op not in _OPS:
-        raise ValueError(f"op is {op!r}, allowed are {', '.join(_OPS)}")
+        raise ValueError(f"op is {op!r}; it must be one of {', '.join(_OPS)}")
     prepared = comm.prepare(algorithm)
     if comm.rank == 0 and prepared.difference and order_matters(dtype, op):
         sys.stderr.write(f"tacos: ranks may end with different bits: {prepared.difference}\n")
