@@ -75,7 +75,7 @@ class Settings:
         """
         said = variables.get("TACOS_DEBUG", "")
         if said.lower() not in ("", "off", "info"):
-            raise ValueError(f'TACOS_DEBUG is "{said}", allowed are info and off')
+            raise ValueError(f'TACOS_DEBUG is "{said}"; it must be info or off')
         named = variables.get("TACOS_TOPOLOGY")
         network = formats.network(named) if named else None
         folder = variables.get("TACOS_PLANS")

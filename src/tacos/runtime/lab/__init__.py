@@ -400,7 +400,7 @@ class _Outputs:
 
     def __init__(self, ranks: int, mode: str) -> None:
         if mode not in ("prefixed", "first", "returned"):
-            raise ValueError(f"output is {mode!r}, allowed are prefixed, first and returned")
+            raise ValueError(f"output is {mode!r}; it must be prefixed, first or returned")
         self.mode = mode
         self.streams = [_Stream(r, e, *os.pipe()) for r in range(ranks) for e in (False, True)]
         self.open = {stream.source for stream in self.streams}

@@ -252,7 +252,7 @@ def measure(
             f"dtype is {dtype!r}, it must be a type of NumPy, such as float32"
         ) from None
     if op not in _OPS:
-        raise ValueError(f"op is {op!r}, allowed are {', '.join(_OPS)}")
+        raise ValueError(f"op is {op!r}; it must be one of {', '.join(_OPS)}")
     if named(comm.carrier).memory != "host":
         raise ValueError(
             f"the carrier {comm.carrier} moves memory of GPUs, and only buffers of the host are "
