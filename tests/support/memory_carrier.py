@@ -91,7 +91,7 @@ class _Prepared:
 
 
 def _view(address: int, size: int) -> Any:
-    return np.frombuffer((ctypes.c_char * size).from_address(address), np.uint8)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
 
 
 def open_carrier(meeting: Meeting) -> Memory:
