@@ -124,6 +124,11 @@ class Topology:
 
     def __repr__(self) -> str: ...
 
+def collective_kinds() -> list[dict[str, Any]]:
+    """
+    The records of the kinds that are stored symbolically; see tacos.collective.KINDS.
+    """
+
 class CollectivePart:
     """One collective of those that run at once."""
 
@@ -131,6 +136,18 @@ class CollectivePart:
 
     @property
     def kind(self) -> str: ...
+
+    @property
+    def label(self) -> str:
+        """The kind in words for people, such as "all-reduce"."""
+
+    @property
+    def sums(self) -> bool:
+        """Whether the value of any chunk is a sum."""
+
+    @property
+    def bus_factor(self) -> float:
+        """busbw / algbw as in nccl-tests; 0 where undefined."""
 
     @property
     def size(self) -> int: ...
@@ -191,6 +208,10 @@ class Collective:
     @property
     def kind(self) -> str:
         """Kind of the parts, or "mixed"."""
+
+    @property
+    def label(self) -> str:
+        """The kind in words for people, such as "all-reduce"."""
 
     @property
     def chunks(self) -> int:
