@@ -26,7 +26,7 @@ from tacos.runtime import (
     measure,
     table,
 )
-from tacos.runtime.rendezvous import _first_host, _slurm_step
+from tacos.runtime.rendezvous.environment import _first_host, _slurm_step
 from tests.support.ranks import free_port
 
 

@@ -98,7 +98,7 @@ def refine(
         raise ValueError(f"seed must be 0 to 2^62 - 1; got {seed!r}")
     total = int(units * _WORK) if work is None else work
     end = None if time_limit is None else time.monotonic() + time_limit
-    if not _ways(schedule):
+    if not _directions(schedule):
         return schedule
     matching = None if target == "schedule" else matched_ports(schedule.topology)
     start = matching.taken(schedule) if matching else None
@@ -140,7 +140,7 @@ class _Search:
         schedule = self.schedule
         goal = bound(schedule.topology, schedule.collective).time_ps
         step = max(_SLICE, _SLICE_PER_TRANSFER * schedule.transfers)
-        ways = _ways(schedule)
+        directions = _directions(schedule)
         shortest, failures, done, slices = schedule, 0, 0, 0
         fastest: Schedule | None = None
         least, judged = self.executed(schedule), schedule
@@ -158,11 +158,14 @@ class _Search:
                 fastest, least = shortest, time_ps
 
         while (
-            ways and done < total and failures < _PATIENCE * len(ways) and shortest.time_ps > goal
+            directions
+            and done < total
+            and failures < _PATIENCE * len(directions)
+            and shortest.time_ps > goal
         ):
             if self.end is not None and time.monotonic() > self.end:
                 break
-            backwards = ways[slices % len(ways)]
+            backwards = directions[slices % len(directions)]
             budget = min(step, total - done)
             try:
                 start = shortest.reverse(report) if backwards else shortest
@@ -200,17 +203,17 @@ class _Search:
         return schedule.time_ps
 
 
-def _ways(schedule: Schedule) -> list[bool]:
+def _directions(schedule: Schedule) -> list[bool]:
     """The directions of time in which something can be spread; none where it would take too long."""
     hops = schedule.topology.npus**2 if schedule.topology.switches else schedule.topology.links
     if schedule.transfers > _MOST_TRANSFERS or hops > _MOST_HOPS:
         return []
     kinds = [kind_of(part) for part in schedule.collective.parts]
     if only_collects(schedule.collective):
-        ways = [True]
+        directions = [True]
     elif any(kind.two_phases for kind in kinds):
-        ways = [False, True]
+        directions = [False, True]
     else:
-        ways = [False]
+        directions = [False]
     summing = any(part.sums for part in schedule.collective.parts)
-    return [] if summing and schedule.topology.reduce_bandwidth_Bps else ways
+    return [] if summing and schedule.topology.reduce_bandwidth_Bps else directions
