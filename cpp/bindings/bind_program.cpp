@@ -53,8 +53,7 @@ std::shared_ptr<Program> make_program(
 
 void check_rank(const Program& p, NodeId rank) {
   if (rank >= 0 && rank < p.ranks()) return;
-  invalid("rank is " + std::to_string(rank) + ", allowed are 0 to " +
-          std::to_string(p.ranks() - 1));
+  invalid("rank is " + std::to_string(rank) + "; it must be 0 to " + std::to_string(p.ranks() - 1));
 }
 
 }  // namespace
@@ -201,7 +200,8 @@ Columns must have the types that the properties of the same names have: nothing 
             lower(schedule, {in_place, rank, window, reuse_scratch}, report));
       },
       "schedule"_a, nb::kw_only(), "in_place"_a = false, "rank"_a = nb::none(), "window"_a = 0,
-      "reuse_scratch"_a = true, "progress"_a = nb::none(), "The program of a schedule; see tacos.lower.");
+      "reuse_scratch"_a = true, "progress"_a = nb::none(),
+      "The program of a schedule; see tacos.lower.");
   m.def(
       "lift",
       [](const Program& program, std::shared_ptr<Topology> topology, std::int64_t size,

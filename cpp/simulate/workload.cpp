@@ -85,7 +85,7 @@ void Workload::check_shape() const {
 void Workload::check_node(std::size_t row) const {
   if (c_.kind[row] >= kNodeKinds) {
     refuse(row, "kind is " + std::to_string(c_.kind[row]) +
-                    ", allowed are 0 (send), 1 (recv), 2 (comp) and 3 (coll)");
+                    "; it must be 0 (send), 1 (recv), 2 (comp) or 3 (coll)");
   }
   if (c_.id[row] < 0) refuse(row, "id is negative");
   const auto kind = static_cast<NodeKind>(c_.kind[row]);

@@ -206,7 +206,7 @@ def test_wrong_options(tmp_path):
         "fabric": ("mesh", 'fabric must be "switch" or "rail"; got \'mesh\''),
         "speeds": ("fast", 'speeds must be "nominal" or "nccl"; got \'fast\''),
         "latency": ("fast", "latency 'fast' is not understood"),
-        "box": (2, 'the format nccl has no option "box", allowed are boxes, fabric, pcie'),
+        "box": (2, 'the format nccl has no option "box"; its options are boxes, fabric, pcie'),
     }.items():
         with pytest.raises(ValueError, match=re.escape(says)):
             tacos.load(FILES / "h100.xml", **{option: value})
@@ -267,7 +267,9 @@ def test_few_nvlinks_are_direct(load_text):
         matrix("GPU0 X NV4"): "GPU1 has no row, the text is cut short",
         matrix("GPU0 X"): "line 2: GPU0 has 1 cells, not 2",
         matrix("GPU0 X NV4", "GPU0 X NV4"): "line 3: GPU0 has a second row",
-        matrix("GPU0 X QPI", "GPU1 QPI X"): "line 2: a cell is 'QPI', allowed are X, NV#, PIX",
+        matrix(
+            "GPU0 X QPI", "GPU1 QPI X"
+        ): "line 2: a cell is 'QPI'; it must be one of X, NV#, PIX",
         matrix("GPU0 X NV4", "NIC0 NV4 X", head="GPU0 NIC0"): "NIC0 has NVLinks to GPU0, only GPUs",
     }.items(),
 )

@@ -180,7 +180,7 @@ def test_a_topology_is_enough(ranks, tmp_path):
         ({"TACOS_TOPOLOGY": "other.yaml"}, r"the topology has 6 NPUs and the job \d ranks"),
         ({"TACOS_TOPOLOGY": "bad.yaml"}, "bad.yaml: "),
         ({"TACOS_PLANS": "good", "TACOS_PLACEMENT": "0,0"}, "TACOS_PLACEMENT has 2 entries"),
-        ({"TACOS_DEBUG": "yes"}, 'TACOS_DEBUG is "yes", allowed are info and off'),
+        ({"TACOS_DEBUG": "yes"}, 'TACOS_DEBUG is "yes"; it must be info or off'),
     ],
 )
 def test_wrong_settings_are_errors_on_all_ranks(ranks, tmp_path, variables, why):

@@ -87,9 +87,9 @@ def _check_memory(topology: Topology, collective: Collective) -> None:
         each = 70
     elif everybody and greedy_stepwise(topology, collective):
         each = 9
-    ways = topology.npus**2 if topology.switches and everybody else 0
+    paths = topology.npus**2 if topology.switches and everybody else 0
     bits = topology.npus * float(collective.chunks)
-    needed = moved * each + ways * 350.0 + bits / 4
+    needed = moved * each + paths * 350.0 + bits / 4
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > _SHARE_OF_MEMORY * present:
         raise TacosError(

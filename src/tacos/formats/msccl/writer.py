@@ -108,7 +108,7 @@ def write(
     most = MOST_CHANNELS // instances
     if channels is not None and not 1 <= channels <= most:
         raise ValueError(
-            f"channels is {channels}, with {instances} instances allowed are 1 to {most}"
+            f"channels is {channels}; with {instances} instances it must be 1 to {most}"
         )
     dialect = _word("dialect", dialect, noted(program, "dialect", str), DIALECTS)
     fields = _fields(program, dialect, protocol, min_bytes, max_bytes, name)

@@ -116,7 +116,7 @@ class _Side:
     Attributes:
         number, size, stride: Of the dimension.
         kind: ``"ring"``, ``"clique"`` or ``"switch"``; two NPUs are a clique.
-        ways: 2 for a ring whose directions can carry a piece each, otherwise 1.
+        directions: 2 for a ring whose two directions can carry a piece each, otherwise 1.
         busy, legs, delay: Picoseconds that a link is taken, that each leg of a hop takes, and that
             adding what arrived takes.
         bandwidth: Of an NPU, over all its links along this dimension.
@@ -126,7 +126,7 @@ class _Side:
     size: int
     stride: int
     kind: str
-    ways: int
+    directions: int
     busy: int
     legs: tuple[int, ...]
     delay: int
@@ -135,7 +135,7 @@ class _Side:
     def line(self, pieces: int, blocks: int) -> int:
         """How many blocks leave one after the other in a step."""
         in_turn = self.size - 1 if self.kind == "switch" else 1
-        return in_turn * blocks * (1 if self.ways == 2 else pieces)
+        return in_turn * blocks * (1 if self.directions == 2 else pieces)
 
     def arrival(self, op: int) -> int:
         """From the start of a hop until its block can be read."""
@@ -184,7 +184,7 @@ class _Plan:
         quantum = 1
         while True:
             self.sides = list(_sides(topology, block, quantum))
-            self.width = max((side.ways for side in self.sides), default=1)
+            self.width = max((side.directions for side in self.sides), default=1)
             self.bundles = -(-pieces // self.width)
             self.phases = [self._phases(kind, turns) for turns in self._orders(block, order)]
             self.starts, end = self._timetable()
@@ -263,8 +263,8 @@ class _Plan:
                 side = self.sides[phase.side]
                 period = side.period(pieces, phase.blocks, phase.op)
                 for piece in range(pieces):
-                    hop = hops(phase, back=side.ways == 2 and piece == 1)
-                    line = hop.line if side.ways == 2 else hop.line * pieces + piece
+                    hop = hops(phase, back=side.directions == 2 and piece == 1)
+                    line = hop.line if side.directions == 2 else hop.line * pieces + piece
                     place = line[:, None] * phase.blocks + np.arange(phase.blocks)
                     start = begin + hop.step[:, None] * period + place * side.busy
                     chunk = rank[hop.owner] * self.pieces + bundle * self.width + piece
@@ -335,15 +335,15 @@ def _sides(topology: Topology, block: int, quantum: int) -> Iterator[_Side]:
             sending = [-(-block * 10**12 // int(x)) for x in topology.link_bandwidth_Bps[path]]
             hop = [alpha + time for alpha, time in zip(latency, sending, strict=True)]
             backwards = (topology.link_src == stride) & (topology.link_dst == 0)
-            ways = 2 if kind == "ring" and size > 2 and backwards.any() else 1
+            directions = 2 if kind == "ring" and size > 2 and backwards.any() else 1
             adding = topology.reduce_bandwidth_Bps
-            links = size - 1 if kind == "clique" else ways
+            links = size - 1 if kind == "clique" else directions
             yield _Side(
                 number=number,
                 size=size,
                 stride=stride,
                 kind="clique" if size == 2 and kind == "ring" else kind,
-                ways=ways,
+                directions=directions,
                 busy=up(max(hop if blocking else sending)),
                 legs=tuple(map(up, hop)) if whole else (up(sum(latency) + max(sending)),),
                 delay=up(-(-block * 10**12 // adding)) if adding else 0,

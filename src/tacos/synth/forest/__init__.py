@@ -119,7 +119,7 @@ def forest(
         if part.kind == "all_reduce" and (topology.switch_capabilities == _SUMS_AND_COPIES).any():
             found += _both_ways(topology, resolved, known, orbit.time_s, progress)
         if part.kind == "all_reduce":
-            found += _exchanges(topology, resolved, min(one.time_s for one in found), progress)
+            found += _team_exchanges(topology, resolved, min(one.time_s for one in found), progress)
         return min(found, key=lambda schedule: schedule.time_ps)
     slack = bool(used(known, " slack"))  # it was better before
     found.append(_in_phases(topology, resolved, known, slack, progress))
@@ -132,7 +132,7 @@ def forest(
             known |= {"spread slack": None, "collect slack": None}
     if part.kind == "all_reduce":
         found += _both_ways(topology, resolved, known, fluid_s, progress)
-        found += _exchanges(topology, resolved, min(one.time_s for one in found), progress)
+        found += _team_exchanges(topology, resolved, min(one.time_s for one in found), progress)
     return min(found, key=lambda schedule: schedule.time_ps)
 
 
@@ -286,7 +286,7 @@ def _both_ways(
     return [schedule_all_reduce(pair[0], pair[1], roots, collective, facts, progress)]
 
 
-def _exchanges(
+def _team_exchanges(
     topology: Topology,
     collective: Collective,
     limit_s: float,

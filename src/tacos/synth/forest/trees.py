@@ -137,6 +137,7 @@ def suited_chunks(chunks: int, packed: Packed) -> int:
         packed: The trees that :func:`forest` has found.
 
     >>> import tacos
+    >>> from tacos.synth.forest import forest
     >>> packed: Packed = {}
     >>> topo = tacos.topology.dgx1()    # some trees carry a sixth of what their root sends
     >>> _ = forest(topo, tacos.collective.all_gather(topo, "1MB", chunks=1), memory=packed)

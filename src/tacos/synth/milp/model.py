@@ -140,7 +140,7 @@ def build(
     >>> from tacos.synth.milp.problem import hops_of, in_steps
     >>> ring = tacos.topology.ring(4)
     >>> problem = in_steps(ring, tacos.collective.broadcast(ring, 1, chunks=1), hops_of(ring))
-    >>> build(problem, 1), len(build(problem, 2).cost)     # 6 starts, and has of two NPUs
+    >>> build(problem, 1), build(problem, 2).program.columns     # 6 starts, and has of two NPUs
     (None, 8)
     """
     window = windows(problem, epochs)
