@@ -63,7 +63,7 @@ class TcpRendezvous:
         token: str = "",
     ) -> None:
         if size < 1 or not 0 <= rank < size:
-            raise ValueError(f"rank is {rank} of {size}, allowed are 0 to size - 1")
+            raise ValueError(f"rank is {rank} of {size}; it must be 0 to size - 1")
         self.rank, self.size = rank, size
         self.while_waiting: Callable[[], str] = str
         self._timeout = min(timeout, LONGEST_S)
