@@ -1,4 +1,4 @@
-"""Topologies, collectives, schedules and programs travel between processes: `pickle` takes them apart.
+"""Topologies, collectives, schedules, programs and workloads travel between processes: `pickle` takes them apart.
 
 They are owned by C++, so Python is told here which arguments of its constructor make an object
 again. Whoever unpickles passes the same validating constructors as everybody else.
@@ -10,7 +10,7 @@ import copyreg
 import json
 from typing import Any
 
-from tacos._core import Collective, CollectivePart, Program, Routes, Schedule, Topology
+from tacos._core import Collective, CollectivePart, Program, Routes, Schedule, Topology, Workload
 
 __all__ = ["FIELDS"]
 
@@ -34,6 +34,10 @@ FIELDS: dict[type, tuple[str, ...]] = {
         "collective", "in_place", "scratch_slots", "thread_rank", "thread_channel",
         "thread_send_peer", "thread_recv_peer", "thread_begin", "op", "src_buffer", "src_slot",
         "dst_buffer", "dst_slot", "count", "peer", "comes_from", "dep_begin", "dep", "provenance",
+    ),
+    Workload: (
+        "npus", "rank", "kind", "peer", "bytes", "tag", "duration_ps", "flops", "comm", "id", "on_cpu",
+        "group", "priority", "dims", "name", "dep_begin", "dep", "groups", "names",
     ),
 }  # fmt: skip
 """The arguments of each class's constructor, which are also attributes of its objects."""

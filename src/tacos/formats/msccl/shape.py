@@ -23,7 +23,7 @@ from tacos.formats.msccl.dialect import (
     first_thread,
 )
 from tacos.program import STEP_OPS, Program, filled, noted, replaced
-from tacos.traces import sized
+from tacos.program_nodes import sized
 
 if TYPE_CHECKING:
     from collections.abc import Callable
