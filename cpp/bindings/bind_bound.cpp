@@ -21,17 +21,16 @@ void bind_bound(nb::module_& m) {
   nb::class_<BoundReport>(m, "BoundReport", "What the search for a bound found.")
       .def_ro("time_ps", &BoundReport::time, "The largest bound.")
       .def_prop_ro(
-          "latency_ps", [](const BoundReport& r) { return r.way.time; },
-          "The longest way that a chunk has to go.")
+          "latency_ps", [](const BoundReport& r) { return r.farthest.time; },
+          "The time of the longest path that a chunk needs.")
       .def_prop_ro(
-          "src", [](const BoundReport& r) { return r.way.from; },
-          "Where the longest way begins, or -1.")
+          "src", [](const BoundReport& r) { return r.farthest.from; },
+          "Where that path begins, or -1.")
       .def_prop_ro(
-          "dst", [](const BoundReport& r) { return r.way.to; },
-          "Where the longest way ends, or -1.")
+          "dst", [](const BoundReport& r) { return r.farthest.to; }, "Where that path ends, or -1.")
       .def_prop_ro(
-          "all_ways", [](const BoundReport& r) { return r.way.all; },
-          "Whether every way was measured.")
+          "all_distances", [](const BoundReport& r) { return r.farthest.all; },
+          "Whether every distance was measured.")
       .def_ro("bandwidth_s", &BoundReport::bandwidth_s, "The narrowest cut, as a fluid.")
       .def_ro("bottleneck", &BoundReport::bottleneck, "The narrowest cut; no nodes: none.")
       .def_ro("in_chunks", &BoundReport::time_in_chunks, "Whether whole chunks make the time.")

@@ -5,9 +5,9 @@
 
 #include "columns.hpp"
 #include "synth/forest/chunks.hpp"
-#include "synth/forest/exchange.hpp"
 #include "synth/forest/orbits.hpp"
 #include "synth/forest/packing.hpp"
+#include "synth/forest/team_exchange.hpp"
 #include "synth/forest/two_way.hpp"
 
 namespace tacos::bindings {
@@ -135,20 +135,20 @@ void bind_forest(nb::module_& m) {
               "provenance: str = '{}', progress: object | None = None) -> Schedule"),
       "Sums up to their holders, results down from them; see tacos.synth.forest.");
   m.def(
-      "exchange",
+      "team_exchange",
       [](std::shared_ptr<Topology> topology, const Array<std::int32_t>& members, std::int32_t team,
          std::shared_ptr<Collective> collective, std::string provenance,
          const nb::object& progress) -> std::shared_ptr<Schedule> {
         const auto report = progress_to(progress);
         const std::span<const NodeId> all(members.data(), members.shape(0));
         const nb::gil_scoped_release release;
-        auto found =
-            exchange(topology, all, team, std::move(collective), std::move(provenance), report);
+        auto found = team_exchange(topology, all, team, std::move(collective),
+                                   std::move(provenance), report);
         return found ? std::make_shared<Schedule>(std::move(*found)) : nullptr;
       },
       "topology"_a, "members"_a, "team"_a, "collective"_a, "provenance"_a = "{}",
       "progress"_a = nb::none(),
-      nb::sig("def exchange(topology: Topology, members: numpy.typing.NDArray[numpy.int32], "
+      nb::sig("def team_exchange(topology: Topology, members: numpy.typing.NDArray[numpy.int32], "
               "team: int, collective: Collective, provenance: str = '{}', "
               "progress: object | None = None) -> Schedule | None"),
       "An all-reduce of few bytes, whose sums cross between teams once; see tacos.synth.forest.");

@@ -7,8 +7,8 @@
 
 #include "columns.hpp"
 #include "formats/keep_order.hpp"
+#include "formats/mscclpp_plan.hpp"
 #include "formats/pack.hpp"
-#include "formats/plan.hpp"
 
 namespace tacos::bindings {
 
@@ -46,7 +46,7 @@ void bind_msccl(nb::module_& m) {
       "program"_a, "depth"_a,
       "Some step that never runs if a connection holds at most `depth` messages, or -1.");
   m.def(
-      "read_plan",
+      "read_mscclpp",
       [](const nb::bytes& gpus, std::string_view collective, bool in_place,
          std::string provenance) {
         const std::string_view text(gpus.c_str(), gpus.size());
@@ -60,10 +60,10 @@ void bind_msccl(nb::module_& m) {
       },
       "gpus"_a, nb::kw_only(), "collective"_a, "in_place"_a, "provenance"_a,
       "The program of an MSCCL++ plan, from the JSON text of its list of GPUs.");
-  m.attr("PLAN_MOST_OPS") = mscclpp::kMostOps;
-  m.attr("PLAN_MOST_CHANNELS") = mscclpp::kMostChannels;
-  m.attr("PLAN_MOST_CHANNELS_PER_OP") = mscclpp::kMostChannelsPerOp;
-  m.attr("PLAN_MOST_SEMAPHORES_PER_OP") = mscclpp::kMostSemaphoresPerOp;
+  m.attr("MSCCLPP_MOST_OPS") = mscclpp::kMostOps;
+  m.attr("MSCCLPP_MOST_CHANNELS") = mscclpp::kMostChannels;
+  m.attr("MSCCLPP_MOST_CHANNELS_PER_OP") = mscclpp::kMostChannelsPerOp;
+  m.attr("MSCCLPP_MOST_SEMAPHORES_PER_OP") = mscclpp::kMostSemaphoresPerOp;
 }
 
 }  // namespace tacos::bindings

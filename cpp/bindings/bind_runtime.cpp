@@ -34,24 +34,24 @@ std::vector<std::pair<std::uintptr_t, std::size_t>> addresses(const std::vector<
 }
 
 // What a driver in Python has to do next, column by column.
-auto ready(Execution& execution) {
+auto ready(RankExecutor& executor) {
   std::vector<std::uint8_t> receives;
   std::vector<std::int32_t> step, peer, channel, tag;
   std::vector<std::int64_t> bytes;
   const auto add = [&](std::int32_t i, bool receive) {
-    const auto& row = execution.program().steps[static_cast<std::size_t>(i)];
+    const auto& row = executor.program().steps[static_cast<std::size_t>(i)];
     const Port& port = receive ? row.from : row.to;
     receives.push_back(receive ? 1 : 0);
     step.push_back(i);
     peer.push_back(port.peer);
     channel.push_back(port.channel);
     tag.push_back(receive && row.message >= 0 ? row.message : row.id);
-    bytes.push_back(static_cast<std::int64_t>(execution.message_bytes(i)));
+    bytes.push_back(static_cast<std::int64_t>(executor.message_bytes(i)));
   };
-  for (const auto i : execution.to_send) add(i, false);
-  for (const auto i : execution.to_receive) add(i, true);
-  execution.to_send.clear();
-  execution.to_receive.clear();
+  for (const auto i : executor.to_send) add(i, false);
+  for (const auto i : executor.to_receive) add(i, true);
+  executor.to_send.clear();
+  executor.to_receive.clear();
   return std::tuple(give(std::move(receives)), give(std::move(step)), give(std::move(peer)),
                     give(std::move(channel)), give(std::move(tag)), give(std::move(bytes)));
 }
@@ -59,34 +59,36 @@ auto ready(Execution& execution) {
 }  // namespace
 
 void bind_runtime(nb::module_& m) {
-  nb::class_<Execution>(m, "Execution",
-                        R"(One rank's share of a program, and the state of the call that runs.
+  nb::class_<RankExecutor>(m, "RankExecutor",
+                           R"(One rank's share of a program, and the state of the call that runs.
 
 Endpoint.run drives it over TCP. Another driver calls start, carries out the sends and receives that
 ready() lists, and reports them with sent() and received() until finished.)")
       .def(
           "__init__",
-          [](Execution* self, std::shared_ptr<Program> program, NodeId rank) {
+          [](RankExecutor* self, std::shared_ptr<Program> program, NodeId rank) {
             const nb::gil_scoped_release release;
-            new (self)
-                Execution(std::make_shared<const RankProgram>(compile(std::move(program), rank)));
+            new (self) RankExecutor(
+                std::make_shared<const RankProgram>(compile(std::move(program), rank)));
           },
           "program"_a, "rank"_a, "Compiles the share of a rank.")
       .def_prop_ro(
-          "rank", [](const Execution& e) { return e.program().rank; }, "The rank.")
+          "rank", [](const RankExecutor& e) { return e.program().rank; }, "The rank.")
       .def_prop_ro(
           "program",
-          [](const Execution& e) { return std::const_pointer_cast<Program>(e.program().program); },
+          [](const RankExecutor& e) {
+            return std::const_pointer_cast<Program>(e.program().program);
+          },
           "The program of all ranks.")
       .def_prop_ro(
-          "sends_to", [](const Execution& e) { return pairs(e.program().out); },
+          "sends_to", [](const RankExecutor& e) { return pairs(e.program().out); },
           "Peer and channel of every connection on which data leave.")
       .def_prop_ro(
-          "receives_from", [](const Execution& e) { return pairs(e.program().in); },
+          "receives_from", [](const RankExecutor& e) { return pairs(e.program().in); },
           "Peer and channel of every connection on which data arrive.")
       .def(
           "buffer_elements",
-          [](Execution& e, std::int64_t count) {
+          [](RankExecutor& e, std::int64_t count) {
             const auto& layout = e.layout(count);
             return std::pair(layout.input_elements(), layout.output_elements());
           },
@@ -94,7 +96,7 @@ ready() lists, and reports them with sent() and received() until finished.)")
           "Elements of the input and the output buffer of this rank, for a whole of count.")
       .def(
           "start",
-          [](Execution& e, std::uintptr_t source, std::uintptr_t target, std::int64_t count,
+          [](RankExecutor& e, std::uintptr_t source, std::uintptr_t target, std::int64_t count,
              const std::string& dtype, const std::string& op) {
             const Call call = make_call(source, target, count, dtype, op);
             const nb::gil_scoped_release release;
@@ -107,17 +109,17 @@ ready() lists, and reports them with sent() and received() until finished.)")
 receives (1) or sends (0), step, peer, channel, tag, bytes.)")
       .def(
           "outgoing",
-          [](const Execution& e, std::int32_t step) {
+          [](const RankExecutor& e, std::int32_t step) {
             std::vector<iovec> pieces;
             e.outgoing(step, pieces);
             return addresses(pieces);
           },
           "step"_a, "The pieces of memory (address, bytes) that a step sends.")
-      .def("reduces", &Execution::reduces, "step"_a,
+      .def("reduces", &RankExecutor::reduces, "step"_a,
            "Whether what arrives for a step is added to something, and must be given to take().")
       .def(
           "incoming",
-          [](const Execution& e, std::int32_t step) {
+          [](const RankExecutor& e, std::int32_t step) {
             std::vector<iovec> pieces;
             e.incoming(step, pieces);
             return addresses(pieces);
@@ -127,21 +129,21 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
           "reduce.")
       .def(
           "take",
-          [](Execution& e, std::int32_t step, std::uintptr_t data, std::size_t bytes) {
+          [](RankExecutor& e, std::int32_t step, std::uintptr_t data, std::size_t bytes) {
             const nb::gil_scoped_release release;
             e.take(step, reinterpret_cast<const std::byte*>(data), bytes);
           },
           "step"_a, "data"_a, "bytes"_a,
           "Stores or adds what arrived for a step: whole elements, in order.")
-      .def("sent", &Execution::sent, "step"_a, nb::call_guard<nb::gil_scoped_release>(),
+      .def("sent", &RankExecutor::sent, "step"_a, nb::call_guard<nb::gil_scoped_release>(),
            "Reports that all a step sends has left.")
-      .def("received", &Execution::received, "step"_a, nb::call_guard<nb::gil_scoped_release>(),
+      .def("received", &RankExecutor::received, "step"_a, nb::call_guard<nb::gil_scoped_release>(),
            "Reports that all a step takes in was given to take(), or stored where incoming() says.")
-      .def("stored", &Execution::stored, "peer"_a, nb::call_guard<nb::gil_scoped_release>(),
+      .def("stored", &RankExecutor::stored, "peer"_a, nb::call_guard<nb::gil_scoped_release>(),
            "Reports that a peer has stored what a put sent to it.")
       .def(
           "waiting",
-          [](const Execution& e) {
+          [](const RankExecutor& e) {
             std::vector<std::pair<NodeId, std::string>> rows;
             for (const auto step : e.waiting()) {
               rows.emplace_back(e.awaited(step), e.describe(step));
@@ -149,8 +151,8 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
             return rows;
           },
           "Whom the steps that have started wait for, and in words what for.")
-      .def_prop_ro("finished", &Execution::finished, "Whether all steps are complete.")
-      .def("finish", &Execution::finish, nb::call_guard<nb::gil_scoped_release>(),
+      .def_prop_ro("finished", &RankExecutor::finished, "Whether all steps are complete.")
+      .def("finish", &RankExecutor::finish, nb::call_guard<nb::gil_scoped_release>(),
            "Ends a call: averages, and copies back what was kept elsewhere.");
 
   nb::class_<Endpoint>(m, "Endpoint", "A rank's TCP connections, and the calls that run over them.")
@@ -171,17 +173,17 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
           "peer"_a, "channel"_a, "outgoing"_a, "Whether there is such a connection.")
       .def(
           "run",
-          [](Endpoint& e, Execution& execution, std::int32_t algorithm, std::uintptr_t source,
+          [](Endpoint& e, RankExecutor& executor, std::int32_t algorithm, std::uintptr_t source,
              std::uintptr_t target, std::int64_t count, const std::string& dtype,
              const std::string& op) {
             const Call call = make_call(source, target, count, dtype, op);
             const nb::gil_scoped_release release;
-            e.run(execution, algorithm, call, [] {
+            e.run(executor, algorithm, call, [] {
               const nb::gil_scoped_acquire gil;
               if (PyErr_CheckSignals() != 0) throw nb::python_error();
             });
           },
-          "execution"_a, "algorithm"_a, "source"_a, "target"_a, "count"_a, "dtype"_a, "op"_a,
+          "executor"_a, "algorithm"_a, "source"_a, "target"_a, "count"_a, "dtype"_a, "op"_a,
           "Runs one call on the memory at these addresses.")
       .def("watch", &Endpoint::watch, "algorithm"_a, "doing"_a,
            nb::call_guard<nb::gil_scoped_release>(),

@@ -106,7 +106,7 @@ nb::dict rows(const Schedule& schedule, const nb::object& given_npu, const nb::o
 
 // The transfers in the form of another library, which only Python knows.
 nb::object table(nb::handle schedule, const char* form) {
-  return nb::module_::import_("tacos.tables").attr(form)(schedule.attr("rows")());
+  return nb::module_::import_("tacos._support.tables").attr(form)(schedule.attr("rows")());
 }
 
 std::optional<double> efficiency(const Schedule& schedule) {

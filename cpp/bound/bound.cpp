@@ -6,21 +6,17 @@
 #include <optional>
 
 #include "bound/demand.hpp"
+#include "bound/exits.hpp"
+#include "bound/farthest.hpp"
 #include "bound/parts.hpp"
-#include "bound/passage.hpp"
-#include "bound/ways.hpp"
 #include "graph/cuts.hpp"
+#include "support/index.hpp"
 
 namespace tacos {
 
 namespace {
 
 using enum CollectiveKind;
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 constexpr double kFlowBudget = 3e8;  // of links touched by flows
 constexpr NodeId kNodesForFlows =
@@ -57,7 +53,7 @@ class Search {
         twin_(large_ ? std::vector<NodeId>() : twins(topology)) {}
 
   BoundReport run() {
-    report_.way = longest_way(topology_, collective_, {symmetric_, large_, twin_}, progress_);
+    report_.farthest = farthest(topology_, collective_, {symmetric_, large_, twin_}, progress_);
     weigh_ports();
     weigh_blocks();
     weigh_halves();
@@ -77,7 +73,7 @@ class Search {
         search_custom();
       }
     }
-    report_.time = std::max(report_.time, report_.way.time);
+    report_.time = std::max(report_.time, report_.farthest.time);
     return report_;
   }
 
@@ -153,10 +149,10 @@ class Search {
 
   [[noreturn]] void name_the_unreachable(const NodeSet& inside) const {
     std::pair<NodeId, NodeId> found{0, 0};
-    ways(collective_, [&](const Way& way) {
-      for (const NodeId a : way.from) {
-        for (const NodeId b : way.to) {
-          const auto [from, to] = way.reversed ? std::pair{b, a} : std::pair{a, b};
+    deliveries(collective_, [&](const Delivery& delivery) {
+      for (const NodeId a : delivery.from) {
+        for (const NodeId b : delivery.to) {
+          const auto [from, to] = delivery.reversed ? std::pair{b, a} : std::pair{a, b};
           if (!inside[at(from)] || inside[at(to)]) continue;
           found = {from, to};
           return false;

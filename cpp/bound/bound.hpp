@@ -1,7 +1,7 @@
 // A time that no schedule beats, and what makes it so.
 //
 // Three arguments, all true of every valid schedule:
-//   ways   A chunk needs the time of the shortest way from where it is to where it is needed, with its
+//   paths  A chunk needs the time of the shortest path from where it is to where it is needed, with its
 //          serialization: Σα and, where a whole chunk is taken in, its transmission.
 //   cuts   What must leave a set of nodes (demand.hpp) must pass the links out of it. As a fluid: link e
 //          carries B_e·(T - α_e) by the time T. In chunks: link e carries as many whole chunks as fit
@@ -24,7 +24,7 @@
 #include <span>
 #include <vector>
 
-#include "bound/ways.hpp"
+#include "bound/farthest.hpp"
 #include "model/collective.hpp"
 #include "model/topology.hpp"
 #include "support/progress.hpp"
@@ -43,7 +43,7 @@ struct Bottleneck {
 
 struct BoundReport {
   Time time = 0;                // the largest bound
-  LongestWay way;               // that a chunk has to go
+  Farthest farthest;            // pair of NPUs that a chunk travels between
   double bandwidth_s = 0;       // of the cuts, as a fluid
   Bottleneck bottleneck;        // of bandwidth_s; no nodes if there is none
   bool time_in_chunks = false;  // whether whole chunks make `time`

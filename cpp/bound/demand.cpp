@@ -3,16 +3,13 @@
 #include <algorithm>
 #include <numeric>
 
+#include "support/index.hpp"
+
 namespace tacos {
 
 namespace {
 
 using enum CollectiveKind;
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 // Piece i of `total` cut into `pieces`; the first ones take the remainder.
 std::int64_t piece(std::int64_t total, std::int64_t pieces, std::int64_t i) {
@@ -181,7 +178,8 @@ void member_supplies(const CollectivePart& part, std::int64_t position, bool rev
   }
 }
 
-void named_ways(const CollectivePart& part, const std::function<bool(const Way&)>& take) {
+void named_deliveries(const CollectivePart& part,
+                      const std::function<bool(const Delivery&)>& take) {
   const auto group = part.group.span();
   const auto n = group.size();
   const auto holding = group.first(std::min(n, at(part.size)));  // whose piece has any bytes
@@ -202,33 +200,34 @@ void named_ways(const CollectivePart& part, const std::function<bool(const Way&)
       break;
   }
   for (std::size_t i = 0; i < n; ++i) {
-    Way way{group.subspan(i, 1), group, 0, part.kind == reduce_scatter};
+    Delivery delivery{group.subspan(i, 1), group, 0, part.kind == reduce_scatter};
     if (part.kind == all_reduce) {
-      way.bytes = largest_piece(part.size, std::int64_t{part.members()} * part.chunks);
+      delivery.bytes = largest_piece(part.size, std::int64_t{part.members()} * part.chunks);
     } else if (part.kind == all_to_all) {
-      way.bytes = smallest;
-      way.to = holding;
+      delivery.bytes = smallest;
+      delivery.to = holding;
     } else if (part.kind == all_to_all_v) {
       to.clear();
       for (std::size_t j = 0; j < n; ++j) {
         const auto bytes = part.bytes[i * n + j];
         if (bytes == 0) continue;
         const auto chunk = largest_piece(bytes, part.chunks);
-        way.bytes = to.empty() ? chunk : std::min(way.bytes, chunk);
+        delivery.bytes = to.empty() ? chunk : std::min(delivery.bytes, chunk);
         to.push_back(group[j]);
       }
-      way.to = to;
-      way.own = true;
+      delivery.to = to;
+      delivery.own = true;
     } else {
       if (i >= holding.size()) return;
-      way.bytes = largest_piece(piece(part.size, part.members(), static_cast<std::int64_t>(i)),
-                                part.chunks);
+      delivery.bytes = largest_piece(piece(part.size, part.members(), static_cast<std::int64_t>(i)),
+                                     part.chunks);
     }
-    if (!take(way)) return;
+    if (!take(delivery)) return;
   }
 }
 
-void custom_ways(const CollectivePart& part, const std::function<bool(const Way&)>& take) {
+void custom_deliveries(const CollectivePart& part,
+                       const std::function<bool(const Delivery&)>& take) {
   for (std::size_t x = 0; x < part.bytes.size(); ++x) {
     if (part.bytes[x] == 0) continue;
     const auto from = inputs(part, x), to = outputs(part, x);
@@ -392,10 +391,10 @@ std::vector<std::int32_t> alike(const Collective& collective) {
   return result;
 }
 
-void ways(const Collective& collective, const std::function<bool(const Way&)>& take) {
+void deliveries(const Collective& collective, const std::function<bool(const Delivery&)>& take) {
   for (const auto& part : collective.parts()) {
     if (part.kind == custom) {
-      custom_ways(part, take);
+      custom_deliveries(part, take);
     } else if (part.kind == send_recv) {
       for (std::size_t i = 0; i < part.bytes.size(); ++i) {
         if (part.bytes[i] == 0) continue;
@@ -405,7 +404,7 @@ void ways(const Collective& collective, const std::function<bool(const Way&)>& t
         }
       }
     } else {
-      named_ways(part, take);
+      named_deliveries(part, take);
     }
   }
 }

@@ -46,20 +46,20 @@ std::optional<SinkDemand> demand_at(const Collective& collective, NodeId npu, bo
 void custom_demands(const Collective& collective,
                     const std::function<bool(const SinkDemand&)>& take);
 
-// NPUs that demand_at() and ways() see alike, as far as the collective is concerned: equal numbers.
+// NPUs that demand_at() and deliveries() see alike, as far as the collective is concerned: equal numbers.
 // Numbers are different for all where pairs may have any sizes.
 std::vector<std::int32_t> alike(const Collective& collective);
 
 // A chunk of `bytes` goes from the nearest of `from` to all of `to`; `reversed`: from all of `to` to
 // all of `from`, of which there is one then.
-struct Way {
+struct Delivery {
   std::span<const NodeId> from, to;
   std::int64_t bytes = 0;
   bool reversed = false;
   bool own = false;  // whether `to` differs from one NPU to the next
 };
-// The ways a collective needs: at most one per NPU and part or, in custom parts, per chunk.
+// The deliveries that a collective needs: at most one per NPU and part or, in custom parts, per chunk.
 // Where pairs may have any sizes, the smallest. Ends when `take` returns false.
-void ways(const Collective& collective, const std::function<bool(const Way&)>& take);
+void deliveries(const Collective& collective, const std::function<bool(const Delivery&)>& take);
 
 }  // namespace tacos

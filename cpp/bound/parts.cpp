@@ -5,14 +5,11 @@
 #include <queue>
 #include <unordered_map>
 
+#include "support/index.hpp"
+
 namespace tacos {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 constexpr std::size_t kMostDimensions = 6;  // of which all subsets are tried; else the inner ones
 

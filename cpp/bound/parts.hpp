@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "bound/passage.hpp"
+#include "bound/exits.hpp"
 #include "model/topology.hpp"
 
 namespace tacos {

@@ -5,15 +5,11 @@
 #include <utility>
 
 #include "formats/chakra_reader.hpp"
+#include "support/index.hpp"
 
 namespace tacos::chakra {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 constexpr std::int64_t kNobody = -1;
 

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "formats/protobuf.hpp"
+#include "support/index.hpp"
 
 namespace tacos::chakra {
 
@@ -15,11 +16,6 @@ namespace {
 using protobuf::Field;
 using protobuf::Reader;
 using protobuf::Wire;
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 constexpr std::int64_t kNobody = -1;
 constexpr std::size_t kMaxDims = 8;  // what a byte of flags holds

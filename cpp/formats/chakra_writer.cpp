@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "formats/protobuf.hpp"
+#include "support/index.hpp"
 
 namespace tacos::chakra {
 
@@ -14,11 +15,6 @@ namespace {
 using protobuf::put_bytes;
 using protobuf::put_number;
 using protobuf::put_varint;
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 constexpr std::string_view kVersion = "0.0.4";
 // By NodeKind: COMM_SEND, COMM_RECV, COMP, COMM_COLL, MEM_LOAD and MEM_STORE nodes.

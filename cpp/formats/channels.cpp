@@ -5,39 +5,40 @@
 
 namespace tacos::packing {
 
-Onward find_onward(const std::vector<Work>& works, const Places& places) {
-  Onward onward{std::vector<std::vector<Node>>(works.size()),
-                std::vector<std::uint8_t>(works.size(), 0)};
-  std::vector<Node> writer(places.size(), kNobody), last_reader(works.size(), kNobody);
+Onward find_onward(const std::vector<Action>& actions, const Places& places) {
+  Onward onward{std::vector<std::vector<Node>>(actions.size()),
+                std::vector<std::uint8_t>(actions.size(), 0)};
+  std::vector<Node> writer(places.size(), kNobody), last_reader(actions.size(), kNobody);
   const auto read = [&](Node node, std::size_t place) {
     const Node from = writer[place];
     if (from == kNobody || last_reader[at(from)] == node) return;
     last_reader[at(from)] = node;
     onward.needed[at(from)] = static_cast<std::uint8_t>(std::min(onward.needed[at(from)] + 1, 2));
   };
-  for (Node node = 0; node < static_cast<Node>(works.size()); ++node) {
-    const Work& work = works[at(node)];
+  for (Node node = 0; node < static_cast<Node>(actions.size()); ++node) {
+    const Action& action = actions[at(node)];
     Node from = kNobody;
-    bool one = work.op == StepOp::send;
-    for (std::int32_t k = 0; work.src.used() && k < work.count; ++k) {
-      const auto place = places.of(work.rank, work.src.buffer, work.src.slot + k);
+    bool one = action.op == StepOp::send;
+    for (std::int32_t k = 0; action.src.used() && k < action.count; ++k) {
+      const auto place = places.of(action.rank, action.src.buffer, action.src.slot + k);
       if (k == 0) from = writer[place];
-      one = one && from != kNobody && writer[place] == from && works[at(from)].dst.used() &&
-            works[at(from)].count == work.count &&
-            place == places.of(work.rank, works[at(from)].dst.buffer, works[at(from)].dst.slot + k);
+      one = one && from != kNobody && writer[place] == from && actions[at(from)].dst.used() &&
+            actions[at(from)].count == action.count &&
+            place == places.of(action.rank, actions[at(from)].dst.buffer,
+                               actions[at(from)].dst.slot + k);
       read(node, place);
     }
-    if (one && receives(works[at(from)].op)) onward.sends[at(from)].push_back(node);
-    for (std::int32_t k = 0; work.dst.used() && k < work.count; ++k) {
-      const auto place = places.of(work.rank, work.dst.buffer, work.dst.slot + k);
-      if (work.op == StepOp::reduce) read(node, place);
+    if (one && receives(actions[at(from)].op)) onward.sends[at(from)].push_back(node);
+    for (std::int32_t k = 0; action.dst.used() && k < action.count; ++k) {
+      const auto place = places.of(action.rank, action.dst.buffer, action.dst.slot + k);
+      if (action.op == StepOp::reduce) read(node, place);
       writer[place] = node;
     }
   }
-  for (const Work& work : works) {
-    for (std::int32_t k = 0; work.dst.used() && k < work.count; ++k) {
-      const auto place = places.of(work.rank, work.dst.buffer, work.dst.slot + k);
-      if (!places.is_output(work.rank, place) || writer[place] == kNobody) continue;
+  for (const Action& action : actions) {
+    for (std::int32_t k = 0; action.dst.used() && k < action.count; ++k) {
+      const auto place = places.of(action.rank, action.dst.buffer, action.dst.slot + k);
+      if (!places.is_output(action.rank, place) || writer[place] == kNobody) continue;
       onward.needed[at(writer[place])] = 2;
       writer[place] = kNobody;
     }
@@ -51,31 +52,31 @@ constexpr std::int32_t kLookahead = 32;  // hops
 
 class Channels {
  public:
-  Channels(const std::vector<Work>& works, const Onward& onward, const PackOptions& options,
+  Channels(const std::vector<Action>& actions, const Onward& onward, const PackOptions& options,
            std::int32_t budget, std::int32_t ranks)
-      : works_(works),
+      : actions_(actions),
         onward_(onward),
         options_(options),
         budget_(budget),
-        link_(works.size(), -1),
+        link_(actions.size(), -1),
         peers_(at(ranks)) {
     std::map<std::pair<NodeId, NodeId>, std::int32_t> links;
-    for (std::size_t i = 0; i < works.size(); ++i) {
-      if (works[i].op != StepOp::send) continue;
-      const auto key = std::pair(works[i].rank, works[at(works[i].partner)].rank);
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      if (actions[i].op != StepOp::send) continue;
+      const auto key = std::pair(actions[i].rank, actions[at(actions[i].partner)].rank);
       const auto link =
           links.try_emplace(key, static_cast<std::int32_t>(links.size())).first->second;
-      link_[i] = link_[at(works[i].partner)] = link;
+      link_[i] = link_[at(actions[i].partner)] = link;
     }
     lines_.resize(links.size());
-    result_.channel.assign(works.size(), -1);
-    result_.fused.assign(works.size(), kNobody);
+    result_.channel.assign(actions.size(), -1);
+    result_.fused.assign(actions.size(), kNobody);
   }
 
   Assignment assign() {
-    for (Node node = 0; node < static_cast<Node>(works_.size()); ++node) {
-      if (receives(works_[at(node)].op)) pass_on(node);
-      if (works_[at(node)].op == StepOp::send && result_.channel[at(node)] < 0) start(node);
+    for (Node node = 0; node < static_cast<Node>(actions_.size()); ++node) {
+      if (receives(actions_[at(node)].op)) pass_on(node);
+      if (actions_[at(node)].op == StepOp::send && result_.channel[at(node)] < 0) start(node);
     }
     result_.link = link_;
     result_.links = static_cast<std::int32_t>(lines_.size());
@@ -115,20 +116,20 @@ class Channels {
   }
   bool can_carry(Node send, std::int32_t channel) {
     const auto link = link_[at(send)];
-    const Node receive = works_[at(send)].partner;
+    const Node receive = actions_[at(send)].partner;
     const Node last = line(link, channel).last;
-    if (last == kNobody && (peers(works_[at(send)].rank, channel).first >= options_.peers ||
-                            peers(works_[at(receive)].rank, channel).second >= options_.peers)) {
+    if (last == kNobody && (peers(actions_[at(send)].rank, channel).first >= options_.peers ||
+                            peers(actions_[at(receive)].rank, channel).second >= options_.peers)) {
       return false;
     }
     return last < receive && has_room(link, channel);
   }
   void carry(Node send, std::int32_t channel, bool fused) {
-    const Node receive = works_[at(send)].partner;
+    const Node receive = actions_[at(send)].partner;
     Line& here = line(link_[at(send)], channel);
     if (here.last == kNobody) {
-      ++peers(works_[at(send)].rank, channel).first;
-      ++peers(works_[at(receive)].rank, channel).second;
+      ++peers(actions_[at(send)].rank, channel).first;
+      ++peers(actions_[at(receive)].rank, channel).second;
     }
     here.last = receive;
     here.sent += fused ? 0 : 1;
@@ -158,7 +159,7 @@ class Channels {
   template <typename Visit>
   std::pair<std::int32_t, bool> hops(Node send, std::int32_t channel, const Visit& visit) {
     for (std::int32_t count = 0; count < kLookahead; ++count) {
-      const Node receive = works_[at(send)].partner;
+      const Node receive = actions_[at(send)].partner;
       const auto& next = onward_.sends[at(receive)];
       if (next.empty() || options_.fusing_channels == 0) return {count, true};
       const auto found = std::find_if(next.begin(), next.end(), [&](Node n) {
@@ -200,7 +201,7 @@ class Channels {
     }
   }
 
-  const std::vector<Work>& works_;
+  const std::vector<Action>& actions_;
   const Onward& onward_;
   const PackOptions& options_;
   const std::int32_t budget_;
@@ -213,9 +214,9 @@ class Channels {
 
 }  // namespace
 
-Assignment assign_channels(const std::vector<Work>& works, const Onward& onward,
+Assignment assign_channels(const std::vector<Action>& actions, const Onward& onward,
                            const PackOptions& options, std::int32_t budget, std::int32_t ranks) {
-  return Channels(works, onward, options, budget, ranks).assign();
+  return Channels(actions, onward, options, budget, ranks).assign();
 }
 
 }  // namespace tacos::packing

@@ -1,8 +1,8 @@
 // The second part of packing: what is passed on in the step that receives it, and on which channel.
 #pragma once
 
+#include "formats/actions.hpp"
 #include "formats/pack.hpp"
-#include "formats/work.hpp"
 
 namespace tacos::packing {
 
@@ -11,7 +11,7 @@ struct Onward {
   std::vector<std::uint8_t> needed;      // per receive: how many need what it stores, 2 for more
 };
 
-Onward find_onward(const std::vector<Work>& works, const Places& places);
+Onward find_onward(const std::vector<Action>& actions, const Places& places);
 
 struct Assignment {
   std::vector<std::int32_t> link;  // of each message: its two ranks, numbered
@@ -21,7 +21,7 @@ struct Assignment {
 };
 
 // `budget` is the most steps of a thread.
-Assignment assign_channels(const std::vector<Work>& works, const Onward& onward,
+Assignment assign_channels(const std::vector<Action>& actions, const Onward& onward,
                            const PackOptions& options, std::int32_t budget, std::int32_t ranks);
 
 }  // namespace tacos::packing

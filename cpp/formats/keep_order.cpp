@@ -3,7 +3,7 @@
 #include <functional>
 #include <map>
 
-#include "formats/work.hpp"
+#include "formats/actions.hpp"
 
 namespace tacos {
 

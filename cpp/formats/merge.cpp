@@ -27,32 +27,32 @@ class Merger {
   }
 
   // Steps in the order in which they could run; nops are left out.
-  std::vector<Work> works() const {
-    std::vector<Work> all;
+  std::vector<Action> actions() const {
+    std::vector<Action> all;
     for (StepId step = 0; step < program_.steps(); ++step) {
       const StepOp op = program_.op(step);
       if (op == StepOp::nop || receives(op)) continue;
-      Work work = work_of(step);
+      Action action = action_of(step);
       if (op == StepOp::reduce) {
         if (row_[at(step)].count == 0) continue;  // part of another
-        work.count = row_[at(step)].count;
-        work.key = row_[at(step)].key;
+        action.count = row_[at(step)].count;
+        action.key = row_[at(step)].key;
       }
       if (!sends(op)) {
-        all.push_back(work);
+        all.push_back(action);
         continue;
       }
-      Work partner = work_of(graph_.receiver(step));
-      while (can_join(work, partner, step)) {
+      Action partner = action_of(graph_.receiver(step));
+      while (can_join(action, partner, step)) {
         ++step;
-        work.count += program_.spec().count[at(step)];
-        partner.count = work.count;
-        work.key = position_[at(step)];
+        action.count += program_.spec().count[at(step)];
+        partner.count = action.count;
+        action.key = position_[at(step)];
         partner.key = position_[at(graph_.receiver(step))];
       }
-      work.partner = static_cast<Node>(all.size()) + 1;
+      action.partner = static_cast<Node>(all.size()) + 1;
       partner.partner = static_cast<Node>(all.size());
-      all.push_back(work);
+      all.push_back(action);
       all.push_back(partner);
     }
     std::vector<Node> order(all.size()), number(all.size());
@@ -60,12 +60,12 @@ class Merger {
     std::sort(order.begin(), order.end(),
               [&](Node a, Node b) { return all[at(a)].key < all[at(b)].key; });
     for (std::size_t i = 0; i < order.size(); ++i) number[at(order[i])] = static_cast<Node>(i);
-    std::vector<Work> sorted;
+    std::vector<Action> sorted;
     sorted.reserve(all.size());
     for (const Node node : order) {
       sorted.push_back(all[at(node)]);
-      auto& work = sorted.back();
-      if (work.partner >= 0) work.partner = number[at(work.partner)];
+      auto& action = sorted.back();
+      if (action.partner >= 0) action.partner = number[at(action.partner)];
     }
     return sorted;
   }
@@ -87,7 +87,7 @@ class Merger {
     }
   }
 
-  Work work_of(StepId step) const {
+  Action action_of(StepId step) const {
     const auto& s = program_.spec();
     const auto i = at(step);
     return {program_.op(step),
@@ -128,28 +128,28 @@ class Merger {
     std::vector<Late> written(places_.size(), never), touched(places_.size(), never);
     std::vector<Late> late(order_.size(), never);
     for (auto i = order_.rbegin(); i != order_.rend(); ++i) {
-      const Work work = work_of(*i);
+      const Action action = action_of(*i);
       Late& mine = late[at(*i)];
       const auto each = [&](const Range& range, const auto& visit) {
-        for (std::int32_t k = 0; range.used() && k < work.count; ++k) {
-          visit(places_.of(work.rank, range.buffer, range.slot + k));
+        for (std::int32_t k = 0; range.used() && k < action.count; ++k) {
+          visit(places_.of(action.rank, range.buffer, range.slot + k));
         }
       };
-      if (work.op == StepOp::reduce) {
-        each(work.src, [&](std::size_t place) { mine = mine.before(written[place]); });
-        each(work.dst, [&](std::size_t place) { mine = mine.before(touched[place]); });
+      if (action.op == StepOp::reduce) {
+        each(action.src, [&](std::size_t place) { mine = mine.before(written[place]); });
+        each(action.dst, [&](std::size_t place) { mine = mine.before(touched[place]); });
         ++mine.depth;
       } else {
-        mine = {work.key, 0};
+        mine = {action.key, 0};
       }
-      each(work.dst, [&](std::size_t place) { touched[place] = written[place] = mine; });
-      each(work.src, [&](std::size_t place) { touched[place] = touched[place].before(mine); });
+      each(action.dst, [&](std::size_t place) { touched[place] = written[place] = mine; });
+      each(action.src, [&](std::size_t place) { touched[place] = touched[place].before(mine); });
     }
     const auto key = [&](StepId step) {
       const Late& mine = late[at(step)];
-      const Work work = work_of(step);
-      return std::tuple(mine.anchor, -mine.depth, work.rank, work.thread, work.dst.buffer,
-                        mine.depth > 0 ? work.dst.slot : 0);
+      const Action action = action_of(step);
+      return std::tuple(mine.anchor, -mine.depth, action.rank, action.thread, action.dst.buffer,
+                        mine.depth > 0 ? action.dst.slot : 0);
     };
     std::stable_sort(order_.begin(), order_.end(),
                      [&](StepId a, StepId b) { return key(a) < key(b); });
@@ -161,15 +161,15 @@ class Merger {
         first = -1;
         continue;
       }
-      const Work work = work_of(step);
-      if (first >= 0 && graph_.thread(first) == work.thread && late[at(first)] == late[at(step)] &&
-          fits(row_[at(first)], work)) {
-        row_[at(first)].count += work.count;
-        row_[at(first)].key = work.key;
+      const Action action = action_of(step);
+      if (first >= 0 && graph_.thread(first) == action.thread &&
+          late[at(first)] == late[at(step)] && fits(row_[at(first)], action)) {
+        row_[at(first)].count += action.count;
+        row_[at(first)].key = action.key;
         continue;
       }
       first = step;
-      row_[at(first)] = work;
+      row_[at(first)] = action;
     }
   }
 
@@ -180,26 +180,28 @@ class Merger {
     conflict_.assign(order_.size(), kNever);
     std::vector<std::int32_t> written(places_.size(), kNever), touched(places_.size(), kNever);
     for (auto i = order_.rbegin(); i != order_.rend(); ++i) {
-      const Work work = work_of(*i);
+      const Action action = action_of(*i);
       auto& first = conflict_[at(*i)];
-      for (std::int32_t k = 0; work.src.used() && k < work.count; ++k) {
-        first = std::min(first, written[places_.of(work.rank, work.src.buffer, work.src.slot + k)]);
+      for (std::int32_t k = 0; action.src.used() && k < action.count; ++k) {
+        first = std::min(first,
+                         written[places_.of(action.rank, action.src.buffer, action.src.slot + k)]);
       }
-      for (std::int32_t k = 0; work.dst.used() && k < work.count; ++k) {
-        first = std::min(first, touched[places_.of(work.rank, work.dst.buffer, work.dst.slot + k)]);
+      for (std::int32_t k = 0; action.dst.used() && k < action.count; ++k) {
+        first = std::min(first,
+                         touched[places_.of(action.rank, action.dst.buffer, action.dst.slot + k)]);
       }
-      for (std::int32_t k = 0; work.src.used() && k < work.count; ++k) {
-        touched[places_.of(work.rank, work.src.buffer, work.src.slot + k)] = work.key;
+      for (std::int32_t k = 0; action.src.used() && k < action.count; ++k) {
+        touched[places_.of(action.rank, action.src.buffer, action.src.slot + k)] = action.key;
       }
-      for (std::int32_t k = 0; work.dst.used() && k < work.count; ++k) {
-        const auto place = places_.of(work.rank, work.dst.buffer, work.dst.slot + k);
-        touched[place] = written[place] = work.key;
+      for (std::int32_t k = 0; action.dst.used() && k < action.count; ++k) {
+        const auto place = places_.of(action.rank, action.dst.buffer, action.dst.slot + k);
+        touched[place] = written[place] = action.key;
       }
     }
   }
 
   // Whether the message after that of `last` can travel together with it.
-  bool can_join(const Work& send, const Work& receive, StepId last) const {
+  bool can_join(const Action& send, const Action& receive, StepId last) const {
     const StepId next = last + 1;
     if (next == program_.steps() || graph_.thread(next) != send.thread ||
         program_.op(next) != StepOp::send) {
@@ -218,17 +220,17 @@ class Merger {
       }
       left -= program_.spec().count[at(s)];
     }
-    return fits(send, work_of(next)) && fits(receive, work_of(next_receive));
+    return fits(send, action_of(next)) && fits(receive, action_of(next_receive));
   }
-  bool fits(const Work& work, const Work& next) const {
+  bool fits(const Action& action, const Action& next) const {
     const auto follows = [&](const Range& range, const Range& more) {
       if (!range.used()) return true;
-      if (more.buffer != range.buffer || more.slot != range.slot + work.count) return false;
+      if (more.buffer != range.buffer || more.slot != range.slot + action.count) return false;
       const auto unit = range.buffer == Buffer::scratch ? 0 : options_.unit;
       return unit == 0 || range.slot / unit == (more.slot + next.count - 1) / unit;
     };
-    return work.count + next.count <= options_.count && follows(work.src, next.src) &&
-           follows(work.dst, next.dst);
+    return action.count + next.count <= options_.count && follows(action.src, next.src) &&
+           follows(action.dst, next.dst);
   }
 
   const Program& program_;
@@ -237,14 +239,15 @@ class Merger {
   const PackOptions& options_;
   std::vector<StepId> order_;
   std::vector<std::int32_t> position_, conflict_;
-  std::vector<Work> row_;  // per sum that is first of a row, the sum of the whole row
+  std::vector<Action> row_;  // per sum that is first of a row, the sum of the whole row
 };
 
 }  // namespace
 
-std::vector<Work> merged(const Program& program, const Places& places, const PackOptions& options) {
+std::vector<Action> merged(const Program& program, const Places& places,
+                           const PackOptions& options) {
   const Graph graph(program);
-  return Merger(program, graph, places, options).works();
+  return Merger(program, graph, places, options).actions();
 }
 
 }  // namespace tacos::packing

@@ -3,9 +3,9 @@
 #include <functional>
 #include <map>
 
+#include "formats/actions.hpp"
 #include "formats/channels.hpp"
 #include "formats/merge.hpp"
-#include "formats/work.hpp"
 
 namespace tacos {
 
@@ -22,27 +22,27 @@ struct Thread {
 
 class Writer {
  public:
-  Writer(const Program& program, const Places& places, const std::vector<Work>& works,
+  Writer(const Program& program, const Places& places, const std::vector<Action>& actions,
          const Onward& onward, const Assignment& assignment, bool few_threads)
-      : program_(program), places_(places), works_(works) {
-    ops_.resize(works.size());
-    partner_.resize(works.size(), kNobody);
-    std::vector<std::uint8_t> gone(works.size(), 0);
-    for (std::size_t i = 0; i < works.size(); ++i) {
-      ops_[i] = works[i].op;
-      if (receives(works[i].op)) partner_[i] = works[i].partner;
+      : program_(program), places_(places), actions_(actions) {
+    ops_.resize(actions.size());
+    partner_.resize(actions.size(), kNobody);
+    std::vector<std::uint8_t> gone(actions.size(), 0);
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      ops_[i] = actions[i].op;
+      if (receives(actions[i].op)) partner_[i] = actions[i].partner;
       const Node send = assignment.fused[i];
       if (send == kNobody) continue;
       gone[at(send)] = 1;
-      const bool sums = works[i].op == StepOp::recv_reduce;
+      const bool sums = actions[i].op == StepOp::recv_reduce;
       ops_[i] = !sums                  ? StepOp::recv_send
                 : onward.needed[i] < 2 ? StepOp::recv_reduce_forward
                                        : StepOp::recv_reduce_send;
     }
     // What a fused send sent now comes from the step it is part of.
-    std::vector<Node> sender(works.size());
+    std::vector<Node> sender(actions.size());
     std::iota(sender.begin(), sender.end(), 0);
-    for (std::size_t i = 0; i < works.size(); ++i) {
+    for (std::size_t i = 0; i < actions.size(); ++i) {
       if (assignment.fused[i] != kNobody) sender[at(assignment.fused[i])] = static_cast<Node>(i);
     }
     for (auto& from : partner_) from = from == kNobody ? kNobody : sender[at(from)];
@@ -57,7 +57,7 @@ class Writer {
     std::vector<std::int32_t> channel, count, src_slot, dst_slot;
     std::vector<std::int64_t> begin{0}, dep_begin{0};
     std::vector<std::uint8_t> op, src_buffer, dst_buffer;
-    std::vector<StepId> id(works_.size(), -1), comes_from, dep;
+    std::vector<StepId> id(actions_.size(), -1), comes_from, dep;
     std::vector<Node> listed;
     for (NodeId r = 0; r < program_.ranks(); ++r) {
       for (const auto t : in_order(r)) {
@@ -75,15 +75,15 @@ class Writer {
     }
     auto scratch = number_scratch(listed);
     for (const Node node : listed) {
-      const Work& work = works_[at(node)];
+      const Action& action = actions_[at(node)];
       const StepOp what = ops_[at(node)];
       op.push_back(static_cast<std::uint8_t>(what));
-      count.push_back(work.count);
+      count.push_back(action.count);
       for (const bool source : {true, false}) {
         const bool used = source ? has_src(what) : has_dst(what);
-        const Range range = used ? (source ? work.src : work.dst) : Range{};
+        const Range range = used ? (source ? action.src : action.dst) : Range{};
         (source ? src_buffer : dst_buffer).push_back(static_cast<std::uint8_t>(range.buffer));
-        (source ? src_slot : dst_slot).push_back(renumbered(work.rank, range));
+        (source ? src_slot : dst_slot).push_back(renumbered(action.rank, range));
       }
       comes_from.push_back(partner_[at(node)] == kNobody ? -1 : id[at(partner_[at(node)])]);
       for (const Node before : after_[at(node)]) dep.push_back(id[at(before)]);
@@ -126,9 +126,9 @@ class Writer {
                    Coupling& onto, Coupling& from) const {
     std::map<std::pair<NodeId, std::int32_t>, std::vector<std::int32_t>> into,
         out_of;  // rank, channel
-    for (std::size_t i = 0; i < works_.size(); ++i) {
+    for (std::size_t i = 0; i < actions_.size(); ++i) {
       const auto link = assignment.link[i];
-      if (works_[i].op != StepOp::send) continue;
+      if (actions_[i].op != StepOp::send) continue;
       const auto channel = assignment.channel[i];
       const auto add = [&](auto& map, const Coupling& done, NodeId rank) {
         auto& links = map[{rank, channel}];
@@ -152,10 +152,10 @@ class Writer {
     // Links in and out share a thread where something that comes in goes out in the same step.
     std::vector<std::pair<NodeId, NodeId>> ends(at(assignment.links));
     Coupling onto, from;
-    for (std::size_t i = 0; i < works_.size(); ++i) {
+    for (std::size_t i = 0; i < actions_.size(); ++i) {
       const auto link = assignment.link[i];
-      if (works_[i].op == StepOp::send) {
-        ends[at(link)] = {works_[i].rank, works_[at(works_[i].partner)].rank};
+      if (actions_[i].op == StepOp::send) {
+        ends[at(link)] = {actions_[i].rank, actions_[at(actions_[i].partner)].rank};
       }
       if (assignment.fused[i] == kNobody) continue;
       const auto out = assignment.link[at(assignment.fused[i])];
@@ -169,21 +169,21 @@ class Writer {
     };
     threads_.resize(at(program_.ranks()));
     std::vector<std::map<Thread, std::size_t>> numbers(at(program_.ranks()));
-    std::vector<Thread> thread_of(works_.size());
-    for (std::size_t i = 0; i < works_.size(); ++i) {
+    std::vector<Thread> thread_of(actions_.size());
+    for (std::size_t i = 0; i < actions_.size(); ++i) {
       if (gone[i]) continue;
       Thread& thread = thread_of[i];
       if (const auto link = assignment.link[i]; link >= 0) {
         thread.channel = assignment.channel[i];
-        const bool arrives = receives(works_[i].op);
+        const bool arrives = receives(actions_[i].op);
         const auto in = arrives ? link : coupled(from, link, thread.channel);
         const auto out = arrives ? coupled(onto, link, thread.channel) : link;
         if (in >= 0) thread.recv_peer = ends[at(in)].first;
         if (out >= 0) thread.send_peer = ends[at(out)].second;
       } else {
-        thread.local = works_[i].thread;
+        thread.local = actions_[i].thread;
       }
-      numbers[at(works_[i].rank)][thread] = 0;
+      numbers[at(actions_[i].rank)][thread] = 0;
     }
     rows_.resize(threads_.size());
     for (std::size_t r = 0; r < numbers.size(); ++r) {
@@ -193,10 +193,10 @@ class Writer {
       }
       rows_[r].resize(threads_[r].size());
     }
-    of_.assign(works_.size(), 0);
-    for (std::size_t i = 0; i < works_.size(); ++i) {
+    of_.assign(actions_.size(), 0);
+    for (std::size_t i = 0; i < actions_.size(); ++i) {
       if (gone[i]) continue;
-      const auto rank = at(works_[i].rank);
+      const auto rank = at(actions_[i].rank);
       of_[i] = numbers[rank].at(thread_of[i]);
       rows_[rank][of_[i]].push_back(static_cast<Node>(i));
       nodes_.push_back(static_cast<Node>(i));
@@ -206,11 +206,11 @@ class Writer {
   // Dependencies between threads, those left out that follow from others. A step's clock says for
   // each thread of its rank how many of its steps are complete when the step is.
   void order_steps() {
-    after_.resize(works_.size());
+    after_.resize(actions_.size());
     std::vector<std::vector<Node>> of_rank(at(program_.ranks()));
-    for (const Node node : nodes_) of_rank[at(works_[at(node)].rank)].push_back(node);
+    for (const Node node : nodes_) of_rank[at(actions_[at(node)].rank)].push_back(node);
     std::vector<Place> touched(places_.size());
-    std::vector<std::size_t> index(works_.size());
+    std::vector<std::size_t> index(actions_.size());
     std::vector<std::int32_t> clocks;
     std::vector<Node> before;
     for (std::size_t r = 0; r < of_rank.size(); ++r) {
@@ -243,15 +243,15 @@ class Writer {
     }
   }
   void touch(Node node, std::vector<Place>& touched, std::vector<Node>& before) const {
-    const Work& work = works_[at(node)];
+    const Action& action = actions_[at(node)];
     const StepOp op = ops_[at(node)];
-    for (std::int32_t k = 0; has_src(op) && k < work.count; ++k) {
-      Place& place = touched[places_.of(work.rank, work.src.buffer, work.src.slot + k)];
+    for (std::int32_t k = 0; has_src(op) && k < action.count; ++k) {
+      Place& place = touched[places_.of(action.rank, action.src.buffer, action.src.slot + k)];
       if (place.writer != kNobody) before.push_back(place.writer);
       place.readers.push_back(node);
     }
-    for (std::int32_t k = 0; has_dst(op) && k < work.count; ++k) {
-      Place& place = touched[places_.of(work.rank, work.dst.buffer, work.dst.slot + k)];
+    for (std::int32_t k = 0; has_dst(op) && k < action.count; ++k) {
+      Place& place = touched[places_.of(action.rank, action.dst.buffer, action.dst.slot + k)];
       if (place.writer != kNobody) before.push_back(place.writer);
       for (const Node reader : place.readers) {
         if (reader != node) before.push_back(reader);
@@ -278,12 +278,12 @@ class Writer {
       scratch_[at(r)].assign(at(program_.slots(r, Buffer::scratch)), -1);
     }
     for (const Node node : listed) {
-      const Work& work = works_[at(node)];
+      const Action& action = actions_[at(node)];
       for (const bool source : {true, false}) {
-        const Range range = source ? work.src : work.dst;
+        const Range range = source ? action.src : action.dst;
         if (!(source ? has_src(ops_[at(node)]) : has_dst(ops_[at(node)]))) continue;
         if (range.buffer != Buffer::scratch) continue;
-        std::fill_n(scratch_[at(work.rank)].begin() + range.slot, work.count, 0);
+        std::fill_n(scratch_[at(action.rank)].begin() + range.slot, action.count, 0);
       }
     }
     std::vector<std::int32_t> counts;
@@ -300,7 +300,7 @@ class Writer {
 
   const Program& program_;
   const Places& places_;
-  const std::vector<Work>& works_;
+  const std::vector<Action>& actions_;
   std::vector<StepOp> ops_;
   std::vector<Node> partner_, nodes_;
   std::vector<std::vector<Thread>> threads_;          // per rank
@@ -315,13 +315,13 @@ class Writer {
 
 Program pack(const Program& program, const PackOptions& options, const Progress& progress) {
   const Places places(program);
-  const auto works = merged(program, places, options);
-  const auto onward = find_onward(works, places);
+  const auto actions = merged(program, places, options);
+  const auto onward = find_onward(actions, places);
   if (progress) progress(0.3);
   // Dependencies are known only when threads are; those that need nops take room from others.
   for (auto budget = options.steps;;) {
-    const auto assignment = assign_channels(works, onward, options, budget, program.ranks());
-    Writer writer(program, places, works, onward, assignment, options.few_threads);
+    const auto assignment = assign_channels(actions, onward, options, budget, program.ranks());
+    Writer writer(program, places, actions, onward, assignment, options.few_threads);
     if (progress) progress(0.8);
     if (writer.longest() <= options.steps) return writer.finish();
     const auto smaller =

@@ -6,6 +6,7 @@
 
 #include "formats/protobuf.hpp"
 #include "support/error.hpp"
+#include "support/index.hpp"
 
 namespace tacos::perfetto {
 
@@ -14,11 +15,6 @@ namespace {
 using protobuf::put_bytes;
 using protobuf::put_fixed64;
 using protobuf::put_number;
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 // Field numbers of perfetto/trace/*.proto.
 namespace packet {

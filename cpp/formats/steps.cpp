@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <numeric>
 
+#include "support/index.hpp"
+
 namespace tacos {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 template <typename T>
 Column<T> in_order(const std::vector<T>& values, const std::vector<std::size_t>& order) {

@@ -7,14 +7,11 @@
 #include <tuple>
 #include <utility>
 
+#include "support/index.hpp"
+
 namespace tacos {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 constexpr std::int64_t kLargestFlow = std::int64_t{1} << 60;
 

@@ -2,16 +2,9 @@
 
 #include <algorithm>
 
+#include "support/index.hpp"
+
 namespace tacos {
-
-namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
-
-}  // namespace
 
 MaxFlow::MaxFlow(Node nodes, std::span<const Node> from, std::span<const Node> to)
     : begin_(at(nodes) + 1),

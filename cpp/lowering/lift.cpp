@@ -6,21 +6,17 @@
 #include <unordered_map>
 
 #include "lowering/lift_order.hpp"
+#include "support/index.hpp"
 #include "timing/retime.hpp"
 
 namespace tacos {
 
 namespace {
 
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
-
 // Executes the program on symbols, see lift.hpp.
-class Execution {
+class SymbolicRun {
  public:
-  explicit Execution(const Program& program) : program_(program), s_(program.spec()) {
+  explicit SymbolicRun(const Program& program) : program_(program), s_(program.spec()) {
     const auto& collective = program.collective();
     for (NodeId rank = 0; rank < program.ranks(); ++rank) {
       for (const auto buffer : {Buffer::input, Buffer::output, Buffer::scratch}) {
@@ -331,10 +327,10 @@ class Execution {
 };
 
 // Routes between the pairs of NPUs that talk: the direct links, or one shortest path.
-class Ways {
+class PairRoutes {
  public:
-  Ways(const std::shared_ptr<const Topology>& topology,
-       const std::vector<LiftedTransfer>& transfers, const Progress& progress) {
+  PairRoutes(const std::shared_ptr<const Topology>& topology,
+             const std::vector<LiftedTransfer>& transfers, const Progress& progress) {
     for (const auto& transfer : transfers) pairs_.push_back(key(transfer.src, transfer.dst));
     std::sort(pairs_.begin(), pairs_.end());
     pairs_.erase(std::unique(pairs_.begin(), pairs_.end()), pairs_.end());
@@ -393,26 +389,26 @@ Schedule lift(const Program& program, std::shared_ptr<const Topology> topology, 
             std::to_string(program.ranks()) + " ranks");
   }
   auto collective = std::make_shared<const Collective>(program.collective().resized(size));
-  const auto transfers = Execution(program).run(progress);
+  const auto transfers = SymbolicRun(program).run(progress);
   const auto order = find_order(transfers, program.ranks(), progress);
   if (order.circular >= 0) {
     const auto& transfer = transfers[at(order.circular)];
     invalid(program.describe(transfer.sender) + " sends chunk " + std::to_string(transfer.chunk) +
             " in an order that a schedule cannot say");
   }
-  const Ways ways(topology, transfers, progress);
+  const PairRoutes pair_routes(topology, transfers, progress);
   std::vector<RouteId> route;
   std::vector<ChunkId> chunk;
   std::vector<std::uint8_t> op, reads;
   for (const auto t : order.transfers) {
     const auto& transfer = transfers[at(t)];
-    route.push_back(ways.of(transfer));
+    route.push_back(pair_routes.of(transfer));
     chunk.push_back(transfer.chunk);
     op.push_back(static_cast<std::uint8_t>(transfer.op));
     reads.push_back(static_cast<std::uint8_t>(transfer.reads));
   }
   const Order columns{route, chunk, order.steps, op, reads};
-  return retime(std::move(collective), ways.routes(), columns, std::move(provenance),
+  return retime(std::move(collective), pair_routes.routes(), columns, std::move(provenance),
                 [&](double share) {
                   if (progress) progress(0.5 + 0.5 * share);
                 });

@@ -7,14 +7,11 @@
 #include <tuple>
 #include <utility>
 
+#include "support/index.hpp"
+
 namespace tacos {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 using Node = std::int32_t;  // a transfer, or a joint between many that precede and many that follow
 

@@ -9,15 +9,11 @@
 #include <utility>
 
 #include "lowering/sum_order.hpp"
+#include "support/index.hpp"
 
 namespace tacos {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 struct Move {
   NodeId src, dst;

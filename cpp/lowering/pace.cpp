@@ -6,6 +6,7 @@
 
 #include "lowering/lower.hpp"
 #include "simulate/run_program.hpp"
+#include "support/index.hpp"
 
 namespace tacos {
 
@@ -15,11 +16,6 @@ constexpr std::int32_t kWindows[] = {1, 0, 2, 3, 8};
 constexpr double kNoLoss = 0.002;
 // Transfers up to which all windows are tried (about a second), and those up to which the first two are.
 constexpr std::int64_t kMostForAll = 30'000, kMostForTwo = 300'000;
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 // Whether messages of several connections cross one link.
 bool shares_links(const Schedule& schedule) {

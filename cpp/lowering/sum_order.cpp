@@ -5,14 +5,11 @@
 #include <numeric>
 #include <tuple>
 
+#include "support/index.hpp"
+
 namespace tacos {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 std::uint64_t scrambled(std::uint64_t x) {
   x = (x ^ (x >> 31)) * 0x7fb5d329728ea185;

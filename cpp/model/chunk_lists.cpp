@@ -2,14 +2,11 @@
 
 #include <algorithm>
 
+#include "support/index.hpp"
+
 namespace tacos {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 bool is_listed(CollectiveKind kind) {
   return kind == CollectiveKind::send_recv || kind == CollectiveKind::custom;

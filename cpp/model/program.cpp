@@ -4,16 +4,9 @@
 #include <limits>
 #include <span>
 
+#include "support/index.hpp"
+
 namespace tacos {
-
-namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
-
-}  // namespace
 
 Collective counted_in_chunks(const Collective& collective) {
   auto parts = collective.parts();

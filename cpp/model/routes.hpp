@@ -24,6 +24,7 @@
 
 #include "model/topology.hpp"
 #include "support/column.hpp"
+#include "support/index.hpp"
 #include "support/progress.hpp"
 
 namespace tacos {
@@ -74,10 +75,6 @@ class Routes {
   Time leg_time(RouteId r, std::int32_t leg, std::int64_t bytes, std::size_t destination = 0) const;
 
  private:
-  template <typename Int>
-  static std::size_t at(Int i) {
-    return static_cast<std::size_t>(i);
-  }
   std::size_t from(RouteId r) const { return static_cast<std::size_t>(link_begin_[at(r)]); }
   // Positions in links(r) of a leg's first link and of the one after its last.
   std::pair<std::size_t, std::size_t> leg_links(RouteId r, std::int32_t leg) const;

@@ -28,6 +28,7 @@
 #include "model/routes.hpp"
 #include "model/topology.hpp"
 #include "support/column.hpp"
+#include "support/index.hpp"
 
 namespace tacos {
 
@@ -131,10 +132,6 @@ class Schedule {
   bool operator==(const Schedule& other) const;
 
  private:
-  template <typename Int>
-  static std::size_t at(Int i) {
-    return static_cast<std::size_t>(i);
-  }
   void check_lanes();
   void check_symmetry() const;
   Time last_arrival() const;

@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <functional>
 
+#include "support/index.hpp"
+
 namespace tacos {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 // Elements per chunk.
 std::vector<std::int64_t> chunk_elements(const Collective& collective, std::int64_t count) {

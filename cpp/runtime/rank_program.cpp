@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <map>
 
+#include "support/index.hpp"
+
 namespace tacos {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 constexpr ChunkId kUnknown = ~ChunkId{0};
 

@@ -12,6 +12,8 @@
 #include <cstring>
 #include <system_error>
 
+#include "support/index.hpp"
+
 namespace tacos {
 
 namespace {
@@ -25,11 +27,6 @@ constexpr auto kCurious = std::chrono::seconds(1);  // then peers are asked wher
 constexpr auto kIdle = std::chrono::milliseconds(100);
 constexpr auto kFarewell = std::chrono::seconds(3);  // for peers that are slow to read
 constexpr double kLongestTimeout = 1e9;              // seconds
-
-template <typename Int>
-std::size_t as_size(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 std::string ranked(NodeId rank) { return "rank " + std::to_string(rank); }
 
@@ -55,7 +52,7 @@ Endpoint::Endpoint(NodeId rank, double timeout_s)
 Endpoint::~Endpoint() { close(); }
 
 void Endpoint::close() {
-  if (execution_ != nullptr) {
+  if (executor_ != nullptr) {
     closing_ = true;
     interrupt("the communicator is closed");
     return;
@@ -103,21 +100,21 @@ bool Endpoint::has(Port port, bool outgoing) const { return by_port_.contains({p
 
 // --- a call
 
-void Endpoint::run(Execution& execution, std::int32_t algorithm, const Call& call,
+void Endpoint::run(RankExecutor& executor, std::int32_t algorithm, const Call& call,
                    const std::function<void()>& idle) {
   check_usable();
-  look_up(execution);
-  execution.start(call);
+  look_up(executor);
+  executor.start(call);
   ++call_;
-  execution_ = &execution;
+  executor_ = &executor;
   algorithm_ = algorithm;
-  staged_.assign(execution.program().steps.size(), nullptr);
+  staged_.assign(executor.program().steps.size(), nullptr);
   heard_.clear();
   note_progress();
   idle_ = progress_;
   try {
     for (std::size_t i = 0; i < in_.size(); ++i) {  // some may have left after the last call
-      const bool needed = in_[i] != nullptr && !execution.is_done(static_cast<std::int32_t>(i));
+      const bool needed = in_[i] != nullptr && !executor.is_done(static_cast<std::int32_t>(i));
       if (needed && in_[i]->closed) lost(*in_[i], 0);
     }
     carry_out();
@@ -126,19 +123,19 @@ void Endpoint::run(Execution& execution, std::int32_t algorithm, const Call& cal
       connection->parked = false;
       receive(*connection);
     }
-    while (!execution.finished() || !all_sent()) wait_for_events(idle);
+    while (!executor.finished() || !all_sent()) wait_for_events(idle);
   } catch (const CommunicationError&) {
-    execution_ = nullptr;
+    executor_ = nullptr;
     if (closing_) close();
     throw;
   } catch (...) {
-    execution_ = nullptr;
+    executor_ = nullptr;
     abort(ranked(rank_) + " was interrupted");
     if (closing_) close();
     throw;
   }
-  execution_ = nullptr;
-  execution.finish();
+  executor_ = nullptr;
+  executor.finish();
 }
 
 // A rank that leaves a call must not keep notices that a peer waits for.
@@ -148,9 +145,9 @@ bool Endpoint::all_sent() const {
 }
 
 // Looks up the connections of all steps, unless they are those of the last call.
-void Endpoint::look_up(const Execution& execution) {
-  if (bound_to_ == execution.serial()) return;
-  const auto& steps = execution.program().steps;
+void Endpoint::look_up(const RankExecutor& executor) {
+  if (bound_to_ == executor.serial()) return;
+  const auto& steps = executor.program().steps;
   const auto find = [&](const Port& port, bool outgoing) -> Connection* {
     if (port.peer < 0) return nullptr;
     const auto found = by_port_.find({port, outgoing});
@@ -166,28 +163,28 @@ void Endpoint::look_up(const Execution& execution) {
     out_.push_back(find(step.to, true));
     in_.push_back(find(step.from, false));
   }
-  bound_to_ = execution.serial();
+  bound_to_ = executor.serial();
 }
 
 // Sends what may be sent and takes in what had arrived before its step could run.
 void Endpoint::carry_out() {
-  auto& execution = *execution_;
-  while (!execution.to_send.empty() || !execution.to_receive.empty()) {
-    for (std::size_t i = 0; i < execution.to_send.size(); ++i) {
-      const auto step = execution.to_send[i];
-      const auto& row = execution.program().steps[as_size(step)];
+  auto& executor = *executor_;
+  while (!executor.to_send.empty() || !executor.to_receive.empty()) {
+    for (std::size_t i = 0; i < executor.to_send.size(); ++i) {
+      const auto step = executor.to_send[i];
+      const auto& row = executor.program().steps[at(step)];
       Header header = header_of_call();
       header.step = row.id;
       std::vector<iovec> pieces;
-      execution.outgoing(step, pieces);
+      executor.outgoing(step, pieces);
       for (const auto& piece : pieces) header.bytes += piece.iov_len;
-      post(*out_[as_size(step)], header, std::move(pieces), step);
+      post(*out_[at(step)], header, std::move(pieces), step);
     }
-    execution.to_send.clear();
-    for (std::size_t i = 0; i < execution.to_receive.size(); ++i) {
-      release_staged(execution.to_receive[i]);
+    executor.to_send.clear();
+    for (std::size_t i = 0; i < executor.to_receive.size(); ++i) {
+      release_staged(executor.to_receive[i]);
     }
-    execution.to_receive.clear();
+    executor.to_receive.clear();
   }
 }
 
@@ -231,7 +228,7 @@ bool Endpoint::take_events(int wait_ms) {
       connection.readable = true;
       if (!connection.parked) receive(connection);
     }
-    if (execution_ != nullptr) carry_out();
+    if (executor_ != nullptr) carry_out();
   }
   return count > 0;
 }
@@ -282,8 +279,8 @@ void Endpoint::check_progress() {
   const auto now = Clock::now();
   if (!curious_ && now - progress_ > kCurious) {
     curious_ = true;
-    for (const auto step : execution_->waiting()) {
-      if (execution_->may_receive(step)) ask(*in_[as_size(step)]);
+    for (const auto step : executor_->waiting()) {
+      if (executor_->may_receive(step)) ask(*in_[at(step)]);
     }
   }
   if (now - progress_ < timeout_) return;
@@ -293,8 +290,8 @@ void Endpoint::check_progress() {
     asking_ = true;
     asked_ = now;
     unanswered_.clear();
-    for (const auto step : execution_->waiting()) {
-      Connection* peer = execution_->may_receive(step) ? in_[as_size(step)] : out_[as_size(step)];
+    for (const auto step : executor_->waiting()) {
+      Connection* peer = executor_->may_receive(step) ? in_[at(step)] : out_[at(step)];
       if (std::find(unanswered_.begin(), unanswered_.end(), peer) != unanswered_.end()) continue;
       unanswered_.push_back(peer);
       ask(*peer);
@@ -304,8 +301,8 @@ void Endpoint::check_progress() {
   if (now - asked_ < grace) return;
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - progress_).count();
   if (!unanswered_.empty() || now - progress_ > 2 * timeout_ + grace) {
-    for (const auto step : execution_->waiting()) {
-      Connection* peer = execution_->may_receive(step) ? in_[as_size(step)] : out_[as_size(step)];
+    for (const auto step : executor_->waiting()) {
+      Connection* peer = executor_->may_receive(step) ? in_[at(step)] : out_[at(step)];
       const bool silent =
           std::find(unanswered_.begin(), unanswered_.end(), peer) != unanswered_.end();
       if (!silent && !unanswered_.empty()) continue;
@@ -325,7 +322,7 @@ void Endpoint::ask(Connection& peer) {
 }
 
 MessageHeader Endpoint::header_of_call() const {
-  const auto& call = execution_->call();
+  const auto& call = executor_->call();
   Header header;
   header.dtype = static_cast<std::uint8_t>(call.dtype);
   header.op = static_cast<std::uint8_t>(call.op);
@@ -336,7 +333,7 @@ MessageHeader Endpoint::header_of_call() const {
 }
 
 std::string Endpoint::purpose(std::int32_t step) const {
-  return execution_->describe(step) + ", call " + std::to_string(call_);
+  return executor_->describe(step) + ", call " + std::to_string(call_);
 }
 
 // --- sending
@@ -371,7 +368,7 @@ void Endpoint::flush(Connection& connection) {
     if (message.left > 0) continue;
     const auto step = message.step;
     connection.queue.pop_front();
-    if (step >= 0) execution_->sent(step);
+    if (step >= 0) executor_->sent(step);
   }
 }
 
@@ -405,9 +402,9 @@ bool Endpoint::begin_message(Connection& connection) {
   connection.text.clear();
   connection.staging = nullptr;
   if (header.kind == Kind::data) {
-    if (execution_ == nullptr || header.call > call_) return false;
-    const auto& execution = *execution_;
-    const auto& call = execution.call();
+    if (executor_ == nullptr || header.call > call_) return false;
+    const auto& executor = *executor_;
+    const auto& call = executor.call();
     if (header.call < call_ || header.algorithm != algorithm_) {
       fail(from + " runs algorithm " + std::to_string(header.algorithm) + " in call " +
            std::to_string(header.call) + ", " + ranked(rank_) + " algorithm " +
@@ -420,28 +417,28 @@ bool Endpoint::begin_message(Connection& connection) {
            of_call(call.count, static_cast<std::uint8_t>(call.dtype),
                    static_cast<std::uint8_t>(call.op)));
     }
-    const auto& takers = execution.program().by_message;
+    const auto& takers = executor.program().by_message;
     const auto found = takers.find(header.step);
     const std::int32_t step = found == takers.end() ? -1 : found->second;
-    if (step < 0 || in_[as_size(step)] != &connection || execution.is_done(step)) {
+    if (step < 0 || in_[at(step)] != &connection || executor.is_done(step)) {
       fail(ranked(rank_) + " does not expect what step " + std::to_string(header.step) + " of " +
            from + " sends, in call " + std::to_string(call_));
     }
     note_progress();
-    const auto& row = execution.program().steps[as_size(step)];
+    const auto& row = executor.program().steps[at(step)];
     const bool request = row.served && row.op != StepOp::put;
-    const auto bytes = request || row.op == StepOp::wait ? 0 : execution.bytes(step);
+    const auto bytes = request || row.op == StepOp::wait ? 0 : executor.bytes(step);
     if (header.bytes != bytes) {
       fail(from + " sends " + std::to_string(header.bytes) + " bytes where " + ranked(rank_) +
            " expects " + std::to_string(bytes));
     }
     connection.step = step;
-    if (!execution.may_receive(step)) {
+    if (!executor.may_receive(step)) {
       connection.staging = &connection.staged[step];
       connection.staging->block.reserve(header.bytes);
       connection.staging->filled = 0;
       connection.staging->whole = header.bytes;
-      staged_[as_size(step)] = &connection;
+      staged_[at(step)] = &connection;
     }
   } else if (header.bytes > kLongestText) {
     fail(ranked(rank_) + " received what is no message from " + from);
@@ -473,8 +470,8 @@ bool Endpoint::store(Connection& connection) {
       some = read_pieces(connection, pieces);
     }
     staging.filled += some;
-  } else if (execution_->reduces(connection.step)) {
-    const auto width = execution_->width();
+  } else if (executor_->reduces(connection.step)) {
+    const auto width = executor_->width();
     if (ahead < width) return fill(connection) > 0;
     some = ahead / width * width;
     if (reinterpret_cast<std::uintptr_t>(data) % width != 0) {
@@ -483,17 +480,17 @@ bool Endpoint::store(Connection& connection) {
       connection.begin = 0;
       data = connection.buffer.data.get();
     }
-    execution_->take(connection.step, data, some);
+    executor_->take(connection.step, data, some);
     connection.begin += some;
   } else if (ahead > 0) {
-    execution_->take(connection.step, data, ahead);
+    executor_->take(connection.step, data, ahead);
     some = ahead;
     connection.begin += some;
   } else {
     std::vector<iovec> pieces;
-    execution_->incoming(connection.step, pieces);
+    executor_->incoming(connection.step, pieces);
     some = read_pieces(connection, pieces);
-    execution_->skip(connection.step, some);
+    executor_->skip(connection.step, some);
   }
   connection.left -= some;
   if (some > 0 && connection.header.kind == Kind::data) note_progress();
@@ -517,10 +514,10 @@ std::size_t Endpoint::read_pieces(Connection& connection, const std::vector<iove
 // The peer will send no more: that is an error if it has left something out.
 void Endpoint::check_end(const Connection& connection) {
   if (connection.reading) lost(connection, connection.error);
-  for (std::size_t i = 0; execution_ != nullptr && i < in_.size(); ++i) {
+  for (std::size_t i = 0; executor_ != nullptr && i < in_.size(); ++i) {
     const auto step = static_cast<std::int32_t>(i);
     const bool needed = (connection.outgoing ? out_[i] : in_[i]) == &connection;
-    if (needed && !execution_->is_done(step) && staged_[i] == nullptr) {
+    if (needed && !executor_->is_done(step) && staged_[i] == nullptr) {
       lost(connection, connection.error);
     }
   }
@@ -536,14 +533,14 @@ void Endpoint::end_message(Connection& connection) {
     connection.staging = nullptr;  // release_staged() takes it in
     return;
   }
-  const auto& row = execution_->program().steps[as_size(connection.step)];
+  const auto& row = executor_->program().steps[at(connection.step)];
   if (row.op == StepOp::put) {
     Header stored;
     stored.kind = Kind::stored;
     stored.call = call_;
     post(connection, stored, {}, -1);
   }
-  execution_->received(connection.step);
+  executor_->received(connection.step);
   carry_out();
 }
 
@@ -551,15 +548,15 @@ void Endpoint::notice(Connection& connection, const Header& header, const std::s
   if (header.kind == Kind::abort) fail(text);
   if (header.kind == Kind::ask) {
     if (header.call > call_) heard_.emplace_back(connection.port.peer, header);  // for watch()
-    if (execution_ == nullptr) return;  // not in a call: whoever asks waits for that
+    if (executor_ == nullptr) return;  // not in a call: whoever asks waits for that
     Header answer;
     answer.kind = Kind::answer;
     post(connection, answer, {}, -1);
     return;
   }
   if (header.kind == Kind::stored) {
-    if (execution_ == nullptr || header.call != call_) return;  // nobody waits for it any more
-    execution_->stored(connection.port.peer);
+    if (executor_ == nullptr || header.call != call_) return;  // nobody waits for it any more
+    executor_->stored(connection.port.peer);
     note_progress();
     carry_out();
     return;
@@ -570,15 +567,15 @@ void Endpoint::notice(Connection& connection, const Header& header, const std::s
 
 // The step may run now: takes in what came before, and lets the rest come straight to its place.
 void Endpoint::release_staged(std::int32_t step) {
-  Connection* connection = staged_[as_size(step)];
+  Connection* connection = staged_[at(step)];
   if (connection == nullptr) return;
-  staged_[as_size(step)] = nullptr;
+  staged_[at(step)] = nullptr;
   const auto found = connection->staged.find(step);
   auto& staged = found->second;
   const bool whole = connection->staging != &staged;
-  const auto width = execution_->reduces(step) ? execution_->width() : 1;
+  const auto width = executor_->reduces(step) ? executor_->width() : 1;
   const auto some = staged.filled / width * width;
-  execution_->take(step, staged.block.data.get(), some);
+  executor_->take(step, staged.block.data.get(), some);
   if (!whole) {
     // A started element goes back to the buffer, which is empty while a message is staged from it.
     const auto rest = staged.filled - some;
@@ -594,7 +591,7 @@ void Endpoint::release_staged(std::int32_t step) {
     connection->staging = nullptr;
   }
   connection->staged.erase(found);
-  if (whole) execution_->received(step);
+  if (whole) executor_->received(step);
 }
 
 // --- failure
@@ -605,12 +602,12 @@ void Endpoint::lost(const Connection& connection, int error) {
     why = "the connection with " + ranked(connection.port.peer) + " broke (" +
           std::generic_category().message(error) + ")";
   }
-  for (std::size_t i = 0; execution_ != nullptr && i < in_.size(); ++i) {
+  for (std::size_t i = 0; executor_ != nullptr && i < in_.size(); ++i) {
     const auto step = static_cast<std::int32_t>(i);
     if (in_[i] != &connection && out_[i] != &connection) continue;
-    if (execution_->is_done(step)) continue;
-    const auto& program = *execution_->program().program;
-    why += ": " + program.describe(execution_->program().steps[i].id) + " needs it, call " +
+    if (executor_->is_done(step)) continue;
+    const auto& program = *executor_->program().program;
+    why += ": " + program.describe(executor_->program().steps[i].id) + " needs it, call " +
            std::to_string(call_);
     break;
   }

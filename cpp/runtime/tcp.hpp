@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "runtime/connection.hpp"
-#include "runtime/execution.hpp"
+#include "runtime/rank_executor.hpp"
 #include "support/error.hpp"
 
 namespace tacos {
@@ -48,7 +48,7 @@ class Endpoint {
 
   // Runs one call of the algorithm with this number, the same on all ranks. `idle` is called now and
   // then and may throw, which ends the call, and with it the use of the endpoint, on all ranks.
-  void run(Execution& execution, std::int32_t algorithm, const Call& call,
+  void run(RankExecutor& executor, std::int32_t algorithm, const Call& call,
            const std::function<void()>& idle);
   // Between calls, while this rank is `doing` something that all must do before a call of the algorithm
   // with this number: says whom it waits for in vain, as a peer has left or runs another call. Empty: nobody.
@@ -63,7 +63,7 @@ class Endpoint {
  private:
   using Clock = std::chrono::steady_clock;
 
-  void look_up(const Execution& execution);
+  void look_up(const RankExecutor& executor);
   void check_usable();
   void carry_out();
   bool all_sent() const;
@@ -104,12 +104,12 @@ class Endpoint {
   bool closing_ = false;
 
   // The call that runs.
-  Execution* execution_ = nullptr;
+  RankExecutor* executor_ = nullptr;
   std::uint32_t call_ = 0;
   std::int32_t algorithm_ = 0;
   std::vector<Connection*> out_, in_;  // per step: where it sends to and receives from
   std::vector<Connection*> staged_;    // per step: who holds what arrived too early
-  std::uint64_t bound_to_ = 0;         // the execution for which out_ and in_ were looked up
+  std::uint64_t bound_to_ = 0;         // the executor for which out_ and in_ were looked up
   Clock::time_point progress_, asked_, idle_;
   std::vector<Connection*> unanswered_;
   bool asking_ = false, curious_ = false;

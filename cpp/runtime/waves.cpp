@@ -4,14 +4,11 @@
 #include <cstddef>
 #include <stdexcept>
 
+#include "support/index.hpp"
+
 namespace tacos {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 // A step has up to two events: it stores what it receives, then it acts. An event happens when those
 // before it have; what a step receives must have been sent besides.

@@ -6,6 +6,7 @@
 #include "simulate/astra_ranks.hpp"
 #include "simulate/astra_setup.hpp"
 #include "support/error.hpp"
+#include "support/index.hpp"
 
 namespace tacos::astra {
 
@@ -15,8 +16,6 @@ constexpr std::int32_t kCollectiveTags = 500'000'000, kRendezvousTags = 1'000'00
 constexpr std::int64_t kRendezvousBytes = 8192;
 constexpr Nanoseconds kLocalDelay = 10;
 constexpr std::int32_t kGroupStreams = 1'000'000;
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 class Simulator : public Listener {
  public:

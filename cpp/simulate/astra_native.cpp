@@ -40,9 +40,9 @@ namespace {
 
 // What ring, direct and halving-doubling share. Pieces are staged in rounds of `window` without and
 // some more with a sum; a piece that is ready is sent on, and one more received in its place.
-class Exchange : public Phase {
+class RoundPhase : public Phase {
  public:
-  Exchange(const PhaseSpec& spec, Host& host) : spec_(spec), host_(host) {}
+  RoundPhase(const PhaseSpec& spec, Host& host) : spec_(spec), host_(host) {}
 
   bool on(Stage stage) override {
     switch (stage) {
@@ -115,9 +115,9 @@ class Exchange : public Phase {
   std::deque<Piece> pieces_;
 };
 
-class Ring : public Exchange {
+class Ring : public RoundPhase {
  public:
-  Ring(const PhaseSpec& spec, Host& host) : Exchange(spec, host) {
+  Ring(const PhaseSpec& spec, Host& host) : RoundPhase(spec, host) {
     const auto n = spec.line.size;
     steps_ = n - 1;
     if (spec.comm == Comm::all_reduce) steps_ = 2 * (n - 1);
@@ -168,9 +168,9 @@ class Direct : public Ring {
   std::int32_t half_;  // steps of half an all-reduce
 };
 
-class HalvingDoubling : public Exchange {
+class HalvingDoubling : public RoundPhase {
  public:
-  HalvingDoubling(const PhaseSpec& spec, Host& host) : Exchange(spec, host) {
+  HalvingDoubling(const PhaseSpec& spec, Host& host) : RoundPhase(spec, host) {
     growing_ = spec.comm != Comm::all_gather;
     steps_ = (spec.comm == Comm::all_reduce ? 2 : 1) * log();
     bytes_ = growing_ ? spec.bytes / 2 : spec.bytes;

@@ -3,12 +3,11 @@
 #include <algorithm>
 
 #include "support/error.hpp"
+#include "support/index.hpp"
 
 namespace tacos::astra {
 
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 std::uint64_t pair_key(std::int32_t src, std::int32_t dst) {
   return (static_cast<std::uint64_t>(src) << 32) | static_cast<std::uint32_t>(dst);

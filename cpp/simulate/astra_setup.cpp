@@ -7,14 +7,13 @@
 #include <tuple>
 
 #include "support/error.hpp"
+#include "support/index.hpp"
 
 namespace tacos::astra {
 
 namespace {
 
 constexpr std::size_t kMostDims = 4;  // that a collective without named dimensions uses
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 bool native(Comm comm) {
   return comm == Comm::all_reduce || comm == Comm::all_gather || comm == Comm::reduce_scatter ||

@@ -42,6 +42,7 @@
 
 #include "model/topology.hpp"
 #include "simulate/speeds.hpp"
+#include "support/index.hpp"
 
 namespace tacos::simulation {
 
@@ -139,10 +140,6 @@ class FairShare {
     std::vector<std::pair<Work, Place>> marks;  // a heap
   };
 
-  template <typename Int>
-  static std::size_t at(Int i) {
-    return static_cast<std::size_t>(i);
-  }
   std::span<const LinkId> links_of(Place place) const {
     return std::span(links_).subspan(begin_[place], begin_[place + 1] - begin_[place]);
   }

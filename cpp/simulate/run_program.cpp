@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "simulate/shared_loop.hpp"
+#include "support/index.hpp"
 #include "timing/service.hpp"
 
 namespace tacos::simulation {
@@ -16,11 +17,6 @@ namespace tacos::simulation {
 namespace {
 
 using Window = Routes::Window;
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 bool sends_message(StepOp op) { return sends(op) || one_sided(op) || op == StepOp::signal; }
 bool pulls(StepOp op) { return op == StepOp::get || op == StepOp::get_reduce; }
@@ -135,10 +131,10 @@ class StepBytes {
 };
 
 // The route of every message, and the connection it belongs to.
-class Ways {
+class MessageRoutes {
  public:
-  Ways(const Program& program, std::shared_ptr<const Topology> topology,
-       const ProgramOptions& options, const Progress& progress)
+  MessageRoutes(const Program& program, std::shared_ptr<const Topology> topology,
+                const ProgramOptions& options, const Progress& progress)
       : topology_(*topology) {
     const auto& s = program.spec();
     if (!options.link_begin.empty() && options.link_begin.size() != at(program.threads()) + 1) {
@@ -264,12 +260,12 @@ class Ways {
 // Which steps are complete when, and which messages may leave; the two event loops derive from it.
 class Steps {
  public:
-  Steps(const Program& program, const Ways& ways, std::vector<std::int64_t> bytes,
+  Steps(const Program& program, const MessageRoutes& paths, std::vector<std::int64_t> bytes,
         std::vector<StepId> messages, bool record)
       : program_(program),
         s_(program.spec()),
-        ways_(ways),
-        topology_(ways.routes->topology()),
+        paths_(paths),
+        topology_(paths.routes->topology()),
         bytes_(std::move(bytes)),
         step_of_(std::move(messages)),
         record_(record),
@@ -312,7 +308,7 @@ class Steps {
   }
   std::int64_t bytes(Item item) const { return bytes_[at(step_of_[item])]; }
   RouteId route(Item item) const {
-    return static_cast<RouteId>(ways_.connection[at(step_of_[item])]);
+    return static_cast<RouteId>(paths_.connection[at(step_of_[item])]);
   }
 
  protected:
@@ -341,7 +337,7 @@ class Steps {
     const StepId step = step_of_[item];
     const StepOp op = program_.op(step);
     if (record_ && op != StepOp::signal) {
-      result_.arrival_npu.push_back(ways_.routes->destinations(route(item))[0]);
+      result_.arrival_npu.push_back(paths_.routes->destinations(route(item))[0]);
       result_.arrival_time.push_back(now);
       result_.arrival_bytes.push_back(bytes_[at(step)]);
       result_.arrival_transfer.push_back(step);
@@ -364,7 +360,7 @@ class Steps {
 
   const Program& program_;
   const ProgramSpec& s_;
-  const Ways& ways_;
+  const MessageRoutes& paths_;
   const Topology& topology_;
   const std::vector<std::int64_t> bytes_;  // per step
   const std::vector<StepId> step_of_;      // per message, by position
@@ -444,13 +440,13 @@ class Steps {
 // Links that serve one message at a time, for service.hpp.
 class ServedSteps : public Steps {
  public:
-  ServedSteps(const Program& program, const Ways& ways, std::vector<std::int64_t> bytes,
+  ServedSteps(const Program& program, const MessageRoutes& paths, std::vector<std::int64_t> bytes,
               std::vector<StepId> messages, bool record, bool in_order)
-      : Steps(program, ways, std::move(bytes), std::move(messages), record), in_order_(in_order) {
+      : Steps(program, paths, std::move(bytes), std::move(messages), record), in_order_(in_order) {
     first_leg_.reserve(step_of_.size());
     for (Item item = 0; item < step_of_.size(); ++item) {
       first_leg_.push_back(waits_.size());
-      waits_.resize(waits_.size() + at(ways_.routes->legs(route(item))), 1);
+      waits_.resize(waits_.size() + at(paths_.routes->legs(route(item))), 1);
     }
     if (in_order) order_links();
   }
@@ -493,7 +489,7 @@ class ServedSteps : public Steps {
   }
   template <typename Ready>
   void on_arrival(Item item, Leg leg, std::size_t, Time now, Ready&& ready) {
-    if (static_cast<std::int32_t>(leg) + 1 < ways_.routes->legs(route(item))) {
+    if (static_cast<std::int32_t>(leg) + 1 < paths_.routes->legs(route(item))) {
       release(item, leg + 1, ready);
     } else {
       arrived(item, now, [&](Item next) { release(next, 0, ready); });
@@ -510,9 +506,9 @@ class ServedSteps : public Steps {
     std::vector<Window> windows;
     std::vector<std::vector<std::pair<Item, Leg>>> queues(at(topology_.links()));
     for (Item item = 0; item < step_of_.size(); ++item) {
-      for (std::int32_t leg = 0; leg < ways_.routes->legs(route(item)); ++leg) {
+      for (std::int32_t leg = 0; leg < paths_.routes->legs(route(item)); ++leg) {
         windows.clear();
-        ways_.routes->windows(route(item), leg, 0, windows);
+        paths_.routes->windows(route(item), leg, 0, windows);
         for (const auto& window : windows) {
           auto& queue = queues[at(window.link)];
           if (!queue.empty()) ++waits_[first_leg_[item] + at(leg)];
@@ -543,12 +539,13 @@ class SharedSteps : public Steps {
 
   std::size_t legs() const {
     std::size_t legs = 0;
-    for (Item item = 0; item < step_of_.size(); ++item) legs += at(ways_.routes->legs(route(item)));
+    for (Item item = 0; item < step_of_.size(); ++item)
+      legs += at(paths_.routes->legs(route(item)));
     return legs;
   }
 
   // What the event loop asks.
-  std::uint32_t connection(Item item) const { return ways_.connection[at(step_of_[item])]; }
+  std::uint32_t connection(Item item) const { return paths_.connection[at(step_of_[item])]; }
   template <typename Submit>
   void begin(Submit&& submit) {
     start_all([&](Item item) { submit(item, at_[item]); });
@@ -602,7 +599,7 @@ Result run_program(const Program& program, std::span<const std::int64_t> chunk_b
     });
   }
   const Progress finding = part_of(progress, 0, 0.1), running = part_of(progress, 0.1, 1);
-  const Ways ways(program, std::move(topology), options, finding);
+  const MessageRoutes paths(program, std::move(topology), options, finding);
   const auto finished = [&](auto& steps) {
     if (steps.completed() < at(program.steps())) {
       throw InfeasibleError(program.describe(steps.stuck()) +
@@ -614,17 +611,17 @@ Result run_program(const Program& program, std::span<const std::int64_t> chunk_b
   };
   const auto count = messages.size();
   if (options.timing == Timing::shared) {
-    std::vector<RouteId> connections(at(ways.routes->count()));
+    std::vector<RouteId> connections(at(paths.routes->count()));
     std::iota(connections.begin(), connections.end(), 0);
-    SharedSteps steps(program, ways, std::move(bytes), std::move(messages), options.record);
-    SharedLoop loop(steps, *ways.routes, connections, {}, {count, steps.legs(), options.limit},
+    SharedSteps steps(program, paths, std::move(bytes), std::move(messages), options.record);
+    SharedLoop loop(steps, *paths.routes, connections, {}, {count, steps.legs(), options.limit},
                     running);
     loop.run();
     return finished(steps);
   }
-  ServedSteps steps(program, ways, std::move(bytes), std::move(messages), options.record,
+  ServedSteps steps(program, paths, std::move(bytes), std::move(messages), options.record,
                     options.timing == Timing::order);
-  service::Service loop(steps, *ways.routes, {1, true, count, steps.legs()}, running);
+  service::Service loop(steps, *paths.routes, {1, true, count, steps.legs()}, running);
   loop.run();
   return finished(steps);
 }

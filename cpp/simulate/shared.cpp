@@ -8,15 +8,11 @@
 
 #include "simulate/shared_loop.hpp"
 #include "simulate/turns.hpp"
+#include "support/index.hpp"
 
 namespace tacos::simulation {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 // A schedule as the event loop sees it.
 class SharedReplay {

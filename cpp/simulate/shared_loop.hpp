@@ -30,6 +30,7 @@
 
 #include "model/routes.hpp"
 #include "simulate/fair_share.hpp"
+#include "support/index.hpp"
 #include "support/progress.hpp"
 #include "timing/agenda.hpp"
 #include "timing/crossings.hpp"
@@ -155,11 +156,6 @@ class SharedLoop {
       leaving_.assign(at(routes.topology().npus()), 0);
       coming_.assign(at(routes.topology().npus()), 0);
     }
-  }
-
-  template <typename Int>
-  static std::size_t at(Int i) {
-    return static_cast<std::size_t>(i);
   }
 
   void submit(Item item, Time time) {

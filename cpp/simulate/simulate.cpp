@@ -9,6 +9,7 @@
 
 #include "simulate/shared.hpp"
 #include "simulate/turns.hpp"
+#include "support/index.hpp"
 #include "timing/service.hpp"
 
 namespace tacos::simulation {
@@ -16,11 +17,6 @@ namespace tacos::simulation {
 namespace {
 
 using Window = Routes::Window;
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 // Two transfers on one link.
 struct Conflict {

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "model/schedule.hpp"
+#include "support/index.hpp"
 #include "support/large.hpp"
 #include "support/progress.hpp"
 #include "timing/service.hpp"
@@ -199,10 +200,6 @@ class Turns {
     Time time = 0;  // from the start of the last leg to the arrival
   };
 
-  template <typename Int>
-  static std::size_t at(Int i) {
-    return static_cast<std::size_t>(i);
-  }
   std::span<const NodeId> sources(Item item) const {
     return schedule_.routes().sources(schedule_.stored().lane_route[tasks_[item].lane]);
   }

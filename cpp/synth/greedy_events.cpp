@@ -8,16 +8,12 @@
 #include <span>
 #include <tuple>
 
+#include "support/index.hpp"
 #include "synth/matching.hpp"
 
 namespace tacos {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 class Events {
  public:

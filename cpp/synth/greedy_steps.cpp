@@ -8,16 +8,12 @@
 #include <numeric>
 #include <thread>
 
+#include "support/index.hpp"
 #include "synth/matching.hpp"
 
 namespace tacos {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 constexpr std::size_t kMostInLinks = 255;  // numbered in a byte
 constexpr Time kLongestLag = 64;           // steps: a link looks in each of them, busy or not

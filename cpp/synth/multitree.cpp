@@ -4,16 +4,12 @@
 #include <utility>
 
 #include "support/error.hpp"
+#include "support/index.hpp"
 #include "synth/path_table.hpp"
 
 namespace tacos {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 enum class Role : std::uint8_t { relay, waiting, joined };
 

@@ -6,14 +6,11 @@
 #include <tuple>
 #include <utility>
 
+#include "support/index.hpp"
+
 namespace tacos {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 // From one NPU through switches only, quickest first: (latency so far, slowest transmission so far).
 class Quickest {

@@ -7,16 +7,12 @@
 #include <queue>
 #include <span>
 
+#include "support/index.hpp"
 #include "synth/matching.hpp"
 
 namespace tacos {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 constexpr Time kUnreached = std::numeric_limits<Time>::max();
 constexpr Time kDearest = Time{1} << 60;     // of a link

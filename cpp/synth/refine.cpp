@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "support/error.hpp"
+#include "support/index.hpp"
 #include "synth/neighbours.hpp"
 #include "timing/compose.hpp"
 #include "timing/retime.hpp"
@@ -19,11 +20,6 @@ namespace {
 
 constexpr Time kNever = std::numeric_limits<Time>::max();
 constexpr std::size_t kMostAtOnce = 8;
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 // When a link is busy, as maximal intervals in order.
 class Timeline {

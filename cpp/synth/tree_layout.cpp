@@ -5,15 +5,11 @@
 #include <utility>
 
 #include "support/error.hpp"
+#include "support/index.hpp"
 
 namespace tacos {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 using Price = std::pair<std::int64_t, std::int64_t>;
 
@@ -47,8 +43,8 @@ class Search {
           for (std::size_t b = a + 1; b < n_; ++b) {
             if (trials-- <= 0) return price_;
             const Price best = price_;
-            exchange(&place[tree], a, b);
-            if (price_ >= best) exchange(&place[tree], a, b);
+            swap_places(&place[tree], a, b);
+            if (price_ >= best) swap_places(&place[tree], a, b);
           }
         }
       }
@@ -57,7 +53,7 @@ class Search {
   }
 
  private:
-  void exchange(std::int32_t* place, std::size_t a, std::size_t b) {
+  void swap_places(std::int32_t* place, std::size_t a, std::size_t b) {
     moved_.assign({a, b});
     moved_.insert(moved_.end(), below_[a].begin(), below_[a].end());
     moved_.insert(moved_.end(), below_[b].begin(), below_[b].end());

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "support/index.hpp"
 #include "timing/retime.hpp"
 
 namespace tacos {
@@ -12,11 +13,6 @@ namespace tacos {
 namespace {
 
 constexpr std::size_t kOverlapUpTo = std::size_t{1} << 17;
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 // A schedule's transfers as an order; the columns own what the Order's spans show.
 struct OrderColumns {

@@ -12,6 +12,7 @@
 
 #include "model/collective.hpp"
 #include "model/routes.hpp"
+#include "support/index.hpp"
 #include "support/large.hpp"
 #include "support/progress.hpp"
 #include "timing/retime.hpp"
@@ -21,11 +22,6 @@ namespace tacos::dependencies {
 
 using service::Item;  // a transfer's position in the order, sorted by step
 using service::kNone;
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 // What the event loop asks of a transfer, in one place of memory.
 struct Move {

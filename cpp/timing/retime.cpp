@@ -15,7 +15,6 @@ namespace tacos {
 
 namespace {
 
-using dependencies::at;
 using dependencies::Item;
 using dependencies::kNone;
 using service::Leg;

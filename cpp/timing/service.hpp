@@ -39,6 +39,7 @@
 #include <vector>
 
 #include "model/routes.hpp"
+#include "support/index.hpp"
 #include "support/progress.hpp"
 #include "timing/agenda.hpp"
 #include "timing/crossings.hpp"
@@ -122,10 +123,6 @@ class Service {
     auto operator<=>(const Turn&) const = default;
   };
 
-  template <typename Int>
-  static std::size_t at(Int i) {
-    return static_cast<std::size_t>(i);
-  }
   Time round_up(Time time) const {
     if (options_.quantum == 1) return time;
     return (time + options_.quantum - 1) / options_.quantum * options_.quantum;

@@ -9,15 +9,11 @@
 #include <vector>
 
 #include "model/program.hpp"
+#include "support/index.hpp"
 #include "support/progress.hpp"
 #include "verify/verify.hpp"
 
 namespace tacos::program_check {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 class Findings {
  public:

@@ -10,14 +10,13 @@
 #include <set>
 #include <thread>
 
-#include "verify/passage.hpp"
+#include "verify/route_walk.hpp"
 
 namespace tacos {
 
 namespace {
 
-using verification::at;
-using verification::Passage;
+using verification::RouteTimes;
 using verification::Walk;
 using verification::walk;
 
@@ -474,7 +473,7 @@ class Verifier {
       std::int64_t transfer;
     };
     std::vector<std::vector<Taken>> buffers(at(threads_));
-    std::vector<Passage> passages(at(threads_));
+    std::vector<RouteTimes> all_times(at(threads_));
     parallel(link_class_.size(), 16, threads_, progress_, 0.0, 0.4,
              [&](std::size_t link, std::int32_t thread) {
                auto& taken = buffers[at(thread)];
@@ -482,13 +481,13 @@ class Verifier {
                for (auto u = begin[link]; u < begin[link + 1]; ++u) {
                  const auto& [lane, step] = uses[u];
                  const auto& route = walk_of(lane);
-                 auto& passage = passages[at(thread)];
-                 passage.bytes = -1;
+                 auto& times = all_times[at(thread)];
+                 times.bytes = -1;
                  for (auto i = stored_.lane_begin[lane]; i < stored_.lane_begin[lane + 1]; ++i) {
                    const auto bytes = collective_.bytes(stored_.chunk[at(i)]);
-                   passage.compute_step(topology_, route, step, bytes);
-                   const Time from = start(lane, i, route.steps[step].leg) + passage.enter[step];
-                   taken.push_back({from, from + passage.busy[step], i});
+                   times.compute_step(topology_, route, step, bytes);
+                   const Time from = start(lane, i, route.steps[step].leg) + times.enter[step];
+                   taken.push_back({from, from + times.busy[step], i});
                  }
                }
                const auto earlier = [](const Taken& a, const Taken& b) {
@@ -557,7 +556,7 @@ class Verifier {
     std::vector<Expression> sum;  // of `acc`, where several NPUs end with it
     std::vector<std::uint8_t> holds, wanted, input;
     std::vector<NodeId> touched;
-    Passage passage;
+    RouteTimes times;
     struct Event {
       Time time;
       std::uint8_t order;  // at one moment: copies land, then sums, then transfers start
@@ -645,10 +644,10 @@ class Verifier {
     for (const auto& [transfer, lane, moved, begin] : mine) {
       const auto& route = walk_of(lane);
       if (route.legs == 1) continue;
-      s.passage.bytes = -1;
-      s.passage.compute(topology_, route, collective_.bytes(stored_.chunk[at(transfer)]));
+      s.times.bytes = -1;
+      s.times.compute(topology_, route, collective_.bytes(stored_.chunk[at(transfer)]));
       for (std::int32_t leg = 1; leg < route.legs; ++leg) {
-        const Time there = start(lane, transfer, leg - 1) + s.passage.leg_end[at(leg - 1)];
+        const Time there = start(lane, transfer, leg - 1) + s.times.leg_end[at(leg - 1)];
         const Time leaves = start(lane, transfer, leg);
         if (leaves >= there) continue;
         findings_.add({"causality", transfer, leaves, stored_.chunk[at(transfer)], -1,
@@ -694,7 +693,7 @@ class Verifier {
     auto deliveries = s.touched.size();
     bool only_npus = true;
     std::uint32_t lane_before = 0;
-    s.passage.bytes = -1;
+    s.times.bytes = -1;
     std::int64_t rate = 0;  // of the hop before, mostly that of all
     Time sending = 0;
     for (const auto& [transfer, lane, moved, begin] : mine) {
@@ -710,12 +709,12 @@ class Verifier {
         continue;
       }
       const auto& route = walk_of(lane);
-      if (lane != lane_before) s.passage.bytes = -1;
+      if (lane != lane_before) s.times.bytes = -1;
       lane_before = lane;
-      s.passage.compute(topology_, route, bytes);
+      s.times.compute(topology_, route, bytes);
       for (std::size_t end = 0; end < route.destinations.size(); ++end) {
         touch(image(route.destinations[end], moved),
-              start(lane, transfer, route.legs - 1) + s.passage.arrive[end]);
+              start(lane, transfer, route.legs - 1) + s.times.arrive[end]);
         only_npus = only_npus && topology_.is_npu(route.destinations[end]);
         ++deliveries;
       }
@@ -856,13 +855,13 @@ class Verifier {
     for (std::uint32_t entry = 0; entry < mine.size(); ++entry) {
       const auto& [transfer, lane, moved, begin] = mine[entry];
       const auto& route = walk_of(lane);
-      s.passage.bytes = -1;
-      s.passage.compute(topology_, route, bytes);
+      s.times.bytes = -1;
+      s.times.compute(topology_, route, bytes);
       s.events.push_back({start(lane, transfer, 0), 2, entry, 0});
       const Time last_leg = start(lane, transfer, route.legs - 1) + reduce_time(lane, bytes);
       for (std::uint32_t end = 0; end < route.destinations.size(); ++end) {
         const auto order = static_cast<std::uint8_t>(adds(lane) ? 1 : 0);
-        s.events.push_back({last_leg + s.passage.arrive[end], order, entry, end});
+        s.events.push_back({last_leg + s.times.arrive[end], order, entry, end});
       }
     }
     std::sort(s.events.begin(), s.events.end());

@@ -559,19 +559,19 @@ class BoundReport:
 
     @property
     def latency_ps(self) -> int:
-        """The longest way that a chunk has to go."""
+        """The time of the longest path that a chunk needs."""
 
     @property
     def src(self) -> int:
-        """Where the longest way begins, or -1."""
+        """Where that path begins, or -1."""
 
     @property
     def dst(self) -> int:
-        """Where the longest way ends, or -1."""
+        """Where that path ends, or -1."""
 
     @property
-    def all_ways(self) -> bool:
-        """Whether every way was measured."""
+    def all_distances(self) -> bool:
+        """Whether every distance was measured."""
 
     @property
     def bandwidth_s(self) -> float:
@@ -740,7 +740,7 @@ def schedule_all_reduce(up: Forest, down: Forest, holder: numpy.typing.NDArray[n
     Sums up to their holders, results down from them; see tacos.synth.forest.
     """
 
-def exchange(topology: Topology, members: numpy.typing.NDArray[numpy.int32], team: int, collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule | None:
+def team_exchange(topology: Topology, members: numpy.typing.NDArray[numpy.int32], team: int, collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule | None:
     """
     An all-reduce of few bytes, whose sums cross between teams once; see tacos.synth.forest.
     """
@@ -1082,25 +1082,25 @@ def stuck(program: Program, depth: int) -> int:
     Some step that never runs if a connection holds at most `depth` messages, or -1.
     """
 
-def read_plan(gpus: bytes, *, collective: str, in_place: bool, provenance: str) -> Program:
+def read_mscclpp(gpus: bytes, *, collective: str, in_place: bool, provenance: str) -> Program:
     """
     The program of an MSCCL++ plan, from the JSON text of its list of GPUs.
     """
 
-PLAN_MOST_OPS: int = 64
+MSCCLPP_MOST_OPS: int = 64
 
-PLAN_MOST_CHANNELS: int = 16
+MSCCLPP_MOST_CHANNELS: int = 16
 
-PLAN_MOST_CHANNELS_PER_OP: int = 8
+MSCCLPP_MOST_CHANNELS_PER_OP: int = 8
 
-PLAN_MOST_SEMAPHORES_PER_OP: int = 16
+MSCCLPP_MOST_SEMAPHORES_PER_OP: int = 16
 
 def write_perfetto(topology: Topology, *, link: numpy.typing.NDArray[numpy.int32], begin_ps: numpy.typing.NDArray[numpy.int64], end_ps: numpy.typing.NDArray[numpy.int64], transfer: numpy.typing.NDArray[numpy.int32], arrival_npu: numpy.typing.NDArray[numpy.int32], arrival_ps: numpy.typing.NDArray[numpy.int64], arrival_bytes: numpy.typing.NDArray[numpy.int64], arrival_transfer: numpy.typing.NDArray[numpy.int32], cause: numpy.typing.NDArray[numpy.int32], chunk: numpy.typing.NDArray[numpy.uint32], counters: list[tuple[str, str, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float64]]], about: str, sink: Callable[[bytes], object], progress: object | None = None) -> None:
     """
     Writes a trace as Perfetto's protobuf, block by block; see tacos.simulate.trace_file.
     """
 
-class Execution:
+class RankExecutor:
     """
     One rank's share of a program, and the state of the call that runs.
 
@@ -1190,7 +1190,7 @@ class Endpoint:
     def has(self, peer: int, channel: int, outgoing: bool) -> bool:
         """Whether there is such a connection."""
 
-    def run(self, execution: Execution, algorithm: int, source: int, target: int, count: int, dtype: str, op: str) -> None:
+    def run(self, executor: RankExecutor, algorithm: int, source: int, target: int, count: int, dtype: str, op: str) -> None:
         """Runs one call on the memory at these addresses."""
 
     def watch(self, algorithm: int, doing: str) -> str:

@@ -380,7 +380,7 @@ def _why(
         return f"a chunk needs {units.format_time(time_ps / 1e12)} from {far}{rest}"
     if report.in_chunks and time_ps == report.time_ps:
         binds += ", in whole chunks"
-    if not report.all_ways:
+    if not report.all_distances:
         doubts = [*doubts, "only some ways were measured"]
     return f"{binds}; " + (
         f"perhaps not attainable: {', '.join(doubts)}" if doubts else "attainable"

@@ -54,11 +54,14 @@ def test_bound_says_the_time_and_why(capsys):
     assert (facts["exact"], facts["cut"], facts["latency_s"]) == (True, [0], 1e-3)
 
 
-def test_synth_takes_engine_chunks_group_and_root(capsys):
+def test_synth_takes_engine_chunks_group_and_root(tmp_path, capsys):
+    path = tmp_path / "broadcast.tacos"
     call = ["synth", "ring:6", "broadcast", "1KB", "--engine", "ring", "--chunks", "2"]
-    assert main([*call, "--group", "0,2-4", "--root", "3", "--json"]) == 0
+    assert main([*call, "--group", "0,2-4", "--root", "3", "-o", str(path), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["engine"], facts["chunks"]) == ("ring", 2)
+    expected = tacos.collective.broadcast(6, "1KB", group=[0, 2, 3, 4], root=3, chunks=2)
+    assert tacos.load(path).collective == expected
 
 
 def test_compare_lists_the_fastest_first(capsys):
@@ -219,50 +222,92 @@ def test_completion_knows_the_subcommands(shell, capsys):
 
 
 BAD_CALLS = {
-    "unknown spec": (["topo", "tours:4x4"], "torus"),
-    "unknown command": (["sinth"], "sinth"),
-    "unknown collective": (["synth", "ring:4", "all-rejuice", "1MB"], "all-reduce"),
-    "unknown engine": (["synth", "ring:4", "all-reduce", "1MB", "--engine", "rink"], "ring"),
-    "size zero": (["synth", "ring:4", "all-reduce", "0B"], "0B"),
-    "no unit": (["synth", "ring:4", "all-reduce", "big"], "big"),
-    "duplicate rank": (["synth", "ring:4", "all-reduce", "1MB", "--group", "0,1,1"], "NPU 1"),
+    "unknown spec": (["topo", "tours:4x4"], "did you mean torus:4x4?"),
+    "unknown command": (["sinth"], 'Did you mean "synth"?'),
+    "unknown collective": (
+        ["synth", "ring:4", "all-rejuice", "1MB"],
+        'unknown collective "all-rejuice"; did you mean "all-reduce"?',
+    ),
+    "unknown engine": (
+        ["synth", "ring:4", "all-reduce", "1MB", "--engine", "rink"],
+        'unknown engine "rink"; did you mean "ring"?',
+    ),
+    "size zero": (["synth", "ring:4", "all-reduce", "0B"], "size '0B' must be positive"),
+    "no unit": (["synth", "ring:4", "all-reduce", "big"], "size 'big' is not understood"),
+    "duplicate rank": (
+        ["synth", "ring:4", "all-reduce", "1MB", "--group", "0,1,1"],
+        "NPU 1 is twice in the group",
+    ),
     "rank outside": (
         ["synth", "ring:4", "all-reduce", "1MB", "--group", "0-9"],
         "--group is 9, but there is no such NPU",
     ),
-    "group of words": (["synth", "ring:4", "all-reduce", "1MB", "--group", "all"], "all"),
-    "no chunks": (["synth", "ring:4", "all-reduce", "1MB", "--chunks", "0"], "0"),
-    "root without use": (["synth", "ring:4", "all-reduce", "1MB", "--root", "1"], "root"),
-    "root outside": (["synth", "ring:4", "reduce", "1MB", "--root", "7"], "7"),
-    "missing file": (["verify", "nowhere.tacos"], "nowhere.tacos"),
-    "odd ending": (["synth", "ring:4", "all-gather", "1MB", "-o", "x.exe"], "x.exe"),
-    "no folder": (["synth", "ring:4", "all-gather", "1MB", "-o", "no/x.tacos"], "no/x.tacos"),
+    "group of words": (
+        ["synth", "ring:4", "all-reduce", "1MB", "--group", "all"],
+        "--group is 'all', but there is no such NPU",
+    ),
+    "no chunks": (
+        ["synth", "ring:4", "all-reduce", "1MB", "--chunks", "0"],
+        'chunks must be "auto" or a whole number from 1 to 2^31 - 1; got 0',
+    ),
+    "root without use": (
+        ["synth", "ring:4", "all-reduce", "1MB", "--root", "1"],
+        "root is 1, but all-reduce has no root",
+    ),
+    "root outside": (
+        ["synth", "ring:4", "reduce", "1MB", "--root", "7"],
+        "--root is '7', but there is no such NPU",
+    ),
+    "missing file": (["verify", "nowhere.tacos"], "nowhere.tacos: No such file"),
+    "odd ending": (
+        ["synth", "ring:4", "all-gather", "1MB", "-o", "x.exe"],
+        "x.exe: unknown file extension",
+    ),
+    "no folder": (
+        ["synth", "ring:4", "all-gather", "1MB", "-o", "no/x.tacos"],
+        "--output is no/x.tacos, but there is no directory no",
+    ),
     "missing argument": (["synth", "ring:4"], "COLLECTIVE is missing"),
-    "swing off a torus": (["synth", "fc:5", "all-reduce", "1MB", "--engine", "swing"], "swing"),
-    "compare, no size": (["compare", "ring:4", "all-gather"], "SIZE"),
-    "compare, odd sweep": (["compare", "ring:4", "all-gather", "--sweep", "1KB"], "1KB"),
-    "compare, turned sweep": (["compare", "ring:4", "all-gather", "--sweep", "1MB:1KB"], "1MB:1KB"),
-    "compare, no factor": (["compare", "ring:4", "all-gather", "--sweep", "1KB:1MB:1"], "'1'"),
+    "swing off a torus": (
+        ["synth", "fc:5", "all-reduce", "1MB", "--engine", "swing"],
+        "swing needs a torus whose sizes are powers of two",
+    ),
+    "compare, no size": (["compare", "ring:4", "all-gather"], "SIZE is missing"),
+    "compare, odd sweep": (
+        ["compare", "ring:4", "all-gather", "--sweep", "1KB"],
+        "--sweep '1KB' is not understood",
+    ),
+    "compare, turned sweep": (
+        ["compare", "ring:4", "all-gather", "--sweep", "1MB:1KB"],
+        "--sweep '1MB:1KB' must go from the lower to the higher size",
+    ),
+    "compare, no factor": (
+        ["compare", "ring:4", "all-gather", "--sweep", "1KB:1MB:1"],
+        "--sweep '1KB:1MB:1' has the factor '1'; it must be at least 1.1",
+    ),
     "compare, sweep of words": (
         ["compare", "ring:4", "all-gather", "--sweep", "low:high"],
-        "'low'",
+        "--sweep 'low' is not understood",
     ),
     "compare, unknown engine": (
         ["compare", "ring:4", "all-gather", "1MB", "--engines", "rink"],
-        "rink",
+        'unknown engine "rink"; did you mean "ring"?',
     ),
-    "compare, odd picture": (["compare", "ring:4", "all-gather", "1MB", "-o", "x.gif"], "x.gif"),
+    "compare, odd picture": (
+        ["compare", "ring:4", "all-gather", "1MB", "-o", "x.gif"],
+        'path must end in .svg or .png; got "x.gif"',
+    ),
     "compare, no folder": (
         ["compare", "ring:4", "all-gather", "1MB", "-o", "no/x.svg"],
-        "no/x.svg",
+        "--output is no/x.svg, but there is no directory no",
     ),
     "compare, no folder for csv": (
         ["compare", "ring:4", "all-gather", "1MB", "--csv", "no/x"],
-        "--csv",
+        "--csv is no/x, but there is no directory no",
     ),
     "compare, no time": (
         ["compare", "ring:4", "all-gather", "1MB", "--time-limit", "0"],
-        "time_limit",
+        "time_limit must be positive; got 0",
     ),
 }
 

@@ -168,7 +168,7 @@ def test_an_engine_that_is_too_slow_is_not_asked_again(monkeypatch):
             raise tacos.TacosError("time_limit passed")
         return synthesize(topology, collective, engine=engine, **others)
 
-    module = sys.modules["tacos.compare"]
+    module = sys.modules["tacos.search.compare"]
     synthesize = module.synthesize
     monkeypatch.setattr(module, "synthesize", slow)
     with ThreadPoolExecutor(1) as pool:

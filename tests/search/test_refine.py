@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -121,12 +123,27 @@ def test_auto_refines_what_is_left_to_gain():
 
 
 def test_a_time_limit_ends_the_search():
+    """The limit passes during the first third of the work, which is one slice."""
     box = tacos.topology.mi250(1)
     before = tacos.synthesize(
         box, tacos.collective.all_gather(box, "16MB", chunks=4), engine="ring"
     )
-    after = tacos.refine(before, effort="high", time_limit=0.05)
-    assert after.time_ps <= before.time_ps
+
+    def shares(**options):
+        told = []
+
+        def progress(share):
+            if not told:
+                time.sleep(0.02)
+            told.append(share)
+
+        after = tacos.refine(before, work=3_000_000, progress=progress, **options)
+        return after.time_ps, max(told)
+
+    whole, cut = shares(), shares(time_limit=0.01)
+    assert whole[0] < cut[0] <= before.time_ps
+    assert cut[1] <= 1 / 3 < whole[1]
+    assert tacos.refine(before, work=3_000_000, time_limit=1e-9) is before
 
 
 def test_progress_is_told_and_can_stop_it():

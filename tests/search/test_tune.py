@@ -93,7 +93,7 @@ def test_the_exact_engine_is_not_limited_by_a_clock(monkeypatch):
     slow = [(2, 0, 1e9, 1.3e-6), (1, 2, 1e9, 1.3e-6), (2, 0, 333333333, 5e-7)]
     fast = [(1, 2, 1e9, 1e-12), (0, 1, 1e9, 0), (1, 2, 25e9, 0), (2, 1, 25e9, 1e-12)]
     network = tacos.topology.from_links(3, slow + fast, link_model="blocking")
-    module, asked = importlib.import_module("tacos.tune"), []
+    module, asked = importlib.import_module("tacos.search.tune"), []
 
     def synthesize(*problem, engine="auto", **options):
         if engine == "milp":

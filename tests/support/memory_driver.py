@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tacos._core import Execution
+from tacos._core import RankExecutor
 from tacos.program import STEP_OPS
 
 
@@ -20,7 +20,7 @@ class Machine:
 
     def __init__(self, program):
         self.program = program
-        self.executions = [Execution(program, rank) for rank in range(program.ranks)]
+        self.executions = [RankExecutor(program, rank) for rank in range(program.ranks)]
 
     def run(self, sources, targets, count, op, random):
         """One call; raises AssertionError if the ranks stop before the end."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
-from tacos._core import exchange, pack_orbits, pack_two_way
+from tacos._core import pack_orbits, pack_two_way, team_exchange
 from tacos.synth.forest import Packing, forest, obstacle, packing
 from tests.support.strategies import topologies
 
@@ -369,7 +369,7 @@ def test_exchanges_are_right(data, topology):
     collective = co.all_reduce(topology, size, chunks=data.draw(st.integers(1, 3)))
     teams = [n for n in range(1, topology.npus + 1) if topology.npus % n == 0]
     everybody = np.arange(topology.npus, dtype=np.int32)
-    schedule = exchange(topology, everybody, data.draw(st.sampled_from(teams)), collective)
+    schedule = team_exchange(topology, everybody, data.draw(st.sampled_from(teams)), collective)
     if schedule is not None:
         assert tacos.verify(schedule).ok
 
@@ -394,7 +394,7 @@ def test_exchanges_between_racks_are_right(core, size):
     topology = racks(core)
     for chunks in (1, 2, 4):
         collective = co.all_reduce(topology, size, chunks=chunks)
-        found = exchange(topology, np.arange(16, dtype=np.int32), 4, collective)
+        found = team_exchange(topology, np.arange(16, dtype=np.int32), 4, collective)
         assert found is None or tacos.verify(found).ok
         if size <= 8000:
             assert found is not None
@@ -415,7 +415,7 @@ def test_exchanges_of_near_and_far_teams_can_be_lifted():
     links = [link for a, b, *speed in cables for link in ((a, b, *speed), (b, a, *speed))]
     topology = tp.from_links(12, links, switches=3)
     collective = co.all_reduce(topology, 16_000, chunks=1)
-    schedule = exchange(topology, np.arange(12, dtype=np.int32), 3, collective)
+    schedule = team_exchange(topology, np.arange(12, dtype=np.int32), 3, collective)
     assert schedule is not None
     program = tacos.lower(schedule)
     assert tacos.verify(program).ok

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from importlib.resources import files
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -43,6 +44,28 @@ def relay():
     collective = co.broadcast(topology, "2KB", chunks=2)
     table = routes(topology, pairs=([0, 1], [1, 2]))
     return retime(collective, table, route=[0, 0, 1, 1], chunk=[0, 1, 0, 1], step=[0, 0, 1, 1])
+
+
+def declared(interface):
+    """Names and types of an interface in the viewer's types, which `make lint` checks its code against."""
+    text = (files("tacos.view") / "viewer" / "types.d.ts").read_text()
+    (body,) = re.findall(
+        rf"^export interface {interface} {{$(.*?)^}}$", text, re.DOTALL | re.MULTILINE
+    )
+    return dict(re.findall(r"^  (\w+): (.+);$", body, re.MULTILINE))
+
+
+def test_the_viewer_has_the_types_of_the_record(relay):
+    """Columns exactly; of the facts, the page declares those that it uses."""
+    found = record(relay)
+    arrays = {"u1": "Uint8Array", "u4": "Uint32Array", "i4": "Int32Array", "f4": "Float32Array", "f8": "Float64Array"}  # fmt: skip
+    assert declared("Columns") == {
+        name: arrays[values.dtype.str[1:]] for name, values in found.columns.items()
+    }
+    kinds = {"string": str, "number": (int, float), "boolean": bool, "null": type(None)}
+    for name, type_ in declared("Facts").items():
+        expected = [kinds.get(word, list) for word in type_.split(" | ")]
+        assert any(isinstance(found.facts[name], kind) for kind in expected), name
 
 
 def test_columns_by_hand(relay):

@@ -7,17 +7,9 @@
 #include <utility>
 
 #include "support/error.hpp"
+#include "support/index.hpp"
 
 namespace tacos::forest {
-
-namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
-
-}  // namespace
 
 Balance::Balance(const Translations& translations, const Hops& hops, std::int32_t count,
                  std::vector<Time> cost, std::vector<Time> time)

@@ -4,19 +4,11 @@
 #include <numeric>
 
 #include "support/error.hpp"
+#include "support/index.hpp"
 #include "synth/forest/timing.hpp"
 #include "timing/retime.hpp"
 
 namespace tacos {
-
-namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
-
-}  // namespace
 
 ForestMoves moves(const Forest& forest, std::span<const NodeId> holder) {
   const auto nodes = at(forest.routes->topology().nodes());
@@ -79,7 +71,7 @@ ForestMoves moves(const Forest& forest, std::span<const NodeId> holder) {
 namespace {
 
 // Moves with all that a schedule needs to know of them.
-struct Plan {
+struct Untimed {
   std::shared_ptr<const Routes> routes;
   ForestMoves moves;
   std::vector<std::uint8_t> op;
@@ -91,17 +83,18 @@ void check(std::span<const NodeId> holder, const Collective& collective) {
           std::to_string(collective.chunks()) + " chunks");
 }
 
-Schedule timed(const Plan& plan, std::shared_ptr<const Collective> collective,
+Schedule timed(const Untimed& untimed, std::shared_ptr<const Collective> collective,
                std::string provenance, const Progress& progress) {
-  const auto& moves = plan.moves;
+  const auto& moves = untimed.moves;
   const std::vector<std::uint8_t> reads(moves.route.size(), static_cast<std::uint8_t>(Reads::acc));
-  const Order order{moves.route, moves.chunk, moves.step, plan.op, reads};
-  const auto& topology = plan.routes->topology();
+  const Order order{moves.route, moves.chunk, moves.step, untimed.op, reads};
+  const auto& topology = untimed.routes->topology();
   bool simple = topology.spec().reduce_bandwidth_Bps == 0;
   const bool cut_through = topology.spec().forwarding == Forwarding::cut_through;
-  for (RouteId r = 0; r < plan.routes->count(); ++r) {
+  for (RouteId r = 0; r < untimed.routes->count(); ++r) {
     // When a tree's links are taken depends on the chunk's size if switches take in whole chunks.
-    simple &= plan.routes->legs(r) == 1 && (cut_through || plan.routes->kind(r) == RouteKind::path);
+    simple &=
+        untimed.routes->legs(r) == 1 && (cut_through || untimed.routes->kind(r) == RouteKind::path);
   }
   std::int64_t bytes = 0;
   for (ChunkId x = 0; x < collective->chunks(); ++x) {
@@ -109,13 +102,14 @@ Schedule timed(const Plan& plan, std::shared_ptr<const Collective> collective,
     simple &= collective->bytes(x) > 0;
   }
   if (!simple) {
-    return retime(std::move(collective), plan.routes, order, std::move(provenance), progress);
+    return retime(std::move(collective), untimed.routes, order, std::move(provenance), progress);
   }
   std::vector<std::int32_t> every_link(at(topology.links()));
   std::iota(every_link.begin(), every_link.end(), 0);
-  const auto timing = forest::time_by_urgency(*plan.routes, moves, bytes, every_link, 1, progress);
-  return with_starts(std::move(collective), plan.routes, order, timing.start, std::move(provenance),
-                     progress);
+  const auto timing =
+      forest::time_by_urgency(*untimed.routes, moves, bytes, every_link, 1, progress);
+  return with_starts(std::move(collective), untimed.routes, order, timing.start,
+                     std::move(provenance), progress);
 }
 
 // Sums up, in the order opposite to that of spreading.
@@ -162,9 +156,9 @@ Schedule schedule(const Forest& forest, std::span<const NodeId> holder,
                   std::shared_ptr<const Collective> collective, std::string provenance,
                   const Progress& progress) {
   check(holder, *collective);
-  Plan plan{forest.routes, moves(forest, holder), {}};
-  plan.op.assign(plan.moves.route.size(), static_cast<std::uint8_t>(Op::copy));
-  return timed(plan, std::move(collective), std::move(provenance), progress);
+  Untimed untimed{forest.routes, moves(forest, holder), {}};
+  untimed.op.assign(untimed.moves.route.size(), static_cast<std::uint8_t>(Op::copy));
+  return timed(untimed, std::move(collective), std::move(provenance), progress);
 }
 
 Schedule all_reduce(const Forest& up, const Forest& down, std::span<const NodeId> holder,
@@ -179,11 +173,11 @@ Schedule all_reduce(const Forest& up, const Forest& down, std::span<const NodeId
     if (!sums.after_of(i).empty()) continue;
     last[sums.chunk[i]].push_back(static_cast<std::int32_t>(sums.route.size() - 1 - i));
   }
-  Plan plan;
-  append_up(sums, highest, plan.moves);
-  plan.op.assign(plan.moves.route.size(), static_cast<std::uint8_t>(Op::reduce));
-  append_down(results, highest, up.routes->count(), last, plan.moves);
-  plan.op.resize(plan.moves.route.size(), static_cast<std::uint8_t>(Op::copy));
+  Untimed untimed;
+  append_up(sums, highest, untimed.moves);
+  untimed.op.assign(untimed.moves.route.size(), static_cast<std::uint8_t>(Op::reduce));
+  append_down(results, highest, up.routes->count(), last, untimed.moves);
+  untimed.op.resize(untimed.moves.route.size(), static_cast<std::uint8_t>(Op::copy));
   const auto& topology = down.routes->shared_topology();
   const auto sums_routes = up.routes->reversed(topology);
   std::vector<LinkId> links;
@@ -197,9 +191,9 @@ Schedule all_reduce(const Forest& up, const Forest& down, std::span<const NodeId
       kinds.push_back(static_cast<std::uint8_t>(routes->kind(r)));
     }
   }
-  plan.routes = std::make_shared<const Routes>(topology, std::move(kinds), std::move(begin),
-                                               std::move(links));
-  return timed(plan, std::move(collective), std::move(provenance), progress);
+  untimed.routes = std::make_shared<const Routes>(topology, std::move(kinds), std::move(begin),
+                                                  std::move(links));
+  return timed(untimed, std::move(collective), std::move(provenance), progress);
 }
 
 }  // namespace tacos

@@ -5,15 +5,11 @@
 #include <utility>
 
 #include "support/error.hpp"
+#include "support/index.hpp"
 
 namespace tacos::forest {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 constexpr std::size_t kRemembered = 256;
 constexpr double kSlowest = 1e15;   // ps that a chunk counts on a link

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <utility>
 
+#include "support/index.hpp"
 #include "synth/forest/balance.hpp"
 #include "synth/forest/chunks.hpp"
 #include "synth/forest/orbits.hpp"
@@ -15,11 +16,6 @@ namespace {
 
 using forest::Balance;
 using forest::Translations;
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 constexpr std::size_t kTryStages = 200'000;  // moves, up to which half-balanced trees are tried
 constexpr Time kLargestStart = std::numeric_limits<std::uint32_t>::max();

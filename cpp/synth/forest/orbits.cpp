@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "support/index.hpp"
 #include "synth/forest/balance.hpp"
 #include "synth/forest/growth.hpp"
 #include "synth/forest/rates.hpp"
@@ -15,11 +16,6 @@ namespace tacos {
 namespace {
 
 using forest::Translations;
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 constexpr std::int64_t kMostNodes = 1 << 24;    // of all trees together
 constexpr Time kWhole = 1'000'000'000'000'000;  // the cost of all that an orbit can carry

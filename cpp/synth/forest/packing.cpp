@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "support/error.hpp"
+#include "support/index.hpp"
 #include "synth/forest/growth.hpp"
 #include "synth/forest/rates.hpp"
 #include "synth/forest/tree_list.hpp"
@@ -14,11 +15,6 @@
 namespace tacos {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 void check(const Topology& topology, std::span<const NodeId> members,
            std::span<const Demand> demands) {

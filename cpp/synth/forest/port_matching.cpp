@@ -2,16 +2,9 @@
 
 #include <utility>
 
+#include "support/index.hpp"
+
 namespace tacos::forest {
-
-namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
-
-}  // namespace
 
 PortMatching::PortMatching(std::size_t resources, std::span<const std::size_t> begin,
                            std::span<const std::int32_t> used, std::span<const std::int32_t> port)

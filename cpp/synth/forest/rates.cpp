@@ -6,15 +6,11 @@
 
 #include "graph/cuts.hpp"
 #include "support/error.hpp"
+#include "support/index.hpp"
 
 namespace tacos::forest {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 constexpr std::int64_t kParts = 10'000;  // of the slowest link's bandwidth, at least
 

@@ -6,16 +6,12 @@
 #include <tuple>
 #include <utility>
 
+#include "support/index.hpp"
 #include "synth/forest/port_matching.hpp"
 
 namespace tacos::forest {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 using Job = std::int32_t;
 using Rank = std::tuple<Time, std::int32_t, Job>;    // urgency, turn, and the job itself

@@ -6,14 +6,11 @@
 #include <tuple>
 #include <utility>
 
+#include "support/index.hpp"
+
 namespace tacos::forest {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 // Where a move of the NPUs takes all nodes and links, if it is a symmetry.
 class Extension {

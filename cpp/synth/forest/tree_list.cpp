@@ -4,16 +4,9 @@
 #include <ranges>
 #include <utility>
 
+#include "support/index.hpp"
+
 namespace tacos::forest {
-
-namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
-
-}  // namespace
 
 TreeList::TreeList(std::shared_ptr<const Topology> topology)
     : topology_(std::move(topology)),

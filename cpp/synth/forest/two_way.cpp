@@ -8,16 +8,12 @@
 #include <vector>
 
 #include "support/error.hpp"
+#include "support/index.hpp"
 #include "synth/forest/tree_list.hpp"
 
 namespace tacos {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 constexpr int kSquarings = 6;  // a link's price is a power of its usage
 

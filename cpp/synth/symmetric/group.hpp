@@ -6,13 +6,9 @@
 #include <vector>
 
 #include "model/topology.hpp"
+#include "support/index.hpp"
 
 namespace tacos::symmetric {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 // Z_n1 × … × Z_nk, its elements numbered like the NPUs.
 class Group {

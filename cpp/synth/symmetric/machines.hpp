@@ -151,7 +151,7 @@ struct Sent {
 };
 
 // What each machine does, in order of time.
-using Work = std::vector<std::vector<Sent>>;
+using Log = std::vector<std::vector<Sent>>;
 
 // Lets machines work through time. At each moment, first everything that has arrived is handed to
 // job.arrive(), then each idle machine is offered to job.start(), which fills in what it sends.
@@ -160,7 +160,7 @@ struct Clock {
   const std::vector<Machine>& machines;
   Time delay = 0;          // of every arrival, for reducing
   std::vector<Time> free;  // when each machine is free again
-  Work sent = Work(machines.size());
+  Log sent = Log(machines.size());
 
   template <typename Job>
   void run(Job& job, Time now, const Progress& progress) {

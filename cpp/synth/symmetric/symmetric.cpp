@@ -5,7 +5,7 @@
 #include <numeric>
 #include <utility>
 
-#include "synth/symmetric/exchange.hpp"
+#include "synth/symmetric/all_to_all.hpp"
 #include "synth/symmetric/gather.hpp"
 #include "synth/symmetric/machines.hpp"
 
@@ -43,7 +43,7 @@ class Synthesis {
   }
 
   Schedule run(std::string provenance) {
-    plan();
+    find_times();
     return assemble(std::move(provenance));
   }
 
@@ -54,9 +54,9 @@ class Synthesis {
   };
   using Lanes = std::vector<std::vector<Row>>;  // per route
 
-  // Starts are 32 bits of a quantum: if they do not fit, they are planned again with times rounded
+  // Starts are 32 bits of a quantum: if they do not fit, they are found again with times rounded
   // up to a larger one.
-  void plan() {
+  void find_times() {
     using enum CollectiveKind;
     const auto rate = topology_->spec().reduce_bandwidth_Bps;
     const bool sums = rate > 0 && (kind_ == reduce_scatter || kind_ == all_reduce);
@@ -69,21 +69,21 @@ class Synthesis {
       summed_.assign(at(machines_.routes()->count()), {});
       copied_ = summed_;
       last_ = 0;
-      plan_once();
+      time_once();
       constexpr Time kMost = std::numeric_limits<std::uint32_t>::max();
       if (last_ / quantum_ <= kMost) return;
       quantum_ = last_ / kMost + last_ / kMost / 64 + 1;
     }
   }
 
-  void plan_once() {
+  void time_once() {
     using enum CollectiveKind;
     const std::vector<Time> at_once(machines_.all().size(), 0);
     Clock clock{*topology_, machines_.all(), 0, at_once};
     if (kind_ == all_to_all) {
-      Exchange exchange(group_, clock, pieces_);
-      clock.run(exchange, 0, progress_);
-      store_exchange(std::move(clock.sent));
+      AllToAll all_to_all_jobs(group_, clock, pieces_);
+      clock.run(all_to_all_jobs, 0, progress_);
+      store_all_to_all(std::move(clock.sent));
       return;
     }
     std::vector<Time> released(at(pieces_), 0);
@@ -107,9 +107,9 @@ class Synthesis {
 
   // All that follows moves transfers so that they leave NPU 0.
 
-  void store_gather(Work work) {
-    for (std::size_t m = 0; m < work.size(); ++m) {
-      for (const auto& [from, to, piece, start] : std::exchange(work[m], {})) {
+  void store_gather(Log log) {
+    for (std::size_t m = 0; m < log.size(); ++m) {
+      for (const auto& [from, to, piece, start] : std::exchange(log[m], {})) {
         const auto owner = position_[at(group_.minus(0, from))];
         store(copied_, m, group_.minus(to, from), owner, piece, start);
       }
@@ -117,16 +117,16 @@ class Synthesis {
   }
 
   // An all-gather backwards in time. Sets when each piece is complete, and each machine free.
-  void store_reversed(Work work, std::vector<Time>& complete, std::vector<Time>& free) {
+  void store_reversed(Log log, std::vector<Time>& complete, std::vector<Time>& free) {
     Time end = 0;
-    for (std::size_t m = 0; m < work.size(); ++m) {
+    for (std::size_t m = 0; m < log.size(); ++m) {
       const Time takes = machines_.all()[m].time + reduce_time_;
-      if (!work[m].empty()) end = std::max(end, work[m].back().start + takes);
+      if (!log[m].empty()) end = std::max(end, log[m].back().start + takes);
     }
     std::fill(complete.begin(), complete.end(), 0);
-    for (std::size_t m = 0; m < work.size(); ++m) {
+    for (std::size_t m = 0; m < log.size(); ++m) {
       const auto& machine = machines_.all()[m];
-      const auto sent = std::exchange(work[m], {});
+      const auto sent = std::exchange(log[m], {});
       for (auto i = sent.rbegin(); i != sent.rend(); ++i) {
         const Time start = end - machine.time - reduce_time_ - i->start;
         store(summed_, m, group_.minus(i->to, i->from), position_[at(i->to)], i->piece, start);
@@ -136,10 +136,10 @@ class Synthesis {
     }
   }
 
-  void store_exchange(Work work) {
-    for (std::size_t m = 0; m < work.size(); ++m) {
+  void store_all_to_all(Log log) {
+    for (std::size_t m = 0; m < log.size(); ++m) {
       const auto& machine = machines_.all()[m];
-      for (const auto& [from, to, piece, start] : std::exchange(work[m], {})) {
+      for (const auto& [from, to, piece, start] : std::exchange(log[m], {})) {
         const NodeId left = group_.minus(to, from);
         const NodeId by = machine.port() ? machine_axis_part(machine, left) : machine.by[0];
         const auto owner = std::int64_t{position_[at(group_.minus(0, from))]};

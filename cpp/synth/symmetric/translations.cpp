@@ -10,7 +10,6 @@ namespace tacos {
 
 namespace {
 
-using symmetric::at;
 using symmetric::Group;
 using symmetric::Shift;
 

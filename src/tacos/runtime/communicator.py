@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from tacos._core import Execution, Program, Schedule
+from tacos._core import Program, RankExecutor, Schedule
 from tacos._support.pickling import FIELDS
 from tacos.errors import CommunicationError, VerificationError
 from tacos.program import lower
@@ -74,10 +74,10 @@ class Carrier(Protocol):
     def failure(self) -> str | None:
         """Why it can carry no more, or None."""
 
-    def open(self, execution: Execution) -> None:
+    def open(self, execution: RankExecutor) -> None:
         """Make ready for a program that all ranks agree on."""
 
-    def run(self, execution: Execution, number: int, call: Call) -> None:
+    def run(self, execution: RankExecutor, number: int, call: Call) -> None:
         """Run one call of the algorithm with this number."""
 
     def watch(self, number: int, doing: str) -> str:
@@ -178,7 +178,7 @@ class Communicator:
                 checked = verify_algorithm(program)
                 checked.raise_if_failed()
                 report["difference"] = checked.difference
-            execution = Execution(program, self.rank)
+            execution = RankExecutor(program, self.rank)
         except VerificationError as error:
             report["wrong"] = str(error)
         except ValueError as error:
@@ -308,7 +308,7 @@ class Algorithm:
         communicator: Communicator,
         number: int,
         program: Program,
-        execution: Execution,
+        execution: RankExecutor,
         difference: str = "",
     ) -> None:
         self.difference = difference

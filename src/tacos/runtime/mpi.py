@@ -28,7 +28,7 @@ from tacos.runtime.rendezvous.mpi import MpiRendezvous
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tacos._core import Execution
+    from tacos._core import RankExecutor
     from tacos.runtime.communicator import Call
 
 __all__ = ["Mpi", "all_reduce", "connect", "end_job_at_exit"]
@@ -118,7 +118,7 @@ class _Steps(NamedTuple):
 class _Call:
     """The state of a call."""
 
-    execution: Execution
+    execution: RankExecutor
     own: Announced
     steps: _Steps
     unheard: set[int]  # peers that have not announced the call yet
@@ -176,7 +176,7 @@ class Mpi:
         self._notices = Notices(self._control)
         self.rendezvous = MpiRendezvous(self._control, timeout=timeout)
 
-    def open(self, execution: Execution) -> None:
+    def open(self, execution: RankExecutor) -> None:
         """Check that MPI has tags for all messages; it connects ranks by itself."""
         steps = int(np.diff(_steps_of(execution).first).max(initial=0))
         if 2 * steps > self._largest_tag:
@@ -185,7 +185,7 @@ class Mpi:
                 f"MPI's tags here allow {self._largest_tag // 2}"
             )
 
-    def run(self, execution: Execution, number: int, given: Call) -> None:
+    def run(self, execution: RankExecutor, number: int, given: Call) -> None:
         """Run one call."""
         self._check_usable()
         execution.start(*given)
@@ -301,7 +301,7 @@ class Mpi:
             self._receive(call.execution, step, message, size, *key)
 
     def _receive(
-        self, execution: Execution, step: int, message: int, size: int, peer: int, tag: int
+        self, execution: RankExecutor, step: int, message: int, size: int, peer: int, tag: int
     ) -> None:
         if execution.reduces(step):
             spare = self._spare[size]
@@ -523,7 +523,7 @@ def _nothing() -> None:
     """A notice has left."""
 
 
-def _steps_of(execution: Execution) -> _Steps:
+def _steps_of(execution: RankExecutor) -> _Steps:
     program = execution.program
     threads = np.searchsorted(program.thread_rank, np.arange(program.ranks + 1))
     first: list[int] = program.thread_begin[threads].tolist()

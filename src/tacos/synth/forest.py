@@ -20,13 +20,13 @@ import numpy as np
 
 from tacos._core import (
     all_alike,
-    exchange,
     pack_forest,
     pack_orbits,
     pack_two_way,
     schedule_all_reduce,
     schedule_forest,
     schedule_orbits,
+    team_exchange,
 )
 from tacos.synth.logical import forest_through_program
 from tacos.synth.moves import check_memory
@@ -425,7 +425,7 @@ def _exchanges(
             continue
         facts = json.dumps({"engine": "forest", "trees": "exchange"})
         order = np.sort(part.group)
-        one = exchange(topology, order, team, collective, facts, progress)
+        one = team_exchange(topology, order, team, collective, facts, progress)
         found += [one] if one is not None else []
     return found
 

@@ -1,7 +1,7 @@
 """Reading execution plans: the head here, the GPUs and what they do in the core.
 
-``cpp/formats/plan.cpp`` turns the text into columns, ``plan_program.cpp`` operations into steps, and
-``plan_meetings.cpp`` what synchronizes them into their order.
+``cpp/formats/mscclpp_plan.cpp`` turns the text into columns, ``mscclpp_program.cpp`` operations into steps, and
+``mscclpp_meetings.cpp`` what synchronizes them into their order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tacos._core import read_plan
+from tacos._core import read_mscclpp
 from tacos.errors import FormatError
 from tacos.formats.mscclpp.plan import COLLECTIVES, Plan
 
@@ -56,7 +56,7 @@ def read(path: str | os.PathLike[str]) -> Program:
     content = Path(path).read_bytes()
     try:
         plan = _decoded(content)
-        return read_plan(
+        return read_mscclpp(
             bytes(plan.gpus),
             collective=_kind(plan),
             in_place=plan.inplace,

@@ -21,7 +21,7 @@ from tacos.runtime.rendezvous.door import Door
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tacos._core import Execution
+    from tacos._core import RankExecutor
     from tacos.runtime.communicator import Call
     from tacos.runtime.rendezvous import Rendezvous
 
@@ -80,7 +80,7 @@ class Tcp:
         """Why there is no way to the peers any more, or None."""
         return self._endpoint.failure or None
 
-    def run(self, execution: Execution, number: int, call: Call) -> None:
+    def run(self, execution: RankExecutor, number: int, call: Call) -> None:
         """Run one call, without the GIL."""
         self._endpoint.run(execution, number, *call)
 
@@ -111,7 +111,7 @@ class Tcp:
         own = self._cards[self.rank]["machine"]
         return bool(own) and own == self._cards[peer]["machine"]
 
-    def open(self, execution: Execution) -> None:
+    def open(self, execution: RankExecutor) -> None:
         """Connect to all this rank sends to, then wait for those it receives from.
 
         The kernel completes connections to a listening socket by itself, so no rank waits in a circle.

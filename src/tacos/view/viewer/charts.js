@@ -2,35 +2,50 @@
 
 import { fitted } from "./theme.js";
 import { percent, time } from "./format.js";
+/** @import { Colours, Look, Pick } from "./types.d.ts" */
+/** @import { Run } from "./run.js" */
 
 const LEFT = 8,
   RIGHT = 8,
   TOP = 6,
   BOTTOM = 18;
 
-/** The smallest round number that is at least `step`. */
+/** The smallest round number that is at least `step`. @param {number} step */
 function roundStep(step) {
   const power = 10 ** Math.floor(Math.log10(step));
-  return power * [1, 2, 2.5, 5, 10].find((k) => k * power >= step * (1 - 1e-9));
+  return power * ([1, 2, 2.5, 5].find((k) => k * power >= step * (1 - 1e-9)) ?? 10);
 }
 
 /** The axis of time, common to all charts. */
 class TimeChart {
+  /** @type {CanvasRenderingContext2D} */
+  context;
+  /** @type {Colours} */
+  colours;
+  width = 0;
+  height = 0;
+  wide = 0; // of what is inside the axes
+  high = 0;
+
+  /** @param {HTMLCanvasElement} canvas @param {number} whole */
   constructor(canvas, whole) {
     this.canvas = canvas;
     this.whole = whole; // seconds
     this.left = LEFT;
   }
+  /** @param {Look} look */
   begin(look) {
-    Object.assign(this, fitted(this.canvas), { colours: look.colours });
+    Object.assign(this, fitted(this.canvas));
+    this.colours = look.colours;
     this.context.clearRect(0, 0, this.width, this.height);
     this.wide = this.width - this.left - RIGHT;
     this.high = this.height - TOP - BOTTOM;
   }
+  /** @param {number} seconds */
   x(seconds) {
     return this.left + (this.wide * seconds) / this.whole;
   }
-  /** The moment at a place, in seconds. */
+  /** The moment at a place, in seconds. @param {number} x */
   moment(x) {
     return Math.min(Math.max((x - this.left) / this.wide, 0), 1) * this.whole;
   }
@@ -47,6 +62,7 @@ class TimeChart {
       context.fillRect(x, TOP + this.high, 1, 3);
     }
   }
+  /** @param {number} seconds */
   playhead(seconds) {
     const { context } = this;
     context.strokeStyle = this.colours.ink;
@@ -60,11 +76,17 @@ class TimeChart {
 
 /** Links from top to bottom, time from left to right. */
 export class HeatMap extends TimeChart {
+  key = ""; // what the image was made for
+  /** @type {OffscreenCanvas} */
+  cached;
+
+  /** @param {HTMLCanvasElement} canvas @param {Run} run @param {number} whole */
   constructor(canvas, run, whole) {
     super(canvas, whole);
     this.run = run;
   }
 
+  /** @param {Colours} colours */
   image(colours) {
     const { run } = this;
     const rows = Math.min(run.links, Math.max(1, Math.floor(this.high))),
@@ -72,7 +94,7 @@ export class HeatMap extends TimeChart {
     const key = `${rows} ${colours.paper}`;
     if (this.key === key) return this.cached;
     const canvas = new OffscreenCanvas(bins, rows);
-    const context = canvas.getContext("2d");
+    const context = /** @type {OffscreenCanvasRenderingContext2D} */ (canvas.getContext("2d"));
     const image = context.createImageData(bins, rows);
     for (let row = 0; row < rows; row++) {
       const first = Math.floor((row * run.links) / rows),
@@ -89,15 +111,17 @@ export class HeatMap extends TimeChart {
     return (this.cached = canvas);
   }
 
+  /** @param {number} link */
   y(link) {
     return TOP + (this.high * (link + 0.5)) / this.run.links;
   }
-  /** The link at a place, or -1. */
+  /** The link at a place, or -1. @param {number} y */
   link(y) {
     const link = Math.floor(((y - TOP) / this.high) * this.run.links);
     return link >= 0 && link < this.run.links ? link : -1;
   }
 
+  /** @param {number} seconds @param {Pick | null} pick @param {Look} look */
   draw(seconds, pick, look) {
     this.begin(look);
     const { context, run } = this;
@@ -114,6 +138,7 @@ export class HeatMap extends TimeChart {
     this.playhead(seconds);
   }
 
+  /** @param {number} link @param {number} wide */
   drawRow(link, wide) {
     const { context } = this;
     const high = Math.max(this.high / this.run.links, 3);
@@ -122,7 +147,7 @@ export class HeatMap extends TimeChart {
     context.strokeRect(this.left, this.y(link) - high / 2, wide, high);
   }
 
-  /** When and where a chunk was on the links. */
+  /** When and where a chunk was on the links. @param {number} chunk */
   drawChunk(chunk) {
     const { context, run } = this;
     context.fillStyle = this.colours.pick;
@@ -153,15 +178,18 @@ export class HeatMap extends TimeChart {
 
 /** What NPUs have received over time, against the bound. */
 export class Progress extends TimeChart {
+  /** @param {HTMLCanvasElement} canvas @param {Run[]} runs @param {number} whole */
   constructor(canvas, runs, whole) {
     super(canvas, whole);
     this.runs = runs;
     this.left = 40;
   }
+  /** @param {number} share */
   y(share) {
     return TOP + this.high * (1 - share);
   }
 
+  /** @param {number} seconds @param {Pick | null} pick @param {Look} look */
   draw(seconds, pick, look) {
     this.begin(look);
     const { context, colours } = this;
@@ -183,7 +211,7 @@ export class Progress extends TimeChart {
         const row = run.columns.received.subarray(pick.id * run.bins, (pick.id + 1) * run.bins);
         this.curve(
           run,
-          row.map ? Float32Array.from(row, (v) => v / 255) : row,
+          Float32Array.from(row, (v) => v / 255),
           colours.pick,
           k ? [6, 3] : [],
         );
@@ -193,9 +221,11 @@ export class Progress extends TimeChart {
     this.playhead(seconds);
   }
 
+  /** @param {Run} run @param {number} bin */
   at(run, bin) {
     return this.x((run.facts.time_s * bin) / run.bins);
   }
+  /** @param {Run} run @param {Float32Array} shares @param {string} colour @param {number[]} dash */
   curve(run, shares, colour, dash) {
     const { context } = this;
     context.strokeStyle = colour;
@@ -207,6 +237,7 @@ export class Progress extends TimeChart {
     context.stroke();
     context.setLineDash([]);
   }
+  /** @param {Run} run @param {string} colour */
   band(run, colour) {
     const { context } = this;
     const { received_least: least, received_most: most } = run.columns;
@@ -219,6 +250,7 @@ export class Progress extends TimeChart {
     context.fill();
     context.globalAlpha = 1;
   }
+  /** @param {Run} run @param {string} colour */
   bound(run, colour) {
     if (!run.facts.bound_s) return;
     const { context } = this;
@@ -238,12 +270,14 @@ const CLASSES = 10;
 
 /** How many links are busy for which share of the time. */
 export class Histogram {
+  /** @param {HTMLCanvasElement} canvas @param {Run[]} runs */
   constructor(canvas, runs) {
     this.canvas = canvas;
     this.runs = runs;
     this.left = 40;
   }
 
+  /** @param {Run} run @param {(link: number) => number} share */
   counts(run, share) {
     const counts = new Uint32Array(CLASSES);
     for (let link = 0; link < run.links; link++)
@@ -251,9 +285,10 @@ export class Histogram {
     return counts;
   }
 
+  /** @param {number} seconds @param {Look} look */
   draw(seconds, look) {
-    Object.assign(this, fitted(this.canvas));
-    const { context, width, height, runs } = this;
+    const { context, width, height } = fitted(this.canvas);
+    const { runs } = this;
     const { colours } = look;
     const wide = width - this.left - RIGHT,
       high = height - TOP - BOTTOM;
@@ -274,7 +309,7 @@ export class Histogram {
     for (const share of [0, 0.5, 1]) {
       const y = TOP + high * (1 - share);
       context.fillStyle = colours.soft;
-      if (share !== 0.5 || most > 1) context.fillText(Math.round(most * share), this.left - 5, y);
+      if (share !== 0.5 || most > 1) context.fillText(`${Math.round(most * share)}`, this.left - 5, y);
       context.fillStyle = colours.line;
       context.fillRect(this.left, y, wide, 1);
     }
@@ -298,7 +333,7 @@ export class Histogram {
     context.fillStyle = colours.soft;
     context.textBaseline = "alphabetic";
     for (const share of [0, 0.5, 1]) {
-      context.textAlign = ["left", "center", "right"][2 * share];
+      context.textAlign = share === 0 ? "left" : share === 1 ? "right" : "center";
       context.fillText(`${100 * share} %`, this.left + wide * share, height - 4);
     }
   }
@@ -311,12 +346,17 @@ export class Histogram {
   }
 }
 
-/** One link: busy intervals, and how many transfers wait for it. */
+/**
+ * One link: busy intervals, and how many transfers wait for it.
+ * @param {HTMLCanvasElement} canvas @param {Run} run @param {number} link @param {number} tick
+ * @param {Look} look
+ */
 export function drawQueue(canvas, run, link, tick, look) {
   const { context, width, height } = fitted(canvas);
   const { colours } = look;
   const steps = run.queue(link);
   const most = steps.reduce((largest, [, number]) => Math.max(largest, number), 1);
+  /** @param {number} at */
   const x = (at) => 26 + ((width - 30) * at) / run.end;
   const top = 6,
     base = height - 34;

@@ -1,15 +1,19 @@
 // Columns as Python packed them: base64 of gzip of byte planes.
 
+/** @import { Columns, Layout } from "./types.d.ts" */
+
+/** @typedef {(typeof TYPES)[keyof typeof TYPES]} TypedArray */
 const TYPES = { u8: Uint8Array, u32: Uint32Array, i32: Int32Array, f32: Float32Array, f64: Float64Array };
 
 /**
  * @param {string} text base64
- * @param {[string, string, number, boolean][]} layout name, type, count, and whether differences are stored
- * @returns {Promise<Record<string, any>>} typed arrays by name
+ * @param {Layout} layout
+ * @returns {Promise<Columns>}
  */
 export async function decode(text, layout) {
   const stream = new Blob([bytesOf(text)]).stream().pipeThrough(new DecompressionStream("gzip"));
   const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
+  /** @type {Record<string, ReturnType<typeof joined>>} */
   const columns = {};
   let at = 0;
   for (const [name, type, count, differences] of layout) {
@@ -18,9 +22,10 @@ export async function decode(text, layout) {
     if (differences) accumulate(columns[name]);
     at += size * count;
   }
-  return columns;
+  return /** @type {any} */ (columns); // the layout has them all
 }
 
+/** @param {string} text */
 function bytesOf(text) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
   const binary = atob(text);
@@ -29,7 +34,10 @@ function bytesOf(text) {
   return bytes;
 }
 
-/** The lowest bytes of all values come first, then the next ones: alike bytes compress well. */
+/**
+ * The lowest bytes of all values come first, then the next ones: alike bytes compress well.
+ * @param {Uint8Array} planes @param {TypedArray} Type @param {number} count
+ */
 function joined(planes, Type, count) {
   const size = Type.BYTES_PER_ELEMENT;
   const bytes = new Uint8Array(count * size);
@@ -39,6 +47,7 @@ function joined(planes, Type, count) {
   return new Type(bytes.buffer);
 }
 
+/** @param {ReturnType<typeof joined>} values */
 function accumulate(values) {
   for (let i = 1; i < values.length; i++) values[i] += values[i - 1];
 }

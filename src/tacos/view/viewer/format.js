@@ -1,6 +1,6 @@
 // Numbers as people read them.
 
-/** Three significant digits, more where the whole part has more. */
+/** Three significant digits, more where the whole part has more. @param {number} value */
 function short(value) {
   if (value === 0) return "0";
   const digits = Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value)) + 1e-9));
@@ -10,11 +10,13 @@ function short(value) {
     .replace(/\.$/, "");
 }
 
+/** @param {number} value @param {[number, string][]} steps */
 function scaled(value, steps) {
   const [factor, unit] = steps.find(([from]) => Math.abs(value) >= from * 0.9995) ?? steps[steps.length - 1];
   return `${short(value / factor)} ${unit}`;
 }
 
+/** @type {[number, string][]} */
 const TIMES = [
   [1, "s"],
   [1e-3, "ms"],
@@ -22,6 +24,7 @@ const TIMES = [
   [1e-9, "ns"],
   [1e-12, "ps"],
 ];
+/** @type {[number, string][]} */
 const SIZES = [
   [1e12, "TB"],
   [1e9, "GB"],
@@ -30,13 +33,21 @@ const SIZES = [
   [1, "B"],
 ];
 
+/** @param {number} seconds */
 export const time = (seconds) => (seconds === 0 ? "0 s" : scaled(seconds, TIMES));
+/** @param {number} bytes */
 export const size = (bytes) => scaled(bytes, SIZES);
+/** @param {number} rate */
 export const bandwidth = (rate) => (rate && isFinite(rate) ? `${scaled(rate, SIZES)}/s` : "–");
+/** @param {number} share */
 export const percent = (share) => `${(100 * share).toFixed(share > 0.9995 || share < 0.0005 ? 0 : 1)} %`;
+/** @param {number} number */
 export const count = (number) => number.toLocaleString("en-US");
 
-/** A moment, in the unit of the whole run and with as many digits as tell moments apart. */
+/**
+ * A moment, in the unit of the whole run and with as many digits as tell moments apart.
+ * @param {number} seconds @param {number} whole
+ */
 export function moment(seconds, whole) {
   const [factor, unit] = TIMES.find(([from]) => whole >= from) ?? TIMES[TIMES.length - 1];
   const digits = whole / factor >= 100 ? 1 : whole / factor >= 10 ? 2 : 3;
@@ -56,10 +67,10 @@ export function ranges(numbers, most = 12) {
   return `${parts.slice(0, most).join(", ")} and ${parts.length - most} more ranges`;
 }
 
-/** Text for HTML. */
+/** @type {Record<string, string>} */
+const SIGNS = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
+
+/** Text for HTML. @param {string | number} text */
 export function escaped(text) {
-  return String(text).replace(
-    /[&<>"]/g,
-    (sign) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[sign],
-  );
+  return String(text).replace(/[&<>"]/g, (sign) => SIGNS[sign]);
 }

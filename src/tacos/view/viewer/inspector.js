@@ -2,11 +2,16 @@
 
 import { REDUCE } from "./run.js";
 import { bandwidth, count, escaped, moment, percent, ranges, size, time } from "./format.js";
+/** @import { Facts, Kind, PathRow, Pick, TreeRow } from "./types.d.ts" */
+/** @import { Run } from "./run.js" */
 
 const ROWS = 60; // of a table; the rest is counted
 const LINES = 12; // of a list
 
-/** The panel's HTML for one run at a moment. */
+/**
+ * The panel's HTML for one run at a moment.
+ * @param {Run} run @param {Pick | null} pick @param {number} tick @param {boolean} path
+ */
 export function inspect(run, pick, tick, path) {
   if (pick?.kind === "npu") return node(run, pick.id, tick);
   if (pick?.kind === "link") return link(run, pick.id, tick);
@@ -14,34 +19,48 @@ export function inspect(run, pick, tick, path) {
   return path ? critical(run, tick) : overview(run);
 }
 
+/** @param {Run} run @param {number} tick */
 const at = (run, tick) => escaped(moment(tick * run.tick, run.facts.time_s));
+/** @param {Run} run @param {number} tick */
 const go = (run, tick) => `<button class="time" data-seconds="${tick * run.tick}">${at(run, tick)}</button>`;
+/** @param {Kind} kind @param {number} id @param {string | number} words */
 const choose = (kind, id, words) => `<button data-kind="${kind}" data-id="${id}">${escaped(words)}</button>`;
+/** @param {Run} run @param {number} id */
 const toNode = (run, id) => choose("npu", id, run.nodeName(id));
+/** @param {Run} run @param {number} id */
 const toBrief = (run, id) =>
   choose("npu", id, run.facts.names[id] ?? (id < run.npus ? `${id}` : `switch ${id - run.npus}`));
+/** @param {Run} run @param {number} id */
 const toLink = (run, id) => choose("link", id, run.linkName(id));
+/** @param {number} id */
 const toChunk = (id) => choose("chunk", id, `chunk ${id}`);
+/** @param {string[][]} rows */
 const facts = (rows) =>
   `<dl>${rows.map(([name, value]) => `<dt>${name}</dt><dd>${value}</dd>`).join("")}</dl>`;
+/** @param {string[]} items @param {string} none */
 const list = (items, none) =>
   items.length
     ? `<ul>${items.map((item) => `<li>${item}</li>`).join("")}</ul>`
     : `<p class="none">${none}</p>`;
+/** @param {number} shown @param {number} all @param {string} what */
 const rest = (shown, all, what) =>
   all > shown ? `<p class="none">and ${count(all - shown)} more ${what}</p>` : "";
 
-/** The ends of a transfer on one side. */
+/**
+ * The ends of a transfer on one side.
+ * @param {Run} run @param {number} transfer @param {"to" | "from"} side
+ */
 function others(run, transfer, side) {
   const { sources, targets } = run.endsOf(transfer);
   return (side === "to" ? targets : sources).map((end) => toNode(run, end)).join(" ");
 }
 
-/** A reminder, where single transfers are not all there are. */
+/** A reminder, where single transfers are not all there are. @param {Facts} f */
 function chosen(f) {
   return f.every > 1 ? `<p class="none">Single transfers: those of ${f.chosen} only.</p>` : "";
 }
 
+/** @param {Run} run */
 function overview(run) {
   const f = run.facts;
   const rows = [
@@ -65,6 +84,7 @@ function overview(run) {
     <p class="hint">Click an NPU or a link, or type into <b>Find</b>. Press <kbd>?</kbd> for all keys.</p>`;
 }
 
+/** @param {Run} run @param {number} id @param {number} tick */
 function node(run, id, tick) {
   if (id >= run.facts.nodes) return `<p class="none">There is no node ${id} here.</p>`;
   const { out, into } = run.linksOf(id);
@@ -77,7 +97,7 @@ function node(run, id, tick) {
     <h3>Receives now</h3>${list(moving(run, into, tick, "from"), "nothing")}`;
 }
 
-/** What an NPU has. */
+/** What an NPU has. @param {Run} run @param {number} npu @param {number} tick */
 function holdings(run, npu, tick) {
   const held = run.holds(npu, tick);
   const share = run.received(npu, tick),
@@ -92,8 +112,12 @@ function holdings(run, npu, tick) {
   return rows;
 }
 
-/** What is on some links, and where it goes to or comes from. */
+/**
+ * What is on some links, and where it goes to or comes from.
+ * @param {Run} run @param {Iterable<number>} links @param {number} tick @param {"to" | "from"} side
+ */
 function moving(run, links, tick, side) {
+  /** @type {string[]} */
   const items = [];
   for (const one of links) {
     run.moving(one, tick, (i) => {
@@ -106,7 +130,10 @@ function moving(run, links, tick, side) {
   return items;
 }
 
-/** What begins next on each of some links, the first one first, and why not yet. */
+/**
+ * What begins next on each of some links, the first one first, and why not yet.
+ * @param {Run} run @param {Iterable<number>} links @param {number} tick
+ */
 function waiting(run, links, tick) {
   return [...links]
     .map((one) => run.next(one, tick))
@@ -119,7 +146,7 @@ function waiting(run, links, tick) {
     });
 }
 
-/** Why an interval has not begun, in words. */
+/** Why an interval has not begun, in words. @param {Run} run @param {number} i @param {number} tick */
 function because(run, i, tick) {
   const why = run.why(i, tick);
   if (why.what === "data") {
@@ -135,6 +162,7 @@ function because(run, i, tick) {
   return "data and links are free: the schedule has others go first elsewhere";
 }
 
+/** @param {Run} run @param {number} id @param {number} tick */
 function link(run, id, tick) {
   const f = run.facts,
     c = run.columns;
@@ -169,6 +197,7 @@ function link(run, id, tick) {
     <h3>Comes next</h3>${list(coming, "nothing any more")}${rest(LINES, left, "transfers")}`;
 }
 
+/** @param {Run} run @param {number} id @param {number} tick */
 function chunk(run, id, tick) {
   if (id >= run.chunks) return `<p class="none">There is no chunk ${id} here.</p>`;
   if (!run.hasChunk(id)) {
@@ -185,7 +214,9 @@ function chunk(run, id, tick) {
     ["last arrival", tree.length ? go(run, Math.max(...tree.map((row) => row.end))) : "–"],
   ];
   const adds = tree.some((row) => row.op === REDUCE) ? " (⊕ adds)" : "";
+  /** @param {number[]} nodes */
   const ends = (nodes) => nodes.map((n) => toBrief(run, n)).join(" ");
+  /** @param {TreeRow} row */
   const cells = (row) => {
     const arrow = row.op === REDUCE ? "⊕→" : "→";
     return [go(run, row.begin), `${ends(row.sources)} ${arrow} ${ends(row.targets)}`, at(run, row.end)];
@@ -195,10 +226,13 @@ function chunk(run, id, tick) {
 
 const WHY = ["at once", "after its data", "after the link", "held back"];
 
+/** @param {Run} run @param {number} tick */
 function critical(run, tick) {
   const path = run.path();
+  /** @param {number} why */
   const began = (why) => path.filter((row) => row.why === why).length;
   const late = began(3) ? `, ${count(began(3))} later than both` : "";
+  /** @param {PathRow} row */
   const cells = (row) => {
     const ends = `${toBrief(run, row.from)} → ${toBrief(run, row.to)}`;
     return [go(run, row.begin), choose("chunk", row.chunk, row.chunk), ends, WHY[row.why]];
@@ -209,7 +243,11 @@ function critical(run, tick) {
     ${table(["leaves", "chunk", "from, to", "begins"], path, tick, cells)}`;
 }
 
-/** Transfers in order of time, those around the moment if there are many. */
+/**
+ * Transfers in order of time, those around the moment if there are many.
+ * @template {TreeRow | PathRow} Row
+ * @param {string[]} heads @param {Row[]} rows @param {number} tick @param {(row: Row) => string[]} cells
+ */
 function table(heads, rows, tick, cells) {
   const done = rows.filter((row) => row.end <= tick).length;
   const first = Math.max(0, Math.min(done - 5, rows.length - ROWS));

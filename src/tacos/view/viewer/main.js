@@ -7,21 +7,48 @@ import { inspect } from "./inspector.js";
 import { NetworkView } from "./network.js";
 import { Run } from "./run.js";
 import { colours, toggle } from "./theme.js";
+/** @import { Colours, Elements, Kind, Look, Pick } from "./types.d.ts" */
 
 const STEPS = 100000; // of the slider
 const DURATION = 20; // seconds that a run takes at speed 1
 const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4, 8];
 const LETTERS = "AB";
-const $ = (id) => document.getElementById(id);
+
+/**
+ * The element with an id, which viewer.html has.
+ * @template {string} Id
+ * @param {Id} id @returns {Id extends keyof Elements ? Elements[Id] : HTMLElement}
+ */
+const $ = (id) => /** @type {any} */ (document.getElementById(id));
+/** @param {Event} event @returns {HTMLElement} */
+const element = (event) => /** @type {any} */ (event.target);
+/** @param {string} where */
+const canvasAt = (where) => /** @type {HTMLCanvasElement} */ (document.querySelector(where));
 
 class Viewer {
+  /** @type {NetworkView[]} */
+  views;
+  /** @type {HeatMap[]} */
+  heats;
+  /** @type {Progress} */
+  progress;
+  /** @type {Histogram} */
+  histogram;
+  /** @type {Colours} */
+  colours;
+  /** @type {Pick | null} */
+  pick = null;
+  panelKey = ""; // what the panel shows
+  /** @type {number | undefined} */
+  waiting; // for the next frame
+
+  /** @param {Run[]} runs */
   constructor(runs) {
     this.runs = runs;
     this.whole = Math.max(...runs.map((run) => run.facts.time_s), 1e-12);
     this.seconds = 0;
     this.playing = false;
     this.speed = 3;
-    this.pick = null;
     this.path = false;
     this.build();
     this.listen();
@@ -48,24 +75,23 @@ class Viewer {
     );
     $("notes").textContent = notes.join(" ");
     $("notes").hidden = !notes.length;
-    this.views = this.runs.map((run, k) => new NetworkView(document.querySelector(`[data-run="${k}"]`), run));
-    this.heats = this.runs.map(
-      (run, k) => new HeatMap(document.querySelector(`[data-heat="${k}"]`), run, this.whole),
-    );
+    this.views = this.runs.map((run, k) => new NetworkView(canvasAt(`[data-run="${k}"]`), run));
+    this.heats = this.runs.map((run, k) => new HeatMap(canvasAt(`[data-heat="${k}"]`), run, this.whole));
     this.progress = new Progress($("progress"), this.runs, this.whole);
     this.histogram = new Histogram($("histogram"), this.runs);
     $("used").textContent = this.histogram.words();
     $("progress-key").innerHTML = many
       ? `<i class="line a"></i>A <i class="line b"></i>B, median`
       : `<i class="line a"></i>median NPU`;
-    $("slider").max = STEPS;
+    $("slider").max = `${STEPS}`;
   }
 
-  /** A run's letter, where there are two. */
+  /** A run's letter, where there are two. @param {number} k */
   tag(k) {
     return this.runs.length > 1 ? `<b class="tag ${LETTERS[k].toLowerCase()}">${LETTERS[k]}</b> ` : "";
   }
 
+  /** @param {Run} run @param {number} k */
   figure(run, k) {
     const words = `role="img" aria-label="${escaped(run.facts.subtitle)}"`;
     return `<figure>
@@ -74,6 +100,7 @@ class Viewer {
     </figure>`;
   }
 
+  /** @param {Run} run */
   chips(run) {
     const f = run.facts;
     const chips = [
@@ -95,7 +122,7 @@ class Viewer {
     $("play").onclick = () => this.play(!this.playing);
     $("back").onclick = () => this.step(false);
     $("forth").onclick = () => this.step(true);
-    $("slider").oninput = () => this.goto(($("slider").value / STEPS) * this.whole);
+    $("slider").oninput = () => this.goto((Number($("slider").value) / STEPS) * this.whole);
     $("speed").onchange = () => (this.speed = Number($("speed").value));
     $("path").onclick = () => this.showPath(!this.path);
     $("fit").onclick = () => this.zoom(0);
@@ -103,7 +130,7 @@ class Viewer {
     $("help").onclick = () => $("keys").showModal();
     $("clear").onclick = () => this.select(null);
     $("find").onchange = () => this.find($("find").value);
-    $("panel").onclick = (event) => this.follow(event.target.closest("button"));
+    $("panel").onclick = (event) => this.follow(element(event).closest("button"));
     this.views.forEach((view) => this.listenTo(view));
     this.heats.forEach((heat) => this.listenToHeat(heat));
     this.scrub($("progress"), (x) => this.progress.moment(x));
@@ -112,10 +139,12 @@ class Viewer {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.look());
   }
 
+  /** @param {NetworkView} view */
   listenTo(view) {
     const canvas = view.canvas;
-    let from = null,
-      moved = false;
+    /** @type {[number, number] | null} */
+    let from = null;
+    let moved = false;
     canvas.onpointerdown = (event) => {
       from = [event.offsetX, event.offsetY];
       moved = false;
@@ -134,7 +163,7 @@ class Viewer {
       if (from && !moved) this.select(view.hit(event.offsetX, event.offsetY));
       from = null;
     };
-    canvas.onpointerleave = () => this.hover(null);
+    canvas.onpointerleave = () => this.hideTip();
     canvas.addEventListener(
       "wheel",
       (event) => {
@@ -147,20 +176,24 @@ class Viewer {
     canvas.ondblclick = () => (view.fit(), this.refresh());
   }
 
+  /** @param {HeatMap} heat */
   listenToHeat(heat) {
     this.scrub(heat.canvas, (x) => heat.moment(x));
     heat.canvas.addEventListener("pointermove", (event) => {
       const link = heat.link(event.offsetY);
       this.hover(event, link < 0 ? null : { kind: "link", id: link }, heat.run, heat.moment(event.offsetX));
     });
-    heat.canvas.onpointerleave = () => this.hover(null);
+    heat.canvas.onpointerleave = () => this.hideTip();
     heat.canvas.addEventListener("click", (event) => {
       const link = heat.link(event.offsetY);
       if (link >= 0) this.select({ kind: "link", id: link });
     });
   }
 
-  /** Dragging on a chart moves the clock. */
+  /**
+   * Dragging on a chart moves the clock.
+   * @param {HTMLCanvasElement} canvas @param {(x: number) => number} secondsAt
+   */
   scrub(canvas, secondsAt) {
     canvas.onpointerdown = (event) => {
       canvas.setPointerCapture(event.pointerId);
@@ -169,10 +202,14 @@ class Viewer {
     canvas.addEventListener("pointermove", (event) => event.buttons && this.goto(secondsAt(event.offsetX)));
   }
 
+  hideTip() {
+    $("tip").hidden = true;
+  }
+  /** @param {MouseEvent} event @param {Pick | null} hit @param {Run} run */
   hover(event, hit, run, seconds = this.seconds) {
+    if (!hit) return this.hideTip();
     const tip = $("tip");
-    tip.hidden = !hit;
-    if (!hit) return;
+    tip.hidden = false;
     const words =
       hit.kind === "npu"
         ? [
@@ -189,11 +226,14 @@ class Viewer {
     tip.style.transform = `translate(${x}px, ${y}px)`;
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
-    const typing = event.target.matches("input:not([type=range]), select") || $("keys").open;
-    if (event.key === "Escape" && !$("keys").open) return (this.select(null), event.target.blur?.());
+    const at = element(event);
+    const typing = at.matches("input:not([type=range]), select") || $("keys").open;
+    if (event.key === "Escape" && !$("keys").open) return (this.select(null), at.blur?.());
     if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
     const big = event.shiftKey ? 0.1 : 0.01;
+    /** @type {Record<string, () => void>} */
     const actions = {
       " ": () => this.play(!this.playing),
       ArrowRight: () => this.goto(this.seconds + big * this.whole),
@@ -224,18 +264,22 @@ class Viewer {
       "?": () => $("keys").showModal(),
     };
     const action = actions[event.key];
-    if (!action || (event.key === " " && event.target.matches("button"))) return;
+    if (!action || (event.key === " " && at.matches("button"))) return;
     event.preventDefault();
     action();
   }
 
-  /** A click on a button of the panel. */
+  /** A click on a button of the panel. @param {HTMLElement | null} button */
   follow(button) {
     if (button?.dataset.seconds) this.goto(Number(button.dataset.seconds));
-    else if (button?.dataset.kind) this.select({ kind: button.dataset.kind, id: Number(button.dataset.id) });
+    else if (button?.dataset.kind)
+      this.select({ kind: /** @type {Kind} */ (button.dataset.kind), id: Number(button.dataset.id) });
   }
 
-  /** "npu 3", "switch 1", "link 12", "chunk 40", a number alone (an NPU), or a node's name. */
+  /**
+   * "npu 3", "switch 1", "link 12", "chunk 40", a number alone (an NPU), or a node's name.
+   * @param {string} text
+   */
   find(text) {
     const run = this.runs[0];
     const words = text
@@ -243,10 +287,11 @@ class Viewer {
       .toLowerCase()
       .match(/^(npu|gpu|switch|link|chunk)?\s*#?(\d+)$/);
     const named = run.facts.names.findIndex((name) => name.toLowerCase() === text.trim().toLowerCase());
+    /** @type {Pick | null} */
     let pick = null;
     if (named >= 0) pick = { kind: "npu", id: named };
     else if (words) {
-      const kind = { link: "link", chunk: "chunk" }[words[1]] ?? "npu";
+      const kind = words[1] === "link" || words[1] === "chunk" ? words[1] : "npu";
       pick = { kind, id: Number(words[2]) + (words[1] === "switch" ? run.npus : 0) };
     }
     const known = pick && this.runs.some((one) => pick.id < this.countOf(one, pick.kind));
@@ -254,14 +299,16 @@ class Viewer {
     $("find").reportValidity();
     if (known) this.select(pick);
   }
-  /** What `find` understands as this selection. */
+  /** What `find` understands as this selection. @param {Pick} pick */
   words({ kind, id }) {
     const { npus } = this.runs[0];
     return kind === "npu" && id >= npus ? `switch ${id - npus}` : `${kind} ${id}`;
   }
+  /** @param {Run} run @param {Kind} kind */
   countOf(run, kind) {
     return { npu: run.facts.nodes, link: run.links, chunk: run.chunks }[kind];
   }
+  /** @param {Kind} kind @param {number} by */
   cycle(kind, by) {
     const step = kind === "chunk" ? by * this.runs[0].facts.every : by;
     const all = Math.max(...this.runs.map((run) => this.countOf(run, kind)));
@@ -272,10 +319,12 @@ class Viewer {
 
   // --- state
 
+  /** @param {number} seconds */
   goto(seconds) {
     this.seconds = Math.min(Math.max(seconds, 0), this.whole);
     this.refresh();
   }
+  /** @param {boolean} forth */
   step(forth) {
     this.play(false);
     const moments = this.runs.map((run) => run.neighbour(this.seconds / run.tick, forth) * run.tick);
@@ -285,6 +334,7 @@ class Viewer {
         : Math.max(...moments.filter((m) => m < this.seconds), 0),
     );
   }
+  /** @param {boolean} on */
   play(on) {
     if (on === this.playing) return;
     this.playing = on;
@@ -292,6 +342,7 @@ class Viewer {
     $("play").textContent = on ? "❚❚" : "▶";
     $("play").setAttribute("aria-label", on ? "pause" : "play");
     let last = performance.now();
+    /** @param {number} now */
     const frame = (now) => {
       if (!this.playing) return;
       this.seconds += ((now - last) / 1000) * SPEEDS[this.speed] * (this.whole / DURATION);
@@ -306,16 +357,19 @@ class Viewer {
     if (on) requestAnimationFrame(frame);
     this.refresh();
   }
+  /** @param {number} speed */
   setSpeed(speed) {
     this.speed = Math.min(Math.max(speed, 0), SPEEDS.length - 1);
-    $("speed").value = this.speed;
+    $("speed").value = `${this.speed}`;
   }
+  /** @param {boolean} on */
   showPath(on) {
     this.path = on;
-    $("path").setAttribute("aria-pressed", on);
+    $("path").setAttribute("aria-pressed", `${on}`);
     if (on) this.select(null);
     this.refresh();
   }
+  /** @param {Pick | null} pick */
   select(pick) {
     this.pick = pick;
     $("clear").hidden = !pick;
@@ -325,28 +379,30 @@ class Viewer {
     this.say(pick);
     this.refresh();
   }
-  /** For those who hear the page: the selection in one line. */
+  /** For those who hear the page: the selection in one line. @param {Pick | null} pick */
   say(pick) {
     const run = this.runs[0];
     const known = pick && pick.id < this.countOf(run, pick.kind);
     const name = {
-      npu: () => run.nodeName(pick.id),
-      link: () => `link ${pick.id}, ${run.linkName(pick.id)}`,
-      chunk: () => `chunk ${pick.id}`,
+      npu: run.nodeName.bind(run),
+      link: (/** @type {number} */ id) => `link ${id}, ${run.linkName(id)}`,
+      chunk: (/** @type {number} */ id) => `chunk ${id}`,
     };
-    $("said").textContent = known ? `${name[pick.kind]()} selected` : pick ? "" : "nothing selected";
+    $("said").textContent = known ? `${name[pick.kind](pick.id)} selected` : pick ? "" : "nothing selected";
   }
+  /** @param {number} factor */
   zoom(factor) {
     for (const view of this.views) factor ? view.zoomBy(factor) : view.fit();
     this.refresh();
   }
+  /** @param {number} dx @param {number} dy */
   pan(dx, dy) {
     for (const view of this.views) view.panBy(dx, dy);
     this.refresh();
   }
   look() {
     this.colours = colours();
-    document.querySelector(".ramp").style.background =
+    /** @type {HTMLElement} */ (document.querySelector(".ramp")).style.background =
       `linear-gradient(90deg, ${this.colours.css.filter((_, i) => i % 32 === 0).join(",")})`;
     this.refresh();
   }
@@ -367,7 +423,7 @@ class Viewer {
     this.heats.forEach((heat) => heat.draw(this.seconds, this.pick, look));
     this.progress.draw(this.seconds, this.pick, look);
     this.histogram.draw(this.seconds, look);
-    $("slider").value = Math.round((this.seconds / this.whole) * STEPS);
+    $("slider").value = `${Math.round((this.seconds / this.whole) * STEPS)}`;
     $("slider").setAttribute("aria-valuetext", moment(this.seconds, this.whole));
     $("now").textContent = `${moment(this.seconds, this.whole)} of ${moment(this.whole, this.whole)}`;
     const hidden = this.views.reduce((sum, view) => sum + view.dotsHidden, 0);
@@ -377,7 +433,10 @@ class Viewer {
     this.drawPanel(look);
   }
 
-  /** The panel is rebuilt as rarely as the eye allows: its buttons would vanish under the pointer. */
+  /**
+   * The panel is rebuilt as rarely as the eye allows: its buttons would vanish under the pointer.
+   * @param {Look} look
+   */
   drawPanel(look) {
     const now = this.playing ? Math.floor(performance.now() / 250) : this.seconds;
     const key = `${this.pick?.kind} ${this.pick?.id} ${this.path} ${now}`;
@@ -393,21 +452,22 @@ class Viewer {
         .join("");
       if (focused) [...$("panel").querySelectorAll("button")].find((b) => b.outerHTML === focused)?.focus();
     }
-    for (const canvas of $("panel").querySelectorAll("canvas.queue")) {
-      const run = this.runs[Number(canvas.closest("[data-panel]").dataset.panel)];
-      drawQueue(canvas, run, Number(canvas.dataset.link), this.seconds / run.tick, look);
-    }
+    this.runs.forEach((run, k) => {
+      const canvas = canvasAt(`[data-panel="${k}"] canvas.queue`);
+      if (canvas) drawQueue(canvas, run, Number(canvas.dataset.link), this.seconds / run.tick, look);
+    });
   }
 }
 
 async function open() {
+  /** @type {Run[]} */
   const runs = [];
   for (const { facts, layout } of JSON.parse($("runs").textContent)) {
     const holder = $(`columns-${runs.length}`);
     runs.push(new Run(facts, await decode(holder.textContent, layout)));
     holder.remove(); // text of many megabytes
   }
-  window.viewer = new Viewer(runs);
+  Object.assign(window, { viewer: new Viewer(runs) }); // for tests, and for the curious
   document.body.classList.remove("loading");
 }
 

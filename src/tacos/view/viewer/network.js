@@ -2,6 +2,8 @@
 
 import { REDUCE } from "./run.js";
 import { fitted } from "./theme.js";
+/** @import { Colours, Look, Pick, TreeRow } from "./types.d.ts" */
+/** @import { Run } from "./run.js" */
 
 const LINE = 0,
   ELBOW = 2;
@@ -10,7 +12,18 @@ const MOST_DOTS = 15000;
 const PIES = 1500; // NPUs up to which each shows its share as a pie
 
 export class NetworkView {
-  /** @param {HTMLCanvasElement} canvas @param {import("./run.js").Run} run */
+  /** @type {CanvasRenderingContext2D} */
+  context;
+  /** @type {Colours} */
+  colours;
+  width = 0;
+  height = 0;
+  radius = 0; // of an NPU, in pixels
+  wide = 0; // of a link, in pixels
+  dotsHidden = 0;
+  dotsShown = 0;
+
+  /** @param {HTMLCanvasElement} canvas @param {Run} run */
   constructor(canvas, run) {
     this.canvas = canvas;
     this.run = run;
@@ -26,11 +39,11 @@ export class NetworkView {
     this.zoom = { scale: 1, x: 0, y: 0, free: false };
     this.box = this.extent();
     this.rims = this.margins();
-    this.dotsHidden = 0;
   }
 
   extent() {
     const box = { left: Infinity, top: Infinity, right: -Infinity, bottom: -Infinity };
+    /** @param {number} x @param {number} y */
     const add = (x, y) => {
       box.left = Math.min(box.left, x);
       box.right = Math.max(box.right, x);
@@ -59,7 +72,7 @@ export class NetworkView {
         Math.hypot(p[at + corner] - p[at], p[at + corner + 1] - p[at + 1]) +
         Math.hypot(p[at + 6] - p[at + corner], p[at + 7] - p[at + corner + 1]);
       [this.run.src, this.run.dst].forEach((ends, side) => {
-        const bar = this.half[this.placeOfNode.get(ends[this.links[k]])] > 0;
+        const bar = this.half[this.placeOfNode.get(ends[this.links[k]]) ?? -1] > 0;
         rims[2 * k + side] = Math.min((bar ? BAR / 2 : radius) / Math.max(length, 1e-9), 0.4);
       });
     }
@@ -71,6 +84,7 @@ export class NetworkView {
   fit() {
     this.zoom.free = false;
   }
+  /** @param {number} width @param {number} height */
   aim(width, height) {
     if (this.zoom.free) return;
     const { left, top, right, bottom } = this.box;
@@ -80,6 +94,7 @@ export class NetworkView {
     this.zoom.x = width / 2 - (scale * (left + right)) / 2;
     this.zoom.y = height / 2 - (scale * (top + bottom)) / 2;
   }
+  /** @param {number} factor */
   zoomBy(factor, x = this.canvas.clientWidth / 2, y = this.canvas.clientHeight / 2) {
     const zoom = this.zoom;
     const scale = Math.min(Math.max(zoom.scale * factor, 0.5), 4000);
@@ -88,14 +103,17 @@ export class NetworkView {
     zoom.scale = scale;
     zoom.free = true;
   }
+  /** @param {number} dx @param {number} dy */
   panBy(dx, dy) {
     this.zoom.x += dx;
     this.zoom.y += dy;
     this.zoom.free = true;
   }
+  /** @param {number} x */
   px(x) {
     return this.zoom.x + this.zoom.scale * x;
   }
+  /** @param {number} y */
   py(y) {
     return this.zoom.y + this.zoom.scale * y;
   }
@@ -104,8 +122,8 @@ export class NetworkView {
 
   /**
    * @param {number} tick the moment
-   * @param {{kind: string, id: number} | null} pick what is selected
-   * @param {{path: boolean, colours: any}} look
+   * @param {Pick | null} pick what is selected
+   * @param {Look} look
    */
   draw(tick, pick, look) {
     const { context, width, height } = fitted(this.canvas);
@@ -154,7 +172,7 @@ export class NetworkView {
     }
   }
 
-  /** Adds a link's curve to the current path. */
+  /** Adds a link's curve to the current path. @param {number} k */
   trace(k) {
     const { context, points } = this;
     const at = 8 * k;
@@ -169,13 +187,18 @@ export class NetworkView {
     }
   }
 
-  /** Where on a link's curve a share of the way is, in pixels. */
+  /**
+   * Where on a link's curve a share of the way is, in pixels.
+   * @param {number} k @param {number} share @returns {[number, number]}
+   */
   along(k, share) {
     const p = this.points,
       at = 8 * k,
       r = 1 - share;
+    /** @param {number} a @param {number} b @param {number} c @param {number} d @param {number} axis */
     const mix = (a, b, c, d, axis) =>
       a * p[at + axis] + b * p[at + 2 + axis] + c * p[at + 4 + axis] + d * p[at + 6 + axis];
+    /** @type {[number, number, number, number]} */
     let weights;
     if (this.kind[k] === LINE) weights = [r, 0, 0, share];
     else if (this.kind[k] === ELBOW) {
@@ -190,6 +213,7 @@ export class NetworkView {
     return [this.px(mix(...weights, 0)), this.py(mix(...weights, 1))];
   }
 
+  /** @param {number} k */
   visible(k) {
     const p = this.points,
       at = 8 * k;
@@ -200,9 +224,11 @@ export class NetworkView {
     return x1 >= -9 && y1 >= -9 && x0 <= this.width + 9 && y0 <= this.height + 9;
   }
 
+  /** @param {number} tick */
   drawLinks(tick) {
     const { context, colours } = this;
     const shades = 17;
+    /** @type {number[][]} */
     const members = Array.from({ length: shades }, () => []);
     for (let k = 0; k < this.links.length; k++) {
       if (!this.visible(k)) continue;
@@ -219,6 +245,7 @@ export class NetworkView {
     });
   }
 
+  /** @param {Iterable<number>} links @param {string} colour @param {number} width @param {number[]} dash */
   strokeLinks(links, colour, width, arrows = false, dash = []) {
     const { context } = this;
     const places = Array.from(links, (link) => this.placeOfLink.get(link)).filter((k) => k !== undefined);
@@ -232,6 +259,7 @@ export class NetworkView {
     if (arrows) for (const k of places) this.arrow(k);
   }
 
+  /** @param {number} k */
   arrow(k) {
     const { context } = this;
     const [x, y] = this.along(k, 0.62),
@@ -244,6 +272,7 @@ export class NetworkView {
     context.fill();
   }
 
+  /** @param {number} tick */
   drawPath(tick) {
     const rows = this.run.path();
     const past = rows.filter((row) => row.begin <= tick),
@@ -263,6 +292,7 @@ export class NetworkView {
     );
   }
 
+  /** @param {TreeRow[]} rows @param {number} tick */
   drawTree(rows, tick) {
     const later = rows.filter((row) => row.begin > tick),
       past = rows.filter((row) => row.begin <= tick);
@@ -281,10 +311,12 @@ export class NetworkView {
     );
   }
 
+  /** @param {number} tick @param {Pick | null} pick */
   drawDots(tick, pick) {
     const { context, colours, run } = this;
     const size = Math.min(Math.max(0.27 * this.radius, 1.3), 11);
     const chosen = pick?.kind === "chunk" ? pick.id : -1;
+    /** @type {[x: number, y: number, chunk: number][][]} */
     const dots = [[], [], []];
     let hidden = 0,
       shown = 0;
@@ -332,12 +364,15 @@ export class NetworkView {
         const high = Math.min(9, (2.6 * r) / `${chunk}`.length); // so that its digits stay inside
         if (high < 6) continue;
         context.font = `600 ${high}px system-ui, sans-serif`;
-        context.fillText(chunk, x, y + 0.5);
+        context.fillText(`${chunk}`, x, y + 0.5);
       }
     });
   }
 
-  /** NPUs that have a chunk at a moment: 2 whole, 1 a part of the sum. */
+  /**
+   * NPUs that have a chunk at a moment: 2 whole, 1 a part of the sum.
+   * @param {TreeRow[]} rows @param {number} chunk @param {number} tick
+   */
   holders(rows, chunk, tick) {
     const state = new Map();
     const source = this.run.columns.chunk_source[chunk];
@@ -349,6 +384,7 @@ export class NetworkView {
     return state;
   }
 
+  /** @param {number} tick @param {Pick | null} pick @param {TreeRow[]} rows */
   drawNodes(tick, pick, rows) {
     const { context, colours, run } = this;
     const holders = pick?.kind === "chunk" ? this.holders(rows, pick.id, tick) : null;
@@ -397,6 +433,7 @@ export class NetworkView {
     }
   }
 
+  /** @param {number} k @param {number} x @param {number} y @param {number} half @param {boolean} picked */
   drawSwitch(k, x, y, half, picked) {
     const { context, colours } = this;
     const high = this.half[k] ? Math.min(Math.max(BAR * this.zoom.scale, 2), 26) : 2 * this.radius;
@@ -415,8 +452,7 @@ export class NetworkView {
     context.fillText(text, x, y + 0.5);
   }
 
-  // --- what is under the pointer
-
+  /** What is under the pointer. @param {number} x @param {number} y @returns {Pick | null} */
   hit(x, y) {
     for (let k = this.nodes.length - 1; k >= 0; k--) {
       const dx = Math.abs(x - this.px(this.xy[2 * k])),
@@ -427,6 +463,7 @@ export class NetworkView {
         : Math.hypot(dx, dy) <= Math.max(this.radius, 4);
       if (inside) return { kind: "npu", id: this.nodes[k] };
     }
+    /** @type {Pick | null} */
     let best = null,
       distance = Math.max(this.wide, 5);
     for (let k = 0; k < this.links.length; k++) {
@@ -454,6 +491,10 @@ export class NetworkView {
   }
 }
 
+/**
+ * @param {number} x @param {number} y @param {number} ax @param {number} ay @param {number} bx
+ * @param {number} by
+ */
 function toSegment(x, y, ax, ay, bx, by) {
   const length = (bx - ax) ** 2 + (by - ay) ** 2 || 1;
   const share = Math.min(1, Math.max(0, ((x - ax) * (bx - ax) + (y - ay) * (by - ay)) / length));

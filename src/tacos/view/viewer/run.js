@@ -2,13 +2,18 @@
 // `tick` is one in seconds. Intervals (a link busy with a transfer) are grouped by link, arrivals by
 // NPU, both in order of time. Other groupings are made when somebody asks.
 
+/** @import { Columns, Facts, Groups, PathRow, TreeRow, Why } from "./types.d.ts" */
+
 export const COPY = 0,
   REDUCE = 1;
 const READS_INPUT = 0,
   MULTICAST = 1,
   REDUCE_TREE = 2;
 
-/** First index in [from, to) whose value is above `limit`. */
+/**
+ * First index in [from, to) whose value is above `limit`.
+ * @param {ArrayLike<number>} values @param {number} limit @param {number} from @param {number} to
+ */
 export function above(values, limit, from, to) {
   while (from < to) {
     const middle = (from + to) >>> 1;
@@ -18,13 +23,17 @@ export function above(values, limit, from, to) {
   return from;
 }
 
+/** @param {Uint32Array} counts */
 function begins(counts) {
   const begin = new Uint32Array(counts.length + 1);
   for (let i = 0; i < counts.length; i++) begin[i + 1] = begin[i] + counts[i];
   return begin;
 }
 
-/** Indices of `keys` grouped by value, each group in order. */
+/**
+ * Indices of `keys` grouped by value, each group in order.
+ * @param {Uint32Array | Int32Array} keys @param {number} groups
+ */
 function grouped(keys, groups) {
   const counts = new Uint32Array(groups);
   for (const key of keys) counts[key]++;
@@ -32,11 +41,32 @@ function grouped(keys, groups) {
   const next = begin.slice();
   const index = new Uint32Array(keys.length);
   for (let i = 0; i < keys.length; i++) index[next[keys[i]]++] = i;
-  return { begin, index, of: (key) => index.subarray(begin[key], begin[key + 1]) };
+  return { begin, index, of: (/** @type {number} */ key) => index.subarray(begin[key], begin[key + 1]) };
 }
 
 export class Run {
-  /** @param {Record<string, any>} facts @param {Record<string, any>} columns */
+  /** @type {Groups | undefined} */
+  groups;
+  /** @type {Groups | undefined} */
+  intervalGroups;
+  /** @type {Groups | undefined} */
+  arrivalGroups;
+  /** @type {Groups | undefined} */
+  outLinks;
+  /** @type {Groups | undefined} */
+  inLinks;
+  /** @type {Uint32Array | undefined} */
+  arrivedAt;
+  /** @type {{ chunk: number, rows: TreeRow[] } | undefined} */
+  lastTree;
+  /** @type {{ link: number, steps: [number, number][] } | undefined} */
+  lastQueue;
+  /** @type {PathRow[] | undefined} */
+  chain;
+  /** @type {Map<number, { sources: number[], targets: number[] }>} */
+  ends = new Map(); // by lane
+
+  /** @param {Facts} facts @param {Columns} columns */
   constructor(facts, columns) {
     this.facts = facts;
     this.columns = columns;
@@ -60,38 +90,41 @@ export class Run {
     }
     this.latency = Float64Array.from(columns.link_latency, (s) => (facts.pipelined ? s / facts.tick_s : 0));
     this.pathLinks = begins(columns.path_links);
-    this.ends = new Map();
   }
 
   get chunks() {
     return this.facts.total_chunks;
   }
 
-  /** Whether single transfers of a chunk are known. */
+  /** Whether single transfers of a chunk are known. @param {number} chunk */
   hasChunk(chunk) {
     return chunk >= 0 && chunk < this.chunks && chunk % this.facts.every === 0;
   }
 
+  /** @param {number} node */
   nodeName(node) {
     if (this.facts.names.length) return this.facts.names[node];
     return node < this.npus ? `NPU ${node}` : `switch ${node - this.npus}`;
   }
+  /** @param {number} link */
   linkName(link) {
     return `${this.nodeName(this.src[link])} → ${this.nodeName(this.dst[link])}`;
   }
+  /** @param {number} chunk */
   bytesOf(chunk) {
     const sizes = this.columns.chunk_bytes;
     return sizes.length === 1 ? sizes[0] : sizes[chunk];
   }
 
+  /** @param {number} tick */
   bin(tick) {
     return Math.min(this.bins - 1, Math.max(0, Math.floor((tick / this.end) * this.bins)));
   }
-  /** How busy a link is around a moment, 0 to 255. */
+  /** How busy a link is around a moment, 0 to 255. @param {number} link @param {number} tick */
   busy(link, tick) {
     return tick >= this.end ? 0 : this.columns.busy[link * this.bins + this.bin(tick)];
   }
-  /** The share of all it will get that an NPU has, 0 to 1. */
+  /** The share of all it will get that an NPU has, 0 to 1. @param {number} npu @param {number} tick */
   received(npu, tick) {
     const at = (tick / this.end) * this.bins;
     if (at >= this.bins) return this.columns.received_bytes[npu] > 0 ? 1 : 0;
@@ -103,14 +136,21 @@ export class Run {
 
   // --- intervals of a link
 
+  /** @param {number} i */
   leaves(i) {
     return this.begin[i] + this.columns.busy_length[i];
   }
-  /** When what interval i carries has left the link at its other end. */
+  /**
+   * When what interval i carries has left the link at its other end.
+   * @param {number} i @param {number} link
+   */
   lands(i, link) {
     return this.leaves(i) + this.latency[link];
   }
-  /** Calls visit(interval, share of the way) for what is on a link. */
+  /**
+   * Calls visit(interval, share of the way) for what is on a link.
+   * @param {number} link @param {number} tick @param {(interval: number, share: number) => void} visit
+   */
   moving(link, tick, visit) {
     const first = this.linkBegin[link];
     for (let i = above(this.begin, tick, first, this.linkBegin[link + 1]) - 1; i >= first; i--) {
@@ -119,17 +159,23 @@ export class Run {
       visit(i, (tick - this.begin[i]) / Math.max(end - this.begin[i], 1));
     }
   }
-  /** The interval that keeps a link busy, or -1. */
+  /** The interval that keeps a link busy, or -1. @param {number} link @param {number} tick */
   current(link, tick) {
     const i = above(this.begin, tick, this.linkBegin[link], this.linkBegin[link + 1]) - 1;
     return i >= this.linkBegin[link] && this.leaves(i) > tick ? i : -1;
   }
-  /** The first interval of a link that begins after a moment, or -1. */
+  /**
+   * The first interval of a link that begins after a moment, or -1.
+   * @param {number} link @param {number} tick
+   */
   next(link, tick) {
     const i = above(this.begin, tick, this.linkBegin[link], this.linkBegin[link + 1]);
     return i < this.linkBegin[link + 1] ? i : -1;
   }
-  /** The moment nearest to another one, before or after it, at which something starts. */
+  /**
+   * The moment nearest to another one, before or after it, at which something starts.
+   * @param {number} tick @param {boolean} forth
+   */
   neighbour(tick, forth) {
     let best = forth ? this.end : 0;
     for (let link = 0; link < this.links; link++) {
@@ -162,37 +208,41 @@ export class Run {
     }
     return this.arrivedAt;
   }
+  /** @param {number} interval */
   linkOf(interval) {
     return above(this.linkBegin, interval, 0, this.links + 1) - 1;
   }
+  /** @param {number} transfer */
   op(transfer) {
     return this.columns.lane_op[this.laneOf[transfer]];
   }
+  /** @param {number} transfer */
   route(transfer) {
     const lane = this.laneOf[transfer];
     return this.columns.lane_link.subarray(this.laneLinks[lane], this.laneLinks[lane + 1]);
   }
-  /** Where a transfer comes from and goes to: the ends of its tree of links. */
+  /** Where a transfer comes from and goes to: the ends of its tree of links. @param {number} transfer */
   endsOf(transfer) {
     const lane = this.laneOf[transfer];
-    if (!this.ends.has(lane)) {
+    let ends = this.ends.get(lane);
+    if (!ends) {
       const route = [...this.route(transfer)],
         kind = this.columns.lane_kind[lane];
       const from = route.map((link) => this.src[link]),
         to = route.map((link) => this.dst[link]);
       const sources = kind === REDUCE_TREE ? from.filter((node) => !to.includes(node)) : from.slice(0, 1);
       const targets = kind === MULTICAST ? to.filter((node) => !from.includes(node)) : to.slice(-1);
-      this.ends.set(lane, { sources, targets });
+      this.ends.set(lane, (ends = { sources, targets }));
     }
-    return this.ends.get(lane);
+    return ends;
   }
-  /** When a transfer takes its first link. */
+  /** When a transfer takes its first link. @param {number} transfer */
   start(transfer) {
     let first = Infinity;
     for (const i of this.intervalsByTransfer.of(transfer)) first = Math.min(first, this.begin[i]);
     return first;
   }
-  /** When a transfer has arrived everywhere. */
+  /** When a transfer has arrived everywhere. @param {number} transfer */
   arrival(transfer) {
     let last = 0;
     for (const a of this.arrivalsByTransfer.of(transfer)) last = Math.max(last, this.columns.arrival_time[a]);
@@ -201,11 +251,12 @@ export class Run {
       last = Math.max(last, this.lands(i, this.linkOf(i)));
     return last;
   }
-  /** The transfers of a chunk in order of time. */
+  /** The transfers of a chunk in order of time. @param {number} chunk */
   tree(chunk) {
-    if (this.lastTree?.chunk !== chunk) this.lastTree = { chunk, rows: this.grown(chunk) };
-    return this.lastTree.rows;
+    if (this.lastTree?.chunk === chunk) return this.lastTree.rows;
+    return (this.lastTree = { chunk, rows: this.grown(chunk) }).rows;
   }
+  /** @param {number} chunk */
   grown(chunk) {
     if (!this.hasChunk(chunk)) return [];
     return [...this.byChunk.of(chunk)]
@@ -219,7 +270,10 @@ export class Run {
       }))
       .sort((a, b) => a.begin - b.begin || a.transfer - b.transfer);
   }
-  /** The last arrival of a chunk at a node up to a moment, or null. */
+  /**
+   * The last arrival of a chunk at a node up to a moment, or null.
+   * @param {number} chunk @param {number} node @param {number} tick
+   */
   lastArrival(chunk, node, tick) {
     const { byChunk, arrivalsByTransfer, npuOfArrival } = this,
       times = this.columns.arrival_time;
@@ -237,7 +291,7 @@ export class Run {
 
   // --- questions
 
-  /** When what interval i carries could have gone: its data were there. */
+  /** When what interval i carries could have gone: its data were there. @param {number} i */
   ready(i) {
     const transfer = this.transferOf[i],
       link = this.linkOf(i),
@@ -259,11 +313,12 @@ export class Run {
     return last;
   }
 
-  /** How many transfers could go over a link but wait, as steps [tick, number]. */
+  /** How many transfers could go over a link but wait, as steps [tick, number]. @param {number} link */
   queue(link) {
-    if (this.lastQueue?.link !== link) this.lastQueue = { link, steps: this.queued(link) };
-    return this.lastQueue.steps;
+    if (this.lastQueue?.link === link) return this.lastQueue.steps;
+    return (this.lastQueue = { link, steps: this.queued(link) }).steps;
   }
+  /** @param {number} link */
   queued(link) {
     const changes = [];
     for (let i = this.linkBegin[link]; i < this.linkBegin[link + 1]; i++) {
@@ -271,6 +326,7 @@ export class Run {
       if (ready < this.begin[i]) changes.push([ready, 1], [this.begin[i], -1]);
     }
     changes.sort((a, b) => a[0] - b[0]);
+    /** @type {[number, number][]} */
     const steps = [[0, 0]];
     for (const [tick, change] of changes) {
       const top = steps[steps.length - 1];
@@ -280,7 +336,10 @@ export class Run {
     return steps;
   }
 
-  /** Why interval i, which begins later, has not begun: {what, until, chunk, link, from}. */
+  /**
+   * Why interval i, which begins later, has not begun.
+   * @param {number} i @param {number} tick @returns {Why}
+   */
   why(i, tick) {
     const link = this.linkOf(i),
       ready = this.ready(i);
@@ -298,13 +357,17 @@ export class Run {
     return { what: "schedule", until: this.begin[i] };
   }
 
+  /** @param {number} node */
   linksOf(node) {
     this.outLinks ??= grouped(this.src, this.facts.nodes);
     this.inLinks ??= grouped(this.dst, this.facts.nodes);
     return { out: this.outLinks.of(node), into: this.inLinks.of(node) };
   }
 
-  /** What an NPU holds: chunks that arrived whole, and sums that are under way. */
+  /**
+   * What an NPU holds: chunks that arrived whole, and sums that are under way.
+   * @param {number} npu @param {number} tick
+   */
   holds(npu, tick) {
     const from = this.npuBegin[npu],
       to = this.npuBegin[npu + 1];
@@ -315,9 +378,11 @@ export class Run {
       const transfer = this.columns.arrival_transfer[a];
       (this.op(transfer) === COPY ? whole : sums).add(this.chunkOf[transfer]);
     }
+    /** @type {number[]} */
     const own = [];
     this.columns.chunk_source.forEach((source, chunk) => source === npu && own.push(chunk));
     for (const chunk of whole) sums.delete(chunk);
+    /** @param {Set<number>} set */
     const sorted = (set) => [...set].sort((a, b) => a - b);
     return { own, whole: sorted(whole), sums: sorted(sums), arrived: until - from, all: to - from };
   }

@@ -1,16 +1,19 @@
 // Colours of the canvases, read from the style sheet so that there is one place for both themes.
 // Ramps grow in one direction of lightness, so they work in grey, in print and for any colour vision.
 
+/** @import { Colours } from "./types.d.ts" */
+
 const RAMPS = {
   light: ["#dfe5eb", "#c2dbee", "#8fc3e8", "#4f9fd6", "#1f78b8", "#0b5592"],
   dark: ["#2b3643", "#264b6e", "#27699c", "#3f8cc4", "#74b5e0", "#a6d4f3"],
 };
 
+/** @param {string} colour */
 function channels(colour) {
   return [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
 }
 
-/** 256 colours between the stops. */
+/** 256 colours between the stops. @param {string[]} stops */
 function ramp(stops) {
   return Array.from({ length: 256 }, (_, i) => {
     const at = (i / 255) * (stops.length - 1),
@@ -21,7 +24,7 @@ function ramp(stops) {
   });
 }
 
-/** What canvases need to know about the current theme. */
+/** What canvases need to know about the current theme. @returns {Colours} */
 export function colours() {
   const style = getComputedStyle(document.documentElement);
   const names = [
@@ -40,6 +43,7 @@ export function colours() {
     "bar",
     "fill",
   ];
+  /** @type {any} */
   const found = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
   const shades = ramp(RAMPS[isDark() ? "dark" : "light"]);
   return { ...found, shades, css: shades.map((rgb) => `rgb(${rgb})`) };
@@ -54,13 +58,16 @@ export function toggle() {
   document.documentElement.dataset.theme = isDark() ? "light" : "dark";
 }
 
-/** A canvas as large as its box, in device pixels; drawing is in CSS pixels. */
+/**
+ * A canvas as large as its box, in device pixels; drawing is in CSS pixels.
+ * @param {HTMLCanvasElement} canvas
+ */
 export function fitted(canvas) {
   const { width, height } = canvas.getBoundingClientRect();
   const ratio = devicePixelRatio || 1;
   const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
   if (canvas.width !== w || canvas.height !== h) Object.assign(canvas, { width: w, height: h });
-  const context = canvas.getContext("2d");
+  const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   return { context, width, height };
 }

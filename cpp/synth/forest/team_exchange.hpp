@@ -23,9 +23,9 @@ namespace tacos {
 
 // `members` are those of the all-reduce, team by team, `team` of them each. Nothing where some way has more than
 // one leg, a chunk is empty, sums take time, or finding times would.
-std::optional<Schedule> exchange(const std::shared_ptr<const Topology>& topology,
-                                 std::span<const NodeId> members, std::int32_t team,
-                                 std::shared_ptr<const Collective> collective,
-                                 std::string provenance, const Progress& progress);
+std::optional<Schedule> team_exchange(const std::shared_ptr<const Topology>& topology,
+                                      std::span<const NodeId> members, std::int32_t team,
+                                      std::shared_ptr<const Collective> collective,
+                                      std::string provenance, const Progress& progress);
 
 }  // namespace tacos

@@ -1,4 +1,4 @@
-#include "formats/plan.hpp"
+#include "formats/mscclpp_plan.hpp"
 
 #include <algorithm>
 #include <limits>

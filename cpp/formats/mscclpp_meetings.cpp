@@ -1,17 +1,10 @@
-#include "formats/plan_meetings.hpp"
+#include "formats/mscclpp_meetings.hpp"
 
 #include <algorithm>
 
+#include "support/index.hpp"
+
 namespace tacos::mscclpp {
-
-namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
-
-}  // namespace
 
 Meetings::Meetings(const Plan& plan) : plan_(plan) {
   for (const Kind kind : {Kind::memory, Kind::port}) {

@@ -1,4 +1,4 @@
-// How far chunks have to travel: the longest of the shortest ways.
+// How far chunks have to travel: the longest of the shortest paths.
 #pragma once
 
 #include <span>
@@ -9,10 +9,10 @@
 
 namespace tacos {
 
-struct LongestWay {
+struct Farthest {
   Time time = 0;
   NodeId from = -1, to = -1;
-  bool all = true;  // whether all ways were measured
+  bool all = true;  // whether all distances were measured
 };
 
 // What is known of the network: whether one NPU stands for all, whether it is too large for whole
@@ -23,8 +23,8 @@ struct Likeness {
 };
 
 // Shortest paths from every NPU that is unlike the others, up to a budget.
-LongestWay longest_way(const Topology& topology, const Collective& collective,
-                       const Likeness& likeness, const Progress& progress);
+Farthest farthest(const Topology& topology, const Collective& collective, const Likeness& likeness,
+                  const Progress& progress);
 
 [[noreturn]] void unreachable(const Topology& topology, NodeId from, NodeId to);
 

@@ -1,9 +1,11 @@
-#include "runtime/execution.hpp"
+#include "runtime/rank_executor.hpp"
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <utility>
+
+#include "support/index.hpp"
 
 namespace tacos {
 
@@ -12,27 +14,22 @@ namespace {
 constexpr std::size_t kKeptLayouts = 8;
 std::atomic<std::uint64_t> last_serial = 0;
 
-template <typename Int>
-std::size_t as_size(Int i) {
-  return static_cast<std::size_t>(i);
-}
-
 bool is_message(StepOp op) { return op == StepOp::signal || op == StepOp::wait; }
 bool is_get(StepOp op) { return op == StepOp::get || op == StepOp::get_reduce; }
 
 }  // namespace
 
-Execution::Execution(std::shared_ptr<const RankProgram> program)
+RankExecutor::RankExecutor(std::shared_ptr<const RankProgram> program)
     : serial_(++last_serial), program_(std::move(program)) {
   const auto steps = program_->steps.size();
   state_.resize(steps);
   waits_.resize(steps);
   cursor_.resize(steps);
   passing_.resize(steps);
-  unstored_.resize(as_size(program_->program->ranks()));
+  unstored_.resize(at(program_->program->ranks()));
 }
 
-const Layout& Execution::layout(std::int64_t count) {
+const Layout& RankExecutor::layout(std::int64_t count) {
   if (count < 0) invalid("count is " + std::to_string(count) + ", it must not be negative");
   const auto found = std::find_if(layouts_.begin(), layouts_.end(),
                                   [&](const auto& kept) { return kept->count == count; });
@@ -45,7 +42,7 @@ const Layout& Execution::layout(std::int64_t count) {
   return *layouts_.front();
 }
 
-void Execution::start(const Call& call) {
+void RankExecutor::start(const Call& call) {
   reduction_ = reduction(call.dtype, call.op);
   layout(call.count);
   layout_ = layouts_.front();
@@ -74,17 +71,17 @@ void Execution::start(const Call& call) {
 // In place, the input slots that the program shares with the output are already there; otherwise
 // they are copied. The program's other inputs are read where the caller has them, unless it writes to
 // them or they overlap with the output.
-void Execution::place_buffers() {
+void RankExecutor::place_buffers() {
   const auto& l = *layout_;
-  const auto given_in = as_size(l.input_elements()) * width_;
-  const auto given_out = as_size(l.output_elements()) * width_;
+  const auto given_in = at(l.input_elements()) * width_;
+  const auto given_out = at(l.output_elements()) * width_;
   auto* source = static_cast<std::byte*>(call_.source);
   auto* target = static_cast<std::byte*>(call_.target);
   const auto offset = [&](const std::vector<std::int64_t>& offsets, std::size_t slot) {
-    return as_size(offsets[slot]) * width_;
+    return at(offsets[slot]) * width_;
   };
   const auto bytes = [&](std::size_t slot) {
-    return as_size(l.given_input[slot + 1] - l.given_input[slot]) * width_;
+    return at(l.given_input[slot + 1] - l.given_input[slot]) * width_;
   };
   const std::less<> before;
   const bool overlaps = given_in > 0 && given_out > 0 && before(source, target + given_out) &&
@@ -93,19 +90,19 @@ void Execution::place_buffers() {
   for (std::size_t slot = 0; overlaps && exact && slot < program_->inputs.size(); ++slot) {
     const std::byte* here = source + offset(l.given_input, slot);
     const auto same = program_->shared[slot];
-    exact = same >= 0 ? here == target + offset(l.given_output, as_size(same))
+    exact = same >= 0 ? here == target + offset(l.given_output, at(same))
                       : !(before(here, target + given_out) && before(target, here + bytes(slot)));
   }
-  scratch_.resize(std::max(scratch_.size(), as_size(l.scratch_elements) * width_));
+  scratch_.resize(std::max(scratch_.size(), at(l.scratch_elements) * width_));
   input_ = source;
   output_ = target;
   if (l.padded) {
-    output_copy_.resize(as_size(l.output_offset.back()) * width_);
+    output_copy_.resize(at(l.output_offset.back()) * width_);
     output_ = output_copy_.data();
   }
   const bool in_place = overlaps && exact;
   if (l.padded || (overlaps && !exact) || (program_->writes_input && !in_place)) {
-    input_copy_.resize(as_size(l.input_offset.back()) * width_);
+    input_copy_.resize(at(l.input_offset.back()) * width_);
     for (std::size_t slot = 0; slot < program_->inputs.size(); ++slot) {
       if (bytes(slot) == 0) continue;
       std::memcpy(input_copy_.data() + offset(l.input_offset, slot),
@@ -116,32 +113,32 @@ void Execution::place_buffers() {
   for (std::size_t slot = 0; slot < program_->inputs.size(); ++slot) {
     const auto same = program_->shared[slot];
     if (same < 0 || bytes(slot) == 0) continue;
-    std::byte* to = output_ + offset(l.output_offset, as_size(same));
+    std::byte* to = output_ + offset(l.output_offset, at(same));
     const std::byte* from = input_ + offset(l.input_offset, slot);
     if (to != from) std::memcpy(to, from, bytes(slot));
   }
 }
 
-void Execution::finish() {
+void RankExecutor::finish() {
   const auto& l = *layout_;
   const auto& collective = program_->program->collective();
   auto* target = static_cast<std::byte*>(call_.target);
   for (std::size_t slot = 0; slot < program_->outputs.size(); ++slot) {
-    const auto elements = as_size(l.given_output[slot + 1] - l.given_output[slot]);
+    const auto elements = at(l.given_output[slot + 1] - l.given_output[slot]);
     if (elements == 0) continue;
-    std::byte* here = output_ + as_size(l.output_offset[slot]) * width_;
+    std::byte* here = output_ + at(l.output_offset[slot]) * width_;
     const ChunkId chunk = program_->outputs[slot];
     if (call_.op == ReduceOp::avg && collective.reduces(chunk)) {
       divide(here, elements, call_.dtype,
              static_cast<std::int64_t>(collective.inputs(chunk).size()));
     }
     if (l.padded) {
-      std::memcpy(target + as_size(l.given_output[slot]) * width_, here, elements * width_);
+      std::memcpy(target + at(l.given_output[slot]) * width_, here, elements * width_);
     }
   }
 }
 
-std::byte* Execution::at(const Place& place) const {
+std::byte* RankExecutor::address(const Place& place) const {
   std::byte* base = nullptr;
   switch (place.buffer) {
     case Buffer::input:
@@ -153,10 +150,10 @@ std::byte* Execution::at(const Place& place) const {
     default:
       base = const_cast<std::byte*>(scratch_.data());
   }
-  return base + as_size(place.offset) * width_;
+  return base + at(place.offset) * width_;
 }
 
-void Execution::settle() {
+void RankExecutor::settle() {
   while (!ready_.empty()) {
     const auto step = ready_.back();
     ready_.pop_back();
@@ -164,9 +161,9 @@ void Execution::settle() {
   }
 }
 
-void Execution::begin(std::int32_t step) {
-  const RankStep& row = program_->steps[as_size(step)];
-  auto& state = state_[as_size(step)];
+void RankExecutor::begin(std::int32_t step) {
+  const RankStep& row = program_->steps[at(step)];
+  auto& state = state_[at(step)];
   if (bytes(step) == 0 && !is_message(row.op)) {  // no message: both ends know
     complete(step);
   } else if (row.served) {
@@ -177,7 +174,7 @@ void Execution::begin(std::int32_t step) {
     complete(step);
   } else if (receives(row.op) || row.op == StepOp::wait) {
     state = State::receiving;
-    if (row.op == StepOp::recv_reduce_forward) passing_[as_size(step)].resize(bytes(step));
+    if (row.op == StepOp::recv_reduce_forward) passing_[at(step)].resize(bytes(step));
     to_receive.push_back(step);
   } else if (row.op == StepOp::nop) {
     complete(step);
@@ -187,51 +184,50 @@ void Execution::begin(std::int32_t step) {
   }
 }
 
-void Execution::list_send(std::int32_t step) {
-  const RankStep& row = program_->steps[as_size(step)];
+void RankExecutor::list_send(std::int32_t step) {
+  const RankStep& row = program_->steps[at(step)];
   const bool tells = !row.served && row.op != StepOp::put;
-  const bool early = tells && all_unstored_ > unstored_[as_size(row.to.peer)];
+  const bool early = tells && all_unstored_ > unstored_[at(row.to.peer)];
   (early ? held_ : to_send).push_back(step);
 }
 
-void Execution::stored(NodeId peer) {
-  --unstored_[as_size(peer)];
+void RankExecutor::stored(NodeId peer) {
+  --unstored_[at(peer)];
   --all_unstored_;
   for (const auto step : std::exchange(held_, {})) list_send(step);
 }
 
-void Execution::complete(std::int32_t step) {
-  state_[as_size(step)] = State::done;
+void RankExecutor::complete(std::int32_t step) {
+  state_[at(step)] = State::done;
   --left_;
-  if (as_size(step) >= program_->own) return;
-  const auto begin = program_->next_begin[as_size(step)],
-             end = program_->next_begin[as_size(step) + 1];
+  if (at(step) >= program_->own) return;
+  const auto begin = program_->next_begin[at(step)], end = program_->next_begin[at(step) + 1];
   for (auto i = end; i-- > begin;) {
-    const auto after = program_->next[as_size(i)];
-    if (--waits_[as_size(after)] == 0) ready_.push_back(after);
+    const auto after = program_->next[at(i)];
+    if (--waits_[at(after)] == 0) ready_.push_back(after);
   }
 }
 
-void Execution::sent(std::int32_t step) {
-  const RankStep& row = program_->steps[as_size(step)];
+void RankExecutor::sent(std::int32_t step) {
+  const RankStep& row = program_->steps[at(step)];
   if (is_get(row.op) && !row.served) {  // the request has left, the reply is to come
-    state_[as_size(step)] = State::receiving;
+    state_[at(step)] = State::receiving;
     to_receive.push_back(step);
     return;
   }
-  if (row.op == StepOp::recv_reduce_forward) passing_[as_size(step)] = {};
+  if (row.op == StepOp::recv_reduce_forward) passing_[at(step)] = {};
   if (row.op == StepOp::put) {
-    ++unstored_[as_size(row.to.peer)];
+    ++unstored_[at(row.to.peer)];
     ++all_unstored_;
   }
   complete(step);
   settle();
 }
 
-void Execution::received(std::int32_t step) {
-  const RankStep& row = program_->steps[as_size(step)];
+void RankExecutor::received(std::int32_t step) {
+  const RankStep& row = program_->steps[at(step)];
   if (sends(row.op) || (row.served && is_get(row.op))) {
-    state_[as_size(step)] = State::sending;
+    state_[at(step)] = State::sending;
     list_send(step);
     return;
   }
@@ -239,24 +235,24 @@ void Execution::received(std::int32_t step) {
   settle();
 }
 
-std::size_t Execution::message_bytes(std::int32_t step) const {
-  const RankStep& row = program_->steps[as_size(step)];
+std::size_t RankExecutor::message_bytes(std::int32_t step) const {
+  const RankStep& row = program_->steps[at(step)];
   const bool request = is_get(row.op) && may_receive(step) == row.served;
   return is_message(row.op) || request ? 0 : bytes(step);
 }
 
-bool Execution::reduces(std::int32_t step) const {
-  const RankStep& row = program_->steps[as_size(step)];
+bool RankExecutor::reduces(std::int32_t step) const {
+  const RankStep& row = program_->steps[at(step)];
   return row.op == StepOp::recv_reduce || row.op == StepOp::recv_reduce_send ||
          row.op == StepOp::recv_reduce_forward || (row.op == StepOp::get_reduce && !row.served);
 }
 
-void Execution::run_locally(std::int32_t step) {
-  const bool adds = program_->steps[as_size(step)].op == StepOp::reduce;
-  for (auto i = layout_->begin[as_size(step)]; i < layout_->begin[as_size(step) + 1]; ++i) {
-    const Segment& segment = layout_->segments[as_size(i)];
-    std::byte *src = at(segment.src), *dst = at(segment.dst);
-    const auto elements = as_size(segment.elements);
+void RankExecutor::run_locally(std::int32_t step) {
+  const bool adds = program_->steps[at(step)].op == StepOp::reduce;
+  for (auto i = layout_->begin[at(step)]; i < layout_->begin[at(step) + 1]; ++i) {
+    const Segment& segment = layout_->segments[at(i)];
+    std::byte *src = address(segment.src), *dst = address(segment.dst);
+    const auto elements = at(segment.elements);
     if (adds) {
       reduction_(dst, dst, src, elements);
     } else if (src != dst) {
@@ -265,63 +261,63 @@ void Execution::run_locally(std::int32_t step) {
   }
 }
 
-void Execution::outgoing(std::int32_t step, std::vector<iovec>& pieces) const {
-  const RankStep& row = program_->steps[as_size(step)];
+void RankExecutor::outgoing(std::int32_t step, std::vector<iovec>& pieces) const {
+  const RankStep& row = program_->steps[at(step)];
   if (is_message(row.op) || (is_get(row.op) && !row.served)) return;
   if (row.op == StepOp::recv_reduce_forward) {
-    const auto& passing = passing_[as_size(step)];
+    const auto& passing = passing_[at(step)];
     pieces.push_back({const_cast<std::byte*>(passing.data()), bytes(step)});
     return;
   }
   const bool from_dst = row.op == StepOp::recv_send || row.op == StepOp::recv_reduce_send;
-  for (auto i = layout_->begin[as_size(step)]; i < layout_->begin[as_size(step) + 1]; ++i) {
-    const Segment& segment = layout_->segments[as_size(i)];
+  for (auto i = layout_->begin[at(step)]; i < layout_->begin[at(step) + 1]; ++i) {
+    const Segment& segment = layout_->segments[at(i)];
     pieces.push_back(
-        {at(from_dst ? segment.dst : segment.src), as_size(segment.elements) * width_});
+        {address(from_dst ? segment.dst : segment.src), at(segment.elements) * width_});
   }
 }
 
-void Execution::incoming(std::int32_t step, std::vector<iovec>& pieces) const {
-  const Cursor& cursor = cursor_[as_size(step)];
-  auto offset = as_size(cursor.offset);
-  for (auto i = cursor.segment; i < layout_->begin[as_size(step) + 1]; ++i) {
-    const Segment& segment = layout_->segments[as_size(i)];
-    pieces.push_back({at(segment.dst) + offset, as_size(segment.elements) * width_ - offset});
+void RankExecutor::incoming(std::int32_t step, std::vector<iovec>& pieces) const {
+  const Cursor& cursor = cursor_[at(step)];
+  auto offset = at(cursor.offset);
+  for (auto i = cursor.segment; i < layout_->begin[at(step) + 1]; ++i) {
+    const Segment& segment = layout_->segments[at(i)];
+    pieces.push_back({address(segment.dst) + offset, at(segment.elements) * width_ - offset});
     offset = 0;
   }
 }
 
-void Execution::skip(std::int32_t step, std::size_t bytes) {
-  Cursor& cursor = cursor_[as_size(step)];
+void RankExecutor::skip(std::int32_t step, std::size_t bytes) {
+  Cursor& cursor = cursor_[at(step)];
   while (bytes > 0) {
-    const auto whole = as_size(layout_->segments[as_size(cursor.segment)].elements) * width_;
-    const auto some = std::min(bytes, whole - as_size(cursor.offset));
+    const auto whole = at(layout_->segments[at(cursor.segment)].elements) * width_;
+    const auto some = std::min(bytes, whole - at(cursor.offset));
     cursor.offset += static_cast<std::int64_t>(some);
     bytes -= some;
-    if (as_size(cursor.offset) == whole) cursor = {cursor.segment + 1, 0};
+    if (at(cursor.offset) == whole) cursor = {cursor.segment + 1, 0};
   }
 }
 
-void Execution::take(std::int32_t step, const std::byte* data, std::size_t bytes) {
-  const RankStep& row = program_->steps[as_size(step)];
+void RankExecutor::take(std::int32_t step, const std::byte* data, std::size_t bytes) {
+  const RankStep& row = program_->steps[at(step)];
   const bool adds = reduces(step);
-  Cursor& cursor = cursor_[as_size(step)];
+  Cursor& cursor = cursor_[at(step)];
   std::size_t passed = 0;  // of what is passed on, which lies in one piece
   if (row.op == StepOp::recv_reduce_forward) {
-    for (auto i = layout_->begin[as_size(step)]; i < cursor.segment; ++i) {
-      passed += as_size(layout_->segments[as_size(i)].elements) * width_;
+    for (auto i = layout_->begin[at(step)]; i < cursor.segment; ++i) {
+      passed += at(layout_->segments[at(i)].elements) * width_;
     }
   }
   while (bytes > 0) {
-    const Segment& segment = layout_->segments[as_size(cursor.segment)];
-    const auto offset = as_size(cursor.offset);
-    const auto whole = as_size(segment.elements) * width_;
+    const Segment& segment = layout_->segments[at(cursor.segment)];
+    const auto offset = at(cursor.offset);
+    const auto whole = at(segment.elements) * width_;
     const auto some = std::min(bytes, whole - offset);
     std::byte* dst = row.op == StepOp::recv_reduce_forward
-                         ? passing_[as_size(step)].data() + passed + offset
-                         : at(segment.dst) + offset;
+                         ? passing_[at(step)].data() + passed + offset
+                         : address(segment.dst) + offset;
     if (adds) {
-      const std::byte* src = row.op == StepOp::get_reduce ? dst : at(segment.src) + offset;
+      const std::byte* src = row.op == StepOp::get_reduce ? dst : address(segment.src) + offset;
       reduction_(dst, src, data, some / width_);
     } else {
       std::memcpy(dst, data, some);
@@ -329,14 +325,14 @@ void Execution::take(std::int32_t step, const std::byte* data, std::size_t bytes
     data += some;
     bytes -= some;
     cursor.offset += static_cast<std::int64_t>(some);
-    if (as_size(cursor.offset) == whole) {
+    if (at(cursor.offset) == whole) {
       cursor = {cursor.segment + 1, 0};
       passed += whole;
     }
   }
 }
 
-std::vector<std::int32_t> Execution::waiting() const {
+std::vector<std::int32_t> RankExecutor::waiting() const {
   std::vector<std::int32_t> steps;
   for (std::size_t i = 0; i < state_.size(); ++i) {
     if (state_[i] == State::receiving || state_[i] == State::sending) {
@@ -346,13 +342,13 @@ std::vector<std::int32_t> Execution::waiting() const {
   return steps;
 }
 
-NodeId Execution::awaited(std::int32_t step) const {
-  const RankStep& row = program_->steps[as_size(step)];
+NodeId RankExecutor::awaited(std::int32_t step) const {
+  const RankStep& row = program_->steps[at(step)];
   return may_receive(step) ? row.from.peer : row.to.peer;
 }
 
-std::string Execution::describe(std::int32_t step) const {
-  const RankStep& row = program_->steps[as_size(step)];
+std::string RankExecutor::describe(std::int32_t step) const {
+  const RankStep& row = program_->steps[at(step)];
   const auto server =
       row.served ? "rank " + std::to_string(program_->rank) + " serves " : std::string();
   return server + program_->program->describe(row.id) + " waits to " +

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "formats/plan.hpp"
+#include "formats/mscclpp_plan.hpp"
 #include "formats/steps.hpp"
 
 namespace tacos::mscclpp {

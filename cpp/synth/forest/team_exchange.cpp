@@ -1,4 +1,4 @@
-#include "synth/forest/exchange.hpp"
+#include "synth/forest/team_exchange.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "support/error.hpp"
+#include "support/index.hpp"
 #include "synth/forest/chunks.hpp"
 #include "synth/forest/timing.hpp"
 #include "timing/retime.hpp"
@@ -17,17 +18,12 @@ namespace tacos {
 
 namespace {
 
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
-
 constexpr std::size_t kMostWork = 2'000'000;  // about a second's
 
-class Exchange {
+class TeamExchange {
  public:
-  Exchange(std::shared_ptr<const Topology> topology, std::span<const NodeId> members,
-           std::int32_t team, std::size_t chunks)
+  TeamExchange(std::shared_ptr<const Topology> topology, std::span<const NodeId> members,
+               std::int32_t team, std::size_t chunks)
       : topology_(std::move(topology)), members_(members), team_(at(team)) {
     for (std::size_t x = 0; x < chunks; ++x) add(static_cast<ChunkId>(x));
   }
@@ -195,16 +191,16 @@ class Exchange {
 
 }  // namespace
 
-std::optional<Schedule> exchange(const std::shared_ptr<const Topology>& topology,
-                                 std::span<const NodeId> members, std::int32_t team,
-                                 std::shared_ptr<const Collective> collective,
-                                 std::string provenance, const Progress& progress) {
+std::optional<Schedule> team_exchange(const std::shared_ptr<const Topology>& topology,
+                                      std::span<const NodeId> members, std::int32_t team,
+                                      std::shared_ptr<const Collective> collective,
+                                      std::string provenance, const Progress& progress) {
   if (team < 1 || members.size() % at(team) != 0) {
     invalid("team is " + std::to_string(team) + ", it must divide the " +
             std::to_string(members.size()) + " members");
   }
   if (topology->spec().reduce_bandwidth_Bps != 0 || members.size() < 2) return std::nullopt;
-  Exchange all(topology, members, team, collective->chunks());
+  TeamExchange all(topology, members, team, collective->chunks());
   return all.schedule(std::move(collective), std::move(provenance), progress);
 }
 

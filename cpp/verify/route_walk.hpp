@@ -9,13 +9,9 @@
 
 #include "model/routes.hpp"
 #include "model/topology.hpp"
+#include "support/index.hpp"
 
 namespace tacos::verification {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 // A route, walked link by link from the topology.
 struct Walk {
@@ -76,7 +72,7 @@ inline Walk walk(const Topology& topology, const Routes& routes, RouteId r) {
 
 // When a chunk of given size passes a route: per step the moment its head enters the link and the
 // time the link is taken, per destination the arrival; all from the start of the step's leg.
-struct Passage {
+struct RouteTimes {
   std::int64_t bytes = -1;
   std::vector<Time> enter, busy;
   std::vector<Time> arrive;   // per destination, from the start of the last leg

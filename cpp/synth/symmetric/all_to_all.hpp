@@ -11,9 +11,9 @@
 
 namespace tacos::symmetric {
 
-class Exchange {
+class AllToAll {
  public:
-  Exchange(const Group& group, Clock& clock, std::int32_t pieces)
+  AllToAll(const Group& group, Clock& clock, std::int32_t pieces)
       : group_(group),
         clock_(clock),
         machines_(clock.machines),
@@ -26,7 +26,7 @@ class Exchange {
     for (std::size_t m = 0; m < machines_.size(); ++m) axis_of_.push_back(only_axis(m));
     for (std::size_t d = 0; d < group.axes().size(); ++d) {
       distance_.push_back(distances(d));
-      shortest_.push_back(shortest_ways(d));
+      shortest_.push_back(shortest_machines(d));
     }
     check_memory();
     Time longest = 0, shortest = kNever;
@@ -156,34 +156,34 @@ class Exchange {
     return left - Group::digit(left, axis) * axis.stride;
   }
 
-  // The machines that move on along a shortest way, per place of a dimension.
-  std::vector<std::vector<std::size_t>> shortest_ways(std::size_t d) const {
+  // The machines that move on along a shortest path, per place of a dimension.
+  std::vector<std::vector<std::size_t>> shortest_machines(std::size_t d) const {
     const auto& axis = group_.axes()[d];
-    std::vector<std::vector<std::size_t>> ways(at(axis.size));
+    std::vector<std::vector<std::size_t>> shortest(at(axis.size));
     for (std::int32_t place = 1; place < axis.size; ++place) {
       for (std::size_t m = 0; m < machines_.size(); ++m) {
         if (axis_of_[m] != d) continue;
         const auto next = Group::digit(after(m, place * axis.stride), axis);
         if (distance_[d][at(next)] + machines_[m].period == distance_[d][at(place)]) {
-          ways[at(place)].push_back(m);
+          shortest[at(place)].push_back(m);
         }
       }
     }
-    return ways;
+    return shortest;
   }
 
-  // The machine that moves a job on in a dimension. Where several would do, such as both ways half
+  // The machine that moves a job on in a dimension. Where several would do, such as both directions half
   // round a ring, jobs that differ in other dimensions or in the piece take turns.
-  std::optional<std::size_t> way(std::size_t d, std::size_t job) const {
+  std::optional<std::size_t> machine_for(std::size_t d, std::size_t job) const {
     const auto& axis = group_.axes()[d];
-    const auto& ways = shortest_[d][at(Group::digit(left_[job], axis))];
-    if (ways.size() < 2) return ways.empty() ? std::nullopt : std::optional(ways[0]);
+    const auto& shortest = shortest_[d][at(Group::digit(left_[job], axis))];
+    if (shortest.size() < 2) return shortest.empty() ? std::nullopt : std::optional(shortest[0]);
     const auto v = job / at(pieces_), piece = job % at(pieces_), stride = at(axis.stride);
     const auto elsewhere = v / (stride * at(axis.size)) * stride + v % stride;
-    return ways[(elsewhere * at(pieces_) + piece) % ways.size()];
+    return shortest[(elsewhere * at(pieces_) + piece) % shortest.size()];
   }
 
-  bool serves(std::size_t m, std::size_t job) const { return way(axis_of_[m], job) == m; }
+  bool serves(std::size_t m, std::size_t job) const { return machine_for(axis_of_[m], job) == m; }
 
   void offer(NodeId v, std::int32_t piece) {
     const auto job = index(v, piece);
@@ -194,7 +194,7 @@ class Exchange {
     }
     const auto level = at(work / level_);
     for (std::size_t d = 0; d < distance_.size(); ++d) {
-      const auto m = way(d, job);
+      const auto m = machine_for(d, job);
       if (!m) continue;
       queues_[*m].levels[level].push_back(static_cast<std::uint32_t>(job));
       queues_[*m].top = std::max(queues_[*m].top, level);

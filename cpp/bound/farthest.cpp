@@ -1,4 +1,4 @@
-#include "bound/ways.hpp"
+#include "bound/farthest.hpp"
 
 #include <set>
 #include <tuple>
@@ -8,15 +8,11 @@
 #include "bound/demand.hpp"
 #include "bound/parts.hpp"
 #include "graph/cuts.hpp"
+#include "support/index.hpp"
 
 namespace tacos {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 constexpr double kBudget = 3e7;  // of links touched
 
@@ -47,21 +43,21 @@ class Costs {
   std::int64_t bytes_ = -1;
 };
 
-void measure(const Topology& topology, const Way& way, std::span<const Time> cost,
-             LongestWay& longest) {
-  const auto distance = distances(topology, way.from, cost, way.reversed);
-  for (const NodeId npu : way.to) {
+void measure(const Topology& topology, const Delivery& delivery, std::span<const Time> cost,
+             Farthest& longest) {
+  const auto distance = distances(topology, delivery.from, cost, delivery.reversed);
+  for (const NodeId npu : delivery.to) {
     const Time far = distance[at(npu)];
     const auto [from, to] =
-        way.reversed ? std::pair{npu, way.from[0]} : std::pair{way.from[0], npu};
+        delivery.reversed ? std::pair{npu, delivery.from[0]} : std::pair{delivery.from[0], npu};
     if (far < 0) unreachable(topology, from, to);
     if (far > longest.time) longest = {far, from, to, longest.all};
   }
 }
 
 // In a product of symmetric networks the distances add up over the dimensions.
-LongestWay along_all_lines(const Topology& topology, std::int64_t bytes) {
-  LongestWay result{0, 0, 0};
+Farthest along_all_lines(const Topology& topology, std::int64_t bytes) {
+  Farthest result{0, 0, 0};
   const auto dims = lines(topology, bytes);
   result.all = !dims.empty();
   for (const auto& line : dims) {
@@ -77,29 +73,31 @@ void unreachable(const Topology& topology, NodeId from, NodeId to) {
   throw InfeasibleError(topology.name(from) + " cannot reach " + topology.name(to));
 }
 
-LongestWay longest_way(const Topology& topology, const Collective& collective,
-                       const Likeness& likeness, const Progress& progress) {
-  LongestWay result;
+Farthest farthest(const Topology& topology, const Collective& collective, const Likeness& likeness,
+                  const Progress& progress) {
+  Farthest result;
   Costs costs(topology);
   double work = 0;
   std::set<std::tuple<NodeId, const NodeId*, std::size_t, std::int64_t, bool>> seen;
-  ways(collective, [&](const Way& way) {
-    if (way.to.empty()) return true;
+  deliveries(collective, [&](const Delivery& delivery) {
+    if (delivery.to.empty()) return true;
     if (likeness.large) {
-      result = along_all_lines(topology, way.bytes);
+      result = along_all_lines(topology, delivery.bytes);
       return false;
     }
     // From an NPU with the same neighbours it is as far.
-    if (way.from.size() == 1 && !way.own) {
-      const NodeId twin = likeness.twin[at(way.from[0])];
-      if (!seen.emplace(twin, way.to.data(), way.to.size(), way.bytes, way.reversed).second) {
+    if (delivery.from.size() == 1 && !delivery.own) {
+      const NodeId twin = likeness.twin[at(delivery.from[0])];
+      if (!seen.emplace(twin, delivery.to.data(), delivery.to.size(), delivery.bytes,
+                        delivery.reversed)
+               .second) {
         return true;
       }
     }
-    costs.set(way.bytes);
-    measure(topology, way, costs.first(), result);
-    if (way.bytes > 0 && topology.nodes() > topology.npus()) {
-      measure(topology, way, costs.last(), result);
+    costs.set(delivery.bytes);
+    measure(topology, delivery, costs.first(), result);
+    if (delivery.bytes > 0 && topology.nodes() > topology.npus()) {
+      measure(topology, delivery, costs.last(), result);
     }
     if (progress) progress(0);
     work += static_cast<double>(topology.links() + topology.nodes());

@@ -1,6 +1,6 @@
 // The state of one call: which steps may run, what they send and where arriving data go.
 //
-// An execution knows no network. A driver (TCP, MPI) starts it, carries out what `to_send` and
+// An executor knows no network. A driver (TCP, MPI) starts it, carries out what `to_send` and
 // `to_receive` list, and reports back; copies and sums within the rank happen here.
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace tacos {
 
-// The memory of a call; the scratch buffer and copies that a call needs belong to the execution.
+// The memory of a call; the scratch buffer and copies that a call needs belong to the executor.
 struct Call {
   void* source = nullptr;
   void* target = nullptr;
@@ -27,9 +27,9 @@ struct Call {
   ReduceOp op = ReduceOp::sum;
 };
 
-class Execution {
+class RankExecutor {
  public:
-  explicit Execution(std::shared_ptr<const RankProgram> program);
+  explicit RankExecutor(std::shared_ptr<const RankProgram> program);
 
   const RankProgram& program() const { return *program_; }
   const Call& call() const { return call_; }
@@ -81,7 +81,7 @@ class Execution {
     std::int64_t segment = 0, offset = 0;  // offset in bytes
   };
 
-  std::byte* at(const Place& place) const;
+  std::byte* address(const Place& place) const;
   void place_buffers();
   void begin(std::int32_t step);
   void complete(std::int32_t step);

@@ -6,13 +6,9 @@
 #include <vector>
 
 #include "model/program.hpp"
+#include "support/index.hpp"
 
 namespace tacos::packing {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 using Node = std::int32_t;  // a step to be, numbered in the order in which they could run
 constexpr Node kNobody = -1;
@@ -137,7 +133,7 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-struct Work {
+struct Action {
   StepOp op = StepOp::nop;
   NodeId rank = 0;
   ThreadId thread = 0;  // in the program that is packed

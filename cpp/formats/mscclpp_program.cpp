@@ -10,18 +10,14 @@
 #include <set>
 #include <span>
 
-#include "formats/plan.hpp"
-#include "formats/plan_meetings.hpp"
+#include "formats/mscclpp_meetings.hpp"
+#include "formats/mscclpp_plan.hpp"
 #include "formats/steps.hpp"
+#include "support/index.hpp"
 
 namespace tacos::mscclpp {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 constexpr std::int64_t kMostParts = 64;
 constexpr std::array<std::string_view, 4> kBufferWords{"input", "output", "scratch", "none"};

@@ -1,0 +1,13 @@
+// Ids are signed, sizes of containers are not: `at` makes an id an index.
+#pragma once
+
+#include <cstddef>
+
+namespace tacos {
+
+template <typename Int>
+constexpr std::size_t at(Int i) {
+  return static_cast<std::size_t>(i);
+}
+
+}  // namespace tacos

@@ -1,0 +1,178 @@
+// What the viewer's modules hand to each other; `make lint` checks them against these types. The page does
+// not contain this file. `Facts` and `Columns` are what view/record.py writes; tests/test_page.py compares.
+
+/** Plain values of a run, of those that the page uses. */
+export interface Facts {
+  name: string;
+  title: string;
+  subtitle: string;
+  npus: number;
+  nodes: number;
+  links: number;
+  /** Of all nodes, or empty. */
+  names: string[];
+  pipelined: boolean;
+  whole_chunks: boolean;
+  /** Of a node, in units of the layout. */
+  radius: number;
+  /** Of a link, in units of the layout. */
+  width: number;
+  frames: [left: number, top: number, right: number, bottom: number, label: string][];
+  collective: string;
+  size_bytes: number;
+  engine: string | null;
+  seed: number | null;
+  /** Per part; null where parts have different numbers of chunks. */
+  chunks: number | null;
+  total_chunks: number;
+  transfers: number;
+  time_s: number;
+  algbw_Bps: number;
+  busbw_Bps: number;
+  utilisation_mean: number;
+  /** Null where it could not be computed. */
+  executed_s: number | null;
+  bound_s: number | null;
+  /** One unit of the columns' times. */
+  tick_s: number;
+  /** Equal parts of the time, in overviews. */
+  bins: number;
+  /** Single transfers are there for every so many-th chunk, 1 for all. */
+  every: number;
+  /** The same in words. */
+  chosen: string;
+  reducing: boolean;
+  notes: string[];
+}
+
+/** Columns of a run; times are ticks unless they are seconds. */
+export interface Columns {
+  link_src: Int32Array;
+  link_dst: Int32Array;
+  link_bandwidth: Float64Array;
+  /** Seconds. */
+  link_latency: Float64Array;
+  drawn_node: Uint32Array;
+  node_xy: Float32Array;
+  node_half: Float32Array;
+  drawn_link: Uint32Array;
+  link_points: Float32Array;
+  link_kind: Uint8Array;
+  busy: Uint8Array;
+  utilisation: Float32Array;
+  received: Uint8Array;
+  received_bytes: Float64Array;
+  received_least: Float32Array;
+  received_median: Float32Array;
+  received_most: Float32Array;
+  lane_count: Uint32Array;
+  lane_op: Uint8Array;
+  lane_reads: Uint8Array;
+  lane_kind: Uint8Array;
+  lane_links: Uint32Array;
+  lane_link: Uint32Array;
+  chunk: Uint32Array;
+  link_count: Uint32Array;
+  busy_transfer: Uint32Array;
+  busy_begin: Uint32Array;
+  busy_length: Uint32Array;
+  npu_count: Uint32Array;
+  arrival_transfer: Uint32Array;
+  arrival_time: Uint32Array;
+  /** One value where all chunks have the same size. */
+  chunk_bytes: Float64Array;
+  chunk_source: Int32Array;
+  path_chunk: Uint32Array;
+  path_begin: Uint32Array;
+  path_end: Uint32Array;
+  path_why: Uint8Array;
+  path_links: Uint32Array;
+  path_link: Uint32Array;
+}
+
+/** Per column its name, type and length, and whether differences are stored. */
+export type Layout = [
+  name: string,
+  type: "u8" | "u32" | "i32" | "f32" | "f64",
+  count: number,
+  differences: boolean,
+][];
+
+export type Kind = "npu" | "link" | "chunk";
+
+/** What is selected, or under the pointer. A switch is an "npu" too: nodes are numbered together. */
+export interface Pick {
+  kind: Kind;
+  id: number;
+}
+
+/** One transfer of a chunk's tree; begin and end are ticks. */
+export interface TreeRow {
+  transfer: number;
+  begin: number;
+  end: number;
+  op: number;
+  links: Uint32Array;
+  sources: number[];
+  targets: number[];
+}
+
+/** One transfer of the critical path. */
+export interface PathRow {
+  chunk: number;
+  begin: number;
+  end: number;
+  links: Uint32Array;
+  from: number;
+  to: number;
+  why: number;
+}
+
+/** Why a transfer has not begun. */
+export type Why =
+  | { what: "data"; until: number; from: number }
+  | { what: "link" | "way"; until: number; chunk: number; link: number }
+  | { what: "schedule"; until: number };
+
+/** Indices grouped by a key. */
+export interface Groups {
+  begin: Uint32Array;
+  index: Uint32Array;
+  of(key: number): Uint32Array;
+}
+
+export type Rgb = number[];
+
+/** The colours of the current theme; names are those of the style sheet. */
+export type Colours = Record<
+  | "paper"
+  | "panel"
+  | "ink"
+  | "soft"
+  | "line"
+  | "copy"
+  | "reduce"
+  | "pick"
+  | "path"
+  | "a"
+  | "b"
+  | "node"
+  | "bar"
+  | "fill",
+  string
+> & { shades: Rgb[]; css: string[] };
+
+export interface Look {
+  colours: Colours;
+  path: boolean;
+}
+
+/** Elements of viewer.html that are more than an HTMLElement, by id. */
+export interface Elements {
+  slider: HTMLInputElement;
+  find: HTMLInputElement;
+  speed: HTMLSelectElement;
+  keys: HTMLDialogElement;
+  progress: HTMLCanvasElement;
+  histogram: HTMLCanvasElement;
+}

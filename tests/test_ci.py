@@ -1,0 +1,49 @@
+"""The hosted workflow runs the steps of ``.ci/run``: all of them, and through that script only."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SCRIPT = ROOT / ".ci" / "run"
+
+
+@pytest.fixture(scope="module")
+def steps():
+    (line,) = re.findall(r'^steps="(.*)"$', SCRIPT.read_text(), re.MULTILINE)
+    return line.split()
+
+
+@pytest.fixture(scope="module")
+def jobs():
+    import yaml
+
+    return yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
+
+
+def test_the_workflow_has_every_step(steps, jobs):
+    matrix = jobs["run"]["strategy"]["matrix"]
+    lists = matrix["steps"] + [entry["steps"] for entry in matrix["include"]]
+    assert {step for words in lists for step in words.split()} == set(steps)
+
+
+def test_the_workflow_has_no_commands_of_its_own(jobs):
+    commands = [step["run"] for step in jobs["run"]["steps"] if "run" in step]
+    assert commands == [".ci/run ${{ matrix.steps }}"]
+    assert jobs["pass"]["needs"] == "run"
+    assert set(jobs) == {"run", "pass"}
+
+
+def test_every_step_is_a_target_of_make(steps):
+    shown = subprocess.run(["make", "help"], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert set(steps) <= set(re.findall(r"^  make (\w+)", shown.stdout, re.MULTILINE))
+
+
+def test_an_unknown_step_is_refused():
+    run = subprocess.run([SCRIPT, "clean"], check=False, capture_output=True, text=True)
+    assert run.returncode == 2
+    assert run.stderr.startswith("unknown step clean; expected some of: torch mpi ")
