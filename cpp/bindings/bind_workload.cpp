@@ -63,6 +63,34 @@ auto shown(Column<T> WorkloadColumns::* column) {
   return [column](const Workload& workload) { return view(workload.columns().*column); };
 }
 
+// The nodes, column by column; not their dependencies, of which a node may have any number.
+nb::typed<nb::dict, nb::str, nb::any> rows(const Workload& workload) {
+  const auto& c = workload.columns();
+  nb::typed<nb::dict, nb::str, nb::any> out;
+  const auto put = [&](const char* name, const auto& column) {
+    out[name] = nb::cast(view(column), nb::rv_policy::reference);
+  };
+  put("rank", c.rank);
+  put("id", c.id);
+  put("kind", c.kind);
+  put("peer", c.peer);
+  put("bytes", c.bytes);
+  put("tag", c.tag);
+  put("duration_ps", c.duration_ps);
+  put("flops", c.flops);
+  put("comm", c.comm);
+  put("group", c.group);
+  put("priority", c.priority);
+  put("dims", c.dims);
+  put("on_cpu", c.on_cpu);
+  put("name", c.name);
+  return out;
+}
+
+nb::object table(const Workload& workload, const char* form) {
+  return nb::module_::import_("tacos._support.tables").attr(form)(rows(workload));
+}
+
 template <typename T>
 std::vector<T> list(const Array<T>& array) {
   return {array.data(), array.data() + array.shape(0)};
@@ -161,6 +189,25 @@ that are left out have their defaults; tacos.workload.from_nodes converts, sprea
       .def_prop_ro(
           "names", [](const Workload& workload) { return workload.columns().names; },
           "The distinct names of nodes.")
+      .def("rows", &rows, nb::sig("def rows(self) -> dict[str, numpy.typing.NDArray[typing.Any]]"),
+           "All columns but the dependencies, by name.")
+      .def(
+          "to_pandas", [](const Workload& w) { return table(w, "to_pandas"); },
+          nb::sig("def to_pandas(self) -> typing.Any"),
+          "The nodes as a pandas DataFrame with the columns of `rows`; pandas must be there.")
+      .def(
+          "to_arrow", [](const Workload& w) { return table(w, "to_arrow"); },
+          nb::sig("def to_arrow(self) -> typing.Any"),
+          R"(The nodes as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``.
+
+Polars, DuckDB and others take the workload itself, without a copy and without pyarrow.)")
+      .def(
+          "__arrow_c_stream__",
+          [](const Workload& w, const nb::object&) { return table(w, "arrow_stream"); },
+          "requested_schema"_a = nb::none(),
+          nb::sig(
+              "def __arrow_c_stream__(self, requested_schema: typing.Any = None) -> typing.Any"),
+          "The nodes for any library that knows Arrow, by the Arrow PyCapsule interface.")
       .def(
           "describe",
           [](const Workload& workload, std::int64_t row) {

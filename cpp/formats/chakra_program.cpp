@@ -56,6 +56,8 @@ Buffer buffer_of(std::int32_t number) {
 
 void Traces::refuse_other_nodes() const {
   for (std::size_t row = 0; row < nodes(); ++row) {
+    if (kind[row] < 2 && bytes[row] == 0)
+      invalid(describe(row) + ": a message of a program has bytes");
     if (kind[row] <= static_cast<std::uint8_t>(NodeKind::comp)) continue;
     const bool whole = kind[row] == static_cast<std::uint8_t>(NodeKind::coll);
     invalid(describe(row) +

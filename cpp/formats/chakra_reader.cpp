@@ -298,8 +298,8 @@ void Traces::add_row(const Node& node, std::size_t position) {
   const auto fail = [&](const std::string& what) {
     Reader::fail(position, "node " + std::to_string(node.id) + ": " + what);
   };
-  const auto need = [&](const char* name, const std::optional<std::int64_t>& value) {
-    if (!value) fail("it has no " + std::string(name));
+  const auto need = [&](const char* attribute, const std::optional<std::int64_t>& value) {
+    if (!value) fail("it has no " + std::string(attribute));
     return *value;
   };
   if (node.type == 0 || node.type >= kTypes.size()) {

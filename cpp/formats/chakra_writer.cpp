@@ -90,11 +90,10 @@ void put_packed(std::string& out, std::uint32_t field, std::span<const std::uint
   for (const auto value : values) put_varint(out, value);
 }
 
-// Writes the nodes of one rank. `Control(d)` says whether dependency d is a control dependency,
-// `Extra(out, row)` adds attributes.
-template <typename Control, typename Extra>
+// The nodes of one rank. `wait_of(d)` says why dependency d is there, `extra(out, row)` adds attributes.
+template <typename WaitOf, typename Extra>
 std::string written(const Workload& workload, NodeId rank, std::string_view about,
-                    const Control& is_control, const Extra& extra) {
+                    const WaitOf& wait_of, const Extra& extra) {
   const auto& c = workload.columns();
   std::string out, body;
   std::vector<std::uint64_t> control, data;
@@ -105,8 +104,10 @@ std::string written(const Workload& workload, NodeId rank, std::string_view abou
     control.clear();
     data.clear();
     for (auto d = c.dep_begin[row]; d < c.dep_begin[row + 1]; ++d) {
-      (is_control(at(d)) ? control : data)
-          .push_back(static_cast<std::uint64_t>(c.id[at(c.dep[at(d)])]));
+      const auto before = static_cast<std::uint64_t>(c.id[at(c.dep[at(d)])]);
+      const Wait wait = wait_of(at(d));
+      if (wait != Wait::data) control.push_back(before);
+      if (wait != Wait::control) data.push_back(before);
     }
     if (c.id[row] != 0) put_number(body, 1, static_cast<std::uint64_t>(c.id[row]));
     put_bytes(body, 2, workload.name(row));
@@ -205,13 +206,13 @@ class StepNotes {
 std::string file(const ProgramNodes& nodes, NodeId rank, std::string_view about) {
   StepNotes notes(nodes, rank);
   return written(
-      *nodes.workload, rank, about, [&](std::size_t d) { return nodes.dep_is_control[d] != 0; },
+      *nodes.workload, rank, about, [&](std::size_t d) { return nodes.wait[d]; },
       [&](std::string& out, std::size_t row) { notes(out, row); });
 }
 
 std::string file(const Workload& workload, NodeId rank) {
   return written(
-      workload, rank, "", [](std::size_t) { return false; }, [](std::string&, std::size_t) {});
+      workload, rank, "", [](std::size_t) { return Wait::data; }, [](std::string&, std::size_t) {});
 }
 
 }  // namespace tacos::chakra

@@ -9,15 +9,11 @@
 #include <utility>
 
 #include "support/error.hpp"
+#include "support/index.hpp"
 
 namespace tacos {
 
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 bool sums(StepOp op) {
   return op == StepOp::recv_reduce || op == StepOp::recv_reduce_forward ||
@@ -396,10 +392,16 @@ class Nodes::Rows {
     name_.push_back(names_.number(name));
     out_.step.push_back(step);
     if (step >= 0) dep_.insert(dep_.end(), waits_.begin(), waits_.end());
-    out_.dep_is_control.resize(dep_.size(), 0);
-    if (in_turn && turn_ >= 0 && !std::binary_search(waits_.begin(), waits_.end(), turn_)) {
-      dep_.push_back(turn_);
-      out_.dep_is_control.push_back(1);
+    out_.wait.resize(dep_.size(), Wait::data);
+    if (in_turn && turn_ >= 0) {
+      const auto mine = dep_.end() - static_cast<std::ptrdiff_t>(waits_.size());
+      const auto found = std::lower_bound(mine, dep_.end(), turn_);
+      if (found != dep_.end() && *found == turn_) {
+        out_.wait[at(found - dep_.begin())] = Wait::both;
+      } else {
+        dep_.push_back(turn_);
+        out_.wait.push_back(Wait::control);
+      }
     }
     dep_begin_.push_back(static_cast<std::int64_t>(dep_.size()));
   }

@@ -35,12 +35,15 @@ struct Departures {
   std::vector<std::int32_t> link;
 };
 
+// Why a node waits: for data, for its turn on a link, or for both.
+enum class Wait : std::uint8_t { data, control, both };
+
 struct ProgramNodes {
   std::shared_ptr<const Program> program;
   std::shared_ptr<const Workload> workload;
-  std::vector<StepId> step;                  // of each node, -1 for a rank that idles
-  std::vector<std::uint8_t> dep_is_control;  // of each dependency; a node's come last
-  std::vector<ChunkId> chunk;                // of each step that sends: the first that it sends
+  std::vector<StepId> step;    // of each node, -1 for a rank that idles
+  std::vector<Wait> wait;      // of each dependency of the workload
+  std::vector<ChunkId> chunk;  // of each step that sends: the first that it sends
 };
 
 // `chunk_bytes` of each chunk; sums take `reduce_Bps`, to the nearest microsecond as traces have it,

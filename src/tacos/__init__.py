@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import _tacos  # noqa: F401, first: it handles Ctrl-C during `python -m tacos`
 import tacos._support.pickling
 import tacos.notebook  # noqa: F401, how notebooks show them
-from tacos import collective, nccl, topology
-from tacos._core import Collective, Schedule, Topology
+from tacos import collective, nccl, topology, workload
+from tacos._core import Collective, Schedule, Topology, Workload
 from tacos.bound import Bound, bound
 from tacos.errors import FormatError, InfeasibleError, SpecError, TacosError, VerificationError
 from tacos.program import Program, lift, lower
@@ -61,6 +61,7 @@ __all__ = [
     "Tuning",
     "VerificationError",
     "Violation",
+    "Workload",
     "__version__",
     "bound",
     "collective",
@@ -81,6 +82,7 @@ __all__ = [
     "topology",
     "tune",
     "verify",
+    "workload",
 ]
 
 

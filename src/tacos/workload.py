@@ -45,7 +45,6 @@ __all__ = [
     "STORE",
     "Workload",
     "collective",
-    "columns",
     "from_nodes",
     "from_program",
     "from_schedule",
@@ -129,22 +128,6 @@ def save(workload: Workload, path: str | os.PathLike[str]) -> None:
     from tacos.formats import chakra
 
     chakra.write_workload(workload, path)
-
-
-def columns(workload: Workload) -> dict[str, NDArray[Any]]:
-    """Return what is known about each node as NumPy columns, such as for a table.
-
-    `tacos.table` makes pandas and Arrow tables of them. Dependencies are not among them, since a node
-    may have any number.
-
-    >>> sorted(columns(collective(2, "all_reduce", "1MiB")))[:4]
-    ['bytes', 'comm', 'dims', 'duration_ps']
-    """
-    return {name: getattr(workload, name) for name in _COLUMNS}
-
-
-_COLUMNS = ("rank", "id", "kind", "peer", "bytes", "tag", "duration_ps", "flops", "comm", "group",
-            "priority", "dims", "on_cpu", "name")  # fmt: skip
 
 
 def from_schedule(schedule: Schedule, *, in_place: bool = False) -> Workload:

@@ -54,7 +54,9 @@ def beside(
         bytes=np.full(1, shard),
         names=["collective"],
     )
-    files = dict.fromkeys((f"workload.{rank}.et" for rank in range(program.ranks)), chakra_file(one, 0))
+    files = dict.fromkeys(
+        (f"workload.{rank}.et" for rank in range(program.ranks)), chakra_file(one, 0)
+    )
     system = {
         "scheduling-policy": "FIFO",
         "preferred-dataset-splits": 1,  # ASTRA-sim never completes a custom collective in pieces
