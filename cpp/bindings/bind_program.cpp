@@ -4,9 +4,12 @@
 #include <nanobind/stl/vector.h>
 
 #include "columns.hpp"
+#include "hooks.hpp"
+#include "json.hpp"
 #include "lowering/lift.hpp"
 #include "lowering/lower.hpp"
 #include "model/program.hpp"
+#include "pickling.hpp"
 
 namespace tacos::bindings {
 
@@ -153,17 +156,13 @@ Columns must have the types that the properties of the same names have: nothing 
           },
           "step"_a, "Where a step stands, in words.")
       .def_prop_ro(
-          "provenance",
-          [](const Program& p) {
-            return nb::module_::import_("json").attr("loads")(p.spec().provenance);
-          },
+          "provenance", [](const Program& p) { return from_json(p.spec().provenance); },
           nb::sig("def provenance(self) -> dict[str, typing.Any]"),
           "Name, protocol, limits, and how the program was made.")
       .def(
           "with_provenance",
           [](const Program& p, const nb::dict& provenance) {
-            const nb::object text = nb::module_::import_("json").attr("dumps")(provenance);
-            return std::make_shared<Program>(p.with_provenance(nb::cast<std::string>(text)));
+            return std::make_shared<Program>(p.with_provenance(to_json(provenance)));
           },
           "provenance"_a,
           nb::sig("def with_provenance(self, provenance: dict[str, typing.Any]) -> Program"),
@@ -182,8 +181,12 @@ Columns must have the types that the properties of the same names have: nothing 
           "other"_a.none(), "Equal collective, threads and steps; provenance may differ.")
       .def("__hash__",
            [](const Program& p) { return nb::hash(nb::make_tuple(p.ranks(), p.steps())); })
+      .def("__reduce__", &reduced, nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"))
+      .def(
+          "_repr_html_", [](nb::handle self) { return hooks().to_html(self); },
+          nb::sig("def _repr_html_(self) -> str"), "What a notebook shows.")
       .def("__repr__", [](const Program& p) {
-        return "<tacos.Program " + std::string(name_of(p.collective().parts()[0].kind)) + ": " +
+        return "<tacos.Program " + std::string(p.collective().parts()[0].kind_name()) + ": " +
                std::to_string(p.ranks()) + " ranks, " + std::to_string(p.threads()) + " threads, " +
                std::to_string(p.steps()) + " steps>";
       });

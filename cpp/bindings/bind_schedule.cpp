@@ -3,8 +3,12 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "arrow.hpp"
 #include "columns.hpp"
+#include "hooks.hpp"
+#include "json.hpp"
 #include "model/schedule.hpp"
+#include "pickling.hpp"
 #include "timing/compose.hpp"
 #include "timing/retime.hpp"
 
@@ -39,7 +43,7 @@ std::shared_ptr<Schedule> make_schedule(
     const std::vector<std::int32_t>& orders, const std::optional<Array<std::int32_t>>& node_image,
     const std::optional<Array<std::int32_t>>& link_image, std::string provenance, bool given_away) {
   try {
-    if (!nb::isinstance<nb::dict>(nb::module_::import_("json").attr("loads")(provenance))) {
+    if (!nb::isinstance<nb::dict>(from_json(provenance))) {
       invalid("the provenance must be a JSON object");
     }
   } catch (nb::python_error&) {
@@ -71,18 +75,17 @@ std::shared_ptr<Schedule> retime_columns(
       retime(std::move(collective), std::move(routes), order, std::move(provenance), report));
 }
 
-// Names are read in Python, where all that takes a node or link reads them.
+// The package reads names, as it does for all that takes a node or a link.
 nb::dict rows(const Schedule& schedule, const nb::object& given_npu, const nb::object& given_link) {
   std::optional<std::int32_t> npu;
   std::optional<std::int32_t> link;
   if (!given_npu.is_none() || !given_link.is_none()) {
-    const nb::object nodes = nb::module_::import_("tacos.nodes");
     const nb::object topology = nb::cast(schedule.shared_topology());
     if (!given_npu.is_none()) {
-      npu = nb::cast<std::int32_t>(nodes.attr("Nodes")(topology).attr("npu")(given_npu));
+      npu = nb::cast<std::int32_t>(hooks().find_npu(topology, given_npu));
     }
     if (!given_link.is_none()) {
-      link = nb::cast<std::int32_t>(nodes.attr("link_of")(topology, given_link));
+      link = nb::cast<std::int32_t>(hooks().find_link(topology, given_link));
     }
   }
   Schedule::Rows found;
@@ -104,13 +107,10 @@ nb::dict rows(const Schedule& schedule, const nb::object& given_npu, const nb::o
   return columns;
 }
 
-// The transfers in the form of another library, which only Python knows.
-nb::object table(nb::handle schedule, const char* form) {
-  return nb::module_::import_("tacos._support.tables").attr(form)(schedule.attr("rows")());
-}
+nb::dict all_rows(const Schedule& schedule) { return rows(schedule, nb::none(), nb::none()); }
 
 std::optional<double> efficiency(const Schedule& schedule) {
-  const nb::object provenance = nb::module_::import_("json").attr("loads")(schedule.provenance());
+  const nb::object provenance = from_json(schedule.provenance());
   const nb::object bound = provenance.attr("get")("bound_s");
   if (schedule.time() == 0 ||
       !(nb::isinstance<nb::float_>(bound) || nb::isinstance<nb::int_>(bound))) {
@@ -160,7 +160,8 @@ multicast tree and 2 for a reduce tree.)")
             if (i < 0 || i >= r.count()) throw nb::index_error("no such route");
             return std::vector<NodeId>(r.destinations(i).begin(), r.destinations(i).end());
           },
-          "route"_a, "Nodes where the route ends.");
+          "route"_a, "Nodes where the route ends.")
+      .def("__reduce__", &reduced, nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"));
 
   m.def(
       "shortest_routes",
@@ -251,17 +252,13 @@ With given_away=True, `chunk` and `start` are used without copying; do not write
       .def_prop_ro("efficiency", &efficiency,
                    "Bound / time, or None where nobody computed the bound.")
       .def_prop_ro(
-          "provenance",
-          [](const Schedule& s) {
-            return nb::module_::import_("json").attr("loads")(s.provenance());
-          },
+          "provenance", [](const Schedule& s) { return from_json(s.provenance()); },
           nb::sig("def provenance(self) -> dict[str, typing.Any]"),
           "How the schedule was made: engine, seed, options, bound.")
       .def(
           "with_provenance",
           [](const Schedule& s, const nb::dict& provenance) {
-            const nb::object text = nb::module_::import_("json").attr("dumps")(provenance);
-            return std::make_shared<Schedule>(s.with_provenance(nb::cast<std::string>(text)));
+            return std::make_shared<Schedule>(s.with_provenance(to_json(provenance)));
           },
           "provenance"_a,
           nb::sig("def with_provenance(self, provenance: dict[str, typing.Any]) -> Schedule"),
@@ -281,18 +278,18 @@ An NPU is a number or a name, a link a number or a pair of nodes.
 Of an orbit, all are the stored ones. One NPU's or one link's are those of the whole schedule; their
 `transfer` and `route` name what is stored, of which they are images.)")
       .def(
-          "to_pandas", [](nb::handle self) { return table(self, "to_pandas"); },
+          "to_pandas", [](const Schedule& s) { return hooks().to_pandas(all_rows(s)); },
           nb::sig("def to_pandas(self) -> typing.Any"),
           "The transfers as a pandas DataFrame with the columns of `rows`; pandas must be there.")
       .def(
-          "to_arrow", [](nb::handle self) { return table(self, "to_arrow"); },
+          "to_arrow", [](const Schedule& s) { return hooks().to_arrow(all_rows(s)); },
           nb::sig("def to_arrow(self) -> typing.Any"),
           R"(The transfers as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``.
 
 Polars, DuckDB and others take the schedule itself, without a copy and without pyarrow.)")
       .def(
           "__arrow_c_stream__",
-          [](nb::handle self, const nb::object&) { return table(self, "arrow_stream"); },
+          [](const Schedule& s, const nb::object&) { return arrow_stream(all_rows(s)); },
           "requested_schema"_a = nb::none(),
           nb::sig(
               "def __arrow_c_stream__(self, requested_schema: typing.Any = None) -> typing.Any"),
@@ -369,6 +366,10 @@ Everybody who reads a sum of n arrivals lists all n of them.)")
           "other"_a.none(), "Equal topology, collective and transfers; provenance may differ.")
       .def("__hash__",
            [](const Schedule& s) { return nb::hash(nb::make_tuple(s.transfers(), s.time())); })
+      .def("__reduce__", &reduced, nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"))
+      .def(
+          "_repr_html_", [](nb::handle self) { return hooks().to_html(self); },
+          nb::sig("def _repr_html_(self) -> str"), "What a notebook shows.")
       .def("__repr__", [](const Schedule& s) {
         return "<tacos.Schedule " + std::string(s.symmetry() ? "orbit" : "packed") + ": " +
                std::to_string(s.transfers()) + " transfers in " +

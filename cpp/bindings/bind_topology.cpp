@@ -5,7 +5,9 @@
 #include <nanobind/stl/vector.h>
 
 #include "columns.hpp"
+#include "hooks.hpp"
 #include "model/topology.hpp"
+#include "pickling.hpp"
 
 namespace tacos::bindings {
 
@@ -151,6 +153,10 @@ With given_away=True, the links' columns are used without copying; do not write 
            [](const Topology& t) {
              return nb::hash(nb::make_tuple(t.npus(), t.links(), t.spec().family));
            })
+      .def("__reduce__", &reduced, nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"))
+      .def(
+          "_repr_html_", [](nb::handle self) { return hooks().to_html(self); },
+          nb::sig("def _repr_html_(self) -> str"), "What a notebook shows.")
       .def("__repr__", [](const Topology& t) {
         return "<tacos.Topology " + (t.spec().family.empty() ? "custom" : t.spec().family) + ": " +
                std::to_string(t.npus()) + " NPUs, " + std::to_string(t.nodes() - t.npus()) +

@@ -4,9 +4,12 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "arrow.hpp"
 #include "columns.hpp"
+#include "hooks.hpp"
 #include "lowering/program_nodes.hpp"
 #include "model/workload.hpp"
+#include "pickling.hpp"
 
 namespace tacos::bindings {
 
@@ -85,10 +88,6 @@ nb::typed<nb::dict, nb::str, nb::any> rows(const Workload& workload) {
   put("on_cpu", c.on_cpu);
   put("name", c.name);
   return out;
-}
-
-nb::object table(const Workload& workload, const char* form) {
-  return nb::module_::import_("tacos._support.tables").attr(form)(rows(workload));
 }
 
 template <typename T>
@@ -192,18 +191,18 @@ that are left out have their defaults; tacos.workload.from_nodes converts, sprea
       .def("rows", &rows, nb::sig("def rows(self) -> dict[str, numpy.typing.NDArray[typing.Any]]"),
            "All columns but the dependencies, by name.")
       .def(
-          "to_pandas", [](const Workload& w) { return table(w, "to_pandas"); },
+          "to_pandas", [](const Workload& w) { return hooks().to_pandas(rows(w)); },
           nb::sig("def to_pandas(self) -> typing.Any"),
           "The nodes as a pandas DataFrame with the columns of `rows`; pandas must be there.")
       .def(
-          "to_arrow", [](const Workload& w) { return table(w, "to_arrow"); },
+          "to_arrow", [](const Workload& w) { return hooks().to_arrow(rows(w)); },
           nb::sig("def to_arrow(self) -> typing.Any"),
           R"(The nodes as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``.
 
 Polars, DuckDB and others take the workload itself, without a copy and without pyarrow.)")
       .def(
           "__arrow_c_stream__",
-          [](const Workload& w, const nb::object&) { return table(w, "arrow_stream"); },
+          [](const Workload& w, const nb::object&) { return arrow_stream(rows(w)); },
           "requested_schema"_a = nb::none(),
           nb::sig(
               "def __arrow_c_stream__(self, requested_schema: typing.Any = None) -> typing.Any"),
@@ -227,6 +226,7 @@ Polars, DuckDB and others take the workload itself, without a copy and without p
           "other"_a.none(), "Equal ranks, nodes, groups and names.")
       .def("__hash__",
            [](const Workload& w) { return nb::hash(nb::make_tuple(w.npus(), w.nodes())); })
+      .def("__reduce__", &reduced, nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"))
       .def("__repr__", [](const Workload& workload) {
         return "<tacos.Workload: " + std::to_string(workload.npus()) + " ranks, " +
                std::to_string(workload.nodes()) + " nodes>";

@@ -26,6 +26,8 @@ void bind_perfetto(nb::module_& m);
 void bind_runtime(nb::module_& m);
 void bind_waves(nb::module_& m);
 void bind_arrow(nb::module_& m);
+void bind_hooks(nb::module_& m);
+void bind_pickling(nb::module_& m);
 }  // namespace tacos::bindings
 
 NB_MODULE(_core, m) {
@@ -55,4 +57,6 @@ NB_MODULE(_core, m) {
   tacos::bindings::bind_runtime(m);
   tacos::bindings::bind_waves(m);
   tacos::bindings::bind_arrow(m);
+  tacos::bindings::bind_hooks(m);
+  tacos::bindings::bind_pickling(m);
 }

@@ -11,19 +11,9 @@ namespace tacos {
 Collective counted_in_chunks(const Collective& collective) {
   auto parts = collective.parts();
   for (auto& part : parts) {
-    const auto n = static_cast<std::int64_t>(part.members());
-    switch (part.kind) {
-      case CollectiveKind::broadcast:
-      case CollectiveKind::reduce:
-        part.size = part.chunks;
-        break;
-      case CollectiveKind::all_to_all_v:
-      case CollectiveKind::send_recv:
-      case CollectiveKind::custom:
-        break;
-      default:
-        part.size = n * part.chunks;
-    }
+    if (!part.traits().even) continue;
+    const bool whole = part.traits().unit == Unit::buffer;
+    part.size = std::int64_t{whole ? 1 : part.members()} * part.chunks;
   }
   return Collective(collective.npus(), std::move(parts));
 }

@@ -120,7 +120,14 @@ class Topology:
 
     def __hash__(self) -> int: ...
 
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
     def __repr__(self) -> str: ...
+
+def collective_kinds() -> list[dict[str, Any]]:
+    """
+    The records of the kinds that are stored symbolically; see tacos.collective.KINDS.
+    """
 
 class CollectivePart:
     """One collective of those that run at once."""
@@ -129,6 +136,18 @@ class CollectivePart:
 
     @property
     def kind(self) -> str: ...
+
+    @property
+    def label(self) -> str:
+        """The kind in words for people, such as "all-reduce"."""
+
+    @property
+    def sums(self) -> bool:
+        """Whether the value of any chunk is a sum."""
+
+    @property
+    def bus_factor(self) -> float:
+        """busbw / algbw as in nccl-tests; 0 where undefined."""
 
     @property
     def size(self) -> int: ...
@@ -162,6 +181,8 @@ class CollectivePart:
     @property
     def reduces(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
 
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
 class Collective:
     """
     Which NPU holds which chunk before, and who must have it after.
@@ -187,6 +208,10 @@ class Collective:
     @property
     def kind(self) -> str:
         """Kind of the parts, or "mixed"."""
+
+    @property
+    def label(self) -> str:
+        """The kind in words for people, such as "all-reduce"."""
 
     @property
     def chunks(self) -> int:
@@ -233,6 +258,8 @@ class Collective:
 
     def __hash__(self) -> int: ...
 
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
     def __repr__(self) -> str: ...
 
 class Routes:
@@ -266,6 +293,8 @@ class Routes:
 
     def destinations(self, route: int) -> list[int]:
         """Nodes where the route ends."""
+
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
 def shortest_routes(topology: Topology, src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Routes:
     """
@@ -447,6 +476,8 @@ class Schedule:
         """Equal topology, collective and transfers; provenance may differ."""
 
     def __hash__(self) -> int: ...
+
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
     def __repr__(self) -> str: ...
 
@@ -885,6 +916,8 @@ class Program:
 
     def __hash__(self) -> int: ...
 
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
     def __repr__(self) -> str: ...
 
 def lower(schedule: Schedule, *, in_place: bool = False, rank: int | None = None, window: int = 0, progress: object | None = None) -> Program:
@@ -1018,6 +1051,8 @@ class Workload:
         """Equal ranks, nodes, groups and names."""
 
     def __hash__(self) -> int: ...
+
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
     def __repr__(self) -> str: ...
 
@@ -1327,4 +1362,17 @@ def lay_out(program: Program, rank: int, count: int) -> RankLayout:
 def arrow_stream(names: Sequence[str], columns: Sequence[numpy.typing.NDArray[Any]]) -> Any:
     """
     Columns as a stream of record batches, by the Arrow C data interface, without a copy.
+    """
+
+def connect(*, find_npu: Callable[[Topology, Any], int], find_link: Callable[[Topology, Any], int], to_pandas: Callable[[dict[str, Any]], Any], to_arrow: Callable[[dict[str, Any]], Any], to_html: Callable[[Any], str]) -> None:
+    """
+    Connects what methods of these classes need from the package above them.
+    """
+
+def to_html(item: object) -> str:
+    """What a notebook shows of an object."""
+
+def fields(item: object) -> dict[str, Any]:
+    """
+    The arguments of the constructor that make an object of this module again.
     """

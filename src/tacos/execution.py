@@ -9,11 +9,12 @@ counts for which executor.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from tacos._core import Program, Schedule, Topology, lower_paced
+from tacos._core import Program, Schedule, Topology, lower_paced, shortest_routes
 from tacos.errors import check_type
 from tacos.program import lower
 from tacos.simulate import simulate
@@ -182,7 +183,26 @@ def _exported(schedule: Schedule, format: str) -> Program:
 
 
 def _shares_links(schedule: Schedule) -> bool:
-    """Whether messages of several connections may cross one link: routes of one link have it to themselves."""
+    """Whether messages of several connections may cross one link, or take other routes than the schedule's.
+
+    Routes of one link have it to themselves. Longer ones do if no other route uses any of their links; a program
+    takes them if they are the network's default routes.
+    """
     table = schedule.routes
     used = np.unique(schedule.lane_route)
-    return bool((np.diff(table.link_begin)[used] > 1).any())
+    if not (np.diff(table.link_begin)[used] > 1).any():
+        return False
+    if schedule.form == "orbit" or table.kinds[used].any():
+        return True
+    # A table may list a route more than once.
+    paths = {
+        tuple(table.links[table.link_begin[r] : table.link_begin[r + 1]].tolist()) for r in used
+    }
+    crossed = [link for path in paths for link in path]
+    if len(set(crossed)) < len(crossed):
+        return True
+    topology, ordered = schedule.topology, sorted(path for path in paths if len(path) > 1)
+    source = topology.link_src[[path[0] for path in ordered]]
+    end = topology.link_dst[[path[-1] for path in ordered]]
+    default: list[int] = shortest_routes(topology, source, end).links.tolist()
+    return default != [*chain(*ordered)]

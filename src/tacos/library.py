@@ -26,7 +26,7 @@ from msgspec import Meta, Struct
 from tacos import formats
 from tacos._core import Schedule
 from tacos._support.files import replacing_all
-from tacos.collective import NAMED
+from tacos.collective import NAMED, kind_of
 from tacos.errors import FormatError
 from tacos.units import format_size
 
@@ -447,7 +447,7 @@ def described(collective: Collective, topology: Topology, file: str) -> Plan:
         ValueError: It is not one collective with a name.
     """
     parts = collective.parts
-    if len(parts) != 1 or parts[0].kind not in NAMED:
+    if len(parts) != 1 or not kind_of(parts[0]).even:
         raise ValueError(f"a plan is for one collective of {', '.join(NAMED)}, not {collective!r}")
     part = parts[0]
     group = part.group.tolist()

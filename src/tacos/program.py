@@ -279,7 +279,7 @@ def describe(program: Program) -> dict[str, Any]:
     used = int(np.count_nonzero(program.collective.chunk_bytes()))
     return {
         "name": noted(program, "name", str),
-        "collective": program.collective.kind.replace("_", "-"),
+        "collective": program.collective.label,
         "chunks": chunks_per_part(program.collective)
         if used == program.collective.chunks
         else None,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacos._core import Collective, CollectivePart, ProgramNodes, Schedule, program_nodes
+from tacos.collective import kind_of
 from tacos.program import ONE_SIDED, filled, lift, lower
 from tacos.units import Quantity, bandwidth_Bps, format_size, size_bytes
 
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
     from tacos._core import Program, Topology
 
 __all__ = ["nodes", "sized"]
-
-_UNEQUAL = ("all_to_all_v", "send_recv", "custom")
-"""Collectives that have sizes of their own."""
-
 
 def nodes(
     obj: Program | Schedule,
@@ -102,11 +99,10 @@ def sized(program: Program, size: Quantity | None) -> Collective:
     [2000000, 2000000, 2000000, 2000000]
     """
     parts = program.collective.parts
-    named = [part for part in parts if part.kind not in _UNEQUAL]
+    named = [part for part in parts if kind_of(part).even]
     if not named:
         if size is not None:
-            kind = parts[0].kind.replace("_", "-")
-            raise ValueError(f"size is {size}, but {kind} has sizes of its own")
+            raise ValueError(f"size is {size}, but {parts[0].label} has sizes of its own")
         return program.collective
     if size is not None:
         sizes: list[Any] = [size_bytes(size)] * len(parts)
@@ -119,7 +115,7 @@ def sized(program: Program, size: Quantity | None) -> Collective:
     collective = Collective(
         program.collective.npus,
         [
-            part if part.kind in _UNEQUAL else _with_size(part, size)
+            _with_size(part, size) if kind_of(part).even else part
             for part, size in zip(parts, sizes, strict=True)
         ],
     )

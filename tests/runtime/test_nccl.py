@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tacos
-from tacos._core import waves
-from tacos._support.pickling import FIELDS
+from tacos._core import fields, waves
 from tacos.program import STEP_OPS
 from tests.support.rank_jobs import expected
 
@@ -149,9 +148,7 @@ def test_waves_keep_the_order_of_threads_and_messages():
 def test_an_order_that_cannot_run_is_refused():
     """Two ranks that both receive before they send."""
     program = made("ring:2", "all_to_all", 1, "direct")
-    columns = {
-        name: getattr(program, name) for name in FIELDS[tacos.Program] if name != "provenance"
-    }
+    columns = {name: value for name, value in fields(program).items() if name != "provenance"}
     turned = columns["comes_from"].copy()
     turned[turned >= 0] = -1
     with pytest.raises(ValueError, match="waits for ever"):

@@ -84,7 +84,7 @@ def test_the_command_writes_json(tmp_path, capfd):
     ("options", "message"),
     [
         (["--np", "3"], "--np is 3, but ar.tacos is for 1 ranks"),
-        (["--size", "big"], "size"),
+        (["--size", "big"], "size 'big' is not understood"),
         (["--dtype", "float99"], "dtype is 'float99', it must be a type of NumPy"),
         (["--dtype", "complex64", "--against", "none"], 'dtype is "complex64", allowed are float16'),
         (["--op", "plus"], "op is 'plus', allowed are sum, product"),

@@ -267,7 +267,7 @@ def test_other_forwarding_makes_sense_only_without_the_schedule_s_starts():
     schedule = messages(tp.switch(2, **SPEED), [(0, 1)])
     stored = tp.switch(2, forwarding="store_and_forward", **SPEED)
     assert simulate(schedule, stored).time_ps == 4 * US
-    with pytest.raises(ValueError, match="only timing"):
+    with pytest.raises(ValueError, match='only timing "dependencies" makes sense'):
         simulate(schedule, stored, timing="order")
 
 
@@ -387,10 +387,7 @@ def test_every_engine_s_times_are_reproduced_exactly(data, topology, kind):
     collective = co.named(kind, topology, 1000, chunks=data.draw(st.integers(1, 2)))
     names = tacos.engines(topology, collective)
     engine = data.draw(st.sampled_from(sorted(names)))
-    try:
-        schedule = tacos.synthesize(topology, collective, engine=engine)
-    except TacosError:
-        return
+    schedule = tacos.synthesize(topology, collective, engine=engine)
     trace = simulate(schedule, timing="schedule")
     assert trace.time_ps == schedule.time_ps
     packed = schedule.expand()

@@ -45,9 +45,7 @@ Network = Annotated[
 ]
 Kind = Annotated[
     str,
-    Parameter(
-        help="all-reduce, all-gather, reduce-scatter, all-to-all, broadcast, reduce, gather or scatter."
-    ),
+    Parameter(help=f"{', '.join(collectives.labels())}."),
 ]
 Size = Annotated[str, Parameter(help="Buffer size as nccl-tests counts it, such as 64MB.")]
 Chunks = Annotated[
@@ -108,7 +106,7 @@ def exported(
     program: Program, network: Topology | None, size: str | None, silent: bool
 ) -> Workload:
     """The workload that a program's Chakra traces hold; prints the size that was assumed."""
-    named = any(part.kind in collectives.NAMED for part in program.collective.parts)
+    named = any(collectives.kind_of(part).even for part in program.collective.parts)
     if size is None and named and noted(program, "size_bytes", int) is None:
         size = "1MB"
         if not silent:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 import tacos
+from tacos import collective as collectives
 from tacos import formats, units
 from tacos._core import Schedule
 from tacos.cli.app import (
@@ -196,7 +197,9 @@ def pareto(
         )
     elif not quiet:
         print_table(front_table(f"{collective} on {topology}, {size}", front.rows()))
-        which = " that first reduces and scatters" * (wanted.kind == "all_reduce")
+        which = " that first reduces and scatters" * all(
+            collectives.kind_of(part).two_phases for part in wanted.parts
+        )
         print(f"No algorithm{which} has fewer than {front.least_rounds} rounds per chunk.")
         if front.cut_short:
             print(f"The search was cut short after {time_limit:g} s (--time-limit).")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacos._core import Workload, chakra_file
+from tacos.collective import KINDS
 from tacos.formats.astra_network import Dimensions, dimensions, one_block
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def beside(
     system = {
         "scheduling-policy": "FIFO",
         "preferred-dataset-splits": 1,  # ASTRA-sim never completes a custom collective in pieces
-        f"{carrier.replace('_', '-')}-implementation-custom": [str(prefix.absolute())],
+        f"{KINDS[carrier].label}-implementation-custom": [str(prefix.absolute())],
     }
     files["system.json"] = json.dumps(system, indent=2).encode() + b"\n"
     files["memory.json"] = b'{"memory-type": "NO_MEMORY_EXPANSION"}\n'

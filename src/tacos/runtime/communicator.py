@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from tacos._core import Program, RankExecutor, Schedule
-from tacos._support.pickling import FIELDS
+from tacos._core import Collective, Program, RankExecutor, Schedule, fields
+from tacos.collective import kind_of
 from tacos.errors import CommunicationError, VerificationError
 from tacos.program import lower
 from tacos.runtime.carriers.tcp import Tcp
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from tacos._core import Collective
     from tacos.runtime.rendezvous import Rendezvous
 
 __all__ = ["Algorithm", "Call", "Carrier", "Communicator", "connect", "fingerprint"]
@@ -172,7 +171,7 @@ class Communicator:
         execution = program = None
         try:
             program = self._program(algorithm)
-            report["kind"] = program.collective.kind
+            report["kind"] = program.collective.label
             report["fingerprint"] = fingerprint(program)
             if verify and self.rank == 0:
                 checked = verify_algorithm(program)
@@ -267,7 +266,7 @@ class Communicator:
         Returns:
             Which ranks add up a chunk in different orders, as rank 0 has found.
         """
-        kind = report["kind"].replace("_", "-") or "one that is wrong"
+        kind = report["kind"] or "one that is wrong"
         doing = f"prepares algorithm {number}, {kind}"
         answers = self._meet(f"algorithm {number}", json.dumps(report).encode(), doing)
         self._prepared += 1
@@ -285,7 +284,7 @@ class Communicator:
             if theirs["fingerprint"] != reports[0]["fingerprint"]
         ]
         if others:
-            kinds = [reports[rank]["kind"].replace("_", "-") for rank in (others[0], 0)]
+            kinds = [reports[rank]["kind"] for rank in (others[0], 0)]
             which = f" ({kinds[0]}, {kinds[1]})" if kinds[0] != kinds[1] else ""
             raise ValueError(
                 f"algorithm {number} is not the same on all ranks: "
@@ -323,7 +322,7 @@ class Algorithm:
         return self.program.collective
 
     def __repr__(self) -> str:
-        kind = self.collective.kind.replace("_", "-")
+        kind = self.collective.label
         return f"<tacos.Algorithm {self.number}: {kind}, {self.program.ranks} ranks>"
 
     def buffer_elements(self, count: int) -> tuple[int, int]:
@@ -390,28 +389,28 @@ class Algorithm:
     ) -> int:
         """The whole buffer's elements, from what this rank has of it."""
         collective = self.collective
-        kind = collective.kind
         sizes = (None if source is None else source.size, None if target is None else target.size)
         if len(collective.parts) == 1:
             part = collective.parts[0]
             n = len(part.group)
             root = part.root >= 0 and int(part.group[part.root]) == self.communicator.rank
-            whole, share = {
-                "all_reduce": (sizes, None),
-                "all_to_all": (sizes, None),
-                "reduce": (sizes, None),
-                "broadcast": (sizes[::-1], None),
-                "reduce_scatter": ((sizes[0],), sizes[1]),
-                "all_gather": ((sizes[1],), sizes[0]),
-                "gather": ((sizes[1],) if root else (), sizes[0]),
-                "scatter": ((sizes[0],) if root else (), sizes[1]),
-            }.get(kind, ((), None))
-            for size in whole:
-                if size is not None:
-                    return size
-            if share is not None:
-                return share * n
-        raise ValueError(f"count must be given: the arrays of a {kind} do not tell it here")
+            kind = kind_of(part)
+            held = (kind.whole_input, kind.whole_output)
+            if kind.even:
+                # Only the root has the whole of what is gathered to it or scattered by it.
+                everywhere = all(held) or not kind.rooted
+                sides = list(zip(sizes, held, strict=True))
+                if kind.spreads and not kind.reduces:  # all have the output, but not all the input
+                    sides.reverse()
+                for size, whole in sides:
+                    if size is not None and whole and (root or everywhere):
+                        return size
+                for size, whole in sides:
+                    if size is not None and not whole:
+                        return size * n
+        raise ValueError(
+            f"count must be given: the arrays of a {collective.label} do not tell it here"
+        )
 
 
 def fingerprint(program: Program) -> str:
@@ -426,14 +425,13 @@ def fingerprint(program: Program) -> str:
     digest = hashlib.sha256()
 
     def add(item: Any) -> None:
-        for name in FIELDS[type(item)]:
-            value = getattr(item, name)
+        for name, value in fields(item).items():
             if name == "provenance":
                 continue
             digest.update(name.encode())
             if isinstance(value, np.ndarray):
                 digest.update(f"{len(value)}".encode() + value.tobytes())
-            elif type(value) in FIELDS:
+            elif isinstance(value, Collective):
                 add(value)
             elif isinstance(value, list | tuple):
                 for part in value:

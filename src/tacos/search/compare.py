@@ -18,7 +18,7 @@ from itertools import groupby
 from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
-from tacos._core import Collective, Schedule
+from tacos._core import Collective, Schedule, to_html
 from tacos.bound import Bound, bound
 from tacos.collective import chunks_per_part
 from tacos.errors import (
@@ -166,7 +166,7 @@ class Comparison:
         """One plain dictionary per candidate, for tables, JSON and CSV; units are in the names."""
         return [
             {
-                "collective": self.collective.kind.replace("_", "-"),
+                "collective": self.collective.label,
                 "size_bytes": self.collective.size_bytes,
                 "engine": candidate.engine,
                 "ok": candidate.ok,
@@ -180,6 +180,9 @@ class Comparison:
             | (asdict(candidate.figures) if candidate.figures else {})
             for candidate in self.candidates
         ]
+
+    def _repr_html_(self) -> str:
+        return to_html(self)
 
     def verdict(self) -> str:
         """Who wins, and by how much, in a sentence.
@@ -238,6 +241,9 @@ class Sweep:
     def rows(self) -> list[dict[str, Any]]:
         """One plain dictionary per size and candidate, for tables, JSON and CSV."""
         return [row for comparison in self.comparisons for row in comparison.rows()]
+
+    def _repr_html_(self) -> str:
+        return to_html(self)
 
     def verdict(self) -> str:
         """Who wins where, in a sentence or two."""
@@ -386,7 +392,7 @@ def _check(
     for problem in problems:
         check_sizes(topology, problem)
         if problem.kind != problems[0].kind:
-            kinds = f"{problems[0].kind} and {problem.kind}".replace("_", "-")
+            kinds = f"{problems[0].label} and {problem.label}"
             raise ValueError(f"collective has {kinds}, one comparison takes one kind")
     for name in names or ():
         check_engine(name)

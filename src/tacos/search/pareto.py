@@ -19,10 +19,11 @@ import numpy as np
 
 from tacos._core import Collective, CollectivePart
 from tacos.bound import bound
+from tacos.collective import kind_of
 from tacos.errors import InfeasibleError, TacosError
 from tacos.schedule import retime, routes
 from tacos.synth.milp.solver import highs, solve
-from tacos.synth.phases import in_phases, sums
+from tacos.synth.phases import in_phases, only_collects, sums
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,10 +158,9 @@ class _Search:
         self.begin = time.monotonic()
         self.end = self.begin + time_limit
         self.late = False
-        kinds = {part.kind for part in collective.parts}
-        self.halves = 2 if sums(collective) and not kinds <= {"reduce_scatter", "reduce"} else 1
+        self.halves = 2 if sums(collective) and not only_collects(collective) else 1
         each = [self._least_rounds(topology, collective)]
-        if kinds == {"all_reduce"}:
+        if all(kind_of(part).two_phases for part in collective.parts):
             parts = [CollectivePart("all_gather", p.size, group=p.group) for p in collective.parts]
             gather = Collective(collective.npus, parts)
             each = [self._least_rounds(t, gather) for t in (topology.reversed(), topology)]

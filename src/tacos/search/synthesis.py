@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tacos._core import Collective, Topology
 from tacos.bound import Bound, bound
+from tacos.collective import kind_of
 from tacos.errors import (
     InfeasibleError,
     LimitError,
@@ -29,6 +30,7 @@ from tacos.sketch import Sketch
 from tacos.synth import BASELINES, ENGINES, applicable, check_options, obstacle
 from tacos.synth.baselines.nccl import suited_counts
 from tacos.synth.forest import suited_chunks
+from tacos.synth.matched_ports import MatchedPorts, matched_ports
 from tacos.synth.milp import obstacle as milp_obstacle
 from tacos.synth.work import stored, work
 from tacos.verify import verify as verify_schedule
@@ -50,6 +52,7 @@ __all__ = [
     "with_chunks",
 ]
 
+_PORTS = ("auto", "any", "matched")
 _EFFORTS: dict[str | int, int] = {"fast": 1, "normal": 1, "high": 8}
 _FAST = 0.1
 _CHUNK_COUNTS = tuple(2**k for k in range(10))
@@ -121,6 +124,7 @@ def synthesize(
     verify: bool = True,
     target: str | None = None,
     consistent: bool = True,
+    ports: str = "auto",
     **options: Any,
 ) -> Schedule:
     """Find a schedule of a collective on a network, and verify it.
@@ -159,6 +163,9 @@ def synthesize(
         consistent: Whether ``"auto"`` returns only schedules in which all NPUs add up each chunk in the same order, so
             that they end with identical bits (``Report.consistent`` of :func:`tacos.verify`). False suffices for integers
             and for simulation. A schedule without this property has ``"consistent": False`` in its provenance.
+        ports: ``"matched"`` gives each port of a switch between boxes one peer, so that no two messages share it
+            (:mod:`tacos.synth.matched_ports`); ``"any"`` lets NPUs send to all that a port leads to. By default
+            ``"auto"`` tries both, and a named engine uses any. The provenance says ``"ports": "matched"``.
         options: Passed on to the engine, such as ``order="rank"`` for rings; ``trials=`` says the
             number of greedy's random starts by itself.
 
@@ -168,7 +175,7 @@ def synthesize(
             to the sketch.
         TypeError: An option that the engine does not take.
         VerificationError: Every schedule that was found is wrong.
-        ValueError: The engine is unknown, or does not apply to this problem.
+        ValueError: The engine is unknown, or does not apply to this problem; or no ports can be matched.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(8, bandwidth="50GB/s", latency="500ns")
@@ -183,6 +190,10 @@ def synthesize(
         check_engine(engine, "auto")
     check_options(engine, options, _OWN_ARGUMENTS)
     limits = (seed, effort, time_limit, progress)
+    if ports not in _PORTS:
+        raise ValueError(f"ports must be one of {', '.join(_PORTS)}; got {ports!r}")
+    if sketch is not None and ports == "matched":
+        raise ValueError('ports is "matched", which a sketch does not know: use one of the two')
     if sketch is not None:
         found = _sketched(
             topology, collective, sketch, engine, known_bound, limits, verify, target, options
@@ -190,13 +201,29 @@ def synthesize(
         if consistent and engine == "auto" and found.provenance.get("consistent") is False:
             raise TacosError(_inconsistent(found, verify_schedule(found).difference))
         return found
+    matching = matched_ports(topology) if ports == "matched" else None
+    if ports == "matched" and matching is None:
+        raise ValueError(
+            'ports is "matched", but no switch of this network joins equal boxes by slower ports: leave ports out'
+        )
+    if matching is not None:
+        known_bound = known_bound or bound(topology, collective)
+        topology = matching.topology
     search = _Search(topology, collective, *limits, known_bound)
     search.refines, search.verifies, search.target = refine, verify, target
     search.consistent = consistent and engine == "auto"
-    return search.answer(engine, options)
+    search.matches = ports == "auto"
+    found = search.answer(engine, options)
+    return found if matching is None else _back(matching, found)
 
 
 _OWN_ARGUMENTS = tuple(synthesize.__kwdefaults__ or ())
+
+
+def _back(matching: MatchedPorts, schedule: Schedule) -> Schedule:
+    """A schedule with matched ports as one of the whole network."""
+    found = matching.returned(schedule)
+    return found.with_provenance(found.provenance | {"ports": "matched"})
 
 
 def with_chunks(schedule: Schedule, chunks: int) -> Schedule:
@@ -225,7 +252,8 @@ def with_chunks(schedule: Schedule, chunks: int) -> Schedule:
         schedule.topology.npus,
         [type(part)(part.kind, part.size, chunks=chunks, group=part.group, root=part.root)],
     )
-    found = synthesize(schedule.topology, wanted, engine=engine)
+    ports = schedule.provenance.get("ports", "any")
+    found = synthesize(schedule.topology, wanted, engine=engine, ports=ports)
     consistent = [one.provenance.get("consistent") is not False for one in (schedule, found)]
     if consistent == [True, False]:
         raise TacosError(f"{engine} in {chunks} chunks may leave ranks with different bits")
@@ -374,11 +402,13 @@ class _Search:
         self.progress, self.told = progress, 0.0
         self.done, self.next = 0.0, 1.0  # the part of the whole that the present run is
         self.cut_short, self.refines, self.verifies = False, True, True
+        self.matches = False  # whether "auto" looks at matched ports, too
         self.consistent = False  # whether only schedules whose sums have one order will do
         self.rejected: list[str] = []
         self.stopped = False  # whether the caller's progress raised an exception
         self.target: str | None = None
         self.refusal = ""  # why the target takes no schedule
+        self.used = 0.0  # work of all engines and refinements
         self.to_beat = math.inf  # the executed time of the best answer so far
         self.sketch: Sketch | None = None
         self.packed: dict[
@@ -569,7 +599,7 @@ class _Search:
         coarse = name == "greedy" and self.bound.bandwidth_s > _LARGE * self.bound.latency_s
         patience = 5 if coarse else 4 if name == "forest" else 2
         phases = len(self.collective.parts) + sum(
-            p.kind == "all_reduce" for p in self.collective.parts
+            kind_of(p).two_phases for p in self.collective.parts
         )
         most = _SEARCH_TRANSFERS * (2 * phases if name == "forest" else 1)
         fastest = failures = 0
@@ -646,9 +676,23 @@ class _Search:
         return found
 
     def all_engines(self) -> Schedule:
-        """The best of the engines that apply, cheap ones first, while the work is worth it.
+        """The best of the engines that apply, also with matched ports, refined with the work that is left."""
+        matching = matched_ports(self.topology) if self.matches and self.sketch is None else None
+        results, left_out = self.tried(0.5 if matching else 1.0)
+        if matching:
+            self.done, self.next = 0.5, 1.0
+            results += self.with_matched_ports(matching, results[0])
+            results.sort(key=lambda answer: answer.time_ps)
+        results = self.refined(results) if self.refines else results
+        times: dict[str, float] = {}
+        for one in results:
+            times.setdefault(one.schedule.provenance["engine"], one.time_ps * 1e-12)
+        return _noted(results[0], {"best_of": times, "not_tried": left_out}).schedule
 
-        A schedule is verified before it becomes the best: a wrong one could seem too good for the others to be tried.
+    def tried(self, part: float) -> tuple[list[_Answer], list[str]]:
+        """The answers of the engines that apply, the fastest first, and who was not asked; cheap ones come first.
+
+        Engines are asked while the work is worth it. A schedule is verified before it becomes the best: a wrong one could seem too good for the others to be tried.
         """
         names = engines(self.topology, self.collective)
         expected = {name: self.expected(name) for name in names}
@@ -656,12 +700,11 @@ class _Search:
         best: _Answer | None = None
         errors: list[Exception] = []
         left_out: list[str] = []
-        spent = 0.0
         # The synthesizers first, which come nearest to the bound; not where one would eat it all.
         dear = {name for name in names if name in BASELINES or expected[name] > self.budget}
         for i, name in enumerate(sorted(names, key=lambda name: (name in dear, expected[name]))):
-            self.done, self.next = i / len(names), (i + 1) / len(names)
-            if self.cut_short or spent + expected[name] > self.worth(best):
+            self.done, self.next = (part * (i + k) / len(names) for k in (0, 1))
+            if self.cut_short or self.used + expected[name] > self.worth(best):
                 left_out.append(name)
                 continue
             try:
@@ -691,7 +734,7 @@ class _Search:
                 self.reject(failed)
                 errors.append(VerificationError(failed))
                 continue
-            spent += self.spent(answer.schedule)
+            self.used += self.spent(answer.schedule)
             results.append(answer)
             if best is None or answer.time_ps < best.time_ps:
                 best = answer
@@ -699,32 +742,58 @@ class _Search:
         if best is None:
             knows_sketches = not milp_obstacle(self.topology, self.collective)
             if self.sketch is not None and knows_sketches and not _infeasible(errors):
-                return self.first_right(self.engine("milp", {})).schedule
+                return [self.first_right(self.engine("milp", {}))], left_out
             if errors:
                 raise errors[0]
             raise InfeasibleError(f"no engine applies to {self.collective!r} on {self.topology!r}")
-        exact = self.exact(best) if spent < self.worth(best) else None
+        exact = self.exact(best) if self.used < self.worth(best) else None
         if exact is not None:
             results.append(exact)
-        results.sort(key=lambda answer: answer.time_ps)
-        results = self.refined(results, spent) if self.refines else results
-        times = {one.schedule.provenance["engine"]: one.time_ps * 1e-12 for one in results}
-        return _noted(results[0], {"best_of": times, "not_tried": left_out}).schedule
+        return sorted(results, key=lambda answer: answer.time_ps), left_out
 
-    def refined(self, results: list[_Answer], spent: float) -> list[_Answer]:
+    def with_matched_ports(self, matching: MatchedPorts, best: _Answer) -> list[_Answer]:
+        """The best answers with one peer for each port, if there is work left that they are worth."""
+        left = self.worth(best) - self.used
+        if self.cut_short or left < _FAST * self.budget:
+            return []
+        limits = (self.seed, self.effort, None, self.report, self.bound)
+        inner = _Search(matching.topology, self.collective, *limits)
+        inner.budget, inner.end, inner.rejected = left, self.end, self.rejected
+        inner.verifies, inner.to_beat = self.verifies, self.to_beat
+        inner.consistent, inner.target = self.consistent, self.target
+        answers: list[_Answer] = []
+        try:
+            for one in inner.tried(1.0)[0][:_REFINED]:
+                found = self.judged(_back(matching, one.schedule))
+                if found.time_ps < best.time_ps:
+                    found = best = self.first_right([found])
+                answers.append(found)
+        except _TimeIsUp:
+            self.cut_short = True
+        except (TacosError, MemoryError):
+            pass  # there is an answer already
+        self.cut_short |= inner.cut_short
+        self.used += inner.used
+        return answers
+
+    def refined(self, results: list[_Answer]) -> list[_Answer]:
         """The results, the fastest first, of which the fastest are refined with the work that is left."""
         better = list(results)
-        for i, (schedule, executed_ps, _) in enumerate(results[:_REFINED]):
-            left = self.worth(better[0]) - spent
-            if self.cut_short or left <= 0 or executed_ps > _HOPEFUL * better[0].time_ps:
+        for i, answer in enumerate(results[:_REFINED]):
+            left = self.worth(better[0]) - self.used
+            if self.cut_short or left <= 0 or answer.time_ps > _HOPEFUL * better[0].time_ps:
                 break
-            if schedule.transfers > _SEARCH_TRANSFERS:
+            if answer.schedule.transfers > _SEARCH_TRANSFERS:
                 continue
-            work = min(left, self.budget * _REFINING, _PER_TRANSFER * schedule.transfers)
+            work = min(left, self.budget * _REFINING, _PER_TRANSFER * answer.schedule.transfers)
             try:
                 found = self.judged(
                     refine_schedule(
-                        schedule, work=int(work * _HOPS), seed=self.seed, progress=self.report
+                        answer.schedule,
+                        work=int(work * _HOPS),
+                        seed=self.seed,
+                        target=self.target,
+                        progress=self.report,
                     )
                 )
                 # The first has passed the verifier before, and refinement keeps what it had.
@@ -735,9 +804,8 @@ class _Search:
                 break
             except TacosError:
                 continue
-            # A shorter schedule may take longer to execute.
-            better[i] = min(results[i], found, key=lambda answer: answer.time_ps)
-            spent += work
+            better[i] = min(answer, found, key=lambda answer: answer.time_ps)
+            self.used += work
         return sorted(better, key=lambda answer: answer.time_ps)
 
 

@@ -199,10 +199,11 @@ def check_formats(names: Collection[str]) -> None:
 
 
 class _Algorithm(NamedTuple):
-    """An engine and how it cuts; None where it chooses."""
+    """An engine, how it cuts (None where it chooses), and whether the ports between boxes have one peer each."""
 
     engine: str
     chunks: int | None
+    ports: str = "any"
 
 
 class _Span(NamedTuple):
@@ -263,6 +264,7 @@ class _Search:
             self.topology,
             self.wanted(size, algorithm.chunks),
             engine=algorithm.engine,
+            ports=algorithm.ports,
             seed=self.seed,
             effort=self.effort,
             progress=self.report,
@@ -335,7 +337,9 @@ class _Search:
                 self.cut_short = True
                 break
             self.cut_short |= bool(best.provenance.get("cut_short"))
-            algorithm = _Algorithm(best.provenance["engine"], best.collective.parts[0].chunks)
+            facts = best.provenance
+            ports = str(facts.get("ports", "any"))
+            algorithm = _Algorithm(facts["engine"], best.collective.parts[0].chunks, ports)
             self.times[algorithm, size] = self.executed(best)
             found.append(algorithm)
         self.done = self.next = 0.8
@@ -382,9 +386,7 @@ class _Search:
             served = samples[one.begin : one.end]
             schedule = self.near(served[len(served) // 2], one.algorithm, low + 1, high)
             work = min(_REFINING * schedule.transfers, _MOST_REFINING)
-            # A shorter schedule may take longer to execute.
-            refined = refine(schedule, work=work, seed=self.seed)
-            schedule = min(schedule, refined, key=lambda one: (self.executed(one), one.time_s))
+            schedule = refine(schedule, work=work, seed=self.seed, target=self.target)
             figures = tuple(
                 (size, self.time(one.algorithm, size), self.bound(size).time_s) for size in served
             )
@@ -394,11 +396,12 @@ class _Search:
 
     def nccl(self, samples: list[int]) -> list[tuple[int, int, str, str]]:
         """NCCL's own choices: trees or rings, and a protocol, for every size."""
-        if self.kind.replace("-", "_") not in _NCCL_KINDS or self.group is not None:
+        kind = collectives.parse(self.kind)
+        if not kind.spreads or self.group is not None:
             return []
         ring, tree = _Algorithm("ring", None), _Algorithm("double-binary-tree", None)
         switch = samples[0] - 1
-        if self.kind.replace("-", "_") == "all_reduce":
+        if kind.two_phases:
             self.done = self.next = 0.95
             better = [size for size in samples if self.time(tree, size) < self.time(ring, size)]
             if better:
@@ -424,6 +427,3 @@ class _Search:
     def protocol(self, size: int) -> str:
         low, middle = self.protocols()
         return "ll" if size <= low else "ll128" if size <= middle else "simple"
-
-
-_NCCL_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")

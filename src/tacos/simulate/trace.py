@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacos._core import to_html
 from tacos._support import tables
 from tacos._support.columns import column
 
@@ -333,6 +334,9 @@ class Trace:
             "begin_ps": self.begin_ps,
             "end_ps": self.end_ps,
         }
+
+    def _repr_html_(self) -> str:
+        return to_html(self)
 
     def to_pandas(self) -> Any:
         """The busy intervals as a pandas DataFrame with the columns of `rows`; pandas must be there."""

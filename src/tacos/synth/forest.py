@@ -28,6 +28,7 @@ from tacos._core import (
     schedule_orbits,
     team_exchange,
 )
+from tacos.collective import kind_of, labels
 from tacos.synth.logical import forest_through_program
 from tacos.synth.moves import check_memory
 from tacos.synth.phases import in_phases
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Packed", "Packing", "forest", "obstacle", "packing", "suited_chunks"]
 
-_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
 _MOST_GROWN = 128
 """NPUs of a network without symmetry: half a minute's worth."""
 _MOST_ALIKE = 2048
@@ -274,12 +274,12 @@ def obstacle(topology: Topology, collective: Collective) -> str:
     if len(collective.parts) != 1:
         return f"one collective, not {len(collective.parts)} at once"
     part = collective.parts[0]
-    if part.kind not in _KINDS:
-        names = f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}, not {part.kind}"
-        return names.replace("_", "-")
+    if not kind_of(part).spreads:
+        *names, last = labels(lambda kind: kind.spreads)
+        return f"{', '.join(names)} or {last}, not {part.label}"
     if topology.npus <= _MOST_REPEATED:
         return ""
-    everybody = part.kind not in ("broadcast", "reduce") and len(part.group) == topology.npus
+    everybody = not kind_of(part).rooted and len(part.group) == topology.npus
     if not everybody or topology.npus > _MOST_ALIKE or not all_alike(topology):
         most = f"at most {_MOST_GROWN} NPUs, or {_MOST_ALIKE} that are all alike and take part"
         fits = topology.npus <= _MOST_GROWN
@@ -288,7 +288,7 @@ def obstacle(topology: Topology, collective: Collective) -> str:
         return f"a byte for each of {chunks} chunks, not {part.size}"
     if topology.switches and topology.forwarding != "cut_through":
         return f"switches that cut through where there are more than {_MOST_REPEATED} NPUs"
-    if part.kind != "all_gather" and (topology.reduce_bandwidth_Bps or not _one_speed(topology)):
+    if part.sums and (topology.reduce_bandwidth_Bps or not _one_speed(topology)):
         return f"one speed per switch, and sums that take no time, for over {_MOST_REPEATED} NPUs"
     return ""
 
@@ -317,7 +317,7 @@ def _orbits(
 ) -> Schedule | None:
     """The schedule by some NPUs' trees and their images, if the network has such a symmetry."""
     (part,) = collective.parts
-    if len(part.group) != topology.npus or part.kind in ("broadcast", "reduce"):
+    if len(part.group) != topology.npus or kind_of(part).rooted:
         return None
     if part.size % (len(part.group) * part.chunks):  # it will be expanded
         check_memory(topology.npus**2 * part.chunks)

@@ -340,11 +340,10 @@ def listed(part: CollectivePart, npus: int) -> Moves:
     >>> listed(collective.send_recv(4, [(0, 2, "1KB")], chunks=2).parts[0], 4).chunk.tolist()
     [0, 1]
     """
-    if part.kind == "send_recv":
+    if not len(part.input_begin):
         rows = np.arange(len(part.inputs))
         moves = _straight(part.inputs, part.outputs, rows, npus)
-        check_memory(len(rows) * part.chunks)
-        return moves.piece(0, part.chunks).rounds(part.chunks, 1)
+        return _in_pieces(moves, part.chunks)
     chunks = np.arange(len(part.bytes))
     of_input = np.repeat(chunks, np.diff(part.input_begin))
     of_output = np.repeat(chunks, np.diff(part.output_begin))
@@ -369,7 +368,13 @@ def listed(part: CollectivePart, npus: int) -> Moves:
     sums = _straight(part.inputs[gives], owner[chunk], chunk, npus, op=REDUCE, reads=READ_INPUT)
     chunk = of_output[takes]
     results = _straight(owner[chunk], part.outputs[takes], chunk, npus).after(1)
-    return concatenate([copies, sums, results])
+    return _in_pieces(concatenate([copies, sums, results]), part.chunks)
+
+
+def _in_pieces(moves: Moves, pieces: int) -> Moves:
+    """The moves of whole blocks, piece by piece."""
+    check_memory(len(moves.chunk) * pieces)
+    return moves if pieces == 1 else moves.piece(0, pieces).rounds(pieces, 1)
 
 
 def _one_piece(part: CollectivePart, way: Way, homes: Ints) -> Moves:
@@ -394,8 +399,7 @@ def _one_piece(part: CollectivePart, way: Way, homes: Ints) -> Moves:
             return way(root, False).paths(np.zeros_like(ranks), homes)
         case "all_to_all" | "all_to_all_v":
             return way(homes, False).paths(np.repeat(ranks, n), np.tile(homes, n))
-    kind = part.kind.replace("_", "-")
-    raise ValueError(f"a {kind} has no group, so no algorithm over ranks applies")
+    raise ValueError(f"a {part.label} has no group, so no algorithm over ranks applies")
 
 
 def _straight(

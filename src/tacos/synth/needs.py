@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tacos.collective import kind_of, labels
 from tacos.schedule import routes
 
 if TYPE_CHECKING:
     from tacos._core import Collective, CollectivePart, Topology
+    from tacos.collective import Kind
 
 __all__ = ["Dims", "check", "obstacle"]
 
@@ -19,15 +21,14 @@ Dims = Sequence[tuple[str, int]]
 """Kind and size of each dimension."""
 
 DIMENSIONS = frozenset({"ring", "line", "clique", "switch", "box"})
-_SPREAD_AND_SUM = {"all_gather", "reduce_scatter", "all_reduce"}
-_KINDS = {
-    "one-shot": {"all_reduce"},
-    "double-binary-tree": {"all_reduce", "broadcast", "reduce"},
-    "c-cube": {"all_reduce", "broadcast", "reduce"},
-    "2d-ring": {"all_reduce"},
-    "parameter-server": {"all_reduce"},
-    "themis": _SPREAD_AND_SUM,
-    "multitree": _SPREAD_AND_SUM | {"broadcast", "reduce"},
+_KINDS: dict[str, Callable[[Kind], bool]] = {
+    "one-shot": lambda kind: kind.two_phases,
+    "double-binary-tree": lambda kind: kind.spreads and (kind.rooted or kind.two_phases),
+    "c-cube": lambda kind: kind.spreads and (kind.rooted or kind.two_phases),
+    "2d-ring": lambda kind: kind.two_phases,
+    "parameter-server": lambda kind: kind.two_phases,
+    "themis": lambda kind: kind.spreads and not kind.rooted,
+    "multitree": lambda kind: kind.spreads,
 }
 _ON_GRIDS = {"hierarchical", "swing", "themis", "2d-ring"}
 _MOST_HOPS = 2 * 10**7  # a few seconds' and gigabytes' worth
@@ -46,15 +47,15 @@ def obstacle(
     """
     dims = topology.dims if dims is None else dims
     for part in collective.parts:
-        members, kind = len(part.group), part.kind.replace("_", "-")
+        members, kind = len(part.group), part.label
         if name == "nccl":
-            if part.kind == "custom":
-                return "a collective that NCCL has, not custom"
+            if kind_of(part).listed and part.kind != "send_recv":
+                return f"a collective that NCCL has, not {kind}"
             continue
-        allowed = _KINDS.get(name, None if members or name == "direct" else set())
-        if allowed is not None and part.kind not in allowed:
-            needed = " or ".join(sorted(allowed)).replace("_", "-") or "a collective of a group"
-            return f"{needed}, not {kind}"
+        if (serves := _KINDS.get(name)) is not None and not serves(kind_of(part)):
+            return f"{' or '.join(sorted(labels(serves)))}, not {kind}"
+        if not members and name != "direct":
+            return f"a collective of a group, not {kind}"
         if (hops := _hops(name, topology, part)) > _MOST_HOPS:
             return f"an {kind} of fewer NPUs: {members} take {hops:.0e} hops"
         if name == "multitree" and members > _MOST_TREES:
@@ -87,7 +88,7 @@ def _shape(dims: Dims) -> str:
 def _hops(name: str, topology: Topology, part: CollectivePart) -> int:
     """How many hops the transfers make together, of those that may be too many."""
     members, chunks = len(part.group), max(part.chunks, 1)
-    if name in {"ring", "bidirectional-ring"} and part.kind.startswith("all_to_all"):
+    if name in {"ring", "bidirectional-ring"} and kind_of(part).per_pair:
         return members**3
     if name == "one-shot":
         return members**3 * chunks

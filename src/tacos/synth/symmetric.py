@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING
 
 from tacos._core import synthesize_symmetric
+from tacos.collective import kind_of, labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from tacos._core import Collective, Schedule, Topology
 
 __all__ = ["obstacle", "symmetric"]
-
-_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 
 
 def symmetric(
@@ -75,9 +74,9 @@ def obstacle(topology: Topology, collective: Collective) -> str:
     if len(collective.parts) != 1:
         return f"one collective, not {len(collective.parts)} at once"
     part = collective.parts[0]
-    if part.kind not in _KINDS:
-        kinds = f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}, not {part.kind}"
-        return kinds.replace("_", "-")
+    if not kind_of(part).uniform:
+        *names, last = labels(lambda kind: kind.uniform)
+        return f"{', '.join(names)} or {last}, not {part.label}"
     if len(part.group) != topology.npus:
         return f"all {topology.npus} NPUs, not a group of {len(part.group)}"
     cut = topology.npus * max(part.chunks, 1)

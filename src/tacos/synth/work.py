@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacos._core import all_alike
+from tacos.collective import kind_of
 
 if TYPE_CHECKING:
     from tacos._core import Collective, CollectivePart, Topology
 
 __all__ = ["stored", "transfers", "work"]
 
-_ONE_TO_ALL = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
 _NEAR = {
     "nccl",
     "ring",
@@ -57,7 +57,7 @@ def work(engine: str, topology: Topology, collective: Collective, *, again: bool
     True
     """
     moved = transfers(engine, topology, collective)
-    pairs = any(part.kind not in _ONE_TO_ALL for part in collective.parts)
+    pairs = not all(kind_of(part).spreads for part in collective.parts)
     if engine == "nccl" and pairs:  # direct sends
         return work("direct", topology, collective)
     if engine == "symmetric":
@@ -99,15 +99,14 @@ def stored(engine: str, topology: Topology, collective: Collective) -> float:
 
 def _moved(engine: str, topology: Topology, part: CollectivePart) -> float:
     """Between pairs, half the network's diameter each, or half way round a ring."""
-    n, c = float(len(part.group)), float(part.chunks)
-    if part.kind in ("all_gather", "reduce_scatter", "all_reduce"):
-        return n * n * c * (2 if part.kind == "all_reduce" else 1)
-    if part.kind in ("broadcast", "reduce"):
-        return n * c
-    if part.kind == "custom":
-        return float(len(part.outputs) + len(part.inputs))
-    pairs = {"all_to_all": n * n, "gather": n, "scatter": n}.get(part.kind)
-    if pairs is None:  # all_to_all_v, send_recv
+    n, c, kind = float(len(part.group)), float(part.chunks), kind_of(part)
+    if kind.spreads:
+        return n * c * (1 if kind.rooted else n) * (2 if kind.two_phases else 1)
+    if kind.listed and len(part.input_begin):
+        return c * float(len(part.outputs) + len(part.inputs))
+    if kind.even:
+        pairs = n * n if kind.per_pair else n
+    else:
         pairs = float(np.count_nonzero(part.bytes))
     return pairs * c * max(n / 2 if engine.endswith("ring") else _hops(topology), 1.0)
 

@@ -195,7 +195,7 @@ def _bound_speed(one: Comparison) -> float:
 
 
 def _title(one: Comparison, name: str, *, size: bool = False) -> str:
-    kind = one.collective.kind.replace("_", "-")
+    kind = one.collective.label
     of = f" of {format_size(one.collective.size_bytes)}" if size else ""
     where = name or one.topology.family.replace("_", "-") or "a custom topology"
     return f"{kind}{of} on {where}, {one.topology.npus} NPUs"

@@ -465,10 +465,11 @@ class _Columns:
             self.refuse(
                 used & beyond, f"{name}off", "with cnt {cnt} that is outside of the buffer's chunks"
             )
-            if in_place and goal.kind in ("broadcast", "reduce"):
+            kind = collectives.kind_of(goal.parts[0])
+            if in_place and kind.spreads and kind.rooted:
                 # One memory under two names, of which only the root has both.
                 root = int(goal.parts[0].root)
-                missing = _BUFFERS["i"] if goal.kind == "broadcast" else _BUFFERS["o"]
+                missing = _BUFFERS["o"] if kind.reduces else _BUFFERS["i"]
                 other = (rank != root) & (buffer == missing)
                 buffer = np.where(other, 1 - missing, buffer)
             result.append(

@@ -12,6 +12,7 @@ import numpy as np
 
 from tacos import topology as topologies
 from tacos._core import Collective, CollectivePart, keep_order, pack, run_program, stuck
+from tacos.collective import kind_of
 from tacos.errors import LimitError
 from tacos.formats.msccl.dialect import (
     DIALECTS,
@@ -278,7 +279,7 @@ def awaited_first(program: Program) -> Program:
 def _unit(program: Program) -> int:
     """How many slots of the input and the output belong together."""
     part = program.collective.parts[0]
-    return len(program.output_chunks(0)) if part.kind == "all_reduce" else int(part.chunks)
+    return len(program.output_chunks(0)) if kind_of(part).unit == "share" else int(part.chunks)
 
 
 def _within_units(program: Program) -> Program:

@@ -10,6 +10,7 @@ import numpy as np
 from tacos import units
 from tacos._core import Schedule
 from tacos._support.files import replacing
+from tacos.collective import kind_of
 from tacos.errors import LimitError
 from tacos.formats.msccl.dialect import (
     DIALECTS,
@@ -202,7 +203,7 @@ def _fields(
         raise ValueError(
             "the program is for a process group, MSCCL files are for all ranks in order"
         )
-    if program.in_place and kind == "all_to_all":
+    if program.in_place and kind_of(parts[0]).per_pair:
         raise ValueError(
             "the program is an all_to_all in place, which MSCCL files have no word for"
         )
@@ -249,7 +250,7 @@ def _bytes(name: str, value: Quantity | None, default: int) -> int:
 def _text(program: Program, fields: dict[str, Any]) -> Iterator[str]:
     part = program.collective.parts[0]
     whole = int(max(len(program.output_chunks(r)) for r in {0, max(part.root, 0)}))
-    if part.kind in ("reduce_scatter", "scatter"):
+    if not kind_of(part).whole_output:
         whole *= program.ranks
     channels = int(program.thread_channel.max(initial=0)) + 1
     head = {
@@ -265,8 +266,8 @@ def _text(program: Program, fields: dict[str, Any]) -> Iterator[str]:
     )
     first = [*first_thread(program).tolist(), program.threads]
     small = whole // program.ranks
-    inputs = small if part.kind in ("all_gather", "gather") else whole
-    outputs = small if part.kind in ("reduce_scatter", "scatter") else whole
+    inputs = whole if kind_of(part).whole_input else small
+    outputs = whole if kind_of(part).whole_output else small
     rows = _rows(program)
     threads = np.stack(
         [program.thread_send_peer, program.thread_recv_peer, program.thread_channel], axis=1

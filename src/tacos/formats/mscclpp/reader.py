@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tacos._core import read_mscclpp
+from tacos.collective import KINDS
 from tacos.errors import FormatError
 from tacos.formats.mscclpp.plan import COLLECTIVES, Plan
 
@@ -94,6 +95,6 @@ def _kind(plan: Plan) -> str:
         raise ValueError(
             f'the field collective is "{plan.collective[:40]}", allowed are {", ".join(_KINDS)}'
         )
-    if kind == "all_to_all" and plan.inplace:
+    if KINDS[kind].per_pair and plan.inplace:
         raise ValueError("the field inplace is true, which a program cannot say of an alltoall")
     return kind

@@ -11,6 +11,7 @@ import numpy as np
 from tacos import units
 from tacos._core import Schedule
 from tacos._support.files import replacing
+from tacos.collective import kind_of
 from tacos.errors import LimitError
 from tacos.formats.mscclpp.blocks import Block, Needs, divide, group_threads
 from tacos.formats.mscclpp.messages import RECEIVES, SENDS, landings, order_of
@@ -122,7 +123,7 @@ def _lowered(obj: Program | Schedule, in_place: bool | None) -> Program:
         raise ValueError(f"a plan cannot say {kinds}, allowed are {', '.join(COLLECTIVES)}")
     if parts[0].group.tolist() != list(range(program.ranks)):
         raise ValueError(f"a plan is for all NPUs in order, this {kinds} has a group of its own")
-    if kinds == "all_to_all" and program.in_place:
+    if kind_of(parts[0]).per_pair and program.in_place:
         raise ValueError("a plan in place cannot be an all_to_all")
     return program
 

@@ -352,7 +352,7 @@ class Algorithms:
             return lower(synthesize(network, wanted, engine=engine, **options), in_place=True)
 
         root = f" from rank {call.root}" if call.root >= 0 else ""
-        kind = call.kind.replace("_", "-")
+        kind = collectives.parse(call.kind).label
         return _Candidate(f"default {engine}, {chunks} chunks, {kind}{root}", program)
 
 
@@ -374,10 +374,11 @@ def default(kind: str, size_bytes: int) -> tuple[str, int]:
     >>> default("all_reduce", 1024), default("all_reduce", 1 << 26)
     (('halving-doubling', 1), ('bidirectional-ring', 1))
     """
-    if kind in ("all_to_all", "gather", "scatter"):
+    traits = collectives.parse(kind)
+    if not traits.spreads:
         return "direct", 1
     small = size_bytes <= _SMALL
-    if kind in ("broadcast", "reduce"):
+    if traits.rooted:
         return "double-binary-tree", 1 if small else 16
     return ("halving-doubling", 1) if small else ("bidirectional-ring", 1)
 

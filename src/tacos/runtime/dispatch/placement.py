@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacos._core import Collective, CollectivePart, Program
+from tacos.collective import kind_of
 from tacos.errors import FormatError
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["here", "place", "renumbered"]
 
-_PER_PAIR = frozenset({"all_to_all"})
-_PER_MEMBER = frozenset({"all_gather", "reduce_scatter", "gather", "scatter"})
 _BUFFERS = (0, 1)  # input and output
 _LOCAL_RANKS = ("TACOS_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                 "SLURM_LOCALID")  # fmt: skip
@@ -228,12 +227,13 @@ def _moved_chunks(part: CollectivePart, rank_of: NDArray[np.int32]) -> NDArray[n
     """The new id of each chunk: where ids follow the members' order, they follow the new one."""
     members = rank_of[part.group].astype(np.int64)
     n, pieces = len(members), part.chunks
-    if part.kind in _PER_MEMBER:
+    unit = kind_of(part).unit
+    if unit == "member":
         units = members
-    elif part.kind in _PER_PAIR:
+    elif unit == "pair":
         units = (members[:, None] * n + members[None, :]).ravel()
     else:
-        units = np.arange(n if part.kind == "all_reduce" else 1)
+        units = np.arange(n if unit == "share" else 1)
     return (units[:, None] * pieces + np.arange(pieces)).ravel()
 
 

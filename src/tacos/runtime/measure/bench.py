@@ -29,7 +29,7 @@ from tacos.search.synthesis import engines, synthesize
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from tacos._core import Collective, Program, Schedule
+    from tacos._core import Collective, CollectivePart, Program, Schedule
     from tacos.runtime.communicator import Algorithm, Communicator
 
 __all__ = ["Figure", "Row", "gloo_group", "measure", "table"]
@@ -209,17 +209,6 @@ def _position(whole: list[int], part: list[int], sizes: np.ndarray[Any, Any]) ->
     return int(sizes[whole[: whole.index(part[0])]].sum())
 
 
-_IN_PLACE = {
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-}
-
-
 def measure(
     comm: Communicator,
     algorithm: Schedule | Program,
@@ -277,7 +266,7 @@ def measure(
         count = max(1, size // width)
         out_of_place = bench.own(count, False, check)
         alone = len(collective.parts) == 1
-        in_place = bench.own(count, True, check) if alone and collective.kind in _IN_PLACE else None
+        in_place = bench.own(count, True, check) if alone and _has_in_place(part) else None
         yield Row(
             size_bytes=count * width,
             count=count,
@@ -289,6 +278,12 @@ def measure(
             reference=time_reference(bench, count) if time_reference else None,
             against=name,
         )
+
+
+def _has_in_place(part: CollectivePart) -> bool:
+    """Whether input and output may share one buffer."""
+    kind = collectives.kind_of(part)
+    return kind.even and not kind.per_pair
 
 
 def _reference(
@@ -324,7 +319,7 @@ def _reference(
     def run(bench: _Bench, count: int) -> Figure:
         other = _Bench(comm, ring, bench.dtype.name, bench.op, bench.iters, bench.warmup)
         other._names = bench._names
-        return other.own(count, collective.kind in _IN_PLACE, check=False)
+        return other.own(count, _has_in_place(part), check=False)
 
     return "ring", run
 

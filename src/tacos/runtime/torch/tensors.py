@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from tacos.collective import KINDS
 from tacos.errors import CommunicationError, TacosError
 from tacos.runtime.carriers.nccl import GpuAlgorithm
 from tacos.runtime.dispatch.algorithms import order_matters
@@ -47,7 +48,6 @@ DTYPES = {
 _NOT_ON_GPUS = frozenset({torch.uint16, torch.uint32, torch.uint64})
 """What torch cannot add up there."""
 _BITWISE = frozenset({"band", "bor", "bxor"})
-_ONE_BUFFER = frozenset({"all_reduce", "broadcast", "reduce"})
 """What torch calls with one tensor, which is input and output."""
 _OPS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
 _LOOK_S = 0.1
@@ -56,6 +56,12 @@ _GRACE_S = 5.0
 """For a peer's last messages to arrive, after it has left."""
 _PADDING = 2
 """An uneven all-to-all is padded to an even one if that moves at most so many times the bytes."""
+
+
+def _one_buffer(kind: str) -> bool:
+    """Whether input and output are the whole buffer, which torch passes once."""
+    traits = KINDS[kind]
+    return traits.spreads and traits.whole_input and traits.whole_output
 
 
 def can_reduce(dtype: torch.dtype, op: str) -> bool:
@@ -241,7 +247,7 @@ class Tensors:
         size_bytes = count * some.element_size() if op else count
         try:
             ordered = order_matters(dtype, op)
-            algorithm = self.algorithms.get(kind, size_bytes, kind in _ONE_BUFFER, root, ordered)
+            algorithm = self.algorithms.get(kind, size_bytes, _one_buffer(kind), root, ordered)
             if some.is_cuda:
                 self._on_gpu(algorithm, source, target, count, op)
             else:
@@ -325,14 +331,15 @@ class Tensors:
 
     def _in_one_buffer(self, kind: str, given: Tensor, result: Tensor) -> tuple[Tensor, Tensor]:
         """The two with what programs in place share in one memory, copied there if need be."""
-        if kind in _ONE_BUFFER or not given.numel() or not result.numel():
+        if _one_buffer(kind) or not given.numel() or not result.numel():
             return given, result
         whole, part = (result, given) if result.numel() >= given.numel() else (given, result)
-        share = len(given) // self.size if kind == "all_to_all" else len(part)
+        pairs = KINDS[kind].per_pair
+        share = len(given) // self.size if pairs else len(part)
         mine = slice(self.rank * share, (self.rank + 1) * share)
         if whole[mine].data_ptr() == part.data_ptr():
             return given, result
-        if kind == "all_to_all":
+        if pairs:
             result[mine] = given[mine]
             return given, result
         if whole is given:  # sums begin in the output

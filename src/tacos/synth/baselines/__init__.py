@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tacos.collective import kind_of
 from tacos.schedule import READ_INPUT, REDUCE
 from tacos.synth.baselines import ways
 from tacos.synth.baselines.multitree import multitree
@@ -112,7 +113,7 @@ def direct(topology: Topology, collective: Collective, *, progress: Progress = N
     """
 
     def moves(part: CollectivePart) -> Moves:
-        if part.kind in {"send_recv", "custom"}:
+        if kind_of(part).listed:
             return listed(part, topology.npus)
         return named_part(part, ways.star(len(part.group)))
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacos._core import lay_out_trees
+from tacos.collective import kind_of
 from tacos.schedule import routes
 from tacos.synth.baselines import ways
 from tacos.synth.moves import Moves, by_parts, named_part
@@ -88,7 +89,7 @@ def _pipelined(topology: Topology, collective: Collective) -> Collective:
     for part in collective.parts:
         depth = 2 * len(part.group).bit_length()
         best = 2 * isqrt(depth * part.size * 10**12 // (2 * rate) // latency)
-        units = len(part.group) if part.kind == "all_reduce" else 1
+        units = 1 if kind_of(part).unit == "buffer" else len(part.group)
         chunks = max(chunks, min(best, _MOST_CHUNKS) // units)
     return collective.with_chunks(chunks)
 

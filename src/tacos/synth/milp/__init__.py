@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tacos._core import bound
 from tacos.synth.greedy import greedy
 from tacos.synth.milp.solver import highs
-from tacos.synth.phases import in_phases, sums
+from tacos.synth.phases import in_phases, only_collects, sums
 from tacos.units import Quantity, time_ps
 
 if TYPE_CHECKING:
@@ -147,8 +147,7 @@ def milp(
 
 def _halves(collective: Collective) -> bool:
     """Whether the collective collects and then spreads."""
-    kinds = {part.kind for part in collective.parts}
-    return sums(collective) and not kinds <= {"reduce_scatter", "reduce"}
+    return sums(collective) and not only_collects(collective)
 
 
 def _together(done: list[dict[str, Any]]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tacos.collective import kind_of
 from tacos.synth.baselines import ways
 from tacos.synth.baselines.nccl.channels import network_of
 from tacos.synth.baselines.nccl.schedule import ring_moves, through_switches, tree_moves
@@ -145,7 +146,7 @@ def suited_counts(
 def _moves(group: Group, chosen: Estimate, most: int | None) -> Moves:
     """Moves between NPUs of one collective."""
     part = group.part
-    if part.kind == "send_recv":
+    if kind_of(part).listed:
         return listed(part, group.network.topology.npus)
     if chosen.algorithm == "direct":
         return named_part(part, ways.star(len(part.group)))

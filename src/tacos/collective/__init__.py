@@ -11,7 +11,6 @@ the engine chooses. :func:`chunks_per_part` reads it back.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,7 +18,9 @@ import numpy as np
 from tacos import units
 from tacos._core import Collective, CollectivePart, Topology
 from tacos._support.columns import column
-from tacos.errors import keywords, nearest
+from tacos.collective.kind import Kind, Row
+from tacos.collective.kinds import KINDS, kind_of, labels, parse, register
+from tacos.errors import keywords
 from tacos.nodes import Node, Nodes
 
 if TYPE_CHECKING:
@@ -30,9 +31,12 @@ if TYPE_CHECKING:
     from tacos.units import Quantity
 
 __all__ = [
+    "KINDS",
     "NAMED",
     "Chunks",
     "Collective",
+    "Kind",
+    "Row",
     "all_gather",
     "all_reduce",
     "all_to_all",
@@ -41,9 +45,13 @@ __all__ = [
     "chunks_per_part",
     "custom",
     "gather",
+    "kind_of",
+    "labels",
     "named",
+    "parse",
     "reduce",
     "reduce_scatter",
+    "register",
     "scatter",
     "send_recv",
     "together",
@@ -52,18 +60,8 @@ __all__ = [
 Chunks = int | Literal["auto"]
 """The number of chunks per part, or ``"auto"``: the engine chooses."""
 _LARGEST_SIZE = 2**50
-_ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
-NAMED = (
-    "all_gather",
-    "reduce_scatter",
-    "all_reduce",
-    "all_to_all",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-)
-_SPELLED = {name.replace("_", ""): name for name in NAMED}
+NAMED = tuple(kind.name for kind in KINDS.values() if kind.even)
+"""The kinds whose chunks follow from a group and a size."""
 
 
 @keywords()
@@ -76,31 +74,30 @@ def named(
     chunks: Chunks = "auto",
     root: Node | None = None,
 ) -> Collective:
-    """A collective by its name, with ``-`` or ``_``: what the command line calls.
+    """A collective by its name, with ``-`` or ``_``; `KINDS` has the names.
 
     >>> named("all-gather", 4, "1MB", chunks=2)
     <tacos.Collective all_gather of 1000000 B on 4 NPUs, 8 chunks>
     """
-    given, kind = kind, _SPELLED.get(re.sub(r"[-_ ]", "", kind.lower()), "")
-    if not kind:
-        names = [name.replace("_", "-") for name in NAMED]
-        close = nearest(given.replace("_", "-").lower(), names)
-        hint = f'did you mean "{close}"? It must be' if close else "expected"
-        raise ValueError(f'unknown collective "{given}"; {hint} one of {", ".join(names)}')
-    if root is not None and kind not in _ROOTED:
-        raise ValueError(f"root is {root}, but {kind.replace('_', '-')} has no root")
+    found = parse(kind)
+    if root is not None and not found.rooted:
+        raise ValueError(f"root is {root}, but {found.label} has no root")
     count = _count(npus)
     members = _group(npus, group)
     position = -1
-    if kind in _ROOTED:
+    if found.rooted:
         wanted = int(members[0]) if root is None else _npu(npus, root, "root")
-        found = np.flatnonzero(members == wanted)
-        if not len(found):
+        there = np.flatnonzero(members == wanted)
+        if not len(there):
             raise ValueError(f"root is {root}, which is not in the group")
-        position = int(found[0])
-    part = CollectivePart(
-        kind, units.size_bytes(size), chunks=_chunks(chunks), root=position, group=members
-    )
+        position = int(there[0])
+    whole = units.size_bytes(size)
+    if found.rows is not None:
+        first = int(members[position]) if found.rooted else -1
+        columns = zip(*found.rows(members.tolist(), whole, first), strict=True)
+        part = _listed(found.name, npus, *columns, size=whole, chunks=_chunks(chunks))
+        return Collective(count, [part])
+    part = CollectivePart(found.name, whole, chunks=_chunks(chunks), root=position, group=members)
     return Collective(count, [part])
 
 
@@ -340,19 +337,7 @@ def custom(
         raise ValueError("sizes is empty, so there is no chunk")
     if (total := sum(bytes_.tolist())) > _LARGEST_SIZE:
         raise ValueError(f"sizes must sum to at most 2^50 bytes; got {total}")
-    input_begin, inputs = _lists("before", before, npus)
-    output_begin, outputs = _lists("after", after, npus)
-    part = CollectivePart(
-        "custom",
-        total,
-        chunks=1,
-        bytes=bytes_,
-        inputs=inputs,
-        outputs=outputs,
-        input_begin=input_begin,
-        output_begin=output_begin,
-        reduces=np.array(flags, np.uint8),
-    )
+    part = _listed("custom", npus, bytes_, before, after, flags, size=total, chunks=1)
     return Collective(_count(npus), [part])
 
 
@@ -448,6 +433,32 @@ def _group(npus: Topology | int, group: Iterable[Node] | None) -> NDArray[np.int
     for npu in members[(members < 0) | (members >= count)].tolist():
         raise ValueError(f"group has {npu}, but there is no such NPU; {_span(count)}")
     return members
+
+
+def _listed(
+    kind: str,
+    npus: Topology | int,
+    sizes: ArrayLike,
+    before: Sequence[Iterable[Node]],
+    after: Sequence[Iterable[Node]],
+    sums: ArrayLike,
+    *,
+    size: int,
+    chunks: int,
+) -> CollectivePart:
+    input_begin, inputs = _lists("before", before, npus)
+    output_begin, outputs = _lists("after", after, npus)
+    return CollectivePart(
+        kind,
+        size,
+        chunks=chunks,
+        bytes=np.array(sizes, np.int64),
+        inputs=inputs,
+        outputs=outputs,
+        input_begin=input_begin,
+        output_begin=output_begin,
+        reduces=np.array(sums, np.uint8),
+    )
 
 
 def _lists(
