@@ -1153,7 +1153,7 @@ MSCCLPP_MOST_SEMAPHORES_PER_OP: int = 16
 
 def write_perfetto(topology: Topology, *, link: numpy.typing.NDArray[numpy.int32], begin_ps: numpy.typing.NDArray[numpy.int64], end_ps: numpy.typing.NDArray[numpy.int64], transfer: numpy.typing.NDArray[numpy.int32], arrival_npu: numpy.typing.NDArray[numpy.int32], arrival_ps: numpy.typing.NDArray[numpy.int64], arrival_bytes: numpy.typing.NDArray[numpy.int64], arrival_transfer: numpy.typing.NDArray[numpy.int32], cause: numpy.typing.NDArray[numpy.int32], chunk: numpy.typing.NDArray[numpy.uint32], counters: list[tuple[str, str, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float64]]], about: str, sink: Callable[[bytes], object], progress: object | None = None) -> None:
     """
-    Writes a trace as Perfetto's protobuf, block by block; see tacos.simulate.trace_file.
+    Writes a trace as Perfetto's protobuf, block by block; see tacos.simulate.trace_export.
     """
 
 class RankExecutor:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["nodes", "sized"]
 
+
 def nodes(
     obj: Program | Schedule,
     *,

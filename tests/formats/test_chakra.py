@@ -16,7 +16,7 @@ import tacos
 from tacos import collective as co
 from tacos import topology as tp
 from tacos.cli import main
-from tacos.formats import astra_files
+from tacos.formats import astra_inputs
 from tacos.program import STEP_OPS, lower
 from tacos.simulate.astra import run
 from tacos.workload import from_program
@@ -227,7 +227,7 @@ def test_what_astra_sim_needs_lies_beside(tmp_path):
 )
 def test_networks_that_astra_sim_can_say(topology, first_line):
     schedule = tacos.synthesize(topology, co.all_gather(topology, "1MB", chunks=1))
-    text = astra_files.network(topology, lower(schedule))
+    text = astra_inputs.network(topology, lower(schedule))
     assert (text and text.splitlines()[0]) == first_line
 
 

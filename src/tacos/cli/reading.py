@@ -35,7 +35,7 @@ from tacos.nodes import Nodes, link_of
 from tacos.program import describe
 from tacos.search.synthesis import with_chunks
 from tacos.simulate import astra
-from tacos.simulate.trace_file import format_of
+from tacos.simulate.trace_export import format_of
 from tacos.workload import Workload
 
 

@@ -3,7 +3,7 @@
 A set of traces is a file ``<prefix>.<rank>.et`` for every rank: a note about the file, then nodes that wait
 for one another. :func:`read_workload` and :func:`write_workload` take any nodes (:class:`tacos.Workload`).
 :func:`read` and :func:`write` take programs; :func:`write` adds what ASTRA-sim needs to run one
-(:mod:`tacos.formats.astra_files`).
+(:mod:`tacos.formats.astra_inputs`).
 
 Traces say what is sent, not what it means. Those of tacos say that as well, in attributes that other
 readers skip, so :func:`read` gives back the program that was written. A program from the traces of
@@ -32,19 +32,20 @@ from tacos._core import (
     CollectivePart,
     Program,
     Schedule,
+    Workload,
     chakra_file,
     chakra_program_file,
 )
 from tacos._support.files import replacing_all
 from tacos.errors import FormatError
-from tacos.formats import astra_files
+from tacos.formats import astra_inputs
 from tacos.formats.source import bytes_of
 from tacos.program_nodes import nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tacos._core import Topology, Workload
+    from tacos._core import Topology
     from tacos.units import Quantity
 
 __all__ = ["prefix_of", "read", "read_workload", "write", "write_workload"]
@@ -101,7 +102,7 @@ class _About(Struct, omit_defaults=True):
 
 
 def write(
-    obj: Program | Schedule,
+    obj: Program | Schedule | Workload,
     path: str | os.PathLike[str],
     *,
     size: Quantity | None = None,
@@ -121,7 +122,8 @@ def write(
 
     Args:
         obj: A program, or a schedule, which is lowered. A program with one-sided steps is lifted
-            and lowered again, since traces have messages alone.
+            and lowered again, since traces have messages alone. A workload is written as it is, by
+            :func:`write_workload`, and takes no options.
         path: The prefix.
         size: Of the collective, for a program; a schedule has its own.
         topology: Network of a program; a schedule has its own.
@@ -143,6 +145,11 @@ def write(
     ag.0.et ag.1.et ag.2.et ag.3.et ag.memory.json
     True
     """
+    if isinstance(obj, Workload):
+        if (size, topology, reduce_bandwidth, in_place) != (None,) * 4:
+            raise ValueError("a workload is written as it is, without options")
+        write_workload(obj, path)
+        return
     prefix = prefix_of(path)
     if isinstance(obj, Schedule):
         topology = topology or obj.topology
@@ -168,7 +175,7 @@ def write(
         )
         return chakra_program_file(found, rank, msgspec.json.encode(about).decode())
 
-    beside = astra_files.beside(prefix, program, collective, topology)
+    beside = astra_inputs.beside(prefix, program, collective, topology)
     _put(prefix, program.ranks, file, beside)
 
 
