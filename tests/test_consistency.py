@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -430,11 +431,11 @@ def unruly(topology, collective, **_):
 @pytest.fixture
 def with_two_orders(monkeypatch):
     """The engine direct adds in two orders on this network, where nothing else applies but ring."""
-    from tacos.search import synthesis as plan
+    from tacos.search import auto
     from tacos.synth import ENGINES
 
-    monkeypatch.setitem(ENGINES, "direct", unruly)
-    monkeypatch.setattr(plan, "applicable", lambda *_: ["direct", "ring"])
+    monkeypatch.setitem(ENGINES, "direct", replace(ENGINES["direct"], solve=unruly))
+    monkeypatch.setattr(auto, "applicable", lambda *_: ["direct", "ring"])
     return tp.fully_connected(4, bandwidth="1GB/s", latency="1us")
 
 

@@ -21,7 +21,7 @@ astra::Policy policy(const std::string& name) {
   if (name == "lifo") return astra::Policy::lifo;
   if (name == "fifo") return astra::Policy::fifo;
   if (name == "explicit") return astra::Policy::by_priority;
-  invalid("policy is \"" + name + "\", allowed are lifo, fifo and explicit");
+  invalid("policy is \"" + name + "\"; it must be lifo, fifo or explicit");
 }
 
 // The columns of a result, by the names that tacos.simulate.astra gives them.

@@ -53,8 +53,7 @@ std::shared_ptr<Program> make_program(
 
 void check_rank(const Program& p, NodeId rank) {
   if (rank >= 0 && rank < p.ranks()) return;
-  invalid("rank is " + std::to_string(rank) + ", allowed are 0 to " +
-          std::to_string(p.ranks() - 1));
+  invalid("rank is " + std::to_string(rank) + "; it must be 0 to " + std::to_string(p.ranks() - 1));
 }
 
 }  // namespace
@@ -194,13 +193,15 @@ Columns must have the types that the properties of the same names have: nothing 
   m.def(
       "lower",
       [](const Schedule& schedule, bool in_place, std::optional<std::int32_t> rank,
-         std::int32_t window, const nb::object& progress) {
+         std::int32_t window, bool reuse_scratch, const nb::object& progress) {
         const auto report = progress_to(progress);
         const nb::gil_scoped_release release;
-        return std::make_shared<Program>(lower(schedule, in_place, rank, window, report));
+        return std::make_shared<Program>(
+            lower(schedule, {in_place, rank, window, reuse_scratch}, report));
       },
       "schedule"_a, nb::kw_only(), "in_place"_a = false, "rank"_a = nb::none(), "window"_a = 0,
-      "progress"_a = nb::none(), "The program of a schedule; see tacos.lower.");
+      "reuse_scratch"_a = true, "progress"_a = nb::none(),
+      "The program of a schedule; see tacos.lower.");
   m.def(
       "lift",
       [](const Program& program, std::shared_ptr<Topology> topology, std::int64_t size,
@@ -208,7 +209,7 @@ Columns must have the types that the properties of the same names have: nothing 
         const auto report = progress_to(progress);
         const nb::gil_scoped_release release;
         return std::make_shared<Schedule>(
-            lift(program, std::move(topology), size, std::move(provenance), report));
+            lift(program, topology, size, std::move(provenance), report));
       },
       "program"_a, "topology"_a, "size_bytes"_a, nb::kw_only(), "provenance"_a = "{}",
       "progress"_a = nb::none(), "The schedule of a program; see tacos.lift.");

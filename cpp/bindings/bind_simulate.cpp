@@ -16,7 +16,7 @@ simulation::Timing timing_of(const std::string& name) {
   if (name == "order") return simulation::Timing::order;
   if (name == "schedule") return simulation::Timing::schedule;
   if (name == "shared") return simulation::Timing::shared;
-  invalid("timing is \"" + name + "\", allowed are dependencies, order, schedule, shared");
+  invalid("timing is \"" + name + "\"; it must be one of dependencies, order, schedule, shared");
 }
 
 // Rows (link, time, slowdown), grouped by link and ordered by time.

@@ -18,13 +18,13 @@ namespace {
 LinkModel link_model(const std::string& name) {
   if (name == "pipelined") return LinkModel::pipelined;
   if (name == "blocking") return LinkModel::blocking;
-  invalid("link_model is \"" + name + "\", allowed are \"pipelined\" and \"blocking\"");
+  invalid("link_model is \"" + name + "\"; it must be \"pipelined\" or \"blocking\"");
 }
 
 Forwarding forwarding(const std::string& name) {
   if (name == "cut_through") return Forwarding::cut_through;
   if (name == "store_and_forward") return Forwarding::store_and_forward;
-  invalid("forwarding is \"" + name + "\", allowed are \"cut_through\" and \"store_and_forward\"");
+  invalid("forwarding is \"" + name + "\"; it must be \"cut_through\" or \"store_and_forward\"");
 }
 
 std::string name_of(LinkModel model) {

@@ -88,7 +88,7 @@ Program Traces::restored(std::shared_ptr<const Collective> collective, bool in_p
     const auto* fields = &step_fields[row * kStepFields];
     if (at(fields[1]) >= of_rank || fields[0] >= kStepOps) {
       invalid(describe(row) + ": tacos_step has operation " + std::to_string(fields[0]) +
-              " of thread " + std::to_string(fields[1]) + ", allowed are operations 0 to " +
+              " of thread " + std::to_string(fields[1]) + "; operations must be 0 to " +
               std::to_string(kStepOps - 1) + " and threads below " + std::to_string(of_rank));
     }
     step[row] = static_cast<std::int64_t>(steps.op.size());

@@ -48,7 +48,7 @@ struct Attribute {
   // As a whole number between limits.
   std::int64_t whole(std::int64_t low, std::int64_t high) const {
     const auto refuse = [&](const std::string& found) {
-      Reader::fail(position, std::string(name) + " is " + found + ", allowed are " +
+      Reader::fail(position, std::string(name) + " is " + found + "; it must be " +
                                  std::to_string(low) + " to " + std::to_string(high));
     };
     const Wire expected = field == 19 || field == 23   ? Wire::fixed32
@@ -248,7 +248,7 @@ void Traces::add_node(std::string_view message, std::size_t position) {
           std::int32_t number = 0;
           const auto result = std::from_chars(a.bytes.data(), end, number);
           if (!a.bytes.empty() && (result.ec != std::errc() || result.ptr != end || number < 0)) {
-            fail("pg_name is " + quoted(a.bytes) + ", allowed are numbers from 0 on");
+            fail("pg_name is " + quoted(a.bytes) + "; it must be a number of at least 0");
           }
           node.group = number;
         } else if (a.name == "involved_dim") {
@@ -304,10 +304,10 @@ void Traces::add_row(const Node& node, std::size_t position) {
   };
   if (node.type == 0 || node.type >= kTypes.size()) {
     fail("its type is " + (node.type == 0 ? std::string(kTypes[0]) : std::to_string(node.type)) +
-         ", allowed are 1 (" + std::string(kTypes[1]) + ") to 7 (" + std::string(kTypes[7]) + ")");
+         "; it must be 1 (" + std::string(kTypes[1]) + ") to 7 (" + std::string(kTypes[7]) + ")");
   }
   if (node.duration_us > static_cast<std::uint64_t>(kLongest_us)) {
-    fail("duration_micros is " + std::to_string(node.duration_us) + ", allowed are 0 to 10^12");
+    fail("duration_micros is " + std::to_string(node.duration_us) + "; it must be 0 to 10^12");
   }
   if (node.id > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
     fail("the id is above 2^63 - 1");

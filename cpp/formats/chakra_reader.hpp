@@ -65,7 +65,7 @@ class Traces {
   struct Node;
   void refuse_other_nodes() const;
   void add_metadata(std::string_view bytes, std::size_t position);
-  void add_node(std::string_view bytes, std::size_t position);
+  void add_node(std::string_view message, std::size_t position);
   void add_row(const Node& node, std::size_t position);
   void resolve(std::size_t first_row);
   std::vector<std::size_t> runnable(std::size_t first, std::size_t last) const;

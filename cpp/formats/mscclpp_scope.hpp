@@ -54,7 +54,7 @@ class PlanScope {
       parts_ = std::lcm(parts_, std::int64_t{op.parts});
       if (parts_ > kMostParts) {
         invalid("the fields tbg_size cut a chunk into " + std::to_string(parts_) +
-                " or more parts, allowed are " + std::to_string(kMostParts));
+                " or more parts; the limit is " + std::to_string(kMostParts));
       }
     }
     std::int64_t total = 0, chunks = 0;
@@ -98,7 +98,7 @@ class PlanScope {
                            std::int64_t wanted) {
     if (found == 0 || found == wanted) return;
     invalid(place(static_cast<std::int64_t>(gpu)) + ": the field " + std::string(field) + " is " +
-            std::to_string(found) + ", allowed are 0 and " + std::to_string(wanted));
+            std::to_string(found) + "; it must be 0 or " + std::to_string(wanted));
   }
 
   void check_ops(std::size_t gpu) const {
@@ -239,7 +239,7 @@ class PlanScope {
   Kind peer_kind() const {
     if (op_->kind == Kind::memory || op_->kind == Kind::port) return op_->kind;
     fail("the field channel_type is " + std::string(kKindNames[at(op_->kind)]) +
-         ", allowed are memory and port");
+         "; it must be memory or port");
   }
 
   // The number, within the GPU, of the operation's i-th channel.

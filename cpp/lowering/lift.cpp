@@ -379,8 +379,8 @@ class PairRoutes {
 
 }  // namespace
 
-Schedule lift(const Program& program, std::shared_ptr<const Topology> topology, std::int64_t size,
-              std::string provenance, const Progress& progress) {
+Schedule lift(const Program& program, const std::shared_ptr<const Topology>& topology,
+              std::int64_t size, std::string provenance, const Progress& progress) {
   if (topology->npus() != program.ranks()) {
     invalid("the topology has " + std::to_string(topology->npus()) + " NPUs, the program " +
             std::to_string(program.ranks()) + " ranks");

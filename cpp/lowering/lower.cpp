@@ -34,14 +34,15 @@ class Rank {
  public:
   using Step = ProgramBuilder::Step;
 
-  Rank(const ChunkLists& lists, NodeId rank, bool in_place, std::vector<Move*> moves,
-       const std::vector<std::vector<LinkId>>& slowest, std::int32_t window,
-       const std::vector<SumOrder::Sum>& sums, std::vector<Chunk>& chunks)
+  Rank(const ChunkLists& lists, NodeId rank, const LowerOptions& options, std::vector<Move*> moves,
+       const std::vector<std::vector<LinkId>>& slowest, const std::vector<SumOrder::Sum>& sums,
+       std::vector<Chunk>& chunks)
       : rank_(rank),
-        in_place_(in_place),
+        in_place_(options.in_place),
+        reuse_scratch_(options.reuse_scratch),
         moves_(std::move(moves)),
         slowest_(slowest),
-        window_(at(window)),
+        window_(at(options.window)),
         sums_(sums),
         chunks_(chunks) {
     inputs_ = lists.inputs(rank);
@@ -324,7 +325,7 @@ class Rank {
   void let_go(Chunk& chunk) {
     const auto now = ++done_ - 1;
     if (chunk.last != now || chunk.scratch < 0) return;
-    free_scratch_.push_back(chunk.scratch);
+    if (reuse_scratch_) free_scratch_.push_back(chunk.scratch);
     chunk.scratch = -1;
     chunk.written = false;
   }
@@ -386,7 +387,7 @@ class Rank {
   }
 
   const NodeId rank_;
-  const bool in_place_;
+  const bool in_place_, reuse_scratch_;
   std::vector<Move*> moves_;
   const std::vector<std::vector<LinkId>>& slowest_;  // per route
   const std::size_t window_;
@@ -447,13 +448,13 @@ bool each_sum_made_once(const Schedule& schedule, NodeId rank, const std::vector
 
 }  // namespace
 
-Program lower(const Schedule& schedule, bool in_place, std::optional<NodeId> rank,
-              std::int32_t window, const Progress& progress) {
+Program lower(const Schedule& schedule, const LowerOptions& options, const Progress& progress) {
+  const auto& [in_place, rank, window, reuse_scratch] = options;
   check(schedule);
   if (window < 0) invalid("window is " + std::to_string(window) + ", it must not be negative");
   const auto ranks = schedule.topology().npus();
   if (rank && (*rank < 0 || *rank >= ranks)) {
-    invalid("rank is " + std::to_string(*rank) + ", allowed are 0 to " + std::to_string(ranks - 1));
+    invalid("rank must be 0 to " + std::to_string(ranks - 1) + "; got " + std::to_string(*rank));
   }
   auto alone = rank ? moves_of(schedule, *rank) : std::vector<Move>();
   // Sums that several ranks add up need an order that only the transfers of all ranks tell.
@@ -479,7 +480,7 @@ Program lower(const Schedule& schedule, bool in_place, std::optional<NodeId> ran
   std::vector<Chunk> chunks(collective->chunks());
   for (NodeId r = 0; r < ranks; ++r) {
     if (rank && r != *rank) continue;
-    Rank(lists, r, in_place, std::move(of[at(r)]), slowest, window, sums, chunks).add_to(builder);
+    Rank(lists, r, options, std::move(of[at(r)]), slowest, sums, chunks).add_to(builder);
     if (progress) progress(static_cast<double>(r) / static_cast<double>(ranks));
   }
   return builder.finish(std::move(collective), in_place, schedule.provenance());

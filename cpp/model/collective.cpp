@@ -132,11 +132,11 @@ void Collective::check(const CollectivePart& part) const {
     invalid(at(part) + "size is " + std::to_string(part.size) + " B, it must be positive");
   }
   if (part.size > kLargestSize) {
-    invalid(at(part) + "size is " + std::to_string(part.size) + " B, allowed are up to 2^50");
+    invalid(at(part) + "size is " + std::to_string(part.size) + " B; it must be at most 2^50");
   }
   for (const auto bytes : part.bytes) {
     if (bytes < 0 || bytes > kLargestSize) {
-      invalid(at(part) + "a message of " + std::to_string(bytes) + " B, allowed are 0 to 2^50");
+      invalid(at(part) + "a message of " + std::to_string(bytes) + " B; it must have 0 to 2^50 B");
     }
   }
   if (!part.name.empty() && part.kind != CollectiveKind::custom) {

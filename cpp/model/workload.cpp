@@ -125,7 +125,7 @@ void Workload::check_groups() {
 void Workload::check_node(std::size_t row) const {
   if (c_.kind[row] >= kNodeKinds) {
     refuse(row, "kind is " + std::to_string(c_.kind[row]) +
-                    ", allowed are 0 (send), 1 (recv), 2 (comp), 3 (coll), 4 (load) and 5 (store)");
+                    "; it must be 0 (send), 1 (recv), 2 (comp), 3 (coll), 4 (load) or 5 (store)");
   }
   if (c_.id[row] < 0) refuse(row, "id is negative");
   const auto kind = static_cast<NodeKind>(c_.kind[row]);

@@ -387,7 +387,7 @@ class Simulator : public Listener {
   void begin_stream(std::int32_t number) {
     Stream& stream = *streams_[at(number)];
     stream.begun = true;
-    const StreamPhase phase = std::move(stream.phases.front());
+    const StreamPhase phase = stream.phases.front();
     stream.phases.pop_front();
     if (phase.algorithm < 0) {
       stream.local = phase.native.line.members != nullptr;

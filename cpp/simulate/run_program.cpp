@@ -354,7 +354,7 @@ Result run_program(const Program& program, std::span<const std::int64_t> chunk_b
   }
   if (options.timing == Timing::schedule) {
     invalid(
-        "timing is \"schedule\", but a program has no starts; allowed are dependencies, order, "
+        "timing is \"schedule\", but a program has no starts; use dependencies, order or "
         "shared");
   }
   if (!options.position.empty() && options.position.size() != at(program.steps())) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "model/collective.hpp"
 #include "model/topology.hpp"
 
 namespace tacos::verification {
@@ -68,6 +69,14 @@ class Expression {
 inline Value contribution(NodeId node) {
   const auto seed = static_cast<std::uint64_t>(node) * 2;
   return {static_cast<Fingerprint>(mix(seed)) << 64 | mix(seed + 1), 1};
+}
+
+// Whether several NPUs end with one sum, whose order of addition then matters.
+inline bool sums_end_at_several(const Collective& collective) {
+  for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
+    if (collective.reduces(chunk) && collective.outputs(chunk).size() > 1) return true;
+  }
+  return false;
 }
 
 }  // namespace tacos::verification

@@ -65,17 +65,11 @@ class Verifier {
       check_capacity();
       check_chunks();
     }
-    return findings_.report(schedule_.stored_transfers(), fine || !sums_end_at_several());
+    return findings_.report(schedule_.stored_transfers(),
+                            fine || !verification::sums_end_at_several(collective_));
   }
 
  private:
-  bool sums_end_at_several() const {
-    for (ChunkId chunk = 0; chunk < collective_.chunks(); ++chunk) {
-      if (collective_.reduces(chunk) && collective_.outputs(chunk).size() > 1) return true;
-    }
-    return false;
-  }
-
   const Walk& walk_of(std::size_t lane) const { return walks_[at(stored_.lane_route[lane])]; }
 
   Time start(std::size_t lane, std::int64_t transfer, std::int32_t leg) const {

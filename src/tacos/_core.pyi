@@ -755,7 +755,7 @@ def pack_forest(topology: Topology, members: numpy.typing.NDArray[numpy.int32], 
 
 def reroute_forest(forest: Forest, topology: Topology, begin: numpy.typing.NDArray[numpy.int64], links: numpy.typing.NDArray[numpy.int32]) -> Forest:
     """
-    Trees of which each link stands for a path of another network; see tacos.synth.logical.
+    Trees of which each link stands for a path of another network; see tacos.synth.forest.logical.
     """
 
 def schedule_forest(forest: Forest, holder: numpy.typing.NDArray[numpy.int32], collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule:
@@ -920,7 +920,7 @@ class Program:
 
     def __repr__(self) -> str: ...
 
-def lower(schedule: Schedule, *, in_place: bool = False, rank: int | None = None, window: int = 0, progress: object | None = None) -> Program:
+def lower(schedule: Schedule, *, in_place: bool = False, rank: int | None = None, window: int = 0, reuse_scratch: bool = True, progress: object | None = None) -> Program:
     """The program of a schedule; see tacos.lower."""
 
 def lift(program: Program, topology: Topology, size_bytes: int, *, provenance: str = '{}', progress: object | None = None) -> Schedule:
@@ -1128,7 +1128,7 @@ def pack(program: Program, *, channels: int, fusing_channels: int, steps: int, c
     The same algorithm in fewer, larger steps: neighbours together, receives fused with sends.
     """
 
-def keep_order(program: Program, *, channels: int, steps: int, peers: int) -> Program:
+def keep_order(program: Program, *, channels: int, steps: int, peers: int, join: bool = False) -> Program:
     """
     The same threads within an executor's limits: one per connection and direction, in order.
     """

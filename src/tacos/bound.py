@@ -11,7 +11,6 @@ distance, and the best lengths to measure with come from a linear program.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from tacos import units
 from tacos._core import Collective, Topology, distance_sum
 from tacos._core import bound as _search
+from tacos._support.solver import LinearProgram, installed, solve
 from tacos.collective import kind_of
 from tacos.errors import check_type
 
@@ -160,7 +160,7 @@ def _pairs(
         candidates, doubt = _lengths(topology), "other collectives share the network"
     elif topology.npus * topology.links > _LP_COLUMNS:
         candidates, doubt = _lengths(topology), "the network is too large for a linear program"
-    elif find_spec("highspy") is None:
+    elif not installed():
         candidates, doubt = _lengths(topology), "HiGHS is not installed (tacos-ccl[milp])"
     else:
         flow_s, lengths = _concurrent_flow(topology, collective)
@@ -215,8 +215,6 @@ def _concurrent_flow(topology: Topology, collective: Collective) -> tuple[float,
     Infinity, and some lengths, where the solver gives up. One commodity per source: f[s, e] bytes of source s on link e, and the time. What enters a node
     and does not leave it is the source's demand there; a link carries what its bandwidth lets pass.
     """
-    import highspy
-
     demand = _demands(topology, collective)
     sources = np.flatnonzero(demand.sum(axis=1))
     nodes, links = topology.nodes, topology.links
@@ -243,31 +241,22 @@ def _concurrent_flow(topology: Topology, collective: Collective) -> tuple[float,
     wanted = np.zeros((len(sources), nodes))
     wanted[:, : topology.npus] = demand[sources] / scale
     wanted[np.arange(len(sources)), sources] = -wanted.sum(axis=1)
-    lower = np.append(wanted.ravel(), np.full(links, -highspy.kHighsInf))
+    lower = np.append(wanted.ravel(), np.full(links, -np.inf))
     upper = np.append(wanted.ravel(), np.zeros(links))
 
-    order = np.lexsort((rows, columns))
-    program = highspy.HighsLp()
-    program.num_col_, program.num_row_ = len(sources) * links + 1, len(lower)
-    program.col_cost_ = np.append(np.zeros(len(sources) * links), 1.0)
-    program.col_lower_ = np.zeros(program.num_col_)
-    program.col_upper_ = np.full(program.num_col_, highspy.kHighsInf)
-    program.row_lower_, program.row_upper_ = lower, upper
-    program.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    starts = np.searchsorted(columns[order], np.arange(program.num_col_ + 1))
-    program.a_matrix_.start_ = starts
-    program.a_matrix_.index_ = rows[order]
-    program.a_matrix_.value_ = values[order]
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)
-    solver.passModel(program)
-    solver.run()
-    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+    found = solve(
+        LinearProgram(
+            cost=np.append(np.zeros(len(sources) * links), 1.0),
+            entries=(rows, columns, values),
+            row_lower=lower,
+            row_upper=upper,
+        )
+    )
+    if found.status != "optimal" or found.duals is None:
         return np.inf, np.ones(links, np.int64)
-    prices = np.maximum(-np.array(solver.getSolution().row_dual)[capacity_rows], 0) * share
+    prices = np.maximum(-found.duals[capacity_rows], 0) * share
     prices /= max(float(prices.max(initial=0)), 1e-300)
-    time_s = float(solver.getInfo().objective_function_value) * scale / rate
+    time_s = found.objective * scale / rate
     return time_s, np.round(prices * _LP_LENGTHS).astype(np.int64)
 
 

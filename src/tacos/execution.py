@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tacos.units import Quantity
 
-__all__ = ["RULES", "TARGETS", "Execution", "check_target", "execution"]
+__all__ = ["RULES", "TARGETS", "Execution", "check_target", "execution", "shares_links"]
 
 Rule = Literal["order", "dependencies", "shared"]
 RULES: tuple[Rule, ...] = ("order", "dependencies", "shared")
@@ -143,7 +143,7 @@ def execution(
     if target in _FILES:
         program, size = _exported(what, _FILES[target]), what.collective.size_bytes
         return execution(program, what.topology, size=size, progress=progress)
-    if not _shares_links(what):
+    if not shares_links(what):
         # Every link belongs to one thread, which keeps the schedule's order: nothing can be late.
         return Execution(what.time_ps, what.time_ps, what.time_ps)
     if what.transfers > _MOST_TRANSFERS:
@@ -182,11 +182,16 @@ def _exported(schedule: Schedule, format: str) -> Program:
     return program
 
 
-def _shares_links(schedule: Schedule) -> bool:
+def shares_links(schedule: Schedule) -> bool:
     """Whether messages of several connections may cross one link, or take other routes than the schedule's.
 
     Routes of one link have it to themselves. Longer ones do if no other route uses any of their links; a program
     takes them if they are the network's default routes.
+
+    >>> import tacos
+    >>> ring, hub = tacos.topology.ring(4), tacos.topology.switch(4)
+    >>> [shares_links(tacos.synthesize(t, tacos.collective.all_to_all(t, "4MB"))) for t in (ring, hub)]
+    [False, True]
     """
     table = schedule.routes
     used = np.unique(schedule.lane_route)

@@ -493,7 +493,9 @@ def _read(path: Path) -> File:
     for plan in file.plans:
         if plan.collective not in NAMED:
             allowed = ", ".join(NAMED)
-            raise FormatError(f"{path}: collective is {plan.collective!r}, allowed are {allowed}")
+            raise FormatError(
+                f"{path}: collective is {plan.collective!r}; it must be one of {allowed}"
+            )
         if not re.fullmatch(r"[^/\\]+", plan.file) or plan.file in (".", ".."):
             raise FormatError(f"{path}: file is {plan.file!r}, it must be in the same directory")
     return file

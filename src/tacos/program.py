@@ -70,6 +70,7 @@ def lower(
     in_place: bool = False,
     rank: int | None = None,
     window: int | None = None,
+    reuse_scratch: bool = True,
     progress: Callable[[float], object] | None = None,
 ) -> Program:
     """The program that carries out a schedule.
@@ -88,6 +89,8 @@ def lower(
             a switch: 1 keeps the schedule's order there, 0 lets all messages share the link. Default: what runs
             fastest when links are shared fairly, or serve first come, first served, whichever is slower. It goes into
             the provenance. With `rank`, and for more than 300,000 transfers, the default is 0.
+        reuse_scratch: Whether a scratch slot holds another chunk once its chunk has left. False takes more memory, but no
+            receive waits for a send then, which helps executors whose connections hold few messages.
         progress: Called with the share done, now and then.
 
     Raises:
@@ -106,13 +109,19 @@ def lower(
     facts: dict[str, Any] = {"size_bytes": schedule.collective.size_bytes}
     if len(schedule.collective.parts) > 1:
         facts["part_bytes"] = [part.size for part in schedule.collective.parts]
+    program: Program | None = None
     if window is None and rank is None:
-        program, chosen, _, _ = lower_paced(schedule, in_place=in_place, progress=progress)
-        if chosen:
-            facts["window"] = chosen
-    else:
+        program, window, _, _ = lower_paced(schedule, in_place=in_place, progress=progress)
+        if window:
+            facts["window"] = window
+    if program is None or not reuse_scratch:
         program = _lower(
-            schedule, in_place=in_place, rank=rank, window=window or 0, progress=progress
+            schedule,
+            in_place=in_place,
+            rank=rank,
+            window=window or 0,
+            reuse_scratch=reuse_scratch,
+            progress=progress,
         )
     return program.with_provenance(program.provenance | facts)
 

@@ -335,7 +335,7 @@ def collective(npus: int, comm: str, size: Quantity) -> Workload:
     <tacos.Workload: 8 ranks, 8 nodes>
     """
     if comm not in COMMS:
-        raise ValueError(f"comm is {comm!r}, allowed are {', '.join(COMMS)}")
+        raise ValueError(f"comm is {comm!r}; it must be one of {', '.join(COMMS)}")
     return from_nodes(
         npus,
         rank=np.arange(npus),

@@ -460,7 +460,7 @@ IDLE = trace(node())
         (trace(), "t.0.et: the trace has no nodes"),
         (IDLE[:-1], "byte 8: a length of 5 where 4 are left"),
         (b"\xff" * 11, "byte 0: a number has more than 64 bits"),
-        (trace(node(7, 0)), "node 7: its type is INVALID_NODE, allowed are 1 (METADATA_NODE) to 7"),
+        (trace(node(7, 0)), "node 7: its type is INVALID_NODE; it must be 1 (METADATA_NODE) to 7"),
         (trace(node(7, 2)), "node 7: it has no tensor_size"),
         (trace(node(7, 99)), "node 7: its type is 99"),
         (trace(node(1), node(1)), "t.0.et: node 1 is there twice"),

@@ -161,9 +161,9 @@ def test_verify_and_info_and_sim_take_programs(schedule, tmp_path, capsys):
 
 BAD_CALLS = {
     "unknown option": (["convert", "ar.tacos", "ar.steps", "--channels", "2"],
-                       'the format steps has no option "channels", allowed are protocol, in_place'),
+                       'the format steps has no option "channels"; its options are protocol, in_place'),
     "an option without use": (["convert", "ar.tacos", "b.tacos", "--protocol", "LL"],
-                              'the format tacos has no option "protocol", there are none'),
+                              'the format tacos has no option "protocol"; it takes none'),
     "a size for a schedule": (["convert", "ar.tacos", "b.tacos", "--size", "1MB"],
                               'the format tacos has no option "size"'),
     "no such format": (["convert", "ar.tacos", "x", "--to", "mscl"], 'format must be one of'),

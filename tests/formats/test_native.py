@@ -295,7 +295,7 @@ def test_other_versions_are_refused(scratch):
     parts = taken_apart(written(ring_orbit(), scratch))
     newer = refused(scratch, sealed(*parts, version=7))
     assert newer == "version 7, this tacos reads up to 1: upgrade it"
-    assert refused(scratch, sealed(*parts, version=0)) == "version 0, allowed are 1 to 1"
+    assert refused(scratch, sealed(*parts, version=0)) == "version is 0; it must be 1 to 1"
 
 
 # --- files that are whole but wrong ---------------------------------------------------------------
@@ -316,7 +316,7 @@ def change(header, path, value):
         (["topology", "npus"], 2**31 - 1, "npus is 2147483647, more than the file has bytes"),
         (["topology", "npus"], 0, "at least one NPU"),
         (["topology", "npus"], 2**70, "Expected `int` <= 2147483647 - at `$.topology.npus`"),
-        (["topology", "link_model"], "magic", 'link_model is "magic", allowed are'),
+        (["topology", "link_model"], "magic", 'link_model is "magic"; it must be '),
         (["topology", "dims"], [["ring", 3]], "do not multiply to 4 NPUs"),
         (["collective", 0, "kind"], "all_sorts", 'unknown collective "all_sorts"'),
         (["collective", 0, "chunks"], 0, "needs a collective with a number of chunks"),

@@ -94,6 +94,6 @@ def test_refuses_what_cannot_be_written(schedule):
     with pytest.raises(FormatError, match="a Trace is written to a path"):
         tacos.save(tacos.simulate(schedule), io.BytesIO())
     with pytest.raises(TypeError, match="path must be a path or a binary file object; got int"):
-        tacos.save(schedule, 3, format="tacos")  # type: ignore[arg-type]
+        tacos.save(schedule, 3, format="tacos")
     with pytest.raises(FormatError, match="holds a Schedule, not a Topology"):
         tacos.save(RING, io.BytesIO(), format="tacos")

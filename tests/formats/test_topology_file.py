@@ -208,11 +208,11 @@ WRONG = {
     "[" * 99: "line 1: nested too deeply",
     "tacos: 1\nnpu: 2": 'there is no field "npu", did you mean npus?',
     "tacos: 1\nnpus: -1": "npus is -1: expected int >= 0",
-    "tacos: 1\nnpus: 99999999999": "the topology has 99999999999 nodes, allowed are 10000000",
+    "tacos: 1\nnpus: 99999999999": "the topology has 99999999999 nodes; the limit is 10000000",
     "tacos: 1\nnpus: 1\nboxes: {count: 999999999999, npus: []}": "boxes.npus is an empty list",
     "tacos: 1\nnpus: [a, b, a]": 'two nodes are named "a"',
     "tacos: 1\nnpus: 2": "the topology is not connected: npu 0 cannot reach npu 1",
-    "tacos: 1\nnpus: 2\nlink_model: fast": 'link_model is "fast", allowed are "pipelined" and "blocking"',
+    "tacos: 1\nnpus: 2\nlink_model: fast": 'link_model is "fast"; it must be "pipelined" or "blocking"',
     "tacos: 1\nbase: ring:4\nnpus: 3": "npus does not go with base, a file has one or the other",
     "tacos: 1\nnpus: 3\nedits: [{drop_npus: [1]}]": "edits needs a base to edit",
     "tacos: 1\nbase: ring:4\nedits: [{both: true}]": "edits[0] has 0 changes, it must have one of "

@@ -128,7 +128,7 @@ def test_a_time_limit_ends_the_search():
     )
 
     def shares(**options):
-        told = []
+        told: list[float] = []
 
         def progress(share):
             if not told:

@@ -559,7 +559,7 @@ def test_refuses_what_astra_sim_lacks():
     small, split = collective(4, "all_gather", 3), AstraSystem(splits=4)
     with pytest.raises(ValueError, match="fewer bytes than the 4 parts"):
         run(small, ring, aware=True, as_custom=False, system=split)
-    with pytest.raises(ValueError, match="comm is 'sum', allowed are all_reduce"):
+    with pytest.raises(ValueError, match="comm is 'sum'; it must be one of all_reduce"):
         collective(4, "sum", MIB)
     with pytest.raises(ValueError, match="over 26 days"):
         run(messages(2, [(0, 1)], size=2**62), tp.ring(2, bandwidth="1B/s"), aware=True)

@@ -451,7 +451,10 @@ def test_own_starts_that_are_impossible_are_named():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"timing": "now"}, 'timing is "now", allowed are dependencies, order, schedule, shared'),
+        (
+            {"timing": "now"},
+            'timing is "now"; it must be one of dependencies, order, schedule, shared',
+        ),
         ({"jitter": "fast"}, "jitter 'fast' is not understood"),
         ({"seed": -1}, "seed must be 0 to 2\\^64 - 1; got -1"),
         ({"profile": "ns-3"}, "profile must be one of .*; got 'ns-3'"),

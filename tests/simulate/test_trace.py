@@ -133,8 +133,8 @@ def test_columns_come_into_the_order_of_time():
     ("changes", "message"),
     [
         ({"link": [0, 1]}, "link has 2 entries, begin_ps has 3"),
-        ({"link": [0, 1, 2]}, "link has 2, allowed are 0 to 1"),
-        ({"arrival_npu": [0, -1, 1]}, "arrival_npu has -1, allowed are 0 to 1"),
+        ({"link": [0, 1, 2]}, "link has 2; values must be 0 to 1"),
+        ({"arrival_npu": [0, -1, 1]}, "arrival_npu has -1; values must be 0 to 1"),
         ({"npu_finish_ps": [0]}, "npu_finish_ps has 1 entries for 2 NPUs"),
         ({"link_busy_ps": [0]}, "link_busy_ps has 1 entries for 2 links"),
         ({"ended_ps": [0]}, "ended_ps is not a column of a trace"),

@@ -199,7 +199,7 @@ def test_what_passes_an_uneven_switch_is_optimized():
 
 
 def test_without_a_linear_program_trees_are_sought_at_lower_rates(monkeypatch):
-    monkeypatch.setattr("tacos.synth.logical.find_spec", lambda _: None)
+    monkeypatch.setattr("tacos.synth.forest.logical.installed", lambda: False)
     topology = tp.from_links(3, UNEVEN, switches=1)
     found = packing(topology)
     check_trees(topology, found)

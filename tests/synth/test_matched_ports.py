@@ -142,3 +142,10 @@ def test_what_cannot_be_matched_is_refused():
         tacos.synthesize(ring, collective, ports="all")
     with pytest.raises(ValueError, match="which a sketch does not know"):
         tacos.synthesize(ring, collective, ports="matched", sketch=tacos.Sketch())
+
+
+def test_a_switch_with_several_links_to_one_npu_is_left_as_it_is():
+    """Links from three NPUs into switch 4, and out of it two to one NPU and one to another."""
+    links = [(0, 4), (1, 4), (2, 4), (4, 0), (4, 0), (4, 1)]
+    network = tp.from_links(4, [(a, b, "1GB/s", 0) for a, b in links], switches=1, connected=False)
+    assert matched_ports(network) is None

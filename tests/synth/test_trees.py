@@ -15,7 +15,7 @@ from tacos import topology as tp
 from tacos._core import lay_out_trees
 from tacos.schedule import routes
 from tacos.synth import BASELINES
-from tacos.synth.baselines import ways
+from tacos.synth.baselines import block_trees
 
 c_cube, double_binary_tree = BASELINES["c-cube"], BASELINES["double-binary-tree"]
 BLOCKING: dict[str, Any] = {"bandwidth": "1GB/s", "latency": "1us", "link_model": "blocking"}
@@ -28,7 +28,7 @@ def layout(topology, place, *, trials, fixed_root=False):
     dst = np.tile(everybody, n)
     dst[:: n + 1] = np.roll(everybody, 1)
     table = routes(topology, pairs=(np.repeat(everybody, n), dst))
-    parent = ways.tree_parents(n)
+    parent = block_trees.tree_parents(n)
     weight = np.ones(topology.links, np.int64)
     found = lay_out_trees(
         parent, place.astype(np.int32), table, weight, fixed_root=fixed_root, trials=trials

@@ -384,8 +384,8 @@ def _check_options(
     known = list(inspect.signature(function).parameters)[given:]
     for option in options:
         if option not in known:
-            allowed = f"allowed are {', '.join(known)}" if known else "there are none"
-            raise ValueError(f'the format {name} has no option "{option}", {allowed}')
+            allowed = f"its options are {', '.join(known)}" if known else "it takes none"
+            raise ValueError(f'the format {name} has no option "{option}"; {allowed}')
 
 
 def _by_ending(path: Location, kind: type) -> str:

@@ -111,7 +111,7 @@ def _built(fields: Dimensions) -> Topology:
         block, npus = fields.topology[i], fields.npus_count[i]
         if block not in _BLOCKS:
             allowed = ", ".join(_BLOCKS)
-            raise ValueError(f"topology[{i}] is {quoted(block)}, allowed are {allowed}")
+            raise ValueError(f"topology[{i}] is {quoted(block)}; it must be one of {allowed}")
         if npus < 2:
             raise ValueError(f"npus_count[{i}] is {npus}, it must be at least 2")
         factors.append(

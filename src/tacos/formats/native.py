@@ -373,7 +373,7 @@ def _read_header(file: BinaryIO) -> _Header:
     if version > VERSION:
         raise ValueError(f"version {version}, this tacos reads up to {VERSION}: upgrade it")
     if version < 1:
-        raise ValueError(f"version {version}, allowed are 1 to {VERSION}")
+        raise ValueError(f"version is {version}; it must be 1 to {VERSION}")
     length = _PREAMBLE + int.from_bytes(preamble[12:16], "little")
     if _block_bytes(length) > size:
         raise ValueError(f"the header ends at byte {length}, the file has {size}: it is cut short")

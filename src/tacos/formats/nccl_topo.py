@@ -169,7 +169,7 @@ class _Builder:
         if not 1 <= len(cpus) <= _MOST_CPUS:
             found = f"{len(cpus)} <cpu>" if cpus else "no <cpu>"
             raise ValueError(
-                f"line {root.line}: <system> has {found}, allowed are 1 to {_MOST_CPUS}"
+                f"line {root.line}: <system> has {found}; it must have 1 to {_MOST_CPUS}"
             )
         for element in cpus:
             self._find_gpus(element)

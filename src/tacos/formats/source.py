@@ -59,7 +59,7 @@ def bytes_of(path: Location, most: int = MOST_BYTES) -> bytes:
             raise ValueError("this is no file")
         size = file.stat().st_size
         if size > most:
-            raise ValueError(f"the file has {size} bytes, allowed are {most}")
+            raise ValueError(f"the file has {size} bytes; the limit is {most}")
         data = file.read_bytes()
     if not data.strip():
         raise ValueError("the file is empty")

@@ -158,7 +158,7 @@ def read(
         profile: _Profile = fields_of(data, _Profile)
         if not 1 <= profile.gpus_per_node <= _MOST_GPUS:
             raise ValueError(
-                f"gpus_per_node is {profile.gpus_per_node}, allowed are 1 to {_MOST_GPUS}"
+                f"gpus_per_node is {profile.gpus_per_node}; it must be 1 to {_MOST_GPUS}"
             )
         if not 0 < scale < 1e9:
             raise ValueError(f"scale is {scale!r}, it must be positive")
@@ -212,7 +212,7 @@ def _node(profile: _Profile, costs: _Costs) -> Topology:
         wiring = columns_of(machines.dgx1(bandwidth="1B/s"))  # pairs of cables are links of 2 B/s
         speed = np.where(np.asarray(wiring.bandwidth_Bps) == 2, fast[0], fast[1])
         return _named(profile, gpus, [wiring._replace(bandwidth_Bps=speed, latency_ps=alpha)], [])
-    raise ValueError(f"node_betas_list has {len(fast)} entries, allowed are 1 or 2, or links")
+    raise ValueError(f"node_betas_list has {len(fast)} entries; it must have 1 or 2, or links")
 
 
 def _custom(profile: _Profile, costs: _Costs, alpha: int) -> Topology:

@@ -98,7 +98,7 @@ def network(
     <tacos.Topology Mesh: 16 NPUs, 0 switches, 54 links>
     """
     if name not in _NAMES:
-        raise ValueError(f"name is {quoted(name)}, allowed are {', '.join(_NAMES)}")
+        raise ValueError(f"name is {quoted(name)}; it must be one of {', '.join(_NAMES)}")
     whole_number("chassis", chassis)
     whole_number("side_length", side_length)
     link, switch = (time_ps(one, what="alpha") for one in alpha)

@@ -84,7 +84,7 @@ def _gathered(
     width = int(lengths.max(initial=1))
     if width > _WIDEST:
         line = int(lines[int(lengths.argmax())])
-        raise ValueError(f"line {line}: a field has {width} bytes, allowed are {_WIDEST}")
+        raise ValueError(f"line {line}: a field has {width} bytes; the limit is {_WIDEST}")
     width = max(width, 1)
     out = np.zeros((starts.size, width), np.uint8)
     for k in range(width):  # a byte of every field at a time: no matrix of places

@@ -468,7 +468,9 @@ class _Reader:
         if npus == 0:
             raise ValueError("the topology has no NPUs, it needs npus, boxes or a base")
         if npus + switches > _MOST_NODES:
-            raise ValueError(f"the topology has {npus + switches} nodes, allowed are {_MOST_NODES}")
+            raise ValueError(
+                f"the topology has {npus + switches} nodes; the limit is {_MOST_NODES}"
+            )
 
         names = _names("npu", file.npus) + _names("switch", file.switches)
         bits = _bits(file.switches)
@@ -557,7 +559,7 @@ class _Reader:
     def _make_room(self, links: int) -> None:
         self.links += links
         if self.links > _MOST_LINKS:
-            raise ValueError(f"the topology has {self.links} links, allowed are {_MOST_LINKS}")
+            raise ValueError(f"the topology has {self.links} links; the limit is {_MOST_LINKS}")
 
     def _speed(self, link: Link, place: str) -> tuple[int, int]:
         """Bandwidth and latency of a link, by itself or by default."""

@@ -33,7 +33,7 @@ from tacos.execution import check_target, execution
 from tacos.program import lift, lower
 from tacos.search.synthesis import check_engine, check_sizes, obstacles, synthesize
 from tacos.search.synthesis import engines as applicable
-from tacos.synth import ENGINES
+from tacos.synth import ENGINES, references
 from tacos.units import format_size, format_time
 from tacos.verify import Report, verify
 
@@ -147,8 +147,10 @@ class Comparison:
 
     @property
     def reference(self) -> str:
-        """What users run today, where it was compared: ``"nccl"``, else ``"ring"``."""
-        return "nccl" if any(c.engine == "nccl" for c in self.solved) else "ring"
+        """What users run today, where it was compared: the first of :func:`tacos.synth.references`, else the last."""
+        *first, last = references()
+        solved = {candidate.engine for candidate in self.solved}
+        return next((name for name in first if name in solved), last)
 
     def speed_up(self, over: str | None = None) -> float | None:
         """How many times as fast the best candidate is as another engine; None if that was not compared.
@@ -222,8 +224,10 @@ class Sweep:
 
     @property
     def reference(self) -> str:
-        """What users run today, where it was compared at all sizes: ``"nccl"``, else ``"ring"``."""
-        return "nccl" if all(one.reference == "nccl" for one in self.comparisons) else "ring"
+        """What users run today, where it was compared at all sizes, as :attr:`Comparison.reference`."""
+        *first, last = references()
+        names = {one.reference for one in self.comparisons}
+        return next((name for name in first if names <= {name}), last)
 
     def winners(self) -> list[tuple[int, int, str]]:
         """Ranges of sizes (the first, the last) in which one engine is the fastest.

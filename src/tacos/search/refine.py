@@ -16,7 +16,7 @@ from tacos._core import refine as _refine
 from tacos.bound import bound
 from tacos.collective import kind_of
 from tacos.errors import InfeasibleError, LimitError, check_type
-from tacos.execution import check_target, execution
+from tacos.execution import check_target, execution, shares_links
 from tacos.synth.matched_ports import matched_ports
 from tacos.synth.phases import only_collects
 from tacos.verify import verify
@@ -33,6 +33,8 @@ _SLICE = 1_000_000
 _SLICE_PER_TRANSFER = 20
 _MOST_TRANSFERS = 10_000_000
 _MOST_HOPS = 500_000
+_RUN_PER_TRANSFER = 100
+"""Hops that could be looked at in the time that it takes to run a transfer."""
 _NEWS = 0.995
 """A schedule is run if it is shorter by this factor than the last that was."""
 _NEVER = 2**62
@@ -96,7 +98,7 @@ def refine(
         raise ValueError(f"seed must be 0 to 2^62 - 1; got {seed!r}")
     total = int(units * _WORK) if work is None else work
     end = None if time_limit is None else time.monotonic() + time_limit
-    if not _ways(schedule):
+    if not _directions(schedule):
         return schedule
     matching = None if target == "schedule" else matched_ports(schedule.topology)
     start = matching.taken(schedule) if matching else None
@@ -130,14 +132,16 @@ class _Search:
         self.schedule, self.target, self.end, self.seed = schedule, target, end, seed
         self.progress = progress
         self.runs = target != "schedule"  # whether executed times are known
+        at_once = target is None and not shares_links(schedule)
+        self.run_hops = 0 if at_once or not self.runs else _RUN_PER_TRANSFER * schedule.transfers
 
     def run(self, total: int) -> Schedule | None:
         """The best schedule found, if it is better than the given one."""
         schedule = self.schedule
         goal = bound(schedule.topology, schedule.collective).time_ps
         step = max(_SLICE, _SLICE_PER_TRANSFER * schedule.transfers)
-        ways = _ways(schedule)
-        shortest, failures, done = schedule, 0, 0
+        directions = _directions(schedule)
+        shortest, failures, done, slices = schedule, 0, 0, 0
         fastest: Schedule | None = None
         least, judged = self.executed(schedule), schedule
 
@@ -146,23 +150,27 @@ class _Search:
                 self.progress(min((done + share * step) / total, 1.0))
 
         def judge() -> None:
-            nonlocal fastest, least, judged
+            nonlocal fastest, least, judged, done
             judged = shortest
+            done += self.run_hops
             # Execution only adds to a schedule's time.
             if shortest.time_ps < least and (time_ps := self.executed(shortest)) < least:
                 fastest, least = shortest, time_ps
 
         while (
-            ways and done < total and failures < _PATIENCE * len(ways) and shortest.time_ps > goal
+            directions
+            and done < total
+            and failures < _PATIENCE * len(directions)
+            and shortest.time_ps > goal
         ):
             if self.end is not None and time.monotonic() > self.end:
                 break
-            backwards = ways[(done // step) % len(ways)]
+            backwards = directions[slices % len(directions)]
             budget = min(step, total - done)
             try:
                 start = shortest.reverse(report) if backwards else shortest
                 found = _refine(
-                    start, seed=self.seed + done // step, work=budget, goal_ps=goal, progress=report
+                    start, seed=self.seed + slices, work=budget, goal_ps=goal, progress=report
                 )
                 if backwards:
                     found = found.reverse(report)
@@ -172,6 +180,7 @@ class _Search:
             if found.time_ps <= shortest.time_ps:
                 shortest = found
             done += step
+            slices += 1
             if shortest.time_ps < _NEWS * judged.time_ps:
                 judge()
         if shortest.time_ps < judged.time_ps:
@@ -194,17 +203,17 @@ class _Search:
         return schedule.time_ps
 
 
-def _ways(schedule: Schedule) -> list[bool]:
+def _directions(schedule: Schedule) -> list[bool]:
     """The directions of time in which something can be spread; none where it would take too long."""
     hops = schedule.topology.npus**2 if schedule.topology.switches else schedule.topology.links
     if schedule.transfers > _MOST_TRANSFERS or hops > _MOST_HOPS:
         return []
     kinds = [kind_of(part) for part in schedule.collective.parts]
     if only_collects(schedule.collective):
-        ways = [True]
+        directions = [True]
     elif any(kind.two_phases for kind in kinds):
-        ways = [False, True]
+        directions = [False, True]
     else:
-        ways = [False]
+        directions = [False]
     summing = any(part.sums for part in schedule.collective.parts)
-    return [] if summing and schedule.topology.reduce_bandwidth_Bps else ways
+    return [] if summing and schedule.topology.reduce_bandwidth_Bps else directions

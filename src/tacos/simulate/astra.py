@@ -90,7 +90,7 @@ class AstraSystem:
         ):
             for key in known:
                 if key not in _NATIVE and not (what == "algorithms" and isinstance(key, int)):
-                    raise ValueError(f"{what} has {key!r}, allowed are {', '.join(_NATIVE)}")
+                    raise ValueError(f"{what} has {key!r}; use one of {', '.join(_NATIVE)}")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -315,7 +315,7 @@ def _check_parts(workload: Workload, system: AstraSystem) -> None:
     if parts > _MOST_PARTS:
         raise ValueError(
             f"splits is {system.splits}, which cuts the workload's collectives into {parts:,} parts; "
-            f"allowed are {_MOST_PARTS:,}"
+            f"the limit is {_MOST_PARTS:,}"
         )
 
 

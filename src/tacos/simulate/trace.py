@@ -418,7 +418,7 @@ def _check_lengths(columns: Mapping[str, NDArray[Any]]) -> None:
 def _check_range(name: str, values: NDArray[Any], count: int) -> None:
     for value in (int(values.min(initial=0)), int(values.max(initial=0))):
         if len(values) and not 0 <= value < count:
-            raise ValueError(f"{name} has {value}, allowed are 0 to {count - 1}")
+            raise ValueError(f"{name} has {value}; values must be 0 to {count - 1}")
 
 
 def _in_order(columns: dict[str, NDArray[Any]], by: str) -> dict[str, NDArray[Any]]:

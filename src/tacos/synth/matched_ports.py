@@ -183,7 +183,7 @@ def _between_boxes(topology: Topology) -> dict[int, tuple[dict[int, int], dict[i
         )
         sources, ends = topology.link_src[into], topology.link_dst[out]
         joined = np.unique(sources)
-        one_each = len(joined) == len(into) == len(out) and (joined == np.unique(ends)).all()
+        one_each = len(joined) == len(into) == len(out) and np.array_equal(joined, np.unique(ends))
         if not one_each or len(joined) < 2 or joined.max() >= npus:
             continue
         if (speed[into] < fastest[sources]).all():

@@ -91,7 +91,7 @@ class _Elements:
                 pass  # TACCL's note that an input is where the output wants it; executors skip it
             elif level >= len(_LEVELS) or name != _LEVELS[level]:
                 place = f"inside {self.open[-1]}" if self.open else "as the root"
-                wanted = f", allowed is {_LEVELS[level]}" if level < len(_LEVELS) else ""
+                wanted = f"; it must be {_LEVELS[level]}" if level < len(_LEVELS) else ""
                 self.fail(f"the element {name} {place}{wanted}")
             else:
                 {"algo": self.algo_element, "gpu": self.gpu_element, "tb": self.tb_element}[name](
@@ -115,7 +115,7 @@ class _Elements:
         except ValueError:
             self.fail(f'the {element}\'s field {name} is "{fields[name][:40]}", not a number')
         if not low <= value <= high:
-            self.fail(f"the {element}'s field {name} is {value}, allowed are {low} to {high}")
+            self.fail(f"the {element}'s field {name} is {value}; it must be {low} to {high}")
         return value
 
     def algo_word(self, name: str, allowed: Any) -> str:
@@ -123,7 +123,7 @@ class _Elements:
             self.fail(f'the algo has no field "{name}"')
         if (word := self.algo[name]) not in allowed:
             known = ", ".join(allowed)
-            self.fail(f'the algo\'s field {name} is "{word[:40]}", allowed are {known}')
+            self.fail(f'the algo\'s field {name} is "{word[:40]}"; it must be one of {known}')
         return word
 
     def algo_element(self, fields: dict[str, str]) -> None:
@@ -165,7 +165,7 @@ class _Elements:
                     f"{self.coll} needs a multiple of the {self.ngpus} GPUs"
                 )
             if chunks[index] not in (0, each):
-                self.fail(f"the gpu's field {name} is {chunks[index]}, allowed are 0 and {each}")
+                self.fail(f"the gpu's field {name} is {chunks[index]}; it must be 0 or {each}")
         self.gpus.append(chunks)
         self.blocks = 0
 
@@ -215,7 +215,9 @@ class _Elements:
                 self.fail(f'the step has no field "{name}"')
             if fields[name] not in allowed:
                 known = ", ".join(allowed)
-                self.fail(f'the step\'s field {name} is "{fields[name][:40]}", allowed are {known}')
+                self.fail(
+                    f'the step\'s field {name} is "{fields[name][:40]}"; it must be one of {known}'
+                )
         for name in _FIELDS:
             self.whole("step", fields, name, -(2**31))
         raise AssertionError
@@ -274,7 +276,7 @@ class _Columns:
         if chunks > most:
             raise FormatError(
                 f"{elements.path}: the gpus' fields i_chunks, o_chunks and s_chunks add up to {chunks}, "
-                f"with {len(self.op)} steps allowed are {most}"
+                f"with {len(self.op)} steps the limit is {most}"
             )
         self.check_peers()
         dep_begin, dep = self.dependencies()
@@ -346,7 +348,7 @@ class _Columns:
                 raise FormatError(
                     f"{self.elements.path}: line {int(self.tb_line[other])}: gpu {gpu}: the tbs "
                     f"{one - self.first_tb[gpu]} and {other - self.first_tb[gpu]} both have {word} "
-                    f"{int(peers[one])} on channel {int(self.channel[one])}, allowed is one"
+                    f"{int(peers[one])} on channel {int(self.channel[one])}; only one may"
                 )
 
     def connection(
@@ -381,8 +383,8 @@ class _Columns:
 
     def dependencies(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         block, number, hasdep = self.steps["depid"], self.steps["deps"], self.steps["hasdep"]
-        self.refuse((hasdep < 0) | (hasdep > 1), "hasdep", "allowed are 0 and 1")
-        self.refuse(block < -1, "depid", "allowed are -1 for none and the gpu's tbs")
+        self.refuse((hasdep < 0) | (hasdep > 1), "hasdep", "it must be 0 or 1")
+        self.refuse(block < -1, "depid", "it must be -1 for none, or one of the gpu's tbs")
         waits = block >= 0
         rank = self.rank[self.owner]
         target = self.first_tb[rank] + block

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import quoteattr
 
@@ -24,7 +25,7 @@ from tacos.formats.msccl.dialect import (
     hangs,
     limits_exceeded,
 )
-from tacos.formats.msccl.shape import awaited_first, copies, packed, with_nops
+from tacos.formats.msccl.shape import finished, packed
 from tacos.program import ONE_SIDED, STEP_OPS, Program, lift, lower, noted
 
 if TYPE_CHECKING:
@@ -98,14 +99,15 @@ def write(
           <step s="0" type="s" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" .../>
           <step s="1" type="rcs" srcbuf="o" srcoff="2" dstbuf="o" dstoff="2" cnt="1" depid="-1" .../>
     """
-    program = _lowered(obj, in_place)
+    lowered = _lowered(obj, in_place)
+    program = next(lowered)
     network = obj.topology if isinstance(obj, Schedule) else None
     if not 1 <= instances <= MOST_CHANNELS:
         raise ValueError(f"instances must be 1 to {MOST_CHANNELS}; got {instances}")
     most = MOST_CHANNELS // instances
     if channels is not None and not 1 <= channels <= most:
         raise ValueError(
-            f"channels is {channels}, with {instances} instances allowed are 1 to {most}"
+            f"channels is {channels}; with {instances} instances it must be 1 to {most}"
         )
     dialect = _word("dialect", dialect, noted(program, "dialect", str), DIALECTS)
     fields = _fields(program, dialect, protocol, min_bytes, max_bytes, name)
@@ -114,22 +116,32 @@ def write(
         raise ValueError(
             f"channels is {channels}, but a program with threadblocks keeps its channels"
         )
-    shaped = program if keeps else packed(program, dialect, channels, most, instances, network)
-    shaped = awaited_first(with_nops(copies(shaped, instances)))
+    programs = chain([program], lowered)
+    shaped = program if keeps else packed(programs, dialect, channels, most, instances, network)
+    shaped = finished(shaped, instances)
     _check(path, shaped, dialect, fields["proto"])
     with replacing(path) as out:
         for text in _text(shaped, fields):
             out.write(text.encode())
 
 
-def _lowered(obj: Program | Schedule, in_place: bool | None) -> Program:
+def _lowered(obj: Program | Schedule, in_place: bool | None) -> Iterator[Program]:
+    """The program; of a schedule others, too, which take more memory or time but may fit better.
+
+    A receive into a scratch slot that is used again waits for a send, so that ranks may wait for each other for ever where
+    connections hold few messages. Without windows fewer threadblocks are waited for.
+    """
     if isinstance(obj, Schedule):
-        return lower(obj, in_place=bool(in_place))
+        yield (first := lower(obj, in_place=bool(in_place)))
+        window = noted(first, "window", int) or 0
+        for other in dict.fromkeys((window, 0)):
+            yield lower(obj, in_place=bool(in_place), window=other, reuse_scratch=False)
+        return
     if in_place is not None and in_place != obj.in_place:
         raise ValueError(f"in_place is {in_place}, but the program was made with {obj.in_place}")
     if np.isin(obj.op, ONE_SIDED).any():  # the executors have messages alone
-        return lower(lift(obj), in_place=obj.in_place)
-    return obj
+        obj = lower(lift(obj), in_place=obj.in_place)
+    yield obj
 
 
 # --- what an executor accepts ---------------------------------------------------------------------

@@ -86,8 +86,8 @@ def divide(
                 break
             if bins <= 1:
                 raise LimitError(
-                    f"rank {r} needs {len(blocks)} threadblocks of {MOST_OPS} operations, "
-                    f"allowed are {most}: use fewer chunks, or more threadblocks"
+                    f"rank {r} needs {len(blocks)} threadblocks of {MOST_OPS} operations; "
+                    f"the limit is {most}: use fewer chunks, or more threadblocks"
                 )
             bins //= 2
         result.append(blocks)

@@ -91,7 +91,7 @@ def _kind(plan: Plan) -> str:
     kind = _KINDS.get(plan.collective)
     if kind is None:
         raise ValueError(
-            f'the field collective is "{plan.collective[:40]}", allowed are {", ".join(_KINDS)}'
+            f'the field collective is "{plan.collective[:40]}"; it must be one of {", ".join(_KINDS)}'
         )
     if KINDS[kind].per_pair and plan.inplace:
         raise ValueError("the field inplace is true, which a program cannot say of an alltoall")

@@ -100,7 +100,7 @@ def write(
             raise ValueError(f"{option} must be a positive number; got {value}")
     unit = None if pipeline is None else units.size_bytes(pipeline)
     if unit is not None and (unit < ALIGNMENT or unit % ALIGNMENT or unit >= 2**31):
-        raise ValueError(f"pipeline is {unit} B, allowed are multiples of 16 below 2^31")
+        raise ValueError(f"pipeline is {unit} B; it must be a multiple of 16 below 2^31")
     writer = _Writer(program, channel, box, threadblocks, unit)
     head = _head(program, writer.scratch, threads_per_block, min_bytes, max_bytes, name)
     with replacing(path) as out:
@@ -119,7 +119,7 @@ def _lowered(obj: Program | Schedule, in_place: bool | None) -> Program:
     parts = program.collective.parts
     kinds = " and ".join(part.kind for part in parts)
     if len(parts) != 1 or kinds not in COLLECTIVES:
-        raise ValueError(f"a plan cannot say {kinds}, allowed are {', '.join(COLLECTIVES)}")
+        raise ValueError(f"a plan cannot say {kinds}; it can say {', '.join(COLLECTIVES)}")
     if parts[0].group.tolist() != list(range(program.ranks)):
         raise ValueError(f"a plan is for all NPUs in order, this {kinds} has a group of its own")
     if kind_of(parts[0]).per_pair and program.in_place:

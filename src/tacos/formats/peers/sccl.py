@@ -74,7 +74,7 @@ def read(
 def _result(found: _Algorithm, file_bytes: int) -> Result:
     npus = found.collective.nodes
     if not 2 <= npus <= file_bytes:
-        raise ValueError(f"collective: the field nodes is {npus}, allowed are 2 and more")
+        raise ValueError(f"collective: the field nodes is {npus}; it must be at least 2")
     numbers: dict[int, int] = {}
     result = Result(npus, [], [])
     for c, chunk in enumerate(found.collective.chunks):

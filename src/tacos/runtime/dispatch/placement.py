@@ -119,7 +119,7 @@ def _given(items: list[str | int], ranks: int, npus: int, names: dict[str, int])
         npu = names.get(str(item), int(item) if str(item).isdecimal() else -1)
         if not 0 <= npu < npus:
             raise ValueError(
-                f"TACOS_PLACEMENT has {item!r}, allowed are the NPUs 0 to {npus - 1} and their names"
+                f"TACOS_PLACEMENT has {item!r}; use the NPUs 0 to {npus - 1} or their names"
             )
         chosen.append(npu)
     return _distinct(chosen, "TACOS_PLACEMENT")

@@ -22,7 +22,7 @@ import numpy as np
 
 from tacos import collective as collectives
 from tacos import topology as topologies
-from tacos.runtime.carriers.tcp import Tcp
+from tacos.runtime.carriers import named
 from tacos.runtime.dispatch.algorithms import order_matters
 from tacos.search.synthesis import engines, synthesize
 
@@ -252,7 +252,12 @@ def measure(
             f"dtype is {dtype!r}, it must be a type of NumPy, such as float32"
         ) from None
     if op not in _OPS:
-        raise ValueError(f"op is {op!r}, allowed are {', '.join(_OPS)}")
+        raise ValueError(f"op is {op!r}; it must be one of {', '.join(_OPS)}")
+    if named(comm.carrier).memory != "host":
+        raise ValueError(
+            f"the carrier {comm.carrier} moves memory of GPUs, and only buffers of the host are "
+            "measured; use another carrier"
+        )
     prepared = comm.prepare(algorithm)
     if comm.rank == 0 and prepared.difference and order_matters(dtype, op):
         sys.stderr.write(f"tacos: ranks may end with different bits: {prepared.difference}\n")
@@ -294,16 +299,21 @@ def _reference(
     part = collective.parts[0]
     everybody = len(collective.parts) == 1 and part.group.tolist() == list(range(comm.size))
     is_sum = collective.kind == "all_reduce" and everybody
-    over_mpi = not isinstance(comm.carrier, Tcp)
-    if against == "mpi" or (against == "auto" and is_sum and over_mpi):
-        if not is_sum or not over_mpi:
+    carrier = algorithm.carrier
+    usual = carrier.reference if against == "auto" and is_sum else against
+    if usual == "gloo" and against == "auto" and not importlib.util.find_spec("torch"):
+        usual = "ring"
+    if usual == "mpi":
+        if not is_sum or carrier.reference != "mpi":
             raise ValueError("MPI can be compared with for an all-reduce of all ranks, over MPI")
         return "MPI_Allreduce", _mpi
-    if against == "gloo" or (against == "auto" and is_sum and importlib.util.find_spec("torch")):
+    if usual == "gloo":
         if not is_sum:
             raise ValueError("gloo can be compared with for an all-reduce of all ranks alone")
-        if over_mpi:
-            raise ValueError("gloo can be compared with over TCP, and the ranks met over MPI")
+        if carrier.reference != "gloo":
+            raise ValueError(
+                f"gloo can be compared with over TCP, and the ranks met over {carrier.label}"
+            )
         return "gloo", _gloo(comm)
     if against == "none" or not everybody or comm.size < 2:
         return "", None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacos.schedule import COPY, READ_ACC, REDUCE, retime, routes
-from tacos.synth.baselines import ways
+from tacos.synth.baselines import block_trees
 from tacos.synth.baselines.nccl.channels import tree_parents
 from tacos.synth.baselines.nccl.hubs import hub_tree
 from tacos.synth.moves import Moves, check_memory, concatenate, named_part
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Collective, CollectivePart, Schedule, Topology
     from tacos.synth.baselines.nccl.tuner import Group
-    from tacos.synth.moves import Ints, Way
+    from tacos.synth.moves import BlockTrees, Ints
 
     Progress = Callable[[float], object] | None
 
@@ -42,7 +42,7 @@ def ring_moves(
     """
     orders = np.array(group.rings[:most], np.int32)
     orders = orders[:, ::-1] if backwards else orders
-    return named_part(part, ways.one_way_ring(group.n) * len(orders), orders)
+    return named_part(part, block_trees.one_way_ring(group.n) * len(orders), orders)
 
 
 def tree_moves(group: Group, part: CollectivePart, most: int | None) -> Moves:
@@ -76,7 +76,9 @@ def tree_moves(group: Group, part: CollectivePart, most: int | None) -> Moves:
             [_down(up, np.flatnonzero(chunk % len(parents) == t)) for t, up in enumerate(parents)]
         )
 
-    pieces: list[Way] = [partial(one, piece=k) for k in range(min(part.chunks, len(parents)))]
+    pieces: list[BlockTrees] = [
+        partial(one, piece=k) for k in range(min(part.chunks, len(parents)))
+    ]
     return named_part(part, pieces)
 
 
@@ -235,7 +237,7 @@ def _plans(
                 yield plan, chunk[(chunk // part.chunks == block) & (chunk % len(hubs) == k)]
         return
     rails = group.layout.rails if most is None else min(most, group.layout.rails)
-    trees = ways.double_tree_parents(group.boxes)
+    trees = block_trees.double_tree_parents(group.boxes)
     ways_on = len(trees) if algorithm == "nvls-tree" else group.boxes
     for rail in range(rails):
         heads = [nics[rail][0] for nics in group.layout.nics]

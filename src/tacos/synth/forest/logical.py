@@ -1,19 +1,19 @@
-"""Networks of members only: what each way through switches and relays should carry, by a linear program.
+"""Networks of members only: what each path through switches and relays should carry, by a linear program.
 
 Trees of members fill every cut of a network that has no other nodes (Edmonds). Where a switch or a relay has
 as much bandwidth out as in, it can be split off without loss; elsewhere it matters which of its inputs
-is joined to which output. The program gives every way between two members a capacity: the links carry them all,
+is joined to which output. The program gives every path between two members a capacity: the links carry them all,
 and every member can be reached from all roots at the largest common rate, by a flow of its own.
 """
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tacos._core import reroute_forest
+from tacos._support.solver import LinearProgram, installed, solve
 from tacos.errors import InfeasibleError
 from tacos.topology import from_links
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["forest_through_program"]
 
-_MOST_WAYS = 2000
+_MOST_PATHS = 2000
 _MOST_FLOWS = 6000
 """Larger programs take more than a few seconds."""
 _LEAST = 1e-4
-"""Ways that carry less, in relation to the fastest link, are left out."""
+"""Paths that carry less, in relation to the fastest link, are left out."""
 
 
 def forest_through_program(
@@ -39,9 +39,9 @@ def forest_through_program(
     roots: NDArray[np.int32],
     pack: Callable[[Topology], Forest],
 ) -> Forest | None:
-    """Trees over ways whose capacities were optimized; None where that cannot be done.
+    """Trees over paths whose capacities were optimized; None where that cannot be done.
 
-    So it is where the network is too large, or a member can be reached over ways only that are left out as slow.
+    So it is where the network is too large, or a member can be reached only over paths that are left out as slow.
 
     Args:
         topology: The network.
@@ -57,51 +57,51 @@ def forest_through_program(
     >>> packing(network).algbw_Bps                                       # 2/3 enter everybody
     1500000000.0
     """
-    if find_spec("highspy") is None:
+    if not installed():
         return None
-    ways: list[list[int]] = []
-    for way in _ways(topology, set(members.tolist())):
-        ways.append(way)
-        if len(ways) > _MOST_WAYS:
+    paths: list[list[int]] = []
+    for path in _paths(topology, set(members.tolist())):
+        paths.append(path)
+        if len(paths) > _MOST_PATHS:
             return None
-    ends = [(int(topology.link_src[way[0]]), int(topology.link_dst[way[-1]])) for way in ways]
+    ends = [(int(topology.link_src[path[0]]), int(topology.link_dst[path[-1]])) for path in paths]
     pairs = sorted(set(ends))
     if len(pairs) * len(members) > _MOST_FLOWS:
         return None
-    capacity = _capacities(topology, members, roots, ways, ends, pairs)
+    capacity = _capacities(topology, members, roots, paths, ends, pairs)
     if capacity is None:
         return None
     rows, links, begin = [], [], [0]
-    for way, (source, end), bandwidth in zip(ways, ends, capacity.tolist(), strict=True):
+    for path, (source, end), bandwidth in zip(paths, ends, capacity.tolist(), strict=True):
         if bandwidth < max(1, _LEAST * int(topology.link_bandwidth_Bps.max())):
             continue
-        latency = int(topology.link_latency_ps[way].sum()) / 1e12
+        latency = int(topology.link_latency_ps[path].sum()) / 1e12
         rows.append((source, end, int(bandwidth), latency))
-        links += way
+        links += path
         begin.append(len(links))
     logical = from_links(topology.npus, rows, connected=False)
     try:
         trees = pack(logical)
-    except InfeasibleError:  # what was left out as too slow was the only way
+    except InfeasibleError:  # what was left out as too slow was the only path
         return None
     return reroute_forest(trees, topology, np.array(begin, np.int64), np.array(links, np.int32))
 
 
-def _ways(topology: Topology, members: set[int]) -> Iterator[list[int]]:
+def _paths(topology: Topology, members: set[int]) -> Iterator[list[int]]:
     """All paths between two members that pass nobody twice and no other member."""
     leaving: list[list[int]] = [[] for _ in range(topology.nodes)]
     for link, source in enumerate(topology.link_src.tolist()):
         leaving[source].append(link)
     ends = topology.link_dst.tolist()
 
-    def longer(way: list[int], passed: set[int]) -> Iterator[list[int]]:
-        node = ends[way[-1]]
+    def longer(path: list[int], passed: set[int]) -> Iterator[list[int]]:
+        node = ends[path[-1]]
         if node in members:
-            yield way
+            yield path
             return
         for link in leaving[node]:
             if ends[link] not in passed:
-                yield from longer([*way, link], passed | {ends[link]})
+                yield from longer([*path, link], passed | {ends[link]})
 
     for member in sorted(members):
         for link in leaving[member]:
@@ -113,17 +113,17 @@ def _capacities(
     topology: Topology,
     members: NDArray[np.int32],
     roots: NDArray[np.int32],
-    ways: list[list[int]],
+    paths: list[list[int]],
     ends: list[tuple[int, int]],
     pairs: list[tuple[int, int]],
 ) -> NDArray[np.float64] | None:
-    """What each way carries where the rate is largest, in bytes per second.
+    """What each path carries where the rate is largest, in bytes per second.
 
-    Columns are the ways' capacities, for each member the flow that reaches it over each pair, and the rate.
+    Columns are the paths' capacities, for each member the flow that reaches it over each pair, and the rate.
     """
     number = {pair: k for k, pair in enumerate(pairs)}
     sinks = members.tolist()
-    first, rate = len(ways), len(ways) + len(pairs) * len(sinks)
+    first, rate = len(paths), len(paths) + len(pairs) * len(sinks)
     rows: list[int] = []
     columns: list[int] = []
     values: list[float] = []
@@ -136,12 +136,12 @@ def _capacities(
     scale = float(topology.link_bandwidth_Bps.max())
     upper = (topology.link_bandwidth_Bps / scale).tolist()
     lower = [-np.inf] * topology.links
-    for k, way in enumerate(ways):
-        for link in way:
+    for k, path in enumerate(paths):
+        for link in path:
             enter(link, k, 1.0)
     for i in range(len(sinks)):
         base = len(upper)
-        upper += [0.0] * len(pairs)  # flow below what the ways carry
+        upper += [0.0] * len(pairs)  # flow below what the paths carry
         lower += [-np.inf] * len(pairs)
         for k in range(len(pairs)):
             enter(base + k, first + i * len(pairs) + k, 1.0)
@@ -159,35 +159,14 @@ def _capacities(
         for root in roots.tolist():
             if root != sink:
                 enter(place[root], rate, -1.0)
-    solution = _solve(rate + 1, (lower, upper), (rows, columns, values))
-    return None if solution is None else solution[: len(ways)] * scale
-
-
-def _solve(
-    count: int,
-    limits: tuple[list[float], list[float]],
-    entries: tuple[list[int], list[int], list[float]],
-) -> NDArray[Any] | None:
-    """The largest last column, all being at least 0."""
-    import highspy
-
-    rows, columns, values = (np.array(entry) for entry in entries)
-    order = np.lexsort((rows, columns))
-    program = highspy.HighsLp()
-    program.num_col_, program.num_row_ = count, len(limits[0])
-    program.col_cost_ = np.append(np.zeros(count - 1), -1.0)
-    program.col_lower_ = np.zeros(count)
-    program.col_upper_ = np.full(count, highspy.kHighsInf)
-    program.row_lower_, program.row_upper_ = np.array(limits[0]), np.array(limits[1])
-    program.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    program.a_matrix_.start_ = np.searchsorted(columns[order], np.arange(count + 1))
-    program.a_matrix_.index_ = rows[order]
-    program.a_matrix_.value_ = values[order]
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)
-    solver.passModel(program)
-    solver.run()
-    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+    found = solve(
+        LinearProgram(
+            cost=np.append(np.zeros(rate), -1.0),
+            entries=(rows, columns, values),
+            row_lower=lower,
+            row_upper=upper,
+        )
+    )
+    if found.status != "optimal" or found.values is None:
         return None
-    return np.array(solver.getSolution().col_value)
+    return found.values[: len(paths)] * scale

@@ -1,4 +1,4 @@
-"""GPUs of a process group: who has one of its own, NCCL between them, and messages in batches."""
+"""Single messages between the GPUs of a process group, which NCCL has to start in batches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import torch
 import torch.distributed as dist
 
@@ -17,84 +16,10 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.futures import Future
 
-    from tacos.runtime.rendezvous.store import StoreRendezvous
-
-__all__ = ["Message", "Messages", "Visible", "connect", "reason_against"]
+__all__ = ["Message", "Messages"]
 
 _SOON_S = 0.005
 """When messages start that nobody waits for."""
-
-
-class Visible(msgspec.Struct):
-    """The GPUs that a rank sees, by their ids, and the one that it has chosen."""
-
-    gpus: list[str] = []
-    current: str = ""
-
-    @classmethod
-    def here(cls) -> Visible:
-        """Those of this process."""
-        if not dist.is_nccl_available() or not torch.cuda.is_available():
-            return cls()
-        ids = [
-            str(torch.cuda.get_device_properties(i).uuid) for i in range(torch.cuda.device_count())
-        ]
-        return cls(ids, ids[torch.cuda.current_device()])
-
-
-def reason_against(ranks: Sequence[Visible]) -> str:
-    """Why not every rank can have a GPU that is no other's, as NCCL wants it; nothing if all can.
-
-    >>> reason_against([Visible(["a", "b"]), Visible(["a", "b"])])
-    ''
-    >>> reason_against([Visible(["a"]), Visible(["a"])])
-    'rank 1 has no GPU of its own'
-    """
-    owner: dict[str, int] = {}
-
-    def settle(rank: int, tried: set[str]) -> bool:
-        """Find a GPU for a rank; who has it may have to take another."""
-        for gpu in ranks[rank].gpus:
-            if gpu not in tried:
-                tried.add(gpu)
-                if gpu not in owner or settle(owner[gpu], tried):
-                    owner[gpu] = rank
-                    return True
-        return False
-
-    for rank, visible in enumerate(ranks):
-        if not visible.gpus:
-            return f"rank {rank} sees no GPU"
-        if not settle(rank, set()):
-            return f"rank {rank} has no GPU of its own"
-    return ""
-
-
-def connect(
-    rendezvous: StoreRendezvous, store: dist.Store, timeout: timedelta
-) -> tuple[Any, Messages | None, str]:
-    """NCCL between all ranks, and messages over it; or neither, and why.
-
-    All ranks must call this together, and get the same answer.
-    """
-    rank, size = rendezvous.rank, rendezvous.size
-    answers = rendezvous.exchange("gpus", msgspec.json.encode(Visible.here()))
-    ranks = [msgspec.json.decode(answer, type=Visible) for answer in answers]
-    if why := reason_against(ranks):
-        return None, None, why
-    nccl = _nccl(dist.PrefixStore("tacos-nccl", store), rank, size, timeout)
-    if len({visible.current for visible in ranks}) < size:
-        return nccl, None, ""
-    # Batches need a communicator of all ranks, though only two of them may ever send anything.
-    pairs = _nccl(dist.PrefixStore("tacos-messages", store), rank, size, timeout)
-    pairs.eager_connect_single_device(torch.device("cuda", torch.cuda.current_device()))
-    return nccl, Messages(pairs), ""
-
-
-def _nccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
-    options = dist.ProcessGroupNCCL.Options()
-    options._timeout = 2 * timeout  # ours is over first, and ends no process
-    return dist.ProcessGroupNCCL(store, rank, size, options)
 
 
 class Messages:

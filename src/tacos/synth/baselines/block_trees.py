@@ -1,8 +1,8 @@
-"""Ways: the algorithms everybody knows, each as one tree per block.
+"""Known algorithms, each as one tree per block.
 
-A :data:`~tacos.synth.moves.Way` works on places 0 … n-1 and knows nothing of networks, chunks or
+A :data:`~tacos.synth.moves.BlockTrees` function works on places 0 … n-1 and knows nothing of networks, chunks or
 kinds of collectives. Where an algorithm can treat pieces of a block differently, to use more links
-at once, its function gives several ways. Papers and costs are at :mod:`tacos.synth.baselines`.
+at once, its function returns several of them. Papers and costs are at :mod:`tacos.synth.baselines`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tacos.synth.moves import Moves, concatenate
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tacos.synth.moves import Ints, Way
+    from tacos.synth.moves import BlockTrees, Ints
 
 __all__ = [
     "bruck",
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-def one_way_ring(n: int) -> list[Way]:
+def one_way_ring(n: int) -> list[BlockTrees]:
     """Everybody passes on to the next place what he got from the place before.
 
     >>> one_way_ring(4)[0](np.arange(4), False).steps
@@ -45,29 +45,29 @@ def one_way_ring(n: int) -> list[Way]:
     """
 
     # Sums travel ahead as well, so trees that will be turned around lead the other way.
-    def way(homes: Ints, inward: bool) -> Moves:
+    def trees(homes: Ints, inward: bool) -> Moves:
         return _around(n, homes, *((0, n - 1) if inward else (n - 1, 0)))
 
-    return [way]
+    return [trees]
 
 
-def two_way_ring(n: int) -> list[Way]:
+def two_way_ring(n: int) -> list[BlockTrees]:
     """Blocks go both ways, half of the way round each.
 
     In an even ring the place opposite is reached from one side only; pieces take turns in this.
 
-    >>> [way(np.arange(4), False).steps for way in two_way_ring(4)]
+    >>> [trees(np.arange(4), False).steps for trees in two_way_ring(4)]
     [2, 2]
     """
     far, near = n // 2, (n - 1) // 2
 
-    def way(homes: Ints, _: bool, ahead: int) -> Moves:
+    def trees(homes: Ints, _: bool, ahead: int) -> Moves:
         return _around(n, homes, ahead, n - 1 - ahead)
 
-    return [partial(way, ahead=ahead) for ahead in dict.fromkeys((far, near))]
+    return [partial(trees, ahead=ahead) for ahead in dict.fromkeys((far, near))]
 
 
-def line(n: int) -> list[Way]:
+def line(n: int) -> list[BlockTrees]:
     """Blocks go up to the last place and down to the first.
 
     >>> line(4)[0](np.array([1]), False).steps
@@ -76,24 +76,24 @@ def line(n: int) -> list[Way]:
     return [lambda homes, _: _around(n, homes, n - 1 - homes, homes)]
 
 
-def star(n: int) -> list[Way]:
+def star(n: int) -> list[BlockTrees]:
     """Each block goes from its home straight to everybody, to the next place first.
 
     >>> star(4)[0](np.array([2]), False).pairs[1].tolist()
     [3, 0, 1]
     """
 
-    def way(homes: Ints, _: bool) -> Moves:
+    def trees(homes: Ints, _: bool) -> Moves:
         home, index = np.unique(homes, return_inverse=True)
         offset = np.arange(1, n, dtype=np.int32)[:, None]
         src, dst = np.broadcast_arrays(home, (home + offset) % n)
         route = (offset - 1) * np.int32(len(home)) + index.astype(np.int32)
         return Moves.of((src, dst), route, np.arange(len(homes)), 0)
 
-    return [way]
+    return [trees]
 
 
-def halving_doubling(n: int) -> list[Way]:
+def halving_doubling(n: int) -> list[BlockTrees]:
     """Partners exchange all they have at distance …, 4, 2, 1: the near ones most.
 
     Places beyond a power of two hand their block to a partner first and get all others last.
@@ -108,8 +108,8 @@ def halving_doubling(n: int) -> list[Way]:
     partners = [place ^ np.int32(1 << bit) for bit in reversed(range(core.bit_length() - 1))]
     extra = np.arange(core, n, dtype=np.int32)
 
-    def way(homes: Ints, _: bool) -> Moves:
-        moves = _exchange(partners, homes % core)
+    def trees(homes: Ints, _: bool) -> Moves:
+        moves = _doubled(partners, homes % core)
         if not len(extra):
             return moves
         folded = np.flatnonzero(homes >= core)
@@ -118,10 +118,10 @@ def halving_doubling(n: int) -> list[Way]:
         unfold = Moves.of((extra - core, extra), route, block, moves.steps + 1)
         return concatenate([fold, moves.after(1), unfold])
 
-    return [way]
+    return [trees]
 
 
-def bruck(n: int) -> list[Way]:
+def bruck(n: int) -> list[BlockTrees]:
     """In step k everybody passes on to the place 2^k ahead what that one lacks.
 
     >>> bruck(5)[0](np.arange(5), False).steps
@@ -129,7 +129,7 @@ def bruck(n: int) -> list[Way]:
     """
     place = np.arange(n, dtype=np.int32)
 
-    def way(homes: Ints, _: bool) -> Moves:
+    def trees(homes: Ints, _: bool) -> Moves:
         steps = []
         for step in range((n - 1).bit_length()):
             far = 1 << step
@@ -138,14 +138,14 @@ def bruck(n: int) -> list[Way]:
             steps.append(Moves.of(pairs, holders, np.arange(len(homes)), step))
         return concatenate(steps)
 
-    return [way]
+    return [trees]
 
 
-def swing(sizes: Sequence[int]) -> list[Way]:
+def swing(sizes: Sequence[int]) -> list[BlockTrees]:
     """Partners on a torus of powers of two that swing from side to side: 1, -1, 3, -5, 11, … away.
 
     Step s of a dimension joins an even coordinate to the one ρ(s) = Σ (-2)^i ahead. Dimensions take
-    turns; the ways start with each of them, in either direction, to use all links.
+    turns; the results start with each of them, in either direction, to use all links.
 
     >>> swing([8])[0](np.array([0]), False).pairs[1].tolist()[::8]      # 0 sends to 3, 7, 1
     [3, 7, 1]
@@ -165,19 +165,19 @@ def swing(sizes: Sequence[int]) -> list[Way]:
                 found.append((place + (to - at) * stride).astype(np.int32))
         return found[::-1]  # the turns are those of the sums: nearest first, with most data
 
-    def way(homes: Ints, _: bool, first: int, sign: int) -> Moves:
-        return _exchange(partners(first, sign), homes)
+    def trees(homes: Ints, _: bool, first: int, sign: int) -> Moves:
+        return _doubled(partners(first, sign), homes)
 
     starts = [(first, sign) for sign in (1, -1) for first in range(len(sides))]
-    return [partial(way, first=first, sign=sign) for first, sign in starts]
+    return [partial(trees, first=first, sign=sign) for first, sign in starts]
 
 
-def grid(sides: Sequence[tuple[int, int, Way]]) -> Way:
-    """One dimension after the other, each in its own way.
+def grid(sides: Sequence[tuple[int, int, BlockTrees]]) -> BlockTrees:
+    """One dimension after the other, each with its own trees.
 
     Args:
         sides: Of each dimension, in the order in which blocks spread: its size, its stride (by how
-            much the place grows along it) and the way to use inside it.
+            much the place grows along it) and the trees to use inside it.
 
     >>> rows, columns = (3, 1, line(3)[0]), (4, 3, two_way_ring(4)[0])
     >>> grid([columns, rows])(np.array([0]), False).steps
@@ -185,7 +185,7 @@ def grid(sides: Sequence[tuple[int, int, Way]]) -> Way:
     """
     n = prod(size for size, _, _ in sides)
 
-    def way(homes: Ints, inward: bool) -> Moves:
+    def trees(homes: Ints, inward: bool) -> Moves:
         holders = homes[None, :]
         phases, step = [], 0
         for size, stride, inside in sides:
@@ -202,10 +202,10 @@ def grid(sides: Sequence[tuple[int, int, Way]]) -> Way:
             holders = (first[at] + along).reshape(-1, len(homes))
         return concatenate(phases)
 
-    return way
+    return trees
 
 
-def side_by_side(sides: Sequence[tuple[int, int, Way]], homes: Ints) -> Moves:
+def side_by_side(sides: Sequence[tuple[int, int, BlockTrees]], homes: Ints) -> Moves:
     """All-reduce of whole blocks along one dimension after the other, as moves of chunk i for home i.
 
     In every line of a dimension each block is summed at the place that its home has along the line,
@@ -239,7 +239,7 @@ def side_by_side(sides: Sequence[tuple[int, int, Way]], homes: Ints) -> Moves:
     return concatenate(found)
 
 
-def double_tree(n: int, *, rooted: bool) -> list[Way]:
+def double_tree(n: int, *, rooted: bool) -> list[BlockTrees]:
     """Two binary trees of which each place is a leaf in one and an inner node in the other.
 
     Blocks take turns between the trees. As in NCCL, the second tree mirrors the first for even n
@@ -256,11 +256,11 @@ def double_tree(n: int, *, rooted: bool) -> list[Way]:
         second[second < 0] = 0
         second[0] = -1
 
-    def way(homes: Ints, _: bool, first: int) -> Moves:
+    def trees(homes: Ints, _: bool, first: int) -> Moves:
         shift = homes[0] if rooted else 0
         return _down([_shifted(up, shift) for up in (parent, second)], len(homes), first)
 
-    return [partial(way, first=first) for first in (0, 1)]
+    return [partial(trees, first=first) for first in (0, 1)]
 
 
 def double_tree_parents(n: int) -> list[Ints]:
@@ -293,7 +293,7 @@ def tree_parents(n: int) -> Ints:
     return parent
 
 
-def two_trees(parents: Sequence[Ints]) -> list[Way]:
+def two_trees(parents: Sequence[Ints]) -> list[BlockTrees]:
     """Any two trees, given by the parent of each place (-1 for the root); homes do not matter.
 
     >>> moves = two_trees([np.array([-1, 0, 1]), np.array([-1, 2, 0])])[0](np.array([0, 0]), False)
@@ -301,10 +301,10 @@ def two_trees(parents: Sequence[Ints]) -> list[Way]:
     [(0, 1), (1, 2), (0, 2), (2, 1)]
     """
 
-    def way(homes: Ints, _: bool, first: int) -> Moves:
+    def trees(homes: Ints, _: bool, first: int) -> Moves:
         return _down(parents, len(homes), first)
 
-    return [partial(way, first=first) for first in (0, 1)]
+    return [partial(trees, first=first) for first in (0, 1)]
 
 
 def _down(parents: Sequence[Ints], blocks: int, first: int) -> Moves:
@@ -341,7 +341,7 @@ def _around(n: int, homes: Ints, ahead: Ints | int, behind: Ints | int) -> Moves
     return moves if moving.all() else moves.only(moving.ravel())
 
 
-def _exchange(partners: Sequence[Ints], homes: Ints) -> Moves:
+def _doubled(partners: Sequence[Ints], homes: Ints) -> Moves:
     """In each step everybody gives his partner all he has, which doubles what the partner has."""
     place = np.arange(len(partners[0]))
     holders = homes[None, :]

@@ -11,16 +11,14 @@ and down trees of its own, and through switches that sum (``cpp/synth/forest/two
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import partial
-from math import lcm, prod
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tacos._core import (
     all_alike,
-    pack_forest,
     pack_orbits,
     pack_two_way,
     schedule_all_reduce,
@@ -28,19 +26,29 @@ from tacos._core import (
     schedule_orbits,
     team_exchange,
 )
-from tacos.collective import kind_of, labels
-from tacos.synth.logical import forest_through_program
+from tacos.collective import kind_of
+from tacos.synth import estimates, requirements
+from tacos.synth.engine import Engine
+from tacos.synth.forest.trees import (
+    Packed,
+    Packing,
+    general_packing,
+    packing,
+    root_rate_Bps,
+    suited_chunks,
+    used,
+)
 from tacos.synth.moves import check_memory
 from tacos.synth.phases import in_phases
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
     from tacos._core import Collective, CollectivePart, Forest, Schedule, Topology
 
-__all__ = ["Packed", "Packing", "forest", "obstacle", "packing", "suited_chunks"]
+__all__ = ["ENGINE", "Packed", "Packing", "forest", "obstacle", "packing", "suited_chunks"]
 
 _MOST_GROWN = 128
 """NPUs of a network without symmetry: half a minute's worth."""
@@ -61,113 +69,17 @@ _MOST_EXCHANGED = 40_000
 """Transfers of an exchange: it is for few bytes, which nobody wants to wait for."""
 _SUMS_AND_COPIES = 3
 """Capabilities of a switch as in NVLS."""
-
-
-@dataclass(frozen=True, slots=True)
-class Packing:
-    """Trees from roots to all members of a group, with the rates they carry.
-
-    Attributes:
-        trees: The trees as columns. If they have a ``node_image``, they are those of NPU 0, and the
-            others' trees are their images.
-        members: Whom they reach.
-        roots: Where they start.
-        cut_Bps: What the narrowest cut lets every root send, in bytes per second.
-    """
-
-    trees: Forest
-    members: NDArray[np.int32]
-    roots: NDArray[np.int32]
-    cut_Bps: float
-
-    @property
-    def rate_Bps(self) -> float:
-        """What every root sends, in bytes per second."""
-        return _rate_Bps(self.trees) * self.trees.rate
-
-    @property
-    def algbw_Bps(self) -> float:
-        """Size over time of an all-gather (of one root: a broadcast) that is large."""
-        return self.rate_Bps * len(self.roots)
-
-    @property
-    def height(self) -> int:
-        """Hops from a root to a leaf at most."""
-        return int(self.trees.depth.max(initial=0))
-
-
-def packing(
-    topology: Topology,
-    *,
-    group: NDArray[Any] | list[int] | None = None,
-    root: int | None = None,
-    progress: Callable[[float], object] | None = None,
-) -> Packing:
-    """Trees that carry as much as the narrowest cut lets anybody carry.
-
-    Args:
-        topology: Any network.
-        group: The NPUs that take part; all if not given. Others only relay.
-        root: The only NPU that sends; all members send at one rate if not given.
-        progress: Called with the share done, now and then.
-
-    Raises:
-        InfeasibleError: A member cannot be reached; the message names it.
-        ValueError: The root is no member.
-
-    >>> import tacos
-    >>> found = packing(tacos.topology.switch(16, bandwidth="900GB/s"))
-    >>> found.algbw_Bps / 1e9, found.height
-    (960.0, 1)
-    """
-    members: NDArray[np.int32] = np.asarray(
-        np.arange(topology.npus) if group is None else group, np.int32
-    )
-    roots = members if root is None else np.array([root], np.int32)
-    everybody = len(np.unique(members)) == topology.npus == len(members)
-    if root is None and everybody and all_alike(topology):
-        trees = pack_orbits(topology, progress)
-        if trees is not None:
-            return Packing(trees, members, roots, _rate_Bps(trees))
-    return _general(topology, members, roots, 0.0, progress)
-
-
-Packed = dict[str, Packing | None]
-"""Trees by their use: "spread" or "collect", with " slack", or with " orbit" as images of a few;
-"both ways" for all-reduces. None where there are none."""
-
-
-def _general(
-    topology: Topology,
-    members: NDArray[np.int32],
-    roots: NDArray[np.int32],
-    slack: float,
-    progress: Callable[[float], object] | None,
-) -> Packing:
-    """Trees of all roots, whatever the network."""
-    amounts = np.ones(len(roots), np.int64)
-
-    def pack(network: Topology) -> Forest:
-        return pack_forest(network, members, roots, amounts, slack, progress)
-
-    trees = pack(topology)
-    found = Packing(trees, members, roots, _rate_Bps(trees))
-    if trees.rate < 1 and (better := forest_through_program(topology, members, roots, pack)):
-        other = Packing(better, members, roots, found.cut_Bps)
-        return max(found, other, key=lambda one: one.rate_Bps)
-    return found
-
-
-def _rate_Bps(trees: Forest) -> float:
-    """What a root sends, if the trees carry all of it."""
-    return trees.demand_weight * trees.unit_Bps / trees.unit_parts
+_GROWING_US = 7.0
+"""Microseconds per NPU³ to grow trees on a network without symmetry (measured)."""
+_MANY_COUNTS = (1024, 2048, 4096)
+"""Chunk counts to search beyond the usual ones: a broadcast's chunks are few on each link."""
 
 
 def forest(
     topology: Topology,
     collective: Collective,
     *,
-    packed: Packed | None = None,
+    memory: Packed | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
     """Pipeline chunks down throughput-optimal trees.
@@ -181,7 +93,7 @@ def forest(
     Args:
         topology: Any network.
         collective: An all-gather, reduce-scatter, all-reduce, broadcast or reduce.
-        packed: Trees found before, for this network, group and kind; new ones are added. For callers
+        memory: Trees found before, for this network, group and kind; new ones are added. For callers
             who try several numbers of chunks.
         progress: Called with the share done, now and then.
 
@@ -196,10 +108,9 @@ def forest(
     >>> tacos.bound(topo, coll).time_s / schedule.time_s > 0.99
     True
     """
-    if needed := obstacle(topology, collective):
-        raise ValueError(f"forest needs {needed}")
+    ENGINE.check(topology, collective)
     resolved = collective if collective.resolved else collective.with_chunks(1)
-    known: Packed = {} if packed is None else packed
+    known: Packed = {} if memory is None else memory
     orbit = _orbits(topology, resolved, known, progress)
     (part,) = resolved.parts
     transfers = len(part.group) ** 2 * part.chunks
@@ -208,11 +119,11 @@ def forest(
         if part.kind == "all_reduce" and (topology.switch_capabilities == _SUMS_AND_COPIES).any():
             found += _both_ways(topology, resolved, known, orbit.time_s, progress)
         if part.kind == "all_reduce":
-            found += _exchanges(topology, resolved, min(one.time_s for one in found), progress)
+            found += _team_exchanges(topology, resolved, min(one.time_s for one in found), progress)
         return min(found, key=lambda schedule: schedule.time_ps)
-    slack = bool(_used(known, " slack"))  # it was better before
+    slack = bool(used(known, " slack"))  # it was better before
     found.append(_in_phases(topology, resolved, known, slack, progress))
-    fluid_s = sum(part.size / trees.algbw_Bps for trees in _used(known, ""))
+    fluid_s = sum(part.size / trees.algbw_Bps for trees in used(known, ""))
     gaps = _FAR * fluid_s < min(one.time_s for one in found) < _LATENT * fluid_s
     untried = "spread slack" not in known and transfers >= _MANY and _has_chains(topology)
     if gaps and untried and not slack:
@@ -221,43 +132,16 @@ def forest(
             known |= {"spread slack": None, "collect slack": None}
     if part.kind == "all_reduce":
         found += _both_ways(topology, resolved, known, fluid_s, progress)
-        found += _exchanges(topology, resolved, min(one.time_s for one in found), progress)
+        found += _team_exchanges(topology, resolved, min(one.time_s for one in found), progress)
     return min(found, key=lambda schedule: schedule.time_ps)
-
-
-def suited_chunks(chunks: int, packed: Packed) -> int:
-    """A number of chunks like the given one of which every tree gets its exact share.
-
-    Args:
-        chunks: About how many.
-        packed: The trees that :func:`forest` has found.
-
-    >>> import tacos
-    >>> packed: Packed = {}
-    >>> topo = tacos.topology.dgx1()    # some trees carry a sixth of what their root sends
-    >>> _ = forest(topo, tacos.collective.all_gather(topo, "1MB", chunks=1), packed=packed)
-    >>> [suited_chunks(chunks, packed) for chunks in (1, 4, 16)]
-    [1, 6, 18]
-    """
-    whole = 1
-    for found in _used(packed, " slack") or _used(packed, ""):
-        trees = found.trees
-        whole = lcm(whole, trees.demand_weight // int(np.gcd.reduce(trees.weight)))
-    return -(-chunks // whole) * whole if 3 * chunks >= 2 * whole else chunks
-
-
-def _used(known: Packed, way: str) -> list[Packing]:
-    """The trees of one way, for spreading and collecting as far as there are any."""
-    found = (known.get(f"{what}{way}") for what in ("spread", "collect"))
-    return [one for one in found if one is not None]
 
 
 def _facts(known: Packed, way: str) -> dict[str, Any]:
     """What the provenance says of trees."""
-    found, best = _used(known, way), _used(known, "") or _used(known, way)
+    found, best = used(known, way), used(known, "") or used(known, way)
     rates = [one.rate_Bps / whole.cut_Bps for one, whole in zip(found, best, strict=True)]
     return {
-        "engine": "forest",
+        "engine": ENGINE.name,
         "rate": min(1.0, 1.0, *rates),
         "tolerance": max((one.trees.tolerance for one in found), default=0.0),
     }
@@ -271,12 +155,11 @@ def obstacle(topology: Topology, collective: Collective) -> str:
     >>> obstacle(topo, tacos.collective.all_to_all(topo, "1MB"))
     'all-gather, reduce-scatter, all-reduce, broadcast or reduce, not all-to-all'
     """
-    if len(collective.parts) != 1:
-        return f"one collective, not {len(collective.parts)} at once"
+    if needed := requirements.one_part(collective):
+        return needed
     part = collective.parts[0]
-    if not kind_of(part).spreads:
-        *names, last = labels(lambda kind: kind.spreads)
-        return f"{', '.join(names)} or {last}, not {part.label}"
+    if needed := requirements.listed_kinds(part, lambda kind: kind.spreads):
+        return needed
     if topology.npus <= _MOST_REPEATED:
         return ""
     everybody = not kind_of(part).rooted and len(part.group) == topology.npus
@@ -323,7 +206,7 @@ def _orbits(
         check_memory(topology.npus**2 * part.chunks)
     if all_alike(topology):
         # Balanced for these chunks, which may be a little below what the cuts allow.
-        facts = json.dumps({"engine": "forest"})
+        facts = json.dumps({"engine": ENGINE.name})
         return schedule_orbits(topology, collective, provenance=facts, progress=progress)
     if topology.npus > _MOST_REPEATED:
         return None
@@ -334,7 +217,9 @@ def _orbits(
         if use not in known:
             network = topology.reversed() if backwards else topology
             found = pack_orbits(network, progress)
-            known[use] = Packing(found, part.group, part.group, _rate_Bps(found)) if found else None
+            known[use] = (
+                Packing(found, part.group, part.group, root_rate_Bps(found)) if found else None
+            )
         if (repeated := known[use]) is None:
             return None
         trees[backwards] = repeated.trees
@@ -369,7 +254,7 @@ def _spread(
     use = ("spread" if network is home else "collect") + (" slack" if slack else "")
     if (found := known.get(use)) is None:
         unused = _SLACK if slack else 0.0
-        known[use] = found = _general(network, members, np.unique(holder), unused, progress)
+        known[use] = found = general_packing(network, members, np.unique(holder), unused, progress)
     check_memory(len(holder) * (len(members) - 1))
     return schedule_forest(found.trees, holder, problem, progress=progress)
 
@@ -386,7 +271,7 @@ def _both_ways(
     if "both ways" not in known:
         pair = pack_two_way(topology, part.group, _TRIAL, progress)
         known["both ways"] = (
-            Packing(pair[1], part.group, part.group[:1], _rate_Bps(pair[1])) if pair else None
+            Packing(pair[1], part.group, part.group[:1], root_rate_Bps(pair[1])) if pair else None
         )
     trial = known["both ways"]
     transfers = 2 * len(part.group) * collective.chunks
@@ -396,12 +281,12 @@ def _both_ways(
     pair = pack_two_way(topology, part.group, collective.chunks, progress)
     if pair is None:
         return []
-    facts = json.dumps({"engine": "forest", "trees": "both ways"})
+    facts = json.dumps({"engine": ENGINE.name, "trees": "both ways"})
     roots = pair[1].root
     return [schedule_all_reduce(pair[0], pair[1], roots, collective, facts, progress)]
 
 
-def _exchanges(
+def _team_exchanges(
     topology: Topology,
     collective: Collective,
     limit_s: float,
@@ -423,7 +308,7 @@ def _exchanges(
         # Owners wait for each other, so that bytes alone never take all the time.
         if 2 * least_s * copies > limit_s or each * collective.chunks > _MOST_EXCHANGED:
             continue
-        facts = json.dumps({"engine": "forest", "trees": "exchange"})
+        facts = json.dumps({"engine": ENGINE.name, "trees": "exchange"})
         order = np.sort(part.group)
         one = team_exchange(topology, order, team, collective, facts, progress)
         found += [one] if one is not None else []
@@ -440,3 +325,36 @@ def _holders(part: CollectivePart) -> tuple[NDArray[np.int32], NDArray[np.int32]
     needed = np.repeat(part.bytes > 0, np.diff(part.output_begin))
     members = np.unique(part.outputs[needed])
     return np.where(part.bytes, part.inputs[part.input_begin[:-1]], members[0]), members
+
+
+def _work(topology: Topology, collective: Collective, again: bool) -> float:
+    moved = estimates.transfers(topology, collective)
+    if all_alike(topology):
+        return 0.1 * moved
+    return 2 * moved + (0.0 if again else _GROWING_US * topology.npus**3)
+
+
+def _chunk_counts(
+    _topology: Topology,
+    _collective: Collective,
+    counts: tuple[int, ...],
+    memory: dict[str, Any],
+) -> Iterator[int]:
+    for chunks in (*counts, *_MANY_COUNTS):
+        yield suited_chunks(chunks, memory)
+
+
+def _size_factor(collective: Collective) -> int:
+    """Trees are quick to fill: each phase may have twice the transfers."""
+    return 2 * sum(1 + kind_of(part).two_phases for part in collective.parts)
+
+
+ENGINE = Engine(
+    name="forest",
+    solve=forest,
+    obstacle=obstacle,
+    work=_work,
+    chunk_counts=_chunk_counts,
+    patience=4,  # the weights of trees do not suit every count
+    size_factor=_size_factor,
+)
