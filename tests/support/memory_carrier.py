@@ -91,7 +91,8 @@ class _Prepared:
 
 
 def _view(address: int, size: int) -> Any:
-    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+    memory: Any = (ctypes.c_char * size).from_address(address)
+    return np.frombuffer(memory, np.uint8)
 
 
 def open_carrier(meeting: Meeting) -> Memory:
