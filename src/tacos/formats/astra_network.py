@@ -14,21 +14,19 @@ An ns-3 file has a line ``nodes switches links``, a line with the numbers of the
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
 
-from tacos._support.files import replacing
-from tacos.formats import markup, table
+from tacos._support.files import Location, replacing
+from tacos.formats import markup, text_columns
 from tacos.formats.source import about, bytes_of, fields_of, quoted
 from tacos.topology import Topology, fully_connected, product, ring, switch
 from tacos.topology.links import Links, assemble, columns_of, raise_if_disconnected
 from tacos.units import bandwidth_Bps, time_ps
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
 
 __all__ = [
@@ -84,7 +82,7 @@ def looks_like_ns3(head: str) -> bool:
     return re.match(r"\s*[0-9]+[ \t]+[0-9]+[ \t]+[0-9]+[ \t]*\r?\n", head) is not None
 
 
-def read(path: str | os.PathLike[str]) -> Topology:
+def read(path: Location) -> Topology:
     """Read a network of the analytical back end.
 
     Raises:
@@ -99,7 +97,7 @@ def read(path: str | os.PathLike[str]) -> Topology:
     <tacos.Topology product: 8 NPUs, 4 switches, 32 links>
     """
     with about(path):
-        return _built(fields_of(markup.load(Path(path)), Dimensions))
+        return _built(fields_of(markup.load(path), Dimensions))
 
 
 def _built(fields: Dimensions) -> Topology:
@@ -128,7 +126,7 @@ def _built(fields: Dimensions) -> Topology:
     return factors[0] if count == 1 else product(*factors)
 
 
-def write(topology: Topology, path: str | os.PathLike[str]) -> None:
+def write(topology: Topology, path: Location) -> None:
     """Write a product of rings, cliques and switches as a network of ASTRA-sim.
 
     Raises:
@@ -212,7 +210,7 @@ def dimensions(topology: Topology) -> Dimensions:
     return fields
 
 
-def read_ns3(path: str | os.PathLike[str]) -> Topology:
+def read_ns3(path: Location) -> Topology:
     """Read a topology file of the ns-3 back end; a cable is two directed links.
 
     Nodes that are no switches are NPUs and keep their order; the error rate is ignored.
@@ -238,7 +236,7 @@ def read_ns3(path: str | os.PathLike[str]) -> Topology:
         ids = _numbers(listed, 2)
         if len(ids) != switches or len(set(ids)) != switches or any(i >= nodes for i in ids):
             raise ValueError(f"line 2: it must name {switches} different switches below {nodes}")
-        rows = table.split(rest, b" ", 5, first_line=3)
+        rows = text_columns.split(rest, b" ", 5, first_line=3)
         if rows.lines.size != links:
             raise ValueError(f"there are {rows.lines.size} links, the first line says {links}")
         if switches >= nodes or nodes > 2 * links + 1:
@@ -246,7 +244,7 @@ def read_ns3(path: str | os.PathLike[str]) -> Topology:
                 f"line 1: {nodes} nodes, {switches} switches, {links} links: no network"
             )
         src, dst = (
-            table.whole_numbers(rows.columns[k], what, rows.lines)
+            text_columns.whole_numbers(rows.columns[k], what, rows.lines)
             for k, what in enumerate(("src", "dst"))
         )
         for what, ends in (("src", src), ("dst", dst)):
@@ -260,8 +258,8 @@ def read_ns3(path: str | os.PathLike[str]) -> Topology:
         is_switch[ids] = True
         number = np.empty(nodes, np.int64)
         number[np.argsort(is_switch, kind="stable")] = np.arange(nodes)
-        fast = table.quantities(rows.columns[2], "rate", rows.lines, bandwidth_Bps)
-        wait = table.quantities(rows.columns[3], "delay", rows.lines, time_ps)
+        fast = text_columns.quantities(rows.columns[2], "rate", rows.lines, bandwidth_Bps)
+        wait = text_columns.quantities(rows.columns[3], "delay", rows.lines, time_ps)
         a, b = number[src], number[dst]
         blocks = [Links(a, b, fast, wait), Links(b, a, fast, wait)]
         topology = assemble(nodes - switches, blocks, capabilities=[0] * switches, family="ns3")
