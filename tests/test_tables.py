@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tacos
-from tacos._support import tables
+from tacos._support import frames
 
 pa = pytest.importorskip("pyarrow")
 
@@ -40,7 +40,7 @@ def test_a_trace_is_a_table_of_its_busy_intervals(schedule):
 def test_long_columns_come_in_batches_without_a_copy():
     """2^20 rows are a batch; its buffer is the column's own memory, shifted by an offset."""
     column = np.arange(2**21 + 5, dtype=np.int32)
-    reader = pa.RecordBatchReader.from_stream(tables._Stream({"a": column, "b": column * 2.0}))
+    reader = pa.RecordBatchReader.from_stream(frames._Stream({"a": column, "b": column * 2.0}))
     batches = list(reader)
     assert [batch.num_rows for batch in batches] == [2**20, 2**20, 5]
     assert batches[1]["a"].buffers()[1].address == column.ctypes.data
@@ -74,21 +74,21 @@ def test_a_stream_may_stay_unread(schedule):
 @pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f8"])
 def test_every_type_of_column_arrives_as_it_is(dtype):
     values = np.array([0, 1, 100], dtype)
-    found = tables.to_arrow({"x": values})["x"].to_numpy()
+    found = frames.to_arrow({"x": values})["x"].to_numpy()
     assert found.dtype == values.dtype
     assert found.tolist() == values.tolist()
 
 
 def test_no_rows_and_no_columns():
-    assert tables.to_arrow({"x": np.zeros(0, np.int32)}).num_rows == 0
-    assert tables.to_arrow({}).num_columns == 0
+    assert frames.to_arrow({"x": np.zeros(0, np.int32)}).num_rows == 0
+    assert frames.to_arrow({}).num_columns == 0
 
 
 def test_columns_that_are_no_table_are_refused():
     with pytest.raises(ValueError, match="differ in length"):
-        tables.arrow_stream({"x": np.zeros(2), "y": np.zeros(3)})
+        frames.arrow_stream({"x": np.zeros(2), "y": np.zeros(3)})
     with pytest.raises(TypeError, match="whole numbers or float64"):
-        tables.arrow_stream({"x": np.zeros(2, np.complex128)})
+        frames.arrow_stream({"x": np.zeros(2, np.complex128)})
 
 
 def test_pandas_has_the_same_columns(schedule):

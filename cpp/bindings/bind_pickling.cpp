@@ -8,6 +8,7 @@
 #include "model/routes.hpp"
 #include "model/schedule.hpp"
 #include "model/topology.hpp"
+#include "model/workload.hpp"
 #include "pickling.hpp"
 
 namespace tacos::bindings {
@@ -36,6 +37,10 @@ constexpr std::array kProgram{
   "thread_recv_peer", "thread_begin", "op", "src_buffer", "src_slot", "dst_buffer", "dst_slot",
   "count", "peer", "comes_from", "dep_begin", "dep",
 };
+constexpr std::array kWorkload{
+  "npus", "rank", "kind", "peer", "bytes", "tag", "duration_ps", "flops", "comm", "id", "on_cpu",
+  "group", "priority", "dims", "name", "dep_begin", "dep", "groups", "names",
+};
 // clang-format on
 
 std::span<const char* const> names_of(nb::handle item) {
@@ -45,6 +50,7 @@ std::span<const char* const> names_of(nb::handle item) {
   if (nb::isinstance<Routes>(item)) return kRoutes;
   if (nb::isinstance<Schedule>(item)) return kSchedule;
   if (nb::isinstance<Program>(item)) return kProgram;
+  if (nb::isinstance<Workload>(item)) return kWorkload;
   throw nb::type_error("only what the core owns is taken apart");
 }
 

@@ -18,6 +18,7 @@ void bind_run_program(nb::module_& m);
 void bind_synth(nb::module_& m);
 void bind_forest(nb::module_& m);
 void bind_program(nb::module_& m);
+void bind_workload(nb::module_& m);
 void bind_chakra(nb::module_& m);
 void bind_astra(nb::module_& m);
 void bind_msccl(nb::module_& m);
@@ -48,6 +49,7 @@ NB_MODULE(_core, m) {
   tacos::bindings::bind_synth(m);
   tacos::bindings::bind_forest(m);
   tacos::bindings::bind_program(m);
+  tacos::bindings::bind_workload(m);
   tacos::bindings::bind_chakra(m);
   tacos::bindings::bind_astra(m);
   tacos::bindings::bind_msccl(m);

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "simulate/workload.hpp"
+#include "model/workload.hpp"
 
 namespace tacos::astra {
 

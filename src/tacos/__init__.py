@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import _tacos  # noqa: F401, first: it handles Ctrl-C during `python -m tacos`
-from tacos import _core, collective, nccl, notebook, topology
-from tacos._core import Collective, Schedule, Topology
-from tacos._support import tables
+from tacos import _core, collective, nccl, notebook, topology, workload
+from tacos._core import Collective, Schedule, Topology, Workload
+from tacos._support import frames
 from tacos.bound import Bound, bound
 from tacos.errors import FormatError, InfeasibleError, SpecError, TacosError, VerificationError
 from tacos.nodes import Nodes, link_of
@@ -61,6 +61,7 @@ __all__ = [
     "Tuning",
     "VerificationError",
     "Violation",
+    "Workload",
     "__version__",
     "bound",
     "collective",
@@ -81,6 +82,7 @@ __all__ = [
     "topology",
     "tune",
     "verify",
+    "workload",
 ]
 
 
@@ -88,8 +90,8 @@ __all__ = [
 _core.connect(
     find_npu=lambda network, npu: Nodes(network).npu(npu),
     find_link=link_of,
-    to_pandas=tables.to_pandas,
-    to_arrow=tables.to_arrow,
+    to_pandas=frames.to_pandas,
+    to_arrow=frames.to_arrow,
     to_html=notebook.html,
 )
 

@@ -926,22 +926,159 @@ def lower(schedule: Schedule, *, in_place: bool = False, rank: int | None = None
 def lift(program: Program, topology: Topology, size_bytes: int, *, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """The schedule of a program; see tacos.lift."""
 
-class ChakraWriter:
-    """A program as Chakra traces, one file per rank."""
+class Workload:
+    """
+    What each rank does: nodes that wait for one another.
 
-    def __init__(self, program: Program, chunk_bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], *, reduce_Bps: int, src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], link: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], progress: object | None = None) -> None:
+    One row per node, ordered by rank. Made by the functions of tacos.workload, immutable afterwards; the
+    columns are read-only NumPy arrays.
+    """
+
+    def __init__(self, *, npus: int, rank: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], kind: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, tag: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, duration_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, flops: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, comm: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, id: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, on_cpu: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, group: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, priority: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, dims: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, name: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, dep_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, dep: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, groups: Sequence[tuple[int, Sequence[int]]] = [], names: Sequence[str] = []) -> None:
         """
-        Link by link, messages leave in the order of the rows (src, dst, chunk, link).
+        The one door: checks that the columns fit together.
+
+        Columns must have the types that the properties of the same names have: nothing is converted. Columns
+        that are left out have their defaults; tacos.workload.from_nodes converts, spreads and sorts.
         """
 
-    def nodes(self, rank: int) -> int:
-        """How many nodes the trace of a rank has."""
+    @property
+    def npus(self) -> int:
+        """Number of ranks."""
 
-    def file(self, rank: int, about: str) -> bytes:
-        """The file of a rank, with a note in its metadata."""
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
 
-def chakra_collective(comm_type: int, size_bytes: int) -> bytes:
-    """The file of a rank whose only node is a collective."""
+    @property
+    def rank(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Rank of each node, ascending."""
+
+    @property
+    def kind(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """0 send, 1 recv, 2 comp, 3 coll, 4 load, 5 store."""
+
+    @property
+    def peer(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """The other rank of a send or recv, otherwise -1."""
+
+    @property
+    def bytes(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """
+        Size of a message or collective, or what a comp, load or store moves in memory.
+        """
+
+    @property
+    def tag(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Tag of a send or recv."""
+
+    @property
+    def duration_ps(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Duration of a comp in picoseconds; 0 where it is not known."""
+
+    @property
+    def flops(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Floating-point operations of a comp; 0 where they are not known."""
+
+    @property
+    def comm(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """Kind of a collective: an index into tacos.workload.COMMS."""
+
+    @property
+    def id(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Number of the node within its rank."""
+
+    @property
+    def on_cpu(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """1 for a comp that leaves the NPU free."""
+
+    @property
+    def group(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Group of a collective, 0 for all ranks."""
+
+    @property
+    def priority(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Priority of a collective."""
+
+    @property
+    def dims(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """Dimensions that a collective uses, as bits."""
+
+    @property
+    def name(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Name of each node: an index into `names`."""
+
+    @property
+    def dep_begin(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Where each node's dependencies begin in `dep`, then their number."""
+
+    @property
+    def dep(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Rows that nodes wait for."""
+
+    @property
+    def groups(self) -> list[tuple[int, list[int]]]:
+        """Numbers and ranks of the groups, by number."""
+
+    @property
+    def names(self) -> list[str]:
+        """The distinct names of nodes."""
+
+    def rows(self) -> dict[str, numpy.typing.NDArray[Any]]:
+        """All columns but the dependencies, by name."""
+
+    def to_pandas(self) -> Any:
+        """
+        The nodes as a pandas DataFrame with the columns of `rows`; pandas must be there.
+        """
+
+    def to_arrow(self) -> Any:
+        """
+        The nodes as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``.
+
+        Polars, DuckDB and others take the workload itself, without a copy and without pyarrow.
+        """
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """
+        The nodes for any library that knows Arrow, by the Arrow PyCapsule interface.
+        """
+
+    def describe(self, row: int) -> str:
+        """A node in words, as messages name it."""
+
+    def __eq__(self, other: object | None) -> bool:
+        """Equal ranks, nodes, groups and names."""
+
+    def __hash__(self) -> int: ...
+
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
+    def __repr__(self) -> str: ...
+
+class ProgramNodes:
+    """The nodes of a program, and which step each belongs to."""
+
+    @property
+    def program(self) -> Program:
+        """The program."""
+
+    @property
+    def workload(self) -> Workload:
+        """The nodes that carry it out."""
+
+def program_nodes(program: Program, chunk_bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], *, reduce_Bps: int, src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], link: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], progress: object | None = None) -> ProgramNodes:
+    """
+    The nodes that carry out a program; see tacos.program_nodes.
+
+    On each link, messages leave in the order of the rows (src, dst, chunk, link).
+    """
+
+def chakra_file(workload: Workload, rank: int) -> bytes:
+    """The Chakra trace of a rank."""
+
+def chakra_program_file(nodes: ProgramNodes, rank: int, about: str) -> bytes:
+    """The same, with the steps of the program and a note in the metadata."""
 
 class ChakraTraces:
     """Chakra traces as columns: one row per node, by rank."""
@@ -967,130 +1104,16 @@ class ChakraTraces:
     @property
     def rank(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
 
-    @property
-    def id(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
-
-    @property
-    def kind(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
-
-    @property
-    def peer(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
-
-    @property
-    def bytes(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
-
-    @property
-    def tag(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
-
-    @property
-    def duration_us(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
-
-    @property
-    def comm(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
-
-    @property
-    def on_cpu(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
-
-    @property
-    def group(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
-
-    @property
-    def priority(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
-
-    @property
-    def dims(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
-
-    @property
-    def dep_begin(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
-
-    @property
-    def dep(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+    def workload(self, groups: Sequence[tuple[int, Sequence[int]]]) -> Workload:
+        """
+        All nodes, which move into the workload: the traces are empty afterwards.
+        """
 
     def restored(self, *, collective: Collective, in_place: bool, scratch_slots: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_rank: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], send_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], recv_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], channel: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: str) -> Program:
         """The program that tacos wrote."""
 
     def derived(self, provenance: str) -> Program:
         """A program of the messages that the traces speak of."""
-
-class Workload:
-    """
-    What each rank does: nodes that wait for one another.
-
-    One row per node, ordered by rank. Made by the functions of tacos.simulate.workload, immutable
-    afterwards; the columns are read-only NumPy arrays.
-    """
-
-    def __init__(self, *, npus: int, rank: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], kind: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], tag: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], duration_us: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], comm: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], id: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], on_cpu: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], group: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], priority: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dims: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dep_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], dep: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], groups: Sequence[tuple[int, Sequence[int]]] = []) -> None: ...
-
-    @property
-    def npus(self) -> int:
-        """Number of ranks."""
-
-    @property
-    def nodes(self) -> int:
-        """Number of nodes."""
-
-    @property
-    def rank(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
-        """Rank of each node."""
-
-    @property
-    def kind(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
-        """0 send, 1 recv, 2 comp, 3 coll."""
-
-    @property
-    def peer(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
-        """The other rank of a send or recv."""
-
-    @property
-    def bytes(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
-        """Size of a message or collective."""
-
-    @property
-    def tag(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
-        """Tag of a send or recv."""
-
-    @property
-    def duration_us(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
-        """Of a comp, in microseconds; 0 stands for 1 ns."""
-
-    @property
-    def comm(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
-        """Kind of a collective, Chakra's number."""
-
-    @property
-    def id(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
-        """Number of the node within its rank."""
-
-    @property
-    def on_cpu(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
-        """1 for a comp that leaves the NPU free."""
-
-    @property
-    def group(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
-        """Group of a collective, 0 for all ranks."""
-
-    @property
-    def priority(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
-        """Priority of a collective."""
-
-    @property
-    def dims(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
-        """Dimensions that a collective uses, as bits."""
-
-    @property
-    def dep_begin(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
-        """Where each node's dependencies begin in `dep`."""
-
-    @property
-    def dep(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
-        """Rows that nodes wait for."""
-
-    @property
-    def groups(self) -> list[tuple[int, list[int]]]:
-        """Numbers and ranks of the groups."""
-
-    def __repr__(self) -> str: ...
 
 def astra_simulate(topology: Topology, dims: Sequence[tuple[int, int, int, int]], aware: bool, workload: Workload, algorithms: Sequence[Workload], algorithm_of: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], *, endpoint_delay_ns: int, memory_Bps: int, splits: int, active_chunks: int, queues: int, policy: str, local_bandwidth_aware: bool, rendezvous: bool, implementations: Sequence[Sequence[str]], progress: object | None = None) -> dict[str, Any]:
     """ASTRA-sim's analytical simulation; see tacos.simulate.astra."""
@@ -1130,7 +1153,7 @@ MSCCLPP_MOST_SEMAPHORES_PER_OP: int = 16
 
 def write_perfetto(topology: Topology, *, link: numpy.typing.NDArray[numpy.int32], begin_ps: numpy.typing.NDArray[numpy.int64], end_ps: numpy.typing.NDArray[numpy.int64], transfer: numpy.typing.NDArray[numpy.int32], arrival_npu: numpy.typing.NDArray[numpy.int32], arrival_ps: numpy.typing.NDArray[numpy.int64], arrival_bytes: numpy.typing.NDArray[numpy.int64], arrival_transfer: numpy.typing.NDArray[numpy.int32], cause: numpy.typing.NDArray[numpy.int32], chunk: numpy.typing.NDArray[numpy.uint32], counters: list[tuple[str, str, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float64]]], about: str, sink: Callable[[bytes], object], progress: object | None = None) -> None:
     """
-    Writes a trace as Perfetto's protobuf, block by block; see tacos.simulate.trace_file.
+    Writes a trace as Perfetto's protobuf, block by block; see tacos.simulate.trace_export.
     """
 
 class RankExecutor:

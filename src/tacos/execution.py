@@ -170,14 +170,14 @@ def execution(
 
 def _exported(schedule: Schedule, format: str) -> Program:
     """The program of the file that an executor would read."""
-    from tempfile import TemporaryDirectory
+    from io import BytesIO
 
     from tacos import formats
 
-    with TemporaryDirectory() as folder:
-        path = f"{folder}/exported"
-        formats.save(schedule, path, format=format)
-        program = formats.load(path, format=format)
+    data = BytesIO()
+    formats.save(schedule, data, format=format)
+    data.seek(0)
+    program = formats.load(data, format=format)
     assert isinstance(program, Program)
     return program
 

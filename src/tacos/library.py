@@ -13,9 +13,9 @@ import hashlib
 import json
 import math
 import re
-import tempfile
 from contextlib import contextmanager
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -383,10 +383,9 @@ def _change(
 
 def packed(schedule: Schedule) -> bytes:
     """A schedule as the bytes of its file."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "schedule.tacos")
-        formats.save(schedule, file)
-        return file.read_bytes()
+    data = BytesIO()
+    formats.save(schedule, data, format="tacos")
+    return data.getvalue()
 
 
 def unpacked(data: bytes) -> Schedule:
@@ -397,16 +396,10 @@ def unpacked(data: bytes) -> Schedule:
 
     >>> unpacked(b"hello")
     Traceback (most recent call last):
-    tacos.errors.FormatError: this is no .tacos file: it lacks the signature
+    tacos.errors.FormatError: data.tacos: this is no .tacos file: it lacks the signature
     """
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "schedule.tacos")
-        file.write_bytes(data)
-        try:
-            loaded: Schedule = formats.load(file)
-        except FormatError as error:  # the file's name means nothing to the caller
-            raise FormatError(str(error).removeprefix(f"{file}: ")) from None
-        return loaded
+    loaded: Schedule = formats.load(BytesIO(data), format="tacos")
+    return loaded
 
 
 def difference(schedule: Schedule, plan: Plan) -> str:

@@ -34,8 +34,8 @@ def write(obj, path, *, protocol="Simple", in_place=False):
 @pytest.fixture(autouse=True)
 def steps_format(monkeypatch):
     """A format of programs as short as can be: files that end in .steps."""
-    entry = formats._Format((Program, tacos.Schedule), read, (".steps",), None, write, (".steps",))
-    monkeypatch.setitem(formats._FORMATS, "steps", entry)
+    entry = formats.Format((Program, tacos.Schedule), read, (".steps",), None, write, (".steps",))
+    monkeypatch.setitem(formats.FORMATS, "steps", entry)
 
 
 @pytest.fixture

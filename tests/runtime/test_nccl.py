@@ -228,6 +228,18 @@ def test_without_a_gpu_the_carrier_says_so():
         connect(carrier="nccl")
 
 
+def test_arrays_of_the_host_are_refused():
+    """Their addresses mean nothing to a GPU."""
+    [said] = together(1, lambda comm: refusal(comm.prepare(schedule("ring:1"))))
+    assert said.startswith("run takes arrays of the host, and the carrier fake-nccl moves memory")
+
+
+def refusal(algorithm):
+    with pytest.raises(ValueError, match="use run_at") as refused:
+        algorithm.run(np.ones(4))
+    return str(refused.value)
+
+
 def test_types_that_a_gpu_cannot_add_up_are_refused():
     """A communicator that has refused a call serves the next."""
     assert not named("nccl").reduces("uint32", "sum")

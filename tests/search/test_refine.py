@@ -169,6 +169,12 @@ def test_wrong_budgets(wrong):
         tacos.refine(chain("broadcast"), **wrong)
 
 
+def executed(schedule, target=None):
+    found = execution(schedule)
+    assert found is not None
+    return found.time_ps(target)
+
+
 @pytest.mark.parametrize(
     ("network", "kind", "engine"),
     [
@@ -184,9 +190,6 @@ def test_the_rule_of_the_target_decides(network, kind, engine):
     topology = tacos.topology.parse(network)
     collective = tacos.collective.named(kind, topology, "8MB", chunks=4)
     before = tacos.synthesize(topology, collective, engine=engine)
-
-    def executed(schedule, target=None):
-        return execution(schedule).time_ps(target)
 
     shorter = tacos.refine(before, work=2_000_000, target="schedule")
     assert shorter.time_ps < before.time_ps
@@ -209,5 +212,5 @@ def test_ports_with_one_peer_keep_it():
     before = tacos.synthesize(topology, collective, engine="greedy", ports="matched")
     after = tacos.refine(before, work=3_000_000)
     assert after.time_ps < before.time_ps
-    assert execution(after).time_ps() == after.time_ps
+    assert executed(after) == after.time_ps
     assert after.provenance["ports"] == "matched"

@@ -17,9 +17,9 @@ from tacos import lower, simulate
 from tacos import topology as tp
 from tacos.errors import InfeasibleError
 from tacos.program import STEP_OPS, filled
+from tacos.program_nodes import sized
 from tacos.schedule import routes
 from tacos.simulate import program_order, program_routes
-from tacos.traces import sized
 from tests.simulate.test_simulate import SPEED, US
 from tests.support import sharing
 from tests.support.programs import INPUT, NONE, OUTPUT, changed, made

@@ -16,7 +16,7 @@ import tacos
 from tacos import FormatError, Trace, simulate
 from tacos import collective as co
 from tacos import topology as tp
-from tacos.simulate import trace_file
+from tacos.simulate import trace_export
 from tacos.view import heat_text
 
 US = 1_000_000
@@ -202,14 +202,14 @@ def test_the_same_trace_makes_the_same_compressed_file(real, tmp_path):
 
 
 def test_long_traces_show_the_critical_path_only(real, tmp_path, monkeypatch):
-    monkeypatch.setattr(trace_file, "_ALL_FLOWS", 0)
+    monkeypatch.setattr(trace_export, "_ALL_FLOWS", 0)
     real.save(tmp_path / "t.json")
     arrows = [e["id"] for e in events_of(tmp_path / "t.json") if e["ph"] == "s"]
     assert arrows == real.critical_path()["transfer"][1:].tolist()
 
 
 def test_csv_has_every_interval_and_arrival(real, tmp_path, monkeypatch):
-    monkeypatch.setattr(trace_file, "_BATCH", 7)
+    monkeypatch.setattr(trace_export, "_BATCH", 7)
     tacos.save(real, tmp_path / "t.csv")
     with (tmp_path / "t.csv").open() as file:
         rows = list(csv.DictReader(file))

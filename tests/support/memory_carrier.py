@@ -91,7 +91,8 @@ class _Prepared:
 
 
 def _view(address: int, size: int) -> Any:
-    return np.frombuffer((ctypes.c_char * size).from_address(address), np.uint8)
+    memory: Any = (ctypes.c_char * size).from_address(address)
+    return np.frombuffer(memory, np.uint8)
 
 
 def open_carrier(meeting: Meeting) -> Memory:

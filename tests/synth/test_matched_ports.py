@@ -13,10 +13,22 @@ from tacos.execution import execution
 from tacos.synth.matched_ports import matched_ports
 
 
+def executed(schedule):
+    found = execution(schedule)
+    assert found is not None
+    return found
+
+
+def matched(topology):
+    found = matched_ports(topology)
+    assert found is not None
+    return found
+
+
 def users_of_ports(schedule):
     """Per link of a switch that is used, the pairs of NPUs whose messages cross it."""
     table, topology = schedule.routes, schedule.topology
-    users = {}
+    users: dict[int, set[tuple[int, int]]] = {}
     for route in np.unique(schedule.lane_route):
         path = table.links[table.link_begin[route] : table.link_begin[route + 1]]
         for link in path[:: max(1, len(path) - 1)] if len(path) > 1 else []:
@@ -28,7 +40,7 @@ def users_of_ports(schedule):
 @given(boxes=st.integers(2, 5), fabric=st.sampled_from(["switch", "rail"]))
 def test_every_port_has_one_peer_and_boxes_stay_connected(boxes, fabric):
     whole = tp.mi300x(boxes, fabric=fabric)
-    found = matched_ports(whole)
+    found = matched(whole)
     assert found.topology.switches == 0
     between = found.topology.link_src // 8 != found.topology.link_dst // 8
     for ends in (found.topology.link_src, found.topology.link_dst):
@@ -79,13 +91,13 @@ def test_a_schedule_with_matched_ports_is_executed_in_its_own_time():
     whole = tp.mi250(2)
     collective = tacos.collective.all_gather(whole, "64MB", chunks=4)
     schedule = tacos.synthesize(whole, collective, engine="forest", ports="matched")
-    found = execution(schedule)
+    found = executed(schedule)
     assert {found.order_ps, found.dependencies_ps, found.shared_ps} == {schedule.time_ps}
     program = tacos.lower(schedule)
     for rule in ("dependencies", "shared"):
         assert tacos.simulate(program, whole, timing=rule, record=False).time_ps == schedule.time_ps
     other = tacos.synthesize(whole, collective, engine="forest", ports="any")
-    assert execution(other).time_ps() > 1.1 * other.time_ps
+    assert executed(other).time_ps() > 1.1 * other.time_ps
 
 
 def test_a_longer_way_round_is_not_taken_for_the_default_route():
@@ -111,7 +123,7 @@ def test_a_longer_way_round_is_not_taken_for_the_default_route():
     )
     assert tacos.verify(schedule).ok
     assert schedule.time_ps == 110_000_000  # 100 us, and twice 5 us
-    assert execution(schedule).shared_ps == 101_000_000
+    assert executed(schedule).shared_ps == 101_000_000
 
 
 def test_auto_finds_ports_that_are_worth_matching():
@@ -121,7 +133,7 @@ def test_auto_finds_ports_that_are_worth_matching():
     any_peer = tacos.synthesize(whole, collective, refine=False, ports="any")
     assert best.provenance["ports"] == "matched"
     assert "ports" not in any_peer.provenance
-    assert execution(best).time_ps() < 0.9 * execution(any_peer).time_ps()
+    assert executed(best).time_ps() < 0.9 * executed(any_peer).time_ps()
 
 
 def test_matched_ports_survive_another_number_of_chunks():

@@ -17,7 +17,7 @@ from tacos.console import progress
 from tacos.errors import FormatError
 from tacos.nodes import Nodes
 from tacos.program import noted
-from tacos.simulate.workload import Workload, from_program
+from tacos.workload import Workload, from_program
 
 app = App(
     name="tacos",

@@ -16,10 +16,10 @@ from tacos.formats.source import about, quoted, text_of
 from tacos.units import Quantity, bandwidth_Bps, time_ps
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
 
     from tacos._core import Topology
+    from tacos._support.files import Location
 
 __all__ = ["looks_like", "read"]
 
@@ -44,7 +44,7 @@ def looks_like(head: str) -> bool:
 
 
 def read(
-    path: str | os.PathLike[str],
+    path: Location,
     *,
     boxes: int = 1,
     fabric: str = "switch",

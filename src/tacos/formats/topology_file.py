@@ -26,7 +26,6 @@ import json
 import re
 from collections import Counter
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
@@ -34,15 +33,15 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from tacos import topology as build
-from tacos._support.files import replacing
+from tacos._support.files import Location, Stream, location, replacing
 from tacos.errors import FormatError
 from tacos.formats import markup
 from tacos.topology.links import Links, assemble, columns_of, model_of, raise_if_disconnected
 from tacos.units import bandwidth_Bps, bandwidth_text, time_ps, time_text
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from tacos._core import Topology
     from tacos.nodes import LinkChoice
@@ -187,7 +186,7 @@ def schema() -> dict[str, Any]:
     }
 
 
-def read(path: str | os.PathLike[str]) -> Topology:
+def read(path: Location) -> Topology:
     """Read a topology from a YAML or JSON file, which its suffix says.
 
     Raises:
@@ -195,6 +194,7 @@ def read(path: str | os.PathLike[str]) -> Topology:
         OSError: The file cannot be opened.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder, "pair.yaml")
     ...     _ = file.write_text(
@@ -202,20 +202,21 @@ def read(path: str | os.PathLike[str]) -> Topology:
     ...     read(file)
     <tacos.Topology custom: 2 NPUs, 0 switches, 2 links>
     """
-    return _read(Path(path), 0)
+    return _read(location(path), 0)
 
 
-def _read(file: Path, depth: int) -> Topology:
+def _read(file: Path | Stream, depth: int) -> Topology:
     try:
         return _Reader(_decoded(markup.load(file)), file.parent, depth).topology()
     except ValueError as error:
         raise FormatError(f"{file}: {error}") from None
 
 
-def write(topology: Topology, path: str | os.PathLike[str]) -> None:
+def write(topology: Topology, path: Location) -> None:
     """Write a topology as YAML or JSON, whole or not at all; `read` gives the same topology.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> ring = build.ring(3, bidirectional=False)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write(ring, Path(folder, "ring.yaml"))
@@ -230,7 +231,7 @@ def write(topology: Topology, path: str | os.PathLike[str]) -> None:
     directed: [[0, 1], [1, 2], [2, 0]]
     True
     """
-    file = Path(path)
+    file = location(path)
     suffix = file.suffix.lower()
     if suffix not in _ENDINGS:
         raise ValueError(f'path must end in .yaml, .yml or .json; got "{file}"')

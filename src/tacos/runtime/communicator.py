@@ -394,6 +394,11 @@ class Algorithm:
             ValueError: The arrays do not fit the collective.
             CommunicationError: A rank failed, hangs, or called with something else.
         """
+        if self.carrier.memory != "host":
+            raise ValueError(
+                f"run takes arrays of the host, and the carrier {self.carrier.name} moves memory of "
+                "GPUs; use run_at, with addresses there"
+            )
         given = None if source is None else _array(source, "source")
         result = None if target is None else _array(target, "target")
         if given is None and result is None:

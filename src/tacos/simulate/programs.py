@@ -14,8 +14,8 @@ import numpy as np
 from tacos._core import departures, run_program
 from tacos._support.columns import column
 from tacos.program import STEP_OPS, filled
+from tacos.program_nodes import sized
 from tacos.simulate.trace import Trace
-from tacos.traces import sized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacos._core import to_html
-from tacos._support import tables
+from tacos._support import frames
 from tacos._support.columns import column
 
 if TYPE_CHECKING:
@@ -340,15 +340,15 @@ class Trace:
 
     def to_pandas(self) -> Any:
         """The busy intervals as a pandas DataFrame with the columns of `rows`; pandas must be there."""
-        return tables.to_pandas(self.rows())
+        return frames.to_pandas(self.rows())
 
     def to_arrow(self) -> Any:
         """The busy intervals as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``."""
-        return tables.to_arrow(self.rows())
+        return frames.to_arrow(self.rows())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
         """The busy intervals for any library that knows Arrow, by the Arrow PyCapsule interface."""
-        return tables.arrow_stream(self.rows())
+        return frames.arrow_stream(self.rows())
 
     def save(self, path: str | os.PathLike[str], *, format: str | None = None) -> None:
         """Write the trace to a file, whole or not at all; `tacos.save` does the same.
@@ -360,9 +360,9 @@ class Trace:
         Raises:
             FormatError: The ending is unknown, or the disk refuses.
         """
-        from tacos.simulate import trace_file
+        from tacos.simulate import trace_export
 
-        trace_file.write(self, path, format=format)
+        trace_export.write(self, path, format=format)
 
     def _edges(self, bins: Any) -> NDArray[np.int64]:
         if not isinstance(bins, int | np.integer) or not 1 <= bins <= 2**20:

@@ -21,11 +21,10 @@ from tacos.formats.source import about, bytes_of
 from tacos.program import STEP_OPS, Program
 
 if TYPE_CHECKING:
-    import os
-
     from numpy.typing import NDArray
 
     from tacos._core import Collective
+    from tacos._support.files import Location
 
 __all__ = ["read"]
 
@@ -60,7 +59,7 @@ class _Numbers(dict[str, int]):
 class _Elements:
     """Takes in the elements of one file."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: Location) -> None:
         self.path = path
         self.algo: dict[str, str] = {}
         self.gpus: list[list[int]] = []  # i_chunks, o_chunks, s_chunks
@@ -223,7 +222,7 @@ class _Elements:
         raise AssertionError
 
 
-def read(path: str | os.PathLike[str]) -> Program:
+def read(path: Location) -> Program:
     """Read an algorithm; provenance keeps its name, protocol, dialect and range of sizes.
 
     Messages are paired as executors do: the k-th send with the k-th receive on each connection. What

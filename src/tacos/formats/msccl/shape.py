@@ -25,7 +25,7 @@ from tacos.formats.msccl.dialect import (
     limits_exceeded,
 )
 from tacos.program import STEP_OPS, Program, filled, noted, replaced
-from tacos.traces import sized
+from tacos.program_nodes import sized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -10,7 +10,7 @@ import numpy as np
 
 from tacos import units
 from tacos._core import Schedule
-from tacos._support.files import replacing
+from tacos._support.files import Location, replacing
 from tacos.collective import kind_of
 from tacos.errors import LimitError
 from tacos.formats.msccl.dialect import (
@@ -29,7 +29,6 @@ from tacos.formats.msccl.shape import finished, packed
 from tacos.program import ONE_SIDED, STEP_OPS, Program, lift, lower, noted
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Iterator
 
     from tacos.units import Quantity
@@ -44,7 +43,7 @@ _LARGEST_SIZE = 2**63 - 1
 
 def write(
     obj: Program | Schedule,
-    path: str | os.PathLike[str],
+    path: Location,
     *,
     dialect: str | None = None,
     protocol: str | None = None,
@@ -148,7 +147,7 @@ def _lowered(obj: Program | Schedule, in_place: bool | None) -> Iterator[Program
 # --- what an executor accepts ---------------------------------------------------------------------
 
 
-def _check(path: str | os.PathLike[str], program: Program, dialect: str, protocol: str) -> None:
+def _check(path: Location, program: Program, dialect: str, protocol: str) -> None:
     for sentence in limits_exceeded(program, DIALECTS[dialect]):
         raise LimitError(f"{path}: {sentence}")
     unknown = ~np.isin(program.op, list(_TYPE_OF))

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,10 +15,10 @@ from tacos._core import read_mscclpp
 from tacos.collective import KINDS
 from tacos.errors import FormatError
 from tacos.formats.mscclpp.plan import COLLECTIVES, Plan
+from tacos.formats.source import about, bytes_of
 
 if TYPE_CHECKING:
-    import os
-
+    from tacos._support.files import Location
     from tacos.program import Program
 
 __all__ = ["looks_like", "read"]
@@ -36,7 +35,7 @@ def looks_like(head: str) -> bool:
     return all(word in head for word in ('"collective"', '"inplace"', '"gpus"'))
 
 
-def read(path: str | os.PathLike[str]) -> Program:
+def read(path: Location) -> Program:
     """Read a plan; provenance keeps its name, protocol, range of sizes and threads per block.
 
     Threadblocks that share the work of an operation cut its chunks, so the program may have more and
@@ -52,9 +51,8 @@ def read(path: str | os.PathLike[str]) -> Program:
     Traceback (most recent call last):
     tacos.errors.FormatError: ...reader.py: Expected `object`, got `str`
     """
-    if not Path(path).is_file() and Path(path).exists():  # opening a pipe would wait for ever
-        raise FormatError(f"{path}: this is no file")
-    content = Path(path).read_bytes()
+    with about(path):
+        content = bytes_of(path)
     try:
         plan = _decoded(content)
         return read_mscclpp(

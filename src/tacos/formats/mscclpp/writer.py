@@ -10,7 +10,7 @@ import numpy as np
 
 from tacos import units
 from tacos._core import Schedule
-from tacos._support.files import replacing
+from tacos._support.files import Location, replacing
 from tacos.collective import kind_of
 from tacos.errors import LimitError
 from tacos.formats.mscclpp.blocks import Block, Needs, divide, group_threads
@@ -25,7 +25,6 @@ from tacos.formats.mscclpp.plan import (
 from tacos.program import STEP_OPS, Program, lower, noted
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
@@ -41,7 +40,7 @@ _OFFSETS = 2**32  # the executor counts bytes of a buffer in 32 bits
 
 def write(
     obj: Program | Schedule,
-    path: str | os.PathLike[str],
+    path: Location,
     *,
     channel: str = "memory",
     box: int | None = None,

@@ -34,8 +34,9 @@ from tacos.execution import execution
 from tacos.nodes import Nodes, link_of
 from tacos.program import describe
 from tacos.search.synthesis import with_chunks
-from tacos.simulate.trace_file import format_of
-from tacos.simulate.workload import Workload, from_chakra
+from tacos.simulate import astra
+from tacos.simulate.trace_export import format_of
+from tacos.workload import Workload
 
 
 @app.command
@@ -168,8 +169,13 @@ def sim(
     network = None if topology is None else formats.network(topology)
     what: Schedule | Workload | Program
     as_program = False
+    disturbed = bool(fault or straggler or units.time_ps(jitter))
+    if profile is not None and (disturbed or timing != "dependencies" or not congestion):
+        raise ValueError(
+            f"--profile {profile} takes no --fault, --straggler, --jitter, --timing or --no-congestion"
+        )
     if profile is not None and size is None and formats.name_of(file, format=format) == "chakra":
-        what = from_chakra(file)
+        what = tacos.workload.load(file)
     else:
         loaded = load_algorithm(file, format)
         as_program = isinstance(loaded, Program) and timing == "shared" and profile is None
@@ -190,19 +196,22 @@ def sim(
     if isinstance(what, Workload) and network is None:
         network = assumed_network(what.npus, quiet or as_json)
     with progress("simulating", quiet or as_json) as report:
-        trace = tacos.simulate(
-            what,
-            network,
-            size=size if as_program else None,
-            timing=timing,
-            congestion=congestion,
-            faults=faults,
-            stragglers=stragglers,
-            jitter=jitter,
-            seed=seed,
-            profile=profile,
-            progress=report,
-        )
+        if isinstance(what, Workload):
+            trace = astra.trace(what, network, profile=profile or "", progress=report)
+        else:
+            trace = tacos.simulate(
+                what,
+                network,
+                size=size if as_program else None,
+                timing=timing,
+                congestion=congestion,
+                faults=faults,
+                stragglers=stragglers,
+                jitter=jitter,
+                seed=seed,
+                profile=profile,
+                progress=report,
+            )
     if output is not None:
         if ending in pictures:
             view.save(view.heat_picture(trace), output)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tacos._core import chakra_collective
+from tacos._core import Workload, chakra_file
 from tacos.collective import KINDS
 from tacos.formats.astra_network import Dimensions, dimensions, one_block
 
@@ -47,8 +47,17 @@ def beside(
     carrier = "all_to_all" if kind == "all_to_all_v" else kind if kind in _COMMS else "all_gather"
     size = collective.size_bytes
     shard = -(-size // collective.npus) if carrier == "all_gather" else size
-    node = chakra_collective(_COMMS[carrier], shard)
-    files = {f"workload.{rank}.et": node for rank in range(program.ranks)}
+    one = Workload(
+        npus=1,
+        rank=np.zeros(1, np.int32),
+        kind=np.full(1, 3, np.uint8),
+        comm=np.full(1, _COMMS[carrier], np.uint8),
+        bytes=np.full(1, shard),
+        names=["collective"],
+    )
+    files = dict.fromkeys(
+        (f"workload.{rank}.et" for rank in range(program.ranks)), chakra_file(one, 0)
+    )
     system = {
         "scheduling-policy": "FIFO",
         "preferred-dataset-splits": 1,  # ASTRA-sim never completes a custom collective in pieces

@@ -1,15 +1,19 @@
 """Workloads: what each rank does, as nodes that wait for one another.
 
-A :class:`Workload` is what a set of Chakra execution traces says, as columns: sends, receives,
-computations and collectives, with the attributes that ASTRA-sim reads. It carries no times; who
-starts when is for :mod:`tacos.simulate.astra` to find out.
+A :class:`Workload` is one row per node, as columns; times are in picoseconds. It does not say when a node
+starts: a simulator does (:mod:`tacos.simulate.astra`).
 
-========  ===========================================================================
-``SEND``  `bytes` to rank `peer`; meets the receive with the same tag, ranks and size
-``RECV``  `bytes` from rank `peer`
-``COMP``  takes `duration_us`, or 1 ns where that is 0
-``COLL``  the collective `comm` of all ranks, or of a group, made by the system
-========  ===========================================================================
+=========  ==========================================================================================
+``SEND``   `bytes` to rank `peer`; meets the receive with the same tag, ranks and size
+``RECV``   `bytes` from rank `peer`
+``COMP``   takes `duration_ps`, or does `flops` operations over `bytes` of memory
+``COLL``   the collective `comm` over `bytes`, by all ranks or by a group
+``LOAD``   `bytes` from a memory outside of the NPU
+``STORE``  `bytes` to a memory outside of the NPU
+=========  ==========================================================================================
+
+:func:`load` and :func:`save` read and write files; :func:`from_nodes` takes columns, :func:`from_program` and
+:func:`from_schedule` what tacos has made.
 """
 
 from __future__ import annotations
@@ -18,10 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacos import traces
-from tacos._core import ChakraTraces, Workload
+from tacos._core import Workload
 from tacos._support.columns import column
-from tacos.errors import FormatError
+from tacos.program_nodes import nodes as _nodes
 from tacos.units import Quantity, size_bytes
 
 if TYPE_CHECKING:
@@ -36,18 +39,21 @@ __all__ = [
     "COLL",
     "COMMS",
     "COMP",
+    "LOAD",
     "RECV",
     "SEND",
+    "STORE",
     "Workload",
     "collective",
-    "from_chakra",
     "from_nodes",
     "from_program",
     "from_schedule",
+    "load",
     "ring_all_gather",
+    "save",
 ]
 
-SEND, RECV, COMP, COLL = range(4)
+SEND, RECV, COMP, COLL, LOAD, STORE = range(6)
 """Kinds of nodes."""
 
 COMMS = {
@@ -62,47 +68,77 @@ COMMS = {
     "reduce_scatter_block": 8,
     "barrier": 9,
 }
-"""Chakra's numbers of the kinds of collectives."""
+"""Kinds of collectives by name: the numbers of Chakra."""
 
 EVERY_DIM = 255
+"""`dims` of a collective that uses all dimensions."""
 
 
-def from_chakra(
-    path: str | os.PathLike[str], *, groups: Mapping[int, Sequence[int]] | None = None
+def load(
+    path: str | os.PathLike[str],
+    *,
+    groups: Mapping[int, Sequence[int]] | str | os.PathLike[str] | None = None,
 ) -> Workload:
-    """The workload that Chakra traces say.
+    """Read a workload from files: Chakra traces, ``<prefix>.<rank>.et`` for every rank.
 
     Args:
-        path: The prefix of the files ``<prefix>.<rank>.et``, or one of them.
-        groups: Ranks of each group that the traces' collectives name, as in `from_nodes`.
+        path: The prefix, or the file of any rank.
+        groups: Ranks of each group that the collectives name (``pg_name``), as in `from_nodes`, or a
+            JSON file that lists them. By default the file ``<prefix>.json``, if there is one.
 
     Raises:
-        FormatError: A file is missing or damaged; the message names byte and node.
+        FormatError: A file is missing or damaged, or its nodes are not a workload; the message names
+            file and byte, or rank and node.
 
-    >>> import tempfile, tacos
-    >>> topo = tacos.topology.ring(4)
-    >>> schedule = tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MiB", chunks=1))
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     tacos.save(schedule, f"{folder}/ag", format="chakra")
-    ...     from_chakra(f"{folder}/ag.workload").kind.tolist() == [COLL] * 4
-    True
+    ...     save(collective(4, "all_reduce", "1MiB"), f"{folder}/step")
+    ...     load(f"{folder}/step")
+    <tacos.Workload: 4 ranks, 4 nodes>
     """
-    found = traces.read(path)
-    try:
-        return _from_traces(found, groups)
-    except ValueError as error:
-        raise FormatError(f"{traces.prefix_of(path)}: {error}") from None
+    from tacos.formats import chakra
+
+    return chakra.read_workload(path, groups=groups)
+
+
+def save(workload: Workload, path: str | os.PathLike[str]) -> None:
+    """Write a workload as Chakra traces, all files or none.
+
+    ======================  ===================================================
+    ``<prefix>.<rank>.et``  the nodes of each rank
+    ``<prefix>.json``       the groups, where there are any, as ASTRA-sim reads them
+    ======================  ===================================================
+
+    Traces have durations in whole microseconds. A duration in between is rounded to the nearest one for
+    other readers; :func:`load` gives it back exactly.
+
+    Args:
+        workload: What to write.
+        path: The prefix; files that are there are replaced.
+
+    Raises:
+        FormatError: A file cannot be written, or would be mixed up with those of another workload.
+
+    >>> import os, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(from_nodes(2, rank=[0, 1], kind=COLL, group=1, bytes=8, groups={1: [0, 1]}), f"{folder}/w")
+    ...     sorted(os.listdir(folder))
+    ['w.0.et', 'w.1.et', 'w.json']
+    """
+    from tacos.formats import chakra
+
+    chakra.write_workload(workload, path)
 
 
 def from_schedule(schedule: Schedule, *, in_place: bool = False) -> Workload:
-    """The workload that carries out a schedule: the nodes that its Chakra export writes.
+    """Return the workload that carries out a schedule: the nodes that its Chakra export writes.
 
     Args:
         schedule: Without trees through switches that multicast or reduce.
         in_place: Whether input and output are the same memory.
 
     Raises:
-        ValueError: A trace cannot say what the schedule does.
+        ValueError: Nodes cannot do what the schedule does.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4, bidirectional=False)
@@ -110,21 +146,22 @@ def from_schedule(schedule: Schedule, *, in_place: bool = False) -> Workload:
     >>> from_schedule(schedule)
     <tacos.Workload: 4 ranks, 36 nodes>
     """
-    return _from_export(traces.export(schedule, in_place=in_place))
+    return _nodes(schedule, in_place=in_place)[0].workload
 
 
 def from_program(
     program: Program, size: Quantity | None = None, topology: Topology | None = None
 ) -> Workload:
-    """The workload that carries out a program: the nodes that its Chakra export writes.
+    """Return the workload that carries out a program: the nodes that its Chakra export writes.
 
     Args:
         program: What the ranks do, in steps.
         size: Size of the collective, where the program does not have one.
-        topology: The network, whose reduce bandwidth says how long sums take.
+        topology: The network, whose reduce bandwidth says how long sums take: whole microseconds, as in
+            the export.
 
     Raises:
-        ValueError: The size is missing, or a trace cannot say what the program does.
+        ValueError: The size is missing, or nodes cannot do what the program does.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4, bidirectional=False)
@@ -132,25 +169,7 @@ def from_program(
     >>> from_program(tacos.lower(schedule), "8MiB")
     <tacos.Workload: 4 ranks, 36 nodes>
     """
-    return _from_export(traces.export(program, size=size, topology=topology))
-
-
-def _from_export(export: traces.Export) -> Workload:
-    # Written and read again, in memory: the nodes are those of the files by construction.
-    found = ChakraTraces()
-    for rank in range(export.program.ranks):
-        found.add(export.writer.file(rank, ""))
-    return _from_traces(found, None)
-
-
-def _from_traces(found: ChakraTraces, groups: Mapping[int, Sequence[int]] | None) -> Workload:
-    columns = ("rank", "kind", "peer", "bytes", "tag", "duration_us", "comm", "id", "on_cpu",
-               "group", "priority", "dims", "dep_begin", "dep")  # fmt: skip
-    return Workload(
-        npus=found.ranks,
-        groups=[(number, list(members)) for number, members in (groups or {}).items()],
-        **{name: getattr(found, name) for name in columns},
-    )
+    return _nodes(program, size=size, topology=topology)[0].workload
 
 
 def from_nodes(
@@ -161,35 +180,40 @@ def from_nodes(
     peer: ArrayLike = -1,
     bytes: ArrayLike = 0,
     tag: ArrayLike = 0,
-    duration_us: ArrayLike = 0,
+    duration_ps: ArrayLike = 0,
+    flops: ArrayLike = 0,
     comm: ArrayLike = 0,
     id: ArrayLike | None = None,
     on_cpu: ArrayLike = 0,
     group: ArrayLike = 0,
     priority: ArrayLike = 0,
     dims: ArrayLike = EVERY_DIM,
+    names: str | Sequence[str] = "",
     dep_begin: ArrayLike | None = None,
     dep: ArrayLike = (),
     groups: Mapping[int, Sequence[int]] | None = None,
 ) -> Workload:
-    """A workload from columns, one entry per node; a number stands for a whole column.
+    """Build a workload from columns, one entry per node; a number stands for a whole column.
 
     Rows may come in any order; the workload has them by rank.
 
     Args:
         npus: How many ranks.
-        rank, kind: Where each node runs, and what it is (`SEND`, `RECV`, `COMP`, `COLL`).
-        peer, bytes, tag: Of sends and receives; `bytes` also of collectives.
-        duration_us: Of computations, in whole microseconds; 0 stands for 1 ns.
-        comm: Of collectives, see `COMMS`. As in ASTRA-sim, the size of an all-gather is one rank's
-            part, that of the others the whole buffer.
+        rank, kind: Where each node runs, and its kind (`SEND`, `RECV`, `COMP`, `COLL`, `LOAD`, `STORE`).
+        peer, tag: The other rank of a send or receive, and its tag.
+        bytes: Size of a message or collective, or how much memory a computation, load or store moves. As
+            in ASTRA-sim, the size of an all-gather is one rank's part, that of the others the whole buffer.
+        duration_ps: Duration of a computation in picoseconds; 0 if it follows from `flops` and `bytes`.
+        flops: Floating-point operations of a computation.
+        comm: Kind of a collective, see `COMMS`.
         id: The node's number within its rank; by default its position there. Lower ids go first.
         on_cpu: 1 for computations that leave the NPU free.
         group, priority: Of collectives: 0 for all ranks or a number in `groups`; and a priority,
             which counts under the policy "explicit".
         dims: Of collectives: bit d says whether dimension d takes part.
+        names: Name of each node, or of all.
         dep_begin, dep: Rows that row i waits for: ``dep[dep_begin[i]:dep_begin[i + 1]]``.
-        groups: Ranks of each group, ascending, by a number from 1 on.
+        groups: Ranks of each group, ascending, by the group's number, from 1 on.
 
     Raises:
         ValueError: A value out of range, a rank without nodes, or nodes that wait for each other.
@@ -219,6 +243,9 @@ def from_nodes(
         numbers = np.arange(rows) - np.searchsorted(sorted_ranks, sorted_ranks)
     else:
         numbers = spread("id", id, np.int64)
+    numbers_of: dict[str, int] = {}
+    given_names = [names] * rows if isinstance(names, str) else names
+    name = np.array([numbers_of.setdefault(n, len(numbers_of)) for n in given_names], np.int32)
     return Workload(
         npus=npus,
         rank=sorted_ranks,
@@ -226,13 +253,16 @@ def from_nodes(
         peer=spread("peer", peer, np.int32),
         bytes=spread("bytes", bytes, np.int64),
         tag=spread("tag", tag, np.int32),
-        duration_us=spread("duration_us", duration_us, np.int64),
+        duration_ps=spread("duration_ps", duration_ps, np.int64),
+        flops=spread("flops", flops, np.int64),
         comm=spread("comm", comm, np.uint8),
         id=numbers,
         on_cpu=spread("on_cpu", on_cpu, np.uint8),
         group=spread("group", group, np.int32),
         priority=spread("priority", priority, np.int32),
         dims=spread("dims", dims, np.uint8),
+        name=name[order] if len(name) == rows else name,
+        names=list(numbers_of) or [""],
         dep_begin=begin,
         dep=deps,
         groups=[(number, list(members)) for number, members in (groups or {}).items()],
@@ -257,7 +287,7 @@ def _reordered(
 
 
 def ring_all_gather(npus: int, shard: Quantity) -> Workload:
-    """The ring all-gather: each rank passes on to the next what it got from the one before.
+    """Build the ring all-gather: each rank passes on to the next what it received from the one before.
 
     Args:
         npus: How many ranks.
@@ -294,12 +324,12 @@ def ring_all_gather(npus: int, shard: Quantity) -> Workload:
 
 
 def collective(npus: int, comm: str, size: Quantity) -> Workload:
-    """One collective of all ranks, made by the simulated system.
+    """Build one collective of all ranks.
 
     Args:
         npus: How many ranks.
-        comm: Its kind, a key of `COMMS`.
-        size: As ASTRA-sim counts: of an all-gather one rank's part, else the whole buffer.
+        comm: Kind of the collective, a key of `COMMS`.
+        size: Size of the whole buffer, or of one rank's part of an all-gather, as ASTRA-sim counts.
 
     >>> collective(8, "all_reduce", "1MiB")
     <tacos.Workload: 8 ranks, 8 nodes>
@@ -307,5 +337,10 @@ def collective(npus: int, comm: str, size: Quantity) -> Workload:
     if comm not in COMMS:
         raise ValueError(f"comm is {comm!r}; it must be one of {', '.join(COMMS)}")
     return from_nodes(
-        npus, rank=np.arange(npus), kind=COLL, comm=COMMS[comm], bytes=size_bytes(size)
+        npus,
+        rank=np.arange(npus),
+        kind=COLL,
+        comm=COMMS[comm],
+        bytes=size_bytes(size),
+        names="collective",
     )

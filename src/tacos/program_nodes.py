@@ -1,23 +1,18 @@
-"""Chakra execution traces: finding and reading the files, and programs as traces.
+"""Programs as workloads: the nodes that carry out each step, rank by rank.
 
-A set of traces is one file ``<prefix>.<rank>.et`` for every rank. :func:`read` gives their nodes as
-columns, which become a program (:mod:`tacos.formats.chakra`) or a workload
-(:mod:`tacos.simulate.workload`). :func:`export` makes the traces of a schedule or a program: one
-function for the files and for the workload, so that what is simulated is what is written.
+The core lists the nodes (`_core.program_nodes`); :func:`nodes` gives it what it needs to know. Chakra files
+(:mod:`tacos.formats.chakra`) and workloads (:mod:`tacos.workload`) come from this one function, so that what
+is simulated is what is written.
 """
 
 from __future__ import annotations
 
-import os
-import re
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacos._core import ChakraTraces, ChakraWriter, Collective, CollectivePart, Schedule
+from tacos._core import Collective, CollectivePart, ProgramNodes, Schedule, program_nodes
 from tacos.collective import kind_of
-from tacos.errors import FormatError
 from tacos.program import ONE_SIDED, filled, lift, lower
 from tacos.units import Quantity, bandwidth_Bps, format_size, size_bytes
 
@@ -26,100 +21,22 @@ if TYPE_CHECKING:
 
     from tacos._core import Program, Topology
 
-__all__ = ["Export", "export", "files", "prefix_of", "read", "sized"]
-
-"""Collectives that have sizes of their own."""
+__all__ = ["nodes", "sized"]
 
 
-def prefix_of(path: str | os.PathLike[str]) -> Path:
-    """The common part of the files' names.
-
-    >>> [str(prefix_of(name)) for name in ("out/ag", "out/ag.et", "out/ag.12.et")]
-    ['out/ag', 'out/ag', 'out/ag']
-    """
-    folder, name = os.path.split(os.fspath(path))
-    return Path(folder, re.sub(r"(\.[0-9]+)?\.et$", "", name))
-
-
-def files(path: str | os.PathLike[str]) -> list[Path]:
-    """The traces that belong to a prefix, or to one of its files, in order of ranks.
-
-    Raises:
-        FormatError: There is none, or one between them is missing.
-
-    >>> files("nowhere/ag")
-    Traceback (most recent call last):
-    tacos.errors.FormatError: nowhere/ag.0.et: No such file or directory
-    """
-    prefix = prefix_of(path)
-    name = re.compile(re.escape(prefix.name) + r"\.(0|[1-9][0-9]{0,8})\.et")
-    try:
-        matches = [name.fullmatch(entry.name) for entry in prefix.parent.iterdir()]
-    except OSError:
-        matches = []
-    ranks = sorted(int(match[1]) for match in matches if match)
-    last = ranks[-1] if ranks else 0
-    missing = next((rank for rank, found in enumerate(ranks) if rank != found), None)
-    if missing is not None:
-        raise FormatError(
-            f"{_file(prefix, missing)}: No such file or directory, though there is {last}.et"
-        )
-    if not ranks:
-        raise FormatError(f"{_file(prefix, 0)}: No such file or directory")
-    return [_file(prefix, rank) for rank in ranks]
-
-
-def read(path: str | os.PathLike[str]) -> ChakraTraces:
-    """The nodes of all ranks as columns.
-
-    Raises:
-        FormatError: A file is missing or damaged, or a node names a rank without a file.
-
-    >>> read(__file__)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    tacos.errors.FormatError: ...traces.py.0.et: No such file or directory
-    """
-    traces = ChakraTraces()
-    for file in files(path):
-        if not file.is_file():  # opening a pipe would wait for ever
-            raise FormatError(f"{file}: this is no file")
-        try:
-            traces.add(file.read_bytes())
-        except OSError as error:
-            raise FormatError(f"{file}: {error.strerror or error}") from None
-        except ValueError as error:
-            raise FormatError(f"{file}: {error}") from None
-    try:
-        traces.check_peers()
-    except ValueError as error:
-        raise FormatError(f"{prefix_of(path)}: {error}") from None
-    return traces
-
-
-class Export(NamedTuple):
-    """The traces of a program, before they are files."""
-
-    program: Program
-    """What the traces say."""
-    collective: Collective
-    """The program's, with true sizes."""
-    writer: ChakraWriter
-    """Writes the trace of each rank."""
-
-
-def export(
+def nodes(
     obj: Program | Schedule,
     *,
     size: Quantity | None = None,
     topology: Topology | None = None,
     reduce_bandwidth: Quantity | None = None,
     in_place: bool | None = None,
-) -> Export:
-    """The traces of a schedule or a program.
+) -> tuple[ProgramNodes, Collective]:
+    """Return the nodes of a schedule or a program, and its collective with true sizes.
 
     Args:
         obj: A program, or a schedule, which is lowered. A program with one-sided steps is lifted
-            and lowered again, since traces have messages alone.
+            and lowered again, since nodes only send and receive.
         size: Size of a program's collective. May be left out where the program's chunks have sizes
             of their own, or where its provenance has a ``size_bytes``, as that of loaded traces.
         topology: Network of a program; a schedule has its own.
@@ -128,13 +45,16 @@ def export(
         in_place: Whether a lowered schedule's input and output are the same memory.
 
     Raises:
-        ValueError: The size is needed, or leaves chunks without bytes, or a trace cannot say what
+        ValueError: The size is needed, or leaves chunks without bytes, or nodes cannot do what
             the program does.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
     >>> program = tacos.lower(tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MB", chunks=1)))
-    >>> export(program, size="8MB").collective.chunk_bytes().tolist()
+    >>> found, collective = nodes(program, size="8MB")
+    >>> found.workload
+    <tacos.Workload: 4 ranks, 32 nodes>
+    >>> collective.chunk_bytes().tolist()
     [2000000, 2000000, 2000000, 2000000]
     """
     schedule: Schedule | None = None
@@ -159,8 +79,7 @@ def export(
         reduce_bandwidth = topology.reduce_bandwidth_Bps or None
     speed = 0 if reduce_bandwidth is None else bandwidth_Bps(reduce_bandwidth)
     sizes = np.ascontiguousarray(collective.chunk_bytes(), np.int64)
-    writer = ChakraWriter(program, sizes, reduce_Bps=speed, **_departures(schedule))
-    return Export(program, collective, writer)
+    return program_nodes(program, sizes, reduce_Bps=speed, **_departures(schedule)), collective
 
 
 def sized(program: Program, size: Quantity | None) -> Collective:
@@ -222,10 +141,6 @@ def _departures(schedule: Schedule | None) -> dict[str, NDArray[Any]]:
     first = schedule.routes.links[schedule.routes.link_begin[:-1]]
     columns = {name: np.ascontiguousarray(rows[name][order]) for name in names}
     return columns | {"link": np.ascontiguousarray(first[rows["route"]][order])}
-
-
-def _file(prefix: Path, rank: int) -> Path:
-    return prefix.with_name(f"{prefix.name}.{rank}.et")
 
 
 def _with_size(part: CollectivePart, size: int) -> CollectivePart:
