@@ -110,7 +110,7 @@ def test_every_type_and_operation(dtype, op):
     program = lower(tacos.synthesize(network, co.all_reduce(network, "1MB", chunks=2)))
     if dtype.startswith("float") and op in ("band", "bor", "bxor"):
         data = [np.ones(5, dtype)] * 3
-        with pytest.raises(ValueError, match=f'op is "{op}", which {dtype} does not have; allowed'):
+        with pytest.raises(ValueError, match=f'op is "{op}", which {dtype} does not have; use'):
             Machine(program).run(data, data, 5, op, Random(0))
         return
     if dtype == "bool" and op == "avg":

@@ -46,7 +46,7 @@ CollectivePart make_part(const std::string& kind, std::int64_t size, std::int32_
                          const std::optional<Array<std::uint8_t>>& reduces) {
   CollectivePart part;
   // A kind that is not in the table lists its chunks.
-  if (!find_kind(kind) && reduces && input_begin && output_begin) {
+  if (!find_kind(kind) && reduces && reduces->size() > 0) {
     part.kind = CollectiveKind::custom;
     part.name = checked_name(kind);
   } else {

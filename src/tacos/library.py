@@ -26,7 +26,7 @@ from msgspec import Meta, Struct
 from tacos import formats
 from tacos._core import Schedule
 from tacos._support.files import replacing_all
-from tacos.collective import NAMED, kind_of
+from tacos.collective import NAMED, kind_of, parse
 from tacos.errors import FormatError
 from tacos.units import format_size
 
@@ -258,13 +258,11 @@ class Plans:
             in_place: Whether input and output are the same memory.
             root: The NPU at the root, where the collective has one.
         """
-        group = tuple(members)
-        kind = [plan for plan in self.plans if plan.collective == collective]
+        group, wanted = tuple(members), parse(collective)
+        kind = [plan for plan in self.plans if plan.collective == wanted.name]
         mine = [plan for plan in kind if sorted(plan.group) == sorted(group)]
         mine = [plan for plan in mine if plan.group == group] or mine
-        what = (
-            f"no plan for {collective.replace('_', '-')} of {size_bytes} B among {len(group)} NPUs"
-        )
+        what = f"no plan for {wanted.label} of {size_bytes} B among {len(group)} NPUs"
         if not mine:
             known = "another group" if kind else "other collectives"
             return Choice(None, f"{what}: there are only plans for {known}")

@@ -53,7 +53,7 @@ def nodes(
     >>> program = tacos.lower(tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MB", chunks=1)))
     >>> found, collective = nodes(program, size="8MB")
     >>> found.workload
-    <tacos.Workload: 4 ranks, 40 nodes>
+    <tacos.Workload: 4 ranks, 32 nodes>
     >>> collective.chunk_bytes().tolist()
     [2000000, 2000000, 2000000, 2000000]
     """

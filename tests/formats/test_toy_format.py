@@ -66,7 +66,7 @@ def test_options_are_those_of_the_module(tmp_path):
     tacos.save(RING, tmp_path / "ring.toy")
     assert tacos.load(tmp_path / "ring.toy", latency="3us").link_latency_ps[0] == 3_000_000
     with pytest.raises(
-        ValueError, match='the format toy has no option "size", allowed are latency'
+        ValueError, match='the format toy has no option "size"; its options are latency'
     ):
         tacos.load(tmp_path / "ring.toy", size=1)
 

@@ -213,7 +213,7 @@ def save(
     tacos.errors.FormatError: ring.tacos: a .tacos file holds a Schedule, not a Topology
     >>> save(tacos.topology.ring(4), "ring.yaml", protocol="LL")
     Traceback (most recent call last):
-    ValueError: the format yaml has no option "protocol", there are none
+    ValueError: the format yaml has no option "protocol"; it takes none
     """
     if isinstance(obj, WritesItself):
         if not isinstance(path, str | os.PathLike):

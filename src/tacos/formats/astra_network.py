@@ -89,6 +89,7 @@ def read(path: Location) -> Topology:
         FormatError: The file is not such a network; the message names the field.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder, "net.yml")
     ...     _ = file.write_text(
@@ -133,6 +134,7 @@ def write(topology: Topology, path: Location) -> None:
         FormatError: ASTRA-sim's format cannot say this network; the message says what is in the way.
 
     >>> import tempfile, tacos
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write(tacos.topology.torus(4, 4, bandwidth=50 * 2**30), Path(folder, "net.yml"))
     ...     print(Path(folder, "net.yml").read_text(), end="")
@@ -219,6 +221,7 @@ def read_ns3(path: Location) -> Topology:
         FormatError: The file is not such a topology; the message names line and field.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder, "topology.txt")
     ...     _ = file.write_text("3 1 2\\n0\\n0 1 400Gbps 0.0005ms 0\\n0 2 400Gbps 0.0005ms 0\\n")

@@ -108,6 +108,7 @@ def read_sketch(path: Location) -> TacclSketch:
         FormatError: The file is no sketch; the message names the field.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder, "sketch.json")
     ...     _ = file.write_text('{"nnodes": 2, "intranode_sketch": {"strategy": "none"}}')
@@ -140,6 +141,7 @@ def read(
         FormatError: A file is not what it should be, or the sketch does not fit the topology.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder, "topo.json")
     ...     _ = file.write_text('''{"name": "DGX2_1MB", "gpus_per_node": 16, "nics_per_node": 8,

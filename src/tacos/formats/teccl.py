@@ -65,6 +65,7 @@ def read(path: Location) -> Topology:
         FormatError: The file has no such name; the message names the field.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder, "input.json")
     ...     _ = file.write_text('{"TopologyParams": {"name": "NDv2", "chassis": 2}}')

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tacos._core import Collective, Topology
 from tacos.bound import Bound, bound
+from tacos.collective import kind_of
 from tacos.errors import InfeasibleError, TacosError, VerificationError, check_type, nearest
 from tacos.execution import check_target
 from tacos.search.auto import Auto, on_whole_network
@@ -192,7 +193,7 @@ def with_chunks(schedule: Schedule, chunks: int) -> Schedule:
     part, engine = schedule.collective.parts[0], schedule.provenance.get("engine")
     if chunks == part.chunks:
         return schedule
-    if engine not in ENGINES or len(schedule.collective.parts) > 1:
+    if engine not in ENGINES or len(schedule.collective.parts) > 1 or kind_of(part).listed:
         raise TacosError("only a schedule of one collective and a known engine can be cut anew")
     wanted = Collective(
         schedule.topology.npus,

@@ -70,7 +70,7 @@ class MatchedPorts:
         >>> there = found.taken(tacos.synthesize(topo, coll, engine="forest", ports="matched"))
         >>> there.topology == found.topology
         True
-        >>> found.taken(tacos.synthesize(topo, coll, engine="direct")) is None
+        >>> found.taken(tacos.synthesize(topo, coll, engine="greedy")) is None
         True
         """
         whole = schedule.expand() if schedule.form == "orbit" else schedule

@@ -38,7 +38,6 @@ _USES_SRC = np.array(
 _USES_DST = np.array([op not in {"nop", "send", "recv_reduce_forward"} for op in STEP_OPS])
 _KINDS = {name: kind for d in DIALECTS.values() for kind, name in d.collectives.items()}
 _KINDS["alltoallv"] = "all_to_all"  # the file knows of equal blocks alone
-_ROOTED = {"broadcast": False, "scatter": False, "reduce": True, "gather": True}  # root receives
 _LEVELS = ("algo", "gpu", "tb", "step")
 _FIELDS = ("srcoff", "dstoff", "cnt", "depid", "deps", "hasdep")
 _COLUMNS = ("type", "srcbuf", "dstbuf", *_FIELDS, "line")
@@ -417,23 +416,23 @@ class _Columns:
     def collective(self) -> Collective:
         elements = self.elements
         kind, n, chunks = _KINDS[elements.coll], elements.ngpus, elements.nchunks
-        if kind == "all_to_all" and elements.in_place:
+        traits = collectives.KINDS[kind]
+        if traits.per_pair and elements.in_place:
             raise FormatError(
                 f"{elements.path}: the algo's field inplace is 1, "
                 "but an alltoall in place is more than a program can say"
             )
-        if kind in ("broadcast", "reduce"):
+        if traits.unit == "buffer":
             return collectives.named(kind, n, chunks, chunks=chunks, root=self.root(kind))
-        if (
-            kind == "all_reduce"
-        ):  # the pieces beyond nchunksperloop have no bytes: nobody wants them
+        if traits.unit == "share":
+            # The pieces beyond nchunksperloop have no bytes: nobody wants them.
             return collectives.named(kind, n, chunks, chunks=-(-chunks // n))
         if chunks % n:
             raise FormatError(
                 f"{elements.path}: the algo's field nchunksperloop is {chunks}, "
                 f"{elements.coll} needs a multiple of the {n} GPUs"
             )
-        root = self.root(kind) if kind in _ROOTED else None
+        root = self.root(kind) if traits.rooted else None
         return collectives.named(kind, n, chunks, chunks=chunks // n, root=root)
 
     def root(self, kind: str) -> int:
@@ -442,10 +441,12 @@ class _Columns:
         if "root" in elements.algo:
             return elements.whole("algo", elements.algo, "root", 0, elements.ngpus - 1)
         busy = np.zeros(elements.ngpus, bool)
-        moves = (SENDS if _ROOTED[kind] else RECEIVES)[self.op]
+        traits = collectives.KINDS[kind]
+        to_root = traits.reduces or not traits.whole_input
+        moves = (SENDS if to_root else RECEIVES)[self.op]
         busy[self.rank[self.owner[moves]]] = True
         if np.count_nonzero(~busy) != 1:
-            verb = "sends" if _ROOTED[kind] else "receives"
+            verb = "sends" if to_root else "receives"
             raise FormatError(
                 f"{elements.path}: {np.count_nonzero(~busy)} GPUs never {verb[:-1]}, "
                 f"so the root of the {elements.coll} is unclear"

@@ -242,7 +242,7 @@ class Algorithms:
             found = self._of_call[call] = self._find(call)
         if self.settings.debug and self.communicator.rank == 0:
             place = " in place" if in_place else ""
-            what = f"{kind.replace('_', '-')} of {format_size(size_bytes)}{place}"
+            what = f"{collectives.parse(kind).label} of {format_size(size_bytes)}{place}"
             sys.stderr.write(f"tacos: {what}: {found[1]}\n")
         return found[0]
 
