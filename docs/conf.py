@@ -43,7 +43,8 @@ nitpick_ignore_regex = [
     ),  # types of attributes, which Sphinx takes apart
     (r"py:class", r"[A-Z]\w*"),
     (r"py:class", r"tacos\.\w+\._\w+"),  # type variables
-    (r"py:class", r"tacos\._core\.Execution"),
+    (r"py:class", r"tacos\._core\.RankExecutor"),
+    (r"py:class", r"tacos\._support\..*"),
     (r"py:class", r"tacos\._core\.Chakra\w+"),  # columns of a file, documented where they are read
 ]
 

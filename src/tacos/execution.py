@@ -101,7 +101,7 @@ def execution(
 ) -> Execution | None:
     """Return how long a schedule or program takes when it is executed, under each rule.
 
-    A schedule is lowered first (:func:`tacos.lower`). Its program runs thread by thread over the network's default
+    A schedule is lowered first (:func:`tacos.program.lower`). Its program runs thread by thread over the network's default
     routes. Where switches multicast or reduce, which a program cannot express, the schedule itself is run.
 
     Args:

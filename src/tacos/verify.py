@@ -90,7 +90,7 @@ def verify(
     **Identical bits.** Floating-point addition commutes but does not associate, so NPUs end an all-reduce with
     the same bits only if all of them add up a chunk in the same order. ``Report.consistent`` tells whether they
     do. A program fixes the order of all additions. A schedule leaves it open in which order an NPU adds what
-    arrives between two reads of its sum; :func:`tacos.lower` puts equal sets of operands into one order on all ranks,
+    arrives between two reads of its sum; :func:`tacos.program.lower` puts equal sets of operands into one order on all ranks,
     so a consistent schedule becomes a consistent program.
 
     A program of a file that says it runs both in place and out of place is checked both ways.

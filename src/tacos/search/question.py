@@ -1,4 +1,4 @@
-"""What one call of :func:`tacos.synthesize` asks: the problem, and what all parts of the search need to know of it."""
+"""What one call of :func:`tacos.search.synthesis.synthesize` asks: the problem, and what all parts of the search need to know of it."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def refine(
 
     A shorter schedule may take longer when it is executed. So what the search finds is compared by its executed time
     for the target, and the fastest is returned. A schedule that gives each port of a switch between boxes one
-    peer keeps that (:mod:`tacos.synth.matched_ports`), unless the target is ``"schedule"``.
+    peer keeps that (``tacos.synth.matched_ports``), unless the target is ``"schedule"``.
 
     The result depends on the arguments alone, but for a time limit that cuts the search short. It passes the
     verifier; its provenance has the time before (``"refined_from_s"``). A schedule that cannot be changed
@@ -71,7 +71,7 @@ def refine(
         time_limit: Seconds after which the best so far is returned.
         seed: Which chunks are tried in which order.
         work: How many hops may be looked at, instead of an effort.
-        target: What will execute the schedule, as for :func:`tacos.synthesize`. By default the slowest of the three
+        target: What will execute the schedule, as for :func:`tacos.search.synthesis.synthesize`. By default the slowest of the three
             rules for links counts. A schedule that is too large to be run, or beyond the target's limits, is
             compared by its own time.
         progress: Called with the share done, now and then.

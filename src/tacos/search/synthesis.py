@@ -1,7 +1,7 @@
 """From a question to an answer: which engine, and how many chunks.
 
 :func:`synthesize` is what most people call. It runs an engine, searches the number of chunks where
-the collective leaves it open (:mod:`~tacos.search.chunk_search`), or asks all engines (:mod:`~tacos.search.auto`), and
+the collective leaves it open (``tacos.search.chunk_search``), or asks all engines (``tacos.search.auto``), and
 returns one schedule that says how it was made.
 """
 
@@ -104,7 +104,7 @@ def synthesize(
             provenance.
         progress: Called with the share done, now and then.
         known_bound: The problem's bound, for callers that have it already.
-        refine: Whether ``"auto"`` spends what work is left on refining its best (:func:`tacos.refine`).
+        refine: Whether ``"auto"`` spends what work is left on refining its best (:func:`tacos.search.refine.refine`).
         sketch: What the schedule may use, or the file that says so.
         verify: Whether to verify the answer. Without, its provenance has ``"unverified"``.
         target: What will execute the schedule: ``"tcp"``, ``"msccl"``, ``"mscclpp"`` or ``"nccl"``, whose messages share
@@ -115,7 +115,7 @@ def synthesize(
             that they end with identical bits (``Report.consistent`` of :func:`tacos.verify`). False suffices for integers
             and for simulation. A schedule without this property has ``"consistent": False`` in its provenance.
         ports: ``"matched"`` gives each port of a switch between boxes one peer, so that no two messages share it
-            (:mod:`tacos.synth.matched_ports`); ``"any"`` lets NPUs send to all that a port leads to. By default
+            (``tacos.synth.matched_ports``); ``"any"`` lets NPUs send to all that a port leads to. By default
             ``"auto"`` tries both, and a named engine uses any. The provenance says ``"ports": "matched"``.
         options: Passed on to the engine, such as ``order="rank"`` for rings; ``trials=`` says the
             number of greedy's random starts by itself.

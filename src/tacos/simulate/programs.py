@@ -154,7 +154,7 @@ def program_order(schedule: Schedule, program: Program) -> NDArray[np.int64]:
 
     Args:
         schedule: What the program was lowered from.
-        program: The program as :func:`tacos.lower` made it, not packed.
+        program: The program as :func:`tacos.program.lower` made it, not packed.
 
     Returns:
         Per step the start of its transfer in picoseconds; 0 for steps that send nothing.

@@ -25,7 +25,7 @@ ChunkCounts: TypeAlias = Callable[
 _FROM_THE_SEARCH = ("progress", "seed", "time_limit", "within", "memory")
 """Keywords that a search fills in for the engines that have them."""
 _HIDDEN = ("progress", "within", "memory")
-"""Those that no caller of :func:`tacos.synthesize` can give."""
+"""Those that no caller of :func:`tacos.search.synthesis.synthesize` can give."""
 
 
 @dataclass(frozen=True, slots=True)
