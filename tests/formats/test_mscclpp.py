@@ -19,9 +19,9 @@ import tacos
 from tacos import FormatError
 from tacos import collective as co
 from tacos import topology as tp
-from tacos.formats.mscclpp.plan import COLLECTIVES, MOST_OPS
+from tacos.formats.mscclpp.execution_plan import COLLECTIVES, MOST_OPS
 from tacos.program import STEP_OPS
-from tests.support.plans import SIGNAL, WAIT, away, local, proven, saved, two_gpus
+from tests.support.mscclpp_plans import SIGNAL, WAIT, away, local, proven, saved, two_gpus
 from tests.support.real_files import real_files
 from tests.support.strategies import topologies
 

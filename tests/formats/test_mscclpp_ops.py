@@ -10,7 +10,7 @@ import pytest
 
 import tacos
 from tacos import FormatError
-from tests.support.plans import SIGNAL, WAIT, away, local, proven, saved, two_gpus
+from tests.support.mscclpp_plans import SIGNAL, WAIT, away, local, proven, saved, two_gpus
 
 INPUT, SCRATCH = 0, 1  # the other's buffers
 

@@ -590,7 +590,7 @@ def test_simulate_takes_the_profiles_by_name(spec, profile, time_ns):
     schedule = tacos.synthesize(topology, collective, engine="ring")
     trace = tacos.simulate(schedule, profile=profile)
     assert trace.npu_finish_ps.tolist() == [1000 * time_ns] * topology.npus
-    assert trace.provenance["simulator"] == profile
+    assert trace.simulator == trace.provenance["simulator"] == profile
 
 
 def test_profiles_want_a_topology_and_nothing_that_disturbs():

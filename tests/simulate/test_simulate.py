@@ -159,7 +159,7 @@ def test_a_link_that_goes_down_pauses_what_is_on_it():
     trace = simulate(schedule, faults=[Fault(link=0, begin="0.5us", end="10.5us")])
     assert trace.end_ps.tolist() == [11 * US, 12 * US]
     assert trace.arrival_ps.tolist() == [12 * US, 13 * US]
-    assert trace.provenance["clean_time_ps"] == 3 * US
+    assert trace.clean_time_ps == 3 * US
     assert trace.loss == pytest.approx(10 / 3)
 
 
@@ -342,7 +342,7 @@ def test_faults_are_what_the_slow_loop_says(data, order, timing):
         timing=timing,
     )
     agrees(trace, schedule, *simulator.run(schedule, timing=timing, faults=windows, late=late))
-    assert trace.provenance["clean_time_ps"] == simulate(schedule, timing=timing).time_ps
+    assert trace.clean_time_ps == simulate(schedule, timing=timing).time_ps
 
 
 def speeds(topology, data):

@@ -35,7 +35,8 @@ def columns(**changes):
         "arrival_transfer": [0, 1, 2],
         "npu_finish_ps": [8 * US, 10 * US],
         "cause": [-1, 0, -1],
-        "provenance": {"clean_time_ps": 8 * US},
+        "clean_time_ps": 8 * US,
+        "provenance": {},
     } | changes
 
 

@@ -210,7 +210,17 @@ def simulate(
             "seed": seed,
             "other_topology": topology is not None,
         }
-    return Trace(network, provenance=provenance, chunk=packed.chunk, **columns)
+    return Trace(
+        network,
+        simulator="tacos",
+        timing=timing,
+        clean_time_ps=clean_ps,
+        schedule_time_ps=schedule.time_ps,
+        disturbed=disturbed,
+        provenance=provenance,
+        chunk=packed.chunk,
+        **columns,
+    )
 
 
 def _loaded(path: str | os.PathLike[str]) -> Schedule | Program:

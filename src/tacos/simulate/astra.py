@@ -150,10 +150,13 @@ class AstraResult:
         Args:
             schedule: Provenance of the schedule that was run, if there is one.
         """
+        simulator = next(name for name, aware in PROFILES.items() if aware == self.aware)
         return Trace(
             self.topology,
+            simulator=simulator,
+            clean_time_ps=self.time_ns * 1000,
             provenance={
-                "simulator": next(name for name, aware in PROFILES.items() if aware == self.aware),
+                "simulator": simulator,
                 "transfers": len(self.src),
                 "clean_time_ps": self.time_ns * 1000,
                 "schedule": dict(schedule or {}),

@@ -63,7 +63,7 @@ def _rule(provenance: Mapping[str, Any]) -> str | None:
 class Trace:
     """When every link was busy with which transfer, and what arrived when at which NPU.
 
-    Immutable; every attribute but the first and the last is a read-only column. Times are whole
+    Immutable; the attributes from `link` to `chunk` are read-only columns. Times are whole
     picoseconds. A run that was not recorded has no columns of intervals, arrivals and causes: its
     trace knows when each NPU was done and how long each link was busy, and says so when asked for
     more.
@@ -83,7 +83,12 @@ class Trace:
         cause: Per transfer, the one it waited for last (for its data or for a link), or -1; None if
             nobody noted it.
         chunk: Per transfer, what it moves; None if nobody noted it.
-        provenance: How the trace was made.
+        simulator: What ran it: ``"tacos"``, or the profile of another simulator; empty if nobody said.
+        timing: The rule by which our own simulator served transfers; empty for others.
+        clean_time_ps: The time of the same run undisturbed; None where nobody ran it.
+        schedule_time_ps: The time that the schedule gave; None where there was none.
+        disturbed: Whether faults, stragglers, jitter or another network were asked for.
+        provenance: How the trace was made, for people.
 
     >>> import tacos
     >>> topo = tacos.topology.mesh(2, bandwidth="1GB/s", latency="1us")
@@ -104,11 +109,16 @@ class Trace:
         "begin_ps",
         "cause",
         "chunk",
+        "clean_time_ps",
+        "disturbed",
         "end_ps",
         "link",
         "link_busy_ps",
         "npu_finish_ps",
         "provenance",
+        "schedule_time_ps",
+        "simulator",
+        "timing",
         "topology",
         "transfer",
     )
@@ -126,6 +136,11 @@ class Trace:
     link_busy_ps: NDArray[np.int64]
     cause: NDArray[np.int32] | None
     chunk: NDArray[np.uint32] | None
+    simulator: str
+    timing: str
+    clean_time_ps: int | None
+    schedule_time_ps: int | None
+    disturbed: bool
     provenance: dict[str, Any]
 
     def __init__(
@@ -137,6 +152,11 @@ class Trace:
         link_busy_ps: ArrayLike | None = None,
         cause: ArrayLike | None = None,
         chunk: ArrayLike | None = None,
+        simulator: str = "",
+        timing: str = "",
+        clean_time_ps: int | None = None,
+        schedule_time_ps: int | None = None,
+        disturbed: bool = False,
         **recorded: ArrayLike,
     ) -> None:
         """Check that the columns fit together, and bring them into the order of time.
@@ -168,6 +188,14 @@ class Trace:
         chunks = None if chunk is None else _read_only(column("chunk", chunk, np.uint32))
         object.__setattr__(self, "chunk", chunks)
         object.__setattr__(self, "topology", topology)
+        for name, value in (
+            ("simulator", simulator),
+            ("timing", timing),
+            ("clean_time_ps", clean_time_ps),
+            ("schedule_time_ps", schedule_time_ps),
+            ("disturbed", disturbed),
+        ):
+            object.__setattr__(self, name, value)
         object.__setattr__(self, "provenance", dict(provenance))
 
     def __getattr__(self, name: str) -> Any:
@@ -205,7 +233,7 @@ class Trace:
 
         None where nobody ran the undisturbed one.
         """
-        clean = self.provenance.get("clean_time_ps")
+        clean = self.clean_time_ps
         return self.time_ps / clean - 1 if clean else None
 
     def busy_ps(self) -> NDArray[np.int64]:
@@ -306,11 +334,11 @@ class Trace:
         if rule := _rule(provenance):
             facts["rule"] = rule
         facts["time_s"] = self.time_s
-        if planned := provenance.get("schedule_time_ps"):
-            facts["schedule_time_s"] = planned * 1e-12
-            facts["slower_than_schedule"] = self.time_ps / planned - 1
-        clean = provenance.get("clean_time_ps", self.time_ps)
-        if "faults" in provenance or clean != self.time_ps:
+        if promised := self.schedule_time_ps:
+            facts["schedule_time_s"] = promised * 1e-12
+            facts["slower_than_schedule"] = self.time_ps / promised - 1
+        clean = self.time_ps if self.clean_time_ps is None else self.clean_time_ps
+        if self.disturbed or clean != self.time_ps:
             facts |= {"clean_time_s": clean * 1e-12, "loss": self.loss}
         facts["utilisation_mean"] = float(used.mean()) if used.size else 0.0
         facts["utilisation_max"] = float(used.max(initial=0))

@@ -102,7 +102,7 @@ def record(
         "name": name,
         "time_s": trace.time_s,
         "executed_s": None if executed is None else executed.time_ps() * 1e-12,
-        "simulated": trace.provenance.get("timing") != "schedule",
+        "simulated": trace.timing != "schedule",
         "bound_s": schedule.provenance.get("bound_s"),
         "tick_s": tick * 1e-12,
         "bins": bins,

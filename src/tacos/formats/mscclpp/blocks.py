@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacos.errors import LimitError
-from tacos.formats.mscclpp.plan import MOST_CHANNELS, MOST_CHANNELS_PER_OP, MOST_OPS
+from tacos.formats.mscclpp.execution_plan import MOST_CHANNELS, MOST_CHANNELS_PER_OP, MOST_OPS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,7 +14,7 @@ import msgspec
 from tacos._core import read_mscclpp
 from tacos.collective import KINDS
 from tacos.errors import FormatError
-from tacos.formats.mscclpp.plan import COLLECTIVES, Plan
+from tacos.formats.mscclpp.execution_plan import COLLECTIVES, ExecutionPlan
 from tacos.formats.source import about, bytes_of
 
 if TYPE_CHECKING:
@@ -74,9 +74,9 @@ def read(path: Location) -> Program:
         raise FormatError(f"{path}: {error}") from None
 
 
-def _decoded(content: bytes) -> Plan:
+def _decoded(content: bytes) -> ExecutionPlan:
     try:
-        return msgspec.json.decode(content, type=Plan)
+        return msgspec.json.decode(content, type=ExecutionPlan)
     except (msgspec.ValidationError, UnicodeDecodeError) as error:
         raise ValueError(
             str(error).replace(" - at `$.", ", field `").replace(" - at `$`", "")
@@ -87,7 +87,7 @@ def _decoded(content: bytes) -> Plan:
         raise ValueError("not a plan: it nests too deeply") from None
 
 
-def _kind(plan: Plan) -> str:
+def _kind(plan: ExecutionPlan) -> str:
     kind = _KINDS.get(plan.collective)
     if kind is None:
         raise ValueError(

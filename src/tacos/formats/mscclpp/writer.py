@@ -14,14 +14,14 @@ from tacos._support.files import Location, replacing
 from tacos.collective import kind_of
 from tacos.errors import LimitError
 from tacos.formats.mscclpp.blocks import Block, Needs, divide, group_threads
-from tacos.formats.mscclpp.messages import RECEIVES, SENDS, landings, order_of
-from tacos.formats.mscclpp.ops import NOP, Ops, Place, away, local, orders
-from tacos.formats.mscclpp.plan import (
+from tacos.formats.mscclpp.execution_plan import (
     ALIGNMENT,
     COLLECTIVES,
     LARGEST_SIZE,
     MOST_SEMAPHORES_PER_OP,
 )
+from tacos.formats.mscclpp.messages import RECEIVES, SENDS, landings, order_of
+from tacos.formats.mscclpp.ops import NOP, Ops, Place, away, local, orders
 from tacos.program import STEP_OPS, Program, lower, noted
 
 if TYPE_CHECKING:

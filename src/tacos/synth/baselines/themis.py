@@ -82,14 +82,14 @@ def themis(
     if turns is not None and sorted(turns) != list(range(len(sizes))):
         raise ValueError(f"order is {turns}, it must name each of {len(sizes)} dimensions once")
     options = {"scheduling": scheduling} | ({} if turns is None else {"order": turns})
-    provenance = json.dumps({"engine": "themis", **options})
+    provenance = json.dumps({"engine": THEMIS.name, **options})
 
     block = -(-part.size // (topology.npus * part.chunks))
-    plan = _Plan(topology, part.kind, part.chunks, block, turns, scheduling == "scf")
+    bundles = _Bundles(topology, part.kind, part.chunks, block, turns, scheduling == "scf")
     even = CollectivePart(
         part.kind, block * topology.npus * part.chunks, chunks=part.chunks, group=part.group
     )
-    orbit = plan.orbit(Collective(topology.npus, [even]), provenance)
+    orbit = bundles.orbit(Collective(topology.npus, [even]), provenance)
     if progress is not None:
         progress(1.0)
     return orbit if even.size == part.size else _cut_to_size(orbit, resolved, provenance)
@@ -168,7 +168,7 @@ class _Hops(NamedTuple):
     line: NDArray[np.int64]  # place among the hops that share a link in one step
 
 
-class _Plan:
+class _Bundles:
     """The phases of all bundles, their times, and the transfers that they consist of."""
 
     def __init__(

@@ -34,7 +34,7 @@ _Positive = Annotated[int, Meta(ge=1, lt=2**31)]
 _Bytes = Annotated[int, Meta(ge=0)]
 
 
-class Plan(Struct, gc=False):
+class ExecutionPlan(Struct, gc=False):
     """A whole file; the GPUs as text."""
 
     name: str
