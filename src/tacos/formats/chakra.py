@@ -1,7 +1,7 @@
 """Chakra execution traces: the nodes of a workload, or of a program, as ASTRA-sim runs them.
 
 A set of traces is a file ``<prefix>.<rank>.et`` for every rank: a note about the file, then nodes that wait
-for one another. :func:`read_workload` and :func:`write_workload` take any nodes (:class:`tacos.Workload`).
+for one another. :func:`read_workload` and :func:`write_workload` take any nodes (:class:`tacos.workload.Workload`).
 :func:`read` and :func:`write` take programs; :func:`write` adds what ASTRA-sim needs to run one
 (:mod:`tacos.formats.astra_inputs`).
 
