@@ -33,7 +33,10 @@ autodoc_default_options = {"members": True, "show-inheritance": True}
 # without a module, which annotations use for types of their own file.
 nitpick_ignore_regex = [
     (r"py:class", r"_Args|_Result"),  # type variables
-    (r"py:.*", r"(numpy|np|collections|fractions|pathlib|os|socket|typing|concurrent|msgspec)\..*"),
+    (
+        r"py:.*",
+        r"(abc|numpy|np|collections|fractions|pathlib|os|socket|torch|typing|concurrent|msgspec)\..*",
+    ),
     (
         r"py:class",
         r"(list|dict|Mapping|Sequence|Literal)\[.*",

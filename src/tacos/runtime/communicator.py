@@ -38,7 +38,7 @@ def connect(
 
     Args:
         rendezvous: How the ranks find each other. Default: what the environment says, see
-            :func:`tacos.runtime.rendezvous.from_environment`.
+            :func:`tacos.runtime.rendezvous.environment.from_environment`.
         timeout: Seconds that the ranks wait for each other, now and whenever a call makes no
             progress.
         members: The ranks' numbers in the whole job, which ``TACOS_ADDRESSES`` goes by, where these
@@ -132,7 +132,7 @@ class Communicator:
         return next(filter(None, failures), self._ended) or None
 
     def open(self, name: str | None = None) -> Carrier:
-        """The carrier with this name, by default :attr:`carrier`; all ranks must open it together.
+        """The carrier with this name, by default ``carrier``; all ranks must open it together.
 
         Raises:
             ValueError: There is none, or a package that it needs is missing.
@@ -158,7 +158,7 @@ class Communicator:
         Args:
             algorithm: A schedule, or a program; its ranks are those of the communicator.
             verify: Whether rank 0 checks first that the algorithm is right.
-            carrier: The name of what moves its data, by default :attr:`carrier`.
+            carrier: The name of what moves its data, by default ``carrier``.
 
         Raises:
             ValueError: The algorithm is for another number of ranks, or not the same on all.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tacos._core import RankExecutor
-    from tacos.runtime.carriers import Call, Meeting
+    from tacos.runtime.carriers import Call, Meeting, Prepared
 
 __all__ = ["Mpi", "open_carrier"]
 
@@ -160,7 +160,7 @@ class Mpi(Carrier):
         """Why MPI can carry no more, or None."""
         return self._failure
 
-    def prepare(self, share: RankExecutor, number: int) -> _Tagged:
+    def prepare(self, share: RankExecutor, number: int) -> Prepared:
         """Check that MPI has tags for all messages; it connects ranks by itself."""
         steps = _steps_of(share)
         most = int(np.diff(steps.first).max(initial=0))

@@ -155,7 +155,7 @@ class Nccl(Carrier):
         """Why NCCL can carry no more, or None."""
         return self._failure or None
 
-    def prepare(self, share: RankExecutor, number: int) -> _OnGpu:
+    def prepare(self, share: RankExecutor, number: int) -> Prepared:
         """Cut a program into waves; with the first, connect the hosts."""
         prepared = _OnGpu(self, share, number)
         if self._notes is None and self._meeting.size > 1:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tacos._core import RankExecutor
-    from tacos.runtime.carriers import Call, Meeting
+    from tacos.runtime.carriers import Call, Meeting, Prepared
     from tacos.runtime.rendezvous import Rendezvous
 
 __all__ = ["Tcp", "open_carrier"]
@@ -86,7 +86,7 @@ class Tcp(Carrier):
         """Why there is no way to the peers any more, or None."""
         return self._endpoint.failure or None
 
-    def prepare(self, share: RankExecutor, number: int) -> _Connected:
+    def prepare(self, share: RankExecutor, number: int) -> Prepared:
         """Connect to all peers of a program that are not connected yet."""
         self._connect(share)
         return _Connected(self._endpoint, share, number)
