@@ -89,7 +89,7 @@ class Format(NamedTuple):
     kind: type | tuple[type, ...]
     """What ``read`` returns; several where ``write`` takes more, such as schedules to be lowered."""
     read: Callable[..., Any]
-    """``read(path, **options)``, where the path may be a :class:`~tacos._support.files.Stream`."""
+    """``read(path, **options)``, where the path may be a stream (`tacos._support.files`)."""
     endings: tuple[str, ...]
     """Endings of the names of files that are read."""
     is_one: Callable[[str], bool] | None = None
