@@ -216,7 +216,7 @@ def test_the_size_is_the_schedule_s_unless_another_is_given():
     program = gather_program()
     assert lift(program).collective.size_bytes == 4000
     assert lift(program, size="1MiB").collective.size_bytes == 1 << 20
-    assert lift(program.with_provenance({})).collective.size_bytes == 10**6
+    assert lift(program.with_facts(size_bytes=0)).collective.size_bytes == 10**6
     assert lift(program, size=4001).collective.chunk_bytes().tolist() == [1001, 1000, 1000, 1000]
 
 

@@ -117,7 +117,7 @@ void bind_collective(nb::module_& m) {
           row["rooted"] = kind.rooted();
           row["per_pair"] = kind.per_pair();
           row["spreads"] = kind.spreads();
-          row["two_phases"] = kind.inputs == Ends::group && kind.outputs == Ends::group;
+          row["two_phases"] = kind.two_phases();
           row["even"] = kind.even;
           row["listed"] = kind.listed();
           row["whole_input"] = kind.whole_input();

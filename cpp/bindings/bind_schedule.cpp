@@ -41,7 +41,9 @@ std::shared_ptr<Schedule> make_schedule(
     const Array<std::uint8_t>& lane_reads, const Array<std::int64_t>& lane_begin,
     const Array<std::uint32_t>& chunk, const Array<std::uint32_t>& start, std::int64_t quantum_ps,
     const std::vector<std::int32_t>& orders, const std::optional<Array<std::int32_t>>& node_image,
-    const std::optional<Array<std::int32_t>>& link_image, std::string provenance, bool given_away) {
+    const std::optional<Array<std::int32_t>>& link_image, std::string provenance,
+    std::string engine, std::optional<Time> bound_ps, bool consistent, bool cut_short,
+    bool matched_ports, bool given_away) {
   try {
     if (!nb::isinstance<nb::dict>(from_json(provenance))) {
       invalid("the provenance must be a JSON object");
@@ -58,8 +60,10 @@ std::shared_ptr<Schedule> make_schedule(
                       quantum_ps};
   auto symmetry = make_symmetry(orders, node_image, link_image);
   const nb::gil_scoped_release release;  // the arguments are not touched any more
-  return std::make_shared<Schedule>(std::move(collective), std::move(routes), std::move(transfers),
-                                    std::move(symmetry), std::move(provenance));
+  const Schedule schedule(std::move(collective), std::move(routes), std::move(transfers),
+                          std::move(symmetry), std::move(provenance));
+  return std::make_shared<Schedule>(
+      schedule.with_facts({std::move(engine), bound_ps, consistent, cut_short, matched_ports}));
 }
 
 std::shared_ptr<Schedule> retime_columns(
@@ -110,18 +114,9 @@ nb::dict rows(const Schedule& schedule, const nb::object& given_npu, const nb::o
 nb::dict all_rows(const Schedule& schedule) { return rows(schedule, nb::none(), nb::none()); }
 
 std::optional<double> efficiency(const Schedule& schedule) {
-  const nb::object provenance = from_json(schedule.provenance());
-  const nb::object bound = provenance.attr("get")("bound_s");
-  if (schedule.time() == 0 ||
-      !(nb::isinstance<nb::float_>(bound) || nb::isinstance<nb::int_>(bound))) {
-    return std::nullopt;
-  }
-  const double bound_s = PyFloat_AsDouble(bound.ptr());
-  if (PyErr_Occurred() != nullptr) {  // an integer that no double holds
-    PyErr_Clear();
-    return std::nullopt;
-  }
-  return bound_s / (static_cast<double>(schedule.time()) * kSecondsPerPicosecond);
+  const auto& bound = schedule.facts().bound;
+  if (schedule.time() == 0 || !bound) return std::nullopt;
+  return static_cast<double>(*bound) / static_cast<double>(schedule.time());
 }
 
 double algbw(const Schedule& s) {
@@ -184,7 +179,9 @@ symmetry instead of all transfers; expand() writes them out.)")
            "lane_route"_a.noconvert(), "lane_op"_a.noconvert(), "lane_reads"_a.noconvert(),
            "lane_begin"_a.noconvert(), "chunk"_a.noconvert(), "start"_a.noconvert(), "quantum_ps"_a,
            "orders"_a = std::vector<std::int32_t>{}, "node_image"_a = nb::none(),
-           "link_image"_a = nb::none(), "provenance"_a = "{}", "given_away"_a = false,
+           "link_image"_a = nb::none(), "provenance"_a = "{}", "engine"_a = "",
+           "bound_ps"_a = nb::none(), "consistent"_a = true, "cut_short"_a = false,
+           "matched_ports"_a = false, "given_away"_a = false,
            R"(The one door: checks that the columns fit together.
 
 Columns must have the types that the properties of the same names have: nothing is converted.
@@ -263,6 +260,37 @@ With given_away=True, `chunk` and `start` are used without copying; do not write
           "provenance"_a,
           nb::sig("def with_provenance(self, provenance: dict[str, typing.Any]) -> Schedule"),
           "The same schedule with another account of how it was made.")
+      .def_prop_ro(
+          "engine", [](const Schedule& s) { return s.facts().engine; },
+          "Name of the engine that made the schedule, or an empty string.")
+      .def_prop_ro(
+          "bound_ps", [](const Schedule& s) { return s.facts().bound; },
+          "A time that no schedule of this problem beats, in picoseconds; None: not computed.")
+      .def_prop_ro(
+          "consistent", [](const Schedule& s) { return s.facts().consistent; },
+          "False where it is known that NPUs may end with different bits of a sum.")
+      .def_prop_ro(
+          "cut_short", [](const Schedule& s) { return s.facts().cut_short; },
+          "Whether a time limit ended the search for the schedule.")
+      .def_prop_ro(
+          "matched_ports", [](const Schedule& s) { return s.facts().matched_ports; },
+          "Whether each port of a switch between boxes has one peer in the schedule.")
+      .def(
+          "with_facts",
+          [](const Schedule& s, std::optional<std::string> engine, std::optional<Time> bound_ps,
+             std::optional<bool> consistent, std::optional<bool> cut_short,
+             std::optional<bool> matched_ports) {
+            auto facts = s.facts();
+            if (engine) facts.engine = std::move(*engine);
+            if (bound_ps) facts.bound = bound_ps;
+            if (consistent) facts.consistent = *consistent;
+            if (cut_short) facts.cut_short = *cut_short;
+            if (matched_ports) facts.matched_ports = *matched_ports;
+            return std::make_shared<Schedule>(s.with_facts(std::move(facts)));
+          },
+          nb::kw_only(), "engine"_a = nb::none(), "bound_ps"_a = nb::none(),
+          "consistent"_a = nb::none(), "cut_short"_a = nb::none(), "matched_ports"_a = nb::none(),
+          "The same schedule with other values of these fields; None leaves a field as it is.")
       .def(
           "rows",
           [](const Schedule& s, const nb::object& npu, const nb::object& link) {

@@ -145,6 +145,7 @@ class Keeper {
     spec.dep_begin = std::move(dep_begin);
     spec.dep = std::move(dep);
     spec.provenance = s.provenance;
+    spec.facts = s.facts;
     return Program(std::move(spec));
   }
 

@@ -85,9 +85,8 @@ class Translator : private PlanScope {
   // One name for each slot: in place, some have two.
   Place memory(Place place) const {
     if (!in_place_ || place.buffer == Buffer::scratch) return place;
-    const bool shifted =
-        (kind_ == CollectiveKind::all_gather && place.buffer == Buffer::input) ||
-        (kind_ == CollectiveKind::reduce_scatter && place.buffer == Buffer::output);
+    const bool shifted = (!traits(kind_).whole_input() && place.buffer == Buffer::input) ||
+                         (!traits(kind_).whole_output() && place.buffer == Buffer::output);
     return {place.rank, Buffer::input, place.slot + (shifted ? place.rank * piece_ : 0)};
   }
 

@@ -59,8 +59,8 @@ class PlanScope {
     }
     std::int64_t total = 0, chunks = 0;
     const std::int64_t n = ranks();
-    const bool gathers = kind_ == CollectiveKind::all_gather;
-    const bool scatters = kind_ == CollectiveKind::reduce_scatter;
+    const bool gathers = !traits(kind_).whole_input();
+    const bool scatters = !traits(kind_).whole_output();
     for (const auto& gpu : plan_.gpus) {
       total += std::int64_t{gpu.input} + gpu.output + gpu.scratch;
       chunks = std::max({chunks, gpu.input * (gathers ? n : 1), gpu.output * (scatters ? n : 1)});
@@ -69,7 +69,7 @@ class PlanScope {
       invalid("the gpus have " + std::to_string(total) +
               " chunks, far more than the operations can fill");
     }
-    if (chunks < 1 || (kind_ != CollectiveKind::all_reduce && chunks % n != 0)) {
+    if (chunks < 1 || (traits(kind_).unit != Unit::share && chunks % n != 0)) {
       invalid("the gpus have " + std::to_string(chunks) + " chunks, needed is a multiple of " +
               std::to_string(n));
     }

@@ -432,7 +432,7 @@ bool each_sum_made_once(const Schedule& schedule, NodeId rank, const std::vector
   const auto& collective = schedule.collective();
   if (!schedule.symmetry()) return !sums_end_at_several(collective);
   const auto& part = collective.parts()[0];
-  if (!part.traits().reduces || part.traits().outputs != Ends::group) return true;
+  if (!part.traits().two_phases()) return true;
   if (schedule.symmetry()->size() != static_cast<std::int64_t>(part.members())) return false;
   std::vector<std::pair<Time, Op>> last(collective.chunks(), {-1, Op::reduce});
   for (const Move& move : moves) {
@@ -483,7 +483,7 @@ Program lower(const Schedule& schedule, const LowerOptions& options, const Progr
     Rank(lists, r, options, std::move(of[at(r)]), slowest, sums, chunks).add_to(builder);
     if (progress) progress(static_cast<double>(r) / static_cast<double>(ranks));
   }
-  return builder.finish(std::move(collective), in_place, schedule.provenance());
+  return builder.finish(std::move(collective), in_place, schedule, window);
 }
 
 Departures departures(const Schedule& schedule) {

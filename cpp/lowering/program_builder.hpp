@@ -56,7 +56,7 @@ class ProgramBuilder {
   }
 
   Program finish(std::shared_ptr<const Collective> collective, bool in_place,
-                 std::string provenance) {
+                 const Schedule& schedule, std::int32_t window) {
     std::vector<StepId> comes_from(op_.size(), -1);
     for (std::size_t i = 0; i < op_.size(); ++i) {
       if (receives(static_cast<StepOp>(op_[i]))) comes_from[i] = message_[i]->send;
@@ -80,7 +80,13 @@ class ProgramBuilder {
     spec.comes_from = std::move(comes_from);
     spec.dep_begin = std::move(dep_begin_);
     spec.dep = std::move(dep_);
-    spec.provenance = std::move(provenance);
+    spec.provenance = schedule.provenance();
+    spec.facts.size_bytes = schedule.collective().size();
+    const auto& parts = schedule.collective().parts();
+    for (const auto& part : parts) {
+      if (parts.size() > 1) spec.facts.part_bytes.push_back(part.size);
+    }
+    spec.facts.window = window;
     return Program(std::move(spec));
   }
 

@@ -62,6 +62,8 @@ struct KindTraits {
   constexpr bool per_pair() const { return unit == Unit::pair; }
   // Whether each chunk goes to, or comes from, the whole group.
   constexpr bool spreads() const { return inputs == Ends::group || outputs == Ends::group; }
+  // Whether chunks are first collected from the whole group and then spread to all of it.
+  constexpr bool two_phases() const { return inputs == Ends::group && outputs == Ends::group; }
   // Whether every member takes part alike, in equal parts.
   constexpr bool uniform() const { return even && !rooted(); }
   // Whether a member's buffer is the whole one or only its own part.

@@ -163,6 +163,12 @@ void Program::check_step(ThreadId thread, StepId step) const {
   }
 }
 
+Program Program::with_facts(ProgramFacts facts) const {
+  Program copy = *this;
+  copy.spec_.facts = std::move(facts);
+  return copy;
+}
+
 Program Program::with_provenance(std::string provenance) const {
   Program copy = *this;
   copy.spec_.provenance = std::move(provenance);

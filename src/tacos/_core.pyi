@@ -310,7 +310,7 @@ class Schedule:
     symmetry instead of all transfers; expand() writes them out.
     """
 
-    def __init__(self, *, collective: Collective, routes: Routes, lane_route: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_reads: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], start: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], quantum_ps: int, orders: Sequence[int] = [], node_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, link_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, provenance: str = '{}', given_away: bool = False) -> None:
+    def __init__(self, *, collective: Collective, routes: Routes, lane_route: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_reads: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], start: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], quantum_ps: int, orders: Sequence[int] = [], node_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, link_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, provenance: str = '{}', engine: str = '', bound_ps: int | None = None, consistent: bool = True, cut_short: bool = False, matched_ports: bool = False, given_away: bool = False) -> None:
         """
         The one door: checks that the columns fit together.
 
@@ -417,6 +417,37 @@ class Schedule:
 
     def with_provenance(self, provenance: dict[str, Any]) -> Schedule:
         """The same schedule with another account of how it was made."""
+
+    @property
+    def engine(self) -> str:
+        """Name of the engine that made the schedule, or an empty string."""
+
+    @property
+    def bound_ps(self) -> int | None:
+        """
+        A time that no schedule of this problem beats, in picoseconds; None: not computed.
+        """
+
+    @property
+    def consistent(self) -> bool:
+        """
+        False where it is known that NPUs may end with different bits of a sum.
+        """
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether a time limit ended the search for the schedule."""
+
+    @property
+    def matched_ports(self) -> bool:
+        """
+        Whether each port of a switch between boxes has one peer in the schedule.
+        """
+
+    def with_facts(self, *, engine: str | None = None, bound_ps: int | None = None, consistent: bool | None = None, cut_short: bool | None = None, matched_ports: bool | None = None) -> Schedule:
+        """
+        The same schedule with other values of these fields; None leaves a field as it is.
+        """
 
     def rows(self, *, npu: int | str | None = None, link: int | str | tuple[int | str, int | str] | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
         """
@@ -799,7 +830,7 @@ class Program:
     bytes, no times. Made by tacos.lower and tacos.load, immutable; the columns are read-only NumPy arrays.
     """
 
-    def __init__(self, *, collective: Collective, in_place: bool, scratch_slots: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_rank: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_channel: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_send_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_recv_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], src_buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], src_slot: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst_buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dst_slot: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], count: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], comes_from: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dep_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], dep: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: str = '{}') -> None:
+    def __init__(self, *, collective: Collective, in_place: bool, scratch_slots: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_rank: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_channel: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_send_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_recv_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], src_buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], src_slot: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst_buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dst_slot: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], count: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], comes_from: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dep_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], dep: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: str = '{}', size_bytes: int = 0, part_bytes: Sequence[int] = [], window: int = 0, name: str = '', format: str = '', dialect: str = '', protocol: str = '', min_bytes: int = 0, max_bytes: int = 0, threads_per_block: int = 0, either_place: bool = False) -> None:
         """
         The one door: checks that the columns fit together.
 
@@ -907,6 +938,55 @@ class Program:
 
     def with_provenance(self, provenance: dict[str, Any]) -> Program:
         """The same program with another account of how it was made."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the collective before it was counted in chunks; 0: unknown."""
+
+    @property
+    def part_bytes(self) -> list[int]:
+        """Sizes of the parts, where there are several and they are known."""
+
+    @property
+    def window(self) -> int:
+        """Messages of a rank that cross a limiting link at once; 0: any number."""
+
+    @property
+    def name(self) -> str:
+        """Name in the file that the program was read from, or an empty string."""
+
+    @property
+    def format(self) -> str:
+        """Format of the file that the program was read from, or an empty string."""
+
+    @property
+    def dialect(self) -> str:
+        """Dialect of that file, or an empty string."""
+
+    @property
+    def protocol(self) -> str:
+        """Protocol that the file names, or an empty string."""
+
+    @property
+    def min_bytes(self) -> int:
+        """Smallest size that the file is for."""
+
+    @property
+    def max_bytes(self) -> int:
+        """Largest size that the file is for; 0: no limit."""
+
+    @property
+    def threads_per_block(self) -> int:
+        """Threads per block that the file names; 0: none."""
+
+    @property
+    def either_place(self) -> bool:
+        """Whether the file is for calls in place and out of place."""
+
+    def with_facts(self, *, size_bytes: int | None = None, part_bytes: Sequence[int] | None = None, window: int | None = None, name: str | None = None, format: str | None = None, dialect: str | None = None, protocol: str | None = None, min_bytes: int | None = None, max_bytes: int | None = None, threads_per_block: int | None = None, either_place: bool | None = None) -> Program:
+        """
+        The same program with other values of these fields; None leaves a field as it is.
+        """
 
     def with_in_place(self, in_place: bool) -> Program:
         """The same steps, with the input and the output in one memory or not."""

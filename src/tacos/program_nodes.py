@@ -38,7 +38,7 @@ def nodes(
         obj: A program, or a schedule, which is lowered. A program with one-sided steps is lifted
             and lowered again, since nodes only send and receive.
         size: Size of a program's collective. May be left out where the program's chunks have sizes
-            of their own, or where its provenance has a ``size_bytes``, as that of loaded traces.
+            of their own, or where it was lowered from a schedule of a known size.
         topology: Network of a program; a schedule has its own.
         reduce_bandwidth: How fast NPUs make sums, by default as the topology says; 1 ns per sum
             where it says nothing.
@@ -88,7 +88,7 @@ def sized(program: Program, size: Quantity | None) -> Collective:
     Args:
         program: What the ranks do.
         size: Size of the collective. May be left out where the program's chunks have sizes of their own,
-            or where its provenance has a ``size_bytes``, as that of loaded traces.
+            or where it was lowered from a schedule of a known size.
 
     Raises:
         ValueError: The size is needed, or leaves chunks without bytes.
@@ -108,10 +108,8 @@ def sized(program: Program, size: Quantity | None) -> Collective:
     if size is not None:
         sizes: list[Any] = [size_bytes(size)] * len(parts)
     else:
-        known = program.provenance.get("part_bytes")
-        one = program.provenance.get("size_bytes")
-        sizes = known if isinstance(known, list) else [one] * len(parts)
-        if len(sizes) != len(parts) or not all(type(s) is int and 0 < s <= 2**50 for s in sizes):
+        sizes = program.part_bytes or [program.size_bytes] * len(parts)
+        if len(sizes) != len(parts) or not all(sizes):
             raise ValueError("a program counts in chunks: give the size of the collective")
     collective = Collective(
         program.collective.npus,

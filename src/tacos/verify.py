@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from tacos._core import Program, Schedule, VerifyReport, Violation, verify_program
 from tacos._core import verify as _verify
 from tacos.errors import VerificationError, check_type
-from tacos.program import noted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,7 +120,7 @@ def verify(
     if isinstance(schedule, Program):
         found = verify_program(schedule, limit=limit, progress=progress)
         subject = "program"
-        if found.found == 0 and all(noted(schedule, n, bool) for n in ("inplace", "outofplace")):
+        if found.found == 0 and schedule.either_place:
             other = schedule.with_in_place(not schedule.in_place)
             subject += " in place" if other.in_place else " out of place"
             first, found = found, verify_program(other, limit=limit, progress=progress)

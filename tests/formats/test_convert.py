@@ -12,14 +12,14 @@ import tacos
 from tacos import collective as co
 from tacos import formats
 from tacos.cli import main
-from tacos.program import Program, describe
+from tacos.program import Program, describe, facts_in
 from tests.support.programs import COLUMNS, changed, without
 
 
 def read(path):
     collective, in_place, columns, provenance = pickle.loads(Path(path).read_bytes())
     program = Program(collective=collective, in_place=in_place, **columns)
-    return program.with_provenance(provenance)
+    return program.with_provenance(provenance).with_facts(**facts_in(provenance))
 
 
 def write(obj, path, *, protocol="Simple", in_place=False):
@@ -96,7 +96,7 @@ def test_a_chain_of_formats(kind, tmp_path, monkeypatch):
 
 
 def test_no_limit_in_one_format_is_no_limit_in_another(tmp_path, schedule):
-    program = tacos.lower(schedule).with_provenance({"max_bytes": 2**64 - 1})
+    program = tacos.lower(schedule).with_facts(max_bytes=2**64 - 1)
     tacos.save(program, tmp_path / "x.xml")
     assert 'maxBytes="1099511627776"' in (tmp_path / "x.xml").read_text()
 

@@ -22,7 +22,7 @@ from tacos import topology as tp
 from tacos._core import keep_order, pack, stuck
 from tacos.errors import FormatError
 from tacos.formats import msccl
-from tacos.program import STEP_OPS, describe, lower
+from tacos.program import STEP_OPS, describe, facts_in, lower
 from tests.support import program_oracle
 from tests.support.real_files import real_files
 from tests.support.strategies import lowered, topologies
@@ -414,7 +414,7 @@ def test_messages_that_fill_the_buffers_are_found():
         comes_from=np.array([-1] * 4 + [8, 9, 10] + [-1] * 4 + [1, 2, 3], np.int32),
         dep_begin=np.zeros(15, np.int64),
         dep=np.zeros(0, np.int32),
-        provenance='{"format": "msccl"}',
+        format="msccl",
     )
     assert tacos.verify(program).ok
     assert stuck(program, 3) == -1
@@ -664,6 +664,7 @@ def test_a_file_that_fills_its_connections_is_reported(tmp_path, capsys):
 )
 def test_a_provenance_may_hold_anything(provenance, tmp_path):
     program = lower(scheduled("fc:3", "all_gather")).with_provenance(provenance)
+    program = program.with_facts(**facts_in(provenance))
     assert tacos.verify(saved(program, tmp_path)).ok
     assert formats.exceeded(program) == []
     tacos.save(program, tmp_path / "plan.json")

@@ -98,7 +98,7 @@ class Synthesis {
 
   // An all-reduce has two halves.
   Progress reported_from(double half) const {
-    return kind_ == CollectiveKind::all_reduce ? part_of(progress_, half, half + 0.5) : progress_;
+    return traits(kind_).two_phases() ? part_of(progress_, half, half + 0.5) : progress_;
   }
 
   // All that follows moves transfers so that they leave NPU 0.

@@ -16,7 +16,6 @@ from tacos._core import Program, Schedule, Topology
 from tacos.console import progress
 from tacos.errors import FormatError
 from tacos.nodes import Nodes
-from tacos.program import noted
 from tacos.workload import Workload, from_program
 
 app = App(
@@ -107,7 +106,7 @@ def exported(
 ) -> Workload:
     """The workload that a program's Chakra traces hold; prints the size that was assumed."""
     named = any(collectives.kind_of(part).even for part in program.collective.parts)
-    if size is None and named and noted(program, "size_bytes", int) is None:
+    if size is None and named and not program.size_bytes:
         size = "1MB"
         if not silent:
             print(f"assuming {units.format_size(units.size_bytes(size))} (--size)")

@@ -124,7 +124,7 @@ def synth(
     took = time.perf_counter() - begin
     for sentence in schedule.provenance.get("rejected", []):
         warn(sentence)
-    if schedule.provenance.get("consistent") is False:
+    if not schedule.consistent:
         warn(f"ranks may end with different bits: {tacos.verify(schedule).difference}")
     if output is not None:
         formats.save(schedule, output)
@@ -153,7 +153,7 @@ _REMARKS = ("proven", "gap", "note", "cut_short", "consistent")
 def _others(schedule: Schedule) -> dict[str, Any]:
     """Whom auto's winner has beaten, and by how much."""
     times: dict[str, float] = schedule.provenance.get("best_of", {})
-    others = [name for name in times if name != schedule.provenance["engine"]]
+    others = [name for name in times if name != schedule.engine]
     if not others:
         return {}
     second = others[0]

@@ -64,7 +64,6 @@ from tacos.formats import (
     xml_events,
 )
 from tacos.formats.source import beginning
-from tacos.program import noted
 from tacos.topology import parse
 
 if TYPE_CHECKING:
@@ -297,10 +296,9 @@ def exceeded(program: Program) -> list[str]:
     >>> exceeded(tacos.lower(tacos.synthesize(ring, tacos.collective.all_gather(ring, "4MB"))))
     []
     """
-    dialect = noted(program, "dialect", str)
-    if noted(program, "format", str) != "msccl" or dialect not in msccl.DIALECTS:
+    if program.format != "msccl" or program.dialect not in msccl.DIALECTS:
         return []
-    return msccl.exceeded(program, dialect)
+    return msccl.exceeded(program, program.dialect)
 
 
 _BOXES = re.compile(r"(.+\.\w+):([0-9]{1,9})(?::(switch|rail))?")

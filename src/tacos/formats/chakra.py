@@ -40,6 +40,7 @@ from tacos._support.files import replacing_all
 from tacos.errors import FormatError
 from tacos.formats import astra_inputs
 from tacos.formats.source import bytes_of
+from tacos.program import facts_in
 from tacos.program_nodes import nodes
 
 if TYPE_CHECKING:
@@ -395,7 +396,7 @@ def _restored(found: ChakraTraces, notes: list[_About]) -> Program:
         recv_peer=joined([note.recv_peer for note in notes]),
         channel=joined([note.channel for note in notes]),
         provenance=whole.provenance,
-    )
+    ).with_facts(**facts_in(json.loads(whole.provenance)))
 
 
 def _part(part: _Part) -> CollectivePart:

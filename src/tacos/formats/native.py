@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VERSION", "looks_like", "peek", "read", "write"]
 
-VERSION = 1
+VERSION = 2
 """Any change of the fields, the sections or their meaning is a new number; old ones stay readable.
 
 The model of time is part of that meaning: a file whose transfers end at another time is refused.
@@ -112,11 +112,20 @@ class _Part(Struct, forbid_unknown_fields=True):
     entries: _Entries
 
 
+class _Facts(Struct, forbid_unknown_fields=True):
+    engine: str
+    bound_ps: _Int64 | None
+    consistent: bool
+    cut_short: bool
+    matched_ports: bool
+
+
 class _Schedule(Struct, forbid_unknown_fields=True):
     quantum_ps: _Int64
     orders: list[_Int32]
     time_ps: _Int64
     provenance: str
+    facts: _Facts | None = None  # version 1 has none: the provenance told them
 
 
 class _Section(Struct, forbid_unknown_fields=True):
@@ -196,6 +205,7 @@ def read(path: Location) -> Schedule:
             quantum_ps=header.schedule.quantum_ps,
             orders=header.schedule.orders,
             provenance=header.schedule.provenance,
+            **_facts(header.schedule),
             given_away=True,
         )
         if schedule.time_ps != header.schedule.time_ps:
@@ -225,10 +235,10 @@ def peek(path: Location) -> dict[str, Any]:
     """
     with _opened(path) as (file, header):
         topology, schedule = header.topology, header.schedule
-        provenance = json.loads(schedule.provenance)
+        provenance, facts = json.loads(schedule.provenance), _facts(schedule)
         stored = header.count("schedule.chunk")
         return {
-            "version": VERSION,
+            "version": VERSION if header.schedule.facts else 1,
             "writer": header.writer,
             "file_bytes": _size(file),
             "topology": {
@@ -254,7 +264,7 @@ def peek(path: Location) -> dict[str, Any]:
             "transfers": stored * prod(schedule.orders),
             "stored_transfers": stored,
             "time_s": schedule.time_ps * 1e-12,
-            "engine": provenance.get("engine"),
+            "engine": facts["engine"] or provenance.get("engine"),
             "provenance": provenance,
         }
 
@@ -296,9 +306,26 @@ def _header_of(schedule: Schedule, columns: _Columns) -> _Header:
             time_ps=schedule.time_ps,
             # Text within the JSON: Python's may hold what JSON does not, such as an infinite bound.
             provenance=json.dumps(schedule.provenance),
+            facts=_Facts(**{f: getattr(schedule, f) for f in _Facts.__struct_fields__}),
         ),
         sections=[_Section(name, dtype, len(columns[name])) for name, dtype in _SECTIONS.items()],
     )
+
+
+def _facts(header: _Schedule) -> dict[str, Any]:
+    """The fields that code computes from; version 1 has them in the provenance, which may hold anything."""
+    if header.facts is not None:
+        return msgspec.structs.asdict(header.facts)
+    told = json.loads(header.provenance)
+    engine, bound_s = told.get("engine"), told.get("bound_s")
+    known = type(bound_s) in (int, float) and 0 <= bound_s < 2**63 * 1e-12
+    return {
+        "engine": engine if isinstance(engine, str) else "",
+        "bound_ps": round(bound_s * 1e12) if known else None,
+        "consistent": told.get("consistent") is not False,
+        "cut_short": told.get("cut_short") is True,
+        "matched_ports": told.get("ports") == "matched",
+    }
 
 
 def _topology(header: _Topology, columns: _Columns) -> Topology:
@@ -381,6 +408,10 @@ def _read_header(file: BinaryIO) -> _Header:
     file.seek(0)
     _read_block(file, memoryview(payload), "the header")
     header: _Header = _decoded(memoryview(payload)[_PREAMBLE:], _Header, "the header")
+    if (header.schedule.facts is None) != (version == 1):
+        raise ValueError(
+            f"schedule: version {version} has {'no' if version == 1 else 'a'} field facts"
+        )
     _check(header, _block_bytes(length), size)
     return header
 

@@ -12,7 +12,7 @@ import numpy as np
 from tacos._core import Collective, Program, RankExecutor, Schedule, fields
 from tacos.collective import kind_of
 from tacos.errors import CommunicationError, VerificationError
-from tacos.program import lower
+from tacos.program import FACTS, lower
 from tacos.runtime.carriers import Call, chosen, named
 from tacos.runtime.rendezvous import from_environment
 from tacos.verify import verify as verify_algorithm
@@ -475,7 +475,7 @@ def fingerprint(program: Program) -> str:
 
     def add(item: Any) -> None:
         for name, value in fields(item).items():
-            if name == "provenance":
+            if name in ("provenance", *FACTS):
                 continue
             digest.update(name.encode())
             if isinstance(value, np.ndarray):

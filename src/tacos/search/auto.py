@@ -58,7 +58,7 @@ class Auto:
         results = self.refined(results) if refines else results
         times: dict[str, float] = {}
         for one in results:
-            times.setdefault(one.schedule.provenance["engine"], one.time_ps * 1e-12)
+            times.setdefault(one.schedule.engine, one.time_ps * 1e-12)
         return noted(results[0], {"best_of": times, "not_tried": self.left_out}).schedule
 
     def answers(self, share: float) -> list[Answer]:
@@ -105,7 +105,7 @@ class Auto:
                 self.judge.reject(failed)
                 errors.append(VerificationError(failed))
                 continue
-            self.budget.used += self.budget.spent(answer.schedule)
+            self.budget.used += self.budget.spent(answer)
             results.append(answer)
             if best is None or answer.time_ps < best.time_ps:
                 best = answer
@@ -242,7 +242,8 @@ class Auto:
 def on_whole_network(matching: MatchedPorts, schedule: Schedule) -> Schedule:
     """Return a schedule with matched ports as one of the whole network."""
     found = matching.returned(schedule)
-    return found.with_provenance(found.provenance | {"ports": "matched"})
+    facts = found.provenance | {"ports": "matched"}
+    return found.with_provenance(facts).with_facts(matched_ports=True)
 
 
 def _may_take_too_long(topology: Topology, collective: Collective) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tacos.synth import ENGINES
 
 if TYPE_CHECKING:
-    from tacos._core import Schedule
+    from tacos.search.judging import Answer
     from tacos.search.question import Question
     from tacos.synth.engine import Engine
 
@@ -119,13 +119,11 @@ class Budget:
                 break
         return total
 
-    def spent(self, schedule: Schedule) -> float:
+    def spent(self, answer: Answer) -> float:
         """Return the work behind an engine's answer."""
-        facts, collective = schedule.provenance, self.question.collective
-        engine = ENGINES[facts["engine"]]
-        repeats: int = facts.get("trials", 1)
-        tried = facts.get("chunk_counts_tried")
-        cuts = [collective] if tried is None else map(collective.with_chunks, tried)
+        engine, collective = ENGINES[answer.schedule.engine], self.question.collective
+        repeats = self.question.effort.trials if engine.random_starts else 1
+        cuts = map(collective.with_chunks, answer.counts) if answer.counts else [collective]
         return sum(
             repeats * engine.work(self.question.topology, cut, i > 0) for i, cut in enumerate(cuts)
         )

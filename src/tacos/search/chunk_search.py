@@ -65,7 +65,10 @@ class ChunkSearch:
         best = self._fewest_chunks(results, results[fastest])
         tried = [answer.schedule.collective.parts[0].chunks for answer in results]
         others = sorted((one for one in results if one is not best), key=lambda one: one.time_ps)
-        return [noted(answer, {"chunk_counts_tried": tried}) for answer in (best, *others)]
+        return [
+            noted(answer, {"chunk_counts_tried": tried})._replace(counts=tuple(tried))
+            for answer in (best, *others)
+        ]
 
     def once(self, engine: Engine, collective: Collective, options: dict[str, Any]) -> Schedule:
         """Run an engine on a collective whose chunks are chosen; of several random starts, return the best."""

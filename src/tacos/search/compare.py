@@ -490,7 +490,8 @@ def _marked(schedule: Schedule, report: Report) -> Schedule:
     report.raise_if_failed()
     if report.consistent:
         return schedule
-    return schedule.with_provenance(schedule.provenance | {"consistent": False})
+    facts = schedule.provenance | {"consistent": False}
+    return schedule.with_provenance(facts).with_facts(consistent=False)
 
 
 def _candidate(task: _Task, report: Progress | None = None) -> Candidate:
@@ -506,7 +507,7 @@ def _candidate(task: _Task, report: Progress | None = None) -> Candidate:
         return Candidate(task.engine, None, False, note, took, wrong=wrong)
     took = time.perf_counter() - begin
     rejected: list[str] = schedule.provenance.get("rejected", [])
-    consistent = schedule.provenance.get("consistent") is not False
+    consistent = schedule.consistent
     note = "; ".join([*rejected, *([] if consistent else [_DIFFERENT_BITS])])
     figures, wrong = _figures(schedule, task.target), bool(rejected)
     return Candidate(task.engine, schedule, True, note, took, figures, wrong, consistent)
@@ -528,7 +529,7 @@ def _figures(schedule: Schedule, target: str | None) -> Figures:
         total_chunks=schedule.collective.chunks,
         transfers=schedule.transfers,
         utilisation=float(used.mean()) if len(used) else 0.0,
-        cut_short=bool(schedule.provenance.get("cut_short")),
+        cut_short=schedule.cut_short,
         executed_s=_executed_s(schedule, target),
     )
 

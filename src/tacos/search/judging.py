@@ -31,6 +31,8 @@ class Answer(NamedTuple):
     time_ps: int
     known: bool
     """Whether it was run."""
+    counts: tuple[int, ...] = ()
+    """The chunk counts that the engine was run with, where they were searched."""
 
 
 def noted(answer: Answer, facts: dict[str, Any]) -> Answer:
@@ -98,7 +100,8 @@ class Judge:
             if report.ok and report.consistent:
                 return answer
             if report.ok and not self.consistent:
-                return noted(answer, {"consistent": False})
+                marked = noted(answer, {"consistent": False})
+                return marked._replace(schedule=marked.schedule.with_facts(consistent=False))
             if report.ok:
                 difference = difference or report.difference
                 continue
@@ -122,7 +125,7 @@ class Judge:
         """
         sketch = self.question.sketch
         if sketch is not None and (wrong := sketch.violation(schedule)):
-            used = schedule.provenance.get("engine")
+            used = schedule.engine
             keeping = [engine.name for engine in ENGINES.values() if engine.keeps_sketches]
             hint = f"; {' or '.join(keeping)} does" if keeping and used not in keeping else ""
             raise TacosError(f"the engine {used} does not keep to the sketch: {wrong}{hint}")
@@ -130,10 +133,10 @@ class Judge:
 
 def violation(schedule: Schedule, report: Report, seed: int) -> str:
     """Say why a wrong schedule must not be returned, with what is needed to reproduce it."""
-    facts, goal = schedule.provenance, schedule.collective
+    goal = schedule.collective
     more = f" (and {report.found - 1} more)" if report.found > 1 else ""
     return (
-        f"the engine {facts.get('engine')} returned a wrong schedule of {goal!r} in "
+        f"the engine {schedule.engine} returned a wrong schedule of {goal!r} in "
         f"{goal.parts[0].chunks} chunks on {schedule.topology!r}, seed {seed}: "
         f"{report.violations[0].message}{more}; this is a bug in tacos, please report it with the topology"
     )
@@ -152,6 +155,6 @@ def failure(engine: str, question: Question, error: Exception) -> str:
 def inconsistent(schedule: Schedule, difference: str) -> str:
     """Say why ``"auto"`` does not return a right schedule."""
     return (
-        f"the schedules of engine {schedule.provenance.get('engine')} may leave NPUs with different bits of a sum: "
+        f"the schedules of engine {schedule.engine} may leave NPUs with different bits of a sum: "
         f"{difference}; pass consistent=False to accept them"
     )

@@ -111,8 +111,14 @@ def refine(
     report = verify(best)
     if not report.ok or (not report.consistent and verify(schedule).consistent):
         return schedule
-    facts = schedule.provenance | {"refined_from_s": schedule.time_s}
-    return best.with_provenance(facts)
+    best = best.with_provenance(schedule.provenance | {"refined_from_s": schedule.time_s})
+    return best.with_facts(
+        engine=schedule.engine,
+        bound_ps=schedule.bound_ps,
+        consistent=report.consistent,
+        cut_short=schedule.cut_short,
+        matched_ports=schedule.matched_ports,
+    )
 
 
 class _Search:

@@ -155,7 +155,7 @@ def synthesize(
         raise ValueError('ports is "matched", which a sketch does not know: use one of the two')
     if sketch is not None:
         found = _sketched(question, sketch, engine, options, verify=verify, target=target)
-        if same_bits and found.provenance.get("consistent") is False:
+        if same_bits and not found.consistent:
             raise TacosError(inconsistent(found, verify_schedule(found).difference))
         return found
     matching = matched_ports(topology) if ports == "matched" else None
@@ -190,7 +190,7 @@ def with_chunks(schedule: Schedule, chunks: int) -> Schedule:
     >>> with_chunks(many, 2).transfers, many.transfers
     (24, 96)
     """
-    part, engine = schedule.collective.parts[0], schedule.provenance.get("engine")
+    part, engine = schedule.collective.parts[0], schedule.engine
     if chunks == part.chunks:
         return schedule
     if engine not in ENGINES or len(schedule.collective.parts) > 1 or kind_of(part).listed:
@@ -199,9 +199,9 @@ def with_chunks(schedule: Schedule, chunks: int) -> Schedule:
         schedule.topology.npus,
         [type(part)(part.kind, part.size, chunks=chunks, group=part.group, root=part.root)],
     )
-    ports = schedule.provenance.get("ports", "any")
+    ports = "matched" if schedule.matched_ports else "any"
     found = synthesize(schedule.topology, wanted, engine=engine, ports=ports)
-    consistent = [one.provenance.get("consistent") is not False for one in (schedule, found)]
+    consistent = [one.consistent for one in (schedule, found)]
     if consistent == [True, False]:
         raise TacosError(f"{engine} in {chunks} chunks may leave ranks with different bits")
     return found
@@ -233,7 +233,9 @@ def _answer(
         facts["rejected"] = judge.rejected
     if not judge.verifies:
         facts["unverified"] = True
-    return schedule.with_provenance(facts | schedule.provenance)
+    return schedule.with_provenance(facts | schedule.provenance).with_facts(
+        bound_ps=question.bound.time_ps, cut_short=question.watch.cut_short
+    )
 
 
 def _sketched(
@@ -276,7 +278,8 @@ def _sketched(
             raise VerificationError(violation(schedule, report, question.seed))
         if not report.consistent:
             facts["consistent"] = False
-    return schedule.with_provenance(facts)
+            schedule = schedule.with_facts(consistent=False)
+    return schedule.with_provenance(facts).with_facts(bound_ps=full.time_ps)
 
 
 def check_sizes(topology: Topology, collective: Collective) -> None:

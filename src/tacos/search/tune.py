@@ -271,7 +271,7 @@ class _Search:
             target=self.target,
             **exact_limits(algorithm.engine, self.effort),
         )
-        if self.consistent and found.provenance.get("consistent") is False:
+        if self.consistent and not found.consistent:
             raise TacosError(f"{algorithm.engine} adds up {size} B in several orders")
         return found
 
@@ -335,10 +335,9 @@ class _Search:
                     raise
                 self.cut_short = True
                 break
-            self.cut_short |= bool(best.provenance.get("cut_short"))
-            facts = best.provenance
-            ports = str(facts.get("ports", "any"))
-            algorithm = _Algorithm(facts["engine"], best.collective.parts[0].chunks, ports)
+            self.cut_short |= best.cut_short
+            ports = "matched" if best.matched_ports else "any"
+            algorithm = _Algorithm(best.engine, best.collective.parts[0].chunks, ports)
             self.times[algorithm, size] = self.executed(best)
             found.append(algorithm)
         self.done = self.next = 0.8

@@ -116,7 +116,7 @@ class Engine:
 
     def __call__(self, topology: Topology, collective: Collective, **options: Any) -> Schedule:
         """Make a schedule; the arguments are those of `solve`."""
-        return self.solve(topology, collective, **options)
+        return self.solve(topology, collective, **options).with_facts(engine=self.name)
 
     def check(self, topology: Topology, collective: Collective, **options: Any) -> None:
         """Refuse a problem that the engine cannot solve; of the options, its obstacle gets those that it takes.

@@ -110,6 +110,9 @@ def _over(schedule: Schedule, routes: Routes, lane_route: NDArray[np.int32]) -> 
         start=schedule.start,
         quantum_ps=schedule.quantum_ps,
         provenance=json.dumps(schedule.provenance),
+        engine=schedule.engine,
+        consistent=schedule.consistent,
+        cut_short=schedule.cut_short,
     )
 
 

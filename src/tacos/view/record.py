@@ -103,7 +103,7 @@ def record(
         "time_s": trace.time_s,
         "executed_s": None if executed is None else executed.time_ps() * 1e-12,
         "simulated": trace.timing != "schedule",
-        "bound_s": schedule.provenance.get("bound_s"),
+        "bound_s": None if schedule.bound_ps is None else schedule.bound_ps * 1e-12,
         "tick_s": tick * 1e-12,
         "bins": bins,
         "every": every,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacos._core import stuck
-from tacos.program import STEP_OPS, Program, noted
+from tacos.program import STEP_OPS, Program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,8 +97,8 @@ def exceeded(program: Program, dialect: str = "msccl") -> list[str]:
     >>> exceeded(program)
     []
     """
-    protocol = noted(program, "protocol", str)
-    hanging = hangs(program, protocol if protocol in PROTOCOLS else PROTOCOLS[0])
+    protocol = program.protocol if program.protocol in PROTOCOLS else PROTOCOLS[0]
+    hanging = hangs(program, protocol)
     return [*limits_exceeded(program, DIALECTS[dialect]), *([hanging] if hanging else [])]
 
 

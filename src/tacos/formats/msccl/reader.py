@@ -18,7 +18,7 @@ from tacos.errors import FormatError
 from tacos.formats import xml_events
 from tacos.formats.msccl.dialect import DIALECTS, LAST_OFFSET, PROTOCOLS, RECEIVES, SENDS, TYPES
 from tacos.formats.source import about, bytes_of
-from tacos.program import STEP_OPS, Program
+from tacos.program import STEP_OPS, Program, facts_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -318,6 +318,7 @@ class _Columns:
                 dep_begin=dep_begin,
                 dep=dep,
                 provenance=json.dumps(provenance),
+                **facts_in(provenance),
             )
         except ValueError as error:
             raise FormatError(f"{elements.path}: {error}") from None

@@ -24,7 +24,7 @@ from tacos.formats.msccl.dialect import (
     first_thread,
     limits_exceeded,
 )
-from tacos.program import STEP_OPS, Program, filled, noted, replaced
+from tacos.program import STEP_OPS, Program, filled, replaced
 from tacos.program_nodes import sized
 
 if TYPE_CHECKING:
@@ -135,8 +135,8 @@ def _fused(
 
 def _executed(program: Program, topology: Topology) -> float:
     """The executed time, by the slower of the rules for links that are not in the schedule's order."""
-    known = noted(program, "size_bytes", int)
-    size = known if known and 0 < known <= _LARGEST else program.collective.size_bytes * _CHUNK
+    known = program.size_bytes
+    size = known if 0 < known <= _LARGEST else program.collective.size_bytes * _CHUNK
     program = filled(program)
     sizes = np.ascontiguousarray(sized(program, size).chunk_bytes(), np.int64)
     none = np.zeros(0, np.int64)

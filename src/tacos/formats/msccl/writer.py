@@ -26,7 +26,7 @@ from tacos.formats.msccl.dialect import (
     limits_exceeded,
 )
 from tacos.formats.msccl.shape import finished, packed
-from tacos.program import ONE_SIDED, STEP_OPS, Program, lift, lower, noted
+from tacos.program import ONE_SIDED, STEP_OPS, Program, lift, lower
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -109,9 +109,9 @@ def write(
         raise ValueError(
             f"channels is {channels}; with {instances} instances it must be 1 to {most}"
         )
-    dialect = _word("dialect", dialect, noted(program, "dialect", str), DIALECTS)
+    dialect = _word("dialect", dialect, program.dialect or None, DIALECTS)
     fields = _fields(program, dialect, protocol, min_bytes, max_bytes, name)
-    keeps = noted(program, "format", str) == "msccl" or bool(np.isin(program.op, _FUSED).any())
+    keeps = program.format == "msccl" or bool(np.isin(program.op, _FUSED).any())
     if keeps and channels is not None:
         raise ValueError(
             f"channels is {channels}, but a program with threadblocks keeps its channels"
@@ -133,7 +133,7 @@ def _lowered(obj: Program | Schedule, in_place: bool | None) -> Iterator[Program
     """
     if isinstance(obj, Schedule):
         yield (first := lower(obj, in_place=bool(in_place)))
-        window = noted(first, "window", int) or 0
+        window = first.window
         for other in dict.fromkeys((window, 0)):
             yield lower(obj, in_place=bool(in_place), window=other, reuse_scratch=False)
         return
@@ -218,15 +218,16 @@ def _fields(
         raise ValueError(
             "the program is an all_to_all in place, which MSCCL files have no word for"
         )
-    chosen = name if name is not None else noted(program, "name", str)
-    if chosen is None:
-        chosen = "_".join(filter(None, (kind, noted(program, "engine", str))))
+    chosen = name if name is not None else program.name
+    if name is None and not chosen and program.format not in ("msccl", "mscclpp"):
+        engine = program.provenance.get("engine")
+        chosen = f"{kind}_{engine}" if isinstance(engine, str) else kind
     if len(chosen.encode()) > LONGEST_NAME or not chosen.isprintable():
         raise ValueError(
             f'name must be at most {LONGEST_NAME} bytes of printable characters; got "{chosen}"'
         )
-    smallest = _bytes("min_bytes", min_bytes, noted(program, "min_bytes", int) or 0)
-    most = noted(program, "max_bytes", int) or 0
+    smallest = _bytes("min_bytes", min_bytes, program.min_bytes)
+    most = program.max_bytes
     if most > _LARGEST_SIZE:  # how other formats say that there is no limit
         most = 0
     largest = _bytes("max_bytes", max_bytes, most) or limits.unlimited
@@ -235,11 +236,11 @@ def _fields(
     places = {"inplace": int(program.in_place), "outofplace": int(not program.in_place)}
     if dialect == "msccl":
         del places["outofplace"]
-    elif noted(program, "inplace", bool) and noted(program, "outofplace", bool):
+    elif program.either_place:
         places = dict.fromkeys(places, 1)  # the file that was read is for both
     fields = {
         "name": chosen,
-        "proto": _word("protocol", protocol, noted(program, "protocol", str), PROTOCOLS),
+        "proto": _word("protocol", protocol, program.protocol or None, PROTOCOLS),
         "coll": limits.collectives[kind],
         **places,
         "minBytes": smallest,

@@ -16,6 +16,7 @@ from tacos.collective import KINDS
 from tacos.errors import FormatError
 from tacos.formats.mscclpp.execution_plan import COLLECTIVES, ExecutionPlan
 from tacos.formats.source import about, bytes_of
+from tacos.program import facts_in
 
 if TYPE_CHECKING:
     from tacos._support.files import Location
@@ -55,21 +56,21 @@ def read(path: Location) -> Program:
         content = bytes_of(path)
     try:
         plan = _decoded(content)
-        return read_mscclpp(
+        provenance = {
+            "format": "mscclpp",
+            "name": plan.name,
+            "protocol": plan.protocol,
+            "min_bytes": plan.min_message_size,
+            "max_bytes": plan.max_message_size,
+            "threads_per_block": plan.num_threads_per_block,
+        }
+        program = read_mscclpp(
             bytes(plan.gpus),
             collective=_kind(plan),
             in_place=plan.inplace,
-            provenance=json.dumps(
-                {
-                    "format": "mscclpp",
-                    "name": plan.name,
-                    "protocol": plan.protocol,
-                    "min_bytes": plan.min_message_size,
-                    "max_bytes": plan.max_message_size,
-                    "threads_per_block": plan.num_threads_per_block,
-                }
-            ),
+            provenance=json.dumps(provenance),
         )
+        return program.with_facts(**facts_in(provenance))
     except (ValueError, OverflowError) as error:
         raise FormatError(f"{path}: {error}") from None
 

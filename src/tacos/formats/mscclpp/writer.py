@@ -20,9 +20,13 @@ from tacos.formats.mscclpp.execution_plan import (
     LARGEST_SIZE,
     MOST_SEMAPHORES_PER_OP,
 )
+<<<<<<< HEAD
+from tacos.program import STEP_OPS, Program, lower
+=======
 from tacos.formats.mscclpp.messages import RECEIVES, SENDS, landings, order_of
 from tacos.formats.mscclpp.ops import NOP, Ops, Place, away, local, orders
 from tacos.program import STEP_OPS, Program, lower, noted
+>>>>>>> main
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -138,19 +142,19 @@ def _head(
     kind = program.collective.parts[0].kind
     slots = max(len(program.input_chunks(0)), len(program.output_chunks(0)))
     reach = (_OFFSETS - 1) // max(slots, *scratch) // ALIGNMENT * ALIGNMENT * slots
-    least, most = noted(program, "min_bytes", int) or 0, noted(program, "max_bytes", int)
+    least, most = program.min_bytes, program.max_bytes
     if min_bytes is not None:
         least = 0 if min_bytes in (0, "0") else units.size_bytes(min_bytes)
     most = most or LARGEST_SIZE if max_bytes is None else units.size_bytes(max_bytes)
     if least > most:
         raise ValueError(f"min_bytes is {least}, max_bytes is {most}")
     return {
-        "name": name or noted(program, "name", str) or f"tacos {COLLECTIVES[kind]}",
+        "name": name or program.name or f"tacos {COLLECTIVES[kind]}",
         "collective": COLLECTIVES[kind],
         "protocol": "Simple",
         "inplace": program.in_place,
         "reuse_resources": False,
-        "num_threads_per_block": threads or noted(program, "threads_per_block", int) or 1024,
+        "num_threads_per_block": threads or program.threads_per_block or 1024,
         "use_double_scratch_buffer": False,
         "buffer_alignment": ALIGNMENT,
         "min_message_size": least,

@@ -17,6 +17,7 @@ import numpy as np
 from tacos._core import Collective, CollectivePart, Program
 from tacos.collective import kind_of
 from tacos.errors import FormatError
+from tacos.program import FACTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -200,27 +201,31 @@ def _renumbered(
     ranks = np.append(rank_of, np.int32(-1))
     group = np.arange(len(order), dtype=np.int32)
     root = -1 if part.root < 0 else int(rank_of[part.group[part.root]])
-    return {
-        "collective": Collective(
-            len(order),
-            [CollectivePart(part.kind, part.size, chunks=part.chunks, root=root, group=group)],
-        ),
-        "in_place": program.in_place,
-        "scratch_slots": program.scratch_slots[order],
-        "thread_rank": ranks[program.thread_rank][threads],
-        "thread_channel": program.thread_channel[threads],
-        "thread_send_peer": ranks[program.thread_send_peer][threads],
-        "thread_recv_peer": ranks[program.thread_recv_peer][threads],
-        "thread_begin": begin,
-        "peer": ranks[program.peer][steps],
-        "comes_from": new_step[program.comes_from][steps],
-        "dep_begin": dep_begin,
-        "dep": new_step[program.dep[entries + np.arange(dep_begin[-1])]],
-        "provenance": json.dumps(program.provenance),
-    } | {
-        name: np.array(getattr(program, name)[steps])
-        for name in ("op", "src_buffer", "src_slot", "dst_buffer", "dst_slot", "count")
-    }
+    return (
+        {
+            "collective": Collective(
+                len(order),
+                [CollectivePart(part.kind, part.size, chunks=part.chunks, root=root, group=group)],
+            ),
+            "in_place": program.in_place,
+            "scratch_slots": program.scratch_slots[order],
+            "thread_rank": ranks[program.thread_rank][threads],
+            "thread_channel": program.thread_channel[threads],
+            "thread_send_peer": ranks[program.thread_send_peer][threads],
+            "thread_recv_peer": ranks[program.thread_recv_peer][threads],
+            "thread_begin": begin,
+            "peer": ranks[program.peer][steps],
+            "comes_from": new_step[program.comes_from][steps],
+            "dep_begin": dep_begin,
+            "dep": new_step[program.dep[entries + np.arange(dep_begin[-1])]],
+            "provenance": json.dumps(program.provenance),
+        }
+        | {name: getattr(program, name) for name in FACTS}
+        | {
+            name: np.array(getattr(program, name)[steps])
+            for name in ("op", "src_buffer", "src_slot", "dst_buffer", "dst_slot", "count")
+        }
+    )
 
 
 def _moved_chunks(part: CollectivePart, rank_of: NDArray[np.int32]) -> NDArray[np.int64]:
