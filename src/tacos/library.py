@@ -388,17 +388,19 @@ def packed(schedule: Schedule) -> bytes:
     return data.getvalue()
 
 
-def unpacked(data: bytes) -> Schedule:
-    """The schedule of a file's bytes.
+def unpacked(data: bytes, name: str = "schedule.tacos") -> Schedule:
+    """The schedule of a file's bytes; messages call the file by `name`.
 
     Raises:
         FormatError: The bytes are not those of a schedule.
 
     >>> unpacked(b"hello")
     Traceback (most recent call last):
-    tacos.errors.FormatError: data.tacos: this is no .tacos file: it lacks the signature
+    tacos.errors.FormatError: schedule.tacos: this is no .tacos file: it lacks the signature
     """
-    loaded: Schedule = formats.load(BytesIO(data), format="tacos")
+    source = BytesIO(data)
+    source.name = name
+    loaded: Schedule = formats.load(source, format="tacos")
     return loaded
 
 

@@ -210,11 +210,11 @@ def test_the_model_is_passed_on():
         (lambda: tp.ring(4, latency="5"), "latency '5' is not understood"),
         (
             lambda: tp.ring(4, link_model="fluid"),
-            'link_model .*"fluid".* "pipelined" and "blocking"',
+            '^link_model is "fluid"; it must be "pipelined" or "blocking"$',
         ),
         (
             lambda: tp.ring(4, forwarding="wormhole"),
-            'forwarding .*"wormhole".* "cut_through" and "store_and',
+            '^forwarding is "wormhole"; it must be "cut_through" or "store_and_forward"$',
         ),
         (lambda: tp.ring(4, reduce_bandwidth=-1), "reduce_bandwidth -1 must be positive"),
         (lambda: tp.fully_connected(10**6), "999999000000 links, at most 100000000"),

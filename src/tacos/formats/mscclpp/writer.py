@@ -20,13 +20,9 @@ from tacos.formats.mscclpp.execution_plan import (
     LARGEST_SIZE,
     MOST_SEMAPHORES_PER_OP,
 )
-<<<<<<< HEAD
-from tacos.program import STEP_OPS, Program, lower
-=======
 from tacos.formats.mscclpp.messages import RECEIVES, SENDS, landings, order_of
 from tacos.formats.mscclpp.ops import NOP, Ops, Place, away, local, orders
-from tacos.program import STEP_OPS, Program, lower, noted
->>>>>>> main
+from tacos.program import STEP_OPS, Program, lower
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
