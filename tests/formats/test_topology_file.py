@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tacos.topology as build
 from tacos._core import Topology
 from tacos.errors import FormatError
-from tacos.formats import markup, topology_file
+from tacos.formats import markup, topology_fields, topology_file
 from tests.support.strategies import topologies
 
 ROOT = Path(__file__).parents[2]
@@ -359,7 +359,7 @@ def read_or_refuse(file: Path) -> None:
 
 
 FIELD_NAMES = sorted(
-    {f for s in (topology_file.File, topology_file.Link) for f in s.__struct_fields__}
+    {f for s in (topology_fields.File, topology_fields.Link) for f in s.__struct_fields__}
 )
 WORDS = st.sampled_from([*FIELD_NAMES, "ring:4", "0..3", "npu*", "[", "*", "1GB/s"])
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -367,7 +367,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=4),
     max_leaves=12,
 )
-FIELDS = {field: VALUES | st.integers(1, 4) for field in topology_file.File.__struct_fields__[1:]}
+FIELDS = {field: VALUES | st.integers(1, 4) for field in topology_fields.File.__struct_fields__[1:]}
 
 
 @settings(max_examples=200)
@@ -378,7 +378,7 @@ def test_garbage_fields_give_a_topology_or_a_format_error(tmp_path_factory, data
     read_or_refuse(file)
 
 
-LINK = {field: VALUES | st.integers(0, 4) for field in topology_file.Link.__struct_fields__}
+LINK = {field: VALUES | st.integers(0, 4) for field in topology_fields.Link.__struct_fields__}
 
 
 @settings(max_examples=200)
@@ -415,7 +415,7 @@ def test_every_field_has_an_example():
     text = "\n".join(file.read_text() for file in EXAMPLES)
     missing = [
         field
-        for struct in (topology_file.File, topology_file.Boxes, topology_file.Link)
+        for struct in (topology_fields.File, topology_fields.Boxes, topology_fields.Link)
         for field in struct.__struct_fields__
         if f"{field}" not in text and field not in ("symmetric", "connected")
     ]
