@@ -21,7 +21,8 @@ from tacos.errors import FormatError, InfeasibleError, SpecError, TacosError, Ve
 from tacos.nodes import Nodes, link_of
 from tacos.program import Program, lift, lower
 from tacos.schedule import Routes, retime, routes, summary
-from tacos.search.compare import Candidate, Comparison, Figures, Sweep, compare
+from tacos.search.compare import compare
+from tacos.search.comparison import Candidate, Comparison, Figures, Sweep
 from tacos.search.pareto import Front, Point, pareto
 from tacos.search.refine import refine
 from tacos.search.synthesis import engines, synthesize

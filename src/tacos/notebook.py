@@ -13,7 +13,7 @@ from tacos._core import Schedule, Topology
 from tacos.errors import TacosError
 from tacos.program import Program, describe
 from tacos.schedule import summary
-from tacos.search.compare import Comparison, Sweep
+from tacos.search.comparison import Comparison, Sweep
 from tacos.simulate import Trace
 from tacos.topology import describe as describe_topology
 

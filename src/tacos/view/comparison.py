@@ -7,7 +7,7 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from tacos._support.files import replacing
-from tacos.search.compare import Sweep
+from tacos.search.comparison import Sweep
 from tacos.synth import ENGINES
 from tacos.units import format_size, format_time
 from tacos.view.axes import Axis
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from tacos.search.compare import Candidate, Comparison
+    from tacos.search.comparison import Candidate, Comparison
 
 __all__ = ["comparison_tables", "picture", "remarks", "write_csv"]
 
