@@ -122,14 +122,20 @@ class Transformer:
         object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
         if not self.head:
             if self.hidden % self.heads:
-                raise ValueError(f"hidden must be a multiple of heads; got {self.hidden} and {self.heads}")
+                raise ValueError(
+                    f"hidden must be a multiple of heads; got {self.hidden} and {self.heads}"
+                )
             object.__setattr__(self, "head", self.hidden // self.heads)
         if self.heads % self.kv_heads:
-            raise ValueError(f"heads must be a multiple of kv_heads; got {self.heads} and {self.kv_heads}")
+            raise ValueError(
+                f"heads must be a multiple of kv_heads; got {self.heads} and {self.kv_heads}"
+            )
         if self.norm not in ("layer", "rms"):
             raise ValueError(f'norm must be one of "layer", "rms"; got {self.norm!r}')
         if self.positions not in ("learned", "rotary", "alibi"):
-            raise ValueError(f'positions must be one of "learned", "rotary", "alibi"; got {self.positions!r}')
+            raise ValueError(
+                f'positions must be one of "learned", "rotary", "alibi"; got {self.positions!r}'
+            )
 
     def at(self, *, sequence: int) -> Transformer:
         """Return the model with another sequence length.
@@ -146,7 +152,9 @@ class Transformer:
         """Weights of the matrices of one layer's attention, without biases."""
         if (latent := self.latent) is None:
             return self.hidden * self.head * (2 * self.heads + 2 * self.kv_heads)
-        query = self.hidden * latent.query + latent.query * self.heads * (latent.content + latent.position)
+        query = self.hidden * latent.query + latent.query * self.heads * (
+            latent.content + latent.position
+        )
         pair = self.hidden * (latent.key_value + latent.position)
         pair += latent.key_value * self.heads * (latent.content + latent.value)
         return query + pair + self.heads * latent.value * self.hidden
