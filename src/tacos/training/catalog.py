@@ -220,7 +220,7 @@ _ALL: tuple[Model, ...] = (
     _mpt("mpt-7b", 32, 4096, 32),
     _mpt("mpt-13b", 40, 5120, 40),
     _mpt("mpt-30b", 48, 7168, 56),
-    _mpt("mpt-70b", 64, 8192, 64),
+    _mpt("mpt-70b", 80, 8192, 64),
     # Jiang et al., 2024; DeepSeek-AI, 2024.
     _llama(
         "mixtral-8x7b",
