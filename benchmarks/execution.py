@@ -73,7 +73,10 @@ SPECS = (
 
 
 def exported(schedule, topology, size):
-    """The times of the schedule's MSCCL file first come, first served and shared; None where the limits refuse it."""
+    """The times of the schedule's MSCCL file first come, first served and shared, and what limits them.
+
+    None where the limits of MSCCL refuse it.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "it.xml")
         try:
@@ -81,11 +84,21 @@ def exported(schedule, topology, size):
         except (FormatError, ValueError) as error:
             return None, str(error).partition(": ")[2] or str(error)
         program = tacos.load(path)
-    times = [
-        tacos.simulate(program, topology, size=size, timing=rule, record=False).time_s
+    runs = [
+        tacos.simulate(program, topology, size=size, timing=rule, record=False)
         for rule in ("dependencies", "shared")
     ]
-    return times, ""
+    times = [run.time_s for run in runs]
+    slower = max(runs, key=lambda run: run.time_s)
+    return times, limit(topology, slower) if slower.time_s > 1.02 * schedule.time_s else ""
+
+
+def limit(topology, run):
+    """What an executed program waits for: its busiest link, and how much of the time that link has nothing to send."""
+    link = int(run.link_busy_ps.argmax())
+    names = [topology.node_name(int(ends[link])) for ends in (topology.link_src, topology.link_dst)]
+    idle = 1 - int(run.link_busy_ps[link]) / run.time_ps
+    return f"{' -> '.join(names)} waits {100 * idle:.0f} % of the time"
 
 
 def main():
@@ -122,9 +135,8 @@ def main():
                 fcfs, shared = (t / schedule.time_s for t in times)
                 worst = max(fcfs, shared)
                 of_bound = max(times) / tacos.bound(topology, collective).time_s
-                limit = "" if worst <= 1.02 else "messages wait at shared ports"
                 print(
-                    f"{row}{1.0:7.3f}{fcfs:7.3f}{shared:7.3f}{of_bound:8.3f}{took:7.1f}s  {limit}",
+                    f"{row}{1.0:7.3f}{fcfs:7.3f}{shared:7.3f}{of_bound:8.3f}{took:7.1f}s  {problem}",
                     flush=True,
                 )
                 ratios.append((topology.switches > 0, worst))

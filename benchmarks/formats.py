@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.parsers import expat
 
 import tacos
-from tacos import traces
+from tacos import workload
 
 
 def timed(work):
@@ -55,7 +55,7 @@ def chakra(schedule, folder):
     write_s, _ = timed(lambda: tacos.save(program, path, format="chakra", size=size))
     read_s, found = timed(lambda: tacos.load(path))
     verify_s, report = timed(lambda: tacos.verify(found))
-    nodes = traces.read(path).nodes
+    nodes = workload.load(path).nodes
     for file in folder.glob("ar.*"):
         file.unlink()
     return {

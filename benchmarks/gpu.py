@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 import tacos
-from tacos.runtime.carriers.nccl import GpuAlgorithm
+from tacos.runtime.carriers.waves import GpuAlgorithm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -33,14 +33,18 @@ autodoc_default_options = {"members": True, "show-inheritance": True}
 # without a module, which annotations use for types of their own file.
 nitpick_ignore_regex = [
     (r"py:class", r"_Args|_Result"),  # type variables
-    (r"py:.*", r"(numpy|np|collections|fractions|pathlib|os|socket|typing|concurrent|msgspec)\..*"),
+    (
+        r"py:.*",
+        r"(abc|numpy|np|collections|fractions|pathlib|os|socket|torch|typing|concurrent|msgspec)\..*",
+    ),
     (
         r"py:class",
         r"(list|dict|Mapping|Sequence|Literal)\[.*",
     ),  # types of attributes, which Sphinx takes apart
     (r"py:class", r"[A-Z]\w*"),
     (r"py:class", r"tacos\.\w+\._\w+"),  # type variables
-    (r"py:class", r"tacos\._core\.Execution"),
+    (r"py:class", r"tacos\._core\.RankExecutor"),
+    (r"py:class", r"tacos\._support\..*"),
     (r"py:class", r"tacos\._core\.Chakra\w+"),  # columns of a file, documented where they are read
 ]
 

@@ -33,15 +33,11 @@ from typing import Any
 
 import tacos
 from tacos import synth
-from tacos.synth.milp import obstacle as milp_obstacle
 from tests.support.problems import problem
 
-SLOW = ["milp", "auto"]
-FAST = [name for name in synth.ENGINES if name not in SLOW]
-CHOSEN: dict[str, dict[str, Any]] = {
-    "auto": {"effort": "fast"},
-    "milp": {"columns": 600, "nodes": 5, "time_limit": 20.0},
-}
+FAST = [name for name, engine in synth.ENGINES.items() if not engine.only_if_named]
+# Limits for the engines that have such options.
+LIMITS: dict[str, Any] = {"columns": 600, "nodes": 5, "time_limit": 20.0}
 # The answer itself is examined here, not what `synthesize` puts in the place of a wrong one.
 RAW = {"verify": False} if "verify" in inspect.signature(tacos.synthesize).parameters else {}
 SHARE_INAPPLICABLE, SHARE_SAVED, SHARE_REFINED, SHARE_OPEN = 0.03, 0.05, 0.03, 0.02
@@ -74,7 +70,7 @@ def check(case: Case, engine: str, random: Random, folder: Path) -> str:
     limit: tacos.Bound | None = case.bound
     if random.random() < SHARE_OPEN and topology.npus <= 8:
         collective, limit = opened(collective), None
-    options: dict[str, Any] = {**RAW, **CHOSEN.get(engine, {})}
+    options: dict[str, Any] = {**RAW, **chosen(engine)}
     try:
         schedule = tacos.synthesize(
             topology, collective, engine=engine, known_bound=limit, **options
@@ -103,11 +99,20 @@ def check(case: Case, engine: str, random: Random, folder: Path) -> str:
 
 
 def obstacle(engine: str, topology: tacos.Topology, collective: tacos.Collective) -> str:
+    return "" if engine == "auto" else synth.ENGINES[engine].obstacle(topology, collective)
+
+
+def chosen(engine: str) -> dict[str, Any]:
+    """Options that keep a run short."""
     if engine == "auto":
-        return ""
-    if engine == "milp":
-        return milp_obstacle(topology, collective)
-    return synth.obstacle(engine, topology, collective)
+        return {"effort": "fast"}
+    known = synth.ENGINES[engine].options
+    return {name: value for name, value in LIMITS.items() if name in known}
+
+
+def is_exact(engine: str) -> bool:
+    """Whether an engine takes seconds for more than a tiny problem."""
+    return engine != "auto" and synth.ENGINES[engine].exact is not None
 
 
 def opened(collective: tacos.Collective) -> tacos.Collective:
@@ -180,7 +185,7 @@ class Failure:
     what: str
 
     def __str__(self) -> str:
-        case = problem(self.seed, tiny=self.engine == "milp")
+        case = problem(self.seed, tiny=is_exact(self.engine))
         again = f"python -m tests.fuzz --seed {self.seed} --problems 1 --engines {self.engine}"
         return f"FAILURE: {self.engine}, seed {self.seed}: {self.what}\n  {again}\n{case.text}"
 
@@ -229,7 +234,7 @@ def run_problem(seed: int, engines: list[str], folder: Path, running: Any = None
             running.value = engines.index(engine)
         begin = time.monotonic()
         try:
-            how = check(cases(engine == "milp"), engine, Random(f"{engine} {seed}"), folder)
+            how = check(cases(is_exact(engine)), engine, Random(f"{engine} {seed}"), folder)
         except Exception as error:  # noqa: BLE001, whatever it is, it is a finding
             how = "failure"
             what = str(error) if isinstance(error, Wrong) else _last_lines(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,10 @@ SHARE = 8 if os.environ.get("HYPOTHESIS_PROFILE") == "sanitize" else 1
 
 def no_failures(result):
     assert not result.failures, "\n".join(map(str, result.failures))
-    assert result.runs
+    engines = {engine for engine, _ in result.counts}
+    right = {engine for engine, how in result.counts if how == "right"}
+    # A few problems suit few engines; many must try every one of them.
+    assert right == engines if SHARE == 1 else right, engines - right
 
 
 def test_engines_are_right_on_random_problems():
@@ -63,8 +67,9 @@ def test_a_wrong_schedule_is_a_failure(monkeypatch, tmp_path):
     def broken(*_, **__):
         raise ZeroDivisionError("one over nothing")
 
-    monkeypatch.setitem(tacos.synth.ENGINES, "direct", incomplete)
-    monkeypatch.setitem(tacos.synth.ENGINES, "greedy", broken)
+    engines = tacos.synth.ENGINES
+    monkeypatch.setitem(engines, "direct", replace(engines["direct"], solve=incomplete))
+    monkeypatch.setitem(engines, "greedy", replace(engines["greedy"], solve=broken))
     result = fuzz.Result()
     for seed in range(8):
         result.add(fuzz.run_problem(seed, ["direct", "greedy"], tmp_path))

@@ -130,7 +130,10 @@ def test_the_schema_file_is_current():
         (lambda data: data["plans"][1].update(npus="x"), r"plans\[1\].npus: Expected `int`"),
         (lambda data: data["plans"][0].update(file="../x"), "must be in the same directory"),
         (lambda data: data["plans"][0].update(file="gone.tacos"), "gone.tacos, which is not there"),
-        (lambda data: data["plans"][0].update(collective="sum"), "collective is 'sum', allowed"),
+        (
+            lambda data: data["plans"][0].update(collective="sum"),
+            "collective is 'sum'; it must be one of",
+        ),
     ],
 )
 def test_a_broken_file_is_one_sentence(folder, change, why):
@@ -258,7 +261,7 @@ def test_places_by_name_by_order_and_by_list(tmp_path):
         ({"npus": 5}, "has 5 NPUs and the job 4 ranks"),
         ({"names": ["a:0", "x", "y", "z"]}, 'rank 1 runs at "a:1", which the topology does not'),
         ({"given": "0,1"}, "TACOS_PLACEMENT has 2 entries for 4 ranks"),
-        ({"given": "0,1,2,4"}, "TACOS_PLACEMENT has '4', allowed are the NPUs 0 to 3"),
+        ({"given": "0,1,2,4"}, "TACOS_PLACEMENT has '4'; use the NPUs 0 to 3"),
         ({"given": "0,1,2,0"}, "TACOS_PLACEMENT give NPU 0 to two ranks, 0 and 3"),
         ({"given": "nowhere.json"}, "TACOS_PLACEMENT is nowhere.json, a file that fails"),
         ({"given": "[1, 2"}, "not JSON"),

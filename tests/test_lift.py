@@ -58,6 +58,13 @@ def test_any_right_order_comes_back(order, in_place):
     check_round_trip(order.retimed(), in_place)
 
 
+WITH_TIES = {
+    *("symmetric", "forest", "greedy", "themis", "nccl"),
+    *("double-binary-tree", "c-cube", "parameter-server"),
+}
+"""Engines on whose links several transfers are ready at one moment."""
+
+
 @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce", "all_to_all"])
 @pytest.mark.parametrize("spec", ["ring:8", "torus:4x4", "fc:6", "switch:8", "dgx-1:1"])
 def test_times_are_those_of_the_schedule_but_for_ties(spec, kind):
@@ -69,7 +76,7 @@ def test_times_are_those_of_the_schedule_but_for_ties(spec, kind):
         if schedule.routes.kinds.any():
             continue
         again = lift(lower(schedule), topology).time_s
-        assert again == pytest.approx(schedule.time_s, rel=1e-9 if engine == "ring" else 0.4)
+        assert again == pytest.approx(schedule.time_s, rel=0.4 if engine in WITH_TIES else 1e-9)
 
 
 # --- by hand -------------------------------------------------------------------------------------
@@ -209,7 +216,7 @@ def test_the_size_is_the_schedule_s_unless_another_is_given():
     program = gather_program()
     assert lift(program).collective.size_bytes == 4000
     assert lift(program, size="1MiB").collective.size_bytes == 1 << 20
-    assert lift(program.with_provenance({})).collective.size_bytes == 10**6
+    assert lift(program.with_facts(size_bytes=0)).collective.size_bytes == 10**6
     assert lift(program, size=4001).collective.chunk_bytes().tolist() == [1001, 1000, 1000, 1000]
 
 
@@ -264,7 +271,7 @@ def test_wrong_arguments(make, message):
 
 def test_ranks_that_are_not_connected():
     topology = tp.from_links(4, [(0, 1, "1GB/s", "1us")], connected=False)
-    with pytest.raises(tacos.InfeasibleError, match="npu"):
+    with pytest.raises(tacos.InfeasibleError, match=r"^npu 1 cannot reach npu 2$"):
         lift(gather_program(), topology)
 
 

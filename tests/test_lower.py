@@ -119,7 +119,7 @@ def test_one_rank_of_a_symmetric_schedule():
         (lambda: lower(tacos.synthesize(t := tp.ring(4), co.all_gather(t, "2B", chunks=1))),
          "chunk 2 of 4 has no bytes: choose fewer chunks"),
         (lambda: lower(tacos.synthesize(t := tp.ring(4), co.all_gather(t, "4B", chunks=1)), rank=4),
-         "rank is 4, allowed are 0 to 3"),
+         "rank must be 0 to 3; got 4"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_said(make, message):

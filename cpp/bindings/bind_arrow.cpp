@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "arrow.hpp"
 #include "columns.hpp"
 
 // The layout of these structs is Arrow's, https://arrow.apache.org/docs/format/CDataInterface.html
@@ -214,6 +215,16 @@ nb::capsule stream_of(std::vector<std::string> names, std::vector<AnyColumn> col
 }
 
 }  // namespace
+
+nb::capsule arrow_stream(const nb::dict& columns) {
+  std::vector<std::string> names;
+  std::vector<AnyColumn> arrays;
+  for (const auto& [name, array] : columns) {
+    names.push_back(nb::cast<std::string>(name));
+    arrays.push_back(nb::cast<AnyColumn>(array));
+  }
+  return stream_of(std::move(names), std::move(arrays));
+}
 
 void bind_arrow(nb::module_& m) {
   m.def("arrow_stream", &stream_of, nb::arg("names"), nb::arg("columns"),

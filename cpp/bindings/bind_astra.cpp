@@ -1,4 +1,3 @@
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -18,41 +17,11 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-std::shared_ptr<Workload> make_workload(
-    std::int32_t npus, const Array<std::int32_t>& rank, const Array<std::uint8_t>& kind,
-    const Array<std::int32_t>& peer, const Array<std::int64_t>& bytes,
-    const Array<std::int32_t>& tag, const Array<std::int64_t>& duration_us,
-    const Array<std::uint8_t>& comm, const Array<std::int64_t>& id,
-    const Array<std::uint8_t>& on_cpu, const Array<std::int32_t>& group,
-    const Array<std::int32_t>& priority, const Array<std::uint8_t>& dims,
-    const Array<std::int64_t>& dep_begin, const Array<std::int64_t>& dep,
-    std::vector<std::pair<std::int32_t, std::vector<std::int32_t>>> groups) {
-  WorkloadColumns c;
-  c.npus = npus;
-  c.rank = copy(rank);
-  c.kind = copy(kind);
-  c.peer = copy(peer);
-  c.bytes = copy(bytes);
-  c.tag = copy(tag);
-  c.duration_us = copy(duration_us);
-  c.comm = copy(comm);
-  c.id = copy(id);
-  c.on_cpu = copy(on_cpu);
-  c.group = copy(group);
-  c.priority = copy(priority);
-  c.dims = copy(dims);
-  c.dep_begin = copy(dep_begin);
-  c.dep = copy(dep);
-  c.groups = std::move(groups);
-  const nb::gil_scoped_release release;
-  return std::make_shared<Workload>(std::move(c));
-}
-
 astra::Policy policy(const std::string& name) {
   if (name == "lifo") return astra::Policy::lifo;
   if (name == "fifo") return astra::Policy::fifo;
   if (name == "explicit") return astra::Policy::by_priority;
-  invalid("policy is \"" + name + "\", allowed are lifo, fifo and explicit");
+  invalid("policy is \"" + name + "\"; it must be lifo, fifo or explicit");
 }
 
 // The columns of a result, by the names that tacos.simulate.astra gives them.
@@ -86,54 +55,9 @@ nb::typed<nb::dict, nb::str, nb::any> columns_of(astra::Result result) {
   return out;
 }
 
-template <typename T>
-auto shown(Column<T> WorkloadColumns::* column) {
-  return [column](const Workload& workload) { return view(workload.columns().*column); };
-}
-
 }  // namespace
 
 void bind_astra(nb::module_& m) {
-  const auto keep = nb::rv_policy::reference;
-  nb::class_<Workload>(m, "Workload", R"(What each rank does: nodes that wait for one another.
-
-One row per node, ordered by rank. Made by the functions of tacos.simulate.workload, immutable
-afterwards; the columns are read-only NumPy arrays.)")
-      .def(nb::new_(&make_workload), nb::kw_only(), "npus"_a, "rank"_a, "kind"_a, "peer"_a,
-           "bytes"_a, "tag"_a, "duration_us"_a, "comm"_a, "id"_a, "on_cpu"_a, "group"_a,
-           "priority"_a, "dims"_a, "dep_begin"_a, "dep"_a,
-           "groups"_a = std::vector<std::pair<std::int32_t, std::vector<std::int32_t>>>{})
-      .def_prop_ro("npus", &Workload::npus, "Number of ranks.")
-      .def_prop_ro("nodes", &Workload::nodes, "Number of nodes.")
-      .def_prop_ro("rank", shown(&WorkloadColumns::rank), keep, "Rank of each node.")
-      .def_prop_ro("kind", shown(&WorkloadColumns::kind), keep, "0 send, 1 recv, 2 comp, 3 coll.")
-      .def_prop_ro("peer", shown(&WorkloadColumns::peer), keep, "The other rank of a send or recv.")
-      .def_prop_ro("bytes", shown(&WorkloadColumns::bytes), keep,
-                   "Size of a message or collective.")
-      .def_prop_ro("tag", shown(&WorkloadColumns::tag), keep, "Tag of a send or recv.")
-      .def_prop_ro("duration_us", shown(&WorkloadColumns::duration_us), keep,
-                   "Of a comp, in microseconds; 0 stands for 1 ns.")
-      .def_prop_ro("comm", shown(&WorkloadColumns::comm), keep,
-                   "Kind of a collective, Chakra's number.")
-      .def_prop_ro("id", shown(&WorkloadColumns::id), keep, "Number of the node within its rank.")
-      .def_prop_ro("on_cpu", shown(&WorkloadColumns::on_cpu), keep,
-                   "1 for a comp that leaves the NPU free.")
-      .def_prop_ro("group", shown(&WorkloadColumns::group), keep,
-                   "Group of a collective, 0 for all ranks.")
-      .def_prop_ro("priority", shown(&WorkloadColumns::priority), keep, "Priority of a collective.")
-      .def_prop_ro("dims", shown(&WorkloadColumns::dims), keep,
-                   "Dimensions that a collective uses, as bits.")
-      .def_prop_ro("dep_begin", shown(&WorkloadColumns::dep_begin), keep,
-                   "Where each node's dependencies begin in `dep`.")
-      .def_prop_ro("dep", shown(&WorkloadColumns::dep), keep, "Rows that nodes wait for.")
-      .def_prop_ro(
-          "groups", [](const Workload& workload) { return workload.columns().groups; },
-          "Numbers and ranks of the groups.")
-      .def("__repr__", [](const Workload& workload) {
-        return "<tacos.Workload: " + std::to_string(workload.npus()) + " ranks, " +
-               std::to_string(workload.nodes()) + " nodes>";
-      });
-
   m.def(
       "astra_simulate",
       [](std::shared_ptr<Topology> topology,

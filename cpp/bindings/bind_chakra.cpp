@@ -1,3 +1,4 @@
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -26,44 +27,29 @@ auto column(std::vector<T> chakra::Traces::* member) {
 }
 
 void bind_writer(nb::module_& m) {
-  using chakra::Writer;
-  nb::class_<Writer>(m, "ChakraWriter", "A program as Chakra traces, one file per rank.")
-      .def(nb::new_([](std::shared_ptr<Program> program, const Array<std::int64_t>& chunk_bytes,
-                       std::int64_t reduce_bps, const Array<std::int32_t>& src,
-                       const Array<std::int32_t>& dst, const Array<std::uint32_t>& chunk,
-                       const Array<std::int32_t>& link, const nb::object& progress) {
-             const auto rows = src.shape(0);
-             if (dst.shape(0) != rows || chunk.shape(0) != rows || link.shape(0) != rows) {
-               invalid("src, dst, chunk and link differ in length");
-             }
-             const auto report = progress_to(progress);
-             auto sizes = list(chunk_bytes);
-             const chakra::Departures departures{list(src), list(dst), list(chunk), list(link)};
-             const nb::gil_scoped_release release;
-             return std::make_shared<Writer>(std::move(program), std::move(sizes), reduce_bps,
-                                             departures, report);
-           }),
-           "program"_a, "chunk_bytes"_a, nb::kw_only(), "reduce_Bps"_a, "src"_a, "dst"_a, "chunk"_a,
-           "link"_a, "progress"_a.none() = nb::none(),
-           R"(Link by link, messages leave in the order of the rows (src, dst, chunk, link).)")
-      .def("nodes", &Writer::nodes, "rank"_a, "How many nodes the trace of a rank has.")
-      .def(
-          "file",
-          [](const Writer& writer, NodeId rank, const std::string& about) {
-            std::string text;
-            {
-              const nb::gil_scoped_release release;
-              text = writer.file(rank, about);
-            }
-            return bytes_of(text);
-          },
-          "rank"_a, "about"_a, "The file of a rank, with a note in its metadata.");
   m.def(
-      "chakra_collective",
-      [](std::int64_t comm_type, std::int64_t size) {
-        return bytes_of(chakra::collective_file(comm_type, size));
+      "chakra_file",
+      [](const Workload& workload, NodeId rank) {
+        std::string text;
+        {
+          const nb::gil_scoped_release release;
+          text = chakra::file(workload, rank);
+        }
+        return bytes_of(text);
       },
-      "comm_type"_a, "size_bytes"_a, "The file of a rank whose only node is a collective.");
+      "workload"_a, "rank"_a, "The Chakra trace of a rank.");
+  m.def(
+      "chakra_program_file",
+      [](const ProgramNodes& nodes, NodeId rank, const std::string& about) {
+        std::string text;
+        {
+          const nb::gil_scoped_release release;
+          text = chakra::file(nodes, rank, about);
+        }
+        return bytes_of(text);
+      },
+      "nodes"_a, "rank"_a, "about"_a,
+      "The same, with the steps of the program and a note in the metadata.");
 }
 
 void bind_reader(nb::module_& m) {
@@ -92,24 +78,14 @@ void bind_reader(nb::module_& m) {
           },
           nb::sig("def about(self) -> list[bytes]"), "What tacos noted in each rank's metadata.")
       .def_prop_ro("rank", column(&Traces::rank), keep)
-      .def_prop_ro(
-          "id",
-          [](const Traces& traces) {
-            return give(std::vector<std::int64_t>(traces.id.begin(), traces.id.end()));
+      .def(
+          "workload",
+          [](Traces& traces,
+             std::vector<std::pair<std::int32_t, std::vector<std::int32_t>>> groups) {
+            const nb::gil_scoped_release release;
+            return std::make_shared<Workload>(std::move(traces).workload(std::move(groups)));
           },
-          keep)
-      .def_prop_ro("kind", column(&Traces::kind), keep)
-      .def_prop_ro("peer", column(&Traces::peer), keep)
-      .def_prop_ro("bytes", column(&Traces::bytes), keep)
-      .def_prop_ro("tag", column(&Traces::tag), keep)
-      .def_prop_ro("duration_us", column(&Traces::duration_us), keep)
-      .def_prop_ro("comm", column(&Traces::comm), keep)
-      .def_prop_ro("on_cpu", column(&Traces::on_cpu), keep)
-      .def_prop_ro("group", column(&Traces::group), keep)
-      .def_prop_ro("priority", column(&Traces::priority), keep)
-      .def_prop_ro("dims", column(&Traces::dims), keep)
-      .def_prop_ro("dep_begin", column(&Traces::dep_begin), keep)
-      .def_prop_ro("dep", column(&Traces::dep), keep)
+          "groups"_a, "All nodes, which move into the workload: the traces are empty afterwards.")
       .def(
           "restored",
           [](const Traces& traces, std::shared_ptr<Collective> collective, bool in_place,

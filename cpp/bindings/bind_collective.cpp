@@ -3,8 +3,12 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <array>
+
 #include "columns.hpp"
 #include "model/collective.hpp"
+#include "pickling.hpp"
 
 namespace tacos::bindings {
 
@@ -19,6 +23,19 @@ Column<T> copy_or_empty(const std::optional<Array<T>>& array) {
   return array ? copy(*array) : Column<T>();
 }
 
+constexpr std::array<const char*, 5> kUnitNames = {"member", "share", "pair", "buffer", "row"};
+
+const std::string& checked_name(const std::string& name) {
+  const auto fits = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  if (name.empty() || name.size() > 64 || !std::all_of(name.begin(), name.end(), fits)) {
+    invalid("the name of a collective has up to 64 small letters, digits and _, not \"" +
+            name.substr(0, 64) + "\"");
+  }
+  return name;
+}
+
 CollectivePart make_part(const std::string& kind, std::int64_t size, std::int32_t chunks,
                          std::int32_t root, const std::optional<Array<std::int32_t>>& group,
                          const std::optional<Array<std::int64_t>>& bytes,
@@ -28,7 +45,13 @@ CollectivePart make_part(const std::string& kind, std::int64_t size, std::int32_
                          const std::optional<Array<std::int64_t>>& output_begin,
                          const std::optional<Array<std::uint8_t>>& reduces) {
   CollectivePart part;
-  part.kind = collective_kind(kind);
+  // A kind that is not in the table lists its chunks.
+  if (!find_kind(kind) && reduces && reduces->size() > 0) {
+    part.kind = CollectiveKind::custom;
+    part.name = checked_name(kind);
+  } else {
+    part.kind = collective_kind(kind);
+  }
   part.size = size;
   part.chunks = chunks;
   part.root = root;
@@ -40,6 +63,14 @@ CollectivePart make_part(const std::string& kind, std::int64_t size, std::int32_
   part.output_begin = copy_or_empty(output_begin);
   part.reduces = copy_or_empty(reduces);
   return part;
+}
+
+std::string kind_of(const Collective& collective) {
+  const auto kind = collective.parts()[0].kind_name();
+  for (const auto& part : collective.parts()) {
+    if (part.kind_name() != kind) return "mixed";
+  }
+  return std::string(kind);
 }
 
 const Collective& resolved(const Collective& collective) {
@@ -74,12 +105,45 @@ nb::tuple condition(const Collective& collective, bool inputs) {
 }  // namespace
 
 void bind_collective(nb::module_& m) {
+  m.def(
+      "collective_kinds",
+      [] {
+        nb::list rows;
+        for (const KindTraits& kind : kKinds) {
+          nb::dict row;
+          row["name"] = std::string(kind.name);
+          row["unit"] = kUnitNames[static_cast<std::size_t>(kind.unit)];
+          row["reduces"] = kind.reduces;
+          row["rooted"] = kind.rooted();
+          row["per_pair"] = kind.per_pair();
+          row["spreads"] = kind.spreads();
+          row["two_phases"] = kind.two_phases();
+          row["even"] = kind.even;
+          row["listed"] = kind.listed();
+          row["whole_input"] = kind.whole_input();
+          row["whole_output"] = kind.whole_output();
+          row["reverse"] = std::string(traits(kind.reverse).name);
+          rows.append(row);
+        }
+        return rows;
+      },
+      nb::sig("def collective_kinds() -> list[dict[str, typing.Any]]"),
+      "The records of the kinds that are stored symbolically; see tacos.collective.KINDS.");
+
   nb::class_<CollectivePart>(m, "CollectivePart", "One collective of those that run at once.")
       .def(nb::new_(&make_part), "kind"_a, "size"_a, "chunks"_a = 0, "root"_a = -1,
            "group"_a = nb::none(), "bytes"_a = nb::none(), "inputs"_a = nb::none(),
            "outputs"_a = nb::none(), "input_begin"_a = nb::none(), "output_begin"_a = nb::none(),
            "reduces"_a = nb::none())
-      .def_prop_ro("kind", [](const CollectivePart& p) { return std::string(name_of(p.kind)); })
+      .def_prop_ro("kind", [](const CollectivePart& p) { return std::string(p.kind_name()); })
+      .def_prop_ro(
+          "label", [](const CollectivePart& p) { return label_of(p.kind_name()); },
+          "The kind in words for people, such as \"all-reduce\".")
+      .def_prop_ro("sums", &CollectivePart::sums, "Whether the value of any chunk is a sum.")
+      .def_prop_ro(
+          "bus_factor",
+          [](const CollectivePart& p) { return bus_factor(p.traits().bus, p.members()); },
+          "busbw / algbw as in nccl-tests; 0 where undefined.")
       .def_ro("size", &CollectivePart::size)
       .def_ro("chunks", &CollectivePart::chunks, "Pieces per unit; 0: not chosen yet.")
       .def_ro("root", &CollectivePart::root, "Position of the root in the group, or -1.")
@@ -101,7 +165,8 @@ void bind_collective(nb::module_& m) {
           nb::rv_policy::reference)
       .def_prop_ro(
           "reduces", [](const CollectivePart& p) { return view(p.reduces); },
-          nb::rv_policy::reference);
+          nb::rv_policy::reference)
+      .def("__reduce__", &reduced, nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"));
 
   nb::class_<Collective>(m, "Collective",
                          R"(Which NPU holds which chunk before, and who must have it after.
@@ -116,15 +181,11 @@ pre- and postcondition columns are generated when asked for.)")
       .def_prop_ro("parts", &Collective::parts, "The collectives that run at once.")
       .def_prop_ro("resolved", &Collective::resolved, "Whether the number of chunks is chosen.")
       .def_prop_ro(
-          "kind",
-          [](const Collective& c) {
-            std::string kind(name_of(c.parts()[0].kind));
-            for (const auto& part : c.parts()) {
-              if (part.kind != c.parts()[0].kind) return std::string("mixed");
-            }
-            return kind;
-          },
+          "kind", [](const Collective& c) { return kind_of(c); },
           "Kind of the parts, or \"mixed\".")
+      .def_prop_ro(
+          "label", [](const Collective& c) { return label_of(kind_of(c)); },
+          "The kind in words for people, such as \"all-reduce\".")
       .def_prop_ro(
           "chunks", [](const Collective& c) { return resolved(c).chunks(); },
           "Number of chunks in all parts.")
@@ -193,9 +254,10 @@ pre- and postcondition columns are generated when asked for.)")
           "other"_a.none())
       .def("__hash__",
            [](const Collective& c) { return nb::hash(nb::make_tuple(c.npus(), c.size())); })
+      .def("__reduce__", &reduced, nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"))
       .def("__repr__", [](const Collective& c) {
         const auto& part = c.parts()[0];
-        std::string text = "<tacos.Collective " + std::string(name_of(part.kind));
+        std::string text = "<tacos.Collective " + std::string(part.kind_name());
         if (c.parts().size() > 1) text += " and " + std::to_string(c.parts().size() - 1) + " more";
         text += " of " + std::to_string(c.size()) + " B";
         if (!part.group.empty()) text += " on " + std::to_string(part.members()) + " NPUs";

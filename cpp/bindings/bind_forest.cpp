@@ -85,7 +85,8 @@ void bind_forest(nb::module_& m) {
       nb::sig("def reroute_forest(forest: Forest, topology: Topology, "
               "begin: numpy.typing.NDArray[numpy.int64], links: numpy.typing.NDArray[numpy.int32]) "
               "-> Forest"),
-      "Trees of which each link stands for a path of another network; see tacos.synth.logical.");
+      "Trees of which each link stands for a path of another network; see "
+      "tacos.synth.forest.logical.");
   m.def(
       "schedule_forest",
       [](const Forest& forest, const Array<std::int32_t>& holder,

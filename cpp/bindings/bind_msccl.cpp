@@ -31,11 +31,12 @@ void bind_msccl(nb::module_& m) {
       "The same algorithm in fewer, larger steps: neighbours together, receives fused with sends.");
   m.def(
       "keep_order",
-      [](const Program& program, std::int32_t channels, std::int32_t steps, std::int32_t peers) {
+      [](const Program& program, std::int32_t channels, std::int32_t steps, std::int32_t peers,
+         bool join) {
         const nb::gil_scoped_release release;
-        return std::make_shared<Program>(keep_order(program, {channels, steps, peers}));
+        return std::make_shared<Program>(keep_order(program, {channels, steps, peers, join}));
       },
-      "program"_a, nb::kw_only(), "channels"_a, "steps"_a, "peers"_a,
+      "program"_a, nb::kw_only(), "channels"_a, "steps"_a, "peers"_a, "join"_a = false,
       "The same threads within an executor's limits: one per connection and direction, in order.");
   m.def(
       "stuck",

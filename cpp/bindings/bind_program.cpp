@@ -4,9 +4,12 @@
 #include <nanobind/stl/vector.h>
 
 #include "columns.hpp"
+#include "hooks.hpp"
+#include "json.hpp"
 #include "lowering/lift.hpp"
 #include "lowering/lower.hpp"
 #include "model/program.hpp"
+#include "pickling.hpp"
 
 namespace tacos::bindings {
 
@@ -23,7 +26,10 @@ std::shared_ptr<Program> make_program(
     const Array<std::uint8_t>& dst_buffer, const Array<std::int32_t>& dst_slot,
     const Array<std::int32_t>& count, const Array<std::int32_t>& peer,
     const Array<std::int32_t>& comes_from, const Array<std::int64_t>& dep_begin,
-    const Array<std::int32_t>& dep, std::string provenance) {
+    const Array<std::int32_t>& dep, std::string provenance, std::int64_t size_bytes,
+    std::vector<std::int64_t> part_bytes, std::int32_t window, std::string name, std::string format,
+    std::string dialect, std::string protocol, std::uint64_t min_bytes, std::uint64_t max_bytes,
+    std::int32_t threads_per_block, bool either_place) {
   ProgramSpec spec;
   spec.collective = std::move(collective);
   spec.in_place = in_place;
@@ -44,14 +50,17 @@ std::shared_ptr<Program> make_program(
   spec.dep_begin = copy(dep_begin);
   spec.dep = copy(dep);
   spec.provenance = std::move(provenance);
+  spec.facts = {
+      size_bytes,         std::move(part_bytes), window,    std::move(name), std::move(format),
+      std::move(dialect), std::move(protocol),   min_bytes, max_bytes,       threads_per_block,
+      either_place};
   const nb::gil_scoped_release release;  // the arguments are not touched any more
   return std::make_shared<Program>(std::move(spec));
 }
 
 void check_rank(const Program& p, NodeId rank) {
   if (rank >= 0 && rank < p.ranks()) return;
-  invalid("rank is " + std::to_string(rank) + ", allowed are 0 to " +
-          std::to_string(p.ranks() - 1));
+  invalid("rank is " + std::to_string(rank) + "; it must be 0 to " + std::to_string(p.ranks() - 1));
 }
 
 }  // namespace
@@ -65,6 +74,9 @@ bytes, no times. Made by tacos.lower and tacos.load, immutable; the columns are 
            "thread_rank"_a, "thread_channel"_a, "thread_send_peer"_a, "thread_recv_peer"_a,
            "thread_begin"_a, "op"_a, "src_buffer"_a, "src_slot"_a, "dst_buffer"_a, "dst_slot"_a,
            "count"_a, "peer"_a, "comes_from"_a, "dep_begin"_a, "dep"_a, "provenance"_a = "{}",
+           "size_bytes"_a = 0, "part_bytes"_a = std::vector<std::int64_t>{}, "window"_a = 0,
+           "name"_a = "", "format"_a = "", "dialect"_a = "", "protocol"_a = "", "min_bytes"_a = 0,
+           "max_bytes"_a = 0, "threads_per_block"_a = 0, "either_place"_a = false,
            R"(The one door: checks that the columns fit together.
 
 Columns must have the types that the properties of the same names have: nothing is converted.)")
@@ -153,21 +165,82 @@ Columns must have the types that the properties of the same names have: nothing 
           },
           "step"_a, "Where a step stands, in words.")
       .def_prop_ro(
-          "provenance",
-          [](const Program& p) {
-            return nb::module_::import_("json").attr("loads")(p.spec().provenance);
-          },
+          "provenance", [](const Program& p) { return from_json(p.spec().provenance); },
           nb::sig("def provenance(self) -> dict[str, typing.Any]"),
           "Name, protocol, limits, and how the program was made.")
       .def(
           "with_provenance",
           [](const Program& p, const nb::dict& provenance) {
-            const nb::object text = nb::module_::import_("json").attr("dumps")(provenance);
-            return std::make_shared<Program>(p.with_provenance(nb::cast<std::string>(text)));
+            return std::make_shared<Program>(p.with_provenance(to_json(provenance)));
           },
           "provenance"_a,
           nb::sig("def with_provenance(self, provenance: dict[str, typing.Any]) -> Program"),
           "The same program with another account of how it was made.")
+      .def_prop_ro(
+          "size_bytes", [](const Program& p) { return p.spec().facts.size_bytes; },
+          "Size of the collective before it was counted in chunks; 0: unknown.")
+      .def_prop_ro(
+          "part_bytes", [](const Program& p) { return p.spec().facts.part_bytes; },
+          "Sizes of the parts, where there are several and they are known.")
+      .def_prop_ro(
+          "window", [](const Program& p) { return p.spec().facts.window; },
+          "Messages of a rank that cross a limiting link at once; 0: any number.")
+      .def_prop_ro(
+          "name", [](const Program& p) { return p.spec().facts.name; },
+          "Name in the file that the program was read from, or an empty string.")
+      .def_prop_ro(
+          "format", [](const Program& p) { return p.spec().facts.format; },
+          "Format of the file that the program was read from, or an empty string.")
+      .def_prop_ro(
+          "dialect", [](const Program& p) { return p.spec().facts.dialect; },
+          "Dialect of that file, or an empty string.")
+      .def_prop_ro(
+          "protocol", [](const Program& p) { return p.spec().facts.protocol; },
+          "Protocol that the file names, or an empty string.")
+      .def_prop_ro(
+          "min_bytes", [](const Program& p) { return p.spec().facts.min_bytes; },
+          "Smallest size that the file is for.")
+      .def_prop_ro(
+          "max_bytes", [](const Program& p) { return p.spec().facts.max_bytes; },
+          "Largest size that the file is for; 0: no limit.")
+      .def_prop_ro(
+          "threads_per_block", [](const Program& p) { return p.spec().facts.threads_per_block; },
+          "Threads per block that the file names; 0: none.")
+      .def_prop_ro(
+          "either_place", [](const Program& p) { return p.spec().facts.either_place; },
+          "Whether the file is for calls in place and out of place.")
+      .def(
+          "with_facts",
+          [](const Program& p, std::optional<std::int64_t> size_bytes,
+             std::optional<std::vector<std::int64_t>> part_bytes,
+             std::optional<std::int32_t> window, std::optional<std::string> name,
+             std::optional<std::string> format, std::optional<std::string> dialect,
+             std::optional<std::string> protocol, std::optional<std::uint64_t> min_bytes,
+             std::optional<std::uint64_t> max_bytes, std::optional<std::int32_t> threads_per_block,
+             std::optional<bool> either_place) {
+            auto facts = p.spec().facts;
+            const auto put = [](auto& field, auto& given) {
+              if (given) field = std::move(*given);
+            };
+            put(facts.size_bytes, size_bytes);
+            put(facts.part_bytes, part_bytes);
+            put(facts.window, window);
+            put(facts.name, name);
+            put(facts.format, format);
+            put(facts.dialect, dialect);
+            put(facts.protocol, protocol);
+            put(facts.min_bytes, min_bytes);
+            put(facts.max_bytes, max_bytes);
+            put(facts.threads_per_block, threads_per_block);
+            put(facts.either_place, either_place);
+            return std::make_shared<Program>(p.with_facts(std::move(facts)));
+          },
+          nb::kw_only(), "size_bytes"_a = nb::none(), "part_bytes"_a = nb::none(),
+          "window"_a = nb::none(), "name"_a = nb::none(), "format"_a = nb::none(),
+          "dialect"_a = nb::none(), "protocol"_a = nb::none(), "min_bytes"_a = nb::none(),
+          "max_bytes"_a = nb::none(), "threads_per_block"_a = nb::none(),
+          "either_place"_a = nb::none(),
+          "The same program with other values of these fields; None leaves a field as it is.")
       .def(
           "with_in_place",
           [](const Program& p, bool in_place) {
@@ -182,8 +255,12 @@ Columns must have the types that the properties of the same names have: nothing 
           "other"_a.none(), "Equal collective, threads and steps; provenance may differ.")
       .def("__hash__",
            [](const Program& p) { return nb::hash(nb::make_tuple(p.ranks(), p.steps())); })
+      .def("__reduce__", &reduced, nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"))
+      .def(
+          "_repr_html_", [](nb::handle self) { return hooks().to_html(self); },
+          nb::sig("def _repr_html_(self) -> str"), "What a notebook shows.")
       .def("__repr__", [](const Program& p) {
-        return "<tacos.Program " + std::string(name_of(p.collective().parts()[0].kind)) + ": " +
+        return "<tacos.Program " + std::string(p.collective().parts()[0].kind_name()) + ": " +
                std::to_string(p.ranks()) + " ranks, " + std::to_string(p.threads()) + " threads, " +
                std::to_string(p.steps()) + " steps>";
       });
@@ -191,13 +268,15 @@ Columns must have the types that the properties of the same names have: nothing 
   m.def(
       "lower",
       [](const Schedule& schedule, bool in_place, std::optional<std::int32_t> rank,
-         std::int32_t window, const nb::object& progress) {
+         std::int32_t window, bool reuse_scratch, const nb::object& progress) {
         const auto report = progress_to(progress);
         const nb::gil_scoped_release release;
-        return std::make_shared<Program>(lower(schedule, in_place, rank, window, report));
+        return std::make_shared<Program>(
+            lower(schedule, {in_place, rank, window, reuse_scratch}, report));
       },
       "schedule"_a, nb::kw_only(), "in_place"_a = false, "rank"_a = nb::none(), "window"_a = 0,
-      "progress"_a = nb::none(), "The program of a schedule; see tacos.lower.");
+      "reuse_scratch"_a = true, "progress"_a = nb::none(),
+      "The program of a schedule; see tacos.lower.");
   m.def(
       "lift",
       [](const Program& program, std::shared_ptr<Topology> topology, std::int64_t size,
@@ -205,7 +284,7 @@ Columns must have the types that the properties of the same names have: nothing 
         const auto report = progress_to(progress);
         const nb::gil_scoped_release release;
         return std::make_shared<Schedule>(
-            lift(program, std::move(topology), size, std::move(provenance), report));
+            lift(program, topology, size, std::move(provenance), report));
       },
       "program"_a, "topology"_a, "size_bytes"_a, nb::kw_only(), "provenance"_a = "{}",
       "progress"_a = nb::none(), "The schedule of a program; see tacos.lift.");

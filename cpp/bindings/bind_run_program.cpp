@@ -6,6 +6,7 @@
 #include "lowering/lower.hpp"
 #include "lowering/pace.hpp"
 #include "simulate/run_program.hpp"
+#include "simulation_columns.hpp"
 
 namespace tacos::bindings {
 
@@ -40,19 +41,7 @@ nb::dict run_columns(const Program& program, const Array<std::int64_t>& chunk_by
     const nb::gil_scoped_release release;
     result = simulation::run_program(program, sizes, std::move(topology), options, report);
   }
-  nb::dict columns;
-  columns["npu_finish_ps"] = give(std::move(result.finish));
-  columns["link_busy_ps"] = give(std::move(result.busy));
-  if (!record) return columns;
-  columns["link"] = give(std::move(result.link));
-  columns["begin_ps"] = give(std::move(result.begin));
-  columns["end_ps"] = give(std::move(result.end));
-  columns["transfer"] = give(std::move(result.transfer));
-  columns["arrival_npu"] = give(std::move(result.arrival_npu));
-  columns["arrival_ps"] = give(std::move(result.arrival_time));
-  columns["arrival_bytes"] = give(std::move(result.arrival_bytes));
-  columns["arrival_transfer"] = give(std::move(result.arrival_transfer));
-  return columns;
+  return simulation_columns(std::move(result), record);
 }
 
 nb::dict departure_columns(const Schedule& schedule) {

@@ -3,8 +3,12 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "arrow.hpp"
 #include "columns.hpp"
+#include "hooks.hpp"
+#include "json.hpp"
 #include "model/schedule.hpp"
+#include "pickling.hpp"
 #include "timing/compose.hpp"
 #include "timing/retime.hpp"
 
@@ -37,9 +41,11 @@ std::shared_ptr<Schedule> make_schedule(
     const Array<std::uint8_t>& lane_reads, const Array<std::int64_t>& lane_begin,
     const Array<std::uint32_t>& chunk, const Array<std::uint32_t>& start, std::int64_t quantum_ps,
     const std::vector<std::int32_t>& orders, const std::optional<Array<std::int32_t>>& node_image,
-    const std::optional<Array<std::int32_t>>& link_image, std::string provenance, bool given_away) {
+    const std::optional<Array<std::int32_t>>& link_image, std::string provenance,
+    std::string engine, std::optional<Time> bound_ps, bool consistent, bool cut_short,
+    bool matched_ports, bool given_away) {
   try {
-    if (!nb::isinstance<nb::dict>(nb::module_::import_("json").attr("loads")(provenance))) {
+    if (!nb::isinstance<nb::dict>(from_json(provenance))) {
       invalid("the provenance must be a JSON object");
     }
   } catch (nb::python_error&) {
@@ -54,8 +60,10 @@ std::shared_ptr<Schedule> make_schedule(
                       quantum_ps};
   auto symmetry = make_symmetry(orders, node_image, link_image);
   const nb::gil_scoped_release release;  // the arguments are not touched any more
-  return std::make_shared<Schedule>(std::move(collective), std::move(routes), std::move(transfers),
-                                    std::move(symmetry), std::move(provenance));
+  const Schedule schedule(std::move(collective), std::move(routes), std::move(transfers),
+                          std::move(symmetry), std::move(provenance));
+  return std::make_shared<Schedule>(
+      schedule.with_facts({std::move(engine), bound_ps, consistent, cut_short, matched_ports}));
 }
 
 std::shared_ptr<Schedule> retime_columns(
@@ -71,18 +79,17 @@ std::shared_ptr<Schedule> retime_columns(
       retime(std::move(collective), std::move(routes), order, std::move(provenance), report));
 }
 
-// Names are read in Python, where all that takes a node or link reads them.
+// The package reads names, as it does for all that takes a node or a link.
 nb::dict rows(const Schedule& schedule, const nb::object& given_npu, const nb::object& given_link) {
   std::optional<std::int32_t> npu;
   std::optional<std::int32_t> link;
   if (!given_npu.is_none() || !given_link.is_none()) {
-    const nb::object nodes = nb::module_::import_("tacos.nodes");
     const nb::object topology = nb::cast(schedule.shared_topology());
     if (!given_npu.is_none()) {
-      npu = nb::cast<std::int32_t>(nodes.attr("Nodes")(topology).attr("npu")(given_npu));
+      npu = nb::cast<std::int32_t>(hooks().find_npu(topology, given_npu));
     }
     if (!given_link.is_none()) {
-      link = nb::cast<std::int32_t>(nodes.attr("link_of")(topology, given_link));
+      link = nb::cast<std::int32_t>(hooks().find_link(topology, given_link));
     }
   }
   Schedule::Rows found;
@@ -104,24 +111,12 @@ nb::dict rows(const Schedule& schedule, const nb::object& given_npu, const nb::o
   return columns;
 }
 
-// The transfers in the form of another library, which only Python knows.
-nb::object table(nb::handle schedule, const char* form) {
-  return nb::module_::import_("tacos._support.tables").attr(form)(schedule.attr("rows")());
-}
+nb::dict all_rows(const Schedule& schedule) { return rows(schedule, nb::none(), nb::none()); }
 
 std::optional<double> efficiency(const Schedule& schedule) {
-  const nb::object provenance = nb::module_::import_("json").attr("loads")(schedule.provenance());
-  const nb::object bound = provenance.attr("get")("bound_s");
-  if (schedule.time() == 0 ||
-      !(nb::isinstance<nb::float_>(bound) || nb::isinstance<nb::int_>(bound))) {
-    return std::nullopt;
-  }
-  const double bound_s = PyFloat_AsDouble(bound.ptr());
-  if (PyErr_Occurred() != nullptr) {  // an integer that no double holds
-    PyErr_Clear();
-    return std::nullopt;
-  }
-  return bound_s / (static_cast<double>(schedule.time()) * kSecondsPerPicosecond);
+  const auto& bound = schedule.facts().bound;
+  if (schedule.time() == 0 || !bound) return std::nullopt;
+  return static_cast<double>(*bound) / static_cast<double>(schedule.time());
 }
 
 double algbw(const Schedule& s) {
@@ -160,7 +155,8 @@ multicast tree and 2 for a reduce tree.)")
             if (i < 0 || i >= r.count()) throw nb::index_error("no such route");
             return std::vector<NodeId>(r.destinations(i).begin(), r.destinations(i).end());
           },
-          "route"_a, "Nodes where the route ends.");
+          "route"_a, "Nodes where the route ends.")
+      .def("__reduce__", &reduced, nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"));
 
   m.def(
       "shortest_routes",
@@ -183,7 +179,9 @@ symmetry instead of all transfers; expand() writes them out.)")
            "lane_route"_a.noconvert(), "lane_op"_a.noconvert(), "lane_reads"_a.noconvert(),
            "lane_begin"_a.noconvert(), "chunk"_a.noconvert(), "start"_a.noconvert(), "quantum_ps"_a,
            "orders"_a = std::vector<std::int32_t>{}, "node_image"_a = nb::none(),
-           "link_image"_a = nb::none(), "provenance"_a = "{}", "given_away"_a = false,
+           "link_image"_a = nb::none(), "provenance"_a = "{}", "engine"_a = "",
+           "bound_ps"_a = nb::none(), "consistent"_a = true, "cut_short"_a = false,
+           "matched_ports"_a = false, "given_away"_a = false,
            R"(The one door: checks that the columns fit together.
 
 Columns must have the types that the properties of the same names have: nothing is converted.
@@ -251,21 +249,48 @@ With given_away=True, `chunk` and `start` are used without copying; do not write
       .def_prop_ro("efficiency", &efficiency,
                    "Bound / time, or None where nobody computed the bound.")
       .def_prop_ro(
-          "provenance",
-          [](const Schedule& s) {
-            return nb::module_::import_("json").attr("loads")(s.provenance());
-          },
+          "provenance", [](const Schedule& s) { return from_json(s.provenance()); },
           nb::sig("def provenance(self) -> dict[str, typing.Any]"),
           "How the schedule was made: engine, seed, options, bound.")
       .def(
           "with_provenance",
           [](const Schedule& s, const nb::dict& provenance) {
-            const nb::object text = nb::module_::import_("json").attr("dumps")(provenance);
-            return std::make_shared<Schedule>(s.with_provenance(nb::cast<std::string>(text)));
+            return std::make_shared<Schedule>(s.with_provenance(to_json(provenance)));
           },
           "provenance"_a,
           nb::sig("def with_provenance(self, provenance: dict[str, typing.Any]) -> Schedule"),
           "The same schedule with another account of how it was made.")
+      .def_prop_ro(
+          "engine", [](const Schedule& s) { return s.facts().engine; },
+          "Name of the engine that made the schedule, or an empty string.")
+      .def_prop_ro(
+          "bound_ps", [](const Schedule& s) { return s.facts().bound; },
+          "A time that no schedule of this problem beats, in picoseconds; None: not computed.")
+      .def_prop_ro(
+          "consistent", [](const Schedule& s) { return s.facts().consistent; },
+          "False where it is known that NPUs may end with different bits of a sum.")
+      .def_prop_ro(
+          "cut_short", [](const Schedule& s) { return s.facts().cut_short; },
+          "Whether a time limit ended the search for the schedule.")
+      .def_prop_ro(
+          "matched_ports", [](const Schedule& s) { return s.facts().matched_ports; },
+          "Whether each port of a switch between boxes has one peer in the schedule.")
+      .def(
+          "with_facts",
+          [](const Schedule& s, std::optional<std::string> engine, std::optional<Time> bound_ps,
+             std::optional<bool> consistent, std::optional<bool> cut_short,
+             std::optional<bool> matched_ports) {
+            auto facts = s.facts();
+            if (engine) facts.engine = std::move(*engine);
+            if (bound_ps) facts.bound = bound_ps;
+            if (consistent) facts.consistent = *consistent;
+            if (cut_short) facts.cut_short = *cut_short;
+            if (matched_ports) facts.matched_ports = *matched_ports;
+            return std::make_shared<Schedule>(s.with_facts(std::move(facts)));
+          },
+          nb::kw_only(), "engine"_a = nb::none(), "bound_ps"_a = nb::none(),
+          "consistent"_a = nb::none(), "cut_short"_a = nb::none(), "matched_ports"_a = nb::none(),
+          "The same schedule with other values of these fields; None leaves a field as it is.")
       .def(
           "rows",
           [](const Schedule& s, const nb::object& npu, const nb::object& link) {
@@ -281,18 +306,18 @@ An NPU is a number or a name, a link a number or a pair of nodes.
 Of an orbit, all are the stored ones. One NPU's or one link's are those of the whole schedule; their
 `transfer` and `route` name what is stored, of which they are images.)")
       .def(
-          "to_pandas", [](nb::handle self) { return table(self, "to_pandas"); },
+          "to_pandas", [](const Schedule& s) { return hooks().to_pandas(all_rows(s)); },
           nb::sig("def to_pandas(self) -> typing.Any"),
           "The transfers as a pandas DataFrame with the columns of `rows`; pandas must be there.")
       .def(
-          "to_arrow", [](nb::handle self) { return table(self, "to_arrow"); },
+          "to_arrow", [](const Schedule& s) { return hooks().to_arrow(all_rows(s)); },
           nb::sig("def to_arrow(self) -> typing.Any"),
           R"(The transfers as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``.
 
 Polars, DuckDB and others take the schedule itself, without a copy and without pyarrow.)")
       .def(
           "__arrow_c_stream__",
-          [](nb::handle self, const nb::object&) { return table(self, "arrow_stream"); },
+          [](const Schedule& s, const nb::object&) { return arrow_stream(all_rows(s)); },
           "requested_schema"_a = nb::none(),
           nb::sig(
               "def __arrow_c_stream__(self, requested_schema: typing.Any = None) -> typing.Any"),
@@ -369,6 +394,10 @@ Everybody who reads a sum of n arrivals lists all n of them.)")
           "other"_a.none(), "Equal topology, collective and transfers; provenance may differ.")
       .def("__hash__",
            [](const Schedule& s) { return nb::hash(nb::make_tuple(s.transfers(), s.time())); })
+      .def("__reduce__", &reduced, nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"))
+      .def(
+          "_repr_html_", [](nb::handle self) { return hooks().to_html(self); },
+          nb::sig("def _repr_html_(self) -> str"), "What a notebook shows.")
       .def("__repr__", [](const Schedule& s) {
         return "<tacos.Schedule " + std::string(s.symmetry() ? "orbit" : "packed") + ": " +
                std::to_string(s.transfers()) + " transfers in " +

@@ -3,6 +3,7 @@
 
 #include "columns.hpp"
 #include "simulate/simulate.hpp"
+#include "simulation_columns.hpp"
 
 namespace tacos::bindings {
 
@@ -15,7 +16,7 @@ simulation::Timing timing_of(const std::string& name) {
   if (name == "order") return simulation::Timing::order;
   if (name == "schedule") return simulation::Timing::schedule;
   if (name == "shared") return simulation::Timing::shared;
-  invalid("timing is \"" + name + "\", allowed are dependencies, order, schedule, shared");
+  invalid("timing is \"" + name + "\"; it must be one of dependencies, order, schedule, shared");
 }
 
 // Rows (link, time, slowdown), grouped by link and ordered by time.
@@ -48,19 +49,9 @@ nb::dict simulate_columns(const Schedule& schedule, const Routes& routes, const 
     const nb::gil_scoped_release release;
     result = simulation::simulate(schedule, routes, options, report);
   }
-  nb::dict columns;
-  columns["npu_finish_ps"] = give(std::move(result.finish));
-  columns["link_busy_ps"] = give(std::move(result.busy));
-  if (!record) return columns;
-  columns["link"] = give(std::move(result.link));
-  columns["begin_ps"] = give(std::move(result.begin));
-  columns["end_ps"] = give(std::move(result.end));
-  columns["transfer"] = give(std::move(result.transfer));
-  columns["arrival_npu"] = give(std::move(result.arrival_npu));
-  columns["arrival_ps"] = give(std::move(result.arrival_time));
-  columns["arrival_bytes"] = give(std::move(result.arrival_bytes));
-  columns["arrival_transfer"] = give(std::move(result.arrival_transfer));
-  columns["cause"] = give(std::move(result.cause));
+  auto cause = std::move(result.cause);
+  auto columns = simulation_columns(std::move(result), record);
+  if (record) columns["cause"] = give(std::move(cause));
   return columns;
 }
 

@@ -5,7 +5,9 @@
 #include <nanobind/stl/vector.h>
 
 #include "columns.hpp"
+#include "hooks.hpp"
 #include "model/topology.hpp"
+#include "pickling.hpp"
 
 namespace tacos::bindings {
 
@@ -16,13 +18,13 @@ namespace {
 LinkModel link_model(const std::string& name) {
   if (name == "pipelined") return LinkModel::pipelined;
   if (name == "blocking") return LinkModel::blocking;
-  invalid("link_model is \"" + name + "\", allowed are \"pipelined\" and \"blocking\"");
+  invalid("link_model is \"" + name + "\"; it must be \"pipelined\" or \"blocking\"");
 }
 
 Forwarding forwarding(const std::string& name) {
   if (name == "cut_through") return Forwarding::cut_through;
   if (name == "store_and_forward") return Forwarding::store_and_forward;
-  invalid("forwarding is \"" + name + "\", allowed are \"cut_through\" and \"store_and_forward\"");
+  invalid("forwarding is \"" + name + "\"; it must be \"cut_through\" or \"store_and_forward\"");
 }
 
 std::string name_of(LinkModel model) {
@@ -151,6 +153,10 @@ With given_away=True, the links' columns are used without copying; do not write 
            [](const Topology& t) {
              return nb::hash(nb::make_tuple(t.npus(), t.links(), t.spec().family));
            })
+      .def("__reduce__", &reduced, nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"))
+      .def(
+          "_repr_html_", [](nb::handle self) { return hooks().to_html(self); },
+          nb::sig("def _repr_html_(self) -> str"), "What a notebook shows.")
       .def("__repr__", [](const Topology& t) {
         return "<tacos.Topology " + (t.spec().family.empty() ? "custom" : t.spec().family) + ": " +
                std::to_string(t.npus()) + " NPUs, " + std::to_string(t.nodes() - t.npus()) +

@@ -18,6 +18,7 @@ void bind_run_program(nb::module_& m);
 void bind_synth(nb::module_& m);
 void bind_forest(nb::module_& m);
 void bind_program(nb::module_& m);
+void bind_workload(nb::module_& m);
 void bind_chakra(nb::module_& m);
 void bind_astra(nb::module_& m);
 void bind_msccl(nb::module_& m);
@@ -25,6 +26,8 @@ void bind_perfetto(nb::module_& m);
 void bind_runtime(nb::module_& m);
 void bind_waves(nb::module_& m);
 void bind_arrow(nb::module_& m);
+void bind_hooks(nb::module_& m);
+void bind_pickling(nb::module_& m);
 }  // namespace tacos::bindings
 
 NB_MODULE(_core, m) {
@@ -46,6 +49,7 @@ NB_MODULE(_core, m) {
   tacos::bindings::bind_synth(m);
   tacos::bindings::bind_forest(m);
   tacos::bindings::bind_program(m);
+  tacos::bindings::bind_workload(m);
   tacos::bindings::bind_chakra(m);
   tacos::bindings::bind_astra(m);
   tacos::bindings::bind_msccl(m);
@@ -53,4 +57,6 @@ NB_MODULE(_core, m) {
   tacos::bindings::bind_runtime(m);
   tacos::bindings::bind_waves(m);
   tacos::bindings::bind_arrow(m);
+  tacos::bindings::bind_hooks(m);
+  tacos::bindings::bind_pickling(m);
 }

@@ -30,12 +30,10 @@ double seconds(Ratio ratio) {
 
 // Whether every NPU takes part alike, so that a symmetry of the network is one of the problem.
 bool everybody_alike(const Topology& topology, const Collective& collective) {
-  return std::all_of(
-      collective.parts().begin(), collective.parts().end(), [&](const CollectivePart& part) {
-        const bool unrooted = part.kind == all_gather || part.kind == reduce_scatter ||
-                              part.kind == all_reduce || part.kind == all_to_all;
-        return unrooted && part.members() == topology.npus();
-      });
+  return std::all_of(collective.parts().begin(), collective.parts().end(),
+                     [&](const CollectivePart& part) {
+                       return part.traits().uniform() && part.members() == topology.npus();
+                     });
 }
 
 class Search {
@@ -211,10 +209,10 @@ class Search {
 
   // Halves along every dimension, which is where pairs of NPUs meet.
   void weigh_halves() {
-    const bool pairs = std::any_of(
-        collective_.parts().begin(), collective_.parts().end(), [](const CollectivePart& part) {
-          return part.kind == all_to_all || part.kind == all_to_all_v || part.kind == send_recv;
-        });
+    const bool pairs = std::any_of(collective_.parts().begin(), collective_.parts().end(),
+                                   [](const CollectivePart& part) {
+                                     return part.traits().per_pair() || part.kind == send_recv;
+                                   });
     if (!pairs) return;
     for (std::size_t d = 0; d < topology_.spec().dims.size(); ++d) {
       const auto half = half_along(topology_, d);

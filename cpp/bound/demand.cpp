@@ -77,7 +77,9 @@ void add_custom(Crossing& result, const CollectivePart& part, const NodeSet& ins
     const auto from = inputs(part, x), to = outputs(part, x);
     const bool leaves = part.reduces[x] ? std::any_of(from.begin(), from.end(), is_inside)
                                         : std::all_of(from.begin(), from.end(), is_inside);
-    if (leaves && !std::all_of(to.begin(), to.end(), is_inside)) add(result, part.bytes[x], 1, 1);
+    if (leaves && !std::all_of(to.begin(), to.end(), is_inside)) {
+      add(result, part.bytes[x], part.chunks, 1);
+    }
   }
 }
 
@@ -231,12 +233,13 @@ void custom_deliveries(const CollectivePart& part,
   for (std::size_t x = 0; x < part.bytes.size(); ++x) {
     if (part.bytes[x] == 0) continue;
     const auto from = inputs(part, x), to = outputs(part, x);
+    const auto bytes = largest_piece(part.bytes[x], part.chunks);
     if (!part.reduces[x]) {
-      if (!take({from, to, part.bytes[x], false})) return;
+      if (!take({from, to, bytes, false})) return;
       continue;
     }
     for (std::size_t i = 0; i < to.size(); ++i) {
-      if (!take({to.subspan(i, 1), from, part.bytes[x], true})) return;
+      if (!take({to.subspan(i, 1), from, bytes, true})) return;
     }
   }
 }
@@ -372,7 +375,7 @@ std::vector<std::int32_t> alike(const Collective& collective) {
   std::vector<std::int32_t> result(at(collective.npus()));
   std::vector<std::vector<std::int64_t>> marks(result.size());
   for (const auto& part : collective.parts()) {
-    if (part.kind == all_to_all_v || part.kind == send_recv || part.kind == custom) {
+    if (!part.traits().even) {
       std::iota(result.begin(), result.end(), 0);
       return result;
     }

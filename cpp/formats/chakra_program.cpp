@@ -54,9 +54,23 @@ Buffer buffer_of(std::int32_t number) {
 
 }  // namespace
 
+void Traces::refuse_other_nodes() const {
+  for (std::size_t row = 0; row < nodes(); ++row) {
+    if (kind[row] < 2 && bytes[row] == 0)
+      invalid(describe(row) + ": a message of a program has bytes");
+    if (kind[row] <= static_cast<std::uint8_t>(NodeKind::comp)) continue;
+    const bool whole = kind[row] == static_cast<std::uint8_t>(NodeKind::coll);
+    invalid(describe(row) +
+            (whole ? " is a collective, which a program does not have"
+                   : " moves data to or from a memory, which a program does not do") +
+            ": read the traces with tacos.workload.load");
+  }
+}
+
 Program Traces::restored(std::shared_ptr<const Collective> collective, bool in_place,
                          std::vector<std::int32_t> scratch_slots, const Threads& threads,
                          std::string provenance) const {
+  refuse_other_nodes();
   std::vector<std::size_t> first_thread(at(ranks()) + 1, 0);
   for (const auto r : threads.rank) ++first_thread[at(r) + 1];
   for (std::size_t r = 0; r < at(ranks()); ++r) first_thread[r + 1] += first_thread[r];
@@ -74,7 +88,7 @@ Program Traces::restored(std::shared_ptr<const Collective> collective, bool in_p
     const auto* fields = &step_fields[row * kStepFields];
     if (at(fields[1]) >= of_rank || fields[0] >= kStepOps) {
       invalid(describe(row) + ": tacos_step has operation " + std::to_string(fields[0]) +
-              " of thread " + std::to_string(fields[1]) + ", allowed are operations 0 to " +
+              " of thread " + std::to_string(fields[1]) + "; operations must be 0 to " +
               std::to_string(kStepOps - 1) + " and threads below " + std::to_string(of_rank));
     }
     step[row] = static_cast<std::int64_t>(steps.op.size());
@@ -91,7 +105,6 @@ Program Traces::restored(std::shared_ptr<const Collective> collective, bool in_p
     if (owner(row) == kNobody) continue;
     const auto mine = at(owner(row));
     const StepOp op = static_cast<StepOp>(steps.op[mine]);
-    if (kind[row] == 3) invalid(describe(row) + " is a collective, a program has none");
     if (kind[row] < 2) {
       const bool out = kind[row] == 0;
       auto& there = out ? sent : received;
@@ -126,6 +139,7 @@ Program Traces::restored(std::shared_ptr<const Collective> collective, bool in_p
 }
 
 Program Traces::derived(std::string provenance) const {
+  refuse_other_nodes();
   const auto send_of = pairs();
   // Messages are numbered in the order of their sends; slots in the order of these numbers.
   CollectivePart part;
@@ -135,7 +149,6 @@ Program Traces::derived(std::string provenance) const {
   std::vector<NodeId> sources, destinations;
   std::vector<std::int32_t> slot(nodes(), -1), inputs(at(ranks()), 0), outputs(at(ranks()), 0);
   for (std::size_t row = 0; row < nodes(); ++row) {
-    if (kind[row] == 3) invalid(describe(row) + " is a collective, a program has none");
     if (kind[row] == 1) recv_of[at(send_of[row])] = static_cast<std::int64_t>(row);
   }
   for (std::size_t row = 0; row < nodes(); ++row) {

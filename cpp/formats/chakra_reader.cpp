@@ -19,11 +19,11 @@ using protobuf::Wire;
 
 constexpr std::int64_t kNobody = -1;
 constexpr std::size_t kMaxDims = 8;  // what a byte of flags holds
-constexpr std::int64_t kLastComm = 9;
+constexpr std::int64_t kLongest_us = kLongestComp_ps / 1'000'000;
 constexpr std::array<std::string_view, 8> kTypes = {
     "INVALID_NODE", "METADATA_NODE",  "MEM_LOAD_NODE",  "MEM_STORE_NODE",
     "COMP_NODE",    "COMM_SEND_NODE", "COMM_RECV_NODE", "COMM_COLL_NODE"};
-constexpr std::array<std::string_view, 4> kKinds = {"send", "recv", "comp", "coll"};
+constexpr std::array<std::string_view, 2> kKinds = {"send", "recv"};
 
 std::int64_t zigzag(std::uint64_t value) {
   return static_cast<std::int64_t>(value >> 1) ^ -static_cast<std::int64_t>(value & 1);
@@ -48,7 +48,7 @@ struct Attribute {
   // As a whole number between limits.
   std::int64_t whole(std::int64_t low, std::int64_t high) const {
     const auto refuse = [&](const std::string& found) {
-      Reader::fail(position, std::string(name) + " is " + found + ", allowed are " +
+      Reader::fail(position, std::string(name) + " is " + found + "; it must be " +
                                  std::to_string(low) + " to " + std::to_string(high));
     };
     const Wire expected = field == 19 || field == 23   ? Wire::fixed32
@@ -130,7 +130,8 @@ Attribute attribute_of(std::string_view bytes, std::size_t position) {
 // One node as it is read.
 struct Traces::Node {
   std::uint64_t id = 0, type = 0, duration_us = 0;
-  std::optional<std::int64_t> src, dst, bytes, chunks, tag, comm;
+  std::string_view name;
+  std::optional<std::int64_t> src, dst, bytes, chunks, tag, comm, duration_ps, flops, tensor_bytes;
   std::int64_t priority = 0, group = 0;
   std::uint8_t dims = 255;
   bool on_cpu = false;
@@ -197,6 +198,10 @@ void Traces::add_node(std::string_view message, std::size_t position) {
          : field.number == 3 ? node.type
                              : node.duration_us) = field.value;
         break;
+      case 2:
+        if (field.wire != Wire::bytes) fail("its name is not a text");
+        node.name = field.bytes;
+        break;
       case 4:
       case 5: {
         auto& list = field.number == 4 ? control : dep;
@@ -220,13 +225,19 @@ void Traces::add_node(std::string_view message, std::size_t position) {
         } else if (a.name == "comm_dst") {
           node.dst = a.whole(0, kInt32);
         } else if (a.name == "comm_size") {
-          node.bytes = a.whole(1, kInt64);
+          node.bytes = a.whole(0, kInt64);
         } else if (a.name == "comm_tag") {
           node.tag = a.whole(0, kInt32);
         } else if (a.name == "comm_type") {
-          node.comm = a.whole(0, kLastComm);
+          node.comm = a.whole(0, kComms - 1);
         } else if (a.name == "comm_priority") {
           node.priority = a.whole(-kInt32, kInt32);
+        } else if (a.name == "num_ops") {
+          node.flops = a.whole(0, kInt64);
+        } else if (a.name == "tensor_size") {
+          node.tensor_bytes = a.whole(0, kInt64);
+        } else if (a.name == "tacos_duration_ps") {
+          node.duration_ps = a.whole(0, kLongestComp_ps);
         } else if (a.name == "is_cpu_op") {
           node.on_cpu = a.whole(0, 1) != 0;
         } else if (a.name == "msg_chunk_cnt") {
@@ -237,7 +248,7 @@ void Traces::add_node(std::string_view message, std::size_t position) {
           std::int32_t number = 0;
           const auto result = std::from_chars(a.bytes.data(), end, number);
           if (!a.bytes.empty() && (result.ec != std::errc() || result.ptr != end || number < 0)) {
-            fail("pg_name is " + quoted(a.bytes) + ", allowed are numbers from 0 on");
+            fail("pg_name is " + quoted(a.bytes) + "; it must be a number of at least 0");
           }
           node.group = number;
         } else if (a.name == "involved_dim") {
@@ -287,34 +298,26 @@ void Traces::add_row(const Node& node, std::size_t position) {
   const auto fail = [&](const std::string& what) {
     Reader::fail(position, "node " + std::to_string(node.id) + ": " + what);
   };
-  const auto need = [&](const char* name, const std::optional<std::int64_t>& value) {
-    if (!value) fail("it has no " + std::string(name));
+  const auto need = [&](const char* attribute, const std::optional<std::int64_t>& value) {
+    if (!value) fail("it has no " + std::string(attribute));
     return *value;
   };
-  const bool moves_memory = node.type == 2 || node.type == 3;
-  if (node.type == 0 || moves_memory || node.type > 7) {
-    fail("its type is " +
-         (node.type < kTypes.size() ? std::string(kTypes[node.type]) : std::to_string(node.type)) +
-         (moves_memory
-              ? ", which moves data to or from an NPU's own memory: nothing here has a time"
-                " or a meaning for that"
-              : "") +
-         ", allowed are COMP_NODE, COMM_SEND_NODE, COMM_RECV_NODE, COMM_COLL_NODE and "
-         "METADATA_NODE");
+  if (node.type == 0 || node.type >= kTypes.size()) {
+    fail("its type is " + (node.type == 0 ? std::string(kTypes[0]) : std::to_string(node.type)) +
+         "; it must be 1 (" + std::string(kTypes[1]) + ") to 7 (" + std::string(kTypes[7]) + ")");
   }
-  constexpr std::int64_t kLongest = 1'000'000'000'000;
-  if (node.duration_us > static_cast<std::uint64_t>(kLongest)) {
-    fail("duration_micros is " + std::to_string(node.duration_us) + ", allowed are 0 to 10^12");
+  if (node.duration_us > static_cast<std::uint64_t>(kLongest_us)) {
+    fail("duration_micros is " + std::to_string(node.duration_us) + "; it must be 0 to 10^12");
   }
   if (node.id > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
     fail("the id is above 2^63 - 1");
   }
-  // Metadata is no work, but others may wait for it.
+  // By Chakra's type. Metadata is no work, but nodes may wait for it.
+  constexpr std::array<NodeKind, 8> kKindOf = {NodeKind::comp,  NodeKind::comp, NodeKind::load,
+                                               NodeKind::store, NodeKind::comp, NodeKind::send,
+                                               NodeKind::recv,  NodeKind::coll};
   const bool is_note = node.type == 1;
-  const auto what = node.type == 4 || is_note ? NodeKind::comp
-                    : node.type == 5          ? NodeKind::send
-                    : node.type == 6          ? NodeKind::recv
-                                              : NodeKind::coll;
+  const NodeKind what = kKindOf[node.type];
   const std::int32_t self = ranks() - 1;
   const bool message = what == NodeKind::send || what == NodeKind::recv;
   const auto size = node.bytes ? node.bytes : node.chunks;  // some converters say chunks alone
@@ -330,13 +333,20 @@ void Traces::add_row(const Node& node, std::size_t position) {
     if (other == self) fail("it talks to its own rank");
   }
   rank.push_back(self);
-  id.push_back(node.id);
+  id.push_back(static_cast<std::int64_t>(node.id));
   kind.push_back(static_cast<std::uint8_t>(what));
   peer.push_back(static_cast<std::int32_t>(other));
-  bytes.push_back(what == NodeKind::comp ? 0 : need("comm_size", size));
-  tag.push_back(message ? static_cast<std::int32_t>(need("comm_tag", node.tag)) : 0);
   const bool computes = what == NodeKind::comp && !is_note;
-  duration_us.push_back(computes ? static_cast<std::int64_t>(node.duration_us) : 0);
+  const bool moves_memory = what == NodeKind::load || what == NodeKind::store;
+  bytes.push_back(is_note        ? 0
+                  : computes     ? node.tensor_bytes.value_or(0)
+                  : moves_memory ? need("tensor_size", node.tensor_bytes)
+                                 : need("comm_size", size));
+  tag.push_back(message ? static_cast<std::int32_t>(need("comm_tag", node.tag)) : 0);
+  const auto duration = static_cast<std::int64_t>(node.duration_us) * 1'000'000;
+  duration_ps.push_back(computes ? node.duration_ps.value_or(duration) : 0);
+  flops.push_back(computes ? node.flops.value_or(0) : 0);
+  name.push_back(names_.number(node.name));
   comm.push_back(what == NodeKind::coll ? static_cast<std::uint8_t>(need("comm_type", node.comm))
                                         : std::uint8_t{0});
   on_cpu.push_back(node.on_cpu ? 1 : 0);
@@ -359,9 +369,9 @@ void Traces::add_row(const Node& node, std::size_t position) {
 // Ids become rows.
 void Traces::resolve(std::size_t first_row) {
   if (nodes() == first_row) invalid("the trace has no nodes, which leaves the rank nothing to do");
-  std::vector<std::pair<std::uint64_t, std::int64_t>> rows;
+  std::vector<std::pair<std::uint64_t, std::int64_t>> rows;  // by id
   for (auto row = first_row; row < nodes(); ++row) {
-    rows.emplace_back(id[row], static_cast<std::int64_t>(row));
+    rows.emplace_back(static_cast<std::uint64_t>(id[row]), static_cast<std::int64_t>(row));
   }
   if (!std::is_sorted(rows.begin(), rows.end())) std::sort(rows.begin(), rows.end());
   for (std::size_t i = 1; i < rows.size(); ++i) {
@@ -436,6 +446,31 @@ void Traces::check_peers() const {
       invalid(describe(row) + ": the ranks are 0 to " + std::to_string(ranks() - 1));
     }
   }
+}
+
+Workload Traces::workload(
+    std::vector<std::pair<std::int32_t, std::vector<std::int32_t>>> groups) && {
+  WorkloadColumns c;
+  c.npus = ranks();
+  c.rank = std::move(rank);
+  c.kind = std::move(kind);
+  c.peer = std::move(peer);
+  c.bytes = std::move(bytes);
+  c.tag = std::move(tag);
+  c.duration_ps = std::move(duration_ps);
+  c.flops = std::move(flops);
+  c.comm = std::move(comm);
+  c.id = std::move(id);
+  c.on_cpu = std::move(on_cpu);
+  c.group = std::move(group);
+  c.priority = std::move(priority);
+  c.dims = std::move(dims);
+  c.name = std::move(name);
+  c.names = names_.take();
+  c.dep_begin = std::move(dep_begin);
+  c.dep = std::move(dep);
+  c.groups = std::move(groups);
+  return Workload(std::move(c));
 }
 
 }  // namespace tacos::chakra

@@ -1,12 +1,13 @@
 // Chakra execution traces, read into columns: one row per node, rank after rank.
 //
 // What may be missing has its default: id 0, no dependencies, tag and priority 0. Numbers may have any
-// whole kind (int32, sint64, fixed32, …). Control and data dependencies count alike. Fields and
-// attributes that nobody here needs are skipped. A METADATA_NODE is a COMP that takes no time.
+// whole kind (int32, sint64, fixed32, …). Control and data dependencies count alike. Unknown fields and
+// attributes are skipped. A METADATA_NODE is a COMP that takes no time.
 //
-// `program` makes a Program of the traces. If tacos wrote them, their attributes name thread and slots
-// of each step, and the program is the one that was written. Other traces only say who sends how much to
-// whom, and what waits for what. Their program is one of the collective send_recv: every message is a
+// `workload` has all nodes. `restored` and `derived` make a Program of traces that only send, receive and
+// compute. If tacos wrote them, their attributes name thread and slots of each step, and the program is
+// the one that was written. Other traces only say which rank sends how much to which, and what waits for
+// what. Their program is one of the collective send_recv: every message is a
 // chunk of its own, from an input slot of its sender to an output slot of its receiver; a COMP is a
 // step that does nothing. Its threads are chains of nodes that wait for each other anyhow.
 #pragma once
@@ -15,15 +16,14 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "formats/steps.hpp"
 #include "model/program.hpp"
+#include "model/workload.hpp"
 
 namespace tacos::chakra {
-
-// The numbers of Workload's kinds.
-enum class NodeKind : std::uint8_t { send, recv, comp, coll };
 
 class Traces {
  public:
@@ -31,6 +31,9 @@ class Traces {
   void add(std::string_view file);
   // When all ranks are there: throws where a node names a rank that is not.
   void check_peers() const;
+
+  // Moves the columns into the workload: the traces are empty afterwards.
+  Workload workload(std::vector<std::pair<std::int32_t, std::vector<std::int32_t>>> groups) &&;
 
   std::int32_t ranks() const { return static_cast<std::int32_t>(about.size()); }
   std::size_t nodes() const { return id.size(); }
@@ -44,10 +47,10 @@ class Traces {
 
   std::vector<std::string> about;  // per rank, the metadata's attribute "tacos"
   std::vector<std::int32_t> rank;
-  std::vector<std::uint64_t> id;
+  std::vector<std::int64_t> id;
   std::vector<std::uint8_t> kind;
-  std::vector<std::int32_t> peer, tag;
-  std::vector<std::int64_t> bytes, duration_us;
+  std::vector<std::int32_t> peer, tag, name;
+  std::vector<std::int64_t> bytes, duration_ps, flops;
   std::vector<std::uint8_t> comm, on_cpu, dims;  // as Workload has them
   std::vector<std::int32_t> group, priority;
   std::vector<std::int64_t> dep_begin{0}, dep;  // rows
@@ -60,14 +63,17 @@ class Traces {
 
  private:
   struct Node;
+  void refuse_other_nodes() const;
   void add_metadata(std::string_view bytes, std::size_t position);
-  void add_node(std::string_view bytes, std::size_t position);
+  void add_node(std::string_view message, std::size_t position);
   void add_row(const Node& node, std::size_t position);
   void resolve(std::size_t first_row);
   std::vector<std::size_t> runnable(std::size_t first, std::size_t last) const;
   // For each recv the row of its send; throws where one has no partner.
   std::vector<std::int64_t> pairs() const;
   std::string describe(std::size_t row) const;
+
+  NameTable names_;
 };
 
 }  // namespace tacos::chakra

@@ -81,6 +81,7 @@ class Keeper {
   }
 
   Program finish() {
+    if (options_.join) join();
     std::stable_sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) {
       return std::tie(a.rank, a.send_peer, a.recv_peer, a.channel) <
              std::tie(b.rank, b.send_peer, b.recv_peer, b.channel);
@@ -96,16 +97,24 @@ class Keeper {
       channel.push_back(piece.channel);
       send_peer.push_back(piece.send_peer);
       recv_peer.push_back(piece.recv_peer);
-      for (StepId step = piece.begin; step < piece.end; ++step) {
+      for (const StepId step : piece.steps) {
         id[at(step)] = static_cast<StepId>(old.size());
         old.push_back(step);
       }
       begin.push_back(static_cast<std::int64_t>(old.size()));
     }
+    std::vector<std::size_t> piece_of(old.size());
+    for (std::size_t p = 0; p + 1 < begin.size(); ++p) {
+      std::fill(piece_of.begin() + begin[p], piece_of.begin() + begin[p + 1], p);
+    }
     std::vector<StepId> dep, comes_from;
     std::vector<std::int64_t> dep_begin{0};
     for (const StepId step : old) {
-      for (const StepId before : needed_[at(step)]) dep.push_back(id[at(before)]);
+      for (const StepId before : needed_[at(step)]) {
+        if (piece_of[at(id[at(before)])] != piece_of[at(id[at(step)])]) {
+          dep.push_back(id[at(before)]);
+        }
+      }
       std::sort(dep.begin() + dep_begin.back(), dep.end());
       dep_begin.push_back(static_cast<std::int64_t>(dep.size()));
       const StepId from = s.comes_from[at(step)];
@@ -136,6 +145,7 @@ class Keeper {
     spec.dep_begin = std::move(dep_begin);
     spec.dep = std::move(dep);
     spec.provenance = s.provenance;
+    spec.facts = s.facts;
     return Program(std::move(spec));
   }
 
@@ -144,8 +154,46 @@ class Keeper {
   struct Piece {
     NodeId rank = 0, send_peer = -1, recv_peer = -1;
     std::int32_t channel = 0;
-    StepId begin = 0, end = 0;
+    std::vector<StepId> steps;
   };
+
+  // Of each rank and channel, the thread that is the k-th to send and the one that is the k-th to receive become one.
+  void join() {
+    const auto level = graph_.levels([](StepId, const auto&) {});
+    const auto rows_of = [&](const Piece& piece) {
+      std::int64_t sum = 0;
+      for (const StepId step : piece.steps) sum += rows(step);
+      return sum;
+    };
+    const auto earlier = [&](StepId a, StepId b) {
+      return std::tuple(level[at(a)], graph_.receiver(a) < 0, a) <
+             std::tuple(level[at(b)], graph_.receiver(b) < 0, b);
+    };
+    std::stable_sort(pieces_.begin(), pieces_.end(), [&](const Piece& a, const Piece& b) {
+      return std::tuple(a.rank, a.channel, level[at(a.steps[0])]) <
+             std::tuple(b.rank, b.channel, level[at(b.steps[0])]);
+    });
+    for (std::size_t first = 0, end = 0; first < pieces_.size(); first = end) {
+      std::vector<std::size_t> sending, receiving;
+      for (; end < pieces_.size() && pieces_[end].rank == pieces_[first].rank &&
+             pieces_[end].channel == pieces_[first].channel;
+           ++end) {
+        if (pieces_[end].send_peer >= 0) sending.push_back(end);
+        if (pieces_[end].recv_peer >= 0) receiving.push_back(end);
+      }
+      for (std::size_t k = 0; k < std::min(sending.size(), receiving.size()); ++k) {
+        Piece &one = pieces_[sending[k]], &other = pieces_[receiving[k]];
+        if (rows_of(one) + rows_of(other) > options_.steps) continue;
+        std::vector<StepId> merged;
+        std::merge(one.steps.begin(), one.steps.end(), other.steps.begin(), other.steps.end(),
+                   std::back_inserter(merged), earlier);
+        one.steps = std::move(merged);
+        one.recv_peer = other.recv_peer;
+        other.steps.clear();
+      }
+    }
+    std::erase_if(pieces_, [](const Piece& piece) { return piece.steps.empty(); });
+  }
 
   ThreadId receiver_of(ThreadId sender) const {
     const StepId first = static_cast<StepId>(program_.spec().thread_begin[at(sender)]);
@@ -201,14 +249,19 @@ class Keeper {
   void add(ThreadId sender, ThreadId receiver, StepId begin, StepId end, StepId to_receive) {
     const auto& s = program_.spec();
     const NodeId src = s.thread_rank[at(sender)];
+    const auto from = [&](StepId first) {
+      std::vector<StepId> steps(at(end - begin));
+      std::iota(steps.begin(), steps.end(), first);
+      return steps;
+    };
     if (receiver < 0) {
-      pieces_.push_back({src, -1, -1, 0, begin, end});
+      pieces_.push_back({src, -1, -1, 0, from(begin)});
       return;
     }
     const NodeId dst = s.thread_rank[at(receiver)];
     const auto channel = free_channel(src, dst);
-    pieces_.push_back({src, dst, -1, channel, begin, end});
-    pieces_.push_back({dst, -1, src, channel, begin + to_receive, end + to_receive});
+    pieces_.push_back({src, dst, -1, channel, from(begin)});
+    pieces_.push_back({dst, -1, src, channel, from(begin + to_receive)});
   }
 
   // The first channel that the pair does not use and on which both have room for a peer.

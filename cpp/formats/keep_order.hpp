@@ -7,7 +7,9 @@
 //   - dependencies that follow from others are dropped, since an executor pays a nop for each one but the first;
 //   - a thread with more steps than the executor takes goes on in another thread, on the next free channel, whose first
 //     step waits for the last step of the former;
-//   - connections are spread over channels where a rank has more peers than a channel takes.
+//   - connections are spread over channels where a rank has more peers than a channel takes;
+//   - where threads are too many (`join`), one that sends and one that receives at about the same time become one. Both
+//     keep their order; steps are merged by the longest chain of steps before them, so nothing waits in a circle.
 //
 // Cost: O(steps · threads of a rank).
 #pragma once
@@ -20,6 +22,7 @@ struct OrderOptions {
   std::int32_t channels = 32;  // at most
   std::int32_t steps = 256;    // of a thread, a further one for every dependency but the first
   std::int32_t peers = 32;     // of a rank on one channel, in each direction
+  bool join = false;           // whether a thread may send and receive
 };
 
 // Takes lowered programs: threads that only send, only receive, or have no peer. Throws std::invalid_argument for

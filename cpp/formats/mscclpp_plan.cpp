@@ -59,7 +59,7 @@ class Decoder {
     const auto value = json_.number();
     if (!value) refuse(field, "it must be a whole number");
     if (*value < least || *value > most) {
-      fail("the field " + std::string(field) + " is " + std::to_string(*value) + ", allowed are " +
+      fail("the field " + std::string(field) + " is " + std::to_string(*value) + "; it must be " +
            std::to_string(least) + " to " + std::to_string(most));
     }
     return static_cast<std::int32_t>(*value);
@@ -76,7 +76,7 @@ class Decoder {
       for (auto name = known.begin(); name != end; ++name) {
         words += (words.empty() ? "" : ", ") + std::string(*name);
       }
-      refuse(field, "allowed are " + words);
+      refuse(field, "it must be one of " + words);
     }
     json_ = after;
     return static_cast<std::size_t>(found - known.begin());

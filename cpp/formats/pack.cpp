@@ -110,6 +110,7 @@ class Writer {
     spec.dep_begin = std::move(dep_begin);
     spec.dep = std::move(dep);
     spec.provenance = program_.spec().provenance;
+    spec.facts = program_.spec().facts;
     return Program(std::move(spec));
   }
 

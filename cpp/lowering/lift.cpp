@@ -7,6 +7,7 @@
 
 #include "lowering/lift_order.hpp"
 #include "support/index.hpp"
+#include "support/pairs.hpp"
 #include "timing/retime.hpp"
 
 namespace tacos {
@@ -331,7 +332,7 @@ class PairRoutes {
  public:
   PairRoutes(const std::shared_ptr<const Topology>& topology,
              const std::vector<LiftedTransfer>& transfers, const Progress& progress) {
-    for (const auto& transfer : transfers) pairs_.push_back(key(transfer.src, transfer.dst));
+    for (const auto& transfer : transfers) pairs_.push_back(pair_key(transfer.src, transfer.dst));
     std::sort(pairs_.begin(), pairs_.end());
     pairs_.erase(std::unique(pairs_.begin(), pairs_.end()), pairs_.end());
     std::vector<NodeId> src, dst;
@@ -365,16 +366,12 @@ class PairRoutes {
   // Channels take parallel links in turn.
   RouteId of(const LiftedTransfer& transfer) const {
     const auto found =
-        std::lower_bound(pairs_.begin(), pairs_.end(), key(transfer.src, transfer.dst));
+        std::lower_bound(pairs_.begin(), pairs_.end(), pair_key(transfer.src, transfer.dst));
     const auto i = at(found - pairs_.begin());
     return first_[i] + transfer.channel % (first_[i + 1] - first_[i]);
   }
 
  private:
-  static std::uint64_t key(NodeId src, NodeId dst) {
-    return (static_cast<std::uint64_t>(src) << 32) | static_cast<std::uint32_t>(dst);
-  }
-
   std::vector<std::uint64_t> pairs_;
   std::vector<RouteId> first_;  // of each pair
   std::shared_ptr<const Routes> routes_;
@@ -382,8 +379,8 @@ class PairRoutes {
 
 }  // namespace
 
-Schedule lift(const Program& program, std::shared_ptr<const Topology> topology, std::int64_t size,
-              std::string provenance, const Progress& progress) {
+Schedule lift(const Program& program, const std::shared_ptr<const Topology>& topology,
+              std::int64_t size, std::string provenance, const Progress& progress) {
   if (topology->npus() != program.ranks()) {
     invalid("the topology has " + std::to_string(topology->npus()) + " NPUs, the program " +
             std::to_string(program.ranks()) + " ranks");

@@ -32,7 +32,7 @@ namespace tacos {
 // nccl-tests counts it. Parts of the size keep the program's proportions, rounded up to whole bytes.
 // Transfers between two NPUs take the direct link, the channels spread over parallel ones, or else the
 // shortest route. Throws std::invalid_argument for what a schedule cannot say.
-Schedule lift(const Program& program, std::shared_ptr<const Topology> topology, std::int64_t size,
-              std::string provenance, const Progress& progress);
+Schedule lift(const Program& program, const std::shared_ptr<const Topology>& topology,
+              std::int64_t size, std::string provenance, const Progress& progress);
 
 }  // namespace tacos

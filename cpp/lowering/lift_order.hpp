@@ -19,9 +19,9 @@
 namespace tacos {
 
 struct LiftedTransfer {
-  NodeId src, dst;
-  ChunkId chunk;
-  StepId sender, receiver;
+  NodeId src = 0, dst = 0;
+  ChunkId chunk = 0;
+  StepId sender = 0, receiver = 0;
   std::int32_t channel = 0;
   std::int32_t urgency =
       0;  // length of the longest row of steps that wait for it, one for the other

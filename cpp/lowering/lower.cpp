@@ -8,219 +8,13 @@
 #include <tuple>
 #include <utility>
 
-#include "lowering/sum_order.hpp"
+#include "lowering/moves.hpp"
+#include "lowering/program_builder.hpp"
 #include "support/index.hpp"
 
 namespace tacos {
 
 namespace {
-
-struct Move {
-  NodeId src, dst;
-  ChunkId chunk;
-  RouteId route;
-  Op op;
-  Reads reads;
-  Time start, arrival;
-  std::int32_t channel = 0;
-  StepId send = -1;  // the step that sends it
-  SumOrder::Place place{};
-  std::int32_t waits_in = -1;  // scratch slot at the destination until its turn in an ordered sum
-};
-
-// Whether messages of different connections may cross one link.
-bool shares_links(const Schedule& schedule) {
-  const auto& used = schedule.stored().lane_route;
-  return std::any_of(used.begin(), used.end(),
-                     [&](RouteId route) { return schedule.routes().links(route).size() > 1; });
-}
-
-// Of each route, the links that are as slow as its slowest. A message keeps these busy until its last byte has
-// left. A faster link of the route has room for others meanwhile, so it asks for no order.
-std::vector<std::vector<LinkId>> slowest_links(const Routes& routes) {
-  const auto& topology = routes.topology();
-  std::vector<std::vector<LinkId>> slowest(at(routes.count()));
-  for (RouteId r = 0; r < routes.count(); ++r) {
-    const auto links = routes.links(r);
-    std::int64_t least = std::numeric_limits<std::int64_t>::max();
-    for (const LinkId link : links) least = std::min(least, topology.bandwidth(link));
-    for (const LinkId link : links) {
-      if (topology.bandwidth(link) == least) slowest[at(r)].push_back(link);
-    }
-  }
-  return slowest;
-}
-
-// A table may list a route more than once; for each, the first that uses the same links.
-std::vector<RouteId> same_routes(const Routes& routes) {
-  std::map<std::vector<LinkId>, RouteId> first;
-  std::vector<RouteId> same;
-  for (RouteId r = 0; r < routes.count(); ++r) {
-    const auto links = routes.links(r);
-    same.push_back(first.try_emplace({links.begin(), links.end()}, r).first->second);
-  }
-  return same;
-}
-
-std::vector<Move> all_moves(const Schedule& schedule) {
-  const auto same = same_routes(schedule.routes());
-  std::vector<Move> moves;
-  moves.reserve(at(schedule.stored_transfers()));
-  const auto& t = schedule.stored();
-  for (std::int32_t lane = 0; lane < schedule.lanes(); ++lane) {
-    const RouteId route = t.lane_route[at(lane)];
-    for (auto i = t.lane_begin[at(lane)]; i < t.lane_begin[at(lane) + 1]; ++i) {
-      moves.push_back({schedule.routes().sources(route)[0],
-                       schedule.routes().destinations(route)[0], t.chunk[at(i)], same[at(route)],
-                       static_cast<Op>(t.lane_op[at(lane)]),
-                       static_cast<Reads>(t.lane_reads[at(lane)]), schedule.start(lane, i, 0),
-                       schedule.arrival(lane, i)});
-    }
-  }
-  return moves;
-}
-
-std::vector<Move> moves_of(const Schedule& schedule, NodeId rank) {
-  const auto rows = schedule.rows(rank, std::nullopt);
-  const auto same = same_routes(schedule.routes());
-  std::vector<Move> moves;
-  for (std::size_t i = 0; i < rows.src.size(); ++i) {
-    moves.push_back({rows.src[i], rows.dst[i], rows.chunk[i], same[at(rows.route[i])],
-                     static_cast<Op>(rows.op[i]), static_cast<Reads>(rows.reads[i]), rows.start[i],
-                     rows.arrival[i]});
-  }
-  return moves;
-}
-
-// Sets the places of the moves in sums that have an order; returns those sums.
-std::vector<SumOrder::Sum> put_sums_in_order(const Collective& collective,
-                                             std::vector<Move>& moves) {
-  if (!sums_end_at_several(collective)) return {};
-  std::vector<SummedTransfer> transfers;
-  transfers.reserve(moves.size());
-  for (const Move& m : moves) {
-    transfers.push_back({m.src, m.dst, m.chunk, m.op, m.reads, m.start, m.arrival});
-  }
-  auto order = sum_order(collective, transfers);
-  for (std::size_t i = 0; i < order.places.size(); ++i) moves[i].place = order.places[i];
-  return std::move(order.sums);
-}
-
-// Between two NPUs, chunks of one channel leave and arrive in one order and over one route.
-void assign_channels(std::vector<Move>& moves) {
-  std::sort(moves.begin(), moves.end(), [](const Move& a, const Move& b) {
-    return std::tie(a.src, a.dst, a.start, a.arrival, a.chunk) <
-           std::tie(b.src, b.dst, b.start, b.arrival, b.chunk);
-  });
-  std::vector<std::pair<RouteId, Time>> channels;  // route and last arrival
-  for (std::size_t i = 0; i < moves.size(); ++i) {
-    Move& move = moves[i];
-    if (i == 0 || moves[i - 1].src != move.src || moves[i - 1].dst != move.dst) channels.clear();
-    std::size_t channel = 0;
-    while (channel < channels.size() &&
-           (channels[channel].first != move.route || channels[channel].second > move.arrival)) {
-      ++channel;
-    }
-    if (channel == channels.size()) channels.emplace_back(move.route, 0);
-    channels[channel].second = move.arrival;
-    move.channel = static_cast<std::int32_t>(channel);
-  }
-}
-
-// The columns of a program, thread by thread.
-class Builder {
- public:
-  struct Step {
-    StepOp op = StepOp::nop;
-    Buffer src_buffer = Buffer::none, dst_buffer = Buffer::none;
-    std::int32_t src_slot = -1, dst_slot = -1, count = 1;
-    Move* message = nullptr;
-    std::vector<std::size_t> after;  // positions among the rank's steps
-    std::size_t thread = 0;          // position among the rank's threads
-  };
-  struct Thread {
-    NodeId send_peer = -1, recv_peer = -1;
-    std::int32_t channel = 0;
-    auto operator<=>(const Thread&) const = default;
-  };
-
-  explicit Builder(std::int32_t ranks) : scratch_(at(ranks), 0) { thread_begin_.push_back(0); }
-
-  // `steps` are in order of time; threads are numbered in the order of their keys.
-  void add_rank(NodeId rank, const std::vector<Thread>& threads, std::vector<Step>& steps,
-                std::int32_t scratch) {
-    scratch_[at(rank)] = scratch;
-    std::vector<std::vector<std::size_t>> rows(threads.size());
-    for (std::size_t i = 0; i < steps.size(); ++i) rows[steps[i].thread].push_back(i);
-    std::vector<StepId> id(steps.size());
-    auto next = static_cast<StepId>(op_.size());
-    for (const auto& row : rows) {
-      for (const auto i : row) id[i] = next++;
-    }
-    for (std::size_t t = 0; t < threads.size(); ++t) {
-      if (rows[t].empty()) continue;
-      thread_rank_.push_back(rank);
-      thread_channel_.push_back(threads[t].channel);
-      thread_send_peer_.push_back(threads[t].send_peer);
-      thread_recv_peer_.push_back(threads[t].recv_peer);
-      for (const auto i : rows[t]) add_step(steps[i], id[i], id);
-      thread_begin_.push_back(static_cast<std::int64_t>(op_.size()));
-    }
-  }
-
-  Program finish(std::shared_ptr<const Collective> collective, bool in_place,
-                 std::string provenance) {
-    std::vector<StepId> comes_from(op_.size(), -1);
-    for (std::size_t i = 0; i < op_.size(); ++i) {
-      if (receives(static_cast<StepOp>(op_[i]))) comes_from[i] = message_[i]->send;
-    }
-    ProgramSpec spec;
-    spec.collective = std::move(collective);
-    spec.in_place = in_place;
-    spec.scratch_slots = std::move(scratch_);
-    spec.thread_rank = std::move(thread_rank_);
-    spec.thread_channel = std::move(thread_channel_);
-    spec.thread_send_peer = std::move(thread_send_peer_);
-    spec.thread_recv_peer = std::move(thread_recv_peer_);
-    spec.thread_begin = std::move(thread_begin_);
-    spec.peer = std::vector<NodeId>(op_.size(), -1);
-    spec.op = std::move(op_);
-    spec.src_buffer = std::move(src_buffer_);
-    spec.dst_buffer = std::move(dst_buffer_);
-    spec.src_slot = std::move(src_slot_);
-    spec.dst_slot = std::move(dst_slot_);
-    spec.count = std::move(count_);
-    spec.comes_from = std::move(comes_from);
-    spec.dep_begin = std::move(dep_begin_);
-    spec.dep = std::move(dep_);
-    spec.provenance = std::move(provenance);
-    return Program(std::move(spec));
-  }
-
- private:
-  void add_step(const Step& step, StepId self, const std::vector<StepId>& id) {
-    op_.push_back(static_cast<std::uint8_t>(step.op));
-    src_buffer_.push_back(static_cast<std::uint8_t>(step.src_buffer));
-    dst_buffer_.push_back(static_cast<std::uint8_t>(step.dst_buffer));
-    src_slot_.push_back(step.src_slot);
-    dst_slot_.push_back(step.dst_slot);
-    count_.push_back(step.count);
-    message_.push_back(step.message);
-    if (step.op == StepOp::send) step.message->send = self;
-    for (const auto before : step.after) dep_.push_back(id[before]);
-    std::sort(dep_.begin() + static_cast<std::ptrdiff_t>(dep_begin_.back()), dep_.end());
-    dep_begin_.push_back(static_cast<std::int64_t>(dep_.size()));
-  }
-
-  std::vector<std::int32_t> scratch_;
-  std::vector<NodeId> thread_rank_, thread_send_peer_, thread_recv_peer_;
-  std::vector<std::int32_t> thread_channel_;
-  std::vector<std::int64_t> thread_begin_, dep_begin_{0};
-  std::vector<std::uint8_t> op_, src_buffer_, dst_buffer_;
-  std::vector<std::int32_t> src_slot_, dst_slot_, count_;
-  std::vector<const Move*> message_;
-  std::vector<StepId> dep_;
-};
 
 // What a rank knows of a chunk.
 struct Chunk {
@@ -238,16 +32,17 @@ struct Chunk {
 // chunks of the collective; ranks use it one after the other.
 class Rank {
  public:
-  using Step = Builder::Step;
+  using Step = ProgramBuilder::Step;
 
-  Rank(const ChunkLists& lists, NodeId rank, bool in_place, std::vector<Move*> moves,
-       const std::vector<std::vector<LinkId>>& slowest, std::int32_t window,
-       const std::vector<SumOrder::Sum>& sums, std::vector<Chunk>& chunks)
+  Rank(const ChunkLists& lists, NodeId rank, const LowerOptions& options, std::vector<Move*> moves,
+       const std::vector<std::vector<LinkId>>& slowest, const std::vector<SumOrder::Sum>& sums,
+       std::vector<Chunk>& chunks)
       : rank_(rank),
-        in_place_(in_place),
+        in_place_(options.in_place),
+        reuse_scratch_(options.reuse_scratch),
         moves_(std::move(moves)),
         slowest_(slowest),
-        window_(at(window)),
+        window_(at(options.window)),
         sums_(sums),
         chunks_(chunks) {
     inputs_ = lists.inputs(rank);
@@ -277,8 +72,8 @@ class Rank {
     }
   }
 
-  void add_to(Builder& builder) {
-    std::vector<Builder::Thread> threads(threads_.size());
+  void add_to(ProgramBuilder& builder) {
+    std::vector<ProgramBuilder::Thread> threads(threads_.size());
     for (const auto& [thread, position] : threads_) threads[position] = thread;
     builder.add_rank(rank_, threads, steps_, scratch_slots_);
   }
@@ -299,14 +94,14 @@ class Rank {
 
   // The thread of local copies comes first.
   void number_threads() {
-    threads_[Builder::Thread{}] = 0;
+    threads_[ProgramBuilder::Thread{}] = 0;
     for (const Move* move : moves_) threads_[thread_of(*move, move->src == rank_)] = 0;
     std::size_t position = 0;
     for (auto& [thread, number] : threads_) number = position++;
   }
-  static Builder::Thread thread_of(const Move& move, bool sends) {
-    return sends ? Builder::Thread{move.dst, -1, move.channel}
-                 : Builder::Thread{-1, move.src, move.channel};
+  static ProgramBuilder::Thread thread_of(const Move& move, bool sends) {
+    return sends ? ProgramBuilder::Thread{move.dst, -1, move.channel}
+                 : ProgramBuilder::Thread{-1, move.src, move.channel};
   }
 
   void list_events() {
@@ -530,7 +325,7 @@ class Rank {
   void let_go(Chunk& chunk) {
     const auto now = ++done_ - 1;
     if (chunk.last != now || chunk.scratch < 0) return;
-    free_scratch_.push_back(chunk.scratch);
+    if (reuse_scratch_) free_scratch_.push_back(chunk.scratch);
     chunk.scratch = -1;
     chunk.written = false;
   }
@@ -592,7 +387,7 @@ class Rank {
   }
 
   const NodeId rank_;
-  const bool in_place_;
+  const bool in_place_, reuse_scratch_;
   std::vector<Move*> moves_;
   const std::vector<std::vector<LinkId>>& slowest_;  // per route
   const std::size_t window_;
@@ -602,7 +397,7 @@ class Rank {
   std::map<std::int32_t, Summing> summing_;
   std::vector<Chunk>& chunks_;
   std::vector<ChunkId> inputs_;
-  std::map<Builder::Thread, std::size_t> threads_;
+  std::map<ProgramBuilder::Thread, std::size_t> threads_;
   std::vector<Step> steps_;
   std::vector<Place> places_;  // of the input's slots, the output's, and scratch
   std::size_t first_output_ = 0, first_scratch_ = 0;
@@ -623,10 +418,8 @@ void check(const Schedule& schedule) {
   }
   const auto& collective = schedule.collective();
   for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
-    const auto kind = collective.parts()[collective.part_of(chunk)].kind;
-    const bool any = kind == CollectiveKind::all_to_all_v || kind == CollectiveKind::send_recv ||
-                     kind == CollectiveKind::custom;
-    if (any || collective.bytes(chunk) > 0) continue;
+    const bool even = collective.parts()[collective.part_of(chunk)].traits().even;
+    if (!even || collective.bytes(chunk) > 0) continue;
     invalid("chunk " + std::to_string(chunk) + " of " + std::to_string(collective.chunks()) +
             " has no bytes: choose fewer chunks");
   }
@@ -639,7 +432,7 @@ bool each_sum_made_once(const Schedule& schedule, NodeId rank, const std::vector
   const auto& collective = schedule.collective();
   if (!schedule.symmetry()) return !sums_end_at_several(collective);
   const auto& part = collective.parts()[0];
-  if (part.kind != CollectiveKind::all_reduce) return true;
+  if (!part.traits().two_phases()) return true;
   if (schedule.symmetry()->size() != static_cast<std::int64_t>(part.members())) return false;
   std::vector<std::pair<Time, Op>> last(collective.chunks(), {-1, Op::reduce});
   for (const Move& move : moves) {
@@ -655,19 +448,19 @@ bool each_sum_made_once(const Schedule& schedule, NodeId rank, const std::vector
 
 }  // namespace
 
-Program lower(const Schedule& schedule, bool in_place, std::optional<NodeId> rank,
-              std::int32_t window, const Progress& progress) {
+Program lower(const Schedule& schedule, const LowerOptions& options, const Progress& progress) {
+  const auto& [in_place, rank, window, reuse_scratch] = options;
   check(schedule);
   if (window < 0) invalid("window is " + std::to_string(window) + ", it must not be negative");
   const auto ranks = schedule.topology().npus();
   if (rank && (*rank < 0 || *rank >= ranks)) {
-    invalid("rank is " + std::to_string(*rank) + ", allowed are 0 to " + std::to_string(ranks - 1));
+    invalid("rank must be 0 to " + std::to_string(ranks - 1) + "; got " + std::to_string(*rank));
   }
   auto alone = rank ? moves_of(schedule, *rank) : std::vector<Move>();
   // Sums that several ranks add up need an order that only the transfers of all ranks tell.
   const bool everybodys = !rank || !each_sum_made_once(schedule, *rank, alone);
   // One rank's share of an orbit knows the links of the stored transfers only, not of their images.
-  const bool all = everybodys || (window > 0 && shares_links(schedule));
+  const bool all = everybodys || (window > 0 && routes_share_links(schedule));
   const std::optional<Schedule> expanded =
       schedule.symmetry() && all ? std::optional(schedule.expand()) : std::nullopt;
   const Schedule& whole = expanded ? *expanded : schedule;
@@ -681,16 +474,16 @@ Program lower(const Schedule& schedule, bool in_place, std::optional<NodeId> ran
     of[at(move.dst)].push_back(&move);
   }
   auto collective = std::make_shared<const Collective>(counted_in_chunks(schedule.collective()));
-  Builder builder(ranks);
+  ProgramBuilder builder(ranks);
   const ChunkLists lists(*collective);
   const auto slowest = slowest_links(whole.routes());
   std::vector<Chunk> chunks(collective->chunks());
   for (NodeId r = 0; r < ranks; ++r) {
     if (rank && r != *rank) continue;
-    Rank(lists, r, in_place, std::move(of[at(r)]), slowest, window, sums, chunks).add_to(builder);
+    Rank(lists, r, options, std::move(of[at(r)]), slowest, sums, chunks).add_to(builder);
     if (progress) progress(static_cast<double>(r) / static_cast<double>(ranks));
   }
-  return builder.finish(std::move(collective), in_place, schedule.provenance());
+  return builder.finish(std::move(collective), in_place, schedule, window);
 }
 
 Departures departures(const Schedule& schedule) {

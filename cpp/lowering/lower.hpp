@@ -31,11 +31,19 @@
 
 namespace tacos {
 
-// With `rank`, the steps of that rank alone: the other ranks have none, and no receive says where its
-// message comes from. Throws std::invalid_argument for what a program cannot say: trees through
+struct LowerOptions {
+  bool in_place = false;
+  // The steps of this rank alone: the other ranks have none, and no receive says where its message comes from.
+  std::optional<NodeId> rank = std::nullopt;
+  std::int32_t window = 0;
+  // Whether scratch slots are used again. A receive into one waits for the send that empties it, and where connections
+  // hold few messages, ranks may wait for each other that way.
+  bool reuse_scratch = true;
+};
+
+// Throws std::invalid_argument for what a program cannot say: trees through
 // switches that multicast or reduce, and chunks without bytes.
-Program lower(const Schedule& schedule, bool in_place, std::optional<NodeId> rank,
-              std::int32_t window, const Progress& progress);
+Program lower(const Schedule& schedule, const LowerOptions& options, const Progress& progress);
 
 // The transfers of a schedule by (src, dst, start), with the channel that each gets when it is lowered
 // and its route; of routes over the same links the first. The transfers of one channel between two NPUs

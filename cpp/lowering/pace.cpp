@@ -59,7 +59,7 @@ Paced lower_paced(const Schedule& schedule, bool in_place, const Progress& progr
       schedule.symmetry() ? std::optional(schedule.expand()) : std::nullopt;
   const Schedule& whole = expanded ? *expanded : schedule;
   const auto lowered = [&](std::int32_t window) {
-    return lower(whole, in_place, std::nullopt, window, progress);
+    return lower(whole, {.in_place = in_place, .window = window}, progress);
   };
   if (whole.transfers() > kMostForTwo) return {lowered(0)};
   if (!shares_links(whole)) return {lowered(0)};

@@ -6,27 +6,19 @@
 
 namespace tacos {
 
-namespace {
-
-bool is_listed(CollectiveKind kind) {
-  return kind == CollectiveKind::send_recv || kind == CollectiveKind::custom;
-}
-
-}  // namespace
-
 ChunkLists::ChunkLists(const Collective& collective) : collective_(&collective) {
   for (std::size_t p = 0; p < collective.parts().size(); ++p) {
     const auto& what = collective.parts()[p];
     auto& part = parts_.emplace_back();
     part.first = collective.first_chunk(p);
     part.end = collective.first_chunk(p + 1);
-    if (is_listed(what.kind)) {
+    if (what.traits().listed()) {
       for (const auto side : {kIn, kOut}) part.listed[side] = sorted_by_rank(part, side);
       continue;
     }
     // Where a quantity is cut, the last piece is the smallest.
-    part.has_empty = what.kind == CollectiveKind::all_to_all_v ||
-                     (part.end > part.first && collective.bytes(part.end - 1) == 0);
+    part.has_empty =
+        !what.traits().even || (part.end > part.first && collective.bytes(part.end - 1) == 0);
     for (std::int32_t i = 0; i < what.members(); ++i) {
       part.positions.emplace_back(what.group[at(i)], i);
     }
@@ -62,7 +54,7 @@ std::vector<ChunkId> ChunkLists::chunks_of(NodeId rank, std::size_t side) const 
 
 void ChunkLists::append(const CollectivePart& what, const Part& part, NodeId rank, std::size_t side,
                         std::vector<ChunkId>& chunks) const {
-  if (is_listed(what.kind)) {
+  if (what.traits().listed()) {
     const auto& [begin, listed] = part.listed[side];
     chunks.insert(chunks.end(), listed.begin() + begin[at(rank)],
                   listed.begin() + begin[at(rank) + 1]);
@@ -73,36 +65,24 @@ void ChunkLists::append(const CollectivePart& what, const Part& part, NodeId ran
   if (found == part.positions.end() || found->first != rank) return;
   const auto n = static_cast<ChunkId>(what.members()), pieces = static_cast<ChunkId>(what.chunks);
   const auto position = static_cast<ChunkId>(found->second);
-  const bool is_root = found->second == what.root, brings = side == kIn;
   const auto add = [&](ChunkId first, ChunkId count) {
     for (ChunkId chunk = part.first + first; chunk < part.first + first + count; ++chunk) {
       if (!part.has_empty || collective_->bytes(chunk) > 0) chunks.push_back(chunk);
     }
   };
-  const auto own = [&] { add(position * pieces, pieces); };
-  const auto all = [&] { add(0, part.end - part.first); };
-  switch (what.kind) {
-    case CollectiveKind::all_gather:
-      return brings ? own() : all();
-    case CollectiveKind::reduce_scatter:
-      return brings ? all() : own();
-    case CollectiveKind::all_reduce:
-      return all();
-    case CollectiveKind::all_to_all:
-    case CollectiveKind::all_to_all_v:
-      if (brings) return add(position * n * pieces, n * pieces);
+  const bool pairs = what.traits().per_pair();
+  switch (side == kIn ? what.traits().inputs : what.traits().outputs) {
+    case Ends::owner:
+      return pairs ? add(position * n * pieces, n * pieces) : add(position * pieces, pieces);
+    case Ends::peer:
       for (ChunkId i = 0; i < n; ++i) add((i * n + position) * pieces, pieces);
       return;
-    case CollectiveKind::broadcast:
-      return !brings || is_root ? all() : void();
-    case CollectiveKind::reduce:
-      return brings || is_root ? all() : void();
-    case CollectiveKind::gather:
-      return brings ? own() : is_root ? all() : void();
-    case CollectiveKind::scatter:
-      return !brings ? own() : is_root ? all() : void();
-    case CollectiveKind::send_recv:
-    case CollectiveKind::custom:
+    case Ends::root:
+      if (found->second != what.root) return;
+      [[fallthrough]];
+    case Ends::group:
+      return add(0, part.end - part.first);
+    case Ends::listed:
       return;
   }
 }

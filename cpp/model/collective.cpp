@@ -1,16 +1,11 @@
 #include "model/collective.hpp"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 
 namespace tacos {
 
 namespace {
-
-constexpr std::array<std::string_view, 11> kNames = {
-    "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "all_to_all_v", "broadcast",
-    "reduce",     "gather",         "scatter",    "send_recv",  "custom"};
 
 constexpr std::int64_t kLargestSize = std::int64_t{1} << 50;  // a pebibyte; sums stay in 64 bits
 
@@ -19,69 +14,45 @@ std::int64_t piece(std::int64_t total, std::int64_t pieces, std::int64_t i) {
   return total / pieces + (i < total % pieces ? 1 : 0);
 }
 
-bool rooted(CollectiveKind kind) {
-  using enum CollectiveKind;
-  return kind == broadcast || kind == reduce || kind == gather || kind == scatter;
-}
-
-bool explicit_rows(CollectiveKind kind) {
-  return kind == CollectiveKind::send_recv || kind == CollectiveKind::custom;
-}
-
 __int128 chunk_count(const CollectivePart& part) {  // wide: n·n·c may be anything yet
-  using enum CollectiveKind;
   const __int128 n = part.members(), c = part.chunks;
-  switch (part.kind) {
-    case all_gather:
-    case reduce_scatter:
-    case all_reduce:
-    case gather:
-    case scatter:
+  switch (part.traits().unit) {
+    case Unit::member:
+    case Unit::share:
       return n * c;
-    case all_to_all:
-    case all_to_all_v:
+    case Unit::pair:
       return n * n * c;
-    case broadcast:
-    case reduce:
+    case Unit::buffer:
       return c;
-    case send_recv:
+    case Unit::row:
       return static_cast<__int128>(part.bytes.size()) * c;
-    case custom:
-      return static_cast<__int128>(part.bytes.size());
   }
   return 0;
 }
 
-// The size of all chunks of a named part that divides evenly; 0 for all others.
+// The size of all chunks of an even part that divides evenly; 0 for all others.
 std::int64_t even_bytes(const CollectivePart& part) {
-  using enum CollectiveKind;
-  if (part.chunks == 0 || explicit_rows(part.kind) || part.kind == all_to_all_v) return 0;
-  const bool whole = part.kind == broadcast || part.kind == reduce;
+  if (part.chunks == 0 || !part.traits().even) return 0;
+  const bool whole = part.traits().unit == Unit::buffer;
   const std::int64_t pieces = (whole ? 1 : std::int64_t{part.members()}) * part.chunks;
   return part.size % pieces == 0 ? part.size / pieces : 0;
 }
 
 std::int64_t bytes_of(const CollectivePart& part, std::int64_t x) {
-  using enum CollectiveKind;
   const std::int64_t n = part.members(), c = part.chunks;
-  switch (part.kind) {
-    case all_gather:
-    case reduce_scatter:
-    case gather:
-    case scatter:
+  const auto& kind = part.traits();
+  if (!kind.even) return piece(part.bytes[static_cast<std::size_t>(x / c)], c, x % c);
+  switch (kind.unit) {
+    case Unit::member:
       return piece(piece(part.size, n, x / c), c, x % c);
-    case all_reduce:
+    case Unit::share:
       return piece(part.size, n * c, x);
-    case all_to_all:
+    case Unit::pair:
       return piece(piece(part.size, n, x / c % n), c, x % c);
-    case all_to_all_v:
-    case send_recv:
-      return piece(part.bytes[static_cast<std::size_t>(x / c)], c, x % c);
-    case broadcast:
-    case reduce:
+    case Unit::buffer:
       return piece(part.size, c, x);
-    case custom:
-      return part.bytes[static_cast<std::size_t>(x)];
+    case Unit::row:
+      break;
   }
   return 0;
 }
@@ -90,22 +61,40 @@ std::span<const NodeId> one(const Column<NodeId>& column, std::int64_t i) {
   return column.span().subspan(static_cast<std::size_t>(i), 1);
 }
 
+// The NPUs of a row; without `begin` each row has one.
 std::span<const NodeId> listed(const Column<std::int64_t>& begin, const Column<NodeId>& nodes,
-                               std::int64_t x) {
-  const auto i = static_cast<std::size_t>(x);
+                               std::int64_t row) {
+  if (begin.empty()) return one(nodes, row);
+  const auto i = static_cast<std::size_t>(row);
   return nodes.slice(static_cast<std::size_t>(begin[i]), static_cast<std::size_t>(begin[i + 1]));
 }
 
-std::string at(const CollectivePart& part) { return std::string(name_of(part.kind)) + ": "; }
+std::span<const NodeId> ends(const CollectivePart& part, std::int64_t x, bool input) {
+  const std::int64_t unit = x / part.chunks;
+  const bool pairs = part.traits().per_pair();
+  switch (input ? part.traits().inputs : part.traits().outputs) {
+    case Ends::owner:
+      return one(part.group, pairs ? unit / part.members() : unit);
+    case Ends::peer:
+      return one(part.group, unit % part.members());
+    case Ends::root:
+      return one(part.group, part.root);
+    case Ends::group:
+      return part.group.span();
+    case Ends::listed:
+      return input ? listed(part.input_begin, part.inputs, unit)
+                   : listed(part.output_begin, part.outputs, unit);
+  }
+  return {};
+}
+
+std::string at(const CollectivePart& part) { return std::string(part.kind_name()) + ": "; }
 
 }  // namespace
 
-std::string_view name_of(CollectiveKind kind) { return kNames[static_cast<std::size_t>(kind)]; }
-
-CollectiveKind collective_kind(std::string_view name) {
-  const auto found = std::find(kNames.begin(), kNames.end(), name);
-  if (found == kNames.end()) invalid("unknown collective \"" + std::string(name) + "\"");
-  return static_cast<CollectiveKind>(found - kNames.begin());
+bool CollectivePart::sums() const {
+  if (!traits().listed()) return traits().reduces;
+  return std::any_of(reduces.begin(), reduces.end(), [](auto one) { return one != 0; });
 }
 
 Collective::Collective(std::int32_t npus, std::vector<CollectivePart> parts)
@@ -143,14 +132,17 @@ void Collective::check(const CollectivePart& part) const {
     invalid(at(part) + "size is " + std::to_string(part.size) + " B, it must be positive");
   }
   if (part.size > kLargestSize) {
-    invalid(at(part) + "size is " + std::to_string(part.size) + " B, allowed are up to 2^50");
+    invalid(at(part) + "size is " + std::to_string(part.size) + " B; it must be at most 2^50");
   }
   for (const auto bytes : part.bytes) {
     if (bytes < 0 || bytes > kLargestSize) {
-      invalid(at(part) + "a message of " + std::to_string(bytes) + " B, allowed are 0 to 2^50");
+      invalid(at(part) + "a message of " + std::to_string(bytes) + " B; it must have 0 to 2^50 B");
     }
   }
-  if (explicit_rows(part.kind)) {
+  if (!part.name.empty() && part.kind != CollectiveKind::custom) {
+    invalid(at(part) + "only a collective that lists its chunks may have a name of its own");
+  }
+  if (part.traits().listed()) {
     for (const auto npu : part.inputs) {
       if (!is_npu(npu)) outside(npu);
     }
@@ -159,7 +151,8 @@ void Collective::check(const CollectivePart& part) const {
     }
     const auto rows = part.bytes.size();
     if (part.kind == CollectiveKind::send_recv) {
-      if (part.inputs.size() != rows || part.outputs.size() != rows) {
+      if (part.inputs.size() != rows || part.outputs.size() != rows || !part.input_begin.empty() ||
+          !part.output_begin.empty() || !part.reduces.empty()) {
         invalid(at(part) + "the columns differ in length");
       }
       return;
@@ -202,7 +195,7 @@ void Collective::check(const CollectivePart& part) const {
     }
     seen[static_cast<std::size_t>(npu)] = true;
   }
-  if (rooted(part.kind) && (part.root < 0 || part.root >= part.members())) {
+  if (part.traits().rooted() && (part.root < 0 || part.root >= part.members())) {
     invalid(at(part) + "the root is not in the group");
   }
   if (part.kind == CollectiveKind::all_to_all_v &&
@@ -248,67 +241,22 @@ std::int64_t Collective::cut_bytes(ChunkId chunk) const {
 }
 
 bool Collective::reduces(ChunkId chunk) const {
-  using enum CollectiveKind;
   const auto p = part_of(chunk);
   const auto& part = parts_[p];
-  if (part.kind == custom) return part.reduces[chunk - first_[p]] != 0;
-  return part.kind == reduce_scatter || part.kind == all_reduce || part.kind == reduce;
+  if (!part.traits().listed() || part.reduces.empty()) return part.traits().reduces;
+  return part.reduces[(chunk - first_[p]) / static_cast<ChunkId>(part.chunks)] != 0;
 }
 
 std::span<const NodeId> Collective::inputs(ChunkId chunk) const {
-  using enum CollectiveKind;
   const auto p = part_of(chunk);
-  const auto& part = parts_[p];
   const std::int64_t x = chunk - first_[p];
-  if (bytes_of(part, x) == 0) return {};
-  switch (part.kind) {
-    case all_gather:
-    case gather:
-      return one(part.group, x / part.chunks);
-    case all_to_all:
-    case all_to_all_v:
-      return one(part.group, x / part.chunks / part.members());
-    case broadcast:
-    case scatter:
-      return one(part.group, part.root);
-    case reduce_scatter:
-    case all_reduce:
-    case reduce:
-      return part.group.span();
-    case send_recv:
-      return one(part.inputs, x / part.chunks);
-    case custom:
-      return listed(part.input_begin, part.inputs, x);
-  }
-  return {};
+  return bytes_of(parts_[p], x) == 0 ? std::span<const NodeId>() : ends(parts_[p], x, true);
 }
 
 std::span<const NodeId> Collective::outputs(ChunkId chunk) const {
-  using enum CollectiveKind;
   const auto p = part_of(chunk);
-  const auto& part = parts_[p];
   const std::int64_t x = chunk - first_[p];
-  if (bytes_of(part, x) == 0) return {};
-  switch (part.kind) {
-    case all_gather:
-    case all_reduce:
-    case broadcast:
-      return part.group.span();
-    case reduce_scatter:
-    case scatter:
-      return one(part.group, x / part.chunks);
-    case all_to_all:
-    case all_to_all_v:
-      return one(part.group, x / part.chunks % part.members());
-    case reduce:
-    case gather:
-      return one(part.group, part.root);
-    case send_recv:
-      return one(part.outputs, x / part.chunks);
-    case custom:
-      return listed(part.output_begin, part.outputs, x);
-  }
-  return {};
+  return bytes_of(parts_[p], x) == 0 ? std::span<const NodeId>() : ends(parts_[p], x, false);
 }
 
 std::int64_t Collective::size() const {
@@ -316,33 +264,14 @@ std::int64_t Collective::size() const {
   bool alike = true;
   for (const auto& part : parts_) {
     sum += part.size;
-    alike = alike && part.kind == parts_[0].kind && part.size == parts_[0].size;
+    alike = alike && part.kind_name() == parts_[0].kind_name() && part.size == parts_[0].size;
   }
   return alike ? parts_[0].size : sum;
 }
 
 double Collective::bus_factor() const {
-  using enum CollectiveKind;
   const auto factor = [](const CollectivePart& part) {
-    const double n = part.members();
-    switch (part.kind) {
-      case all_reduce:
-        return 2 * (n - 1) / n;
-      case all_gather:
-      case reduce_scatter:
-      case all_to_all:
-      case gather:
-      case scatter:
-        return (n - 1) / n;
-      case broadcast:
-      case reduce:
-      case send_recv:
-        return 1.0;
-      case all_to_all_v:
-      case custom:
-        return 0.0;
-    }
-    return 0.0;
+    return tacos::bus_factor(part.traits().bus, part.members());
   };
   const double first = factor(parts_[0]);
   for (const auto& part : parts_) {
@@ -351,66 +280,48 @@ double Collective::bus_factor() const {
   return first;
 }
 
+namespace {
+
+void reverse_rows(CollectivePart& part) {
+  if (part.kind == CollectiveKind::custom) {
+    if (part.sums()) throw InfeasibleError("a custom collective that reduces has no reverse");
+    if (part.inputs.size() != part.bytes.size()) {
+      throw InfeasibleError("a custom collective with replicated inputs has no reverse");
+    }
+    // A chunk that went to several NPUs comes back from several: their sum.
+    part.reduces = std::vector<std::uint8_t>(part.bytes.size(), 1);
+    part.name.clear();
+  }
+  std::swap(part.inputs, part.outputs);
+  std::swap(part.input_begin, part.output_begin);
+}
+
+void reverse_pairs(CollectivePart& part) {
+  if (part.traits().even) return;
+  const auto n = part.group.size();
+  std::vector<std::int64_t> turned(n * n);
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t j = 0; j < n; ++j) turned[j * n + i] = part.bytes[i * n + j];
+  }
+  part.bytes = std::move(turned);
+}
+
+}  // namespace
+
 Collective Collective::reversed() const {
-  using enum CollectiveKind;
   auto parts = parts_;
   for (auto& part : parts) {
-    switch (part.kind) {
-      case all_gather:
-        part.kind = reduce_scatter;
-        break;
-      case reduce_scatter:
-        part.kind = all_gather;
-        break;
-      case broadcast:
-        part.kind = reduce;
-        break;
-      case reduce:
-        part.kind = broadcast;
-        break;
-      case gather:
-        part.kind = scatter;
-        break;
-      case scatter:
-        part.kind = gather;
-        break;
-      case all_reduce:
-      case all_to_all:
-        break;
-      case all_to_all_v: {
-        const auto n = part.group.size();
-        std::vector<std::int64_t> turned(n * n);
-        for (std::size_t i = 0; i < n; ++i) {
-          for (std::size_t j = 0; j < n; ++j) turned[j * n + i] = part.bytes[i * n + j];
-        }
-        part.bytes = std::move(turned);
-        break;
-      }
-      case send_recv:
-        std::swap(part.inputs, part.outputs);
-        break;
-      case custom:
-        for (const auto reduces : part.reduces) {
-          if (reduces) throw InfeasibleError("a custom collective that reduces has no reverse");
-        }
-        if (part.inputs.size() != part.bytes.size()) {
-          throw InfeasibleError("a custom collective with replicated inputs has no reverse");
-        }
-        std::swap(part.inputs, part.outputs);
-        std::swap(part.input_begin, part.output_begin);
-        // A chunk that went to several NPUs comes back from several: their sum.
-        part.reduces = std::vector<std::uint8_t>(part.bytes.size(), 1);
-        break;
-    }
+    if (part.traits().listed()) reverse_rows(part);
+    if (part.traits().per_pair()) reverse_pairs(part);
+    part.kind = part.traits().reverse;
   }
   return Collective(npus_, std::move(parts));
 }
 
 ChunkId Collective::reversed_chunk(ChunkId chunk) const {
-  using enum CollectiveKind;
   const auto p = part_of(chunk);
   const auto& part = parts_[p];
-  if (part.kind != all_to_all && part.kind != all_to_all_v) return chunk;
+  if (!part.traits().per_pair()) return chunk;
   const std::int64_t x = chunk - first_[p], n = part.members(), c = part.chunks;
   const std::int64_t i = x / c / n, j = x / c % n;
   return first_[p] + static_cast<ChunkId>((j * n + i) * c + x % c);
@@ -425,14 +336,14 @@ std::vector<std::int32_t> Collective::positions() const {
 }
 
 bool Collective::has_pairs() const {
-  using enum CollectiveKind;
-  const auto kind = parts_[0].kind;
-  if (parts_.size() != 1 || explicit_rows(kind)) {
+  const auto& kind = parts_[0].traits();
+  if (parts_.size() != 1 || kind.listed()) {
     throw InfeasibleError("only a single named collective has translated chunks");
   }
-  if (kind == all_to_all || kind == all_to_all_v) return true;
-  if (kind == all_gather || kind == reduce_scatter || kind == all_reduce) return false;
-  throw InfeasibleError("a " + std::string(name_of(kind)) + " has a root that no symmetry moves");
+  if (kind.rooted()) {
+    throw InfeasibleError("a " + std::string(kind.name) + " has a root that no symmetry moves");
+  }
+  return kind.per_pair();
 }
 
 }  // namespace tacos

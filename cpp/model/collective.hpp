@@ -9,8 +9,7 @@
 //   all_reduce:                                   x                piece x of n·c, owner x/c by name
 //   all_to_all, all_to_all_v:                     (i·n + j)·c + k  piece k of what i sends to j
 //   broadcast, reduce:                            k                piece k of the buffer
-//   send_recv:                                    row·c + k        piece k of that row's message
-//   custom:                                       as listed
+//   send_recv, custom:                            row·c + k        piece k of that row
 // A quantity that does not divide is cut so that the first pieces take the remainder; a piece of
 // zero bytes asks for nothing.
 //
@@ -25,6 +24,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/collective_kind.hpp"
 #include "model/topology.hpp"
 #include "support/column.hpp"
 #include "support/error.hpp"
@@ -33,36 +33,23 @@ namespace tacos {
 
 using ChunkId = std::uint32_t;
 
-enum class CollectiveKind : std::uint8_t {
-  all_gather,
-  reduce_scatter,
-  all_reduce,
-  all_to_all,
-  all_to_all_v,
-  broadcast,
-  reduce,
-  gather,
-  scatter,
-  send_recv,
-  custom,
-};
-
-std::string_view name_of(CollectiveKind kind);
-CollectiveKind collective_kind(std::string_view name);  // throws std::invalid_argument
-
 struct CollectivePart {
   CollectiveKind kind = CollectiveKind::all_gather;
+  std::string name;         // custom: of a kind that lists its chunks; empty otherwise
   Column<NodeId> group;     // members in rank order; empty for send_recv and custom
   std::int64_t size = 0;    // bytes, counted as nccl-tests counts them
   std::int32_t chunks = 0;  // pieces per unit of the list above; 0: not chosen yet
   std::int32_t root = -1;   // position in the group
-  // all_to_all_v: n·n bytes, row i what member i sends; send_recv: per row; custom: per chunk.
+  // all_to_all_v: n·n bytes, row i what member i sends; send_recv and custom: per row.
   Column<std::int64_t> bytes;
-  // send_recv: one input and one output per row; custom: CSR lists per chunk.
+  // send_recv: one input and one output per row; custom: CSR lists per row.
   Column<std::int64_t> input_begin, output_begin;
   Column<NodeId> inputs, outputs;
-  Column<std::uint8_t> reduces;  // custom: per chunk
+  Column<std::uint8_t> reduces;  // custom: per row
 
+  const KindTraits& traits() const { return tacos::traits(kind); }
+  std::string_view kind_name() const { return name.empty() ? traits().name : name; }
+  bool sums() const;  // whether the value of any chunk is a sum
   std::int32_t members() const { return static_cast<std::int32_t>(group.size()); }
   bool operator==(const CollectivePart&) const = default;
 };

@@ -11,19 +11,9 @@ namespace tacos {
 Collective counted_in_chunks(const Collective& collective) {
   auto parts = collective.parts();
   for (auto& part : parts) {
-    const auto n = static_cast<std::int64_t>(part.members());
-    switch (part.kind) {
-      case CollectiveKind::broadcast:
-      case CollectiveKind::reduce:
-        part.size = part.chunks;
-        break;
-      case CollectiveKind::all_to_all_v:
-      case CollectiveKind::send_recv:
-      case CollectiveKind::custom:
-        break;
-      default:
-        part.size = n * part.chunks;
-    }
+    if (!part.traits().even) continue;
+    const bool whole = part.traits().unit == Unit::buffer;
+    part.size = std::int64_t{whole ? 1 : part.members()} * part.chunks;
   }
   return Collective(collective.npus(), std::move(parts));
 }
@@ -171,6 +161,12 @@ void Program::check_step(ThreadId thread, StepId step) const {
       refuse("depends on step " + std::to_string(before) + ", which is no other step of its rank");
     }
   }
+}
+
+Program Program::with_facts(ProgramFacts facts) const {
+  Program copy = *this;
+  copy.spec_.facts = std::move(facts);
+  return copy;
 }
 
 Program Program::with_provenance(std::string provenance) const {

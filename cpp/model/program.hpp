@@ -85,6 +85,18 @@ constexpr bool has_dst(StepOp op) {
 
 enum class Buffer : std::uint8_t { input, output, scratch, none };
 
+// What code computes from; the provenance is for people.
+struct ProgramFacts {
+  std::int64_t size_bytes = 0;  // the collective's size before it was counted in chunks; 0: unknown
+  std::vector<std::int64_t> part_bytes;  // of each part, where there are several
+  std::int32_t window = 0;  // messages of a rank that cross a limiting link at once; 0: any number
+  // Of the file that the program was read from; empty or 0 where it does not say.
+  std::string name, format, dialect, protocol;
+  std::uint64_t min_bytes = 0, max_bytes = 0;  // sizes that it is for; 0: no limit
+  std::int32_t threads_per_block = 0;
+  bool either_place = false;  // whether it is for calls in place and out of place
+};
+
 // What a program is made from; plain data, checked by Program's constructor.
 struct ProgramSpec {
   std::shared_ptr<const Collective> collective;  // its sizes are proportions
@@ -107,6 +119,7 @@ struct ProgramSpec {
   Column<StepId> dep;
 
   std::string provenance = "{}";  // JSON: name, protocol, limits, how it was made
+  ProgramFacts facts;
 };
 
 class Program {
@@ -132,6 +145,7 @@ class Program {
   std::vector<ChunkId> output_chunks(NodeId rank) const { return chunk_lists_->outputs(rank); }
 
   Program with_provenance(std::string provenance) const;
+  Program with_facts(ProgramFacts facts) const;
   // The same steps, with the input and the output in one memory or not.
   Program with_in_place(bool in_place) const;
   bool operator==(const Program& other) const;

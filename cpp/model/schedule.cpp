@@ -132,6 +132,12 @@ Time Schedule::last_arrival() const {
   return last;
 }
 
+Schedule Schedule::with_facts(ScheduleFacts facts) const {
+  Schedule copy = *this;
+  copy.facts_ = std::move(facts);
+  return copy;
+}
+
 Schedule Schedule::with_provenance(std::string provenance) const {
   Schedule copy = *this;
   copy.provenance_ = std::move(provenance);
@@ -457,7 +463,8 @@ Schedule Schedule::expand() const {
                                                std::move(link_begin), std::move(route_links));
   Transfers all{std::move(lane_route), std::move(op),    std::move(reads),  std::move(lane_begin),
                 std::move(chunk),      std::move(start), transfers_.quantum};
-  return Schedule(collective_, std::move(routes), std::move(all), std::nullopt, provenance_);
+  return Schedule(collective_, std::move(routes), std::move(all), std::nullopt, provenance_)
+      .with_facts(facts_);
 }
 
 bool Schedule::operator==(const Schedule& other) const {

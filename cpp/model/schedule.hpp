@@ -57,6 +57,15 @@ struct Symmetry {
   bool operator==(const Symmetry&) const = default;
 };
 
+// What code computes from; the provenance is for people.
+struct ScheduleFacts {
+  std::string engine;          // empty: unknown
+  std::optional<Time> bound;   // a time that no schedule of the problem beats
+  bool consistent = true;      // false: NPUs may end with different bits of a sum
+  bool cut_short = false;      // whether a time limit ended the search for it
+  bool matched_ports = false;  // whether each port between boxes has one peer in it
+};
+
 class Schedule {
  public:
   // The one door: every schedule passes here. Checks shape and ranges (not causality, capacity or
@@ -71,6 +80,8 @@ class Schedule {
   const std::optional<Symmetry>& symmetry() const { return symmetry_; }
   const std::string& provenance() const { return provenance_; }  // JSON: how it was made
   Schedule with_provenance(std::string provenance) const;
+  const ScheduleFacts& facts() const { return facts_; }
+  Schedule with_facts(ScheduleFacts facts) const;
 
   const std::shared_ptr<const Topology>& shared_topology() const {
     return routes_->shared_topology();
@@ -141,6 +152,7 @@ class Schedule {
   Transfers transfers_;
   std::optional<Symmetry> symmetry_;
   std::string provenance_;
+  ScheduleFacts facts_;
   std::vector<std::int64_t> start_begin_;  // first entry of each lane in transfers_.start
   Time time_ = 0;
 };

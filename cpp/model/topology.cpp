@@ -44,8 +44,7 @@ void Topology::check() const {
     if (spec_.link_src[i] == spec_.link_dst[i]) invalid(link() + " joins a node to itself");
     const Time latency = spec_.link_latency_ps[i];
     if (latency < 0 || latency > kLongestTime) {
-      invalid(link() + " has latency " + std::to_string(latency) +
-              " ps, allowed are 0 to 40 hours");
+      invalid(link() + " has latency " + std::to_string(latency) + " ps; it must be 0 to 40 hours");
     }
     const auto bandwidth = spec_.link_bandwidth_Bps[i];
     if (bandwidth <= 0 || bandwidth > kLargestBandwidth) {

@@ -122,7 +122,7 @@ class Topology {
     const auto from = index(a.begin[index(node)]), to = index(a.begin[index(node) + 1]);
     return std::span(a.links).subspan(from, to - from);
   }
-  void make_adjacency(Adjacency& a, const Column<NodeId>& ends) const;
+  void make_adjacency(Adjacency& result, const Column<NodeId>& ends) const;
   // Hops from `from` along (or, if `backwards`, against) the links; -1 where there is no way.
   std::vector<std::int32_t> hops(NodeId from, bool backwards) const;
   void check() const;

@@ -8,7 +8,19 @@
 #include <cerrno>
 #include <cstring>
 
+#include "runtime/reduce.hpp"
+
 namespace tacos {
+
+std::string ranked(NodeId rank) { return "rank " + std::to_string(rank); }
+
+std::string of_call(std::int64_t count, std::uint8_t dtype, std::uint8_t op) {
+  const auto known = dtype < kDTypes && op < kReduceOps;
+  return std::to_string(count) + " elements" +
+         (known ? " of " + std::string(name_of(static_cast<DType>(dtype))) + " (" +
+                      std::string(name_of(static_cast<ReduceOp>(op))) + ")"
+                : "");
+}
 
 Connection::~Connection() {
   if (socket >= 0) ::close(socket);

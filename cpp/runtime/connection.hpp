@@ -95,6 +95,10 @@ struct Connection {
   Staged* staging = nullptr;
 };
 
+// How messages for people name a rank, and what a call is about.
+std::string ranked(NodeId rank);
+std::string of_call(std::int64_t count, std::uint8_t dtype, std::uint8_t op);
+
 // Sends a last text on all connections and ends them, as far as the peers read within that time.
 void say_farewell(const std::vector<std::unique_ptr<Connection>>& connections,
                   const std::string& text, std::chrono::milliseconds patience);

@@ -83,8 +83,10 @@ inline Brain shortened(float value) {
 template <ReduceOp op, typename T>
 inline T arithmetic(T a, T b) {
   // What is not a number stays so, wherever it is: the order of the ranks must not matter.
+  // NOLINTBEGIN(misc-redundant-expression): it differs from itself
   if constexpr (op == ReduceOp::min) return b < a || b != b ? b : a;
   if constexpr (op == ReduceOp::max) return a < b || b != b ? b : a;
+  // NOLINTEND(misc-redundant-expression)
   if constexpr (std::is_integral_v<T>) {
     using Wide = std::common_type_t<std::make_unsigned_t<T>, unsigned>;  // which wraps around
     const auto x = static_cast<Wide>(a), y = static_cast<Wide>(b);
@@ -195,7 +197,7 @@ std::size_t size_of(DType dtype) { return kSizes[static_cast<std::size_t>(dtype)
 DType dtype_named(std::string_view name) {
   const auto found = std::find(kDTypeNames.begin(), kDTypeNames.end(), name);
   if (found == kDTypeNames.end()) {
-    invalid("dtype is \"" + std::string(name) + "\", allowed are " + listed(kDTypeNames));
+    invalid("dtype is \"" + std::string(name) + "\"; it must be one of " + listed(kDTypeNames));
   }
   return static_cast<DType>(found - kDTypeNames.begin());
 }
@@ -203,7 +205,7 @@ DType dtype_named(std::string_view name) {
 ReduceOp reduce_op_named(std::string_view name) {
   const auto found = std::find(kOpNames.begin(), kOpNames.end(), name);
   if (found == kOpNames.end()) {
-    invalid("op is \"" + std::string(name) + "\", allowed are " + listed(kOpNames));
+    invalid("op is \"" + std::string(name) + "\"; it must be one of " + listed(kOpNames));
   }
   return static_cast<ReduceOp>(found - kOpNames.begin());
 }
@@ -213,7 +215,7 @@ Reduction reduction(DType dtype, ReduceOp op) {
       typed(dtype, [op]<typename T>(T*) -> Reduction { return reduction_of<T>(op); });
   if (found == nullptr) {
     invalid("op is \"" + std::string(name_of(op)) + "\", which " + std::string(name_of(dtype)) +
-            " does not have; allowed are sum, product, min, max and avg");
+            " does not have; use sum, product, min, max or avg");
   }
   return found;
 }

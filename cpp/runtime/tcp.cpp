@@ -23,20 +23,8 @@ using Kind = MessageKind;
 
 constexpr std::size_t kBuffer = std::size_t{1}
                                 << 17;  // a block that stays in the cache while it is added
-constexpr auto kCurious = std::chrono::seconds(1);  // then peers are asked where they are
 constexpr auto kIdle = std::chrono::milliseconds(100);
-constexpr auto kFarewell = std::chrono::seconds(3);  // for peers that are slow to read
-constexpr double kLongestTimeout = 1e9;              // seconds
-
-std::string ranked(NodeId rank) { return "rank " + std::to_string(rank); }
-
-std::string of_call(std::int64_t count, std::uint8_t dtype, std::uint8_t op) {
-  const auto known = dtype < kDTypes && op < kReduceOps;
-  return std::to_string(count) + " elements" +
-         (known ? " of " + std::string(name_of(static_cast<DType>(dtype))) + " (" +
-                      std::string(name_of(static_cast<ReduceOp>(op))) + ")"
-                : "");
-}
+constexpr double kLongestTimeout = 1e9;  // seconds
 
 }  // namespace
 
@@ -188,28 +176,6 @@ void Endpoint::carry_out() {
   }
 }
 
-void Endpoint::note_progress() {
-  progress_ = Clock::now();
-  asking_ = curious_ = false;
-}
-
-void Endpoint::interrupt(const std::string& why) {
-  const std::lock_guard lock(interruption_lock_);
-  if (interruption_.empty()) interruption_ = why;
-  interrupted_ = true;
-}
-
-void Endpoint::check_usable() {
-  if (process_ != getpid()) {
-    throw CommunicationError("the communicator is that of process " + std::to_string(process_) +
-                             ", which this one was forked from");
-  }
-  if (!failure_.empty()) throw CommunicationError(failure_);
-  if (!interrupted_) return;
-  const std::lock_guard lock(interruption_lock_);
-  fail(interruption_);
-}
-
 bool Endpoint::take_events(int wait_ms) {
   epoll_event events[kPieces];
   const int count = epoll_wait(epoll_, events, kPieces, wait_ms);
@@ -244,83 +210,6 @@ void Endpoint::wait_for_events(const std::function<void()>& idle) {
   }
 }
 
-std::string Endpoint::watch(std::int32_t algorithm, const std::string& doing) {
-  check_usable();
-  while (take_events(0)) {
-  }
-  std::string left;
-  auto heard = std::exchange(heard_, {});
-  for (const auto& connection : connections_) {
-    if (connection->parked) {
-      auto& [peer, header] = heard.emplace_back();
-      peer = connection->port.peer;
-      std::memcpy(&header, connection->buffer.data.get() + connection->begin, sizeof(Header));
-    } else if (connection->closed && left.empty()) {
-      left =
-          ranked(connection->port.peer) + " closed its connection: " + ranked(rank_) + " " + doing;
-    }
-  }
-  // A peer that runs the algorithm itself has prepared it: it is only ahead.
-  const auto other = std::find_if(heard.begin(), heard.end(), [&](const auto& one) {
-    return one.second.call == call_ + 1 && one.second.algorithm < algorithm;
-  });
-  if (other == heard.end()) return left;
-  heard_ = {*other};  // a question comes only once
-  const auto& [peer, header] = *other;
-  return "the ranks do not agree on call " + std::to_string(header.call) + ": " + ranked(peer) +
-         " runs algorithm " + std::to_string(header.algorithm) + " on " +
-         of_call(header.count, header.dtype, header.op) + ", " + ranked(rank_) + " " + doing;
-}
-
-// Without progress for too long, asks those it waits for whether they are there. A rank within the
-// call answers, and waits itself for somebody; one that does not is the one to name. Long before, it asks
-// once so that a rank which prepares another call hears of this one.
-void Endpoint::check_progress() {
-  const auto now = Clock::now();
-  if (!curious_ && now - progress_ > kCurious) {
-    curious_ = true;
-    for (const auto step : executor_->waiting()) {
-      if (executor_->may_receive(step)) ask(*in_[at(step)]);
-    }
-  }
-  if (now - progress_ < timeout_) return;
-  const auto grace =
-      std::clamp<Clock::duration>(timeout_ / 4, std::chrono::seconds(1), std::chrono::seconds(5));
-  if (!asking_) {
-    asking_ = true;
-    asked_ = now;
-    unanswered_.clear();
-    for (const auto step : executor_->waiting()) {
-      Connection* peer = executor_->may_receive(step) ? in_[at(step)] : out_[at(step)];
-      if (std::find(unanswered_.begin(), unanswered_.end(), peer) != unanswered_.end()) continue;
-      unanswered_.push_back(peer);
-      ask(*peer);
-    }
-    return;
-  }
-  if (now - asked_ < grace) return;
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - progress_).count();
-  if (!unanswered_.empty() || now - progress_ > 2 * timeout_ + grace) {
-    for (const auto step : executor_->waiting()) {
-      Connection* peer = executor_->may_receive(step) ? in_[at(step)] : out_[at(step)];
-      const bool silent =
-          std::find(unanswered_.begin(), unanswered_.end(), peer) != unanswered_.end();
-      if (!silent && !unanswered_.empty()) continue;
-      fail(ranked(peer->port.peer) + " did not answer for " + std::to_string(seconds) +
-           " s: " + purpose(step));
-    }
-  }
-  asking_ = false;  // all are there: ask again
-}
-
-// Only backwards: on the way of the data, the question would wait behind them.
-void Endpoint::ask(Connection& peer) {
-  if (peer.outgoing) return;
-  Header header = header_of_call();
-  header.kind = Kind::ask;
-  post(peer, header, {}, -1);
-}
-
 MessageHeader Endpoint::header_of_call() const {
   const auto& call = executor_->call();
   Header header;
@@ -330,10 +219,6 @@ MessageHeader Endpoint::header_of_call() const {
   header.algorithm = algorithm_;
   header.count = call.count;
   return header;
-}
-
-std::string Endpoint::purpose(std::int32_t step) const {
-  return executor_->describe(step) + ", call " + std::to_string(call_);
 }
 
 // --- sending
@@ -544,27 +429,6 @@ void Endpoint::end_message(Connection& connection) {
   carry_out();
 }
 
-void Endpoint::notice(Connection& connection, const Header& header, const std::string& text) {
-  if (header.kind == Kind::abort) fail(text);
-  if (header.kind == Kind::ask) {
-    if (header.call > call_) heard_.emplace_back(connection.port.peer, header);  // for watch()
-    if (executor_ == nullptr) return;  // not in a call: whoever asks waits for that
-    Header answer;
-    answer.kind = Kind::answer;
-    post(connection, answer, {}, -1);
-    return;
-  }
-  if (header.kind == Kind::stored) {
-    if (executor_ == nullptr || header.call != call_) return;  // nobody waits for it any more
-    executor_->stored(connection.port.peer);
-    note_progress();
-    carry_out();
-    return;
-  }
-  std::erase_if(unanswered_,
-                [&](const Connection* asked) { return asked->port.peer == connection.port.peer; });
-}
-
 // The step may run now: takes in what came before, and lets the rest come straight to its place.
 void Endpoint::release_staged(std::int32_t step) {
   Connection* connection = staged_[at(step)];
@@ -592,38 +456,6 @@ void Endpoint::release_staged(std::int32_t step) {
   }
   connection->staged.erase(found);
   if (whole) executor_->received(step);
-}
-
-// --- failure
-
-void Endpoint::lost(const Connection& connection, int error) {
-  std::string why = ranked(connection.port.peer) + " closed its connection";
-  if (error != 0) {
-    why = "the connection with " + ranked(connection.port.peer) + " broke (" +
-          std::generic_category().message(error) + ")";
-  }
-  for (std::size_t i = 0; executor_ != nullptr && i < in_.size(); ++i) {
-    const auto step = static_cast<std::int32_t>(i);
-    if (in_[i] != &connection && out_[i] != &connection) continue;
-    if (executor_->is_done(step)) continue;
-    const auto& program = *executor_->program().program;
-    why += ": " + program.describe(executor_->program().steps[i].id) + " needs it, call " +
-           std::to_string(call_);
-    break;
-  }
-  fail(why);
-}
-
-void Endpoint::fail(const std::string& why) {
-  abort(why);
-  throw CommunicationError(why);
-}
-
-void Endpoint::abort(const std::string& why) {
-  if (!failure_.empty()) return;
-  if (process_ != getpid()) return;
-  failure_ = why.substr(0, kLongestText);
-  say_farewell(connections_, failure_, kFarewell);
 }
 
 }  // namespace tacos

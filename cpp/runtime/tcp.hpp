@@ -1,4 +1,4 @@
-// Runs executions over TCP.
+// Runs the executors of ranks over TCP.
 //
 // Data from one rank to another take a connection per channel that nothing else uses in that
 // direction; the way back carries notices (a rank has failed, is it still there). One thread serves all

@@ -25,15 +25,17 @@ class Simulator : public Listener {
       : network_(network),
         dims_(std::move(dims)),
         workload_(workload),
-        algorithms_(algorithms),
+        graph_(workload),
         algorithm_of_(algorithm_of),
         system_(system) {
+    algorithms_.reserve(algorithms.size());
+    for (const auto& algorithm : algorithms) algorithms_.emplace_back(*algorithm);
     const auto npus = workload.npus();
     ranks_.resize(at(npus));
     for (std::int32_t rank = 0; rank < npus; ++rank) {
       auto& state = ranks_[at(rank)];
       state.program = rank;
-      programs_.push_back(std::make_unique<Program>(workload, rank, false));
+      programs_.push_back(std::make_unique<Program>(graph_, rank, false));
       const auto queues = static_cast<std::int32_t>(dims_.size()) * system.queues;
       state.active.resize(at(queues));
       state.running.assign(at(queues), 0);
@@ -169,11 +171,15 @@ class Simulator : public Listener {
       }
       case NodeKind::coll:
         return begin_collective(rank, row);
+      case NodeKind::load:
+      case NodeKind::store:
+        break;  // refused by `check`
     }
   }
 
   static Nanoseconds duration(const WorkloadColumns& c, std::uint32_t row) {
-    return c.duration_us[row] == 0 ? 1 : c.duration_us[row] * 1000;
+    // Whole nanoseconds; ASTRA-sim has no shorter computation than one.
+    return std::max<Nanoseconds>(c.duration_ps[row] / 1000, 1);
   }
 
   void node_done(std::int32_t rank, std::int32_t number, std::uint32_t row) {
@@ -381,7 +387,7 @@ class Simulator : public Listener {
   void begin_stream(std::int32_t number) {
     Stream& stream = *streams_[at(number)];
     stream.begun = true;
-    const StreamPhase phase = std::move(stream.phases.front());
+    const StreamPhase phase = stream.phases.front();
     stream.phases.pop_front();
     if (phase.algorithm < 0) {
       stream.local = phase.native.line.members != nullptr;
@@ -392,7 +398,7 @@ class Simulator : public Listener {
     const auto place =
         stream.members == nullptr ? stream.rank : line_in(stream.rank, *stream.members).position;
     const auto program = static_cast<std::int32_t>(programs_.size());
-    programs_.push_back(std::make_unique<Program>(*algorithms_[at(phase.algorithm)], place, true));
+    programs_.push_back(std::make_unique<Program>(algorithms_[at(phase.algorithm)], place, true));
     programs_.back()->stream = number;
     programs_.back()->members = stream.members;
     advance(program);
@@ -425,7 +431,8 @@ class Simulator : public Listener {
   Network& network_;
   std::vector<Dimension> dims_;
   const Workload& workload_;
-  const std::vector<std::shared_ptr<const Workload>>& algorithms_;
+  Graph graph_;
+  std::vector<Graph> algorithms_;
   const Column<std::int32_t>& algorithm_of_;
   const System& system_;
   std::vector<RankState> ranks_;

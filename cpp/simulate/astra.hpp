@@ -16,9 +16,9 @@
 #include <memory>
 #include <vector>
 
+#include "model/workload.hpp"
 #include "simulate/astra_native.hpp"
 #include "simulate/astra_network.hpp"
-#include "simulate/workload.hpp"
 #include "support/progress.hpp"
 
 namespace tacos::astra {

@@ -25,8 +25,8 @@ Implementation Implementation::parse(const std::string& name) {
     }
   }
   invalid("implementation is \"" + name +
-          "\", allowed are ring, direct, direct4 (or another window), halvingDoubling, "
-          "doubleBinaryTree, oneRing, oneDirect and oneHalvingDoubling");
+          "\"; it must be one of ring, direct, direct4 (or another window), halvingDoubling, "
+          "doubleBinaryTree, oneRing, oneDirect, oneHalvingDoubling");
 }
 
 std::int64_t PhaseSpec::bytes_after() const {

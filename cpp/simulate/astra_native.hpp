@@ -12,14 +12,14 @@
 #include <string>
 #include <vector>
 
-#include "simulate/workload.hpp"
+#include "model/workload.hpp"
 
 namespace tacos::astra {
 
 enum class Algorithm : std::uint8_t { ring, direct, halving_doubling, double_binary_tree };
 
 struct Implementation {
-  Algorithm algorithm;
+  Algorithm algorithm = Algorithm::ring;
   std::int32_t window = -1;  // of `direct`: pieces at once, -1 for all
   bool whole = false;        // over all ranks as one dimension: oneRing, oneDirect, …
 
@@ -29,7 +29,7 @@ struct Implementation {
 
 // The ranks of one line of a dimension, and which of them this is.
 struct Line {
-  std::int32_t size, position;
+  std::int32_t size = 0, position = 0;
   std::int32_t first = 0, stride = 1;
   const std::vector<std::int32_t>* members = nullptr;  // instead of first and stride
 
@@ -51,8 +51,8 @@ enum class Stage : std::uint8_t { begin, ready, received };
 
 struct PhaseSpec {
   Implementation implementation;
-  Comm comm;
-  std::int64_t bytes;
+  Comm comm{};
+  std::int64_t bytes = 0;
   Line line;
   bool forward = true;    // which way round
   bool root_last = true;  // of a tree: whether the last rank is its root, or the first

@@ -4,14 +4,11 @@
 
 #include "support/error.hpp"
 #include "support/index.hpp"
+#include "support/pairs.hpp"
 
 namespace tacos::astra {
 
 namespace {
-
-std::uint64_t pair_key(std::int32_t src, std::int32_t dst) {
-  return (static_cast<std::uint64_t>(src) << 32) | static_cast<std::uint32_t>(dst);
-}
 
 constexpr Nanoseconds kLongest = kLongestSchedule / 1000;
 

@@ -45,8 +45,8 @@ struct Handler {
 };
 
 struct Message {
-  std::int32_t src, dst, tag;
-  std::int64_t bytes;
+  std::int32_t src = 0, dst = 0, tag = 0;
+  std::int64_t bytes = 0;
   Nanoseconds sent = -1, arrived = -1;
   Handler on_send{}, on_recv{};
   bool posted = false;  // the receive
@@ -101,7 +101,7 @@ class Network {
     }
   };
   struct Link {
-    double bytes_per_ns, latency_ns;
+    double bytes_per_ns = 0, latency_ns = 0;
     bool busy = false;
     std::int32_t first = -1, last = -1;  // messages that wait
   };
@@ -123,10 +123,10 @@ class Network {
   void schedule(Nanoseconds delay, EventKind kind, std::int32_t what);
   Event pop();
   Nanoseconds unaware_delay(const Message& message) const;
-  void enter_link(std::int32_t message);
-  void transmit(std::int32_t link, std::int32_t message);
+  void enter_link(std::int32_t number);
+  void transmit(std::int32_t link, std::int32_t number);
   void release(std::int32_t link);
-  void deliver(std::int32_t message, Listener& listener);
+  void deliver(std::int32_t number, Listener& listener);
   void call(std::int32_t rank, Listener& listener);
 
   std::shared_ptr<const Topology> topology_;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "simulate/astra.hpp"
+#include "simulate/astra_graph.hpp"
 #include "simulate/hash_order.hpp"
 
 namespace tacos::astra {
@@ -19,14 +20,14 @@ namespace tacos::astra {
 // The progress of one rank through the nodes of one workload.
 class Program {
  public:
-  Program(const Workload& nodes, std::int32_t rank, bool custom)
-      : workload(nodes), first_(nodes.begin(rank)), custom_(custom) {
+  Program(const Graph& nodes, std::int32_t rank, bool custom)
+      : workload(nodes.workload()), graph_(nodes), first_(workload.begin(rank)), custom_(custom) {
     const auto size = workload.end(rank) - first_;
     waiting_.resize(size);
     issued_.assign(size, false);
     done_.assign(size, false);
-    for (std::size_t i = 0; i < size; ++i) waiting_[i] = workload.parents(first_ + i);
-    for (const auto row : workload.roots(rank)) free(row);
+    for (std::size_t i = 0; i < size; ++i) waiting_[i] = graph_.parents(first_ + i);
+    for (const auto row : graph_.roots(rank)) free(row);
   }
 
   // The nodes to start now, in their order.
@@ -47,9 +48,8 @@ class Program {
           lanes_[lane].busy = true;
         }
       }
-      std::sort(rows.begin(), rows.end(), [&](std::uint32_t a, std::uint32_t b) {
-        return workload.hash(a) < workload.hash(b);
-      });
+      std::sort(rows.begin(), rows.end(),
+                [&](std::uint32_t a, std::uint32_t b) { return graph_.hash(a) < graph_.hash(b); });
     }
     for (const auto row : rows) issued_[row - first_] = true;
     under_way_ += rows.size();
@@ -60,7 +60,7 @@ class Program {
     done_[row - first_] = true;
     --under_way_;
     if (!custom_) lanes_[lane_of(row)].busy = false;
-    for (const auto child : workload.children(row)) {
+    for (const auto child : graph_.children(row)) {
       if (--waiting_[child - first_] == 0) free(child);
     }
   }
@@ -103,12 +103,13 @@ class Program {
 
   void free(std::uint32_t row) {
     if (custom_) {
-      ready_.insert(workload.hash(row), row);
+      ready_.insert(graph_.hash(row), row);
     } else {
-      lanes_[lane_of(row)].heap.emplace(workload.hash(row), row);
+      lanes_[lane_of(row)].heap.emplace(graph_.hash(row), row);
     }
   }
 
+  const Graph& graph_;
   std::size_t first_;
   bool custom_;
   std::size_t under_way_ = 0;

@@ -20,6 +20,16 @@ bool native(Comm comm) {
          comm == Comm::all_to_all;
 }
 
+// ASTRA-sim ends with an error where a message or collective has no bytes.
+void check_messages(const Workload& workload) {
+  const auto& bytes = workload.columns().bytes;
+  for (std::size_t row = 0; row < at(workload.nodes()); ++row) {
+    if (workload.kind(row) != NodeKind::comp && bytes[row] < 1) {
+      invalid(workload.describe(row) + ": bytes is 0, ASTRA-sim needs at least 1");
+    }
+  }
+}
+
 }  // namespace
 
 void check(const std::vector<Dimension>& dims, const Workload& workload,
@@ -27,15 +37,19 @@ void check(const std::vector<Dimension>& dims, const Workload& workload,
            const Column<std::int32_t>& algorithm_of, const System& system) {
   const auto& c = workload.columns();
   for (const auto& algorithm : algorithms) {
-    const auto kinds = algorithm->columns().kind.span();
-    const auto found =
-        std::find(kinds.begin(), kinds.end(), static_cast<std::uint8_t>(NodeKind::coll));
-    if (found != kinds.end()) {
-      invalid(algorithm->describe(at(found - kinds.begin())) +
+    check_messages(*algorithm);
+    for (std::size_t row = 0; row < at(algorithm->nodes()); ++row) {
+      if (algorithm->kind(row) < NodeKind::coll) continue;
+      invalid(algorithm->describe(row) +
               " cannot run inside a custom collective, which has only sends, recvs and comps");
     }
   }
+  check_messages(workload);
   for (std::size_t row = 0; row < at(workload.nodes()); ++row) {
+    if (workload.kind(row) == NodeKind::load || workload.kind(row) == NodeKind::store) {
+      invalid(workload.describe(row) +
+              " needs a memory outside of the NPU, which the simulated system does not have");
+    }
     const auto comm = static_cast<Comm>(c.comm[row]);
     if (workload.kind(row) != NodeKind::coll || comm == Comm::broadcast) continue;
     if (!native(comm)) {
@@ -43,6 +57,9 @@ void check(const std::vector<Dimension>& dims, const Workload& workload,
     }
     const auto members =
         c.group[row] == 0 ? at(workload.npus()) : workload.group(c.group[row]).size();
+    if (members < 2) {
+      invalid(workload.describe(row) + " is one of a single rank, which ASTRA-sim never finishes");
+    }
     if (algorithm_of[row] >= 0) {
       const auto npus = algorithms[at(algorithm_of[row])]->npus();
       if (at(npus) != members) {

@@ -154,7 +154,7 @@ class FairShare {
   void fill(Time now);
   // Returns false, with keys half repaired, if it takes too long.
   bool repair(Time now);
-  void find_goal(LinkId link);
+  void find_goal(LinkId id);
   void apply_changes(Time now);
 
   std::vector<std::uint32_t> begin_;

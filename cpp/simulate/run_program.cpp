@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "simulate/program_messages.hpp"
 #include "simulate/shared_loop.hpp"
 #include "support/index.hpp"
 #include "timing/service.hpp"
@@ -18,8 +19,6 @@ namespace {
 
 using Window = Routes::Window;
 
-bool sends_message(StepOp op) { return sends(op) || one_sided(op) || op == StepOp::signal; }
-bool pulls(StepOp op) { return op == StepOp::get || op == StepOp::get_reduce; }
 bool reduces(StepOp op) {
   return op == StepOp::reduce || op == StepOp::recv_reduce || op == StepOp::recv_reduce_forward ||
          op == StepOp::recv_reduce_send || op == StepOp::get_reduce;
@@ -32,230 +31,6 @@ std::vector<StepId> walk_order(const Program& program) {
     throw InfeasibleError(error.what());
   }
 }
-
-// The bytes that every step moves: those of the chunks in its slots. Where chunks differ in size, they
-// are followed through the slots in an order in which the steps could run; a slot that nobody has
-// written counts as the largest chunk.
-class StepBytes {
- public:
-  StepBytes(const Program& program, std::span<const std::int64_t> chunk_bytes,
-            const std::vector<StepId>& order)
-      : program_(program), s_(program.spec()), chunk_bytes_(chunk_bytes) {
-    bytes.assign(at(program.steps()), 0);
-    const auto [least, most] = std::minmax_element(chunk_bytes.begin(), chunk_bytes.end());
-    largest_ = chunk_bytes.empty() ? 0 : *most;
-    if (chunk_bytes.empty() || *least == *most) {
-      for (StepId step = 0; step < program.steps(); ++step) {
-        if (moves(step)) bytes[at(step)] = largest_ * s_.count[at(step)];
-      }
-      return;
-    }
-    number_slots();
-    begin_.assign(at(program.steps()) + 1, 0);
-    thread_.resize(at(program.steps()));
-    for (ThreadId t = 0; t < program.threads(); ++t) {
-      for (auto i = at(s_.thread_begin[at(t)]); i < at(s_.thread_begin[at(t) + 1]); ++i) {
-        thread_[i] = t;
-        begin_[i + 1] = begin_[i] + (moves(static_cast<StepId>(i)) ? s_.count[i] : 0);
-      }
-    }
-    content_.assign(at(begin_.back()), kNothing);
-    for (const StepId step : order) follow(step);
-  }
-
-  std::vector<std::int64_t> bytes;
-
- private:
-  static constexpr ChunkId kNothing = ~ChunkId{0};
-
-  bool moves(StepId step) const { return has_src(program_.op(step)) || has_dst(program_.op(step)); }
-  void number_slots() {
-    for (NodeId rank = 0; rank < program_.ranks(); ++rank) {
-      const auto inputs = program_.input_chunks(rank), outputs = program_.output_chunks(rank);
-      auto& shared = shared_.emplace_back(inputs.size(), -1);
-      for (std::size_t i = 0; s_.in_place && i < inputs.size(); ++i) {
-        const auto found = std::lower_bound(outputs.begin(), outputs.end(), inputs[i]);
-        if (found != outputs.end() && *found == inputs[i]) {
-          shared[i] = static_cast<std::int32_t>(found - outputs.begin());
-        }
-      }
-      first_.push_back(holds_.size());
-      holds_.insert(holds_.end(), inputs.begin(), inputs.end());
-      first_.push_back(holds_.size());
-      holds_.resize(holds_.size() + outputs.size(), kNothing);
-      for (std::size_t i = 0; i < inputs.size(); ++i) {
-        if (shared[i] >= 0) holds_[first_.back() + at(shared[i])] = inputs[i];
-      }
-      first_.push_back(holds_.size());
-      holds_.resize(holds_.size() + at(s_.scratch_slots[at(rank)]), kNothing);
-    }
-  }
-  ChunkId& slot(NodeId rank, std::uint8_t buffer, std::int32_t i) {
-    if (buffer == 0 && shared_[at(rank)][at(i)] >= 0)
-      return slot(rank, 1, shared_[at(rank)][at(i)]);
-    return holds_[first_[at(rank) * 3 + buffer] + at(i)];
-  }
-  void follow(StepId step) {
-    if (!moves(step)) return;
-    const auto i = at(step);
-    const StepOp op = program_.op(step);
-    const NodeId rank = s_.thread_rank[at(thread_[i])];
-    const StepId from = s_.comes_from[i];
-    for (std::int32_t k = 0; k < s_.count[i]; ++k) {
-      ChunkId chunk = kNothing;
-      if (has_src(op)) {
-        chunk = slot(pulls(op) ? s_.peer[i] : rank, s_.src_buffer[i], s_.src_slot[i] + k);
-      }
-      if (receives(op)) {
-        const bool fits = from >= 0 && k < begin_[at(from) + 1] - begin_[at(from)];
-        chunk = fits ? content_[at(begin_[at(from)] + k)] : kNothing;
-      }
-      if (has_dst(op)) {
-        slot(op == StepOp::put ? s_.peer[i] : rank, s_.dst_buffer[i], s_.dst_slot[i] + k) = chunk;
-      }
-      content_[at(begin_[i] + k)] = chunk;
-      bytes[i] += chunk == kNothing ? largest_ : chunk_bytes_[chunk];
-    }
-  }
-
-  const Program& program_;
-  const ProgramSpec& s_;
-  std::span<const std::int64_t> chunk_bytes_;
-  std::int64_t largest_ = 0;
-  std::vector<std::size_t> first_;  // slot of every rank's three buffers
-  std::vector<std::vector<std::int32_t>> shared_;
-  std::vector<ChunkId> holds_;
-  std::vector<ThreadId> thread_;
-  std::vector<std::int64_t> begin_;  // per step
-  std::vector<ChunkId> content_;
-};
-
-// The route of every message, and the connection it belongs to.
-class MessageRoutes {
- public:
-  MessageRoutes(const Program& program, std::shared_ptr<const Topology> topology,
-                const ProgramOptions& options, const Progress& progress)
-      : topology_(*topology) {
-    const auto& s = program.spec();
-    if (!options.link_begin.empty() && options.link_begin.size() != at(program.threads()) + 1) {
-      invalid("routes has " + std::to_string(options.link_begin.size() - 1) + " entries for " +
-              std::to_string(program.threads()) + " threads");
-    }
-    connection.assign(at(program.steps()), kNone);
-    std::vector<std::uint64_t> pairs;
-    each_message(program, [&](StepId, ThreadId, NodeId src, NodeId dst) {
-      if (pairs.empty() || pairs.back() != key(src, dst)) pairs.push_back(key(src, dst));
-    });
-    std::sort(pairs.begin(), pairs.end());
-    pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
-    std::vector<NodeId> from, to;
-    for (const auto pair : pairs) {
-      from.push_back(static_cast<NodeId>(pair >> 32));
-      to.push_back(static_cast<NodeId>(pair & 0xffffffff));
-    }
-    const Routes shortest = shortest_routes(topology, from, to, progress);
-    std::vector<std::int64_t> begin{0};
-    std::vector<LinkId> links;
-    const auto add = [&](std::span<const LinkId> path) {
-      links.insert(links.end(), path.begin(), path.end());
-      begin.push_back(static_cast<std::int64_t>(links.size()));
-    };
-    // A connection is a thread with a peer and a direction; consecutive messages mostly share it.
-    std::map<std::pair<ThreadId, std::uint64_t>, std::uint32_t> known;
-    std::pair<ThreadId, std::uint64_t> last{-1, 0};
-    std::uint32_t last_id = kNone;
-    each_message(program, [&](StepId step, ThreadId t, NodeId src, NodeId dst) {
-      const std::pair<ThreadId, std::uint64_t> mine{t, key(src, dst)};
-      if (mine != last) {
-        last = mine;
-        const auto [found, added] =
-            known.try_emplace(mine, static_cast<std::uint32_t>(begin.size()) - 1);
-        last_id = found->second;
-        const auto given = own_route(options, t);
-        if (added && !given.empty() && s.thread_rank[at(t)] == src && ends_at(given, dst)) {
-          add(given);
-        } else if (added) {
-          const auto pair = std::lower_bound(pairs.begin(), pairs.end(), key(src, dst));
-          const auto path = shortest.links(static_cast<RouteId>(pair - pairs.begin()));
-          if (path.size() > 1) {
-            add(path);
-          } else {
-            const LinkId link = parallel(src, dst, s.thread_channel[at(t)]);
-            add({&link, 1});
-          }
-        }
-      }
-      connection[at(step)] = last_id;
-    });
-    check_given(program, options);
-    const auto count = begin.size() - 1;
-    routes.emplace(std::move(topology),
-                   std::vector<std::uint8_t>(count, static_cast<std::uint8_t>(RouteKind::path)),
-                   std::move(begin), std::move(links));
-  }
-
-  std::optional<Routes> routes;           // one per connection
-  std::vector<std::uint32_t> connection;  // per step
-
- private:
-  static std::uint64_t key(NodeId src, NodeId dst) {
-    return (static_cast<std::uint64_t>(src) << 32) | static_cast<std::uint32_t>(dst);
-  }
-  template <typename Visit>
-  static void each_message(const Program& program, Visit&& visit) {
-    const auto& s = program.spec();
-    for (ThreadId t = 0; t < program.threads(); ++t) {
-      const NodeId rank = s.thread_rank[at(t)];
-      for (auto i = s.thread_begin[at(t)]; i < s.thread_begin[at(t) + 1]; ++i) {
-        const auto op = program.op(static_cast<StepId>(i));
-        if (!sends_message(op)) continue;
-        const NodeId other = sends(op) ? s.thread_send_peer[at(t)] : s.peer[at(i)];
-        visit(static_cast<StepId>(i), t, pulls(op) ? other : rank, pulls(op) ? rank : other);
-      }
-    }
-  }
-  static std::span<const LinkId> own_route(const ProgramOptions& options, ThreadId t) {
-    if (options.link_begin.empty()) return {};
-    const auto first = at(options.link_begin[at(t)]), last = at(options.link_begin[at(t) + 1]);
-    return std::span(options.links).subspan(first, last - first);
-  }
-  bool ends_at(std::span<const LinkId> route, NodeId node) const {
-    const LinkId last = route.back();
-    return last >= 0 && last < topology_.links() && topology_.dst(last) == node;
-  }
-  // Channels take parallel links in turn.
-  LinkId parallel(NodeId src, NodeId dst, std::int32_t channel) const {
-    std::vector<LinkId> direct;
-    for (const LinkId link : topology_.out_links(src)) {
-      if (topology_.dst(link) == dst) direct.push_back(link);
-    }
-    return direct[at(channel) % direct.size()];
-  }
-  void check_given(const Program& program, const ProgramOptions& options) const {
-    const auto& s = program.spec();
-    for (ThreadId t = 0; t < program.threads(); ++t) {
-      const auto given = own_route(options, t);
-      if (given.empty()) continue;
-      const auto wrong = [&](const std::string& what) {
-        invalid("the route of thread " + std::to_string(t) + " " + what);
-      };
-      for (const LinkId link : given) {
-        if (link >= 0 && link < topology_.links()) continue;
-        wrong("has link " + std::to_string(link) + ", the links are 0 to " +
-              std::to_string(topology_.links() - 1));
-      }
-      const NodeId peer = s.thread_send_peer[at(t)];
-      if (topology_.src(given.front()) != s.thread_rank[at(t)] ||
-          (peer >= 0 && !ends_at(given, peer))) {
-        wrong("leads from " + topology_.name(topology_.src(given.front())) + " to " +
-              topology_.name(topology_.dst(given.back())) + ", but the thread sends from NPU " +
-              std::to_string(s.thread_rank[at(t)]) + " to NPU " + std::to_string(peer));
-      }
-    }
-  }
-
-  const Topology& topology_;
-};
 
 // Which steps are complete when, and which messages may leave; the two event loops derive from it.
 class Steps {
@@ -579,7 +354,7 @@ Result run_program(const Program& program, std::span<const std::int64_t> chunk_b
   }
   if (options.timing == Timing::schedule) {
     invalid(
-        "timing is \"schedule\", but a program has no starts; allowed are dependencies, order, "
+        "timing is \"schedule\", but a program has no starts; use dependencies, order or "
         "shared");
   }
   if (!options.position.empty() && options.position.size() != at(program.steps())) {
@@ -587,7 +362,7 @@ Result run_program(const Program& program, std::span<const std::int64_t> chunk_b
             std::to_string(program.steps()) + " steps");
   }
   const auto order = walk_order(program);
-  auto bytes = StepBytes(program, chunk_bytes, order).bytes;
+  auto bytes = step_bytes(program, chunk_bytes, order);
   std::vector<StepId> messages;
   for (const StepId step : order) {
     if (sends_message(program.op(step))) messages.push_back(step);

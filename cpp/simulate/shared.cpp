@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "simulate/replayed.hpp"
 #include "simulate/shared_loop.hpp"
-#include "simulate/turns.hpp"
 #include "support/index.hpp"
 
 namespace tacos::simulation {
@@ -15,20 +15,12 @@ namespace tacos::simulation {
 namespace {
 
 // A schedule as the event loop sees it.
-class SharedReplay {
+class SharedReplay : public Replayed {
  public:
   SharedReplay(const Schedule& schedule, const Routes& routes, const Options& options,
                std::span<Task> tasks, const Progress& progress)
-      : schedule_(schedule),
-        routes_(routes),
-        options_(options),
-        uniform_bytes_(schedule.collective().uniform_bytes()),
-        tasks_(tasks),
-        turns_(schedule, tasks, progress) {
+      : Replayed(schedule, routes, options, tasks, progress) {
     find_connections();
-    result_.finish.assign(at(schedule.topology().npus()), 0);
-    result_.busy.assign(at(routes.topology().links()), 0);
-    if (options.record) cause_.assign(tasks.size(), kNone);
   }
 
   std::span<const RouteId> connections() const { return connections_; }
@@ -37,31 +29,8 @@ class SharedReplay {
     for (const Task& task : tasks_) legs += at(routes_.legs(static_cast<RouteId>(task.lane)));
     return legs;
   }
-  std::uint32_t stuck() const {
-    for (Item item = 0; item < tasks_.size(); ++item) {
-      if (tasks_[item].waits > 0) return tasks_[item].transfer;
-    }
-    return 0;
-  }
-  std::uint32_t transfer(Item item) const { return tasks_[item].transfer; }
-  RouteId route(Item item) const { return static_cast<RouteId>(tasks_[item].lane); }
-  Result take_result() {
-    result_.cause.assign(cause_.size(), -1);
-    for (Item item = 0; item < cause_.size(); ++item) {
-      if (cause_[item] == kNone) continue;
-      result_.cause[tasks_[item].transfer] =
-          static_cast<std::int32_t>(tasks_[cause_[item]].transfer);
-    }
-    return std::move(result_);
-  }
-
   // What the event loop asks.
   std::uint32_t connection(Item item) const { return connection_of_[tasks_[item].lane]; }
-  std::int64_t bytes(Item item) const {
-    if (uniform_bytes_ > 0) return uniform_bytes_;
-    return schedule_.collective().bytes(schedule_.stored().chunk[tasks_[item].transfer]);
-  }
-
   template <typename Submit>
   void begin(Submit&& submit) {
     for (std::size_t c = 0; c < connections_.size(); ++c) offer(c, submit);
@@ -95,22 +64,7 @@ class SharedReplay {
     offer(c, submit);
   }
 
-  Time delay(Item item, Leg leg, std::size_t end) const {
-    Time time = 0;
-    if (options_.jitter > 0) {
-      time = drawn(options_.seed, {tasks_[item].transfer, leg, end}, options_.jitter);
-    }
-    const auto rate = routes_.topology().spec().reduce_bandwidth_Bps;
-    const RouteId r = route(item);
-    if (rate > 0 && static_cast<std::int32_t>(leg) + 1 == routes_.legs(r) &&
-        schedule_.stored().lane_op[tasks_[item].lane] == static_cast<std::uint8_t>(Op::reduce)) {
-      const NodeId node = routes_.destinations(r)[end];
-      const Time clean = transmission_time(bytes(item), rate);
-      const bool slow = !options_.reduce_slowdown.empty() && routes_.topology().is_npu(node);
-      time += slow ? slowed(clean, options_.reduce_slowdown[at(node)]) : clean;
-    }
-    return time;
-  }
+  Time delay(Item item, Leg leg, std::size_t end) const { return delay_at_end(item, leg, end); }
 
   template <typename Submit>
   void on_arrival(Item item, std::size_t end, Time now, Submit&& submit) {
@@ -146,13 +100,7 @@ class SharedReplay {
     if (next_[connection] == begin_[connection + 1]) return;
     const Item item = order_[next_[connection]];
     if (tasks_[item].waits > 0) return;
-    Time earliest = 0;
-    if (!options_.late.empty()) {
-      for (const NodeId node : routes_.sources(route(item))) {
-        if (routes_.topology().is_npu(node)) earliest = std::max(earliest, options_.late[at(node)]);
-      }
-    }
-    submit(item, earliest);
+    submit(item, sources_ready(item));
   }
 
   template <typename Submit>
@@ -164,29 +112,10 @@ class SharedReplay {
     offer(c, submit);
   }
 
-  void arrived(Item item, std::size_t end, Time now) {
-    const NodeId node = routes_.destinations(route(item))[end];
-    if (!routes_.topology().is_npu(node)) return;
-    result_.finish[at(node)] = now;
-    if (!options_.record) return;
-    result_.arrival_npu.push_back(node);
-    result_.arrival_time.push_back(now);
-    result_.arrival_bytes.push_back(bytes(item));
-    result_.arrival_transfer.push_back(static_cast<std::int32_t>(tasks_[item].transfer));
-  }
-
-  const Schedule& schedule_;
-  const Routes& routes_;
-  const Options& options_;
-  const std::int64_t uniform_bytes_;
-  std::span<Task> tasks_;
-  Turns turns_;
   std::vector<RouteId> connections_;
   std::vector<std::uint32_t> connection_of_;  // per lane
   std::vector<std::size_t> begin_, next_;     // per connection, into order_
   std::vector<Item> order_;
-  std::vector<Item> cause_;
-  Result result_;
 };
 
 }  // namespace
@@ -201,18 +130,11 @@ Result simulate_shared(const Schedule& schedule, const Routes& routes, const Opt
                   progress);
   if (loop.run() < legs) {
     const Item item = loop.stopped();
-    if (item == kNone) {
-      throw InfeasibleError("transfer " + std::to_string(replay.stuck()) +
-                            " can never start: it waits for a transfer that waits for it");
-    }
-    const auto& topology = routes.topology();
+    if (item == kNone) replay.refuse_circle();
     for (const LinkId link : routes.links(replay.route(item))) {
       const auto found = options.changes.find(link);
       if (found == options.changes.end()) continue;
-      throw InfeasibleError("transfer " + std::to_string(replay.transfer(item)) +
-                            " can never cross " + topology.describe(link) +
-                            ", which is down or nearly so from " +
-                            std::to_string(found->second.back().time) + " ps on");
+      replay.refuse_link(item, link, found->second);
     }
     too_long();
   }

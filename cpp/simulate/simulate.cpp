@@ -7,8 +7,8 @@
 #include <string>
 #include <tuple>
 
+#include "simulate/replayed.hpp"
 #include "simulate/shared.hpp"
-#include "simulate/turns.hpp"
 #include "support/index.hpp"
 #include "timing/service.hpp"
 
@@ -32,24 +32,15 @@ struct Conflict {
 };
 
 // A schedule as the event loop sees it.
-class Replay {
+class Replay : public Replayed {
  public:
   Replay(const Schedule& schedule, const Routes& routes, const Options& options,
          std::span<Task> tasks, const Progress& progress)
-      : schedule_(schedule),
-        routes_(routes),
-        options_(options),
-        uniform_bytes_(schedule.collective().uniform_bytes()),
-        tasks_(tasks),
-        turns_(schedule, tasks, progress),
+      : Replayed(schedule, routes, options, tasks, progress),
         counted_(turns_.trees() || options.timing == Timing::order) {
     number_legs();
     if (options.timing == Timing::order) order_links();
-    const auto npus = at(schedule.topology().npus());
-    result_.finish.assign(npus, 0);
-    result_.busy.assign(at(routes.topology().links()), 0);
     if (!options.record) return;
-    cause_.assign(tasks.size(), kNone);
     std::size_t intervals = 0, arrivals = 0;
     for (std::int32_t lane = 0; lane < schedule.lanes(); ++lane) {
       const auto rows = at(stored().lane_begin[at(lane) + 1] - stored().lane_begin[at(lane)]);
@@ -67,32 +58,10 @@ class Replay {
   }
 
   std::size_t legs() const { return tasks_.size() + more_waits_.size(); }
-  Result take_result() {
-    result_.cause.assign(cause_.size(), -1);
-    for (Item item = 0; item < cause_.size(); ++item) {
-      if (cause_[item] == kNone) continue;
-      result_.cause[tasks_[item].transfer] =
-          static_cast<std::int32_t>(tasks_[cause_[item]].transfer);
-    }
-    return std::move(result_);
-  }
   // To be called before the run, if links are taken in the order of starts.
   void look_for_conflicts() { taken_.resize(at(routes_.topology().links())); }
   const std::optional<Conflict>& conflict() const { return conflict_; }
-  // Some transfer that has not started.
-  std::uint32_t stuck() const {
-    for (Item item = 0; item < tasks_.size(); ++item) {
-      if (tasks_[item].waits > 0) return tasks_[item].transfer;
-    }
-    return 0;
-  }
-
   // What the event loop asks.
-  RouteId route(Item item) const { return static_cast<RouteId>(tasks_[item].lane); }
-  ChunkId chunk(Item item) const { return stored().chunk[tasks_[item].transfer]; }
-  std::int64_t bytes(Item item) const {
-    return uniform_bytes_ > 0 ? uniform_bytes_ : schedule_.collective().bytes(chunk(item));
-  }
   std::span<const Item> gang(Item) const { return {}; }
   bool in_time(std::span<const Item>, std::span<const Time>, std::span<Time>) const { return true; }
 
@@ -104,13 +73,8 @@ class Replay {
   }
 
   Time not_before(Item item, Leg leg) const {
-    Time earliest = 0;
-    if (options_.timing == Timing::schedule) earliest = own_start(item, leg);
-    if (leg > 0 || options_.late.empty()) return earliest;
-    for (const NodeId node : routes_.sources(route(item))) {
-      if (routes_.topology().is_npu(node)) earliest = std::max(earliest, options_.late[at(node)]);
-    }
-    return earliest;
+    const Time own = options_.timing == Timing::schedule ? own_start(item, leg) : 0;
+    return leg > 0 ? own : std::max(own, sources_ready(item));
   }
 
   Time leaves(Item item, const Window& window, Time start) const {
@@ -119,16 +83,8 @@ class Replay {
   }
 
   Time arrives(Item item, Leg leg, std::size_t end, Time start, Time duration) const {
-    Time time = start + duration;
-    const RouteId r = route(item);
-    if (!options_.changes.empty()) time += delay_on_the_way(item, leg, end, start);
-    if (options_.jitter > 0) time += jitter(item, leg, end);
-    const auto rate = routes_.topology().spec().reduce_bandwidth_Bps;
-    if (rate > 0 && static_cast<std::int32_t>(leg) + 1 == routes_.legs(r) &&
-        stored().lane_op[tasks_[item].lane] == static_cast<std::uint8_t>(Op::reduce)) {
-      time += reduce_time(routes_.destinations(r)[end], transmission_time(bytes(item), rate));
-    }
-    return time;
+    const Time time = start + duration + delay_at_end(item, leg, end);
+    return options_.changes.empty() ? time : time + delay_on_the_way(item, leg, end, start);
   }
 
   // The data of an arrival lie scattered: they are fetched some arrivals ahead.
@@ -193,7 +149,6 @@ class Replay {
   }
 
  private:
-  const Transfers& stored() const { return schedule_.stored(); }
   std::uint32_t& waits_of(Item item, Leg leg) {
     return leg == 0 ? tasks_[item].waits : more_waits_[first_more_[item] + leg - 1];
   }
@@ -219,17 +174,6 @@ class Replay {
     last = {end, item};
   }
 
-  void arrived(Item item, std::size_t end, Time now) {
-    const NodeId node = routes_.destinations(route(item))[end];
-    if (!routes_.topology().is_npu(node)) return;
-    result_.finish[at(node)] = now;
-    if (!options_.record) return;
-    result_.arrival_npu.push_back(node);
-    result_.arrival_time.push_back(now);
-    result_.arrival_bytes.push_back(bytes(item));
-    result_.arrival_transfer.push_back(static_cast<std::int32_t>(tasks_[item].transfer));
-  }
-
   // How much longer than by rule the chunk keeps the link.
   Time delay(Item item, const Window& window, Time start) const {
     const auto found = options_.changes.find(window.link);
@@ -238,12 +182,7 @@ class Replay {
     const Time begin = start + window.offset;
     const Time work = transmission_time(bytes(item), topology.bandwidth(window.link));
     const auto end = finish(found->second, begin, work);
-    if (!end) {
-      throw InfeasibleError("transfer " + std::to_string(tasks_[item].transfer) +
-                            " can never cross " + topology.describe(window.link) +
-                            ", which is down or nearly so from " +
-                            std::to_string(found->second.back().time) + " ps on");
-    }
+    if (!end) refuse_link(item, window.link, found->second);
     return *end - begin - work;
   }
 
@@ -266,15 +205,6 @@ class Replay {
       node = routes_.topology().src(windows[i].link);
     }
     return longest;
-  }
-
-  Time jitter(Item item, Leg leg, std::size_t end) const {
-    return drawn(options_.seed, {tasks_[item].transfer, leg, end}, options_.jitter);
-  }
-
-  Time reduce_time(NodeId node, Time clean) const {
-    if (options_.reduce_slowdown.empty() || !routes_.topology().is_npu(node)) return clean;
-    return slowed(clean, options_.reduce_slowdown[at(node)]);
   }
 
   void number_legs() {
@@ -343,19 +273,11 @@ class Replay {
     }
   }
 
-  const Schedule& schedule_;
-  const Routes& routes_;
-  const Options& options_;
-  const std::int64_t
-      uniform_bytes_;  // of every chunk, or 0: then looking it up is a walk through memory
-  std::span<Task> tasks_;
-  Turns turns_;
   // Whether a first leg may wait for several things; otherwise it waits for its one source at most.
   const bool counted_;
   // If some transfers have several legs: what each leg beyond the first still waits for.
   std::vector<std::size_t> first_more_;
   std::vector<std::uint32_t> more_waits_;
-  std::vector<Item> cause_;  // the transfer that each one waited for last
   // Timing::order: the legs of each link in their order, and which comes next.
   std::vector<std::size_t> queue_begin_, cursor_;
   std::vector<std::pair<Item, Leg>> queue_;
@@ -366,7 +288,6 @@ class Replay {
   };
   std::vector<Taken> taken_;
   std::optional<Conflict> conflict_;
-  Result result_;
 };
 
 void check_capacity(const Topology& topology, const Result& result) {
@@ -412,10 +333,7 @@ Result simulate(const Schedule& schedule, const Routes& routes, const Options& g
   if (check && !options.record) replay.look_for_conflicts();
   service::Service loop(replay, routes, {1, options.congestion && !strict, tasks.size(), legs},
                         progress);
-  if (loop.run() < legs) {
-    throw InfeasibleError("transfer " + std::to_string(replay.stuck()) +
-                          " can never start: it waits for a transfer that waits for it");
-  }
+  if (loop.run() < legs) replay.refuse_circle();
   auto result = replay.take_result();
   if (replay.conflict()) replay.conflict()->refuse(routes.topology());
   sort_intervals(result);

@@ -62,7 +62,7 @@ void sort_intervals(Result& result);
 
 // `schedule` is packed and has fewer than 2^31 transfers. `routes` has one route per lane; it may be
 // on another topology than the schedule.
-Result simulate(const Schedule& schedule, const Routes& routes, const Options& options,
+Result simulate(const Schedule& schedule, const Routes& routes, const Options& given,
                 const Progress& progress);
 
 }  // namespace tacos::simulation

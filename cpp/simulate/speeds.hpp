@@ -33,8 +33,8 @@ inline std::optional<Time> finish(std::span<const Change> changes, Time begin, T
                               [](Time t, const Change& change) { return t < change.time; }) -
              1;
   // In parts of a picosecond; what is done in a part of the time is rounded down.
-  constexpr std::int64_t kParts = std::int64_t{1} << 20;
-  auto left = static_cast<__int128>(work) * kParts;
+  constexpr __int128 kParts = 1 << 20;
+  auto left = work * kParts;
   for (;; ++now) {
     const bool last = now + 1 == changes.end();
     if (now->slowdown > 0) {
@@ -42,7 +42,7 @@ inline std::optional<Time> finish(std::span<const Change> changes, Time begin, T
       if (takes > kLongestSchedule) return std::nullopt;
       const Time end = begin + static_cast<Time>(takes);
       if (last || end <= (now + 1)->time) return end;
-      left -= static_cast<__int128>((now + 1)->time - begin) * kParts * kNormal / now->slowdown;
+      left -= ((now + 1)->time - begin) * kParts * kNormal / now->slowdown;
     }
     if (last) return std::nullopt;
     begin = (now + 1)->time;

@@ -102,8 +102,8 @@ class Layer {
       }
     }
     std::sort(batches_.begin(), batches_.end(), [&](const Batch& a, const Batch& b) {
-      return std::pair(mix(a.chunks[0] * 2 + seed), a.chunks[0]) <
-             std::pair(mix(b.chunks[0] * 2 + seed), b.chunks[0]);
+      return std::pair(mix(std::uint64_t{2} * a.chunks[0] + seed), a.chunks[0]) <
+             std::pair(mix(std::uint64_t{2} * b.chunks[0] + seed), b.chunks[0]);
     });
   }
 

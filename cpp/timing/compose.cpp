@@ -183,7 +183,8 @@ Schedule reverse(const Schedule& schedule, const Progress& progress) {
   }
   if (!mirrors(whole, *collective)) {
     return retime(std::move(collective), std::move(routes), columns.order(), schedule.provenance(),
-                  progress);
+                  progress)
+        .with_facts(schedule.facts());
   }
   // Every link's windows move by one and the same time, so they stay apart.
   const auto& t = whole.stored();
@@ -199,7 +200,8 @@ Schedule reverse(const Schedule& schedule, const Progress& progress) {
     }
   }
   return with_starts(std::move(collective), std::move(routes), columns.order(), columns.start,
-                     schedule.provenance(), progress);
+                     schedule.provenance(), progress)
+      .with_facts(schedule.facts());
 }
 
 Schedule concatenate(const Schedule& first, const Schedule& second,
@@ -219,6 +221,8 @@ Schedule concatenate(const Schedule& first, const Schedule& second,
               " has no bytes in one collective only: choose fewer chunks or a larger size");
     }
   }
+  ScheduleFacts facts;  // a half's bound is not one of the whole
+  facts.engine = first.facts().engine;
   const Schedule a = first.expand(), b = second.expand();
   std::vector<std::uint8_t> kinds(a.routes().kinds().begin(), a.routes().kinds().end());
   kinds.insert(kinds.end(), b.routes().kinds().begin(), b.routes().kinds().end());
@@ -249,13 +253,15 @@ Schedule concatenate(const Schedule& first, const Schedule& second,
                 b.collective().bytes(chunk) == collective->bytes(chunk);
   }
   if (!may_stack || columns.chunk.size() <= kOverlapUpTo) {
-    Schedule merged = retime(collective, routes, columns.order(), first.provenance(), progress);
+    Schedule merged =
+        retime(collective, routes, columns.order(), first.provenance(), progress).with_facts(facts);
     if (!may_stack || merged.time() <= a.time() + b.time()) return merged;
   }
   // Serving first what is ready first may also undo what a synthesizer has arranged.
   for (const Time start : then.start) columns.start.push_back(a.time() + start);
   return with_starts(std::move(collective), std::move(routes), columns.order(), columns.start,
-                     first.provenance(), progress);
+                     first.provenance(), progress)
+      .with_facts(std::move(facts));
 }
 
 }  // namespace tacos

@@ -197,7 +197,7 @@ Transfers pack(const Routes& routes, const Order& order, std::span<const Item> r
   }
   const auto lane_key = [&](Item item) {
     const Item row = rows[item];
-    return at(order.route[row]) * 4 + order.op[row] * 2u + order.reads[row];
+    return at(order.route[row]) * 4 + at(order.op[row]) * 2 + order.reads[row];
   };
   std::vector<std::int64_t> begin(at(routes.count()) * 4 + 1, 0);
   for (Item item = 0; item < rows.size(); ++item) ++begin[lane_key(item) + 1];

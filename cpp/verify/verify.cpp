@@ -1,167 +1,30 @@
 #include "verify/verify.hpp"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
-#include <functional>
 #include <map>
-#include <mutex>
 #include <numeric>
-#include <set>
-#include <thread>
 
+#include "verify/findings.hpp"
+#include "verify/orbits.hpp"
+#include "verify/parallel.hpp"
 #include "verify/route_walk.hpp"
+#include "verify/values.hpp"
 
 namespace tacos {
 
 namespace {
 
+using verification::contribution;
+using verification::Expression;
+using verification::Findings;
+using verification::microseconds;
+using verification::Orbits;
+using verification::parallel;
 using verification::RouteTimes;
+using verification::usable_threads;
+using verification::Value;
 using verification::Walk;
 using verification::walk;
-
-using Fingerprint = unsigned __int128;
-
-// A sum of contributions. The count keeps multiplicities small: 2^128 times a weight would be zero.
-struct Value {
-  Fingerprint sum = 0;
-  std::uint64_t count = 0;
-
-  bool operator==(const Value&) const = default;
-  Value& operator+=(const Value& other) {
-    sum += other.sum;
-    count = std::min(count + other.count, std::uint64_t{1} << 62);
-    return *this;
-  }
-};
-
-std::uint64_t mix(std::uint64_t x) {  // the finalizer of SplitMix64
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
-// How a value was added up, up to the order of the operands of each sum: equal fingerprints mean equal
-// bits. The open sum at a node has several operands until it is read.
-class Expression {
- public:
-  using Print = std::uint64_t;
-
-  static Print input(NodeId node) { return mix(mix(static_cast<Print>(node)) + 1); }
-
-  void assign(Print operand) { *this = Expression(operand, 1); }
-  void add(Print operand) {
-    if (operands_ == 1) total_ = mix(total_);
-    total_ = operands_ == 0 ? operand : total_ + mix(operand);
-    ++operands_;
-  }
-  // A read closes the sum: what arrives later is added to its result.
-  Print read() {
-    if (operands_ > 1) *this = Expression(mix(mix(total_) + operands_), 1);
-    return total_;
-  }
-  // A switch adds more than two operands in an order of its own, anew for each transfer.
-  Print read_in_network(std::uint64_t transfer) {
-    return operands_ > 2 ? mix(read() + mix(transfer)) : read();
-  }
-
-  Expression() = default;
-
- private:
-  Expression(Print total, std::uint64_t operands) : total_(total), operands_(operands) {}
-
-  Print total_ = 0;  // of one operand itself, of several the sum of their hashes
-  std::uint64_t operands_ = 0;
-};
-
-Value contribution(NodeId node) {
-  const auto seed = static_cast<std::uint64_t>(node) * 2;
-  return {static_cast<Fingerprint>(mix(seed)) << 64 | mix(seed + 1), 1};
-}
-
-std::string microseconds(Time time) {
-  const auto thousandths = std::to_string(time % 1'000'000 / 1000);
-  return std::to_string(time / 1'000'000) + "." + std::string(3 - thousandths.size(), '0') +
-         thousandths + " us";
-}
-
-// Collects violations from several threads and keeps the first ones in a fixed order.
-class Findings {
- public:
-  explicit Findings(std::int64_t limit) : limit_(limit) {}
-
-  void add(Violation violation) {
-    const std::scoped_lock lock(mutex_);
-    ++found_;
-    kept_.push_back(std::move(violation));
-    if (static_cast<std::int64_t>(kept_.size()) > 2 * limit_ + 1024) shrink();
-  }
-
-  // Two NPUs end with sums of a chunk in different orders; the lowest chunk is kept.
-  void differ(ChunkId chunk, const std::string& message) {
-    const std::scoped_lock lock(mutex_);
-    if (!difference_.empty() && chunk >= different_) return;
-    different_ = chunk;
-    difference_ = message;
-  }
-
-  VerifyReport report(std::int64_t checked, bool compared) {
-    shrink();
-    return {checked, found_, std::move(kept_), compared && difference_.empty(), difference_};
-  }
-
- private:
-  void shrink() {
-    std::sort(kept_.begin(), kept_.end(), [](const Violation& a, const Violation& b) {
-      return std::tie(a.rule, a.transfer, a.chunk, a.time, a.link, a.message) <
-             std::tie(b.rule, b.transfer, b.chunk, b.time, b.link, b.message);
-    });
-    if (static_cast<std::int64_t>(kept_.size()) > limit_) kept_.resize(at(limit_));
-  }
-
-  std::int64_t limit_;
-  std::int64_t found_ = 0;
-  std::vector<Violation> kept_;
-  ChunkId different_ = 0;
-  std::string difference_;
-  std::mutex mutex_;
-};
-
-// Runs work(i) for all i < count on several threads, `grain` at a time; the caller's thread reports
-// progress from `from` to `to`.
-void parallel(std::size_t count, std::size_t grain, std::int32_t threads, const Progress& progress,
-              double from, double to, const std::function<void(std::size_t, std::int32_t)>& work) {
-  std::atomic<std::size_t> next{0};
-  std::atomic<bool> stop{false};
-  std::exception_ptr failure;
-  std::mutex mutex;
-  const auto loop = [&](std::int32_t thread) {
-    try {
-      for (auto begin = next.fetch_add(grain); begin < count && !stop;
-           begin = next.fetch_add(grain)) {
-        for (auto i = begin; i < std::min(count, begin + grain); ++i) work(i, thread);
-        if (thread == 0 && progress) {
-          progress(from + (to - from) * static_cast<double>(begin) / static_cast<double>(count));
-        }
-      }
-    } catch (...) {
-      const std::scoped_lock lock(mutex);
-      failure = std::current_exception();
-      stop = true;
-    }
-  };
-  std::vector<std::jthread> others;
-  for (std::int32_t thread = 1; thread < threads; ++thread) others.emplace_back(loop, thread);
-  loop(0);
-  others.clear();  // joins
-  if (failure) std::rethrow_exception(failure);
-}
-
-std::int32_t usable_threads(std::int32_t wanted) {
-  const auto cores = std::max(1, static_cast<std::int32_t>(std::thread::hardware_concurrency()));
-  return wanted > 0 ? std::min(wanted, 8 * cores) : cores;
-}
 
 class Verifier {
  public:
@@ -173,7 +36,8 @@ class Verifier {
         options_(options),
         progress_(progress),
         threads_(usable_threads(options.threads)),
-        findings_(options.limit) {
+        findings_(options.limit),
+        orbits_(schedule) {
     walks_.reserve(at(schedule.routes().count()));
     for (RouteId r = 0; r < schedule.routes().count(); ++r) {
       walks_.push_back(walk(topology_, schedule.routes(), r));
@@ -193,27 +57,19 @@ class Verifier {
       const auto rows = stored_.lane_begin[lane + 1] - stored_.lane_begin[lane];
       starts_begin_.push_back(starts_begin_.back() + rows * walk_of(lane).legs);
     }
-    link_class_.resize(at(topology_.links()));
-    std::iota(link_class_.begin(), link_class_.end(), 0);
   }
 
   VerifyReport run() {
-    const bool fine = !schedule_.symmetry() || check_symmetry();
+    const bool fine = orbits_.check(findings_);
     if (fine) {
       check_capacity();
       check_chunks();
     }
-    return findings_.report(schedule_.stored_transfers(), fine || !sums_end_at_several());
+    return findings_.report(schedule_.stored_transfers(),
+                            fine || !verification::sums_end_at_several(collective_));
   }
 
  private:
-  bool sums_end_at_several() const {
-    for (ChunkId chunk = 0; chunk < collective_.chunks(); ++chunk) {
-      if (collective_.reduces(chunk) && collective_.outputs(chunk).size() > 1) return true;
-    }
-    return false;
-  }
-
   const Walk& walk_of(std::size_t lane) const { return walks_[at(stored_.lane_route[lane])]; }
 
   Time start(std::size_t lane, std::int64_t transfer, std::int32_t leg) const {
@@ -235,230 +91,21 @@ class Verifier {
     return adds(lane) && rate > 0 ? transmission_time(bytes, rate) : 0;
   }
 
-  // --- orbits ------------------------------------------------------------------------------------------
-
-  bool broken(const std::string& message) {
-    findings_.add({"symmetry", -1, -1, -1, -1, message});
-    return false;
-  }
-
-  bool check_symmetry() {
-    const auto& s = *schedule_.symmetry();
-    const auto nodes = at(topology_.nodes()), links = at(topology_.links());
-    for (std::size_t g = 0; g < s.orders.size(); ++g) {
-      const auto node = s.node_image.slice(g * nodes, (g + 1) * nodes);
-      const auto link = s.link_image.slice(g * links, (g + 1) * links);
-      const auto name = "generator " + std::to_string(g);
-      for (std::size_t v = 0; v < nodes; ++v) {
-        const auto from = static_cast<NodeId>(v);
-        if (topology_.is_npu(from) != topology_.is_npu(node[v]) ||
-            topology_.can(from, kMulticast) != topology_.can(node[v], kMulticast) ||
-            topology_.can(from, kReduce) != topology_.can(node[v], kReduce)) {
-          return broken(name + " takes " + topology_.name(from) + " to a node of another kind");
-        }
-      }
-      for (std::size_t l = 0; l < links; ++l) {
-        const auto from = static_cast<LinkId>(l);
-        if (topology_.src(link[l]) != node[at(topology_.src(from))] ||
-            topology_.dst(link[l]) != node[at(topology_.dst(from))] ||
-            topology_.latency(link[l]) != topology_.latency(from) ||
-            topology_.bandwidth(link[l]) != topology_.bandwidth(from)) {
-          return broken(name + " takes " + topology_.describe(from) + " to " +
-                        topology_.describe(link[l]) + ", which is not its image");
-        }
-      }
-      if (!check_order(node, s.orders[g]) || !check_order(link, s.orders[g])) {
-        return broken(name + " has not the order " + std::to_string(s.orders[g]));
-      }
-      for (std::size_t h = 0; h < g; ++h) {
-        const auto other_node = s.node_image.slice(h * nodes, (h + 1) * nodes);
-        const auto other_link = s.link_image.slice(h * links, (h + 1) * links);
-        if (!commute(node, other_node) || !commute(link, other_link)) {
-          return broken(name + " and generator " + std::to_string(h) + " do not commute");
-        }
-      }
-    }
-    link_class_ = classes(s.link_image, links);
-    link_orbit_.assign(links, 0);
-    for (const auto c : link_class_) ++link_orbit_[at(c)];
-    return check_collective(s);
-  }
-
-  static bool check_order(std::span<const std::int32_t> image, std::int32_t order) {
-    std::vector<bool> seen(image.size());
-    for (std::size_t v = 0; v < image.size(); ++v) {
-      if (seen[v]) continue;
-      std::int32_t length = 0;
-      auto w = static_cast<std::int32_t>(v);
-      do {
-        if (seen[at(w)]) return false;  // not a permutation
-        seen[at(w)] = true;
-        w = image[at(w)];
-        ++length;
-      } while (w != static_cast<std::int32_t>(v) && length <= order);
-      if (order % length != 0 || w != static_cast<std::int32_t>(v)) return false;
-    }
-    return true;
-  }
-
-  static bool commute(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
-    for (std::size_t v = 0; v < a.size(); ++v) {
-      if (a[at(b[v])] != b[at(a[v])]) return false;
-    }
-    return true;
-  }
-
-  // The lowest member of each element's orbit.
-  static std::vector<std::int32_t> classes(const Column<std::int32_t>& images, std::size_t count) {
-    std::vector<std::int32_t> lowest(count, -1), stack;
-    for (std::size_t v = 0; v < count; ++v) {
-      if (lowest[v] >= 0) continue;
-      stack.assign(1, static_cast<std::int32_t>(v));
-      lowest[v] = static_cast<std::int32_t>(v);
-      while (!stack.empty()) {
-        const auto w = at(stack.back());
-        stack.pop_back();
-        for (std::size_t g = 0; g * count < images.size(); ++g) {
-          const auto image = images[g * count + w];
-          if (lowest[at(image)] >= 0) continue;
-          lowest[at(image)] = static_cast<std::int32_t>(v);
-          stack.push_back(image);
-        }
-      }
-    }
-    return lowest;
-  }
-
-  bool check_collective(const Symmetry& s) {
-    using enum CollectiveKind;
-    const auto& part = collective_.parts()[0];
-    if (collective_.parts().size() != 1 ||
-        (part.kind != all_gather && part.kind != reduce_scatter && part.kind != all_reduce &&
-         part.kind != all_to_all)) {
-      return broken("an orbit describes an all-gather, reduce-scatter, all-reduce or all-to-all");
-    }
-    const auto n = static_cast<std::int64_t>(part.members());
-    if (part.size % (n * part.chunks) != 0) {
-      return broken("the chunks differ in size (" + std::to_string(part.size) + " B over " +
-                    std::to_string(n * part.chunks) + "), which no translation preserves");
-    }
-    const auto lowest = classes(s.node_image, at(topology_.nodes()));
-    std::map<NodeId, std::int64_t> orbit;
-    for (const NodeId npu : part.group) ++orbit[lowest[at(npu)]];
-    for (const auto& [first, members] : orbit) {
-      if (members != s.size()) {
-        return broken("the group does not act freely on the orbit of " + topology_.name(first) +
-                      " within the process group");
-      }
-    }
-    number_elements(s, lowest);
-    find_images(part, lowest);
-    return true;
-  }
-
-  // Elements of the group are numbered by the powers of the generators, the first running fastest.
-  // Where an orbit has as many nodes as the group has elements, each of its nodes is the image of
-  // the lowest under just one element.
-  void number_elements(const Symmetry& s, std::span<const NodeId> lowest) {
-    const auto nodes = lowest.size(), group = at(s.size());
-    std::vector<std::size_t> members(nodes, 0);
-    for (const NodeId first : lowest) ++members[at(first)];
-    element_.assign(nodes, -1);
-    first_image_.assign(nodes, 0);
-    for (std::size_t v = 0; v < nodes; ++v) {
-      if (members[v] != group) continue;
-      const auto first = images_.size();
-      images_.push_back(static_cast<NodeId>(v));
-      for (std::size_t generator = 0; generator < s.orders.size(); ++generator) {
-        const auto image = s.node_image.slice(generator * nodes, (generator + 1) * nodes);
-        const auto block = images_.size() - first;  // the products of the generators before
-        for (auto left = block * at(s.orders[generator] - 1); left > 0; --left) {
-          images_.push_back(image[at(images_[images_.size() - block])]);
-        }
-      }
-      for (std::size_t i = first; i < images_.size(); ++i) {
-        element_[at(images_[i])] = static_cast<std::int32_t>(i - first);
-        first_image_[at(images_[i])] = first;
-      }
-    }
-  }
-
-  std::int32_t product(std::int32_t a, std::int32_t b) const {
-    std::int32_t result = 0, stride = 1;
-    for (const auto order : schedule_.symmetry()->orders) {
-      result += (a % order + b % order) % order * stride;
-      stride *= order;
-      a /= order;
-      b /= order;
-    }
-    return result;
-  }
-
-  std::int32_t inverse(std::int32_t a) const {
-    std::int32_t result = 0, stride = 1;
-    for (const auto order : schedule_.symmetry()->orders) {
-      result += (order - a % order) % order * stride;
-      stride *= order;
-      a /= order;
-    }
-    return result;
-  }
-
-  NodeId image(NodeId node, std::int32_t element) const {
-    if (element == 0) return node;
-    if (element_[at(node)] >= 0) {
-      return images_[first_image_[at(node)] + at(product(element_[at(node)], element))];
-    }
-    const auto& s = *schedule_.symmetry();
-    for (std::size_t g = 0; g < s.orders.size(); ++g) {
-      for (auto power = element % s.orders[g]; power > 0; --power) {
-        node = s.node_image[g * element_.size() + at(node)];
-      }
-      element /= s.orders[g];
-    }
-    return node;
-  }
-
-  // Of every stored transfer, the image that carries a chunk of the lowest member of an orbit.
-  void find_images(const CollectivePart& part, std::span<const NodeId> lowest) {
-    const auto position = collective_.positions();
-    const auto n = at(part.members()), pieces = at(part.chunks);
-    const bool pairs = part.kind == CollectiveKind::all_to_all;
-    per_owner_ = (pairs ? n : 1) * pieces;
-    std::vector<std::size_t> orbit(lowest.size());
-    for (std::size_t i = 0; i < n; ++i) {
-      if (lowest[at(part.group[i])] != part.group[i]) continue;
-      orbit[at(part.group[i])] = owners_.size();
-      owners_.push_back(i);
-    }
-    images_of_.reserve(stored_.chunk.size());
-    for (const ChunkId chunk : stored_.chunk) {
-      const NodeId owner = part.group[chunk / per_owner_];
-      const auto moved = inverse(element_[at(owner)]);
-      auto rest = chunk % per_owner_;
-      if (pairs) {
-        const NodeId receiver = image(part.group[rest / pieces], moved);
-        rest = at(position[at(receiver)]) * pieces + rest % pieces;
-      }
-      const auto index = orbit[at(lowest[at(owner)])] * per_owner_ + rest;
-      images_of_.push_back({static_cast<std::uint32_t>(index), moved});
-    }
-  }
-
   // --- capacity ----------------------------------------------------------------------------------------
 
   void check_capacity() {
+    const auto link_class = orbits_.link_class();
     struct Use {
       std::size_t lane;
       std::size_t step;
     };
-    std::vector<std::size_t> begin(link_class_.size() + 1, 0);
+    std::vector<std::size_t> begin(link_class.size() + 1, 0);
     const auto each_use = [&](auto&& visit) {
       for (std::size_t lane = 0; lane < at(schedule_.lanes()); ++lane) {
         if (stored_.lane_begin[lane] == stored_.lane_begin[lane + 1]) continue;
         const auto& steps = walk_of(lane).steps;
         for (std::size_t step = 0; step < steps.size(); ++step) {
-          visit(at(link_class_[at(steps[step].link)]), Use{lane, step});
+          visit(at(link_class[at(steps[step].link)]), Use{lane, step});
         }
       }
     };
@@ -474,7 +121,7 @@ class Verifier {
     };
     std::vector<std::vector<Taken>> buffers(at(threads_));
     std::vector<RouteTimes> all_times(at(threads_));
-    parallel(link_class_.size(), 16, threads_, progress_, 0.0, 0.4,
+    parallel(link_class.size(), 16, threads_, progress_, 0.0, 0.4,
              [&](std::size_t link, std::int32_t thread) {
                auto& taken = buffers[at(thread)];
                taken.clear();
@@ -504,8 +151,7 @@ class Verifier {
                    if (taken[i - 1].to > taken[i].to) taken[i].to = taken[i - 1].to;
                  }
                }
-               if (schedule_.symmetry() && !taken.empty() &&
-                   link_orbit_[link] != schedule_.symmetry()->size()) {
+               if (schedule_.symmetry() && !taken.empty() && !orbits_.moves(link)) {
                  findings_.add(
                      {"capacity", taken[0].transfer, taken[0].from, -1, static_cast<LinkId>(link),
                       "the symmetry fixes " + topology_.describe(static_cast<LinkId>(link)) +
@@ -530,24 +176,6 @@ class Verifier {
     std::int32_t moved;   // orbits: by which element
     std::uint32_t start;  // of leg 0, kept here since the column is read out of order otherwise
   };
-
-  // Which chunk of those that are checked a stored transfer carries, moved by which element.
-  struct Image {
-    std::uint32_t chunk;
-    std::int32_t moved;
-  };
-
-  // All chunks are checked, or of an orbit those of the lowest member of each orbit of members.
-  std::size_t checked_chunks() const {
-    return schedule_.symmetry() ? owners_.size() * per_owner_ : at(collective_.chunks());
-  }
-  ChunkId checked_chunk(std::size_t i) const {
-    if (!schedule_.symmetry()) return static_cast<ChunkId>(i);
-    return static_cast<ChunkId>(owners_[i / per_owner_] * per_owner_ + i % per_owner_);
-  }
-  Image checked_image(std::size_t transfer) const {
-    return schedule_.symmetry() ? images_of_[transfer] : Image{stored_.chunk[transfer], 0};
-  }
 
   // What one thread needs to follow one chunk.
   struct Scratch {
@@ -577,9 +205,10 @@ class Verifier {
   };
 
   void check_chunks() {
-    const auto chunks = checked_chunks();
+    const auto chunks = orbits_.checked_chunks();
     std::vector<std::uint32_t> per_chunk(chunks, 0);
-    for (std::size_t i = 0; i < stored_.chunk.size(); ++i) ++per_chunk[checked_image(i).chunk];
+    for (std::size_t i = 0; i < stored_.chunk.size(); ++i)
+      ++per_chunk[orbits_.checked_image(i).chunk];
     // Every thread needs arrays over all nodes.
     threads_ = static_cast<std::int32_t>(std::min(at(threads_), chunks));
     std::vector<Scratch> scratch(at(threads_));
@@ -612,17 +241,17 @@ class Verifier {
     auto next = begin;
     for (std::size_t lane = 0; lane < at(schedule_.lanes()); ++lane) {
       for (auto i = stored_.lane_begin[lane]; i < stored_.lane_begin[lane + 1]; ++i) {
-        const auto [chunk, moved] = checked_image(at(i));
+        const auto [chunk, moved] = orbits_.checked_image(at(i));
         if (chunk < first || chunk >= last) continue;
         const auto row = starts_begin_[lane] + i - stored_.lane_begin[lane];
         carried[next[chunk - first]++] = {i, static_cast<std::uint32_t>(lane), moved,
                                           stored_.start[at(row)]};
       }
     }
-    const double scale = 0.6 / static_cast<double>(checked_chunks());
+    const double scale = 0.6 / static_cast<double>(orbits_.checked_chunks());
     parallel(last - first, 8, threads_, progress_, 0.4 + scale * static_cast<double>(first),
              0.4 + scale * static_cast<double>(last), [&](std::size_t i, std::int32_t thread) {
-               const auto chunk = checked_chunk(first + i);
+               const auto chunk = orbits_.checked_chunk(first + i);
                const auto mine = std::span(carried).subspan(begin[i], begin[i + 1] - begin[i]);
                auto& s = scratch[at(thread)];
                if (any_legs_) check_legs(mine, s);
@@ -703,7 +332,7 @@ class Verifier {
           sending = transmission_time(bytes, rate);
         }
         const Time now = static_cast<Time>(begin) * stored_.quantum;
-        touch(image(hop.to, moved), now + hop.latency + sending);
+        touch(orbits_.image(hop.to, moved), now + hop.latency + sending);
         only_npus = only_npus && topology_.is_npu(hop.to);
         ++deliveries;
         continue;
@@ -713,7 +342,7 @@ class Verifier {
       lane_before = lane;
       s.times.compute(topology_, route, bytes);
       for (std::size_t end = 0; end < route.destinations.size(); ++end) {
-        touch(image(route.destinations[end], moved),
+        touch(orbits_.image(route.destinations[end], moved),
               start(lane, transfer, route.legs - 1) + s.times.arrive[end]);
         only_npus = only_npus && topology_.is_npu(route.destinations[end]);
         ++deliveries;
@@ -722,7 +351,7 @@ class Verifier {
     const bool once = only_npus && deliveries == s.touched.size();
     if (once) {
       const auto check_source = [&](const Carried& c, NodeId from) {
-        const NodeId source = image(from, c.moved);
+        const NodeId source = orbits_.image(from, c.moved);
         const Time now = static_cast<Time>(c.start) * stored_.quantum;
         const Time there =
             reads_input(c.lane) ? (s.input[at(source)] ? 0 : kNever) : s.available[at(source)];
@@ -769,7 +398,7 @@ class Verifier {
       Value& value = s.carried[event.entry];
       if (event.starts()) {
         for (const NodeId from : route.sources) {
-          const NodeId source = image(from, moved);
+          const NodeId source = orbits_.image(from, moved);
           const bool there = reads_input(lane) ? s.input[at(source)] : s.holds[at(source)];
           if (!there) {
             const Time later = reads_input(lane) ? kNever : first_arrival(source, mine, s);
@@ -791,7 +420,7 @@ class Verifier {
         }
         continue;
       }
-      const NodeId node = image(route.destinations[event.destination], moved);
+      const NodeId node = orbits_.image(route.destinations[event.destination], moved);
       if (ordered) {
         const auto print = s.brought[event.entry].read();
         adds(lane) ? s.sum[at(node)].add(print) : s.sum[at(node)].assign(print);
@@ -839,7 +468,8 @@ class Verifier {
     for (const auto& event : s.events) {
       if (event.starts()) continue;
       const auto& [transfer, lane, moved, begin] = mine[event.entry];
-      if (image(walk_of(lane).destinations[event.destination], moved) == node) return event.time;
+      if (orbits_.image(walk_of(lane).destinations[event.destination], moved) == node)
+        return event.time;
     }
     return kNever;
   }
@@ -885,7 +515,7 @@ class Verifier {
       const auto& route = walk_of(lane);
       if (event.starts()) {
         for (const NodeId from : route.sources) {
-          const NodeId source = image(from, moved);
+          const NodeId source = orbits_.image(from, moved);
           if (reads_input(lane)) {
             add(carried[event.entry], {{sums ? source : NodeId{0}, 1}});
           } else {
@@ -894,7 +524,7 @@ class Verifier {
         }
         continue;
       }
-      Bag& into = acc[image(route.destinations[event.destination], moved)];
+      Bag& into = acc[orbits_.image(route.destinations[event.destination], moved)];
       if (!adds(lane)) into.clear();
       add(into, carried[event.entry]);
     }
@@ -945,7 +575,7 @@ class Verifier {
       const auto& [transfer, lane, moved, begin] = mine[event->entry];
       const auto& route = walk_of(lane);
       if (!event->starts()) {
-        const NodeId node = image(route.destinations[event->destination], moved);
+        const NodeId node = orbits_.image(route.destinations[event->destination], moved);
         if (event->idle) repeated[event->entry] = node;
         if (event->idle || !s.wanted[at(node)]) continue;
         s.useful[event->entry] = 1;
@@ -958,7 +588,7 @@ class Verifier {
                           : "reaches " + topology_.name(node) + ", which has that value already");
       } else if (!reads_input(lane)) {
         for (const NodeId from : route.sources) {
-          marked.push_back(image(from, moved));
+          marked.push_back(orbits_.image(from, moved));
           s.wanted[at(marked.back())] = 1;
         }
       }
@@ -975,6 +605,7 @@ class Verifier {
   const Progress& progress_;
   std::int32_t threads_;
   Findings findings_;
+  Orbits orbits_;
   std::vector<Walk> walks_;
   // A path of one leg in short, for the many transfers that take one: large schedules are read out of
   // order, chunk by chunk, so what each needs must be small and close together.
@@ -988,16 +619,6 @@ class Verifier {
   std::vector<Hop> hops_;  // per route
   bool any_legs_ = false;
   std::vector<std::int64_t> starts_begin_;
-  std::vector<LinkId> link_class_;  // orbits: the lowest link of each orbit; else each link its own
-  std::vector<std::int64_t> link_orbit_;
-  // Orbits. Per node of an orbit as large as the group: the element that takes the orbit's lowest
-  // node there (otherwise -1), and where in images_ the images of that lowest node begin.
-  std::vector<std::int32_t> element_;
-  std::vector<std::size_t> first_image_;
-  std::vector<NodeId> images_;
-  std::vector<std::size_t> owners_;  // positions of the orbits' lowest members in the group
-  std::size_t per_owner_ = 1;        // chunks
-  std::vector<Image> images_of_;     // per stored transfer
 };
 
 }  // namespace

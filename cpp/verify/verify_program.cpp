@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "verify/program_graph.hpp"
+#include "verify/values.hpp"
 
 namespace tacos {
 
@@ -225,13 +226,6 @@ std::string different_orders(const Program& program, const Memory& memory,
          " add up chunk " + std::to_string(lowest) + " in different orders";
 }
 
-bool sums_end_at_several(const Collective& collective) {
-  for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
-    if (collective.reduces(chunk) && collective.outputs(chunk).size() > 1) return true;
-  }
-  return false;
-}
-
 void check_values(const Program& program, const Graph& graph, const Memory& memory,
                   const std::vector<StepId>& order, Findings& findings, const Progress& progress) {
   const auto& collective = program.collective();
@@ -314,7 +308,7 @@ void check_inputs(const Program& program, Findings& findings) {
 }  // namespace
 
 VerifyReport verify(const Program& program, std::int64_t limit, const Progress& progress) {
-  Findings findings(program, limit, !sums_end_at_several(program.collective()));
+  Findings findings(program, limit, !verification::sums_end_at_several(program.collective()));
   const Graph graph(program);
   check_messages(program, graph, findings);
   const auto order = graph.order();

@@ -41,7 +41,7 @@ def main() -> int:
         print(_INTERRUPTED, file=sys.stderr)  # noqa: T201
         code = 130
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done and said
-    solver = sys.modules.get("tacos.synth.milp.solver")
+    solver = sys.modules.get("tacos._support.solver")
     if solver is not None and solver.running():  # it would keep the process for seconds
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):

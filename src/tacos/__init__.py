@@ -13,15 +13,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import _tacos  # noqa: F401, first: it handles Ctrl-C during `python -m tacos`
-import tacos._support.pickling
-import tacos.notebook  # noqa: F401, how notebooks show them
-from tacos import collective, nccl, topology
-from tacos._core import Collective, Schedule, Topology
+from tacos import _core, collective, nccl, notebook, topology, workload
+from tacos._core import Collective, Schedule, Topology, Workload
+from tacos._support import frames
 from tacos.bound import Bound, bound
 from tacos.errors import FormatError, InfeasibleError, SpecError, TacosError, VerificationError
+from tacos.nodes import Nodes, link_of
 from tacos.program import Program, lift, lower
 from tacos.schedule import Routes, retime, routes, summary
-from tacos.search.compare import Candidate, Comparison, Figures, Sweep, compare
+from tacos.search.compare import compare
+from tacos.search.comparison import Candidate, Comparison, Figures, Sweep
 from tacos.search.pareto import Front, Point, pareto
 from tacos.search.refine import refine
 from tacos.search.synthesis import engines, synthesize
@@ -61,6 +62,7 @@ __all__ = [
     "Tuning",
     "VerificationError",
     "Violation",
+    "Workload",
     "__version__",
     "bound",
     "collective",
@@ -81,7 +83,18 @@ __all__ = [
     "topology",
     "tune",
     "verify",
+    "workload",
 ]
+
+
+# The compiled module imports nothing of this package; what methods of its classes need from here, they get here.
+_core.connect(
+    find_npu=lambda network, npu: Nodes(network).npu(npu),
+    find_link=link_of,
+    to_pandas=frames.to_pandas,
+    to_arrow=frames.to_arrow,
+    to_html=notebook.html,
+)
 
 
 def __dir__() -> list[str]:

@@ -120,7 +120,14 @@ class Topology:
 
     def __hash__(self) -> int: ...
 
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
     def __repr__(self) -> str: ...
+
+def collective_kinds() -> list[dict[str, Any]]:
+    """
+    The records of the kinds that are stored symbolically; see tacos.collective.KINDS.
+    """
 
 class CollectivePart:
     """One collective of those that run at once."""
@@ -129,6 +136,18 @@ class CollectivePart:
 
     @property
     def kind(self) -> str: ...
+
+    @property
+    def label(self) -> str:
+        """The kind in words for people, such as "all-reduce"."""
+
+    @property
+    def sums(self) -> bool:
+        """Whether the value of any chunk is a sum."""
+
+    @property
+    def bus_factor(self) -> float:
+        """busbw / algbw as in nccl-tests; 0 where undefined."""
 
     @property
     def size(self) -> int: ...
@@ -162,6 +181,8 @@ class CollectivePart:
     @property
     def reduces(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
 
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
 class Collective:
     """
     Which NPU holds which chunk before, and who must have it after.
@@ -187,6 +208,10 @@ class Collective:
     @property
     def kind(self) -> str:
         """Kind of the parts, or "mixed"."""
+
+    @property
+    def label(self) -> str:
+        """The kind in words for people, such as "all-reduce"."""
 
     @property
     def chunks(self) -> int:
@@ -233,6 +258,8 @@ class Collective:
 
     def __hash__(self) -> int: ...
 
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
     def __repr__(self) -> str: ...
 
 class Routes:
@@ -267,6 +294,8 @@ class Routes:
     def destinations(self, route: int) -> list[int]:
         """Nodes where the route ends."""
 
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
 def shortest_routes(topology: Topology, src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Routes:
     """
     Paths for algorithms that do not know the topology, one per pair of NPUs.
@@ -281,7 +310,7 @@ class Schedule:
     symmetry instead of all transfers; expand() writes them out.
     """
 
-    def __init__(self, *, collective: Collective, routes: Routes, lane_route: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_reads: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], start: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], quantum_ps: int, orders: Sequence[int] = [], node_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, link_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, provenance: str = '{}', given_away: bool = False) -> None:
+    def __init__(self, *, collective: Collective, routes: Routes, lane_route: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_reads: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], start: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], quantum_ps: int, orders: Sequence[int] = [], node_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, link_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, provenance: str = '{}', engine: str = '', bound_ps: int | None = None, consistent: bool = True, cut_short: bool = False, matched_ports: bool = False, given_away: bool = False) -> None:
         """
         The one door: checks that the columns fit together.
 
@@ -389,6 +418,37 @@ class Schedule:
     def with_provenance(self, provenance: dict[str, Any]) -> Schedule:
         """The same schedule with another account of how it was made."""
 
+    @property
+    def engine(self) -> str:
+        """Name of the engine that made the schedule, or an empty string."""
+
+    @property
+    def bound_ps(self) -> int | None:
+        """
+        A time that no schedule of this problem beats, in picoseconds; None: not computed.
+        """
+
+    @property
+    def consistent(self) -> bool:
+        """
+        False where it is known that NPUs may end with different bits of a sum.
+        """
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether a time limit ended the search for the schedule."""
+
+    @property
+    def matched_ports(self) -> bool:
+        """
+        Whether each port of a switch between boxes has one peer in the schedule.
+        """
+
+    def with_facts(self, *, engine: str | None = None, bound_ps: int | None = None, consistent: bool | None = None, cut_short: bool | None = None, matched_ports: bool | None = None) -> Schedule:
+        """
+        The same schedule with other values of these fields; None leaves a field as it is.
+        """
+
     def rows(self, *, npu: int | str | None = None, link: int | str | tuple[int | str, int | str] | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
         """
         Transfers as columns ordered by start: all, one NPU's, or one link's.
@@ -447,6 +507,8 @@ class Schedule:
         """Equal topology, collective and transfers; provenance may differ."""
 
     def __hash__(self) -> int: ...
+
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
     def __repr__(self) -> str: ...
 
@@ -724,7 +786,7 @@ def pack_forest(topology: Topology, members: numpy.typing.NDArray[numpy.int32], 
 
 def reroute_forest(forest: Forest, topology: Topology, begin: numpy.typing.NDArray[numpy.int64], links: numpy.typing.NDArray[numpy.int32]) -> Forest:
     """
-    Trees of which each link stands for a path of another network; see tacos.synth.logical.
+    Trees of which each link stands for a path of another network; see tacos.synth.forest.logical.
     """
 
 def schedule_forest(forest: Forest, holder: numpy.typing.NDArray[numpy.int32], collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule:
@@ -768,7 +830,7 @@ class Program:
     bytes, no times. Made by tacos.lower and tacos.load, immutable; the columns are read-only NumPy arrays.
     """
 
-    def __init__(self, *, collective: Collective, in_place: bool, scratch_slots: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_rank: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_channel: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_send_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_recv_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], src_buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], src_slot: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst_buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dst_slot: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], count: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], comes_from: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dep_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], dep: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: str = '{}') -> None:
+    def __init__(self, *, collective: Collective, in_place: bool, scratch_slots: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_rank: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_channel: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_send_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_recv_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], src_buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], src_slot: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst_buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dst_slot: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], count: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], comes_from: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dep_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], dep: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: str = '{}', size_bytes: int = 0, part_bytes: Sequence[int] = [], window: int = 0, name: str = '', format: str = '', dialect: str = '', protocol: str = '', min_bytes: int = 0, max_bytes: int = 0, threads_per_block: int = 0, either_place: bool = False) -> None:
         """
         The one door: checks that the columns fit together.
 
@@ -877,6 +939,55 @@ class Program:
     def with_provenance(self, provenance: dict[str, Any]) -> Program:
         """The same program with another account of how it was made."""
 
+    @property
+    def size_bytes(self) -> int:
+        """Size of the collective before it was counted in chunks; 0: unknown."""
+
+    @property
+    def part_bytes(self) -> list[int]:
+        """Sizes of the parts, where there are several and they are known."""
+
+    @property
+    def window(self) -> int:
+        """Messages of a rank that cross a limiting link at once; 0: any number."""
+
+    @property
+    def name(self) -> str:
+        """Name in the file that the program was read from, or an empty string."""
+
+    @property
+    def format(self) -> str:
+        """Format of the file that the program was read from, or an empty string."""
+
+    @property
+    def dialect(self) -> str:
+        """Dialect of that file, or an empty string."""
+
+    @property
+    def protocol(self) -> str:
+        """Protocol that the file names, or an empty string."""
+
+    @property
+    def min_bytes(self) -> int:
+        """Smallest size that the file is for."""
+
+    @property
+    def max_bytes(self) -> int:
+        """Largest size that the file is for; 0: no limit."""
+
+    @property
+    def threads_per_block(self) -> int:
+        """Threads per block that the file names; 0: none."""
+
+    @property
+    def either_place(self) -> bool:
+        """Whether the file is for calls in place and out of place."""
+
+    def with_facts(self, *, size_bytes: int | None = None, part_bytes: Sequence[int] | None = None, window: int | None = None, name: str | None = None, format: str | None = None, dialect: str | None = None, protocol: str | None = None, min_bytes: int | None = None, max_bytes: int | None = None, threads_per_block: int | None = None, either_place: bool | None = None) -> Program:
+        """
+        The same program with other values of these fields; None leaves a field as it is.
+        """
+
     def with_in_place(self, in_place: bool) -> Program:
         """The same steps, with the input and the output in one memory or not."""
 
@@ -885,30 +996,169 @@ class Program:
 
     def __hash__(self) -> int: ...
 
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
     def __repr__(self) -> str: ...
 
-def lower(schedule: Schedule, *, in_place: bool = False, rank: int | None = None, window: int = 0, progress: object | None = None) -> Program:
+def lower(schedule: Schedule, *, in_place: bool = False, rank: int | None = None, window: int = 0, reuse_scratch: bool = True, progress: object | None = None) -> Program:
     """The program of a schedule; see tacos.lower."""
 
 def lift(program: Program, topology: Topology, size_bytes: int, *, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """The schedule of a program; see tacos.lift."""
 
-class ChakraWriter:
-    """A program as Chakra traces, one file per rank."""
+class Workload:
+    """
+    What each rank does: nodes that wait for one another.
 
-    def __init__(self, program: Program, chunk_bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], *, reduce_Bps: int, src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], link: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], progress: object | None = None) -> None:
+    One row per node, ordered by rank. Made by the functions of tacos.workload, immutable afterwards; the
+    columns are read-only NumPy arrays.
+    """
+
+    def __init__(self, *, npus: int, rank: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], kind: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, tag: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, duration_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, flops: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, comm: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, id: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, on_cpu: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, group: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, priority: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, dims: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, name: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, dep_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, dep: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, groups: Sequence[tuple[int, Sequence[int]]] = [], names: Sequence[str] = []) -> None:
         """
-        Link by link, messages leave in the order of the rows (src, dst, chunk, link).
+        The one door: checks that the columns fit together.
+
+        Columns must have the types that the properties of the same names have: nothing is converted. Columns
+        that are left out have their defaults; tacos.workload.from_nodes converts, spreads and sorts.
         """
 
-    def nodes(self, rank: int) -> int:
-        """How many nodes the trace of a rank has."""
+    @property
+    def npus(self) -> int:
+        """Number of ranks."""
 
-    def file(self, rank: int, about: str) -> bytes:
-        """The file of a rank, with a note in its metadata."""
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
 
-def chakra_collective(comm_type: int, size_bytes: int) -> bytes:
-    """The file of a rank whose only node is a collective."""
+    @property
+    def rank(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Rank of each node, ascending."""
+
+    @property
+    def kind(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """0 send, 1 recv, 2 comp, 3 coll, 4 load, 5 store."""
+
+    @property
+    def peer(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """The other rank of a send or recv, otherwise -1."""
+
+    @property
+    def bytes(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """
+        Size of a message or collective, or what a comp, load or store moves in memory.
+        """
+
+    @property
+    def tag(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Tag of a send or recv."""
+
+    @property
+    def duration_ps(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Duration of a comp in picoseconds; 0 where it is not known."""
+
+    @property
+    def flops(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Floating-point operations of a comp; 0 where they are not known."""
+
+    @property
+    def comm(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """Kind of a collective: an index into tacos.workload.COMMS."""
+
+    @property
+    def id(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Number of the node within its rank."""
+
+    @property
+    def on_cpu(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """1 for a comp that leaves the NPU free."""
+
+    @property
+    def group(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Group of a collective, 0 for all ranks."""
+
+    @property
+    def priority(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Priority of a collective."""
+
+    @property
+    def dims(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """Dimensions that a collective uses, as bits."""
+
+    @property
+    def name(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Name of each node: an index into `names`."""
+
+    @property
+    def dep_begin(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Where each node's dependencies begin in `dep`, then their number."""
+
+    @property
+    def dep(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Rows that nodes wait for."""
+
+    @property
+    def groups(self) -> list[tuple[int, list[int]]]:
+        """Numbers and ranks of the groups, by number."""
+
+    @property
+    def names(self) -> list[str]:
+        """The distinct names of nodes."""
+
+    def rows(self) -> dict[str, numpy.typing.NDArray[Any]]:
+        """All columns but the dependencies, by name."""
+
+    def to_pandas(self) -> Any:
+        """
+        The nodes as a pandas DataFrame with the columns of `rows`; pandas must be there.
+        """
+
+    def to_arrow(self) -> Any:
+        """
+        The nodes as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``.
+
+        Polars, DuckDB and others take the workload itself, without a copy and without pyarrow.
+        """
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """
+        The nodes for any library that knows Arrow, by the Arrow PyCapsule interface.
+        """
+
+    def describe(self, row: int) -> str:
+        """A node in words, as messages name it."""
+
+    def __eq__(self, other: object | None) -> bool:
+        """Equal ranks, nodes, groups and names."""
+
+    def __hash__(self) -> int: ...
+
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
+    def __repr__(self) -> str: ...
+
+class ProgramNodes:
+    """The nodes of a program, and which step each belongs to."""
+
+    @property
+    def program(self) -> Program:
+        """The program."""
+
+    @property
+    def workload(self) -> Workload:
+        """The nodes that carry it out."""
+
+def program_nodes(program: Program, chunk_bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], *, reduce_Bps: int, src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], link: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], progress: object | None = None) -> ProgramNodes:
+    """
+    The nodes that carry out a program; see tacos.program_nodes.
+
+    On each link, messages leave in the order of the rows (src, dst, chunk, link).
+    """
+
+def chakra_file(workload: Workload, rank: int) -> bytes:
+    """The Chakra trace of a rank."""
+
+def chakra_program_file(nodes: ProgramNodes, rank: int, about: str) -> bytes:
+    """The same, with the steps of the program and a note in the metadata."""
 
 class ChakraTraces:
     """Chakra traces as columns: one row per node, by rank."""
@@ -934,130 +1184,16 @@ class ChakraTraces:
     @property
     def rank(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
 
-    @property
-    def id(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
-
-    @property
-    def kind(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
-
-    @property
-    def peer(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
-
-    @property
-    def bytes(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
-
-    @property
-    def tag(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
-
-    @property
-    def duration_us(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
-
-    @property
-    def comm(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
-
-    @property
-    def on_cpu(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
-
-    @property
-    def group(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
-
-    @property
-    def priority(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
-
-    @property
-    def dims(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
-
-    @property
-    def dep_begin(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
-
-    @property
-    def dep(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+    def workload(self, groups: Sequence[tuple[int, Sequence[int]]]) -> Workload:
+        """
+        All nodes, which move into the workload: the traces are empty afterwards.
+        """
 
     def restored(self, *, collective: Collective, in_place: bool, scratch_slots: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_rank: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], send_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], recv_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], channel: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: str) -> Program:
         """The program that tacos wrote."""
 
     def derived(self, provenance: str) -> Program:
         """A program of the messages that the traces speak of."""
-
-class Workload:
-    """
-    What each rank does: nodes that wait for one another.
-
-    One row per node, ordered by rank. Made by the functions of tacos.simulate.workload, immutable
-    afterwards; the columns are read-only NumPy arrays.
-    """
-
-    def __init__(self, *, npus: int, rank: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], kind: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], tag: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], duration_us: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], comm: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], id: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], on_cpu: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], group: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], priority: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dims: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dep_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], dep: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], groups: Sequence[tuple[int, Sequence[int]]] = []) -> None: ...
-
-    @property
-    def npus(self) -> int:
-        """Number of ranks."""
-
-    @property
-    def nodes(self) -> int:
-        """Number of nodes."""
-
-    @property
-    def rank(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
-        """Rank of each node."""
-
-    @property
-    def kind(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
-        """0 send, 1 recv, 2 comp, 3 coll."""
-
-    @property
-    def peer(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
-        """The other rank of a send or recv."""
-
-    @property
-    def bytes(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
-        """Size of a message or collective."""
-
-    @property
-    def tag(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
-        """Tag of a send or recv."""
-
-    @property
-    def duration_us(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
-        """Of a comp, in microseconds; 0 stands for 1 ns."""
-
-    @property
-    def comm(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
-        """Kind of a collective, Chakra's number."""
-
-    @property
-    def id(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
-        """Number of the node within its rank."""
-
-    @property
-    def on_cpu(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
-        """1 for a comp that leaves the NPU free."""
-
-    @property
-    def group(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
-        """Group of a collective, 0 for all ranks."""
-
-    @property
-    def priority(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
-        """Priority of a collective."""
-
-    @property
-    def dims(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
-        """Dimensions that a collective uses, as bits."""
-
-    @property
-    def dep_begin(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
-        """Where each node's dependencies begin in `dep`."""
-
-    @property
-    def dep(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
-        """Rows that nodes wait for."""
-
-    @property
-    def groups(self) -> list[tuple[int, list[int]]]:
-        """Numbers and ranks of the groups."""
-
-    def __repr__(self) -> str: ...
 
 def astra_simulate(topology: Topology, dims: Sequence[tuple[int, int, int, int]], aware: bool, workload: Workload, algorithms: Sequence[Workload], algorithm_of: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], *, endpoint_delay_ns: int, memory_Bps: int, splits: int, active_chunks: int, queues: int, policy: str, local_bandwidth_aware: bool, rendezvous: bool, implementations: Sequence[Sequence[str]], progress: object | None = None) -> dict[str, Any]:
     """ASTRA-sim's analytical simulation; see tacos.simulate.astra."""
@@ -1072,7 +1208,7 @@ def pack(program: Program, *, channels: int, fusing_channels: int, steps: int, c
     The same algorithm in fewer, larger steps: neighbours together, receives fused with sends.
     """
 
-def keep_order(program: Program, *, channels: int, steps: int, peers: int) -> Program:
+def keep_order(program: Program, *, channels: int, steps: int, peers: int, join: bool = False) -> Program:
     """
     The same threads within an executor's limits: one per connection and direction, in order.
     """
@@ -1097,7 +1233,7 @@ MSCCLPP_MOST_SEMAPHORES_PER_OP: int = 16
 
 def write_perfetto(topology: Topology, *, link: numpy.typing.NDArray[numpy.int32], begin_ps: numpy.typing.NDArray[numpy.int64], end_ps: numpy.typing.NDArray[numpy.int64], transfer: numpy.typing.NDArray[numpy.int32], arrival_npu: numpy.typing.NDArray[numpy.int32], arrival_ps: numpy.typing.NDArray[numpy.int64], arrival_bytes: numpy.typing.NDArray[numpy.int64], arrival_transfer: numpy.typing.NDArray[numpy.int32], cause: numpy.typing.NDArray[numpy.int32], chunk: numpy.typing.NDArray[numpy.uint32], counters: list[tuple[str, str, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float64]]], about: str, sink: Callable[[bytes], object], progress: object | None = None) -> None:
     """
-    Writes a trace as Perfetto's protobuf, block by block; see tacos.simulate.trace_file.
+    Writes a trace as Perfetto's protobuf, block by block; see tacos.simulate.trace_export.
     """
 
 class RankExecutor:
@@ -1306,4 +1442,17 @@ def lay_out(program: Program, rank: int, count: int) -> RankLayout:
 def arrow_stream(names: Sequence[str], columns: Sequence[numpy.typing.NDArray[Any]]) -> Any:
     """
     Columns as a stream of record batches, by the Arrow C data interface, without a copy.
+    """
+
+def connect(*, find_npu: Callable[[Topology, Any], int], find_link: Callable[[Topology, Any], int], to_pandas: Callable[[dict[str, Any]], Any], to_arrow: Callable[[dict[str, Any]], Any], to_html: Callable[[Any], str]) -> None:
+    """
+    Connects what methods of these classes need from the package above them.
+    """
+
+def to_html(item: object) -> str:
+    """What a notebook shows of an object."""
+
+def fields(item: object) -> dict[str, Any]:
+    """
+    The arguments of the constructor that make an object of this module again.
     """

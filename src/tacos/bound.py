@@ -11,7 +11,6 @@ distance, and the best lengths to measure with come from a linear program.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +18,8 @@ import numpy as np
 from tacos import units
 from tacos._core import Collective, Topology, distance_sum
 from tacos._core import bound as _search
+from tacos._support.solver import LinearProgram, installed, solve
+from tacos.collective import kind_of
 from tacos.errors import check_type
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Bound", "bound"]
 
-_PAIRS = ("all_to_all", "all_to_all_v", "send_recv")
-_SPREADS = ("all_gather", "broadcast", "reduce_scatter", "reduce", "all_reduce")
 _LP_COLUMNS = 8_000
 """A linear program of more flows than this (sources times links) takes more than a second."""
 _LP_LENGTHS = 10**9
@@ -137,14 +136,19 @@ class _Pairs:
     doubt: str = "only some lengths of the links were tried"
 
 
+def _has_pairs(part: CollectivePart) -> bool:
+    """Whether all is messages from one NPU to another, with no NPU at an end of all of them."""
+    return kind_of(part).per_pair or part.kind == "send_recv"
+
+
 def _pairs(
     topology: Topology,
     collective: Collective,
     report: BoundReport,
     progress: Callable[[float], object] | None,
 ) -> _Pairs:
-    kinds = [part.kind for part in collective.parts]
-    if not any(kind in _PAIRS for kind in kinds) or not topology.links:
+    pairs = [_has_pairs(part) for part in collective.parts]
+    if not any(pairs) or not topology.links:
         return _Pairs()
     if report.lines:
         what = f"all pairs' bytes times hops fill the links of dimension {report.line}"
@@ -152,11 +156,11 @@ def _pairs(
         return _Pairs(report.line_s, report.even_lines, what, doubt)
     if topology.npus * topology.links > _DISTANCES:
         return _Pairs(doubt="the network is too large to measure distances")
-    if not all(kind in _PAIRS for kind in kinds):
+    if not all(pairs):
         candidates, doubt = _lengths(topology), "other collectives share the network"
     elif topology.npus * topology.links > _LP_COLUMNS:
         candidates, doubt = _lengths(topology), "the network is too large for a linear program"
-    elif find_spec("highspy") is None:
+    elif not installed():
         candidates, doubt = _lengths(topology), "HiGHS is not installed (tacos-ccl[milp])"
     else:
         flow_s, lengths = _concurrent_flow(topology, collective)
@@ -199,7 +203,7 @@ def _demands(topology: Topology, collective: Collective) -> NDArray[np.float64]:
             continue
         n = len(part.group)
         each = part.size // n + (np.arange(n) < part.size % n)
-        block = part.bytes.reshape(n, n) if part.kind == "all_to_all_v" else np.tile(each, (n, 1))
+        block = np.tile(each, (n, 1)) if kind_of(part).even else part.bytes.reshape(n, n)
         result[np.ix_(part.group, part.group)] += block
     np.fill_diagonal(result, 0)
     return result
@@ -211,8 +215,6 @@ def _concurrent_flow(topology: Topology, collective: Collective) -> tuple[float,
     Infinity, and some lengths, where the solver gives up. One commodity per source: f[s, e] bytes of source s on link e, and the time. What enters a node
     and does not leave it is the source's demand there; a link carries what its bandwidth lets pass.
     """
-    import highspy
-
     demand = _demands(topology, collective)
     sources = np.flatnonzero(demand.sum(axis=1))
     nodes, links = topology.nodes, topology.links
@@ -239,31 +241,22 @@ def _concurrent_flow(topology: Topology, collective: Collective) -> tuple[float,
     wanted = np.zeros((len(sources), nodes))
     wanted[:, : topology.npus] = demand[sources] / scale
     wanted[np.arange(len(sources)), sources] = -wanted.sum(axis=1)
-    lower = np.append(wanted.ravel(), np.full(links, -highspy.kHighsInf))
+    lower = np.append(wanted.ravel(), np.full(links, -np.inf))
     upper = np.append(wanted.ravel(), np.zeros(links))
 
-    order = np.lexsort((rows, columns))
-    program = highspy.HighsLp()
-    program.num_col_, program.num_row_ = len(sources) * links + 1, len(lower)
-    program.col_cost_ = np.append(np.zeros(len(sources) * links), 1.0)
-    program.col_lower_ = np.zeros(program.num_col_)
-    program.col_upper_ = np.full(program.num_col_, highspy.kHighsInf)
-    program.row_lower_, program.row_upper_ = lower, upper
-    program.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    starts = np.searchsorted(columns[order], np.arange(program.num_col_ + 1))
-    program.a_matrix_.start_ = starts
-    program.a_matrix_.index_ = rows[order]
-    program.a_matrix_.value_ = values[order]
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)
-    solver.passModel(program)
-    solver.run()
-    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+    found = solve(
+        LinearProgram(
+            cost=np.append(np.zeros(len(sources) * links), 1.0),
+            entries=(rows, columns, values),
+            row_lower=lower,
+            row_upper=upper,
+        )
+    )
+    if found.status != "optimal" or found.duals is None:
         return np.inf, np.ones(links, np.int64)
-    prices = np.maximum(-np.array(solver.getSolution().row_dual)[capacity_rows], 0) * share
+    prices = np.maximum(-found.duals[capacity_rows], 0) * share
     prices /= max(float(prices.max(initial=0)), 1e-300)
-    time_s = float(solver.getInfo().objective_function_value) * scale / rate
+    time_s = found.objective * scale / rate
     return time_s, np.round(prices * _LP_LENGTHS).astype(np.int64)
 
 
@@ -277,23 +270,23 @@ def _doubts(
     bandwidth_s = max(report.bandwidth_s, pairs.time_s)
     if bandwidth_s == 0:
         return []
-    kinds = {part.kind for part in collective.parts}
-    if kinds <= set(_PAIRS):
+    if all(map(_has_pairs, collective.parts)):
         solved = pairs.exact or (report.all_cuts and _one_end(collective.parts))
         return [] if solved else [pairs.doubt]
     if len(collective.parts) > 1:
         return ["several collectives share the network"]
     part = collective.parts[0]
-    if part.kind == "all_reduce" and _star_s(topology, part) <= bandwidth_s * _SAME:
+    kind = kind_of(part)
+    if kind.two_phases and _star_s(topology, part) <= bandwidth_s * _SAME:
         return []
     if _ports_suffice(topology, part, report):
         return []
     doubts = [] if report.all_cuts else ["only some cuts were searched"]
-    if part.kind in ("gather", "scatter"):
-        return doubts
-    if part.kind not in _SPREADS:
+    if kind.listed:
         return [*doubts, "nothing is known of custom conditions"]
-    if part.kind == "all_reduce" and not report.two_halves:
+    if not kind.spreads:  # one node sends or receives everything
+        return doubts
+    if kind.two_phases and not report.two_halves:
         doubts.append("a reduce-scatter and an all-gather take longer")
     if topology.switches or len(part.group) < topology.npus:
         doubts += _unbalanced(topology, len(part.group) < topology.npus)
@@ -348,9 +341,9 @@ def _ports_suffice(topology: Topology, part: CollectivePart, report: BoundReport
     (Mader, Hamidoune), so that no other cut is narrower; and one switch is no obstacle.
     """
     cut = report.bottleneck
-    if not (topology.symmetric and len(cut.nodes) == 1 and part.kind in _SPREADS):
+    if not (topology.symmetric and len(cut.nodes) == 1 and kind_of(part).spreads):
         return False
-    if part.kind == "all_reduce" and cut.sets < topology.npus:
+    if kind_of(part).two_phases and cut.sets < topology.npus:
         return False
     rates = topology.link_bandwidth_Bps
     if len(part.group) < topology.npus or rates.min() != rates.max():

@@ -9,11 +9,12 @@ counts for which executor.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from tacos._core import Program, Schedule, Topology, lower_paced
+from tacos._core import Program, Schedule, Topology, lower_paced, shortest_routes
 from tacos.errors import check_type
 from tacos.program import lower
 from tacos.simulate import simulate
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from tacos.units import Quantity
 
-__all__ = ["RULES", "TARGETS", "Execution", "check_target", "execution"]
+__all__ = ["RULES", "TARGETS", "Execution", "check_target", "execution", "shares_links"]
 
 Rule = Literal["order", "dependencies", "shared"]
 RULES: tuple[Rule, ...] = ("order", "dependencies", "shared")
@@ -100,7 +101,7 @@ def execution(
 ) -> Execution | None:
     """Return how long a schedule or program takes when it is executed, under each rule.
 
-    A schedule is lowered first (:func:`tacos.lower`). Its program runs thread by thread over the network's default
+    A schedule is lowered first (:func:`tacos.program.lower`). Its program runs thread by thread over the network's default
     routes. Where switches multicast or reduce, which a program cannot express, the schedule itself is run.
 
     Args:
@@ -142,7 +143,7 @@ def execution(
     if target in _FILES:
         program, size = _exported(what, _FILES[target]), what.collective.size_bytes
         return execution(program, what.topology, size=size, progress=progress)
-    if not _shares_links(what):
+    if not shares_links(what):
         # Every link belongs to one thread, which keeps the schedule's order: nothing can be late.
         return Execution(what.time_ps, what.time_ps, what.time_ps)
     if what.transfers > _MOST_TRANSFERS:
@@ -169,20 +170,44 @@ def execution(
 
 def _exported(schedule: Schedule, format: str) -> Program:
     """The program of the file that an executor would read."""
-    from tempfile import TemporaryDirectory
+    from io import BytesIO
 
     from tacos import formats
 
-    with TemporaryDirectory() as folder:
-        path = f"{folder}/exported"
-        formats.save(schedule, path, format=format)
-        program = formats.load(path, format=format)
+    data = BytesIO()
+    formats.save(schedule, data, format=format)
+    data.seek(0)
+    program = formats.load(data, format=format)
     assert isinstance(program, Program)
     return program
 
 
-def _shares_links(schedule: Schedule) -> bool:
-    """Whether messages of several connections may cross one link: routes of one link have it to themselves."""
+def shares_links(schedule: Schedule) -> bool:
+    """Whether messages of several connections may cross one link, or take other routes than the schedule's.
+
+    Routes of one link have it to themselves. Longer ones do if no other route uses any of their links; a program
+    takes them if they are the network's default routes.
+
+    >>> import tacos
+    >>> ring, hub = tacos.topology.ring(4), tacos.topology.switch(4)
+    >>> [shares_links(tacos.synthesize(t, tacos.collective.all_to_all(t, "4MB"))) for t in (ring, hub)]
+    [False, True]
+    """
     table = schedule.routes
     used = np.unique(schedule.lane_route)
-    return bool((np.diff(table.link_begin)[used] > 1).any())
+    if not (np.diff(table.link_begin)[used] > 1).any():
+        return False
+    if schedule.form == "orbit" or table.kinds[used].any():
+        return True
+    # A table may list a route more than once.
+    paths = {
+        tuple(table.links[table.link_begin[r] : table.link_begin[r + 1]].tolist()) for r in used
+    }
+    crossed = [link for path in paths for link in path]
+    if len(set(crossed)) < len(crossed):
+        return True
+    topology, ordered = schedule.topology, sorted(path for path in paths if len(path) > 1)
+    source = topology.link_src[[path[0] for path in ordered]]
+    end = topology.link_dst[[path[-1] for path in ordered]]
+    default: list[int] = shortest_routes(topology, source, end).links.tolist()
+    return default != [*chain(*ordered)]

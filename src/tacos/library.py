@@ -13,9 +13,9 @@ import hashlib
 import json
 import math
 import re
-import tempfile
 from contextlib import contextmanager
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -26,7 +26,7 @@ from msgspec import Meta, Struct
 from tacos import formats
 from tacos._core import Schedule
 from tacos._support.files import replacing_all
-from tacos.collective import NAMED
+from tacos.collective import NAMED, kind_of, parse
 from tacos.errors import FormatError
 from tacos.units import format_size
 
@@ -258,13 +258,11 @@ class Plans:
             in_place: Whether input and output are the same memory.
             root: The NPU at the root, where the collective has one.
         """
-        group = tuple(members)
-        kind = [plan for plan in self.plans if plan.collective == collective]
+        group, wanted = tuple(members), parse(collective)
+        kind = [plan for plan in self.plans if plan.collective == wanted.name]
         mine = [plan for plan in kind if sorted(plan.group) == sorted(group)]
         mine = [plan for plan in mine if plan.group == group] or mine
-        what = (
-            f"no plan for {collective.replace('_', '-')} of {size_bytes} B among {len(group)} NPUs"
-        )
+        what = f"no plan for {wanted.label} of {size_bytes} B among {len(group)} NPUs"
         if not mine:
             known = "another group" if kind else "other collectives"
             return Choice(None, f"{what}: there are only plans for {known}")
@@ -385,30 +383,25 @@ def _change(
 
 def packed(schedule: Schedule) -> bytes:
     """A schedule as the bytes of its file."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "schedule.tacos")
-        formats.save(schedule, file)
-        return file.read_bytes()
+    data = BytesIO()
+    formats.save(schedule, data, format="tacos")
+    return data.getvalue()
 
 
-def unpacked(data: bytes) -> Schedule:
-    """The schedule of a file's bytes.
+def unpacked(data: bytes, name: str = "schedule.tacos") -> Schedule:
+    """The schedule of a file's bytes; messages call the file by `name`.
 
     Raises:
         FormatError: The bytes are not those of a schedule.
 
     >>> unpacked(b"hello")
     Traceback (most recent call last):
-    tacos.errors.FormatError: this is no .tacos file: it lacks the signature
+    tacos.errors.FormatError: schedule.tacos: this is no .tacos file: it lacks the signature
     """
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "schedule.tacos")
-        file.write_bytes(data)
-        try:
-            loaded: Schedule = formats.load(file)
-        except FormatError as error:  # the file's name means nothing to the caller
-            raise FormatError(str(error).removeprefix(f"{file}: ")) from None
-        return loaded
+    source = BytesIO(data)
+    source.name = name
+    loaded: Schedule = formats.load(source, format="tacos")
+    return loaded
 
 
 def difference(schedule: Schedule, plan: Plan) -> str:
@@ -447,7 +440,7 @@ def described(collective: Collective, topology: Topology, file: str) -> Plan:
         ValueError: It is not one collective with a name.
     """
     parts = collective.parts
-    if len(parts) != 1 or parts[0].kind not in NAMED:
+    if len(parts) != 1 or not kind_of(parts[0]).even:
         raise ValueError(f"a plan is for one collective of {', '.join(NAMED)}, not {collective!r}")
     part = parts[0]
     group = part.group.tolist()
@@ -500,7 +493,9 @@ def _read(path: Path) -> File:
     for plan in file.plans:
         if plan.collective not in NAMED:
             allowed = ", ".join(NAMED)
-            raise FormatError(f"{path}: collective is {plan.collective!r}, allowed are {allowed}")
+            raise FormatError(
+                f"{path}: collective is {plan.collective!r}; it must be one of {allowed}"
+            )
         if not re.fullmatch(r"[^/\\]+", plan.file) or plan.file in (".", ".."):
             raise FormatError(f"{path}: file is {plan.file!r}, it must be in the same directory")
     return file

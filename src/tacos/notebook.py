@@ -1,7 +1,7 @@
 """How notebooks show our objects: a drawing of a network, a schedule in the viewer, tables of figures.
 
-Pictures and tables are made in layers above the classes they show, so each class gets its
-``_repr_html_`` from here when the package is imported; what makes them is imported when one is shown.
+Pictures and tables are made in layers above the classes they show. So ``_repr_html_`` of each class calls
+``tacos._core.to_html``, to which the package connects `html`. The modules that draw are imported when something is shown.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tacos._core import Schedule, Topology
 from tacos.errors import TacosError
 from tacos.program import Program, describe
 from tacos.schedule import summary
-from tacos.search.compare import Comparison, Sweep
+from tacos.search.comparison import Comparison, Sweep
 from tacos.simulate import Trace
 from tacos.topology import describe as describe_topology
 
@@ -120,7 +120,3 @@ def _rows(title: str, heads: list[str], rows: Iterable[list[str]]) -> str:
 
 def _text(words: str) -> str:
     return escape(words).replace("\n", "<br>")
-
-
-for _kind in _SHOWN:
-    _kind._repr_html_ = html  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,20 +22,21 @@ from tacos.collective import chunks_per_part
 from tacos.errors import check_type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from tacos.units import Quantity
 
 __all__ = [
     "BUFFERS",
+    "FACTS",
     "ONE_SIDED",
     "STEP_OPS",
     "Program",
     "describe",
+    "facts_in",
     "filled",
     "lift",
     "lower",
-    "noted",
     "replaced",
 ]
 
@@ -61,7 +62,12 @@ ONE_SIDED = [STEP_OPS.index(op) for op in ("put", "get", "get_reduce", "signal",
 BUFFERS = ("input", "output", "scratch", "none")
 """Where a slot can be; ``Program.src_buffer`` and ``dst_buffer`` index this."""
 _DEFAULT_SIZE = 10**6
-_Kind = TypeVar("_Kind", int, str, bool)
+FACTS = (
+    "size_bytes", "part_bytes", "window", "name", "format", "dialect", "protocol", "min_bytes", "max_bytes",
+    "threads_per_block", "either_place",
+)  # fmt: skip
+"""Fields of a program beside its columns: what code computes from."""
+_OF_FILES = ("name", "dialect", "protocol", "min_bytes", "max_bytes", "threads_per_block")
 
 
 def lower(
@@ -70,6 +76,7 @@ def lower(
     in_place: bool = False,
     rank: int | None = None,
     window: int | None = None,
+    reuse_scratch: bool = True,
     progress: Callable[[float], object] | None = None,
 ) -> Program:
     """The program that carries out a schedule.
@@ -88,6 +95,8 @@ def lower(
             a switch: 1 keeps the schedule's order there, 0 lets all messages share the link. Default: what runs
             fastest when links are shared fairly, or serve first come, first served, whichever is slower. It goes into
             the provenance. With `rank`, and for more than 300,000 transfers, the default is 0.
+        reuse_scratch: Whether a scratch slot holds another chunk once its chunk has left. False takes more memory, but no
+            receive waits for a send then, which helps executors whose connections hold few messages.
         progress: Called with the share done, now and then.
 
     Raises:
@@ -103,17 +112,26 @@ def lower(
     ['copy', 'recv', 'recv']
     """
     check_type("schedule", schedule, Schedule)
-    facts: dict[str, Any] = {"size_bytes": schedule.collective.size_bytes}
-    if len(schedule.collective.parts) > 1:
-        facts["part_bytes"] = [part.size for part in schedule.collective.parts]
+    program: Program | None = None
     if window is None and rank is None:
-        program, chosen, _, _ = lower_paced(schedule, in_place=in_place, progress=progress)
-        if chosen:
-            facts["window"] = chosen
-    else:
+        program, window, _, _ = lower_paced(schedule, in_place=in_place, progress=progress)
+    if program is None or not reuse_scratch:
         program = _lower(
-            schedule, in_place=in_place, rank=rank, window=window or 0, progress=progress
+            schedule,
+            in_place=in_place,
+            rank=rank,
+            window=window or 0,
+            reuse_scratch=reuse_scratch,
+            progress=progress,
         )
+    # A schedule has no fields of files: what it was lifted from, or NCCL's protocol, is in its provenance alone.
+    told = facts_in(schedule.provenance)
+    program = program.with_facts(**{name: told[name] for name in _OF_FILES if name in told})
+    facts: dict[str, Any] = {"size_bytes": program.size_bytes}
+    if program.part_bytes:
+        facts["part_bytes"] = program.part_bytes
+    if program.window:
+        facts["window"] = program.window
     return program.with_provenance(program.provenance | facts)
 
 
@@ -136,7 +154,7 @@ def lift(
         topology: The network to run on. Default: a fully connected one, which the schedule's
             provenance says.
         size: In bytes, as nccl-tests counts; the chunks keep the program's proportions. Default: the
-            size the program was lowered from or, where its provenance has none, 1 MB.
+            size the program was lowered from or, where that is unknown, 1 MB.
         progress: Called with the share done, now and then.
 
     Raises:
@@ -156,13 +174,11 @@ def lift(
     if topology is not None:
         check_type("topology", topology, Topology)
     provenance = program.provenance
-    known = provenance.pop("size_bytes", None)
-    provenance.pop("part_bytes", None)
-    provenance.pop("bound_s", None)  # of another network, or another size
-    for name in ("format", "inplace", "outofplace"):  # of a file with other steps
+    # These are about another network, another size, or a file with other steps.
+    for name in ("size_bytes", "part_bytes", "bound_s", "format", "inplace", "outofplace"):
         provenance.pop(name, None)
     if size is None:
-        size = known if isinstance(known, int) and known > 0 else _DEFAULT_SIZE
+        size = program.size_bytes or _DEFAULT_SIZE
     if topology is None:
         topology = topologies.fully_connected(program.ranks)
         provenance["topology"] = "fully connected, for want of a given one"
@@ -242,21 +258,37 @@ def replaced(program: Program, **columns: Any) -> Program:
         collective=columns.get("collective", program.collective),
         in_place=program.in_place,
         provenance=json.dumps(program.provenance),
+        **{name: getattr(program, name) for name in FACTS},
         **values,
     )
 
 
-def noted(program: Program, name: str, kind: type[_Kind]) -> _Kind | None:
-    """An entry of a program's provenance, if it has one of this kind; a file may hold anything there.
+def facts_in(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a program that its provenance tells, for files that have nothing else.
 
-    >>> import tacos
-    >>> topo = tacos.topology.ring(4)
-    >>> program = lower(tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MB", chunks=1)))
-    >>> noted(program, "size_bytes", int), noted(program, "size_bytes", str)
-    (4000000, None)
+    A file may hold anything there, so values of other types are left out.
+
+    >>> facts_in({"size_bytes": 4000000, "name": 7, "engine": "ring"})
+    {'size_bytes': 4000000}
     """
-    value = program.provenance.get(name)
-    return value if type(value) is kind else None
+    kinds: dict[str, type] = {
+        "size_bytes": int, "part_bytes": list, "window": int, "name": str, "format": str, "dialect": str,
+        "protocol": str, "min_bytes": int, "max_bytes": int, "threads_per_block": int,
+    }  # fmt: skip
+    found = {
+        name: provenance[name] for name, kind in kinds.items() if type(provenance.get(name)) is kind
+    }
+    limits = {"size_bytes": 2**50, "window": 2**31 - 1, "threads_per_block": 2**31 - 1}
+    limits |= {"min_bytes": 2**64 - 1, "max_bytes": 2**64 - 2}  # a larger one is no limit
+    for name, most in limits.items():
+        if not 0 <= found.get(name, 0) <= most:
+            del found[name]
+    sizes = found.get("part_bytes", [])
+    if not all(type(size) is int and 0 < size <= 2**50 for size in sizes):
+        del found["part_bytes"]
+    if provenance.get("inplace") is True and provenance.get("outofplace") is True:
+        found["either_place"] = True
+    return found
 
 
 def describe(program: Program) -> dict[str, Any]:
@@ -278,8 +310,8 @@ def describe(program: Program) -> dict[str, Any]:
     one_sided = [STEP_OPS.index(name) for name in ("put", "get", "get_reduce")]
     used = int(np.count_nonzero(program.collective.chunk_bytes()))
     return {
-        "name": noted(program, "name", str),
-        "collective": program.collective.kind.replace("_", "-"),
+        "name": program.name or None,
+        "collective": program.collective.label,
         "chunks": chunks_per_part(program.collective)
         if used == program.collective.chunks
         else None,

@@ -172,7 +172,7 @@ def summary(schedule: Schedule) -> dict[str, Any]:
     measured = {"nccl_tests_s": provenance["estimate_s"]} if "estimate_s" in provenance else {}
     return {
         "topology": repr(schedule.topology)[len("<tacos.Topology ") : -1],
-        "collective": collective.kind.replace("_", "-"),
+        "collective": collective.label,
         "size_bytes": collective.size_bytes,
         "engine": provenance.get("engine"),
         "seed": provenance.get("seed"),

@@ -252,6 +252,10 @@ class Sketch:
             start=packed.start,
             quantum_ps=packed.quantum_ps,
             provenance=json.dumps(packed.provenance),
+            engine=packed.engine,
+            consistent=packed.consistent,
+            cut_short=packed.cut_short,
+            matched_ports=packed.matched_ports,
         )
 
     def violation(self, schedule: Schedule) -> str:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from tacos._core import Program, Schedule, VerifyReport, Violation, verify_program
 from tacos._core import verify as _verify
 from tacos.errors import VerificationError, check_type
-from tacos.program import noted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +89,7 @@ def verify(
     **Identical bits.** Floating-point addition commutes but does not associate, so NPUs end an all-reduce with
     the same bits only if all of them add up a chunk in the same order. ``Report.consistent`` tells whether they
     do. A program fixes the order of all additions. A schedule leaves it open in which order an NPU adds what
-    arrives between two reads of its sum; :func:`tacos.lower` puts equal sets of operands into one order on all ranks,
+    arrives between two reads of its sum; :func:`tacos.program.lower` puts equal sets of operands into one order on all ranks,
     so a consistent schedule becomes a consistent program.
 
     A program of a file that says it runs both in place and out of place is checked both ways.
@@ -121,7 +120,7 @@ def verify(
     if isinstance(schedule, Program):
         found = verify_program(schedule, limit=limit, progress=progress)
         subject = "program"
-        if found.found == 0 and all(noted(schedule, n, bool) for n in ("inplace", "outofplace")):
+        if found.found == 0 and schedule.either_place:
             other = schedule.with_in_place(not schedule.in_place)
             subject += " in place" if other.in_place else " out of place"
             first, found = found, verify_program(other, limit=limit, progress=progress)

@@ -74,7 +74,8 @@ def test_auto_prefers_what_executes_fast():
     assert found.time_ps() <= 1.02 * best.time_ps
     for engine in ("forest", "hierarchical", "greedy"):
         other = execution(tacos.synthesize(BOXES, collective, engine=engine))
-        assert other is None or found.time_ps() <= 1.001 * other.time_ps()
+        assert other is not None, engine
+        assert found.time_ps() <= 1.001 * other.time_ps()
 
 
 def test_a_target_decides_what_counts():
@@ -170,7 +171,8 @@ def test_kept_order_is_right_and_drops_only_what_follows(order):
     assert tacos.verify(kept).ok == tacos.verify(program).ok
     lengths = np.maximum(1, np.diff(kept.dep_begin))
     sums = np.add.reduceat(lengths, kept.thread_begin[:-1]) if kept.threads else lengths
-    assert (sums <= 8).all() or (np.diff(program.dep_begin) > 7).any()
+    # A step with more dependencies than eight has a thread of its own.
+    assert ((sums <= 8) | (np.diff(kept.thread_begin) == 1)).all()
     for peers in (kept.thread_send_peer, kept.thread_recv_peer):
         talks = peers >= 0
         keys = list(zip(kept.thread_rank[talks], kept.thread_channel[talks], strict=True))

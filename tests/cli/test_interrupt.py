@@ -19,7 +19,7 @@ import pytest
 import tacos
 from tacos import topology as tp
 from tacos._support.files import replacing_all
-from tacos.cli import files, main
+from tacos.cli import main, reading
 
 SLOW = ["mi250:1", "all-gather", "16MB", "--chunks", "1", "--engine", "milp"]  # minutes
 PATIENCE_S = 60.0
@@ -81,7 +81,7 @@ def stop(*_, **__):
 
 def test_what_was_written_before_is_said(tmp_path, monkeypatch, capsys):
     """Ctrl-C between the last file and the end."""
-    monkeypatch.setattr(files, "show", stop)
+    monkeypatch.setattr(reading, "show", stop)
     tacos.save(tp.ring(4), tmp_path / "ring.yaml")
     target = tmp_path / "ring.graphml"
     assert main(["convert", str(tmp_path / "ring.yaml"), str(target)]) == 130

@@ -106,7 +106,7 @@ def test_a_cyclic_dependency(program):
         (told,) = found(broken)
         assert told.rule == "deadlock"
         assert told.message.endswith("wait for each other")
-        assert program.describe(first) in told.message or "…" in told.message
+        assert program.describe(first) in told.message
         never = f"{program.describe(told.transfer)} never runs"
         assert never in program_oracle.run(broken, random.Random(0))
 

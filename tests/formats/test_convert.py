@@ -12,14 +12,14 @@ import tacos
 from tacos import collective as co
 from tacos import formats
 from tacos.cli import main
-from tacos.program import Program, describe
+from tacos.program import Program, describe, facts_in
 from tests.support.programs import COLUMNS, changed, without
 
 
 def read(path):
     collective, in_place, columns, provenance = pickle.loads(Path(path).read_bytes())
     program = Program(collective=collective, in_place=in_place, **columns)
-    return program.with_provenance(provenance)
+    return program.with_provenance(provenance).with_facts(**facts_in(provenance))
 
 
 def write(obj, path, *, protocol="Simple", in_place=False):
@@ -34,8 +34,8 @@ def write(obj, path, *, protocol="Simple", in_place=False):
 @pytest.fixture(autouse=True)
 def steps_format(monkeypatch):
     """A format of programs as short as can be: files that end in .steps."""
-    entry = formats._Format((Program, tacos.Schedule), read, (".steps",), None, write, (".steps",))
-    monkeypatch.setitem(formats._FORMATS, "steps", entry)
+    entry = formats.Format((Program, tacos.Schedule), read, (".steps",), None, write, (".steps",))
+    monkeypatch.setitem(formats.FORMATS, "steps", entry)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_chain_of_formats(kind, tmp_path, monkeypatch):
 
 
 def test_no_limit_in_one_format_is_no_limit_in_another(tmp_path, schedule):
-    program = tacos.lower(schedule).with_provenance({"max_bytes": 2**64 - 1})
+    program = tacos.lower(schedule).with_facts(max_bytes=2**64 - 1)
     tacos.save(program, tmp_path / "x.xml")
     assert 'maxBytes="1099511627776"' in (tmp_path / "x.xml").read_text()
 
@@ -161,9 +161,9 @@ def test_verify_and_info_and_sim_take_programs(schedule, tmp_path, capsys):
 
 BAD_CALLS = {
     "unknown option": (["convert", "ar.tacos", "ar.steps", "--channels", "2"],
-                       'the format steps has no option "channels", allowed are protocol, in_place'),
+                       'the format steps has no option "channels"; its options are protocol, in_place'),
     "an option without use": (["convert", "ar.tacos", "b.tacos", "--protocol", "LL"],
-                              'the format tacos has no option "protocol", there are none'),
+                              'the format tacos has no option "protocol"; it takes none'),
     "a size for a schedule": (["convert", "ar.tacos", "b.tacos", "--size", "1MB"],
                               'the format tacos has no option "size"'),
     "no such format": (["convert", "ar.tacos", "x", "--to", "mscl"], 'format must be one of'),

@@ -5,7 +5,6 @@ Real files are looked for in the folder that TACOS_TEST_DATA names; without it t
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -14,9 +13,9 @@ import pytest
 import tacos
 from tacos import topology as tp
 from tacos.errors import FormatError
+from tests.support.real_files import real_files
 
 FILES = Path(__file__).parents[1] / "files"
-REAL = sorted(Path(os.environ.get("TACOS_TEST_DATA", "missing"), "nccl-topo").glob("*.xml"))
 GB = 10**9
 
 
@@ -207,7 +206,7 @@ def test_wrong_options(tmp_path):
         "fabric": ("mesh", 'fabric must be "switch" or "rail"; got \'mesh\''),
         "speeds": ("fast", 'speeds must be "nominal" or "nccl"; got \'fast\''),
         "latency": ("fast", "latency 'fast' is not understood"),
-        "box": (2, 'the format nccl has no option "box", allowed are boxes, fabric, pcie'),
+        "box": (2, 'the format nccl has no option "box"; its options are boxes, fabric, pcie'),
     }.items():
         with pytest.raises(ValueError, match=re.escape(says)):
             tacos.load(FILES / "h100.xml", **{option: value})
@@ -215,8 +214,7 @@ def test_wrong_options(tmp_path):
         tacos.load(FILES / "mi250.xml", boxes=2)
 
 
-@pytest.mark.skipif(not REAL, reason="TACOS_TEST_DATA names no folder with nccl-topo")
-@pytest.mark.parametrize("file", REAL, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", real_files("nccl-topo/*.xml"))
 def test_real_machines(file):
     """All GPUs are there, direct cables have their counts, and boxes can be joined."""
     text = file.read_text()
@@ -269,7 +267,9 @@ def test_few_nvlinks_are_direct(load_text):
         matrix("GPU0 X NV4"): "GPU1 has no row, the text is cut short",
         matrix("GPU0 X"): "line 2: GPU0 has 1 cells, not 2",
         matrix("GPU0 X NV4", "GPU0 X NV4"): "line 3: GPU0 has a second row",
-        matrix("GPU0 X QPI", "GPU1 QPI X"): "line 2: a cell is 'QPI', allowed are X, NV#, PIX",
+        matrix(
+            "GPU0 X QPI", "GPU1 QPI X"
+        ): "line 2: a cell is 'QPI'; it must be one of X, NV#, PIX",
         matrix("GPU0 X NV4", "NIC0 NV4 X", head="GPU0 NIC0"): "NIC0 has NVLinks to GPU0, only GPUs",
     }.items(),
 )

@@ -5,7 +5,6 @@ Real files are looked for in the folder that TACOS_TEST_DATA names; without it t
 
 from __future__ import annotations
 
-import os
 import random
 import re
 from collections import Counter
@@ -20,17 +19,15 @@ import tacos
 from tacos import collective as co
 from tacos import formats
 from tacos import topology as tp
-from tacos._core import pack, stuck
+from tacos._core import keep_order, pack, stuck
 from tacos.errors import FormatError
 from tacos.formats import msccl
-from tacos.program import STEP_OPS, describe, lower
+from tacos.program import STEP_OPS, describe, facts_in, lower
 from tests.support import program_oracle
+from tests.support.real_files import real_files
 from tests.support.strategies import lowered, topologies
 
 NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
-
-
-REAL = sorted(Path(os.environ.get("TACOS_TEST_DATA", "missing"), "msccl-xml").glob("*.xml"))
 
 
 def ops(program):
@@ -153,35 +150,35 @@ def test_broken_variants_are_explained(exchange, change, rule, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("<algo", "<algorithm"), "line 1: the element algorithm as the root, allowed is algo"),
+        (("<algo", "<algorithm"), "line 1: the element algorithm as the root; it must be algo"),
         (("</algo>", ""), "line 21: not XML: no element found"),
         (("<algo", '<!DOCTYPE a [<!ENTITY b "c">]>\n<algo'),
          "line 1: a document type declaration is not supported"),
         (('ngpus="2"', 'ngpus="3"'), "there are 2 gpu elements, but ngpus is 3"),
         (('ngpus="2"', ""), 'line 1: the algo has no field "ngpus"'),
         (('proto="LL"', 'proto="LL64"'),
-         'line 1: the algo\'s field proto is "LL64", allowed are Simple, LL, LL128'),
-        (('coll="allreduce"', 'coll="sum"'), 'line 1: the algo\'s field coll is "sum", allowed are'),
+         'line 1: the algo\'s field proto is "LL64"; it must be one of Simple, LL, LL128'),
+        (('coll="allreduce"', 'coll="sum"'), 'line 1: the algo\'s field coll is "sum"; it must be one of '),
         (('coll="allreduce"', 'coll="custom"'),
          "line 1: the collective custom does not say who must end with what"),
         (('nchunksperloop="2"', 'nchunksperloop="x"'),
          'line 1: the algo\'s field nchunksperloop is "x", not a number'),
         (('nchunksperloop="2"', 'nchunksperloop="99999"'),
-         "line 1: the algo's field nchunksperloop is 99999, allowed are 1 to 32768"),
+         "line 1: the algo's field nchunksperloop is 99999; it must be 1 to 32768"),
         (('maxBytes="1024"', 'maxBytes="1KB"'), 'line 1: the algo\'s field maxBytes is "1KB", not a number'),
-        (('inplace="1"', 'inplace="2"'), "line 1: the algo's field inplace is 2, allowed are 0 to 1"),
-        (('i_chunks="2"', 'i_chunks="3"'), "line 3: the gpu's field i_chunks is 3, allowed are 0 and 2"),
+        (('inplace="1"', 'inplace="2"'), "line 1: the algo's field inplace is 2; it must be 0 to 1"),
+        (('i_chunks="2"', 'i_chunks="3"'), "line 3: the gpu's field i_chunks is 3; it must be 0 or 2"),
         (('<gpu id="1"', '<gpu id="2"'), "line 13: the gpu's field id is 2, expected is 1"),
         (('send="1"', 'send="0"'), "line 4: the tb's field send is 0, its own gpu"),
-        (('send="1"', 'send="2"'), "line 4: the tb's field send is 2, allowed are -1 to 1"),
+        (('send="1"', 'send="2"'), "line 4: the tb's field send is 2; it must be -1 to 1"),
         (('send="1"', 'send="-1"'),
          "line 5: gpu 0, tb 0, step 0: the type is s, but the tb's field send is -1"),
-        (('chan="0"', 'chan="1"'), "line 4: the tb's field chan is 1, allowed are 0 to 0"),
+        (('chan="0"', 'chan="1"'), "line 4: the tb's field chan is 1; it must be 0 to 0"),
         (('<tb id="1" send="-1"', '<tb id="1" send="1"'),
-         "line 9: gpu 0: the tbs 0 and 1 both have send 1 on channel 0, allowed is one"),
+         "line 9: gpu 0: the tbs 0 and 1 both have send 1 on channel 0; only one may"),
         (('<step s="1"', '<step s="2"'), "line 6: the step's field s is 2, expected is 1"),
-        (('type="rrcs"', 'type="ra"'), 'line 6: the step\'s field type is "ra", allowed are nop, cpy'),
-        (('srcbuf="i"', 'srcbuf="x"'), 'line 5: the step\'s field srcbuf is "x", allowed are i, o, s'),
+        (('type="rrcs"', 'type="ra"'), 'line 6: the step\'s field type is "ra"; it must be one of nop, cpy'),
+        (('srcbuf="i"', 'srcbuf="x"'), 'line 5: the step\'s field srcbuf is "x"; it must be one of i, o, s'),
         (('srcbuf="i" srcoff="0"', 'srcbuf="o" srcoff="0"'),
          "line 5: gpu 0, tb 0, step 0: the field srcoff is 0, with cnt 1 that is outside of"),
         (('cnt="1"', 'cnt="0"'), "line 5: gpu 0, tb 0, step 0: the field cnt is 0, it must be positive"),
@@ -192,7 +189,7 @@ def test_broken_variants_are_explained(exchange, change, rule, message):
          "line 10: gpu 0, tb 1, step 0: the field deps is 3, which is no step of tb 0"),
         (('hasdep="1"', 'hasdep="0"'),
          "line 6: gpu 0, tb 0, step 1: the field hasdep is 0, but another step waits for this one"),
-        (("<step", "<copy"), "line 5: the element copy inside tb, allowed is step"),
+        (("<step", "<copy"), "line 5: the element copy inside tb; it must be step"),
     ],
 )  # fmt: skip
 def test_wrong_files_say_where(exchange, change, message):
@@ -200,8 +197,7 @@ def test_wrong_files_say_where(exchange, change, message):
         exchange(change)
 
 
-@pytest.mark.skipif(not REAL, reason="TACOS_TEST_DATA names no folder with msccl-xml")
-@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", real_files("msccl-xml/*.xml"))
 def test_files_of_other_tools_are_proven_and_written_again(path, tmp_path):
     program = tacos.load(path)
     assert tacos.verify(program).ok
@@ -418,7 +414,7 @@ def test_messages_that_fill_the_buffers_are_found():
         comes_from=np.array([-1] * 4 + [8, 9, 10] + [-1] * 4 + [1, 2, 3], np.int32),
         dep_begin=np.zeros(15, np.int64),
         dep=np.zeros(0, np.int32),
-        provenance='{"format": "msccl"}',
+        format="msccl",
     )
     assert tacos.verify(program).ok
     assert stuck(program, 3) == -1
@@ -433,13 +429,13 @@ def test_messages_that_fill_the_buffers_are_found():
     [
         ({"dialect": "nccl"}, 'dialect must be one of "msccl", "azure"; got "nccl"'),
         ({"protocol": "ll"}, 'protocol must be one of "Simple", "LL", "LL128"; got "ll"'),
-        ({"channels": 0}, "channels is 0, with 1 instances allowed are 1 to 32"),
-        ({"channels": 9, "instances": 4}, "channels is 9, with 4 instances allowed are 1 to 8"),
+        ({"channels": 0}, "channels is 0; with 1 instances it must be 1 to 32"),
+        ({"channels": 9, "instances": 4}, "channels is 9; with 4 instances it must be 1 to 8"),
         ({"instances": 33}, "instances must be 1 to 32; got 33"),
         ({"name": 64 * "x"}, "name must be at most 63 bytes of printable characters"),
         ({"name": "a\nb"}, "name must be at most 63 bytes of printable characters"),
         ({"min_bytes": "2MB", "max_bytes": "1MB"}, "min_bytes is 2000000, but max_bytes is 1000000"),
-        ({"gpus": 3}, 'the format msccl has no option "gpus", allowed are dialect, protocol, channels'),
+        ({"gpus": 3}, 'the format msccl has no option "gpus"; its options are dialect, protocol, channels'),
     ],
 )  # fmt: skip
 def test_wrong_options(options, message, tmp_path):
@@ -482,7 +478,9 @@ def test_threadblocks_send_and_receive_where_there_would_be_too_many(tmp_path):
     assert np.bincount(found.thread_rank).max() <= 216
     more = saved(schedule, tmp_path, dialect="azure")
     assert np.bincount(more.thread_rank).tolist() == 120 * [2 * 119 + 1]
-    with pytest.raises(FormatError, match=r"some.xml: gpu 0 has \d+ threadblocks, allowed are 216"):
+    with pytest.raises(
+        FormatError, match=r"some.xml: gpu 0 has \d+ threadblocks; the limit is 216"
+    ):
         saved(schedule, tmp_path, instances=2)
 
 
@@ -512,7 +510,7 @@ def test_the_command_names_the_executors_limits(tmp_path, capsys):
         f'<tb id="0" send="-1" recv="-1" chan="0">{steps}</tb></gpu></algo>'
     )
     assert main(["verify", str(file)]) == 1
-    assert "limit: gpu 0, tb 0 has 257 steps, allowed are 256" in capsys.readouterr().err
+    assert "limit: gpu 0, tb 0 has 257 steps; the limit is 256" in capsys.readouterr().err
 
 
 BOTH = """<algo name="own" proto="Simple" nchannels="1" nchunksperloop="2" ngpus="1" coll="allreduce"
@@ -589,7 +587,7 @@ def test_a_small_file_cannot_fill_the_memory(tmp_path):
         '<algo name="x" proto="Simple" nchannels="1" nchunksperloop="32000" ngpus="1000" '
         f'coll="allgather" inplace="0">{gpus}</algo>'
     )
-    with pytest.raises(FormatError, match="add up to 64800000, with 0 steps allowed are 1048576"):
+    with pytest.raises(FormatError, match="add up to 64800000, with 0 steps the limit is 1048576"):
         tacos.load(path)
 
 
@@ -666,6 +664,7 @@ def test_a_file_that_fills_its_connections_is_reported(tmp_path, capsys):
 )
 def test_a_provenance_may_hold_anything(provenance, tmp_path):
     program = lower(scheduled("fc:3", "all_gather")).with_provenance(provenance)
+    program = program.with_facts(**facts_in(provenance))
     assert tacos.verify(saved(program, tmp_path)).ok
     assert formats.exceeded(program) == []
     tacos.save(program, tmp_path / "plan.json")
@@ -683,3 +682,44 @@ def test_a_program_that_was_lifted_gets_new_threadblocks(exchange, tmp_path):
     assert saved(tacos.lower(schedule), tmp_path) == found
     assert saved(schedule, tmp_path, in_place=True).in_place
     assert formats.exceeded(tacos.lower(schedule)) == []
+
+
+@pytest.mark.parametrize("network", ["mesh:4x4@50GB/s,500ns", "mesh:5x5@50GB/s,500ns", "mi250:1"])
+def test_relayed_messages_do_not_wait_for_each_other_for_ever(network, tmp_path):
+    """With scratch slots that are used again, a receive waits for a send, and connections hold two messages."""
+    topology = tp.parse(network)
+    schedule = tacos.synthesize(topology, co.all_to_all(topology, "1MB"), engine="greedy")
+    assert stuck(lower(schedule), 2) >= 0
+    fresh = lower(schedule, reuse_scratch=False)
+    assert stuck(fresh, 2) < 0
+    assert tacos.verify(fresh).ok
+    assert fresh.scratch_slots.max() > lower(schedule).scratch_slots.max()
+    tacos.save(schedule, tmp_path / "it.xml")
+    program = tacos.load(tmp_path / "it.xml")
+    assert tacos.verify(program).ok
+    for rule in ("dependencies", "shared"):
+        run = tacos.simulate(program, topology, size="1MB", timing=rule, record=False)
+        assert run.time_s <= 1.001 * schedule.time_s
+
+
+def test_threads_that_send_and_receive_at_one_time_become_one(tmp_path):
+    """142 threads of each rank are waited for; a dependency can name 128 of them."""
+    topology = tp.nvl72(1)
+    schedule = tacos.synthesize(topology, co.all_reduce(topology, "1GB", chunks=1), engine="forest")
+    tacos.save(schedule, tmp_path / "it.xml")
+    program = tacos.load(tmp_path / "it.xml")
+    assert np.bincount(program.thread_rank).max() < 128
+    assert tacos.verify(program).ok
+    run = tacos.simulate(program, topology, size="1GB", timing="shared", record=False)
+    assert run.time_s <= 1.001 * schedule.time_s
+
+
+@given(lowered())
+def test_joined_threads_do_the_same(pair):
+    _, program = pair
+    apart, joined = (
+        keep_order(program, channels=32, steps=256, peers=32, join=join) for join in (False, True)
+    )
+    assert joined.steps == apart.steps
+    assert joined.threads <= apart.threads
+    assert tacos.verify(joined).ok == tacos.verify(program).ok

@@ -6,7 +6,6 @@ Real files are looked for in the folder that TACOS_TEST_DATA names; without it t
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -20,12 +19,11 @@ import tacos
 from tacos import FormatError
 from tacos import collective as co
 from tacos import topology as tp
-from tacos.formats.mscclpp.plan import COLLECTIVES, MOST_OPS
+from tacos.formats.mscclpp.execution_plan import COLLECTIVES, MOST_OPS
 from tacos.program import STEP_OPS
-from tests.support.plans import SIGNAL, WAIT, away, local, proven, saved, two_gpus
+from tests.support.mscclpp_plans import SIGNAL, WAIT, away, local, proven, saved, two_gpus
+from tests.support.real_files import real_files
 from tests.support.strategies import topologies
-
-SAMPLES = sorted(Path(os.environ.get("TACOS_TEST_DATA", "missing"), "mscclpp-json").glob("*.json"))
 
 
 def plan_of(path):
@@ -136,7 +134,7 @@ def test_long_threads_go_on_in_further_threadblocks(tmp_path):
     assert plan["gpus"][0]["semaphores"]
     proven(tacos.load(path))
     with pytest.raises(
-        ValueError, match=r"rank 0 needs \d+ threadblocks of 64 operations, allowed are 2"
+        ValueError, match=r"rank 0 needs \d+ threadblocks of 64 operations; the limit is 2"
     ):
         tacos.save(schedule("ring:8", "all_reduce", chunks=8), path, threadblocks=2)
 
@@ -179,9 +177,12 @@ def test_offsets_stay_below_four_gibibytes(tmp_path):
     [
         ({"channel": "pcie"}, 'channel must be memory or port; got "pcie"'),
         ({"threadblocks": 0}, "threadblocks must be a positive number; got 0"),
-        ({"pipeline": "100B"}, "pipeline is 100 B, allowed are multiples of 16"),
+        ({"pipeline": "100B"}, "pipeline is 100 B; it must be a multiple of 16"),
         ({"min_bytes": "2MB", "max_bytes": "1MB"}, "min_bytes is 2000000, max_bytes is 1000000"),
-        ({"colour": "red"}, 'the format mscclpp has no option "colour", allowed are channel, box'),
+        (
+            {"colour": "red"},
+            'the format mscclpp has no option "colour"; its options are channel, box',
+        ),
     ],
 )
 def test_wrong_options(tmp_path, options, message):
@@ -193,7 +194,7 @@ def test_wrong_options(tmp_path, options, message):
 
 
 def test_what_a_plan_cannot_say(tmp_path):
-    with pytest.raises(ValueError, match="a plan cannot say broadcast, allowed are all_reduce"):
+    with pytest.raises(ValueError, match="a plan cannot say broadcast; it can say all_reduce"):
         tacos.save(schedule("ring:3", "broadcast"), tmp_path / "plan.json")
     topology = tp.ring(4)
     some = tacos.synthesize(topology, co.all_gather(topology, "1MB", group=[0, 2], chunks=1))
@@ -204,7 +205,7 @@ def test_what_a_plan_cannot_say(tmp_path):
 # --- plans of others ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", real_files("mscclpp-json/*.json"))
 def test_plans_of_others_are_right(path, tmp_path):
     program = proven(tacos.load(path))
     tacos.save(program, tmp_path / "again.json")
@@ -333,7 +334,7 @@ def broken(change):
         (lambda g, b: b["ops"].extend([SIGNAL] * 64), "gpu 1, threadblock 0: 69 operations, the executor takes at most 64"),
         (lambda g, b: b.update(id=1), "gpu 1, threadblock 0: the field id is 1, expected is 0"),
         (lambda g, b: g.update(id=0), "gpu 1: the field id is 0, expected is 1"),
-        (lambda g, b: g.update(input_chunks=3), "the field input_chunks is 2, allowed are 0 and 3"),
+        (lambda g, b: g.update(input_chunks=3), "the field input_chunks is 2; it must be 0 or 3"),
         (lambda g, b: g.update(scratch_chunks=10**9), "far more than the operations can fill"),
         (lambda g, b: g["channels"][0].update(connected_to=[1]), "gpu 1: the field connected_to has 1, it must be another"),
         (lambda g, b: b["ops"][2]["dst_buff"][0].update(index=9), "op 2: the field index is 9 and the size 1, the input buffer of gpu 1 has 2 chunks"),

@@ -10,7 +10,7 @@ import pytest
 
 import tacos
 from tacos import FormatError
-from tests.support.plans import SIGNAL, WAIT, away, local, proven, saved, two_gpus
+from tests.support.mscclpp_plans import SIGNAL, WAIT, away, local, proven, saved, two_gpus
 
 INPUT, SCRATCH = 0, 1  # the other's buffers
 
@@ -193,7 +193,7 @@ def test_each_operation_is_looked_at(name, tmp_path):
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("put", lambda o: o[0].update(channel_type="switch"), "op 0: the field channel_type is switch, allowed are memory and port"),
+        ("put", lambda o: o[0].update(channel_type="switch"), "op 0: the field channel_type is switch; it must be memory or port"),
         ("put", lambda o: o[0]["src_buff"][0].pop("type"), "op 0: the src_buff has no field type"),
         ("put", lambda o: o[0]["dst_buff"][0].pop("buffer_id"), "op 0: the dst_buff has no field buffer_id"),
         ("put", lambda o: o[0]["dst_buff"][0].update(buffer_id=2), "op 0: the field buffer_id is 2, the threadblock has 2"),
@@ -213,7 +213,7 @@ def test_each_operation_is_looked_at(name, tmp_path):
         ("glres", lambda o: o[2]["src_buff"][0].pop("switch_channel_id"), "op 2: the buffer has no field switch_channel_id"),
         ("glres", lambda o: o[2]["src_buff"][0].update(switch_channel_id=1), "op 2: the field switch_channel_id is 1, the threadblock has 1"),
         ("put", lambda o: o.append({"name": "barrier"}), "op 7: a barrier needs the fields barrier_id and num_threadblocks"),
-        ("put", lambda o: o.append({"name": "barrier", "barrier_id": 16}), "op 7: the field barrier_id is 16, allowed are 0 to 15"),
+        ("put", lambda o: o.append({"name": "barrier", "barrier_id": 16}), "op 7: the field barrier_id is 16; it must be 0 to 15"),
         ("put", lambda o: o.append({"name": "sem_acquire", "semaphore_ids": [0]}), "op 7: the field semaphore_ids has 0, the gpu has 0 semaphores"),
         ("put", lambda o: o.append({"name": "sem_acquire", "semaphore_ids": [0] * 17}), "op 7: the field semaphore_ids has 17 entries"),
         ("put", lambda o: o.append({"name": 3}), "op 7: the field name is 3, it must be a text"),

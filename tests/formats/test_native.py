@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import struct
 import subprocess
 import sys
@@ -134,7 +135,7 @@ def blocks_of(data, payloads):
 
 def taken_apart(data):
     magic, version, length = struct.unpack_from("<8sII", data)
-    assert (magic, version) == (b"\x89TCS\r\n\x1a\n", 1)
+    assert (magic, version) == (b"\x89TCS\r\n\x1a\n", 2)
     header = json.loads(data[16 : 16 + length])
     payloads = [int(s["dtype"][2:]) * s["count"] for s in header["sections"]]
     _, *columns = blocks_of(data, [16 + length, *payloads])
@@ -144,7 +145,7 @@ def taken_apart(data):
     }
 
 
-def sealed(header, columns, *, version=1):
+def sealed(header, columns, *, version=2):
     text = json.dumps(header).encode()
     payloads = [struct.pack("<8sII", b"\x89TCS\r\n\x1a\n", version, len(text)) + text]
     payloads += [np.asarray(column).tobytes() for column in columns.values()]
@@ -224,8 +225,33 @@ def test_the_file_is_what_its_description_says(schedule, scratch):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_files_of_version_1_stay_readable_and_the_writer_stays_the_same(name, scratch, monkeypatch):
+def test_files_of_version_1_stay_readable(name):
     golden = GOLDEN / f"v1-{name}.tacos"
+    found = native.read(golden)
+    assert same(found, EXAMPLES[name]())
+    assert found.engine == found.provenance["engine"]
+    assert (found.consistent, found.cut_short, found.matched_ports) == (True, False, False)
+    assert native.peek(golden)["version"] == 1
+
+
+def test_version_1_has_its_fields_in_the_provenance(scratch):
+    header, columns = taken_apart(written(ring_orbit(), scratch))
+    del header["schedule"]["facts"]
+    told = {"bound_s": 2.5e-6, "consistent": False, "cut_short": True, "ports": "matched"}
+    header["schedule"]["provenance"] = json.dumps(told)
+    scratch.write_bytes(sealed(header, columns, version=1))
+    found = native.read(scratch)
+    assert (found.engine, found.bound_ps) == ("", 2_500_000)
+    assert (found.consistent, found.cut_short, found.matched_ports) == (False, True, True)
+    header["schedule"]["provenance"] = json.dumps({"bound_s": float("inf"), "engine": 3})
+    scratch.write_bytes(sealed(header, columns, version=1))
+    assert (native.read(scratch).bound_ps, native.read(scratch).engine) == (None, "")
+    assert "version 2 has a field facts" in refused(scratch, sealed(header, columns))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_writer_stays_the_same(name, scratch, monkeypatch):
+    golden = GOLDEN / f"v2-{name}.tacos"
     schedule = EXAMPLES[name]()
     assert same(native.read(golden), schedule)
     monkeypatch.setattr("importlib.metadata.version", {"tacos-ccl": "0.1.0"}.get)
@@ -235,7 +261,7 @@ def test_files_of_version_1_stay_readable_and_the_writer_stays_the_same(name, sc
 def test_peek_says_what_the_schedule_says(schedule, scratch):
     native.write(schedule, scratch)
     found = native.peek(scratch)
-    assert found["version"] == 1
+    assert found["version"] == 2
     assert set(found["writer"]) == {"tacos"}
     assert found["file_bytes"] == scratch.stat().st_size
     for field, value in found["topology"].items():
@@ -294,8 +320,8 @@ def test_what_is_no_file_of_ours(scratch, tmp_path):
 def test_other_versions_are_refused(scratch):
     parts = taken_apart(written(ring_orbit(), scratch))
     newer = refused(scratch, sealed(*parts, version=7))
-    assert newer == "version 7, this tacos reads up to 1: upgrade it"
-    assert refused(scratch, sealed(*parts, version=0)) == "version 0, allowed are 1 to 1"
+    assert newer == "version 7, this tacos reads up to 2: upgrade it"
+    assert refused(scratch, sealed(*parts, version=0)) == "version is 0; it must be 1 to 2"
 
 
 # --- files that are whole but wrong ---------------------------------------------------------------
@@ -312,11 +338,11 @@ def change(header, path, value):
     ("path", "value", "message"),
     [
         (["new"], 1, "unknown field `new`"),
-        (["topology", "npus"], 2**31, "npus"),
+        (["topology", "npus"], 2**31, "Expected `int` <= 2147483647 - at `$.topology.npus`"),
         (["topology", "npus"], 2**31 - 1, "npus is 2147483647, more than the file has bytes"),
         (["topology", "npus"], 0, "at least one NPU"),
-        (["topology", "npus"], 2**70, "npus"),
-        (["topology", "link_model"], "magic", 'link_model is "magic", allowed are'),
+        (["topology", "npus"], 2**70, "Expected `int` <= 2147483647 - at `$.topology.npus`"),
+        (["topology", "link_model"], "magic", 'link_model is "magic"; it must be '),
         (["topology", "dims"], [["ring", 3]], "do not multiply to 4 NPUs"),
         (["collective", 0, "kind"], "all_sorts", 'unknown collective "all_sorts"'),
         (["collective", 0, "chunks"], 0, "needs a collective with a number of chunks"),
@@ -325,19 +351,19 @@ def change(header, path, value):
         (["collective", 0, "entries", "group"], 2**65, "the parts have 36893488147419103232"),
         (["collective", 0, "entries", "more"], 3, "unknown field `more`"),
         (["schedule", "time_ps"], 1, "time_ps is 1, the transfers end at 6000000 ps"),
-        (["schedule", "quantum_ps"], 0, "quantum"),
+        (["schedule", "quantum_ps"], 0, "the time quantum is 0 ps"),
         (["schedule", "orders"], [5], "larger than the number of NPUs"),
         (["schedule", "orders"], [2, 2], "do not fit the topology"),
         (["schedule", "provenance"], "[]", "provenance must be the text of a JSON object"),
         (["schedule", "provenance"], "[" * 10**5, "provenance must be the text of a JSON object"),
-        (["sections"], [], "0 sections, version 1 has 24"),
+        (["sections"], [], "0 sections, version 2 has 24"),
         (["sections", 1, "dtype"], "<i8", '"topology.link_src" with dtype "<i8", it must be'),
         (["sections", 1, "name"], "topology.source", '"topology.source" with dtype "<i4"'),
         (["sections", 1, "count"], 3, "section topology.link_src has fewer entries"),
-        (["sections", 1, "count"], -1, "count"),
+        (["sections", 1, "count"], -1, "Expected `int` >= 0 - at `$.sections[1].count`"),
         (["sections", 2, "count"], 3, "the link columns differ in length"),
-        (["sections", 22, "count"], 2**40, "cut short"),
-        (["sections", 22, "count"], 2**62, "cut short"),
+        (["sections", 22, "count"], 2**40, "bytes of 4398046514688: it is cut short"),
+        (["sections", 22, "count"], 2**62, "bytes of 18446744073709555200: it is cut short"),
     ],
 )
 def test_a_wrong_header_is_refused_before_anything_large_is_allocated(
@@ -541,3 +567,13 @@ def test_what_the_system_refuses_is_one_sentence(tmp_path, ending):
         with pytest.raises(FormatError, match=f"^{folder}: "):
             attempt()
     assert files(tmp_path) == [folder.name]
+
+
+def test_fields_survive_files_and_pickles(scratch):
+    schedule = ring_orbit().with_facts(
+        engine="mine", bound_ps=7, consistent=False, cut_short=True, matched_ports=True
+    )
+    native.write(schedule, scratch)
+    for back in (native.read(scratch), pickle.loads(pickle.dumps(schedule)), schedule.expand()):
+        fields = back.engine, back.bound_ps, back.consistent, back.cut_short, back.matched_ports
+        assert fields == ("mine", 7, False, True, True)

@@ -106,7 +106,10 @@ def test_what_astra_sim_cannot_say(tmp_path, network, says):
 def test_wrong_networks_of_astra_sim(tmp_path):
     fields = {"topology": "[Ring]", "npus_count": "[4]", "bandwidth": "[50]", "latency": "[500]"}
     for wrong, says in {
-        ("topology", "[ring]"): "topology[0] is 'ring', allowed are Ring, FullyConnected, Switch",
+        (
+            "topology",
+            "[ring]",
+        ): "topology[0] is 'ring'; it must be one of Ring, FullyConnected, Switch",
         ("npus_count", "[1]"): "npus_count[0] is 1, it must be at least 2",
         ("npus_count", "[4, 4]"): "npus_count has 2 entries, topology has 1",
         ("npus_count", "[999999999]"): "the network would have",
@@ -229,7 +232,7 @@ def test_wrong_files_of_taccl(tmp_path):
         ("[8], ", "[0], "): "node_betas_list[0] is 0.0, it must be a time in microseconds above 0",
         ("[8], ", "[1, 2], "): "gpus_per_node is 4, with two betas it must be 8",
         ("[8], ", "[], "): "node_betas_list has 0 entries",
-        ('_node": 4', '_node": 0'): "gpus_per_node is 0, allowed are 1 to",
+        ('_node": 4', '_node": 0'): "gpus_per_node is 0; it must be 1 to",
         ('"name": "DGX2_1MB", ', ""): "object missing required field name",
         (DGX2, DGX2[:-9]): "line 1: not JSON",
     }.items():
@@ -277,7 +280,7 @@ def test_the_mesh_of_te_ccl_joins_rows_at_their_ends():
 
 def test_wrong_inputs_of_te_ccl(tmp_path):
     for inside, says in {
-        '{"name": "DGX3"}': "name is 'DGX3', allowed are DGX1, DGX2, NDv2, AMD, Mesh",
+        '{"name": "DGX3"}': "name is 'DGX3'; it must be one of DGX1, DGX2, NDv2, AMD, Mesh",
         '{"name": "DGX1", "chassis": 2}': "chassis is 2, a DGX1 stands alone",
         '{"name": "NDv2", "chassis": 0}': "chassis must be a whole number of at least 1; got 0",
         '{"name": "NDv2", "chassis": 99999999}': "the network would have",
@@ -386,7 +389,7 @@ KEY = '<key id="{0}" for="{1}" attr.name="{0}" attr.type="string"/>'
         graphml(PAIR + "<graph/>"): "line 1: a second or nested <graph>",
         graphml("<hyperedge/>"): "line 1: <hyperedge> is not supported",
         graphml('<node id="a"><data key="kind">tor</data></node>', KEY.format("kind", "node")): (
-            "line 1: kind of <node> is 'tor', allowed are npu and switch"
+            "line 1: kind of <node> is 'tor'; it must be npu or switch"
         ),
         "<!DOCTYPE a><graphml/>": "line 1: a document type declaration is not supported",
     }.items(),
@@ -478,7 +481,7 @@ def test_a_large_edge_list_is_read_as_columns(tmp_path):
         "switch1,switch2,1us,1": "all nodes are switches by their names",
         "src,dst,latency (days),bandwidth\n0,1,1,1": "the column latency has the unit 'days'",
         "src,dst\n0,1": "there is no column bandwidth, and no argument bandwidth for all links",
-        f"{'a' * 65},b,1us,1": "line 1: a field has 65 bytes, allowed are 64",
+        f"{'a' * 65},b,1us,1": "line 1: a field has 65 bytes; the limit is 64",
         "0\n0,1,1us,1": "line 1: the number of NPUs is 0",
         "9\n0,1,1us,1": "npus is 9, but the last node is 1",
     }.items(),

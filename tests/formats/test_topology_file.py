@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tacos.topology as build
 from tacos._core import Topology
 from tacos.errors import FormatError
-from tacos.formats import markup, topology_file
+from tacos.formats import markup, topology_fields, topology_file
 from tests.support.strategies import topologies
 
 ROOT = Path(__file__).parents[2]
@@ -208,11 +208,11 @@ WRONG = {
     "[" * 99: "line 1: nested too deeply",
     "tacos: 1\nnpu: 2": 'there is no field "npu", did you mean npus?',
     "tacos: 1\nnpus: -1": "npus is -1: expected int >= 0",
-    "tacos: 1\nnpus: 99999999999": "the topology has 99999999999 nodes, allowed are 10000000",
+    "tacos: 1\nnpus: 99999999999": "the topology has 99999999999 nodes; the limit is 10000000",
     "tacos: 1\nnpus: 1\nboxes: {count: 999999999999, npus: []}": "boxes.npus is an empty list",
     "tacos: 1\nnpus: [a, b, a]": 'two nodes are named "a"',
     "tacos: 1\nnpus: 2": "the topology is not connected: npu 0 cannot reach npu 1",
-    "tacos: 1\nnpus: 2\nlink_model: fast": 'link_model is "fast", allowed are "pipelined" and "blocking"',
+    "tacos: 1\nnpus: 2\nlink_model: fast": 'link_model is "fast"; it must be "pipelined" or "blocking"',
     "tacos: 1\nbase: ring:4\nnpus: 3": "npus does not go with base, a file has one or the other",
     "tacos: 1\nnpus: 3\nedits: [{drop_npus: [1]}]": "edits needs a base to edit",
     "tacos: 1\nbase: ring:4\nedits: [{both: true}]": "edits[0] has 0 changes, it must have one of "
@@ -359,7 +359,7 @@ def read_or_refuse(file: Path) -> None:
 
 
 FIELD_NAMES = sorted(
-    {f for s in (topology_file.File, topology_file.Link) for f in s.__struct_fields__}
+    {f for s in (topology_fields.File, topology_fields.Link) for f in s.__struct_fields__}
 )
 WORDS = st.sampled_from([*FIELD_NAMES, "ring:4", "0..3", "npu*", "[", "*", "1GB/s"])
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -367,7 +367,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=4),
     max_leaves=12,
 )
-FIELDS = {field: VALUES | st.integers(1, 4) for field in topology_file.File.__struct_fields__[1:]}
+FIELDS = {field: VALUES | st.integers(1, 4) for field in topology_fields.File.__struct_fields__[1:]}
 
 
 @settings(max_examples=200)
@@ -378,7 +378,7 @@ def test_garbage_fields_give_a_topology_or_a_format_error(tmp_path_factory, data
     read_or_refuse(file)
 
 
-LINK = {field: VALUES | st.integers(0, 4) for field in topology_file.Link.__struct_fields__}
+LINK = {field: VALUES | st.integers(0, 4) for field in topology_fields.Link.__struct_fields__}
 
 
 @settings(max_examples=200)
@@ -415,7 +415,7 @@ def test_every_field_has_an_example():
     text = "\n".join(file.read_text() for file in EXAMPLES)
     missing = [
         field
-        for struct in (topology_file.File, topology_file.Boxes, topology_file.Link)
+        for struct in (topology_fields.File, topology_fields.Boxes, topology_fields.Link)
         for field in struct.__struct_fields__
         if f"{field}" not in text and field not in ("symmetric", "connected")
     ]

@@ -69,10 +69,10 @@ def test_a_schedule_is_made_once(tmp_path, capsys):
         (packed(made(network=tp.ring(4))), "topology is "),
         (packed(made(co.all_reduce(5, 4096, chunks=1), tp.ring(5))), "topology is "),
         (packed(unfinished()), "the schedule is wrong: "),
-        (GOOD[:-9], ""),
-        (GOOD[: len(GOOD) // 2], ""),
-        (GOOD[:-1] + bytes([GOOD[-1] ^ 1]), ""),
-        (b"", ""),
+        (GOOD[:-9], f"the file has {len(GOOD) - 9} bytes of {len(GOOD)}: it is cut short"),
+        (GOOD[: len(GOOD) // 2], f"the file has {len(GOOD) // 2} bytes of {len(GOOD)}: it is cut short"),
+        (GOOD[:-1] + bytes([GOOD[-1] ^ 1]), "section schedule.start is damaged"),
+        (b"", "this is no .tacos file"),
         (b"<algo name='sum'/>", "this is no .tacos file"),
         ("directory", "not a regular file"),
         ("pipe", "not a regular file"),
@@ -164,14 +164,18 @@ def test_what_may_not_be_read_or_written(folder_of_a_user, capsys):
 
 
 @pytest.mark.parametrize(
-    ("make", "error"),
+    ("make", "error", "message"),
     [
-        (unfinished, VerificationError),
-        (lambda: made(co.all_gather(RING, 4096, chunks=1)), TacosError),
+        (unfinished, VerificationError, "the schedule is wrong: npu 0 ends with chunk 0 without"),
+        (
+            lambda: made(co.all_gather(RING, 4096, chunks=1)),
+            TacosError,
+            "collective is 'all_gather', not 'all_reduce'",
+        ),
     ],
 )
-def test_what_an_engine_does_wrong_is_neither_kept_nor_used(tmp_path, make, error):
-    with pytest.raises(error):
+def test_what_an_engine_does_wrong_is_neither_kept_nor_used(tmp_path, make, error, message):
+    with pytest.raises(error, match=message):
         kept(tmp_path, PLAN, make)
     assert not (tmp_path / PLAN.file).exists()
 

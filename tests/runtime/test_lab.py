@@ -22,7 +22,7 @@ import tacos
 from tacos.cli import main
 from tacos.errors import LabError
 from tacos.runtime.lab import Lab, keeper, scaled, unavailable
-from tacos.runtime.lab.network import cables, plan
+from tacos.runtime.lab.network import blueprint, cables
 from tacos.schedule import routes
 from tests.support.strategies import random_topologies, topologies
 
@@ -61,7 +61,7 @@ class Tables:
     """A planned network, read back from the lines for `ip`, forwarding packets one by one."""
 
     def __init__(self, topology):
-        self.plan = plan(topology)
+        self.network = blueprint(topology)
         self.node: dict[str, int] = {}  # of an address
         self.ends: dict = {}  # (node, device) -> the same of a cable's other end
         self.own: dict = {}  # (node, device) -> address
@@ -69,7 +69,7 @@ class Tables:
         self.main: list[dict] = [{} for _ in nodes]
         self.tables: list[dict] = [{} for _ in nodes]
         self.rules: list[dict] = [{} for _ in nodes]
-        for where, program, lines in self.plan.script:
+        for where, program, lines in self.network.script:
             for line in lines if program == "ip" else ():
                 self.read(where - 1, line.split())
         for cable, other in self.ends.items():
@@ -136,7 +136,7 @@ def assert_packets_take_the_routes_of_the_package(topology):
             if src == dst:
                 continue
             route = routes(topology, pairs=([src], [dst])).links
-            taken = tables.path(tables.plan.npu[src], tables.plan.npu[dst])
+            taken = tables.path(tables.network.npu[src], tables.network.npu[dst])
             assert [node for node, _ in taken] == topology.link_src[route].tolist()
 
 
@@ -152,28 +152,31 @@ def test_packets_take_the_routes_of_the_package_on_regular_networks(spec):
 
 
 def test_neighbours_meet_at_the_ends_of_their_link():
-    net = plan(tacos.topology.ring(3))
+    net = blueprint(tacos.topology.ring(3))
     assert net.reach[0] == {1: ["10.0.0.1"], 2: ["10.0.0.4"]}
     assert net.reach[2] == {0: ["10.0.0.5"], 1: ["10.0.0.2"]}
 
 
 def test_parallel_links_have_addresses_of_their_own():
     """Cable 0 is 10.0.0.0 and .1, cable 1 is .2 and .3."""
-    assert plan(PARALLEL).reach == [{1: ["10.0.0.1", "10.0.0.3"]}, {0: ["10.0.0.0", "10.0.0.2"]}]
+    assert blueprint(PARALLEL).reach == [
+        {1: ["10.0.0.1", "10.0.0.3"]},
+        {0: ["10.0.0.0", "10.0.0.2"]},
+    ]
 
 
 def test_ports_of_an_npu_are_reached_over_different_switches():
     """NPU 0 has a port at switch 2 and two at switch 3, NPU 1 has one at each; switch 4 is slower."""
     tables = Tables(RAILS)
-    ways = tables.plan.reach[0][1]
-    first = [tables.path(tables.plan.npu[0], way) for way in ways]
+    ways = tables.network.reach[0][1]
+    first = [tables.path(tables.network.npu[0], way) for way in ways]
     assert [[node for node, _ in path] for path in first] == [[0, 2], [0, 3]]
-    back = [tables.path(tables.plan.npu[1], way) for way in tables.plan.reach[1][0]]
+    back = [tables.path(tables.network.npu[1], way) for way in tables.network.reach[1][0]]
     assert [path[1] for path in back] == [(2, "to0"), (3, "to0"), (3, "to0.1")]
 
 
 def test_a_way_back_that_is_no_link_carries_acknowledgements_only():
-    net = plan(network(3, (0, 1, 100), (1, 2, 100), (2, 0, 100)))
+    net = blueprint(network(3, (0, 1, 100), (1, 2, 100), (2, 0, 100)))
     rates = {
         (where - 1, line.split()[3]): int(line.split("rate ")[1].split("bit")[0])
         for where, program, lines in net.script
@@ -190,7 +193,7 @@ def test_delays_are_planned_where_the_kernel_has_them():
     topology = tacos.topology.ring(3, bandwidth="100Mbit/s", latency="2ms")
     lines = [
         line
-        for _, program, some in plan(topology, delays=True).script
+        for _, program, some in blueprint(topology, delays=True).script
         for line in some
         if program == "tc"
     ]
@@ -227,7 +230,7 @@ def test_wrong_speeds_are_refused(arguments, message):
 
 def test_a_network_of_too_many_nodes_is_refused():
     with pytest.raises(ValueError, match="1,001 nodes"):
-        plan(tacos.topology.ring(1001))
+        blueprint(tacos.topology.ring(1001))
 
 
 # --- refusals -----------------------------------------------------------------------------------

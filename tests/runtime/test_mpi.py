@@ -20,7 +20,7 @@ from tacos import topology as tp
 from tests.support.programs import INPUT, OUTPUT, SCRATCH
 from tests.support.programs import made as program
 from tests.support.rank_jobs import OPS, PATIENT_S, TIMEOUT_S
-from tests.support.ranks import MPI_SETTINGS, MpiRanks, mpiexec
+from tests.support.ranks import MPI_SETTINGS, MpiRanks, free_port, mpiexec
 
 if importlib.util.find_spec("mpi4py") is None or not mpiexec(1):
     pytest.skip(
@@ -236,6 +236,71 @@ def test_the_command_checks_every_byte_and_shows_mpi_beside(tmp_path):
         assert row["against"] == "MPI_Allreduce"
         assert row["reference"]["time_s"] > 0
         assert row["out_of_place"]["wrong"] == row["in_place"]["wrong"] == 0
+
+
+def test_the_environment_can_name_mpi(tmp_path, monkeypatch):
+    """Ranks then meet as the launcher's variables say, which is through MPI, too."""
+    monkeypatch.setenv("TACOS_CARRIER", "mpi")
+    tacos.save(ring(2), tmp_path / "ar.tacos")
+    done = tacos_under_mpi(2, "run", tmp_path / "ar.tacos", "--size", "4KB", "--iters", 1, "--json")
+    assert done.returncode == 0, done.stderr
+    [row] = json.loads(done.stdout)
+    assert row["out_of_place"]["wrong"] == 0
+    assert row["against"] == "MPI_Allreduce"
+
+
+SCRIPT = """
+import sys
+import numpy as np
+from mpi4py import MPI
+import tacos
+from tacos.runtime import TcpRendezvous, connect
+
+world = MPI.COMM_WORLD.Get_rank()
+rank = 2 - world  # the ranks of the meeting are others than those of MPI
+network = tacos.topology.ring(2)
+schedule = tacos.synthesize(network, tacos.collective.all_gather(network, "1MB", chunks=1))
+if world:
+    with connect(TcpRendezvous(rank, 2, "127.0.0.1", int(sys.argv[1])), carrier="mpi") as comm:
+        print(comm.prepare(schedule).run(np.full(1, rank), count=2).tolist(), list(comm._open))
+"""
+
+
+def test_ranks_can_meet_elsewhere_and_talk_over_mpi():
+    """Two of three processes of MPI, in the other order."""
+    done = subprocess.run(
+        [*mpiexec(3), sys.executable, "-c", SCRIPT, str(free_port())],
+        env={**os.environ, **MPI_SETTINGS},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[0, 1] ['mpi']\n" * 2
+
+
+ALONE = """
+from tacos.runtime.carriers import Unavailable, named
+
+class Meeting:
+    rendezvous, timeout = None, 10.0
+
+    def exchange(self, name, value):
+        return [value, value]  # the other process is rank 0 of a world of its own, too
+
+try:
+    named("mpi").open(Meeting())
+except Unavailable as error:
+    print(error)
+"""
+
+
+def test_ranks_that_mpiexec_has_not_started_are_told():
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout == "the carrier mpi needs ranks that mpiexec has started\n", done.stderr
 
 
 def test_ranks_can_meet_through_mpi_and_talk_over_tcp(tmp_path):

@@ -6,8 +6,6 @@ Real files are looked for in the folder that TACOS_TEST_DATA names; without it t
 from __future__ import annotations
 
 import itertools
-import os
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +14,7 @@ from tacos import collective as co
 from tacos import topology as tp
 from tests.support.rank_jobs import OPS
 from tests.support.ranks import Ranks
+from tests.support.real_files import real_files
 
 KINDS = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather",
          "scatter"]  # fmt: skip
@@ -26,8 +25,6 @@ NETWORKS = {  # and the largest number of elements
     "switch:3": 1000,
     "ring:2": 1_000_003,
 }
-DATA = Path(os.environ.get("TACOS_TEST_DATA", "missing"))
-FILES = sorted([*DATA.glob("msccl-xml/*.xml"), *DATA.glob("mscclpp-json/*.json")])
 
 
 @pytest.fixture(scope="module")
@@ -87,10 +84,7 @@ def test_a_group_of_ranks_with_others_that_relay(ranks):
     assert ranks.run(4, "run_cases", schedule, cases) == [[]] * 4
 
 
-@pytest.mark.skipif(
-    not FILES, reason="TACOS_TEST_DATA names no folder with msccl-xml, mscclpp-json"
-)
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", real_files("msccl-xml/*.xml", "mscclpp-json/*.json"))
 def test_programs_of_other_tools(ranks, path):
     program = tacos.load(path)
     if program.ranks > 8:

@@ -237,8 +237,8 @@ def test_a_communicator_can_be_ended_within_a_call(ranks, how):
     [
         (np.ones(3, np.float32), np.ones(4, np.float32), "sum", 4, "source has 3 elements, this rank needs 4"),
         (np.ones(4, np.float32), np.ones(4, np.int32), "sum", None, "source is of float32, but target of int32"),
-        (np.ones(4, np.complex64), None, "sum", None, 'dtype is "complex64", allowed are float16, bfloat16'),
-        (np.ones(4, np.float32), None, "add", None, 'op is "add", allowed are sum, product, min'),
+        (np.ones(4, np.complex64), None, "sum", None, 'dtype is "complex64"; it must be one of float16, bfloat16'),
+        (np.ones(4, np.float32), None, "add", None, 'op is "add"; it must be one of sum, product, min'),
         ([1.0, 2.0], None, "sum", None, "source is a list, it must be an array"),
         (np.ones(4), None, "sum", -1, "count is -1, it must not be negative"),
         (None, None, "sum", 4, "source and target are both missing"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -81,11 +82,11 @@ def test_auto_goes_on_where_an_engine_gives_up(monkeypatch):
         raise tacos.TacosError("too large")
 
     for name in ("ring", "greedy"):
-        monkeypatch.setitem(ENGINES, name, fail)
+        monkeypatch.setitem(ENGINES, name, replace(ENGINES[name], solve=fail))
     best = tacos.synthesize(topology, collective)
     assert not {"ring", "greedy"} & set(best.provenance["best_of"])
     for name in ENGINES:
-        monkeypatch.setitem(ENGINES, name, fail)
+        monkeypatch.setitem(ENGINES, name, replace(ENGINES[name], solve=fail))
     with pytest.raises(tacos.TacosError, match="too large"):
         tacos.synthesize(topology, collective)
 
@@ -205,7 +206,7 @@ def test_the_bound_is_in_the_provenance():
     topology = tacos.topology.dgx_h100(2)
     for chunks in ("auto", 2):
         collective = tacos.collective.all_reduce(topology, "64MB", chunks=chunks)
-        schedule = tacos.synthesize(topology, collective)
+        schedule = tacos.synthesize(topology, collective, effort="fast")
         best = tacos.bound(topology, collective)
         assert schedule.provenance["bound_s"] == best.time_s
         assert schedule.efficiency == pytest.approx(best.time_s / schedule.time_s)
@@ -284,7 +285,7 @@ def _one_transfer(topology, collective, *, engine="ring", **_):
 
 
 def test_a_wrong_answer_of_the_only_engine_is_an_error(monkeypatch):
-    monkeypatch.setitem(ENGINES, "ring", _one_transfer)
+    monkeypatch.setitem(ENGINES, "ring", replace(ENGINES["ring"], solve=_one_transfer))
     topology = tacos.topology.ring(4)
     collective = tacos.collective.all_gather(topology, "4MB", chunks=1)
     with (
@@ -296,7 +297,9 @@ def test_a_wrong_answer_of_the_only_engine_is_an_error(monkeypatch):
 
 def test_auto_returns_the_next_best_answer_and_reports_the_wrong_one(monkeypatch):
     """The wrong schedule beats the bound, so that believing it would end the search."""
-    monkeypatch.setitem(ENGINES, "forest", partial(_one_transfer, engine="forest"))
+    monkeypatch.setitem(
+        ENGINES, "forest", replace(ENGINES["forest"], solve=partial(_one_transfer, engine="forest"))
+    )
     topology = tacos.topology.ring(4)
     collective = tacos.collective.all_gather(topology, "4MB", chunks=1)
     with pytest.warns(tacos.errors.WrongScheduleWarning, match=r"engine forest .* seed 3"):
@@ -313,7 +316,7 @@ def _fails(*_, **__):
 
 @pytest.mark.parametrize("chunks", [1, "auto"])
 def test_auto_goes_on_after_an_engine_that_fails(monkeypatch, chunks):
-    monkeypatch.setitem(ENGINES, "forest", _fails)
+    monkeypatch.setitem(ENGINES, "forest", replace(ENGINES["forest"], solve=_fails))
     topology = tacos.topology.ring(4)
     collective = tacos.collective.all_gather(topology, "4MB", chunks=chunks)
     told = r"engine forest failed on .*all_gather.* on .*ring: 4 NPUs.* seed 3: route 0 is no tree"
@@ -329,7 +332,7 @@ def test_auto_says_so_if_every_engine_fails(monkeypatch):
     topology = tacos.topology.ring(4)
     collective = tacos.collective.all_gather(topology, "4MB", chunks=1)
     for name in tacos.engines(topology, collective):
-        monkeypatch.setitem(ENGINES, name, _fails)
+        monkeypatch.setitem(ENGINES, name, replace(ENGINES[name], solve=_fails))
     with (
         pytest.warns(tacos.errors.WrongScheduleWarning),
         pytest.raises(tacos.VerificationError, match=r"failed on .* route 0 is no tree"),
@@ -356,7 +359,7 @@ def test_what_a_progress_callback_raises_is_no_bug_of_an_engine():
 
 
 def test_what_is_not_verified_is_marked(monkeypatch):
-    monkeypatch.setitem(ENGINES, "ring", _one_transfer)
+    monkeypatch.setitem(ENGINES, "ring", replace(ENGINES["ring"], solve=_one_transfer))
     topology = tacos.topology.ring(4)
     collective = tacos.collective.all_gather(topology, "4MB", chunks=1)
     wrong = tacos.synthesize(topology, collective, engine="ring", verify=False)
@@ -366,7 +369,7 @@ def test_what_is_not_verified_is_marked(monkeypatch):
 
 
 def test_a_comparison_fails_where_an_engine_is_wrong(monkeypatch, capsys):
-    monkeypatch.setitem(ENGINES, "ring", _one_transfer)
+    monkeypatch.setitem(ENGINES, "ring", replace(ENGINES["ring"], solve=_one_transfer))
     topology = tacos.topology.ring(4)
     collective = tacos.collective.all_gather(topology, "4MB", chunks=1)
     result = tacos.compare(topology, collective, engines=["ring", "greedy"])
@@ -381,7 +384,9 @@ def test_a_comparison_fails_where_an_engine_is_wrong(monkeypatch, capsys):
 
 
 def test_the_command_reports_a_rejected_schedule_and_succeeds(monkeypatch, capsys):
-    monkeypatch.setitem(ENGINES, "forest", partial(_one_transfer, engine="forest"))
+    monkeypatch.setitem(
+        ENGINES, "forest", replace(ENGINES["forest"], solve=partial(_one_transfer, engine="forest"))
+    )
     call = ["synth", "ring:4", "all-gather", "4MB", "--chunks", "1", "--json"]
     assert main(call) == 0
     out, err = capsys.readouterr()

@@ -214,8 +214,8 @@ def test_a_group_is_tuned_as_a_group():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"sizes": "1KB"}, "1KB"),
-        ({"kind": "all_sum"}, "all_sum"),
+        ({"sizes": "1KB"}, "sizes '1KB' is not understood"),
+        ({"kind": "all_sum"}, 'unknown collective "all_sum"'),
         ({"tolerance": -1}, "tolerance must be between 0 and 1; got -1"),
         ({"time_limit": 0}, "time_limit must be positive; got 0"),
     ],

@@ -20,7 +20,7 @@ from tacos import collective as co
 from tacos import topology as tp
 from tacos._core import write_perfetto
 from tacos.cli import main
-from tacos.simulate import trace_file
+from tacos.simulate import trace_export
 from tests.support.protobuf import fields
 from tests.support.strategies import orders
 
@@ -172,7 +172,7 @@ def test_long_traces_have_flows_along_the_critical_path_only(tmp_path, monkeypat
     trace = tacos.simulate(schedule)
     all_flows = [e for e in saved(trace, tmp_path / "a.pftrace.gz").events if e["ends"]]
     assert len(all_flows) == np.count_nonzero(np.asarray(trace.cause) >= 0)
-    monkeypatch.setattr(trace_file, "_ALL_FLOWS", 0)
+    monkeypatch.setattr(trace_export, "_ALL_FLOWS", 0)
     events = saved(trace, tmp_path / "b.pftrace").events
     path = trace.critical_path()["transfer"]
     assert sorted(e["ends"][0] - 1 for e in events if e["ends"]) == sorted(path[1:].tolist())

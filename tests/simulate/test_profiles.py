@@ -1,7 +1,7 @@
 """Profiles of ASTRA-sim: whatever is simulated, the nodes are those of the Chakra files.
 
 The reference is always the longest way: files that `save` or the command has written, read by
-`from_chakra`, run by `astra.run`, which is compared with ASTRA-sim's own runs in `test_astra`.
+`workload.load`, run by `astra.run`, which is compared with ASTRA-sim's own runs in `test_astra`.
 """
 
 from __future__ import annotations
@@ -19,26 +19,24 @@ from tacos import topology as tp
 from tacos.cli import main
 from tacos.program import lower
 from tacos.simulate.astra import run
-from tacos.simulate.workload import from_chakra, from_program, from_schedule
+from tacos.workload import from_program, from_schedule, load
 from tests.formats.test_chakra import COMP, RECV, SEND, field, message, node, put, trace
 from tests.support.strategies import collectives, lowered
 
 AWARE = {"astra-sim-aware": True, "astra-sim-unaware": False}
 SPEED = {"bandwidth": "50GiB/s", "latency": "500ns"}
-COLUMNS = ("rank", "kind", "peer", "bytes", "tag", "duration_us", "comm", "id", "on_cpu", "group",
-           "priority", "dims", "dep_begin", "dep")  # fmt: skip
 
 
 def written(obj, folder, **options):
     """The workload of the files that `save` writes."""
     tacos.save(obj, folder / "x", format="chakra", **options)
-    return from_chakra(folder / "x")
+    return load(folder / "x")
 
 
 def assert_same_nodes(found, expected):
-    assert found.npus == expected.npus
-    for name in COLUMNS:
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), name)
+    for name, column in expected.rows().items():
+        np.testing.assert_array_equal(getattr(found, name), column, name)
+    assert found == expected  # dependencies and names, too
 
 
 def finishes(simulated, *what, **options):
@@ -140,7 +138,7 @@ def test_the_command_times_what_convert_writes(spec, kind, tmp_path, capsys, mon
         made.append([file, "--size", "9MiB", "--topology", f"{spec}@50GiB/s,500ns"])
     for words in made:
         assert main(["convert", *words, "y.et", "--quiet"]) == 0
-        workload, beside = from_chakra("y"), tacos.load("y.network.yml")
+        workload, beside = load("y"), tacos.load("y.network.yml")
         for profile, aware in AWARE.items():
             expected = run(workload, beside, aware=aware).time_ns
             traces = sim(capsys, "y.0.et", "--topology", "y.network.yml", "--profile", profile)

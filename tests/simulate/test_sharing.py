@@ -18,7 +18,7 @@ import tacos
 from tacos import Fault, Straggler, simulate
 from tacos import collective as co
 from tacos import topology as tp
-from tacos.errors import InfeasibleError, TacosError
+from tacos.errors import InfeasibleError
 from tacos.schedule import COPY, READ_ACC, REDUCE, retime, routes
 from tests.simulate.test_simulate import SPEED, US, messages, troubles
 from tests.support import oracle, sharing
@@ -149,7 +149,7 @@ def test_links_are_busy_as_long_as_their_bytes_take():
 
 
 def test_congestion_belongs_to_it():
-    with pytest.raises(ValueError, match="shared"):
+    with pytest.raises(ValueError, match='timing "shared" is about congestion'):
         simulate(messages(tp.mesh(2), [(0, 1)]), timing="shared", congestion=False)
 
 
@@ -212,10 +212,7 @@ def test_engines_on_networks_are_what_exact_fractions_say(data, topology):
     ))  # fmt: skip
     collective = co.named(kind, topology, 1001, chunks=data.draw(st.integers(1, 2)))
     engine = data.draw(st.sampled_from(sorted(tacos.engines(topology, collective))))
-    try:
-        schedule = tacos.synthesize(topology, collective, engine=engine).expand()
-    except TacosError:
-        return
+    schedule = tacos.synthesize(topology, collective, engine=engine).expand()
     trace = simulate(schedule, timing="shared")
     agrees(trace, *sharing.run_schedule(schedule), schedule)
     short = simulate(schedule, timing="shared", record=False)

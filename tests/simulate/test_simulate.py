@@ -159,7 +159,7 @@ def test_a_link_that_goes_down_pauses_what_is_on_it():
     trace = simulate(schedule, faults=[Fault(link=0, begin="0.5us", end="10.5us")])
     assert trace.end_ps.tolist() == [11 * US, 12 * US]
     assert trace.arrival_ps.tolist() == [12 * US, 13 * US]
-    assert trace.provenance["clean_time_ps"] == 3 * US
+    assert trace.clean_time_ps == 3 * US
     assert trace.loss == pytest.approx(10 / 3)
 
 
@@ -267,7 +267,7 @@ def test_other_forwarding_makes_sense_only_without_the_schedule_s_starts():
     schedule = messages(tp.switch(2, **SPEED), [(0, 1)])
     stored = tp.switch(2, forwarding="store_and_forward", **SPEED)
     assert simulate(schedule, stored).time_ps == 4 * US
-    with pytest.raises(ValueError, match="only timing"):
+    with pytest.raises(ValueError, match='only timing "dependencies" makes sense'):
         simulate(schedule, stored, timing="order")
 
 
@@ -342,7 +342,7 @@ def test_faults_are_what_the_slow_loop_says(data, order, timing):
         timing=timing,
     )
     agrees(trace, schedule, *simulator.run(schedule, timing=timing, faults=windows, late=late))
-    assert trace.provenance["clean_time_ps"] == simulate(schedule, timing=timing).time_ps
+    assert trace.clean_time_ps == simulate(schedule, timing=timing).time_ps
 
 
 def speeds(topology, data):
@@ -387,10 +387,7 @@ def test_every_engine_s_times_are_reproduced_exactly(data, topology, kind):
     collective = co.named(kind, topology, 1000, chunks=data.draw(st.integers(1, 2)))
     names = tacos.engines(topology, collective)
     engine = data.draw(st.sampled_from(sorted(names)))
-    try:
-        schedule = tacos.synthesize(topology, collective, engine=engine)
-    except TacosError:
-        return
+    schedule = tacos.synthesize(topology, collective, engine=engine)
     trace = simulate(schedule, timing="schedule")
     assert trace.time_ps == schedule.time_ps
     packed = schedule.expand()
@@ -454,7 +451,10 @@ def test_own_starts_that_are_impossible_are_named():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"timing": "now"}, 'timing is "now", allowed are dependencies, order, schedule, shared'),
+        (
+            {"timing": "now"},
+            'timing is "now"; it must be one of dependencies, order, schedule, shared',
+        ),
         ({"jitter": "fast"}, "jitter 'fast' is not understood"),
         ({"seed": -1}, "seed must be 0 to 2\\^64 - 1; got -1"),
         ({"profile": "ns-3"}, "profile must be one of .*; got 'ns-3'"),

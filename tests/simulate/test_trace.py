@@ -16,7 +16,7 @@ import tacos
 from tacos import FormatError, Trace, simulate
 from tacos import collective as co
 from tacos import topology as tp
-from tacos.simulate import trace_file
+from tacos.simulate import trace_export
 from tacos.view import heat_text
 
 US = 1_000_000
@@ -35,7 +35,8 @@ def columns(**changes):
         "arrival_transfer": [0, 1, 2],
         "npu_finish_ps": [8 * US, 10 * US],
         "cause": [-1, 0, -1],
-        "provenance": {"clean_time_ps": 8 * US},
+        "clean_time_ps": 8 * US,
+        "provenance": {},
     } | changes
 
 
@@ -133,8 +134,8 @@ def test_columns_come_into_the_order_of_time():
     ("changes", "message"),
     [
         ({"link": [0, 1]}, "link has 2 entries, begin_ps has 3"),
-        ({"link": [0, 1, 2]}, "link has 2, allowed are 0 to 1"),
-        ({"arrival_npu": [0, -1, 1]}, "arrival_npu has -1, allowed are 0 to 1"),
+        ({"link": [0, 1, 2]}, "link has 2; values must be 0 to 1"),
+        ({"arrival_npu": [0, -1, 1]}, "arrival_npu has -1; values must be 0 to 1"),
         ({"npu_finish_ps": [0]}, "npu_finish_ps has 1 entries for 2 NPUs"),
         ({"link_busy_ps": [0]}, "link_busy_ps has 1 entries for 2 links"),
         ({"ended_ps": [0]}, "ended_ps is not a column of a trace"),
@@ -202,14 +203,14 @@ def test_the_same_trace_makes_the_same_compressed_file(real, tmp_path):
 
 
 def test_long_traces_show_the_critical_path_only(real, tmp_path, monkeypatch):
-    monkeypatch.setattr(trace_file, "_ALL_FLOWS", 0)
+    monkeypatch.setattr(trace_export, "_ALL_FLOWS", 0)
     real.save(tmp_path / "t.json")
     arrows = [e["id"] for e in events_of(tmp_path / "t.json") if e["ph"] == "s"]
     assert arrows == real.critical_path()["transfer"][1:].tolist()
 
 
 def test_csv_has_every_interval_and_arrival(real, tmp_path, monkeypatch):
-    monkeypatch.setattr(trace_file, "_BATCH", 7)
+    monkeypatch.setattr(trace_export, "_BATCH", 7)
     tacos.save(real, tmp_path / "t.csv")
     with (tmp_path / "t.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -234,7 +235,7 @@ def test_parquet_has_the_same_rows(real, tmp_path):
 def test_an_unknown_ending_writes_nothing(trace, tmp_path):
     with pytest.raises(FormatError, match=r"t\.png: a trace goes into \.pftrace"):
         tacos.save(trace, tmp_path / "t.png")
-    with pytest.raises(FormatError, match="nowhere"):
+    with pytest.raises(FormatError, match=r"nowhere/t\.csv: No such file or directory"):
         trace.save(tmp_path / "nowhere" / "t.csv")
     assert list(tmp_path.iterdir()) == []
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from tacos.program import STEP_OPS, Program
+from tacos.program import FACTS, STEP_OPS, Program
 
 COLUMNS = [
     name
     for name, value in vars(Program).items()
     if isinstance(value, property)
-    and name not in ("collective", "in_place", "provenance", "ranks", "threads", "steps")
+    and name not in ("collective", "in_place", "provenance", "ranks", "threads", "steps", *FACTS)
 ]
 INPUT, OUTPUT, SCRATCH, NONE = range(4)
 

@@ -267,7 +267,7 @@ def fork_before_a_call(comm, schedule):
         reader, writer = os.pipe()
         if (child := os.fork()) == 0:
             kind, said = _heard(algorithm.run, data.copy())
-            comm.carrier.abort("the child gives up")
+            comm.open().abort("the child gives up")
             comm.close()
             os.write(writer, f"{kind}: {said}".encode())
             os._exit(0)
@@ -312,7 +312,7 @@ def meet_instead(comm, schedule, who):
     algorithm.run(np.ones(1000, np.float32))
     comm.barrier("before")
     if comm.rank == who:
-        comm.carrier.close()
+        comm.open().close()
         time.sleep(5.0)  # its place at the rendezvous is still taken
         return _heard(algorithm.run, np.ones(3))
     return _heard(comm.barrier, "after")

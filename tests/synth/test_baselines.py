@@ -14,7 +14,7 @@ import tacos
 from tacos import collective as co
 from tacos import topology as tp
 from tacos.synth import BASELINES, applicable
-from tacos.synth.baselines import ways
+from tacos.synth.baselines import block_trees
 from tacos.synth.baselines.ring_order import hamiltonian_cycle, ring_cost, ring_order
 from tacos.synth.moves import named_part
 from tests.support.strategies import ROOTED, collectives, quick_topologies, topologies
@@ -87,8 +87,8 @@ def test_right_for_every_group_size(n):
 def test_swing_reaches_everybody_once(sizes):
     """Each way doubles the holders of a block in every step until all have it, once each."""
     n = int(np.prod(sizes))
-    for way in ways.swing(sizes):
-        moves = way(np.arange(n, dtype=np.int32), False)
+    for trees in block_trees.swing(sizes):
+        moves = trees(np.arange(n, dtype=np.int32), False)
         assert moves.steps == n.bit_length() - 1
         reached = moves.chunk.astype(np.int64) * n + moves.pairs[1][moves.route]
         assert len(np.unique(reached)) == len(reached) == n * (n - 1)
@@ -114,7 +114,7 @@ def test_many_pieces_are_columns():
     collective = co.all_gather(topology, "4MB", chunks=100_001)
     assert BASELINES["bidirectional-ring"](topology, collective).transfers == 12 * 100_001
     part = co.all_gather(4, 1200, chunks=3).parts[0]
-    moves = named_part(part, ways.two_way_ring(4))
+    moves = named_part(part, block_trees.two_way_ring(4))
     ahead = (moves.pairs[1] - moves.pairs[0])[moves.route] % 4 == 1
     assert [int(ahead[moves.chunk % 3 == piece].sum()) for piece in range(3)] == [8, 4, 8]
 
@@ -210,7 +210,7 @@ def test_halving_doubling_folds():
     """
     topology = tp.fully_connected(3, **SPEED)
     assert time_us("halving-doubling", topology, "all_gather", "3KB") == 4
-    assert ways.halving_doubling(3)[0](np.arange(3, dtype=np.int32), False).steps == 3
+    assert block_trees.halving_doubling(3)[0](np.arange(3, dtype=np.int32), False).steps == 3
 
 
 def test_bruck():
@@ -228,7 +228,7 @@ def test_bruck():
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 13, 16, 31])
 def test_double_binary_tree_shape(n):
     """Everybody is a leaf of one tree and inner in the other (if n is odd, one is inner twice)."""
-    moves = ways.double_tree(n, rooted=False)[0](np.arange(2, dtype=np.int32), False)
+    moves = block_trees.double_tree(n, rooted=False)[0](np.arange(2, dtype=np.int32), False)
     parents = [moves.pairs[0][moves.route[moves.chunk == tree]] for tree in (0, 1)]
     assert set(parents[0]) | set(parents[1]) == set(range(n))
     assert len(set(parents[0]) & set(parents[1])) == n % 2

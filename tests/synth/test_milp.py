@@ -186,7 +186,7 @@ def test_the_time_limit_of_synthesize_is_the_engines():
     [
         ({"time_limit": 0}, "time_limit is 0, it must be positive"),
         ({"threads": 0}, "threads is 0, it must be a positive number"),
-        ({"epoch": "1 fortnight"}, "epoch"),
+        ({"epoch": "1 fortnight"}, "epoch '1 fortnight' is not understood"),
     ],
 )
 def test_wrong_arguments(options, message):

@@ -20,7 +20,7 @@ from tacos import collective as co
 from tacos import topology as tp
 from tacos.nccl import GENERATIONS, estimate
 from tacos.synth import BASELINES
-from tacos.synth.baselines import ways
+from tacos.synth.baselines import block_trees
 from tacos.synth.baselines.nccl.boxes import layout
 from tacos.synth.baselines.nccl.channels import Network, chains, rings, tree_parents
 from tests.support.strategies import ROOTED, UNROOTED
@@ -155,10 +155,10 @@ def test_rings_use_all_nics_where_no_path_joins_them():
 
 def test_trees_are_nccls_double_binary_trees():
     """NCCL's own example has 14 nodes: 0 above 8, which has 4 and 12 below, and so on."""
-    first, second = ways.double_tree_parents(14)
+    first, second = block_trees.double_tree_parents(14)
     assert first.tolist() == [-1, 2, 4, 2, 8, 6, 4, 6, 0, 10, 12, 10, 8, 12]
     assert [13 - up if up >= 0 else -1 for up in second[::-1].tolist()] == first.tolist()
-    first, second = ways.double_tree_parents(7)  # odd: every rank is one further on
+    first, second = block_trees.double_tree_parents(7)  # odd: every rank is one further on
     shifted = [(up + 1) % 7 if up >= 0 else -1 for up in first.tolist()]
     assert second.tolist() == [shifted[-1], *shifted[:-1]]
 

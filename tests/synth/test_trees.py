@@ -15,20 +15,20 @@ from tacos import topology as tp
 from tacos._core import lay_out_trees
 from tacos.schedule import routes
 from tacos.synth import BASELINES
-from tacos.synth.baselines import ways
+from tacos.synth.baselines import block_trees
 
 c_cube, double_binary_tree = BASELINES["c-cube"], BASELINES["double-binary-tree"]
 BLOCKING: dict[str, Any] = {"bandwidth": "1GB/s", "latency": "1us", "link_model": "blocking"}
 
 
 def layout(topology, place, *, trials, fixed_root=False):
-    """Ranks for the places of two trees of all NPUs, and the most edges that a link then has."""
+    """Ranks for the places of two trees of all NPUs, and how many edges each link then has."""
     n = topology.npus
     everybody = np.arange(n)
     dst = np.tile(everybody, n)
     dst[:: n + 1] = np.roll(everybody, 1)
     table = routes(topology, pairs=(np.repeat(everybody, n), dst))
-    parent = ways.tree_parents(n)
+    parent = block_trees.tree_parents(n)
     weight = np.ones(topology.links, np.int64)
     found = lay_out_trees(
         parent, place.astype(np.int32), table, weight, fixed_root=fixed_root, trials=trials
@@ -38,7 +38,7 @@ def layout(topology, place, *, trials, fixed_root=False):
         below, above = ranks[1:], ranks[parent[1:]]
         for r in np.concatenate([below * n + above, above * n + below]):
             load[table.links[table.link_begin[r] : table.link_begin[r + 1]]] += 1
-    return found.reshape(2, n), int(load.max())
+    return found.reshape(2, n), load
 
 
 def test_a_clique_has_a_link_for_every_edge():
@@ -46,7 +46,7 @@ def test_a_clique_has_a_link_for_every_edge():
     place = np.concatenate([np.arange(8), [0], np.roll(np.arange(1, 8), -1)])
     _, before = layout(tp.fully_connected(8), place, trials=0)
     _, after = layout(tp.fully_connected(8), place, trials=2**14)
-    assert (before, after) == (2, 1)
+    assert (before.max(), after.max()) == (2, 1)
 
 
 @given(st.data())
@@ -56,13 +56,14 @@ def test_layouts_are_permutations(data):
     start = [data.draw(st.permutations(range(topology.npus))) for _ in range(2)]
     place = np.array(start).ravel()
     fixed = data.draw(st.booleans())
-    found, most = layout(topology, place, trials=data.draw(st.integers(0, 2000)), fixed_root=fixed)
+    found, load = layout(topology, place, trials=data.draw(st.integers(0, 2000)), fixed_root=fixed)
     assert all(sorted(ranks) == list(range(topology.npus)) for ranks in found)
     if fixed:
         assert [ranks[0] for ranks in found] == [ranks[0] for ranks in start]
     again, _ = layout(topology, found.ravel(), trials=0)
     assert (again == found).all()
-    assert most >= 1
+    _, before = layout(topology, place, trials=0)
+    assert (load**3).sum() <= (before**3).sum()  # what the search lowers
 
 
 def test_sums_go_down_while_others_come_up():

@@ -248,7 +248,7 @@ def test_more_rows_than_pixels_are_averaged():
     ("wrong", "message"),
     [
         ({"values": [1, 2]}, r"values has the shape \(2,\)"),
-        ({"values": [[-1]]}, "negative"),
+        ({"values": [[-1]]}, "values has a negative number or NaN"),
         ({"row_labels": ["a", "b"]}, "row_labels has 2 entries, values 1 rows"),
         ({"extent": (1, 1)}, r"extent is \(1, 1\)"),
     ],

@@ -256,9 +256,7 @@ std::shared_ptr<const Collective> padded(const std::shared_ptr<const Collective>
 bool suits(const Topology& topology, const Collective& collective) {
   if (collective.parts().size() != 1 || !collective.resolved()) return false;
   const auto& part = collective.parts()[0];
-  return (part.kind == CollectiveKind::all_gather || part.kind == CollectiveKind::reduce_scatter ||
-          part.kind == CollectiveKind::all_reduce) &&
-         part.members() == topology.npus() &&
+  return part.traits().uniform() && part.traits().spreads() && part.members() == topology.npus() &&
          part.size >= static_cast<std::int64_t>(part.members()) * part.chunks;
 }
 

@@ -25,15 +25,12 @@ class Synthesis {
         progress_(progress),
         symmetry_(translations(*topology_)),
         machines_(topology_, group_) {
-    using enum CollectiveKind;
     const auto& part = collective_->parts()[0];
     kind_ = part.kind;
     pieces_ = part.chunks;
-    const bool known = kind_ == all_gather || kind_ == reduce_scatter || kind_ == all_reduce ||
-                       kind_ == all_to_all;
     const auto cut = std::int64_t{group_.order()} * std::max(pieces_, 1);
-    if (collective_->parts().size() != 1 || !known || part.members() != group_.order() ||
-        !collective_->resolved() || part.size % cut != 0) {
+    if (collective_->parts().size() != 1 || !part.traits().uniform() ||
+        part.members() != group_.order() || !collective_->resolved() || part.size % cut != 0) {
       invalid(
           "the symmetric engine needs an all-gather, reduce-scatter, all-reduce or all-to-all "
           "of all NPUs in equal chunks");
@@ -57,9 +54,8 @@ class Synthesis {
   // Starts are 32 bits of a quantum: if they do not fit, they are found again with times rounded
   // up to a larger one.
   void find_times() {
-    using enum CollectiveKind;
     const auto rate = topology_->spec().reduce_bandwidth_Bps;
-    const bool sums = rate > 0 && (kind_ == reduce_scatter || kind_ == all_reduce);
+    const bool sums = rate > 0 && traits(kind_).reduces;
     const Time reducing = sums ? transmission_time(bytes_, rate) : 0;
     machines_.set_times(bytes_, 1);
     quantum_ = std::gcd(machines_.quantum(), reducing);
@@ -102,7 +98,7 @@ class Synthesis {
 
   // An all-reduce has two halves.
   Progress reported_from(double half) const {
-    return kind_ == CollectiveKind::all_reduce ? part_of(progress_, half, half + 0.5) : progress_;
+    return traits(kind_).two_phases() ? part_of(progress_, half, half + 0.5) : progress_;
   }
 
   // All that follows moves transfers so that they leave NPU 0.

@@ -1,1 +1,1 @@
-"""What the other modules are built with: columns, tables, files, pickling."""
+"""What the other modules are built with: columns, tables, files."""

@@ -26,7 +26,7 @@ def column(name: str, values: ArrayLike, dtype: type[np.integer[Any]]) -> NDArra
     ValueError: route must be whole numbers, not 0.5
     >>> column("route", [2**40], np.int32)
     Traceback (most recent call last):
-    ValueError: route has 1099511627776, allowed are -2147483648 to 2147483647
+    ValueError: route has 1099511627776; values must be -2147483648 to 2147483647
     """
     array = np.asarray(values)
     if array.ndim != 1:
@@ -40,5 +40,5 @@ def column(name: str, values: ArrayLike, dtype: type[np.integer[Any]]) -> NDArra
     limits = np.iinfo(dtype)
     for value in (int(array.min()), int(array.max())):
         if not limits.min <= value <= limits.max:
-            raise ValueError(f"{name} has {value}, allowed are {limits.min} to {limits.max}")
+            raise ValueError(f"{name} has {value}; values must be {limits.min} to {limits.max}")
     return np.ascontiguousarray(array.astype(dtype))

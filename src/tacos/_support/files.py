@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and streams in their place."""
 
 from __future__ import annotations
 
@@ -8,17 +8,54 @@ import signal
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 from tacos.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from io import BufferedWriter
 
-__all__ = ["replacing", "replacing_all", "watched"]
+__all__ = ["Location", "Stream", "location", "replacing", "replacing_all", "watched"]
 
 _watchers: list[list[Path]] = []
+
+
+class Stream:
+    """A binary file object in the place of a path.
+
+    Its name stands in messages, and its ending says what a file of that name would hold.
+
+    >>> import io
+    >>> stream = Stream(io.BytesIO(), "ring.yaml")
+    >>> str(stream), stream.suffix
+    ('ring.yaml', '.yaml')
+    """
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self.file = file
+        self.name = name
+
+    @property
+    def suffix(self) -> str:
+        """The ending of the name."""
+        return Path(self.name).suffix
+
+    @property
+    def parent(self) -> Path:
+        """The directory that relative names within the data start from: the current one."""
+        return Path()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Location: TypeAlias = "str | os.PathLike[str] | Stream"
+"""Where data come from or go to."""
+
+
+def location(path: Location) -> Path | Stream:
+    """A path as an object that knows its suffix and parent; streams know theirs."""
+    return path if isinstance(path, Stream) else Path(path)
 
 
 @contextmanager
@@ -41,8 +78,10 @@ def watched() -> Iterator[list[Path]]:
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[BufferedWriter]:
+def replacing(path: Location) -> Iterator[BinaryIO]:
     """A file to write to, which takes the place of `path` once complete and goes away otherwise.
+
+    Of a stream, its file object.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -52,6 +91,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BufferedWriter]:
     ...     early, target.read_bytes()
     ((False, 4), b'done')
     """
+    if isinstance(path, Stream):
+        yield path.file
+        return
     target = Path(os.path.realpath(path))  # a link stays a link
     if target.exists() and not target.is_file():
         raise FormatError(f"{path}: this is no file, so it is not replaced")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from cyclopts import CycloptsError, Group, MissingArgumentError, UnusedCliTokensError
 
 from tacos._support.files import watched
-from tacos.cli import files, running, setup, synthesis, viewing  # noqa: F401, their verbs register at import
+from tacos.cli import reading, running, setup, synthesis, viewing  # noqa: F401, their verbs register at import
 from tacos.cli.app import app, fail
 from tacos.errors import TacosError, VerificationError
 

@@ -16,8 +16,7 @@ from tacos._core import Program, Schedule, Topology
 from tacos.console import progress
 from tacos.errors import FormatError
 from tacos.nodes import Nodes
-from tacos.program import noted
-from tacos.simulate.workload import Workload, from_program
+from tacos.workload import Workload, from_program
 
 app = App(
     name="tacos",
@@ -45,9 +44,7 @@ Network = Annotated[
 ]
 Kind = Annotated[
     str,
-    Parameter(
-        help="all-reduce, all-gather, reduce-scatter, all-to-all, broadcast, reduce, gather or scatter."
-    ),
+    Parameter(help=f"{', '.join(collectives.labels())}."),
 ]
 Size = Annotated[str, Parameter(help="Buffer size as nccl-tests counts it, such as 64MB.")]
 Chunks = Annotated[
@@ -108,8 +105,8 @@ def exported(
     program: Program, network: Topology | None, size: str | None, silent: bool
 ) -> Workload:
     """The workload that a program's Chakra traces hold; prints the size that was assumed."""
-    named = any(part.kind in collectives.NAMED for part in program.collective.parts)
-    if size is None and named and noted(program, "size_bytes", int) is None:
+    named = any(collectives.kind_of(part).even for part in program.collective.parts)
+    if size is None and named and not program.size_bytes:
         size = "1MB"
         if not silent:
             print(f"assuming {units.format_size(units.size_bytes(size))} (--size)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,10 +16,15 @@ from tacos.cli.app import Algorithm, Format, Json, Network, Quiet, app, load_alg
 from tacos.errors import CommunicationError, TacosError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import ModuleType
 
-    from tacos.runtime import Row
+    from tacos.runtime import Communicator, Row
+
+Carrier = Annotated[
+    str | None,
+    Parameter(help="What moves the data, such as tcp or mpi. Default: TACOS_CARRIER, or tcp."),
+]
 
 
 @app.command
@@ -48,6 +54,7 @@ def run(
         bool,
         Parameter(help="Move the data over MPI, under mpiexec.", negative="", show_default=False),
     ] = False,
+    carrier: Carrier = None,
     timeout: Annotated[
         float, Parameter(help="Fail after this many seconds without progress.")
     ] = 60.0,
@@ -57,8 +64,9 @@ def run(
     """Run an algorithm on real data, check the results, and print a table as nccl-tests does.
 
     Starts all ranks on this machine. Under torchrun, mpirun, srun or tacos lab,
-    each process is one rank. Data go over TCP, or over MPI with --mpi. The exit
-    code is 1 if a result is wrong.
+    each process is one rank. Data go over TCP, over MPI with --mpi, or over the
+    carrier that --carrier or TACOS_CARRIER names. The exit code is 1 if a
+    result is wrong.
 
     Example: tacos run ar.tacos --np 8 --size 1KB:64MB
     Example: mpiexec -n 8 tacos run --mpi ar.tacos
@@ -70,6 +78,8 @@ def run(
     if np is not None and np != ranks:
         raise ValueError(f"--np is {np}, but {file} is for {ranks} ranks")
     sizes = units.size_range(size, what="--size") if ":" in size else [units.size_bytes(size)]
+    connect = _connection(carrier, mpi)
+    mpi = mpi or carrier == "mpi"
     if mpi and not runtime.in_job():
         raise ValueError(f"--mpi needs the ranks of MPI: mpiexec -n {ranks} tacos run --mpi {file}")
     if not runtime.in_job():
@@ -80,10 +90,10 @@ def run(
         command = [sys.executable, "-m", "tacos", "run", str(file)]
         command += [str(word) for option in options.items() for word in option]
         command += ["--check" if check else "--no-check", *(["--format", format] if format else [])]
+        command += ["--carrier", carrier] if carrier else []
         command += ["--json"] * as_json + ["--quiet"] * quiet
         with runtime.launch(command, ranks) as job:
             return job.wait()
-    connect = _mpi().connect if mpi else runtime.connect
     rank = None
     try:
         with connect(timeout=timeout) as comm:
@@ -111,6 +121,20 @@ def _failed(error: Exception, rank: int | None, mpi: bool) -> int:
     if rank in (None, 0) or (rank == 1 and str(error).startswith("rank 0 ")):
         raise error
     return 2
+
+
+def _connection(carrier: str | None, mpi: bool) -> Callable[..., Communicator]:
+    """How the ranks connect, as the options say."""
+    from tacos import runtime
+    from tacos.runtime.carriers import named
+
+    if carrier is not None:
+        named(carrier)  # a name that is unknown is an error before any rank starts
+    if mpi and carrier not in (None, "mpi"):
+        raise ValueError(f"--mpi and --carrier {carrier} exclude each other")
+    if mpi or carrier == "mpi":
+        return lambda timeout: _mpi().connect(timeout=timeout)
+    return partial(runtime.connect, carrier=carrier)
 
 
 def _mpi() -> ModuleType:
@@ -188,6 +212,7 @@ def probe(
             help="Measure messages over MPI, under mpiexec.", negative="", show_default=False
         ),
     ] = False,
+    carrier: Carrier = None,
     timeout: Annotated[
         float, Parameter(help="Fail after this many seconds without progress.")
     ] = 60.0,
@@ -207,6 +232,8 @@ def probe(
     from tacos.runtime.measure.probe import probe as measured
     from tacos.runtime.measure.probe import report
 
+    connect = _connection(carrier, mpi)
+    mpi = mpi or carrier == "mpi"
     if not runtime.in_job():
         if mpi:
             raise ValueError("--mpi needs the ranks of MPI: mpiexec -n 8 tacos probe --mpi")
@@ -214,12 +241,13 @@ def probe(
             raise ValueError("there are no ranks: run it under torchrun or mpiexec, or give --np")
         command = [sys.executable, "-m", "tacos", "probe", "--seconds", str(seconds)]
         command += ["--timeout", str(timeout), *(["-o", str(output)] if output else [])]
+        command += ["--carrier", carrier] if carrier else []
         command += ["--json"] * as_json + ["--quiet"] * quiet
         with runtime.launch(command, np) as job:
             return job.wait()
     rank = None
     try:
-        with (_mpi().connect if mpi else runtime.connect)(timeout=timeout) as comm:
+        with connect(timeout=timeout) as comm:
             rank = comm.rank
             wiring = measured(comm, seconds=seconds)
     except (TacosError, ValueError, TimeoutError) as error:

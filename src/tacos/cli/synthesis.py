@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 import tacos
+from tacos import collective as collectives
 from tacos import formats, units
 from tacos._core import Schedule
 from tacos.cli.app import (
@@ -123,7 +124,7 @@ def synth(
     took = time.perf_counter() - begin
     for sentence in schedule.provenance.get("rejected", []):
         warn(sentence)
-    if schedule.provenance.get("consistent") is False:
+    if not schedule.consistent:
         warn(f"ranks may end with different bits: {tacos.verify(schedule).difference}")
     if output is not None:
         formats.save(schedule, output)
@@ -152,7 +153,7 @@ _REMARKS = ("proven", "gap", "note", "cut_short", "consistent")
 def _others(schedule: Schedule) -> dict[str, Any]:
     """Whom auto's winner has beaten, and by how much."""
     times: dict[str, float] = schedule.provenance.get("best_of", {})
-    others = [name for name in times if name != schedule.provenance["engine"]]
+    others = [name for name in times if name != schedule.engine]
     if not others:
         return {}
     second = others[0]
@@ -196,7 +197,9 @@ def pareto(
         )
     elif not quiet:
         print_table(front_table(f"{collective} on {topology}, {size}", front.rows()))
-        which = " that first reduces and scatters" * (wanted.kind == "all_reduce")
+        which = " that first reduces and scatters" * all(
+            collectives.kind_of(part).two_phases for part in wanted.parts
+        )
         print(f"No algorithm{which} has fewer than {front.least_rounds} rounds per chunk.")
         if front.cut_short:
             print(f"The search was cut short after {time_limit:g} s (--time-limit).")

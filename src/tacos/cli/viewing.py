@@ -13,7 +13,7 @@ from tacos._core import Schedule
 from tacos.cli.app import Algorithm, Json, Quiet, app, check_folder, lifted, load_algorithm
 from tacos.console import progress, show
 from tacos.errors import FormatError
-from tacos.simulate.trace_file import format_of
+from tacos.simulate.trace_export import format_of
 
 PAGES = (".html", ".htm")
 

@@ -22,8 +22,17 @@
 
 A trace is written too, by its own formats (`tacos.simulate.Trace.save`).
 
-A format is a module with ``read(path)`` and ``write(object, path)``; they do not know each other.
-Further arguments of ``read`` can be given to `load`, those of ``write`` to `save`.
+Both functions take binary file objects in place of paths, so that data need not pass through the disk. Writing
+needs the name of the format, and reading one whose content does not tell:
+
+>>> import io, tacos
+>>> data = io.BytesIO()
+>>> save(tacos.topology.ring(4), data, format="yaml")
+>>> load(io.BytesIO(data.getvalue()), format="yaml")
+<tacos.Topology ring: 4 NPUs, 0 switches, 8 links>
+
+A format is a module with ``read(path)`` and ``write(object, path)``, and a :class:`Format` in `FORMATS`. Formats do
+not know each other. Further arguments of ``read`` can be given to `load`, those of ``write`` to `save`.
 """
 
 from __future__ import annotations
@@ -33,9 +42,10 @@ import os
 import re
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, runtime_checkable
 
-from tacos._core import Program, Schedule, Topology
+from tacos._core import Program, Schedule, Topology, Workload
+from tacos._support.files import Location, Stream
 from tacos.errors import FormatError
 from tacos.formats import (
     astra_network,
@@ -54,32 +64,49 @@ from tacos.formats import (
     xml_events,
 )
 from tacos.formats.source import beginning
-from tacos.program import noted
 from tacos.topology import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["WritesItself", "exceeded", "load", "name_of", "network", "save", "takes"]
+__all__ = [
+    "FORMATS",
+    "Format",
+    "WritesItself",
+    "exceeded",
+    "load",
+    "name_of",
+    "network",
+    "save",
+    "takes",
+]
 
 
-class _Format(NamedTuple):
-    """What a format's files hold, how they end where they are read, and where they are written."""
+class Format(NamedTuple):
+    """How files of a format are recognised, read and written."""
 
     kind: type | tuple[type, ...]
     """What ``read`` returns; several where ``write`` takes more, such as schedules to be lowered."""
     read: Callable[..., Any]
+    """``read(path, **options)``, where the path may be a stream (`tacos._support.files`)."""
     endings: tuple[str, ...]
+    """Endings of the names of files that are read."""
     is_one: Callable[[str], bool] | None = None
-    """Tells by the beginning of a text whether it is one; None: whatever ends like this."""
+    """Tells by the beginning of a text whether it has this format; None: by its ending alone."""
     write: Callable[..., None] | None = None
+    """``write(object, path, **options)``; None where files are only read."""
     written: tuple[str, ...] = ()
+    """Endings of the names of files that are written."""
+    several: bool = False
+    """Whether a path is the prefix of several files; streams are then refused."""
 
 
 # Of the formats that share an ending, the first that recognises the text is taken.
-_FORMATS: dict[str, _Format] = {
-    "tacos": _Format(Schedule, native.read, (".tacos",), None, native.write, (".tacos",)),
-    "astra-sim": _Format(
+FORMATS: dict[str, Format] = {
+    "tacos": Format(
+        Schedule, native.read, (".tacos",), native.looks_like, native.write, (".tacos",)
+    ),
+    "astra-sim": Format(
         Topology,
         astra_network.read,
         (".yaml", ".yml"),
@@ -87,7 +114,7 @@ _FORMATS: dict[str, _Format] = {
         astra_network.write,
         (".astra.yml", ".astra.yaml"),
     ),
-    "mscclpp": _Format(
+    "mscclpp": Format(
         (Program, Schedule),
         mscclpp.read,
         (".json",),
@@ -95,13 +122,13 @@ _FORMATS: dict[str, _Format] = {
         mscclpp.write,
         (".json",),
     ),
-    "sccl": _Format(Schedule, peers.sccl.read, (".json",), lambda head: 'sccl_type"' in head),
-    "te-ccl": _Format(
+    "sccl": Format(Schedule, peers.sccl.read, (".json",), lambda head: 'sccl_type"' in head),
+    "te-ccl": Format(
         Schedule, peers.teccl.read, (".json",), lambda head: "-Epoch_Duration" in head
     ),
-    "taccl": _Format(Topology, taccl.read, (".json",), taccl.looks_like),
-    "teccl": _Format(Topology, teccl.read, (".json",), teccl.looks_like),
-    "yaml": _Format(
+    "taccl": Format(Topology, taccl.read, (".json",), taccl.looks_like),
+    "teccl": Format(Topology, teccl.read, (".json",), teccl.looks_like),
+    "yaml": Format(
         Topology,
         topology_file.read,
         (".yaml", ".yml"),
@@ -109,13 +136,11 @@ _FORMATS: dict[str, _Format] = {
         topology_file.write,
         (".yaml", ".yml"),
     ),
-    "json": _Format(
-        Topology, topology_file.read, (".json",), None, topology_file.write, (".json",)
-    ),
-    "nccl": _Format(
+    "json": Format(Topology, topology_file.read, (".json",), None, topology_file.write, (".json",)),
+    "nccl": Format(
         Topology, nccl_topo.read, (".xml",), lambda head: xml_events.root_of(head) == "system"
     ),
-    "msccl": _Format(
+    "msccl": Format(
         (Program, Schedule),
         msccl.read,
         (".xml",),
@@ -123,14 +148,22 @@ _FORMATS: dict[str, _Format] = {
         msccl.write,
         (".xml",),
     ),
-    "chakra": _Format((Program, Schedule), chakra.read, (".et",), None, chakra.write, (".et",)),
-    "forestcoll": _Format(
+    "chakra": Format(
+        (Program, Schedule, Workload),
+        chakra.read,
+        (".et",),
+        None,
+        chakra.write,
+        (".et",),
+        several=True,
+    ),
+    "forestcoll": Format(
         Schedule,
         peers.forestcoll.read,
         (".xml",),
         lambda head: xml_events.root_of(head) == "Algo",
     ),
-    "graphml": _Format(
+    "graphml": Format(
         Topology,
         graphml.read,
         (".graphml", ".xml"),
@@ -138,9 +171,9 @@ _FORMATS: dict[str, _Format] = {
         graphml.write,
         (".graphml",),
     ),
-    "csv": _Format(Topology, edge_csv.read, (".csv",), None, edge_csv.write, (".csv",)),
-    "nvidia-smi": _Format(Topology, nvidia_smi.read, (".txt", ".log"), nvidia_smi.looks_like),
-    "ns3": _Format(
+    "csv": Format(Topology, edge_csv.read, (".csv",), None, edge_csv.write, (".csv",)),
+    "nvidia-smi": Format(Topology, nvidia_smi.read, (".txt", ".log"), nvidia_smi.looks_like),
+    "ns3": Format(
         Topology, astra_network.read_ns3, (".txt", ".topo"), astra_network.looks_like_ns3
     ),
 }
@@ -155,17 +188,17 @@ class WritesItself(Protocol):
 
 
 def save(
-    obj: Schedule | Program | Topology | WritesItself,
-    path: str | os.PathLike[str],
+    obj: Schedule | Program | Topology | Workload | WritesItself,
+    path: str | os.PathLike[str] | BinaryIO,
     *,
     format: str | None = None,
     **options: Any,
 ) -> None:
-    """Write a schedule, a program, a topology or a trace to a file, whole or not at all.
+    """Write a schedule, a program, a topology, a workload or a trace to a file, whole or not at all.
 
     Args:
         obj: What to write. Formats of programs take schedules, too, and lower them.
-        path: Where; a file that is there is replaced.
+        path: Where; a file that is there is replaced. Or a binary file object, which is written to.
         format: One of the names above, if the name's ending does not say it.
         options: Arguments of the format's ``write``.
 
@@ -179,21 +212,24 @@ def save(
     tacos.errors.FormatError: ring.tacos: a .tacos file holds a Schedule, not a Topology
     >>> save(tacos.topology.ring(4), "ring.yaml", protocol="LL")
     Traceback (most recent call last):
-    ValueError: the format yaml has no option "protocol", there are none
+    ValueError: the format yaml has no option "protocol"; it takes none
     """
     if isinstance(obj, WritesItself):
+        if not isinstance(path, str | os.PathLike):
+            raise FormatError(f"a {type(obj).__name__} is written to a path, not to a file object")
         obj.save(path, format=format)
         return
-    name = _given(format) or _by_ending(path, type(obj))
-    write = _FORMATS[name].write
+    where = _place(path, format, written=True)
+    name = _given(format) or _by_ending(where, type(obj))
+    write = FORMATS[name].write
     if write is None:
-        raise FormatError(f"{path}: files of the format {name} are read, not written")
-    if not isinstance(obj, _FORMATS[name].kind):
+        raise FormatError(f"{where}: files of the format {name} are read, not written")
+    if not isinstance(obj, FORMATS[name].kind):
         held, found = " or a ".join(kind.__name__ for kind in _kinds(name)), type(obj).__name__
-        raise FormatError(f"{path}: a .{name} file holds a {held}, not a {found}")
+        raise FormatError(f"{where}: a .{name} file holds a {held}, not a {found}")
     _check_options(name, write, 2, options)
-    with _system_errors(path):
-        write(obj, path, **options)
+    with _system_errors(where):
+        write(obj, where, **options)
 
 
 def takes(kind: type, path: str | os.PathLike[str], *, format: str | None = None) -> bool:
@@ -205,15 +241,17 @@ def takes(kind: type, path: str | os.PathLike[str], *, format: str | None = None
     >>> takes(Topology, "ring.yaml"), takes(Topology, "ring.tacos")
     (True, False)
     """
-    chosen = _FORMATS[_given(format) or _by_ending(path, kind)]
+    chosen = FORMATS[_given(format) or _by_ending(path, kind)]
     return chosen.write is not None and issubclass(kind, chosen.kind)
 
 
-def load(path: str | os.PathLike[str], *, format: str | None = None, **options: Any) -> Any:
+def load(
+    path: str | os.PathLike[str] | BinaryIO, *, format: str | None = None, **options: Any
+) -> Any:
     """Read a file: what its format holds, see above.
 
     Args:
-        path: The file.
+        path: The file, or a binary file object.
         format: One of the names above, if ending and content do not say it.
         options: Arguments of the format's ``read``, such as ``boxes=4, fabric="rail"`` for a machine.
 
@@ -225,11 +263,14 @@ def load(path: str | os.PathLike[str], *, format: str | None = None, **options: 
     Traceback (most recent call last):
     tacos.errors.FormatError: missing.tacos: No such file or directory
     """
-    with _system_errors(path):
-        name = name_of(path, format=format)
-        read = _FORMATS[name].read
+    where = _place(path, format)
+    with _system_errors(where):
+        name = _given(format) or _by_content(where)
+        read = FORMATS[name].read
         _check_options(name, read, 1, options)
-        return read(path, **options)
+        if isinstance(where, Stream) and not where.suffix:  # readers tell dialects by it
+            where.name += FORMATS[name].endings[0]
+        return read(where, **options)
 
 
 def name_of(path: str | os.PathLike[str], *, format: str | None = None) -> str:
@@ -255,10 +296,9 @@ def exceeded(program: Program) -> list[str]:
     >>> exceeded(tacos.lower(tacos.synthesize(ring, tacos.collective.all_gather(ring, "4MB"))))
     []
     """
-    dialect = noted(program, "dialect", str)
-    if noted(program, "format", str) != "msccl" or dialect not in msccl.DIALECTS:
+    if program.format != "msccl" or program.dialect not in msccl.DIALECTS:
         return []
-    return msccl.exceeded(program, dialect)
+    return msccl.exceeded(program, program.dialect)
 
 
 _BOXES = re.compile(r"(.+\.\w+):([0-9]{1,9})(?::(switch|rail))?")
@@ -297,21 +337,41 @@ def network(text: str) -> Topology:
     return loaded.topology if isinstance(loaded, Schedule) else loaded
 
 
+def _place(
+    path: str | os.PathLike[str] | BinaryIO, format: str | None, *, written: bool = False
+) -> str | os.PathLike[str] | Stream:
+    """The path, or the file object with a name that ends as its format's files do."""
+    if isinstance(path, str | os.PathLike):
+        return path
+    if not hasattr(path, "write" if written else "read"):
+        raise TypeError(f"path must be a path or a binary file object; got {type(path).__name__}")
+    name = getattr(path, "name", None)
+    chosen = None if format is None else FORMATS[_given(format) or ""]
+    if chosen is not None and chosen.several:
+        raise FormatError(f"the format {format} has several files: give their prefix as a path")
+    if isinstance(name, str):
+        return Stream(path, name)
+    if chosen is None and written:
+        raise FormatError("a file object without a name needs the argument format")
+    endings = () if chosen is None else chosen.written if written else chosen.endings
+    return Stream(path, "data" + (endings[0] if endings else ""))
+
+
 def _ends_like_a_file(text: str) -> bool:
-    return any(text.lower().endswith(e) for chosen in _FORMATS.values() for e in chosen.endings)
+    return any(text.lower().endswith(e) for chosen in FORMATS.values() for e in chosen.endings)
 
 
 def _given(format: str | None) -> str | None:
     if format is None:
         return None
     name = _SAME_AS.get(format, format)
-    if name not in _FORMATS:
-        raise ValueError(f'format must be one of {", ".join(_FORMATS)}; got "{format}"')
+    if name not in FORMATS:
+        raise ValueError(f'format must be one of {", ".join(FORMATS)}; got "{format}"')
     return name
 
 
 def _kinds(name: str) -> tuple[type, ...]:
-    kind = _FORMATS[name].kind
+    kind = FORMATS[name].kind
     return kind if isinstance(kind, tuple) else (kind,)
 
 
@@ -322,25 +382,27 @@ def _check_options(
     known = list(inspect.signature(function).parameters)[given:]
     for option in options:
         if option not in known:
-            allowed = f"allowed are {', '.join(known)}" if known else "there are none"
-            raise ValueError(f'the format {name} has no option "{option}", {allowed}')
+            allowed = f"its options are {', '.join(known)}" if known else "it takes none"
+            raise ValueError(f'the format {name} has no option "{option}"; {allowed}')
 
 
-def _by_ending(path: str | os.PathLike[str], kind: type) -> str:
+def _by_ending(path: Location, kind: type) -> str:
     """The format to write, by the longest ending that fits; of several, one that takes the class."""
-    file = Path(path).name.lower()
-    endings = [(ending, name) for name, chosen in _FORMATS.items() for ending in chosen.written]
+    file = Path(str(path)).name.lower()
+    endings = [(ending, name) for name, chosen in FORMATS.items() for ending in chosen.written]
     fitting = [(ending, name) for ending, name in endings if file.endswith(ending)]
     if not fitting:
         allowed = ", ".join(dict.fromkeys(ending for ending, _ in endings))
         raise FormatError(f"{path}: unknown file extension; use one of {allowed}")
-    return max(fitting, key=lambda fit: (issubclass(kind, _FORMATS[fit[1]].kind), len(fit[0])))[1]
+    return max(fitting, key=lambda fit: (issubclass(kind, FORMATS[fit[1]].kind), len(fit[0])))[1]
 
 
-def _by_content(path: str | os.PathLike[str]) -> str:
+def _by_content(path: Location) -> str:
     """The format to read: by the ending, and by how the text begins where that does not say it."""
-    file = Path(path).name.lower()
-    fitting = [name for name, chosen in _FORMATS.items() if file.endswith(chosen.endings)]
+    file = Path(str(path)).name.lower()
+    fitting = [name for name, chosen in FORMATS.items() if file.endswith(chosen.endings)]
+    if isinstance(path, Stream):
+        return _by_head(path, fitting)
     if len(fitting) == 1 or (fitting and not Path(path).exists()):
         return fitting[0]  # a file that is not there will be missed by any of them
     if not fitting and Path(f"{os.fspath(path)}.0.et").exists():  # the prefix of traces
@@ -349,19 +411,26 @@ def _by_content(path: str | os.PathLike[str]) -> str:
         raise FormatError(f"{path}: No such file or directory, nor {Path(path).name}.0.et")
     if not Path(path).is_file():
         raise FormatError(f"{path}: this is no file")
+    return _by_head(path, fitting)
+
+
+def _by_head(path: Location, fitting: list[str]) -> str:
+    """Of the formats whose endings fit, or of all, the one that knows the beginning of the text."""
     head = beginning(path)
-    for name in fitting or _FORMATS:
-        is_one = _FORMATS[name].is_one
+    for name in fitting or FORMATS:
+        is_one = FORMATS[name].is_one
         if is_one(head) if is_one is not None else fitting:
             return name
     if fitting:
         raise FormatError(f"{path}: the file is none of {', '.join(fitting)} by its content")
-    endings = dict.fromkeys(ending for chosen in _FORMATS.values() for ending in chosen.endings)
+    if isinstance(path, Stream):
+        raise FormatError(f"{path}: the content does not tell its format; give the argument format")
+    endings = dict.fromkeys(ending for chosen in FORMATS.values() for ending in chosen.endings)
     raise FormatError(f"{path}: unknown file extension; use one of {', '.join(endings)}")
 
 
 @contextmanager
-def _system_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+def _system_errors(path: Location) -> Iterator[None]:
     """What the system refuses, in a sentence about the file that was asked for."""
     try:
         yield

@@ -14,21 +14,19 @@ An ns-3 file has a line ``nodes switches links``, a line with the numbers of the
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
 
-from tacos._support.files import replacing
-from tacos.formats import markup, table
+from tacos._support.files import Location, replacing
+from tacos.formats import markup, text_columns
 from tacos.formats.source import about, bytes_of, fields_of, quoted
 from tacos.topology import Topology, fully_connected, product, ring, switch
 from tacos.topology.links import Links, assemble, columns_of, raise_if_disconnected
 from tacos.units import bandwidth_Bps, time_ps
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
 
 __all__ = [
@@ -84,13 +82,14 @@ def looks_like_ns3(head: str) -> bool:
     return re.match(r"\s*[0-9]+[ \t]+[0-9]+[ \t]+[0-9]+[ \t]*\r?\n", head) is not None
 
 
-def read(path: str | os.PathLike[str]) -> Topology:
+def read(path: Location) -> Topology:
     """Read a network of the analytical back end.
 
     Raises:
         FormatError: The file is not such a network; the message names the field.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder, "net.yml")
     ...     _ = file.write_text(
@@ -99,7 +98,7 @@ def read(path: str | os.PathLike[str]) -> Topology:
     <tacos.Topology product: 8 NPUs, 4 switches, 32 links>
     """
     with about(path):
-        return _built(fields_of(markup.load(Path(path)), Dimensions))
+        return _built(fields_of(markup.load(path), Dimensions))
 
 
 def _built(fields: Dimensions) -> Topology:
@@ -113,7 +112,7 @@ def _built(fields: Dimensions) -> Topology:
         block, npus = fields.topology[i], fields.npus_count[i]
         if block not in _BLOCKS:
             allowed = ", ".join(_BLOCKS)
-            raise ValueError(f"topology[{i}] is {quoted(block)}, allowed are {allowed}")
+            raise ValueError(f"topology[{i}] is {quoted(block)}; it must be one of {allowed}")
         if npus < 2:
             raise ValueError(f"npus_count[{i}] is {npus}, it must be at least 2")
         factors.append(
@@ -128,13 +127,14 @@ def _built(fields: Dimensions) -> Topology:
     return factors[0] if count == 1 else product(*factors)
 
 
-def write(topology: Topology, path: str | os.PathLike[str]) -> None:
+def write(topology: Topology, path: Location) -> None:
     """Write a product of rings, cliques and switches as a network of ASTRA-sim.
 
     Raises:
         FormatError: ASTRA-sim's format cannot say this network; the message says what is in the way.
 
     >>> import tempfile, tacos
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write(tacos.topology.torus(4, 4, bandwidth=50 * 2**30), Path(folder, "net.yml"))
     ...     print(Path(folder, "net.yml").read_text(), end="")
@@ -212,7 +212,7 @@ def dimensions(topology: Topology) -> Dimensions:
     return fields
 
 
-def read_ns3(path: str | os.PathLike[str]) -> Topology:
+def read_ns3(path: Location) -> Topology:
     """Read a topology file of the ns-3 back end; a cable is two directed links.
 
     Nodes that are no switches are NPUs and keep their order; the error rate is ignored.
@@ -221,6 +221,7 @@ def read_ns3(path: str | os.PathLike[str]) -> Topology:
         FormatError: The file is not such a topology; the message names line and field.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder, "topology.txt")
     ...     _ = file.write_text("3 1 2\\n0\\n0 1 400Gbps 0.0005ms 0\\n0 2 400Gbps 0.0005ms 0\\n")
@@ -238,7 +239,7 @@ def read_ns3(path: str | os.PathLike[str]) -> Topology:
         ids = _numbers(listed, 2)
         if len(ids) != switches or len(set(ids)) != switches or any(i >= nodes for i in ids):
             raise ValueError(f"line 2: it must name {switches} different switches below {nodes}")
-        rows = table.split(rest, b" ", 5, first_line=3)
+        rows = text_columns.split(rest, b" ", 5, first_line=3)
         if rows.lines.size != links:
             raise ValueError(f"there are {rows.lines.size} links, the first line says {links}")
         if switches >= nodes or nodes > 2 * links + 1:
@@ -246,7 +247,7 @@ def read_ns3(path: str | os.PathLike[str]) -> Topology:
                 f"line 1: {nodes} nodes, {switches} switches, {links} links: no network"
             )
         src, dst = (
-            table.whole_numbers(rows.columns[k], what, rows.lines)
+            text_columns.whole_numbers(rows.columns[k], what, rows.lines)
             for k, what in enumerate(("src", "dst"))
         )
         for what, ends in (("src", src), ("dst", dst)):
@@ -260,8 +261,8 @@ def read_ns3(path: str | os.PathLike[str]) -> Topology:
         is_switch[ids] = True
         number = np.empty(nodes, np.int64)
         number[np.argsort(is_switch, kind="stable")] = np.arange(nodes)
-        fast = table.quantities(rows.columns[2], "rate", rows.lines, bandwidth_Bps)
-        wait = table.quantities(rows.columns[3], "delay", rows.lines, time_ps)
+        fast = text_columns.quantities(rows.columns[2], "rate", rows.lines, bandwidth_Bps)
+        wait = text_columns.quantities(rows.columns[3], "delay", rows.lines, time_ps)
         a, b = number[src], number[dst]
         blocks = [Links(a, b, fast, wait), Links(b, a, fast, wait)]
         topology = assemble(nodes - switches, blocks, capabilities=[0] * switches, family="ns3")

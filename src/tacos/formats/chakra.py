@@ -1,8 +1,9 @@
-"""Chakra execution traces: a program as the graph of nodes that ASTRA-sim runs.
+"""Chakra execution traces: the nodes of a workload, or of a program, as ASTRA-sim runs them.
 
-A set of traces is a file ``<prefix>.<rank>.et`` for every rank: a note about the file, then nodes that
-send, receive or compute and wait for one another. :func:`write` adds what ASTRA-sim needs to run them
-(:mod:`tacos.formats.astra_files`).
+A set of traces is a file ``<prefix>.<rank>.et`` for every rank: a note about the file, then nodes that wait
+for one another. :func:`read_workload` and :func:`write_workload` take any nodes (:class:`tacos.workload.Workload`).
+:func:`read` and :func:`write` take programs; :func:`write` adds what ASTRA-sim needs to run one
+(:mod:`tacos.formats.astra_inputs`).
 
 Traces say what is sent, not what it means. Those of tacos say that as well, in attributes that other
 readers skip, so :func:`read` gives back the program that was written. A program from the traces of
@@ -15,27 +16,40 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
-from tacos import traces
-from tacos._core import Collective, CollectivePart, Program, Schedule
+from tacos._core import (
+    ChakraTraces,
+    Collective,
+    CollectivePart,
+    Program,
+    Schedule,
+    Workload,
+    chakra_file,
+    chakra_program_file,
+)
 from tacos._support.files import replacing_all
 from tacos.errors import FormatError
-from tacos.formats import astra_files
+from tacos.formats import astra_inputs
+from tacos.formats.source import bytes_of
+from tacos.program import facts_in
+from tacos.program_nodes import nodes
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable, Mapping, Sequence
 
-    from tacos._core import ChakraTraces, Topology
+    from tacos._core import Topology
     from tacos.units import Quantity
 
-__all__ = ["read", "write"]
+__all__ = ["prefix_of", "read", "read_workload", "write", "write_workload"]
 
 _VERSION = 1
 _Int32 = Annotated[int, Meta(ge=-(2**31), lt=2**31)]
@@ -89,7 +103,7 @@ class _About(Struct, omit_defaults=True):
 
 
 def write(
-    obj: Program | Schedule,
+    obj: Program | Schedule | Workload,
     path: str | os.PathLike[str],
     *,
     size: Quantity | None = None,
@@ -109,7 +123,8 @@ def write(
 
     Args:
         obj: A program, or a schedule, which is lowered. A program with one-sided steps is lifted
-            and lowered again, since traces have messages alone.
+            and lowered again, since traces have messages alone. A workload is written as it is, by
+            :func:`write_workload`, and takes no options.
         path: The prefix.
         size: Of the collective, for a program; a schedule has its own.
         topology: Network of a program; a schedule has its own.
@@ -131,35 +146,38 @@ def write(
     ag.0.et ag.1.et ag.2.et ag.3.et ag.memory.json
     True
     """
-    prefix = traces.prefix_of(path)
+    if isinstance(obj, Workload):
+        if (size, topology, reduce_bandwidth, in_place) != (None,) * 4:
+            raise ValueError("a workload is written as it is, without options")
+        write_workload(obj, path)
+        return
+    prefix = prefix_of(path)
     if isinstance(obj, Schedule):
         topology = topology or obj.topology
-    program, collective, writer = traces.export(
+    found, collective = nodes(
         obj, size=size, topology=topology, reduce_bandwidth=reduce_bandwidth, in_place=in_place
     )
-    _refuse_leftovers(prefix, program.ranks)
+    program = found.program
+    counts = np.bincount(found.workload.rank, minlength=program.ranks)
     begin = np.searchsorted(program.thread_rank, np.arange(program.ranks + 1))
-    with replacing_all() as put, ThreadPoolExecutor(os.cpu_count()) as pool:
 
-        def put_rank(rank: int) -> None:
-            own = slice(begin[rank], begin[rank + 1])
-            about = _About(
-                version=_VERSION,
-                rank=rank,
-                ranks=program.ranks,
-                nodes=writer.nodes(rank),
-                scratch_slots=int(program.scratch_slots[rank]),
-                send_peer=program.thread_send_peer[own].tolist(),
-                recv_peer=program.thread_recv_peer[own].tolist(),
-                channel=program.thread_channel[own].tolist(),
-                program=_whole(program, collective) if rank == 0 else None,
-            )
-            note = msgspec.json.encode(about).decode()
-            put(prefix.with_name(f"{prefix.name}.{rank}.et"), writer.file(rank, note))
+    def file(rank: int) -> bytes:
+        own = slice(begin[rank], begin[rank + 1])
+        about = _About(
+            version=_VERSION,
+            rank=rank,
+            ranks=program.ranks,
+            nodes=int(counts[rank]),
+            scratch_slots=int(program.scratch_slots[rank]),
+            send_peer=program.thread_send_peer[own].tolist(),
+            recv_peer=program.thread_recv_peer[own].tolist(),
+            channel=program.thread_channel[own].tolist(),
+            program=_whole(program, collective) if rank == 0 else None,
+        )
+        return chakra_program_file(found, rank, msgspec.json.encode(about).decode())
 
-        deque(pool.map(put_rank, range(program.ranks)), maxlen=0)  # raises what a rank did
-        for ending, text in astra_files.beside(prefix, program, collective, topology).items():
-            put(prefix.with_name(f"{prefix.name}.{ending}"), text)
+    beside = astra_inputs.beside(prefix, program, collective, topology)
+    _put(prefix, program.ranks, file, beside)
 
 
 def read(path: str | os.PathLike[str]) -> Program:
@@ -176,8 +194,8 @@ def read(path: str | os.PathLike[str]) -> Program:
     Traceback (most recent call last):
     tacos.errors.FormatError: missing.0.et: No such file or directory
     """
-    found = traces.read(path)
-    prefix = traces.prefix_of(path)
+    found = _traces(path)
+    prefix = prefix_of(path)
     notes = found.about
     try:
         if not notes[0]:
@@ -187,14 +205,121 @@ def read(path: str | os.PathLike[str]) -> Program:
         raise FormatError(f"{prefix}: {error}") from None
 
 
-def _refuse_leftovers(prefix: Path, ranks: int) -> None:
-    """A reader would take files of higher ranks for part of what is written now."""
-    extra = prefix.with_name(f"{prefix.name}.{ranks}.et")
-    if extra.exists():
+def read_workload(
+    path: str | os.PathLike[str],
+    *,
+    groups: Mapping[int, Sequence[int]] | str | os.PathLike[str] | None = None,
+) -> Workload:
+    """Read the traces of all ranks as one workload; see :func:`tacos.workload.load`.
+
+    >>> read_workload("missing")
+    Traceback (most recent call last):
+    tacos.errors.FormatError: missing.0.et: No such file or directory
+    """
+    found = _traces(path)
+    prefix = prefix_of(path)
+    if groups is None:
+        beside = prefix.with_name(f"{prefix.name}.json")
+        groups = beside if beside.is_file() else {}
+    if isinstance(groups, str | os.PathLike):
+        groups = _read_groups(Path(groups))
+    try:
+        return found.workload([(number, list(members)) for number, members in groups.items()])
+    except ValueError as error:
+        raise FormatError(f"{prefix}: {error}") from None
+
+
+def write_workload(workload: Workload, path: str | os.PathLike[str]) -> None:
+    """Write the traces of all ranks, all files or none; see :func:`tacos.workload.save`."""
+    prefix = prefix_of(path)
+    beside = {}
+    if workload.groups:
+        lines = [f'  "{number}": {json.dumps(ranks)}' for number, ranks in workload.groups]
+        beside["json"] = ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+    _put(prefix, workload.npus, lambda rank: chakra_file(workload, rank), beside)
+
+
+def prefix_of(path: str | os.PathLike[str]) -> Path:
+    """The common part of the files' names.
+
+    >>> [str(prefix_of(name)) for name in ("out/ag", "out/ag.et", "out/ag.12.et")]
+    ['out/ag', 'out/ag', 'out/ag']
+    """
+    folder, name = os.path.split(os.fspath(path))
+    return Path(folder, re.sub(r"(\.[0-9]+)?\.et$", "", name))
+
+
+def _put(
+    prefix: Path, ranks: int, file: Callable[[int], bytes], beside: Mapping[str, bytes]
+) -> None:
+    """Write the trace of every rank, and further files by what follows the prefix in their names."""
+    extra = _file(prefix, ranks)
+    if extra.exists():  # a reader would take it for part of what is written now
         raise FormatError(
             f"{extra}: it is there, but the program has {ranks} ranks: remove it or choose another "
             "prefix"
         )
+    with replacing_all() as put, ThreadPoolExecutor(os.cpu_count()) as pool:
+
+        def put_rank(rank: int) -> None:
+            put(_file(prefix, rank), file(rank))
+
+        deque(pool.map(put_rank, range(ranks)), maxlen=0)  # raises what a rank did
+        for ending, text in beside.items():
+            put(prefix.with_name(f"{prefix.name}.{ending}"), text)
+
+
+def _file(prefix: Path, rank: int) -> Path:
+    return prefix.with_name(f"{prefix.name}.{rank}.et")
+
+
+def _files(path: str | os.PathLike[str]) -> list[Path]:
+    """The traces that belong to a prefix, or to one of its files, in order of ranks."""
+    prefix = prefix_of(path)
+    name = re.compile(re.escape(prefix.name) + r"\.(0|[1-9][0-9]{0,8})\.et")
+    try:
+        matches = [name.fullmatch(entry.name) for entry in prefix.parent.iterdir()]
+    except OSError:
+        matches = []
+    ranks = sorted(int(match[1]) for match in matches if match)
+    last = ranks[-1] if ranks else 0
+    missing = next((rank for rank, found in enumerate(ranks) if rank != found), None)
+    if missing is not None:
+        raise FormatError(
+            f"{_file(prefix, missing)}: No such file or directory, though there is {last}.et"
+        )
+    if not ranks:
+        raise FormatError(f"{_file(prefix, 0)}: No such file or directory")
+    return [_file(prefix, rank) for rank in ranks]
+
+
+def _traces(path: str | os.PathLike[str]) -> ChakraTraces:
+    """The nodes of all ranks."""
+    traces = ChakraTraces()
+    for file in _files(path):
+        if not file.is_file():  # opening a pipe would wait for ever
+            raise FormatError(f"{file}: not a regular file")
+        try:
+            traces.add(file.read_bytes())
+        except OSError as error:
+            raise FormatError(f"{file}: {error.strerror or error}") from None
+        except ValueError as error:
+            raise FormatError(f"{file}: {error}") from None
+    try:
+        traces.check_peers()
+    except ValueError as error:
+        raise FormatError(f"{prefix_of(path)}: {error}") from None
+    return traces
+
+
+def _read_groups(file: Path) -> dict[int, list[int]]:
+    """The groups in ASTRA-sim's file: ``{"1": [0, 1], "2": [2, 3]}``."""
+    try:
+        return msgspec.json.decode(bytes_of(file), type=dict[_Int32, list[_Int32]], strict=False)
+    except OSError as error:
+        raise FormatError(f"{file}: {error.strerror or error}") from None
+    except (ValueError, msgspec.DecodeError) as error:
+        raise FormatError(f"{file}: {error}") from None
 
 
 def _whole(program: Program, collective: Collective) -> _Whole:
@@ -271,7 +396,7 @@ def _restored(found: ChakraTraces, notes: list[_About]) -> Program:
         recv_peer=joined([note.recv_peer for note in notes]),
         channel=joined([note.channel for note in notes]),
         provenance=whole.provenance,
-    )
+    ).with_facts(**facts_in(json.loads(whole.provenance)))
 
 
 def _part(part: _Part) -> CollectivePart:

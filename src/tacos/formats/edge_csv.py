@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tacos._support.files import replacing
+from tacos._support.files import Location, replacing
 from tacos.errors import FormatError
-from tacos.formats import table
+from tacos.formats import text_columns
 from tacos.formats.source import about, bytes_of, quoted
 from tacos.topology.links import Links, assemble, raise_if_disconnected, whole_number
 from tacos.units import Quantity, bandwidth_Bps, bandwidth_text, time_ps, time_text
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Sequence
     from typing import Any
 
@@ -47,7 +46,7 @@ _BATCH = 1 << 16
 
 
 def read(
-    path: str | os.PathLike[str],
+    path: Location,
     *,
     npus: int | None = None,
     switches: str | Sequence[str] = _SWITCHES,
@@ -81,7 +80,7 @@ def read(
             whole_number("npus", npus)
         body = _body(bytes_of(path))
         given = npus if npus is not None else body.npus
-        rows = table.split(body.data, b",", body.width, body.line)
+        rows = text_columns.split(body.data, b",", body.width, body.line)
         if not rows.lines.size:
             raise ValueError("there are no links")
         src, dst, n, names = _nodes(body, rows, given, patterns)
@@ -155,13 +154,13 @@ def _body(data: bytes) -> _Body:
 
 
 def _nodes(
-    body: _Body, rows: table.Table, npus: int | None, patterns: list[str]
+    body: _Body, rows: text_columns.Table, npus: int | None, patterns: list[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int, list[str]]:
     """Numbers of both ends, how many NPUs there are, and names where nodes have any."""
     ends = [rows.columns[body.place[name]] for name in ("src", "dst")]
-    if all(map(table.are_whole, ends)):
+    if all(map(text_columns.are_whole, ends)):
         src, dst = (
-            table.whole_numbers(column, name, rows.lines)
+            text_columns.whole_numbers(column, name, rows.lines)
             for column, name in zip(ends, ("src", "dst"), strict=True)
         )
         largest = int(max(src.max(), dst.max()))
@@ -205,7 +204,7 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
 
 def _speed(
     body: _Body,
-    rows: table.Table,
+    rows: text_columns.Table,
     name: str,
     default: Quantity | None,
     convert: Callable[..., int],
@@ -221,10 +220,10 @@ def _speed(
             scale = float(convert(f"1{unit}"))
         except ValueError:
             raise ValueError(f"the column {name} has the unit {quoted(unit)}") from None
-    return table.quantities(rows.columns[body.place[name]], name, rows.lines, convert, scale)
+    return text_columns.quantities(rows.columns[body.place[name]], name, rows.lines, convert, scale)
 
 
-def write(topology: Topology, path: str | os.PathLike[str]) -> None:
+def write(topology: Topology, path: Location) -> None:
     """Write the links of a topology as an edge list, whole or not at all.
 
     Nodes have their names if `read` can tell NPUs from switches by them; otherwise NPUs have

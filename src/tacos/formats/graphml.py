@@ -15,14 +15,12 @@ from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 
-from tacos._support.files import replacing
+from tacos._support.files import Location, replacing
 from tacos.formats import xml_events
 from tacos.formats.graphml_graph import Graph, scan
 from tacos.formats.source import about, bytes_of, quoted
 
 if TYPE_CHECKING:
-    import os
-
     from tacos._core import Topology
     from tacos.units import Quantity
 
@@ -40,7 +38,7 @@ _UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]"
 
 
 def read(
-    path: str | os.PathLike[str],
+    path: Location,
     *,
     bandwidth: Quantity | None = None,
     latency: Quantity | None = None,
@@ -75,7 +73,7 @@ def read(
         return graph.topology(bandwidth, latency)
 
 
-def write(topology: Topology, path: str | os.PathLike[str]) -> None:
+def write(topology: Topology, path: Location) -> None:
     """Write a topology as GraphML, whole or not at all; dimensions and symmetry are not in it.
 
     >>> import tempfile

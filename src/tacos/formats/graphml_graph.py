@@ -290,7 +290,7 @@ class Graph:
         kind = self.values.get("kind", "").lower()
         if kind not in _KINDS:
             raise ValueError(
-                f"line {self.line}: kind of <node> is {quoted(kind)}, allowed are npu and switch"
+                f"line {self.line}: kind of <node> is {quoted(kind)}; it must be npu or switch"
             )
         flags = []
         for word in ("multicast", "reduce"):

@@ -12,11 +12,11 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from tacos._support.files import Location, location
 from tacos.formats.source import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 __all__ = ["as_json", "as_yaml", "load"]
 
@@ -24,7 +24,7 @@ _DEEPEST = 16  # no field is nested half as deep
 _LONG = 12  # entries of a list that share a line
 
 
-def load(file: Path) -> Any:
+def load(path: Location) -> Any:
     """The value a YAML or JSON file holds; a ValueError says what is wrong, and in which line.
 
     >>> import tempfile
@@ -35,10 +35,10 @@ def load(file: Path) -> Any:
     ...     load(file)
     {'npus': ['a', 'on', 3]}
     """
-    suffix = file.suffix.lower()
+    suffix = location(path).suffix.lower()
     if suffix not in (".yaml", ".yml", ".json"):
         raise ValueError(f'the suffix must be .yaml, .yml or .json; got "{suffix}"')
-    text = text_of(file)
+    text = text_of(path)
     return _from_json(text) if suffix == ".json" else _from_yaml(text)
 
 

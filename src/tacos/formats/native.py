@@ -15,27 +15,27 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import metadata
+from io import BytesIO
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeAlias
 
 import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
 from tacos._core import Collective, CollectivePart, Routes, Schedule, Topology
-from tacos._support.files import replacing
+from tacos._support.files import Location, Stream, replacing
 from tacos.errors import FormatError, TacosError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from io import BufferedReader, BufferedWriter
 
-__all__ = ["VERSION", "peek", "read", "write"]
+__all__ = ["VERSION", "looks_like", "peek", "read", "write"]
 
-VERSION = 1
+VERSION = 2
 """Any change of the fields, the sections or their meaning is a new number; old ones stay readable.
 
 The model of time is part of that meaning: a file whose transfers end at another time is refused.
@@ -76,7 +76,6 @@ _SECTIONS = {
     "schedule.start": "<u4",
 }
 
-_Path: TypeAlias = str | os.PathLike[str]
 _Columns: TypeAlias = dict[str, Any]  # field -> array
 _Int32: TypeAlias = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 _Int64: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -113,11 +112,20 @@ class _Part(Struct, forbid_unknown_fields=True):
     entries: _Entries
 
 
+class _Facts(Struct, forbid_unknown_fields=True):
+    engine: str
+    bound_ps: _Int64 | None
+    consistent: bool
+    cut_short: bool
+    matched_ports: bool
+
+
 class _Schedule(Struct, forbid_unknown_fields=True):
     quantum_ps: _Int64
     orders: list[_Int32]
     time_ps: _Int64
     provenance: str
+    facts: _Facts | None = None  # version 1 has none: the provenance told them
 
 
 class _Section(Struct, forbid_unknown_fields=True):
@@ -137,7 +145,16 @@ class _Header(Struct, forbid_unknown_fields=True):
         return next(section.count for section in self.sections if section.name == name)
 
 
-def write(schedule: Schedule, path: _Path) -> None:
+def looks_like(head: str) -> bool:
+    """Whether a file is one of these, by how it begins.
+
+    >>> looks_like(_MAGIC.decode(errors="replace")), looks_like("npus: 4")
+    (True, False)
+    """
+    return head.startswith(_MAGIC.decode(errors="replace"))
+
+
+def write(schedule: Schedule, path: Location) -> None:
     """Write a schedule to a ``.tacos`` file, whole or not at all.
 
     The same schedule gives the same bytes.
@@ -165,7 +182,7 @@ def write(schedule: Schedule, path: _Path) -> None:
             _write_block(out, _bytes_of(columns[name].astype(dtype, copy=False)))
 
 
-def read(path: _Path) -> Schedule:
+def read(path: Location) -> Schedule:
     """Read a schedule from a ``.tacos`` file; takes little more memory than the schedule.
 
     Raises:
@@ -176,7 +193,7 @@ def read(path: _Path) -> Schedule:
     Traceback (most recent call last):
     tacos.errors.FormatError: ...native.py: this is no .tacos file: it lacks the signature
     """
-    with _opened(Path(path)) as (file, header):
+    with _opened(path) as (file, header):
         topology = _topology(header.topology, _read_columns(file, header, "topology"))
         columns = _read_columns(file, header, "collective")
         collective = Collective(topology.npus, _parts(header.collective, columns))
@@ -188,6 +205,7 @@ def read(path: _Path) -> Schedule:
             quantum_ps=header.schedule.quantum_ps,
             orders=header.schedule.orders,
             provenance=header.schedule.provenance,
+            **_facts(header.schedule),
             given_away=True,
         )
         if schedule.time_ps != header.schedule.time_ps:
@@ -197,7 +215,7 @@ def read(path: _Path) -> Schedule:
         return schedule
 
 
-def peek(path: _Path) -> dict[str, Any]:
+def peek(path: Location) -> dict[str, Any]:
     """What the header of a ``.tacos`` file says, without reading its columns.
 
     Raises:
@@ -215,14 +233,14 @@ def peek(path: _Path) -> dict[str, Any]:
     >>> found["time_s"], found["transfers"], found["collective"][0]["kind"]
     (2e-06, 1, 'broadcast')
     """
-    with _opened(Path(path)) as (file, header):
+    with _opened(path) as (file, header):
         topology, schedule = header.topology, header.schedule
-        provenance = json.loads(schedule.provenance)
+        provenance, facts = json.loads(schedule.provenance), _facts(schedule)
         stored = header.count("schedule.chunk")
         return {
-            "version": VERSION,
+            "version": VERSION if header.schedule.facts else 1,
             "writer": header.writer,
-            "file_bytes": os.fstat(file.fileno()).st_size,
+            "file_bytes": _size(file),
             "topology": {
                 "family": topology.family,
                 "npus": topology.npus,
@@ -246,7 +264,7 @@ def peek(path: _Path) -> dict[str, Any]:
             "transfers": stored * prod(schedule.orders),
             "stored_transfers": stored,
             "time_s": schedule.time_ps * 1e-12,
-            "engine": provenance.get("engine"),
+            "engine": facts["engine"] or provenance.get("engine"),
             "provenance": provenance,
         }
 
@@ -288,9 +306,26 @@ def _header_of(schedule: Schedule, columns: _Columns) -> _Header:
             time_ps=schedule.time_ps,
             # Text within the JSON: Python's may hold what JSON does not, such as an infinite bound.
             provenance=json.dumps(schedule.provenance),
+            facts=_Facts(**{f: getattr(schedule, f) for f in _Facts.__struct_fields__}),
         ),
         sections=[_Section(name, dtype, len(columns[name])) for name, dtype in _SECTIONS.items()],
     )
+
+
+def _facts(header: _Schedule) -> dict[str, Any]:
+    """The fields that code computes from; version 1 has them in the provenance, which may hold anything."""
+    if header.facts is not None:
+        return msgspec.structs.asdict(header.facts)
+    told = json.loads(header.provenance)
+    engine, bound_s = told.get("engine"), told.get("bound_s")
+    known = type(bound_s) in (int, float) and 0 <= bound_s < 2**63 * 1e-12
+    return {
+        "engine": engine if isinstance(engine, str) else "",
+        "bound_ps": round(bound_s * 1e12) if known else None,
+        "consistent": told.get("consistent") is not False,
+        "cut_short": told.get("cut_short") is True,
+        "matched_ports": told.get("ports") == "matched",
+    }
 
 
 def _topology(header: _Topology, columns: _Columns) -> Topology:
@@ -325,19 +360,35 @@ def _parts(parts: list[_Part], columns: _Columns) -> list[CollectivePart]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[BufferedReader, _Header]]:
+def _opened(path: Location) -> Iterator[tuple[BinaryIO, _Header]]:
     """The file after its header, and the header; a ValueError becomes one that names the file."""
-    if not path.is_file() and path.exists():  # opening a pipe would wait for ever
-        raise FormatError(f"{path}: this is no file")
-    with path.open("rb") as file:
+    with _binary(path) as file:
         try:
             yield file, _read_header(file)
         except (ValueError, OverflowError, TacosError) as error:
             raise FormatError(f"{path}: {error}") from None
 
 
-def _read_header(file: BufferedReader) -> _Header:
-    size = os.fstat(file.fileno()).st_size
+def _binary(path: Location) -> AbstractContextManager[BinaryIO]:
+    if isinstance(path, Stream):
+        # Columns are found by their place in the file.
+        whole = path.file.seekable() and path.file.tell() == 0
+        return nullcontext(path.file if whole else BytesIO(path.file.read()))
+    if not Path(path).is_file() and Path(path).exists():  # opening a pipe would wait for ever
+        raise FormatError(f"{path}: this is no file")
+    return Path(path).open("rb")
+
+
+def _size(file: BinaryIO) -> int:
+    """How many bytes a file has; leaves its position as it is."""
+    here = file.tell()
+    size = file.seek(0, os.SEEK_END)
+    file.seek(here)
+    return size
+
+
+def _read_header(file: BinaryIO) -> _Header:
+    size = _size(file)
     preamble = file.read(_PREAMBLE)
     if not preamble.startswith(_MAGIC):
         if preamble.startswith(_MAGIC[:4]):
@@ -349,7 +400,7 @@ def _read_header(file: BufferedReader) -> _Header:
     if version > VERSION:
         raise ValueError(f"version {version}, this tacos reads up to {VERSION}: upgrade it")
     if version < 1:
-        raise ValueError(f"version {version}, allowed are 1 to {VERSION}")
+        raise ValueError(f"version is {version}; it must be 1 to {VERSION}")
     length = _PREAMBLE + int.from_bytes(preamble[12:16], "little")
     if _block_bytes(length) > size:
         raise ValueError(f"the header ends at byte {length}, the file has {size}: it is cut short")
@@ -357,6 +408,10 @@ def _read_header(file: BufferedReader) -> _Header:
     file.seek(0)
     _read_block(file, memoryview(payload), "the header")
     header: _Header = _decoded(memoryview(payload)[_PREAMBLE:], _Header, "the header")
+    if (header.schedule.facts is None) != (version == 1):
+        raise ValueError(
+            f"schedule: version {version} has {'no' if version == 1 else 'a'} field facts"
+        )
     _check(header, _block_bytes(length), size)
     return header
 
@@ -396,7 +451,7 @@ def _decoded(text: bytes | memoryview, kind: Any, what: str) -> Any:
         raise ValueError(f"{what}: {error}") from None
 
 
-def _read_columns(file: BufferedReader, header: _Header, noun: str) -> _Columns:
+def _read_columns(file: BinaryIO, header: _Header, noun: str) -> _Columns:
     """The sections of one noun, which come next in the file."""
     columns = {}
     for section in header.sections:
@@ -420,7 +475,7 @@ def _padding(payload: int) -> int:
     return -(payload + _CRC_BYTES) % _ALIGNMENT
 
 
-def _write_block(out: BufferedWriter, payload: memoryview) -> None:
+def _write_block(out: BinaryIO, payload: memoryview) -> None:
     crc = 0
     for piece in _pieces(payload):
         crc = zlib.crc32(piece, crc)
@@ -429,11 +484,11 @@ def _write_block(out: BufferedWriter, payload: memoryview) -> None:
     out.write(padding + zlib.crc32(padding, crc).to_bytes(_CRC_BYTES, "little"))
 
 
-def _read_block(file: BufferedReader, payload: memoryview, what: str) -> None:
+def _read_block(file: BinaryIO, payload: memoryview, what: str) -> None:
     crc = 0
     padding = bytearray(_padding(len(payload)))
     for piece in (*_pieces(payload), memoryview(padding)):
-        file.readinto(piece)
+        file.readinto(piece)  # type: ignore[attr-defined]  # binary files of the library have it
         crc = zlib.crc32(piece, crc)
     if file.read(_CRC_BYTES) != crc.to_bytes(_CRC_BYTES, "little"):
         raise ValueError(f"{what} is damaged: its checksum does not match")

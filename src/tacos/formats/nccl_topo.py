@@ -26,9 +26,8 @@ from tacos.formats.source import about, bytes_of, quoted
 from tacos.units import Quantity, time_ps
 
 if TYPE_CHECKING:
-    import os
-
     from tacos._core import Topology
+    from tacos._support.files import Location
 
 __all__ = ["read"]
 
@@ -77,7 +76,7 @@ class _Element:
 
 
 def read(
-    path: str | os.PathLike[str],
+    path: Location,
     *,
     boxes: int = 1,
     fabric: str = "switch",
@@ -170,7 +169,7 @@ class _Builder:
         if not 1 <= len(cpus) <= _MOST_CPUS:
             found = f"{len(cpus)} <cpu>" if cpus else "no <cpu>"
             raise ValueError(
-                f"line {root.line}: <system> has {found}, allowed are 1 to {_MOST_CPUS}"
+                f"line {root.line}: <system> has {found}; it must have 1 to {_MOST_CPUS}"
             )
         for element in cpus:
             self._find_gpus(element)

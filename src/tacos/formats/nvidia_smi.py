@@ -16,10 +16,10 @@ from tacos.formats.source import about, quoted, text_of
 from tacos.units import Quantity, bandwidth_Bps, time_ps
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
 
     from tacos._core import Topology
+    from tacos._support.files import Location
 
 __all__ = ["looks_like", "read"]
 
@@ -44,7 +44,7 @@ def looks_like(head: str) -> bool:
 
 
 def read(
-    path: str | os.PathLike[str],
+    path: Location,
     *,
     boxes: int = 1,
     fabric: str = "switch",
@@ -108,7 +108,7 @@ def _matrix(text: str) -> tuple[list[str], list[list[str]], list[str]]:
             break
         names.append(word)
     if len(names) > _MOST_DEVICES:
-        raise ValueError(f"line {head + 1}: {len(names)} devices, allowed are {_MOST_DEVICES}")
+        raise ValueError(f"line {head + 1}: {len(names)} devices; the limit is {_MOST_DEVICES}")
     if len(set(names)) != len(names):
         raise ValueError(f"line {head + 1}: a device is named twice")
     rows: dict[str, list[str]] = {}
@@ -124,7 +124,9 @@ def _matrix(text: str) -> tuple[list[str], list[list[str]], list[str]]:
             raise ValueError(f"line {number}: {name} has {len(cells)} cells, not {len(names)}")
         for cell in cells:
             if cell not in _CLOSE | _SAME_CPU | {"X", "SYS"} and not _NVLINKS.fullmatch(cell):
-                raise ValueError(f"line {number}: a cell is {quoted(cell)}, allowed are {_CELLS}")
+                raise ValueError(
+                    f"line {number}: a cell is {quoted(cell)}; it must be one of {_CELLS}"
+                )
         rows[name] = words[1:]
     for name in names:
         if name not in rows:

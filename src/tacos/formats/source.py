@@ -1,4 +1,4 @@
-"""The text of a file that somebody else wrote, and what is wrong with it in one sentence.
+"""The bytes and the text of a file or a stream, and what is wrong with them in one sentence.
 
 Every reader of text starts here: the size is limited before anything is read, and what is not
 UTF-8 is refused. A reader raises a ValueError about the text, `about` puts the file's name before it.
@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tacos._support.files import Location, Stream
 from tacos.errors import FormatError
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator
 
     from tacos.units import Quantity
@@ -26,7 +26,7 @@ _HEAD = 1 << 16
 
 
 @contextmanager
-def about(path: str | os.PathLike[str]) -> Iterator[None]:
+def about(path: Location) -> Iterator[None]:
     """Turns a ValueError into a FormatError that starts with the file's name.
 
     >>> with about("net.csv"):
@@ -42,26 +42,31 @@ def about(path: str | os.PathLike[str]) -> Iterator[None]:
         raise FormatError(f"{path}: {error}") from None
 
 
-def bytes_of(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
+def bytes_of(path: Location, most: int = MOST_BYTES) -> bytes:
     """The bytes of a file; a ValueError if it is none or larger than `most`.
 
     >>> bytes_of("/dev/zero")
     Traceback (most recent call last):
     ValueError: this is no file
     """
-    file = Path(path)
-    if file.exists() and not file.is_file():
-        raise ValueError("this is no file")
-    size = file.stat().st_size
-    if size > most:
-        raise ValueError(f"the file has {size} bytes, allowed are {most}")
-    data = file.read_bytes()
+    if isinstance(path, Stream):
+        data = path.file.read(most + 1)
+        if len(data) > most:
+            raise ValueError(f"the stream has more than {most} bytes")
+    else:
+        file = Path(path)
+        if file.exists() and not file.is_file():
+            raise ValueError("this is no file")
+        size = file.stat().st_size
+        if size > most:
+            raise ValueError(f"the file has {size} bytes; the limit is {most}")
+        data = file.read_bytes()
     if not data.strip():
         raise ValueError("the file is empty")
     return data
 
 
-def text_of(path: str | os.PathLike[str], most: int = MOST_BYTES) -> str:
+def text_of(path: Location, most: int = MOST_BYTES) -> str:
     """The text of a file; a ValueError if it is not UTF-8."""
     try:
         return bytes_of(path, most).decode("utf-8-sig")
@@ -69,8 +74,16 @@ def text_of(path: str | os.PathLike[str], most: int = MOST_BYTES) -> str:
         raise ValueError(f"the file is not UTF-8 text (byte {error.start})") from None
 
 
-def beginning(path: str | os.PathLike[str]) -> str:
-    """The first 64 KiB of a file as text, to tell its format; empty if it is no file."""
+def beginning(path: Location) -> str:
+    """The first 64 KiB of a file as text, to tell its format; empty if it is no file.
+
+    A stream is read from its position, and then set back to it.
+    """
+    if isinstance(path, Stream):
+        here = path.file.tell()
+        head = path.file.read(_HEAD)
+        path.file.seek(here)
+        return head.decode("utf-8-sig", "replace")
     file = Path(path)
     if not file.is_file():
         return ""

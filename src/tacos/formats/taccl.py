@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     import os
 
     from tacos._core import Topology
+    from tacos._support.files import Location
 
 __all__ = ["Internode", "Intranode", "TacclSketch", "looks_like", "read", "read_sketch"]
 
@@ -101,13 +101,14 @@ def looks_like(head: str) -> bool:
     return re.search(r'"(gpus_per_node|intranode_sketch)"\s*:', head) is not None
 
 
-def read_sketch(path: str | os.PathLike[str]) -> TacclSketch:
+def read_sketch(path: Location) -> TacclSketch:
     """Read a sketch.
 
     Raises:
         FormatError: The file is no sketch; the message names the field.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder, "sketch.json")
     ...     _ = file.write_text('{"nnodes": 2, "intranode_sketch": {"strategy": "none"}}')
@@ -115,13 +116,13 @@ def read_sketch(path: str | os.PathLike[str]) -> TacclSketch:
     2
     """
     with about(path):
-        sketch: TacclSketch = fields_of(markup.load(Path(path)), TacclSketch)
+        sketch: TacclSketch = fields_of(markup.load(path), TacclSketch)
         whole_number("nnodes", sketch.nnodes)
         return sketch
 
 
 def read(
-    path: str | os.PathLike[str],
+    path: Location,
     *,
     sketch: str | os.PathLike[str] | TacclSketch | None = None,
     size: Quantity | None = None,
@@ -140,6 +141,7 @@ def read(
         FormatError: A file is not what it should be, or the sketch does not fit the topology.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder, "topo.json")
     ...     _ = file.write_text('''{"name": "DGX2_1MB", "gpus_per_node": 16, "nics_per_node": 8,
@@ -152,13 +154,13 @@ def read(
     if sketch is not None and not isinstance(sketch, TacclSketch):
         sketch = read_sketch(sketch)
     with about(path):
-        data = markup.load(Path(path))
+        data = markup.load(path)
         if isinstance(data, dict) and "intranode_sketch" in data:
             raise ValueError("this is a sketch; load the topology with sketch= and this file")
         profile: _Profile = fields_of(data, _Profile)
         if not 1 <= profile.gpus_per_node <= _MOST_GPUS:
             raise ValueError(
-                f"gpus_per_node is {profile.gpus_per_node}, allowed are 1 to {_MOST_GPUS}"
+                f"gpus_per_node is {profile.gpus_per_node}; it must be 1 to {_MOST_GPUS}"
             )
         if not 0 < scale < 1e9:
             raise ValueError(f"scale is {scale!r}, it must be positive")
@@ -212,7 +214,7 @@ def _node(profile: _Profile, costs: _Costs) -> Topology:
         wiring = columns_of(machines.dgx1(bandwidth="1B/s"))  # pairs of cables are links of 2 B/s
         speed = np.where(np.asarray(wiring.bandwidth_Bps) == 2, fast[0], fast[1])
         return _named(profile, gpus, [wiring._replace(bandwidth_Bps=speed, latency_ps=alpha)], [])
-    raise ValueError(f"node_betas_list has {len(fast)} entries, allowed are 1 or 2, or links")
+    raise ValueError(f"node_betas_list has {len(fast)} entries; it must have 1 or 2, or links")
 
 
 def _custom(profile: _Profile, costs: _Costs, alpha: int) -> Topology:

@@ -10,7 +10,6 @@ schedules not fit.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,9 +30,8 @@ from tacos.topology.links import (
 from tacos.units import time_ps
 
 if TYPE_CHECKING:
-    import os
-
     from tacos._core import Topology
+    from tacos._support.files import Location
 
 __all__ = ["looks_like", "network", "read"]
 
@@ -60,13 +58,14 @@ def looks_like(head: str) -> bool:
     return re.search(r'"TopologyParams"\s*:', head) is not None
 
 
-def read(path: str | os.PathLike[str]) -> Topology:
+def read(path: Location) -> Topology:
     """Read the topology that an input file of TE-CCL names.
 
     Raises:
         FormatError: The file has no such name; the message names the field.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder, "input.json")
     ...     _ = file.write_text('{"TopologyParams": {"name": "NDv2", "chassis": 2}}')
@@ -74,7 +73,7 @@ def read(path: str | os.PathLike[str]) -> Topology:
     <tacos.Topology NDv2: 16 NPUs, 0 switches, 66 links>
     """
     with about(path):
-        params = fields_of(markup.load(Path(path)), _Input).TopologyParams
+        params = fields_of(markup.load(path), _Input).TopologyParams
         return network(
             params.name, params.chassis, alpha=params.alpha, side_length=params.side_length
         )
@@ -100,7 +99,7 @@ def network(
     <tacos.Topology Mesh: 16 NPUs, 0 switches, 54 links>
     """
     if name not in _NAMES:
-        raise ValueError(f"name is {quoted(name)}, allowed are {', '.join(_NAMES)}")
+        raise ValueError(f"name is {quoted(name)}; it must be one of {', '.join(_NAMES)}")
     whole_number("chassis", chassis)
     whole_number("side_length", side_length)
     link, switch = (time_ps(one, what="alpha") for one in alpha)

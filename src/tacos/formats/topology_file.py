@@ -12,182 +12,52 @@ A file starts from a short name and edits it, or lists NPUs, switches, links and
     links:
       - {src: "box*/npu*", dst: fabric, bandwidth: 50GB/s, latency: 1.3us}
 
-The module hides the syntax (a small YAML reader that refuses what would surprise: duplicate keys,
-aliases, tags), the fields, which are the Structs below and the JSON Schema made from them, and the
-ways to name nodes: by number, by name, by a range ``"0..7"``, by a pattern such as ``"box*/npu0"``,
-or a list of these. A wrong file gets one FormatError that names file, field and value.
+``formats/markup.py`` knows the syntax, ``topology_fields`` the fields and their JSON Schema. This module
+knows what they mean: nodes by number, by name, by a range ``"0..7"``, by a pattern such as ``"box*/npu0"``, or a
+list of these; boxes that repeat; edits of a base. A wrong file gets one FormatError that names file, field and value.
 """
 
 from __future__ import annotations
 
 import difflib
 import fnmatch
-import json
 import re
 from collections import Counter
 from functools import lru_cache, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
-from msgspec import Meta, Struct
 
 from tacos import topology as build
-from tacos._support.files import replacing
+from tacos._support.files import Location, Stream, location, replacing
 from tacos.errors import FormatError
 from tacos.formats import markup
+from tacos.formats.topology_fields import VERSION, File, Link, Scale, Switch, decoded, schema
 from tacos.topology.links import Links, assemble, columns_of, model_of, raise_if_disconnected
 from tacos.units import bandwidth_Bps, bandwidth_text, time_ps, time_text
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from tacos._core import Topology
+    from tacos.formats.topology_fields import Choices, Edit
     from tacos.nodes import LinkChoice
 
 __all__ = ["read", "schema", "write"]
 
-VERSION = 1
 _MOST_NODES = 10**7
 _MOST_LINKS = 2 * 10**7
-
-
 _WITH_BASE = ("tacos", "name", "link_model", "forwarding", "reduce_bandwidth")
 
 Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
-
-
-# The fields of a file.
-
-Quantity: TypeAlias = Annotated[
-    int | float | str, Meta(description='Such as "50GB/s" or "500ns"; numbers are SI units.')
-]
-Count: TypeAlias = Annotated[int, Meta(ge=1)]
-Nodes: TypeAlias = Annotated[
-    int | str | list[int | str],
-    Meta(
-        description='A number, a name, a range "0..7", a pattern "box*/npu0", or a list of these.'
-    ),
-]
-
-
-class Switch(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A switch and what it can do."""
-
-    name: str | None = None
-    multicast: bool = False
-    reduce: bool = False
-
-
-class Link(Struct, forbid_unknown_fields=True):
-    """Links from each src to dst (pairwise if both are several), or among all of a group."""
-
-    src: Nodes | None = None
-    dst: Nodes | None = None
-    among: Nodes | None = None
-    bandwidth: Quantity | None = None
-    latency: Quantity | None = None
-    both: Annotated[bool, Meta(description="Also the links back.")] = True
-    count: Annotated[int, Meta(ge=1, description="Parallel links.")] = 1
-
-
-class Defaults(Struct, forbid_unknown_fields=True, frozen=True):
-    """What links have that do not say otherwise."""
-
-    bandwidth: Quantity | None = None
-    latency: Quantity | None = None
-
-
-class Boxes(Struct, forbid_unknown_fields=True):
-    """Equal boxes; their nodes are called box0/npu0, box0/switch0, and so on."""
-
-    count: Count
-    npus: Count | list[str]
-    switches: Annotated[int, Meta(ge=0)] | list[str | Switch] = 0
-    links: Annotated[list[Link], Meta(description="Inside one box, with its own names.")] = []
-
-
-Choices = list[int | str | tuple[int | str, int | str]]
-"""Links: numbers, pairs of nodes, or pairs as text such as ``box0/npu0-fabric``."""
-
-
-class Degrade(Struct, forbid_unknown_fields=True):
-    """Slower links: a factor of the bandwidth that is left, another latency, or both."""
-
-    links: Choices
-    factor: int | float = 1
-    latency: Quantity | None = None
-
-
-class Scale(Struct, forbid_unknown_fields=True):
-    """All bandwidths and latencies multiplied."""
-
-    bandwidth: int | float = 1
-    latency: int | float = 1
-
-
-class Edit(Struct, forbid_unknown_fields=True):
-    """One change to the base: exactly one of drop_links, drop_npus, degrade, scale, subset."""
-
-    drop_links: Choices | None = None
-    drop_npus: list[int | str] | None = None
-    subset: Annotated[list[int | str], Meta(description="The NPUs to keep.")] | None = None
-    degrade: Degrade | None = None
-    scale: Scale | None = None
-    both: Annotated[bool, Meta(description="Links in both directions.")] = True
-
-
-class File(Struct, forbid_unknown_fields=True):
-    """A topology: either a base with edits, or npus, boxes, switches, links and directed."""
-
-    tacos: Annotated[int, Meta(ge=1, le=VERSION, description="Version of the format.")]
-    name: str | None = None
-    link_model: str | None = None
-    forwarding: str | None = None
-    reduce_bandwidth: Quantity | None = None
-    base: (
-        Annotated[
-            str, Meta(description='A short name such as "dgx-h100:4", or another file, from here.')
-        ]
-        | None
-    ) = None
-    edits: list[Edit] = []
-    npus: Annotated[int, Meta(ge=0)] | list[str] = 0
-    boxes: Boxes | None = None
-    switches: Annotated[int, Meta(ge=0)] | list[str | Switch] = 0
-    defaults: Defaults = Defaults()
-    links: list[Link] = []
-    directed: Annotated[
-        list[list[int | float | str]],
-        Meta(description="One directed link per row: [src, dst, bandwidth, latency]."),
-    ] = []
-    dims: Annotated[
-        list[tuple[str, Count]], Meta(description="Kind and size, the fastest-running first.")
-    ] = []
-    symmetric: bool = False
-    connected: Annotated[bool, Meta(description="Every NPU must reach every other one.")] = True
-
 
 _ENDINGS = (".yaml", ".yml", ".json")
 _DEEPEST = 8  # files that are bases of one another
 
 
-def schema() -> dict[str, Any]:
-    """The JSON Schema of topology files, for editors and other programs.
-
-    >>> schema()["$ref"]
-    '#/$defs/File'
-    """
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "TACOS topology file",
-        **msgspec.json.schema(File),
-    }
-
-
-def read(path: str | os.PathLike[str]) -> Topology:
+def read(path: Location) -> Topology:
     """Read a topology from a YAML or JSON file, which its suffix says.
 
     Raises:
@@ -195,6 +65,7 @@ def read(path: str | os.PathLike[str]) -> Topology:
         OSError: The file cannot be opened.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder, "pair.yaml")
     ...     _ = file.write_text(
@@ -202,20 +73,21 @@ def read(path: str | os.PathLike[str]) -> Topology:
     ...     read(file)
     <tacos.Topology custom: 2 NPUs, 0 switches, 2 links>
     """
-    return _read(Path(path), 0)
+    return _read(location(path), 0)
 
 
-def _read(file: Path, depth: int) -> Topology:
+def _read(file: Path | Stream, depth: int) -> Topology:
     try:
-        return _Reader(_decoded(markup.load(file)), file.parent, depth).topology()
+        return _Reader(decoded(markup.load(file)), file.parent, depth).topology()
     except ValueError as error:
         raise FormatError(f"{file}: {error}") from None
 
 
-def write(topology: Topology, path: str | os.PathLike[str]) -> None:
+def write(topology: Topology, path: Location) -> None:
     """Write a topology as YAML or JSON, whole or not at all; `read` gives the same topology.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> ring = build.ring(3, bidirectional=False)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write(ring, Path(folder, "ring.yaml"))
@@ -230,7 +102,7 @@ def write(topology: Topology, path: str | os.PathLike[str]) -> None:
     directed: [[0, 1], [1, 2], [2, 0]]
     True
     """
-    file = Path(path)
+    file = location(path)
     suffix = file.suffix.lower()
     if suffix not in _ENDINGS:
         raise ValueError(f'path must end in .yaml, .yml or .json; got "{file}"')
@@ -238,54 +110,6 @@ def write(topology: Topology, path: str | os.PathLike[str]) -> None:
     text = markup.as_json(fields) if suffix == ".json" else markup.as_yaml(fields)
     with replacing(file) as out:
         out.write(text.encode())
-
-
-# Fields.
-
-_PLACE = re.compile(r"(.*) - at `(?:key in )?\$(.*)`", re.DOTALL)
-
-
-def _decoded(data: Any) -> File:
-    if not isinstance(data, dict):
-        raise ValueError("the file must be a mapping of fields, such as tacos: 1")  # noqa: TRY004
-    version = data.get("tacos")
-    if version is None:
-        raise ValueError(f"the field tacos is missing, it must be tacos: {VERSION}")
-    if isinstance(version, int) and version > VERSION:
-        raise ValueError(f"tacos is {version}, this program understands format version {VERSION}")
-    try:
-        return msgspec.convert(data, File)
-    except msgspec.ValidationError as error:
-        match = _PLACE.fullmatch(str(error))
-        message, place = (match[1], match[2]) if match else (str(error), "")
-        place = place.removeprefix(".")
-        subject = f"{place}{_found(data, place)}: " if place else ""
-        raise ValueError(f"{subject}{_reworded(message)}") from None
-
-
-def _reworded(message: str) -> str:
-    """A message of msgspec in our words."""
-    unknown = re.fullmatch("Object contains unknown field `(.*)`", message, re.DOTALL)
-    if unknown is None:
-        return message[0].lower() + message[1:].replace("`", "")
-    fields = {f for struct in (File, Boxes, Link, Switch, Edit) for f in struct.__struct_fields__}
-    close = difflib.get_close_matches(unknown[1], sorted(fields), n=1)
-    hint = f", did you mean {close[0]}?" if close else ""
-    return f"there is no field {json.dumps(unknown[1], ensure_ascii=False)}{hint}"
-
-
-def _found(data: Any, place: str) -> str:
-    """The value at a place, if it is short enough to quote."""
-    for step in re.findall(r"\[(\d+)\]|([^.\[\]]+)", place):
-        try:
-            data = data[int(step[0])] if step[0] else data[step[1]]
-        except (LookupError, TypeError):
-            return ""
-    return (
-        f" is {json.dumps(data, ensure_ascii=False)[:60]}"
-        if isinstance(data, str | int | float)
-        else ""
-    )
 
 
 # Meaning.
@@ -467,7 +291,9 @@ class _Reader:
         if npus == 0:
             raise ValueError("the topology has no NPUs, it needs npus, boxes or a base")
         if npus + switches > _MOST_NODES:
-            raise ValueError(f"the topology has {npus + switches} nodes, allowed are {_MOST_NODES}")
+            raise ValueError(
+                f"the topology has {npus + switches} nodes; the limit is {_MOST_NODES}"
+            )
 
         names = _names("npu", file.npus) + _names("switch", file.switches)
         bits = _bits(file.switches)
@@ -556,7 +382,7 @@ class _Reader:
     def _make_room(self, links: int) -> None:
         self.links += links
         if self.links > _MOST_LINKS:
-            raise ValueError(f"the topology has {self.links} links, allowed are {_MOST_LINKS}")
+            raise ValueError(f"the topology has {self.links} links; the limit is {_MOST_LINKS}")
 
     def _speed(self, link: Link, place: str) -> tuple[int, int]:
         """Bandwidth and latency of a link, by itself or by default."""

@@ -1,30 +1,30 @@
-"""Communicators: ranks that have met, and the algorithms they run together."""
+"""Communicators: ranks that have met, and the algorithms they run together over one carrier or several."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from tacos._core import Program, RankExecutor, Schedule
-from tacos._support.pickling import FIELDS
+from tacos._core import Collective, Program, RankExecutor, Schedule, fields
+from tacos.collective import kind_of
 from tacos.errors import CommunicationError, VerificationError
-from tacos.program import lower
-from tacos.runtime.carriers.tcp import Tcp
+from tacos.program import FACTS, lower
+from tacos.runtime.carriers import Call, chosen, named
 from tacos.runtime.rendezvous import from_environment
 from tacos.verify import verify as verify_algorithm
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    from tacos._core import Collective
+    from tacos.runtime.carriers import Carrier, CarrierKind, Prepared
     from tacos.runtime.rendezvous import Rendezvous
 
-__all__ = ["Algorithm", "Call", "Carrier", "Communicator", "connect", "fingerprint"]
+__all__ = ["Algorithm", "Communicator", "connect", "fingerprint"]
 
 
 def connect(
@@ -32,83 +32,61 @@ def connect(
     *,
     timeout: float = 300.0,
     members: Sequence[int] | None = None,
+    carrier: str | None = None,
 ) -> Communicator:
     """Meet the other ranks of the job.
 
     Args:
         rendezvous: How the ranks find each other. Default: what the environment says, see
-            :func:`tacos.runtime.rendezvous.from_environment`.
+            :func:`tacos.runtime.rendezvous.environment.from_environment`.
         timeout: Seconds that the ranks wait for each other, now and whenever a call makes no
             progress.
         members: The ranks' numbers in the whole job, which ``TACOS_ADDRESSES`` goes by, where these
             are a part of it.
+        carrier: What moves the data, by its name in :data:`tacos.runtime.carriers.CARRIERS`. Default:
+            ``TACOS_CARRIER``, or ``tcp``.
 
     Raises:
         TimeoutError: Some ranks did not come; the message names them.
+        ValueError: There is no such carrier, or it cannot serve these ranks.
 
     >>> with connect() as comm:
-    ...     comm.rank, comm.size
-    (0, 1)
+    ...     comm.rank, comm.size, comm.carrier
+    (0, 1, 'tcp')
     """
     if not timeout > 0:
         raise ValueError(f"timeout is {timeout} s, it must be positive")
-    return Communicator(
-        rendezvous or from_environment(timeout=timeout), timeout=timeout, members=members
+    kind = chosen() if carrier is None else named(carrier)
+    communicator = Communicator(
+        rendezvous or from_environment(timeout=timeout),
+        timeout=timeout,
+        members=members,
+        carrier=kind.name,
     )
-
-
-class Call(NamedTuple):
-    """What an algorithm runs on; see :meth:`Algorithm.run_at`."""
-
-    source: int  # addresses
-    target: int
-    elements: int
-    dtype: str
-    op: str
-
-
-class Carrier(Protocol):
-    """What moves the data between a rank and its peers."""
-
-    @property
-    def failure(self) -> str | None:
-        """Why it can carry no more, or None."""
-
-    def open(self, execution: RankExecutor) -> None:
-        """Make ready for a program that all ranks agree on."""
-
-    def run(self, execution: RankExecutor, number: int, call: Call) -> None:
-        """Run one call of the algorithm with this number."""
-
-    def watch(self, number: int, doing: str) -> str:
-        """Between calls: why some rank will not come to prepare the algorithm with this number, or nothing.
-
-        ``doing`` says what this rank does meanwhile, for the sentence.
-        """
-
-    def abort(self, why: str) -> None:
-        """Tell the peers that this rank gives up; no call may be running here."""
-
-    def interrupt(self, why: str) -> None:
-        """End the call that runs and all later ones; from any thread."""
-
-    def close(self) -> None:
-        """Let the peers go."""
-
-    def address(self, peer: int, channel: int = 0) -> str:
-        """The host at which this rank reaches another."""
+    try:
+        communicator.open()
+    except BaseException:
+        communicator.close()
+        raise
+    return communicator
 
 
 class Communicator:
     """Ranks that have met. All of them must prepare and run the same algorithms in the same order.
 
-    Made by :func:`connect`, where data take TCP, and by :func:`tacos.runtime.mpi.connect`.
+    Made by :func:`connect` and by :func:`tacos.runtime.mpi.connect`. It opens a carrier when an algorithm
+    first needs it.
 
     Args:
         rendezvous: How the ranks find each other.
         timeout: Seconds without progress that mean failure.
         members: The ranks' numbers in the whole job, see :func:`connect`.
-        carrier: What moves the data. Default: TCP, see :class:`tacos.runtime.carriers.tcp.Tcp`.
+        carrier: The carrier of algorithms that are prepared without naming one. Default:
+            ``TACOS_CARRIER`` if that is one of the host's memory, or ``tcp``.
+        opened: Carriers that are open already, by name.
+
+    Attributes:
+        carrier: The name of that carrier.
     """
 
     def __init__(
@@ -117,16 +95,19 @@ class Communicator:
         *,
         timeout: float = 300.0,
         members: Sequence[int] | None = None,
-        carrier: Carrier | None = None,
+        carrier: str | None = None,
+        opened: Mapping[str, Carrier] | None = None,
     ) -> None:
         self.rank, self.size = rendezvous.rank, rendezvous.size
-        self.timeout = timeout
-        self.carrier = carrier or Tcp(rendezvous, timeout=timeout, members=members)
-        self._rendezvous = rendezvous
+        self.timeout, self.members = timeout, members
+        self.rendezvous = rendezvous
+        self.carrier = chosen("host").name if carrier is None else named(carrier).name
+        self._open: dict[str, Carrier] = dict(opened or {})
         rendezvous.while_waiting = self._look_around
         self._lock = threading.RLock()
         self._prepared = 0
         self._doing = ""
+        self._ended = ""
 
     def __enter__(self) -> Self:
         return self
@@ -138,7 +119,7 @@ class Communicator:
         traceback: TracebackType | None,
     ) -> None:
         if error is not None and not isinstance(error, CommunicationError):
-            self.carrier.abort(f"rank {self.rank} failed: {type(error).__name__}: {error}")
+            self.give_up(f"rank {self.rank} failed: {type(error).__name__}: {error}")
         self.close()
 
     def __repr__(self) -> str:
@@ -147,9 +128,29 @@ class Communicator:
     @property
     def failure(self) -> str | None:
         """Why the communicator cannot be used any more, or None."""
-        return self.carrier.failure
+        failures = (carrier.failure for carrier in self._open.values())
+        return next(filter(None, failures), self._ended) or None
 
-    def prepare(self, algorithm: Schedule | Program, *, verify: bool = True) -> Algorithm:
+    def open(self, name: str | None = None) -> Carrier:
+        """The carrier with this name, by default ``carrier``; all ranks must open it together.
+
+        Raises:
+            ValueError: There is none, or a package that it needs is missing.
+            tacos.runtime.carriers.Unavailable: It cannot serve these ranks.
+        """
+        kind = named(name or self.carrier)
+        with self._lock:
+            if kind.name not in self._open:
+                if self.failure:
+                    raise CommunicationError(self.failure)
+                opened = self._open[kind.name] = kind.open(self)
+                if self._ended:  # meanwhile, by another thread
+                    opened.interrupt(self._ended)
+            return self._open[kind.name]
+
+    def prepare(
+        self, algorithm: Schedule | Program, *, verify: bool = True, carrier: str | None = None
+    ) -> Algorithm:
         """Compile this rank's share of an algorithm and connect the ranks that talk in it.
 
         All ranks must call this together, with the same algorithm.
@@ -157,22 +158,39 @@ class Communicator:
         Args:
             algorithm: A schedule, or a program; its ranks are those of the communicator.
             verify: Whether rank 0 checks first that the algorithm is right.
+            carrier: The name of what moves its data, by default ``carrier``.
 
         Raises:
             ValueError: The algorithm is for another number of ranks, or not the same on all.
             VerificationError: It is wrong.
             CommunicationError: A rank failed or did not come.
         """
+        kind = named(carrier or self.carrier)
         with self._lock:
-            return self._prepare(algorithm, verify=verify)
+            return self._prepare(algorithm, kind, verify=verify)
 
-    def _prepare(self, algorithm: Schedule | Program, *, verify: bool) -> Algorithm:
+    def on_host(self, program: Program) -> Prepared:
+        """Prepare a program on a carrier of the host's memory, whatever carries the data."""
+        usual = named(self.carrier)
+        host = usual if usual.memory == "host" else chosen("host")
+        return self.prepare(program, carrier=host.name).prepared
+
+    def _prepare(
+        self, algorithm: Schedule | Program, carrier: CarrierKind, *, verify: bool
+    ) -> Algorithm:
         number = self._prepared
-        report = {"kind": "", "fingerprint": "", "error": "", "wrong": "", "difference": ""}
-        execution = program = None
+        report = {
+            "kind": "",
+            "carrier": carrier.name,
+            "fingerprint": "",
+            "error": "",
+            "wrong": "",
+            "difference": "",
+        }
+        execution = None
         try:
             program = self._program(algorithm)
-            report["kind"] = program.collective.kind
+            report["kind"] = program.collective.label
             report["fingerprint"] = fingerprint(program)
             if verify and self.rank == 0:
                 checked = verify_algorithm(program)
@@ -185,27 +203,39 @@ class Communicator:
             report["error"] = str(error)
         difference = self._agree(number, report)
         assert execution is not None  # else the ranks would not have agreed
-        assert program is not None
-        self.carrier.open(execution)
-        return Algorithm(self, number, program, execution, difference)
+        prepared = self.open(carrier.name).prepare(execution, number)
+        return Algorithm(self, carrier, number, execution, prepared, difference)
 
     def interrupt(self, why: str) -> None:
         """End the call that runs and all later ones, here and then on all ranks; from any thread."""
-        self.carrier.interrupt(f"rank {self.rank} gave up: {why}")
+        self._interrupt(f"rank {self.rank} gave up: {why}")
+
+    def give_up(self, why: str) -> None:
+        """Tell all ranks why this one gives up; no call may be running here."""
+        with self._lock:
+            self._ended = self._ended or why
+            for carrier in self._open.values():
+                carrier.abort(why)
 
     def abort(self, why: str) -> None:
         """Tell all ranks that this one gives up, and close; a call that runs here fails."""
         self.interrupt(why)
         with self._lock:
-            self.carrier.abort(f"rank {self.rank} gave up: {why}")
+            self.give_up(f"rank {self.rank} gave up: {why}")
             self.close()
 
     def close(self) -> None:
         """Close all connections. A call that runs here or on peers with this rank fails."""
-        self.carrier.interrupt("the communicator is closed")
+        self._interrupt("the communicator is closed")
         with self._lock:
-            self.carrier.close()
-            self._rendezvous.close()
+            for carrier in self._open.values():
+                carrier.close()
+            self.rendezvous.close()
+
+    def _interrupt(self, why: str) -> None:
+        self._ended = self._ended or why
+        for carrier in list(self._open.values()):  # another thread may open one
+            carrier.interrupt(why)
 
     def barrier(self, name: str) -> None:
         """Wait for all ranks."""
@@ -227,11 +257,11 @@ class Communicator:
             CommunicationError: A rank has failed.
         """
         with self._lock:
-            return self.carrier.watch(0, "still has work with it")
+            return self._watch(0, "still has work with it")
 
     def address(self, peer: int, channel: int = 0) -> str:
         """The host at which this rank reaches another."""
-        return self.carrier.address(peer, channel)
+        return self.open().address(peer, channel)
 
     def _program(self, algorithm: Schedule | Program) -> Program:
         if isinstance(algorithm, Schedule):
@@ -247,7 +277,11 @@ class Communicator:
             )
 
     def _look_around(self) -> str:
-        return self.carrier.watch(self._prepared, self._doing)
+        return self._watch(self._prepared, self._doing)
+
+    def _watch(self, number: int, doing: str) -> str:
+        said = (carrier.watch(number, doing) for carrier in self._open.values())
+        return next(filter(None, said), "")
 
     def _meet(self, name: str, value: bytes, doing: str) -> list[bytes]:
         """Exchange something; whoever fails in it tells those who run a call instead."""
@@ -256,9 +290,9 @@ class Communicator:
                 raise CommunicationError(self.failure)
             self._doing = doing
             try:
-                return self._rendezvous.exchange(name, value)
+                return self.rendezvous.exchange(name, value)
             except (CommunicationError, TimeoutError) as error:
-                self.carrier.abort(str(error))
+                self.give_up(str(error))
                 raise
 
     def _agree(self, number: int, report: dict[str, str]) -> str:
@@ -267,7 +301,7 @@ class Communicator:
         Returns:
             Which ranks add up a chunk in different orders, as rank 0 has found.
         """
-        kind = report["kind"].replace("_", "-") or "one that is wrong"
+        kind = report["kind"] or "one that is wrong"
         doing = f"prepares algorithm {number}, {kind}"
         answers = self._meet(f"algorithm {number}", json.dumps(report).encode(), doing)
         self._prepared += 1
@@ -279,13 +313,19 @@ class Communicator:
                 raise ValueError(
                     theirs["error"] if rank == self.rank else f"rank {rank}: {theirs['error']}"
                 )
+        for rank, theirs in enumerate(reports):
+            if theirs["carrier"] != reports[0]["carrier"]:
+                raise ValueError(
+                    f"algorithm {number} does not have the same carrier on all ranks: rank {rank} "
+                    f"has {theirs['carrier']}, rank 0 {reports[0]['carrier']}"
+                )
         others = [
             r
             for r, theirs in enumerate(reports)
             if theirs["fingerprint"] != reports[0]["fingerprint"]
         ]
         if others:
-            kinds = [reports[rank]["kind"].replace("_", "-") for rank in (others[0], 0)]
+            kinds = [reports[rank]["kind"] for rank in (others[0], 0)]
             which = f" ({kinds[0]}, {kinds[1]})" if kinds[0] != kinds[1] else ""
             raise ValueError(
                 f"algorithm {number} is not the same on all ranks: "
@@ -299,6 +339,7 @@ class Algorithm:
     """An algorithm that all ranks of a communicator have prepared; made by Communicator.prepare.
 
     Attributes:
+        carrier: What moves its data.
         difference: Two ranks that add up a chunk in different orders, so that floating-point sums may differ in the last
             bits; empty if there are none, or if the algorithm was prepared without verification.
     """
@@ -306,16 +347,19 @@ class Algorithm:
     def __init__(
         self,
         communicator: Communicator,
+        carrier: CarrierKind,
         number: int,
-        program: Program,
-        execution: RankExecutor,
+        share: RankExecutor,
+        prepared: Prepared,
         difference: str = "",
     ) -> None:
         self.difference = difference
         self.communicator = communicator
+        self.carrier = carrier
         self.number = number
-        self.program = program
-        self._execution = execution
+        self.program = share.program
+        self.prepared = prepared
+        self._share = share
 
     @property
     def collective(self) -> Collective:
@@ -323,12 +367,12 @@ class Algorithm:
         return self.program.collective
 
     def __repr__(self) -> str:
-        kind = self.collective.kind.replace("_", "-")
+        kind = self.collective.label
         return f"<tacos.Algorithm {self.number}: {kind}, {self.program.ranks} ranks>"
 
     def buffer_elements(self, count: int) -> tuple[int, int]:
         """Elements of this rank's input and output buffer, for a whole of count elements."""
-        return self._execution.buffer_elements(count)
+        return self._share.buffer_elements(count)
 
     def run(
         self, source: Any, target: Any = None, op: str = "sum", *, count: int | None = None
@@ -350,6 +394,11 @@ class Algorithm:
             ValueError: The arrays do not fit the collective.
             CommunicationError: A rank failed, hangs, or called with something else.
         """
+        if self.carrier.memory != "host":
+            raise ValueError(
+                f"run takes arrays of the host, and the carrier {self.carrier.name} moves memory of "
+                "GPUs; use run_at, with addresses there"
+            )
         given = None if source is None else _array(source, "source")
         result = None if target is None else _array(target, "target")
         if given is None and result is None:
@@ -377,41 +426,40 @@ class Algorithm:
     def run_at(self, source: int, target: int, count: int, dtype: str, op: str = "sum") -> None:
         """Run the collective on the memory at two addresses, without the GIL.
 
+        The memory is the host's, or a GPU's where the carrier's is (``algorithm.carrier.memory``).
         ``buffer_elements(count)`` says how many elements are there; ``count`` is the whole buffer as
         nccl-tests counts it. ``dtype`` is NumPy's name of the type, or ``bfloat16``.
         """
-        comm = self.communicator
-        with comm._lock:
-            call = Call(source, target, count, dtype, op)
-            comm.carrier.run(self._execution, self.number, call)
+        with self.communicator._lock:
+            self.prepared.run(Call(source, target, count, dtype, op))
 
     def _count(
         self, source: np.ndarray[Any, Any] | None, target: np.ndarray[Any, Any] | None
     ) -> int:
         """The whole buffer's elements, from what this rank has of it."""
         collective = self.collective
-        kind = collective.kind
         sizes = (None if source is None else source.size, None if target is None else target.size)
         if len(collective.parts) == 1:
             part = collective.parts[0]
             n = len(part.group)
             root = part.root >= 0 and int(part.group[part.root]) == self.communicator.rank
-            whole, share = {
-                "all_reduce": (sizes, None),
-                "all_to_all": (sizes, None),
-                "reduce": (sizes, None),
-                "broadcast": (sizes[::-1], None),
-                "reduce_scatter": ((sizes[0],), sizes[1]),
-                "all_gather": ((sizes[1],), sizes[0]),
-                "gather": ((sizes[1],) if root else (), sizes[0]),
-                "scatter": ((sizes[0],) if root else (), sizes[1]),
-            }.get(kind, ((), None))
-            for size in whole:
-                if size is not None:
-                    return size
-            if share is not None:
-                return share * n
-        raise ValueError(f"count must be given: the arrays of a {kind} do not tell it here")
+            kind = kind_of(part)
+            held = (kind.whole_input, kind.whole_output)
+            if kind.even:
+                # Only the root has the whole of what is gathered to it or scattered by it.
+                everywhere = all(held) or not kind.rooted
+                sides = list(zip(sizes, held, strict=True))
+                if kind.spreads and not kind.reduces:  # all have the output, but not all the input
+                    sides.reverse()
+                for size, whole in sides:
+                    if size is not None and whole and (root or everywhere):
+                        return size
+                for size, whole in sides:
+                    if size is not None and not whole:
+                        return size * n
+        raise ValueError(
+            f"count must be given: the arrays of a {collective.label} do not tell it here"
+        )
 
 
 def fingerprint(program: Program) -> str:
@@ -426,14 +474,13 @@ def fingerprint(program: Program) -> str:
     digest = hashlib.sha256()
 
     def add(item: Any) -> None:
-        for name in FIELDS[type(item)]:
-            value = getattr(item, name)
-            if name == "provenance":
+        for name, value in fields(item).items():
+            if name in ("provenance", *FACTS):
                 continue
             digest.update(name.encode())
             if isinstance(value, np.ndarray):
                 digest.update(f"{len(value)}".encode() + value.tobytes())
-            elif type(value) in FIELDS:
+            elif isinstance(value, Collective):
                 add(value)
             elif isinstance(value, list | tuple):
                 for part in value:

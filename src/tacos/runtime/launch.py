@@ -65,7 +65,7 @@ def launch(
     if ranks < 1:
         raise ValueError(f"ranks is {ranks}, it must be positive")
     if output not in ("first", "all", "none"):
-        raise ValueError(f"output is {output!r}, allowed are first, all and none")
+        raise ValueError(f"output is {output!r}; it must be first, all or none")
     return Job(command, ranks, env=env, output=output)
 
 

@@ -12,9 +12,8 @@ import time
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import groupby
 from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
@@ -22,7 +21,6 @@ from tacos._core import Collective, Schedule
 from tacos.bound import Bound, bound
 from tacos.collective import chunks_per_part
 from tacos.errors import (
-    InfeasibleError,
     LimitError,
     TacosError,
     VerificationError,
@@ -31,10 +29,11 @@ from tacos.errors import (
 )
 from tacos.execution import check_target, execution
 from tacos.program import lift, lower
+from tacos.search.comparison import Candidate, Comparison, Figures, Sweep
 from tacos.search.synthesis import check_engine, check_sizes, obstacles, synthesize
 from tacos.search.synthesis import engines as applicable
 from tacos.synth import ENGINES
-from tacos.units import format_size, format_time
+from tacos.units import format_size
 from tacos.verify import Report, verify
 
 if TYPE_CHECKING:
@@ -46,213 +45,7 @@ if TYPE_CHECKING:
 
     Progress: TypeAlias = Callable[[float], object]
 
-__all__ = ["Candidate", "Comparison", "Figures", "Sweep", "compare"]
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """A schedule in numbers, as nccl-tests counts them.
-
-    Attributes:
-        time_s: When the last transfer arrives.
-        algbw_Bps: Size over time.
-        busbw_Bps: The same times what the collective needs per link; 0 where that is not defined.
-        chunks: The number of chunks per part, as ``chunks=`` takes it; None where parts differ.
-        transfers: How many there are.
-        utilisation: Share of the time that the links are busy, on average.
-        cut_short: Whether the time limit ended the search.
-        total_chunks: The number of all chunks.
-        executed_s: How long the schedule takes when it is executed (:func:`tacos.execution.execution`); None where it
-            has too many transfers to be run.
-    """
-
-    time_s: float
-    algbw_Bps: float
-    busbw_Bps: float
-    chunks: int | None
-    transfers: int
-    utilisation: float
-    cut_short: bool
-    total_chunks: int = 0
-    executed_s: float | None = None
-
-    @property
-    def counted_s(self) -> float:
-        """The time that engines are compared by: the executed one where it is known."""
-        return self.time_s if self.executed_s is None else self.executed_s
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One engine's answer.
-
-    Attributes:
-        engine: Its name.
-        schedule: What it returned. None if it failed; in a sweep, also if another one is better.
-        ok: Whether the verifier found nothing wrong.
-        note: Why there is no schedule, or which of its schedules were rejected; empty if all is well.
-        seconds: How long the synthesis and the verification took.
-        figures: The schedule in numbers; None if it failed.
-        wrong: Whether the verifier rejected a schedule of this engine, which is a bug of the engine; or the
-            algorithm from elsewhere.
-        consistent: Whether all NPUs end with identical bits, see :func:`tacos.verify`.
-    """
-
-    engine: str
-    schedule: Schedule | None
-    ok: bool
-    note: str
-    seconds: float
-    figures: Figures | None = None
-    wrong: bool = False
-    consistent: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Engines side by side on one problem.
-
-    Attributes:
-        topology: The network.
-        collective: What is to be achieved.
-        candidates: The fastest first, then those that failed.
-        bound_s: A time that no schedule beats.
-        left_out: The engines that do not apply, each with what it needs.
-    """
-
-    topology: Topology
-    collective: Collective
-    candidates: tuple[Candidate, ...]
-    bound_s: float = 0.0
-    left_out: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def solved(self) -> tuple[Candidate, ...]:
-        """The candidates whose schedules the verifier accepts, the fastest first."""
-        return tuple(candidate for candidate in self.candidates if candidate.ok)
-
-    @property
-    def best(self) -> Schedule:
-        """The fastest schedule that the verifier accepts."""
-        for candidate in self.solved:
-            if candidate.schedule is not None:
-                return candidate.schedule
-        raise InfeasibleError(f"no engine solved {self.collective!r}")
-
-    def efficiency(self, candidate: Candidate) -> float | None:
-        """The bound divided by the candidate's time, the executed one where it is known; None where either is missing."""
-        if candidate.figures is None or not self.bound_s or not candidate.figures.counted_s:
-            return None
-        return self.bound_s / candidate.figures.counted_s
-
-    @property
-    def reference(self) -> str:
-        """What users run today, where it was compared: ``"nccl"``, else ``"ring"``."""
-        return "nccl" if any(c.engine == "nccl" for c in self.solved) else "ring"
-
-    def speed_up(self, over: str | None = None) -> float | None:
-        """How many times as fast the best candidate is as another engine; None if that was not compared.
-
-        Args:
-            over: The other engine; the :attr:`reference` if not given. Both times are of an ideal network, without
-                NCCL's protocol overheads, which is in NCCL's favour.
-        """
-        over = self.reference if over is None else over
-        other = next((c.figures for c in self.solved if c.engine == over), None)
-        best = self.solved[0].figures if self.solved else None
-        return other.counted_s / best.counted_s if other and best and best.counted_s else None
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One plain dictionary per candidate, for tables, JSON and CSV; units are in the names."""
-        return [
-            {
-                "collective": self.collective.kind.replace("_", "-"),
-                "size_bytes": self.collective.size_bytes,
-                "engine": candidate.engine,
-                "ok": candidate.ok,
-                "wrong": candidate.wrong,
-                "consistent": candidate.consistent,
-                "note": candidate.note,
-                "synthesis_s": candidate.seconds,
-                "bound_s": self.bound_s,
-                "efficiency": self.efficiency(candidate),
-            }
-            | (asdict(candidate.figures) if candidate.figures else {})
-            for candidate in self.candidates
-        ]
-
-    def verdict(self) -> str:
-        """Who wins, and by how much, in a sentence.
-
-        >>> import tacos
-        >>> topo = tacos.topology.ring(4, bandwidth="1GB/s", latency="0ns")
-        >>> coll = tacos.collective.all_gather(topo, "4MB", chunks=2)
-        >>> print(compare(topo, coll, engines=["ring", "bidirectional-ring"]).verdict())
-        bidirectional-ring is the fastest: 1.5 ms, 100.0 % of the bound, 2.00 times as fast as ring.
-        """
-        if not self.solved or self.solved[0].figures is None:
-            return f"No engine solved {self.collective!r}."
-        best, seconds = self.solved[0], self.solved[0].figures.counted_s
-        words = [f"{best.engine} is the fastest: {format_time(seconds)}"]
-        if efficiency := self.efficiency(best):
-            words.append(f"{100 * efficiency:.1f} % of the bound")
-        if best.engine != self.reference and (factor := self.speed_up()):
-            words.append(f"{factor:.2f} times as fast as {self.reference}")
-        return ", ".join(words) + "."
-
-
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """Engines side by side over a row of sizes; of each size, only the best schedule is kept."""
-
-    topology: Topology
-    comparisons: tuple[Comparison, ...]
-
-    @property
-    def engines(self) -> tuple[str, ...]:
-        """All that solved some size, those that win most often first."""
-        first = [name for _, _, name in self.winners()]
-        names = dict.fromkeys(sorted(first, key=lambda name: -first.count(name)))
-        return tuple(
-            names | dict.fromkeys(c.engine for one in self.comparisons for c in one.solved)
-        )
-
-    @property
-    def reference(self) -> str:
-        """What users run today, where it was compared at all sizes: ``"nccl"``, else ``"ring"``."""
-        return "nccl" if all(one.reference == "nccl" for one in self.comparisons) else "ring"
-
-    def winners(self) -> list[tuple[int, int, str]]:
-        """Ranges of sizes (the first, the last) in which one engine is the fastest.
-
-        >>> import tacos
-        >>> topo = tacos.topology.ring(8)
-        >>> sizes = [tacos.collective.all_reduce(topo, size) for size in ("8KB", "80KB", "8MB")]
-        >>> compare(topo, sizes, engines=["direct", "ring"]).winners()
-        [(8000, 80000, 'direct'), (8000000, 8000000, 'ring')]
-        """
-        best = [(c.collective.size_bytes, c.solved[0].engine) for c in self.comparisons if c.solved]
-        spans = [list(span) for _, span in groupby(best, key=lambda pair: pair[1])]
-        return [(span[0][0], span[-1][0], span[0][1]) for span in spans]
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One plain dictionary per size and candidate, for tables, JSON and CSV."""
-        return [row for comparison in self.comparisons for row in comparison.rows()]
-
-    def verdict(self) -> str:
-        """Who wins where, in a sentence or two."""
-        if not self.winners():
-            return "No engine solved any of the sizes."
-        spans = [
-            f"{engine} at {format_size(low)}" + (f" to {format_size(high)}" if low < high else "")
-            for low, high, engine in self.winners()
-        ]
-        words = f"The fastest: {', '.join(spans)}."
-        factors = [factor for one in self.comparisons if (factor := one.speed_up(self.reference))]
-        if not factors or max(factors) == 1:
-            return words
-        times = f"{min(factors):.2f} to {max(factors):.2f}"
-        return f"{words} {times} times as fast as {self.reference}."
+__all__ = ["compare"]
 
 
 @overload
@@ -386,7 +179,7 @@ def _check(
     for problem in problems:
         check_sizes(topology, problem)
         if problem.kind != problems[0].kind:
-            kinds = f"{problems[0].kind} and {problem.kind}".replace("_", "-")
+            kinds = f"{problems[0].label} and {problem.label}"
             raise ValueError(f"collective has {kinds}, one comparison takes one kind")
     for name in names or ():
         check_engine(name)
@@ -480,7 +273,8 @@ def _marked(schedule: Schedule, report: Report) -> Schedule:
     report.raise_if_failed()
     if report.consistent:
         return schedule
-    return schedule.with_provenance(schedule.provenance | {"consistent": False})
+    facts = schedule.provenance | {"consistent": False}
+    return schedule.with_provenance(facts).with_facts(consistent=False)
 
 
 def _candidate(task: _Task, report: Progress | None = None) -> Candidate:
@@ -496,7 +290,7 @@ def _candidate(task: _Task, report: Progress | None = None) -> Candidate:
         return Candidate(task.engine, None, False, note, took, wrong=wrong)
     took = time.perf_counter() - begin
     rejected: list[str] = schedule.provenance.get("rejected", [])
-    consistent = schedule.provenance.get("consistent") is not False
+    consistent = schedule.consistent
     note = "; ".join([*rejected, *([] if consistent else [_DIFFERENT_BITS])])
     figures, wrong = _figures(schedule, task.target), bool(rejected)
     return Candidate(task.engine, schedule, True, note, took, figures, wrong, consistent)
@@ -518,7 +312,7 @@ def _figures(schedule: Schedule, target: str | None) -> Figures:
         total_chunks=schedule.collective.chunks,
         transfers=schedule.transfers,
         utilisation=float(used.mean()) if len(used) else 0.0,
-        cut_short=bool(schedule.provenance.get("cut_short")),
+        cut_short=schedule.cut_short,
         executed_s=_executed_s(schedule, target),
     )
 

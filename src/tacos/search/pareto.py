@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacos._core import Collective, CollectivePart
+from tacos._support.solver import highs, solve
 from tacos.bound import bound
+from tacos.collective import kind_of
 from tacos.errors import InfeasibleError, TacosError
 from tacos.schedule import retime, routes
-from tacos.synth.milp.solver import highs, solve
-from tacos.synth.phases import in_phases, sums
+from tacos.synth.phases import in_phases, only_collects, sums
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,10 +158,9 @@ class _Search:
         self.begin = time.monotonic()
         self.end = self.begin + time_limit
         self.late = False
-        kinds = {part.kind for part in collective.parts}
-        self.halves = 2 if sums(collective) and not kinds <= {"reduce_scatter", "reduce"} else 1
+        self.halves = 2 if sums(collective) and not only_collects(collective) else 1
         each = [self._least_rounds(topology, collective)]
-        if kinds == {"all_reduce"}:
+        if all(kind_of(part).two_phases for part in collective.parts):
             parts = [CollectivePart("all_gather", p.size, group=p.group) for p in collective.parts]
             gather = Collective(collective.npus, parts)
             each = [self._least_rounds(t, gather) for t in (topology.reversed(), topology)]
@@ -286,15 +286,15 @@ class _Search:
         model = build(stepped, steps, orbits=group, rounds=most)
         if model is None:
             return None, "infeasible"
-        if len(model.cost) > _MOST_COLUMNS:
+        if model.program.columns > _MOST_COLUMNS:
             return None, "unknown"
         # What may prove nothing must not take the time of what does.
         deadline = now + (self.end - now) / (4 if symmetric else 2)
-        answer = solve(model, deadline=deadline, progress=self.progress)
-        if answer.solution is None:
+        answer = solve(model.program, deadline=deadline, progress=self.progress)
+        if answer.values is None:
             return None, answer.status
-        rounds = round(float(model.cost @ answer.solution))
-        return (self._schedule(network, problem, stepped, model, answer.solution), rounds), (
+        rounds = round(float(model.program.cost @ answer.values))
+        return (self._schedule(network, problem, stepped, model, answer.values), rounds), (
             answer.status
         )
 

@@ -1,4 +1,4 @@
-"""Schedules made shorter by local search.
+"""Schedules made faster by local search.
 
 Engines build a schedule once, from the start to the end. :func:`refine` takes one that exists and tries to do better,
 a few chunks at a time: it takes out some of those that arrive last, and puts each back over the hops that arrive
@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING
 from tacos._core import Schedule
 from tacos._core import refine as _refine
 from tacos.bound import bound
-from tacos.errors import InfeasibleError, check_type
+from tacos.collective import kind_of
+from tacos.errors import InfeasibleError, LimitError, check_type
+from tacos.execution import check_target, execution, shares_links
+from tacos.synth.matched_ports import matched_ports
+from tacos.synth.phases import only_collects
 from tacos.verify import verify
 
 if TYPE_CHECKING:
@@ -29,6 +33,11 @@ _SLICE = 1_000_000
 _SLICE_PER_TRANSFER = 20
 _MOST_TRANSFERS = 10_000_000
 _MOST_HOPS = 500_000
+_RUN_PER_TRANSFER = 100
+"""Hops that could be looked at in the time that it takes to run a transfer."""
+_NEWS = 0.995
+"""A schedule is run if it is shorter by this factor than the last that was."""
+_NEVER = 2**62
 _PATIENCE = 4
 """Slices of the work without any gain after which there is hope no more."""
 
@@ -40,9 +49,14 @@ def refine(
     time_limit: float | None = None,
     seed: int = 0,
     work: int | None = None,
+    target: str | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
-    """Look for a shorter schedule of the same collective with the same chunks; never a longer one.
+    """Look for a faster schedule of the same collective with the same chunks; never a slower one.
+
+    A shorter schedule may take longer when it is executed. So what the search finds is compared by its executed time
+    for the target, and the fastest is returned. A schedule that gives each port of a switch between boxes one
+    peer keeps that (``tacos.synth.matched_ports``), unless the target is ``"schedule"``.
 
     The result depends on the arguments alone, but for a time limit that cuts the search short. It passes the
     verifier; its provenance has the time before (``"refined_from_s"``). A schedule that cannot be changed
@@ -57,10 +71,13 @@ def refine(
         time_limit: Seconds after which the best so far is returned.
         seed: Which chunks are tried in which order.
         work: How many hops may be looked at, instead of an effort.
+        target: What will execute the schedule, as for :func:`tacos.search.synthesis.synthesize`. By default the slowest of the three
+            rules for links counts. A schedule that is too large to be run, or beyond the target's limits, is
+            compared by its own time.
         progress: Called with the share done, now and then.
 
     Raises:
-        ValueError: A wrong budget.
+        ValueError: A wrong budget, or an unknown target.
 
     >>> import tacos
     >>> box = tacos.topology.mi250(1)
@@ -70,6 +87,7 @@ def refine(
     (True, True)
     """
     check_type("schedule", schedule, Schedule)
+    check_target(target)
     units = _EFFORTS.get(effort) if isinstance(effort, str) else effort
     if units is None or type(units) is bool or not units > 0:
         names = ", ".join(_EFFORTS)
@@ -80,65 +98,128 @@ def refine(
         raise ValueError(f"seed must be 0 to 2^62 - 1; got {seed!r}")
     total = int(units * _WORK) if work is None else work
     end = None if time_limit is None else time.monotonic() + time_limit
-    best = _searched(schedule, total, end, seed, progress)
-    if best.time_ps >= schedule.time_ps:
+    if not _directions(schedule):
         return schedule
+    matching = None if target == "schedule" else matched_ports(schedule.topology)
+    start = matching.taken(schedule) if matching else None
+    search = _Search(start or schedule, target, end, seed, progress)
+    best = search.run(total)
+    if best is None:
+        return schedule
+    if matching and start:
+        best = matching.returned(best)
     report = verify(best)
     if not report.ok or (not report.consistent and verify(schedule).consistent):
         return schedule
-    facts = schedule.provenance | {"refined_from_s": schedule.time_s}
-    return best.with_provenance(facts)
+    best = best.with_provenance(schedule.provenance | {"refined_from_s": schedule.time_s})
+    return best.with_facts(
+        engine=schedule.engine,
+        bound_ps=schedule.bound_ps,
+        consistent=report.consistent,
+        cut_short=schedule.cut_short,
+        matched_ports=schedule.matched_ports,
+    )
 
 
-def _searched(
-    schedule: Schedule,
-    total: int,
-    end: float | None,
-    seed: int,
-    progress: Callable[[float], object] | None,
-) -> Schedule:
-    """The search in slices, forwards and backwards in turn where there are sums."""
-    goal = bound(schedule.topology, schedule.collective).time_ps
-    step = max(_SLICE, _SLICE_PER_TRANSFER * schedule.transfers)
-    ways = _ways(schedule)
-    best, failures, done = schedule, 0, 0
+class _Search:
+    """A search in slices, forwards and backwards in turn where there are sums.
 
-    def report(share: float) -> None:
-        if progress is not None:
-            progress(min((done + share * step) / total, 1.0))
+    The search goes on from the shortest schedule, and remembers the one that is executed fastest.
+    """
 
-    while ways and done < total and failures < _PATIENCE * len(ways) and best.time_ps > goal:
-        if end is not None and time.monotonic() > end:
-            break
-        backwards = ways[(done // step) % len(ways)]
-        budget = min(step, total - done)
+    def __init__(
+        self,
+        schedule: Schedule,
+        target: str | None,
+        end: float | None,
+        seed: int,
+        progress: Callable[[float], object] | None,
+    ) -> None:
+        self.schedule, self.target, self.end, self.seed = schedule, target, end, seed
+        self.progress = progress
+        self.runs = target != "schedule"  # whether executed times are known
+        at_once = target is None and not shares_links(schedule)
+        self.run_hops = 0 if at_once or not self.runs else _RUN_PER_TRANSFER * schedule.transfers
+
+    def run(self, total: int) -> Schedule | None:
+        """The best schedule found, if it is better than the given one."""
+        schedule = self.schedule
+        goal = bound(schedule.topology, schedule.collective).time_ps
+        step = max(_SLICE, _SLICE_PER_TRANSFER * schedule.transfers)
+        directions = _directions(schedule)
+        shortest, failures, done, slices = schedule, 0, 0, 0
+        fastest: Schedule | None = None
+        least, judged = self.executed(schedule), schedule
+
+        def report(share: float) -> None:
+            if self.progress is not None:
+                self.progress(min((done + share * step) / total, 1.0))
+
+        def judge() -> None:
+            nonlocal fastest, least, judged, done
+            judged = shortest
+            done += self.run_hops
+            # Execution only adds to a schedule's time.
+            if shortest.time_ps < least and (time_ps := self.executed(shortest)) < least:
+                fastest, least = shortest, time_ps
+
+        while (
+            directions
+            and done < total
+            and failures < _PATIENCE * len(directions)
+            and shortest.time_ps > goal
+        ):
+            if self.end is not None and time.monotonic() > self.end:
+                break
+            backwards = directions[slices % len(directions)]
+            budget = min(step, total - done)
+            try:
+                start = shortest.reverse(report) if backwards else shortest
+                found = _refine(
+                    start, seed=self.seed + slices, work=budget, goal_ps=goal, progress=report
+                )
+                if backwards:
+                    found = found.reverse(report)
+            except InfeasibleError:
+                break
+            failures = 0 if found.time_ps < shortest.time_ps else failures + 1
+            if found.time_ps <= shortest.time_ps:
+                shortest = found
+            done += step
+            slices += 1
+            if shortest.time_ps < _NEWS * judged.time_ps:
+                judge()
+        if shortest.time_ps < judged.time_ps:
+            judge()
+        return fastest
+
+    def executed(self, schedule: Schedule) -> int:
+        """The time that schedules are compared by; one that cannot be run after one that could is no use."""
+        if not self.runs:
+            return schedule.time_ps
         try:
-            start = best.reverse(report) if backwards else best
-            found = _refine(
-                start, seed=seed + done // step, work=budget, goal_ps=goal, progress=report
-            )
-            if backwards:
-                found = found.reverse(report)
-        except InfeasibleError:
-            break
-        failures = 0 if found.time_ps < best.time_ps else failures + 1
-        if found.time_ps <= best.time_ps:
-            best = found
-        done += step
-    return best
+            found = execution(schedule, target=self.target)
+        except LimitError:
+            found = None
+        if found is not None:
+            return found.time_ps(self.target)
+        if schedule is not self.schedule:
+            return _NEVER
+        self.runs = False
+        return schedule.time_ps
 
 
-def _ways(schedule: Schedule) -> list[bool]:
+def _directions(schedule: Schedule) -> list[bool]:
     """The directions of time in which something can be spread; none where it would take too long."""
     hops = schedule.topology.npus**2 if schedule.topology.switches else schedule.topology.links
     if schedule.transfers > _MOST_TRANSFERS or hops > _MOST_HOPS:
         return []
-    kinds = {part.kind for part in schedule.collective.parts}
-    if kinds <= {"reduce_scatter", "reduce"}:
-        ways = [True]
-    elif "all_reduce" in kinds:
-        ways = [False, True]
+    kinds = [kind_of(part) for part in schedule.collective.parts]
+    if only_collects(schedule.collective):
+        directions = [True]
+    elif any(kind.two_phases for kind in kinds):
+        directions = [False, True]
     else:
-        ways = [False]
-    summing = kinds & {"reduce_scatter", "reduce", "all_reduce", "custom"}
-    return [] if summing and schedule.topology.reduce_bandwidth_Bps else ways
+        directions = [False]
+    summing = any(part.sums for part in schedule.collective.parts)
+    return [] if summing and schedule.topology.reduce_bandwidth_Bps else directions

@@ -18,8 +18,10 @@ from tacos import units
 from tacos.bound import Bound, bound
 from tacos.errors import TacosError
 from tacos.execution import check_target, execution
+from tacos.search.budget import exact_limits
 from tacos.search.refine import refine
-from tacos.search.synthesis import exact_limits, synthesize
+from tacos.search.synthesis import synthesize
+from tacos.synth import ENGINES
 
 if TYPE_CHECKING:
     import os
@@ -199,10 +201,11 @@ def check_formats(names: Collection[str]) -> None:
 
 
 class _Algorithm(NamedTuple):
-    """An engine and how it cuts; None where it chooses."""
+    """An engine, how it cuts (None where it chooses), and whether the ports between boxes have one peer each."""
 
     engine: str
     chunks: int | None
+    ports: str = "any"
 
 
 class _Span(NamedTuple):
@@ -256,21 +259,19 @@ class _Search:
         return self.bounds[size]
 
     def synthesized(self, algorithm: _Algorithm, size: int) -> Schedule:
-        limits: dict[str, Any] = {}
-        if algorithm.engine == "milp":
-            limits |= exact_limits(self.effort)
         found = synthesize(
             self.topology,
             self.wanted(size, algorithm.chunks),
             engine=algorithm.engine,
+            ports=algorithm.ports,
             seed=self.seed,
             effort=self.effort,
             progress=self.report,
             known_bound=self.bound(size),
             target=self.target,
-            **limits,
+            **exact_limits(algorithm.engine, self.effort),
         )
-        if self.consistent and found.provenance.get("consistent") is False:
+        if self.consistent and not found.consistent:
             raise TacosError(f"{algorithm.engine} adds up {size} B in several orders")
         return found
 
@@ -334,8 +335,9 @@ class _Search:
                     raise
                 self.cut_short = True
                 break
-            self.cut_short |= bool(best.provenance.get("cut_short"))
-            algorithm = _Algorithm(best.provenance["engine"], best.collective.parts[0].chunks)
+            self.cut_short |= best.cut_short
+            ports = "matched" if best.matched_ports else "any"
+            algorithm = _Algorithm(best.engine, best.collective.parts[0].chunks, ports)
             self.times[algorithm, size] = self.executed(best)
             found.append(algorithm)
         self.done = self.next = 0.8
@@ -382,9 +384,7 @@ class _Search:
             served = samples[one.begin : one.end]
             schedule = self.near(served[len(served) // 2], one.algorithm, low + 1, high)
             work = min(_REFINING * schedule.transfers, _MOST_REFINING)
-            # A shorter schedule may take longer to execute.
-            refined = refine(schedule, work=work, seed=self.seed)
-            schedule = min(schedule, refined, key=lambda one: (self.executed(one), one.time_s))
+            schedule = refine(schedule, work=work, seed=self.seed, target=self.target)
             figures = tuple(
                 (size, self.time(one.algorithm, size), self.bound(size).time_s) for size in served
             )
@@ -393,22 +393,30 @@ class _Search:
         return result
 
     def nccl(self, samples: list[int]) -> list[tuple[int, int, str, str]]:
-        """NCCL's own choices: trees or rings, and a protocol, for every size."""
-        if self.kind.replace("-", "_") not in _NCCL_KINDS or self.group is not None:
+        """NCCL's own choices: one of its algorithms, and a protocol, for every size."""
+        kind = collectives.parse(self.kind).name
+        known = [engine for engine in ENGINES.values() if kind in engine.nccl_names]
+        if not known or self.group is not None:
             return []
-        ring, tree = _Algorithm("ring", None), _Algorithm("double-binary-tree", None)
+        # The first serves all sizes; another one may be quicker for small ones.
+        usual = quick = _Algorithm(known[0].name, None)
         switch = samples[0] - 1
-        if self.kind.replace("-", "_") == "all_reduce":
+        for engine in known[1:]:
             self.done = self.next = 0.95
-            better = [size for size in samples if self.time(tree, size) < self.time(ring, size)]
-            if better:
-                above = [size for size in samples if size > better[-1]]
-                switch = self.crossover(tree, ring, better[-1], above[0]) if above else samples[-1]
+            other = _Algorithm(engine.name, None)
+            better = [size for size in samples if self.time(other, size) < self.time(usual, size)]
+            if not better:
+                continue
+            above = [size for size in samples if size > better[-1]]
+            last = self.crossover(other, usual, better[-1], above[0]) if above else samples[-1]
+            if last > switch:
+                quick, switch = other, last
         edges = {samples[0] - 1, samples[-1]}
         edges |= {edge for edge in (switch, *self.protocols()) if samples[0] <= edge < samples[-1]}
         ordered = sorted(edges)
+        names = [ENGINES[one.engine].nccl_names[kind] for one in (usual, quick)]
         return [
-            (low + 1, high, "tree" if high <= switch else "ring", self.protocol(high))
+            (low + 1, high, names[high <= switch], self.protocol(high))
             for low, high in pairwise(ordered)
         ]
 
@@ -424,6 +432,3 @@ class _Search:
     def protocol(self, size: int) -> str:
         low, middle = self.protocols()
         return "ll" if size <= low else "ll128" if size <= middle else "simple"
-
-
-_NCCL_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")

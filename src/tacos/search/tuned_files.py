@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,14 +121,13 @@ def _exported(one: Range, name: str, low: int, high: int | None, options: dict[s
         limits["min_bytes"] = low
     chunks, first = one.chunks, None
     while True:
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, f"plan{_ENDINGS[name]}")
-            try:
-                schedule = with_chunks(one.schedule, chunks)
-                formats.save(schedule, file, format=name, **limits, **options)
-                return file.read_bytes()
-            except (TacosError, ValueError) as error:
-                first = first or error
+        data = BytesIO()
+        try:
+            schedule = with_chunks(one.schedule, chunks)
+            formats.save(schedule, data, format=name, **limits, **options)
+            return data.getvalue()
+        except (TacosError, ValueError) as error:
+            first = first or error
         if chunks == 1:
             raise first
         chunks //= 2

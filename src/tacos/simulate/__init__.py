@@ -8,20 +8,18 @@ goes first, and a link carries one transfer at a time. :func:`simulate` returns 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from tacos import units
-from tacos._core import Program, Routes, Schedule, Topology
+from tacos._core import Program, Routes, Schedule, Topology, Workload
 from tacos._core import simulate as _simulate
 from tacos.errors import InfeasibleError, TacosError, check_type
 from tacos.simulate import astra, programs
 from tacos.simulate.faults import Fault, Straggler, disturbances
 from tacos.simulate.programs import program_order, program_routes
 from tacos.simulate.trace import Trace
-from tacos.simulate.workload import Workload, from_chakra, from_program, from_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Fault", "Straggler", "Trace", "program_order", "program_routes", "simulate"]
 
-_PROFILES = {"astra-sim-aware": True, "astra-sim-unaware": False}
-"""Other simulators' names, and whether messages share links there."""
 _BYTES_PER_TRANSFER = 60
 """What a run takes for each transfer."""
 _BYTES_PER_ARRIVAL, _BYTES_PER_INTERVAL = 30, 50
@@ -39,7 +35,7 @@ _BYTES_PER_ARRIVAL, _BYTES_PER_INTERVAL = 30, 50
 
 
 def simulate(
-    schedule: Schedule | Workload | Program | str | os.PathLike[str],
+    schedule: Schedule | Program | str | os.PathLike[str],
     topology: Topology | None = None,
     *,
     size: units.Quantity | None = None,
@@ -78,10 +74,8 @@ def simulate(
     serve the messages: one at a time by (ready time, position), one at a time by position, or shared.
 
     Args:
-        schedule: What to run, or the path of a file that holds it. An orbit is expanded first. A program needs a topology. A workload
-            of sends and receives, or the prefix of Chakra traces, needs a topology and a profile. Under a
-            profile, the nodes that run are those of Chakra traces: the given ones, or those that
-            :func:`tacos.formats.save` writes for the schedule or the program.
+        schedule: What to run, or the path of a file that holds it. An orbit is expanded first. A program needs a
+            topology. A workload runs on a simulated system: see :func:`tacos.simulate.astra.run`.
         topology: Where to run it, if not on the network it was made for: the same nodes, and links
             of other speeds, or fewer.
         size: Of a program's collective, where the program does not know it.
@@ -96,9 +90,9 @@ def simulate(
             only.
         stragglers: NPUs that start late or are slower than the others.
         seed: Of the jitter.
-        profile: Another simulator to imitate, ``"astra-sim-aware"`` or ``"astra-sim-unaware"``: to
-            the nanosecond as :func:`tacos.simulate.astra.run`, which has more options. What
-            disturbs a run, timing and congestion are then not to be given.
+        profile: Another simulator to imitate, ``"astra-sim-aware"`` or ``"astra-sim-unaware"``: short for
+            :func:`tacos.simulate.astra.trace`. Faults, stragglers, jitter, timing, congestion and record
+            must then be left out.
         routes: For a program: the links of each thread's route, or None for the direct link or
             else the route that :func:`tacos.schedule.routes` finds. :func:`~tacos.simulate.programs.program_routes` takes them
             from the schedule that the program was lowered from.
@@ -133,16 +127,25 @@ def simulate(
     >>> simulate(program, topo, timing="shared", record=False).time_ps == schedule.time_ps
     True
     """
-    check_type("schedule", schedule, Schedule, Workload, Program, str, os.PathLike)
+    if isinstance(schedule, Workload):
+        raise TypeError("a workload runs on a simulated system: use tacos.simulate.astra.run")
+    check_type("schedule", schedule, Schedule, Program, str, os.PathLike)
     if topology is not None:
         check_type("topology", topology, Topology)
     faults, stragglers = tuple(faults), tuple(stragglers)
     jitter_ps = units.time_ps(jitter, what="jitter", bare=False)
+    if profile is not None:
+        ours = timing != "dependencies" or not congestion or not record
+        if routes is not None or order is not None or connections is not None:
+            raise ValueError("routes, order and connections are for programs without a profile")
+        if faults or stragglers or jitter_ps or ours:
+            raise ValueError(
+                f"profile {profile!r} takes no timing, congestion, record or disturbances"
+            )
+        return astra.trace(schedule, topology, profile=profile, size=size, progress=progress)
     if isinstance(schedule, str | os.PathLike):
         schedule = _loaded(schedule)
-    if size is not None and not isinstance(schedule, Program):
-        raise ValueError(f"size is {size}, but only a program takes one")
-    if isinstance(schedule, Program) and profile is None:
+    if isinstance(schedule, Program):
         if topology is None:
             raise ValueError("a program needs a topology to run on")
         if faults or stragglers or jitter_ps or not congestion or seed:
@@ -160,21 +163,10 @@ def simulate(
             record=record,
             progress=progress,
         )
-    if isinstance(schedule, Program):
-        schedule = from_program(schedule, size, topology)
+    if size is not None:
+        raise ValueError(f"size is {size}, but only a program takes one")
     if routes is not None or order is not None or connections is not None:
         raise ValueError("routes, order and connections are for programs without a profile")
-    if profile is not None:
-        ours = timing != "dependencies" or not congestion or not record
-        if faults or stragglers or jitter_ps or ours:
-            raise ValueError(
-                f"profile {profile!r} takes no timing, congestion, record or disturbances"
-            )
-        return _imitated(schedule, topology, profile, progress)
-    if isinstance(schedule, Workload):
-        raise ValueError(  # noqa: TRY004, the type is right, the other argument is not
-            f"a workload needs a profile, one of {', '.join(_PROFILES)}"
-        )
     packed = _packed(schedule, units.size_bytes(memory_limit, what="memory_limit"), record)
     lanes = _lane_routes(packed, topology)
     network = lanes.topology
@@ -218,47 +210,29 @@ def simulate(
             "seed": seed,
             "other_topology": topology is not None,
         }
-    return Trace(network, provenance=provenance, chunk=packed.chunk, **columns)
+    return Trace(
+        network,
+        simulator="tacos",
+        timing=timing,
+        clean_time_ps=clean_ps,
+        schedule_time_ps=schedule.time_ps,
+        disturbed=disturbed,
+        provenance=provenance,
+        chunk=packed.chunk,
+        **columns,
+    )
 
 
-def _loaded(path: str | os.PathLike[str]) -> Schedule | Workload | Program:
-    """What a file holds, or what the traces with a prefix say."""
-    file = Path(path)
-    if file.suffix == ".et" or (not file.is_file() and file.suffix != ".tacos"):
-        return from_chakra(path)
+def _loaded(path: str | os.PathLike[str]) -> Schedule | Program:
+    """What a file holds."""
     from tacos import formats
 
-    found: Schedule | Program | Topology = formats.load(file)
+    found: Schedule | Program | Topology = formats.load(path)
     if isinstance(found, Topology):
         raise ValueError(  # noqa: TRY004, the type is right, the file is not
-            f"{file} holds a topology; simulate() needs a schedule or a program"
+            f"{path} holds a topology; simulate() needs a schedule or a program"
         )
     return found
-
-
-def _imitated(
-    what: Schedule | Workload,
-    topology: Topology | None,
-    profile: str,
-    progress: Callable[[float], object] | None,
-) -> Trace:
-    if profile not in _PROFILES:
-        raise ValueError(f"profile must be one of {', '.join(_PROFILES)}; got {profile!r}")
-    if isinstance(what, Workload):
-        if topology is None:
-            raise ValueError("a workload needs a topology to run on")
-        workload, network, made = what, topology, {}
-    else:
-        workload = from_schedule(what)
-        network, made = topology or what.topology, what.provenance
-    result = astra.run(workload, network, aware=_PROFILES[profile], progress=progress)
-    provenance = {
-        "simulator": profile,
-        "transfers": len(result.src),
-        "clean_time_ps": result.time_ns * 1000,
-        "schedule": made,
-    }
-    return Trace(network, provenance=provenance, **result.trace_columns())
 
 
 def _packed(schedule: Schedule, limit: int, record: bool) -> Schedule:

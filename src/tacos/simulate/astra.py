@@ -4,13 +4,14 @@ ASTRA-sim has two analytical backends. The congestion-aware one stores and forwa
 over links that serve first come first served; the congestion-unaware one gives every message a
 delay of its own, as if it were alone. Both count whole nanoseconds and round every delay down.
 This module computes what they would report, without their files and about a hundred times
-faster.
+faster: :func:`run` for a workload, :func:`trace` for whatever has one.
 
 A bandwidth of 50 in an ASTRA-sim file means 50 GiB/s: write ``bandwidth="50GiB/s"`` here.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -18,10 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacos._core import astra_simulate
-from tacos.simulate.workload import COLL, COMMS, SEND, Workload, collective
+from tacos import workload as workloads
+from tacos._core import Program, Schedule, astra_simulate
+from tacos.simulate.trace import Trace
 from tacos.topology import fully_connected, product, ring, switch
 from tacos.units import Quantity, bandwidth_Bps, time_ps
+from tacos.workload import COLL, COMMS, SEND, Workload, collective
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +33,10 @@ if TYPE_CHECKING:
 
     from tacos._core import Topology
 
-__all__ = ["AstraResult", "AstraSystem", "run"]
+__all__ = ["PROFILES", "AstraResult", "AstraSystem", "run", "trace"]
+
+PROFILES = {"astra-sim-aware": True, "astra-sim-unaware": False}
+"""The backends by name, and whether messages share links there."""
 
 _BLOCKS = {"ring": ring, "clique": fully_connected, "switch": switch}
 _MOST_PARTS = 10**7
@@ -84,7 +90,7 @@ class AstraSystem:
         ):
             for key in known:
                 if key not in _NATIVE and not (what == "algorithms" and isinstance(key, int)):
-                    raise ValueError(f"{what} has {key!r}, allowed are {', '.join(_NATIVE)}")
+                    raise ValueError(f"{what} has {key!r}; use one of {', '.join(_NATIVE)}")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -138,19 +144,33 @@ class AstraResult:
         exposed: NDArray[np.int64] = self.npu_finish_ns - self.npu_compute_ns
         return exposed
 
-    def trace_columns(self) -> dict[str, NDArray[Any]]:
-        """Busy links, arrivals and ends in picoseconds, by the names of a trace's columns."""
-        return {
-            "link": self.hop_link,
-            "begin_ps": self.hop_begin_ns * 1000,
-            "end_ps": self.hop_end_ns * 1000,
-            "transfer": self.hop_message,
-            "arrival_npu": self.dst,
-            "arrival_ps": self.arrive_ns * 1000,
-            "arrival_bytes": self.bytes,
-            "arrival_transfer": np.arange(len(self.src), dtype=np.int32),
-            "npu_finish_ps": self.npu_finish_ns * 1000,
-        }
+    def trace(self, schedule: Mapping[str, Any] | None = None) -> Trace:
+        """Busy links, arrivals and ends as a trace, in picoseconds.
+
+        Args:
+            schedule: Provenance of the schedule that was run, if there is one.
+        """
+        simulator = next(name for name, aware in PROFILES.items() if aware == self.aware)
+        return Trace(
+            self.topology,
+            simulator=simulator,
+            clean_time_ps=self.time_ns * 1000,
+            provenance={
+                "simulator": simulator,
+                "transfers": len(self.src),
+                "clean_time_ps": self.time_ns * 1000,
+                "schedule": dict(schedule or {}),
+            },
+            link=self.hop_link,
+            begin_ps=self.hop_begin_ns * 1000,
+            end_ps=self.hop_end_ns * 1000,
+            transfer=self.hop_message,
+            arrival_npu=self.dst,
+            arrival_ps=self.arrive_ns * 1000,
+            arrival_bytes=self.bytes,
+            arrival_transfer=np.arange(len(self.src), dtype=np.int32),
+            npu_finish_ps=self.npu_finish_ns * 1000,
+        )
 
 
 def run(
@@ -186,7 +206,7 @@ def run(
         ValueError: A topology that does not fit, or ranks that wait for ever; the message names
             the nodes.
 
-    >>> from tacos.simulate.workload import ring_all_gather
+    >>> from tacos.workload import ring_all_gather
     >>> network = ring(4, bandwidth="50GiB/s", latency="500ns")
     >>> run(ring_all_gather(4, "1MiB"), network, aware=True).npu_finish_ns.tolist()
     [60093, 60093, 60093, 60093]
@@ -233,12 +253,72 @@ def run(
     return AstraResult(topology=topology, aware=aware, **columns)
 
 
+def trace(
+    what: Workload | Schedule | Program | str | os.PathLike[str],
+    topology: Topology | None = None,
+    *,
+    profile: str,
+    size: Quantity | None = None,
+    progress: Callable[[float], object] | None = None,
+) -> Trace:
+    """Run a schedule, a program or a workload as one custom collective and return its trace.
+
+    A schedule or a program runs as the nodes that its Chakra export writes.
+
+    Args:
+        what: What to run, or the path of a file that holds it, such as the prefix of Chakra traces.
+        topology: The network; a schedule has its own.
+        profile: A name in `PROFILES`.
+        size: Size of a program's collective, where the program does not have one.
+        progress: Called with the share done, now and then.
+
+    Raises:
+        ValueError: An argument is missing or does not fit, or as in :func:`run`.
+
+    >>> import tacos
+    >>> topo = ring(4, bandwidth="50GiB/s", latency="500ns", bidirectional=False)
+    >>> schedule = tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MiB", chunks=1))
+    >>> trace(schedule, profile="astra-sim-aware").time_s
+    6.0093e-05
+    """
+    if profile not in PROFILES:
+        raise ValueError(f"profile must be one of {', '.join(PROFILES)}; got {profile!r}")
+    if isinstance(what, str | os.PathLike):
+        what = _loaded(what)
+    if size is not None and not isinstance(what, Program):
+        raise ValueError(f"size is {size}, but only a program takes one")
+    made: Mapping[str, Any] = {}
+    if isinstance(what, Schedule):
+        topology, made = topology or what.topology, what.provenance
+        workload = workloads.from_schedule(what)
+    elif isinstance(what, Program):
+        workload = workloads.from_program(what, size, topology)
+    else:
+        workload = what
+    if topology is None:
+        raise ValueError("a workload needs a topology to run on")
+    return run(workload, topology, aware=PROFILES[profile], progress=progress).trace(made)
+
+
+def _loaded(path: str | os.PathLike[str]) -> Workload | Schedule | Program:
+    from tacos import formats
+
+    if formats.name_of(path) == "chakra":
+        return workloads.load(path)
+    found = formats.load(path)
+    if not isinstance(found, Schedule | Program):
+        raise ValueError(  # noqa: TRY004, the type is right, the file is not
+            f"{path} holds a topology, not a schedule, a program or a workload"
+        )
+    return found
+
+
 def _check_parts(workload: Workload, system: AstraSystem) -> None:
     parts = int((workload.kind == COLL).sum()) * system.splits
     if parts > _MOST_PARTS:
         raise ValueError(
             f"splits is {system.splits}, which cuts the workload's collectives into {parts:,} parts; "
-            f"allowed are {_MOST_PARTS:,}"
+            f"the limit is {_MOST_PARTS:,}"
         )
 
 

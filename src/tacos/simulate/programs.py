@@ -14,8 +14,8 @@ import numpy as np
 from tacos._core import departures, run_program
 from tacos._support.columns import column
 from tacos.program import STEP_OPS, filled
+from tacos.program_nodes import sized
 from tacos.simulate.trace import Trace
-from tacos.traces import sized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -83,7 +83,7 @@ def run(
     else:
         limit = connections
     begin, links = _columns(routes)
-    columns = run_program(
+    columns: dict[str, Any] = run_program(
         program,
         np.ascontiguousarray(sized(program, size).chunk_bytes(), np.int64),
         topology,
@@ -95,17 +95,25 @@ def run(
         position=column("order", [] if order is None else order, np.int64),
         progress=progress,
     )
+    clean_ps = int(columns["npu_finish_ps"].max(initial=0))
     provenance: dict[str, Any] = {
         "simulator": "tacos",
         "timing": timing,
         "program": True,
         "transfers": int(np.isin(program.op, _MOVES).sum()),
-        "clean_time_ps": int(columns["npu_finish_ps"].max(initial=0)),
+        "clean_time_ps": clean_ps,
         "schedule": program.provenance,
     }
     if limit:
         provenance["connections"] = limit
-    return Trace(topology, provenance=provenance, **columns)
+    return Trace(
+        topology,
+        simulator="tacos",
+        timing=timing,
+        clean_time_ps=clean_ps,
+        provenance=provenance,
+        **columns,
+    )
 
 
 def program_routes(schedule: Schedule, program: Program) -> list[list[int] | None]:
@@ -154,7 +162,7 @@ def program_order(schedule: Schedule, program: Program) -> NDArray[np.int64]:
 
     Args:
         schedule: What the program was lowered from.
-        program: The program as :func:`tacos.lower` made it, not packed.
+        program: The program as :func:`tacos.program.lower` made it, not packed.
 
     Returns:
         Per step the start of its transfer in picoseconds; 0 for steps that send nothing.

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacos._support import tables
+from tacos._core import to_html
+from tacos._support import frames
 from tacos._support.columns import column
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _rule(provenance: Mapping[str, Any]) -> str | None:
 class Trace:
     """When every link was busy with which transfer, and what arrived when at which NPU.
 
-    Immutable; every attribute but the first and the last is a read-only column. Times are whole
+    Immutable; the attributes from `link` to `chunk` are read-only columns. Times are whole
     picoseconds. A run that was not recorded has no columns of intervals, arrivals and causes: its
     trace knows when each NPU was done and how long each link was busy, and says so when asked for
     more.
@@ -82,7 +83,12 @@ class Trace:
         cause: Per transfer, the one it waited for last (for its data or for a link), or -1; None if
             nobody noted it.
         chunk: Per transfer, what it moves; None if nobody noted it.
-        provenance: How the trace was made.
+        simulator: What ran it: ``"tacos"``, or the profile of another simulator; empty if nobody said.
+        timing: The rule by which our own simulator served transfers; empty for others.
+        clean_time_ps: The time of the same run undisturbed; None where nobody ran it.
+        schedule_time_ps: The time that the schedule gave; None where there was none.
+        disturbed: Whether faults, stragglers, jitter or another network were asked for.
+        provenance: How the trace was made, for people.
 
     >>> import tacos
     >>> topo = tacos.topology.mesh(2, bandwidth="1GB/s", latency="1us")
@@ -103,11 +109,16 @@ class Trace:
         "begin_ps",
         "cause",
         "chunk",
+        "clean_time_ps",
+        "disturbed",
         "end_ps",
         "link",
         "link_busy_ps",
         "npu_finish_ps",
         "provenance",
+        "schedule_time_ps",
+        "simulator",
+        "timing",
         "topology",
         "transfer",
     )
@@ -125,6 +136,11 @@ class Trace:
     link_busy_ps: NDArray[np.int64]
     cause: NDArray[np.int32] | None
     chunk: NDArray[np.uint32] | None
+    simulator: str
+    timing: str
+    clean_time_ps: int | None
+    schedule_time_ps: int | None
+    disturbed: bool
     provenance: dict[str, Any]
 
     def __init__(
@@ -136,6 +152,11 @@ class Trace:
         link_busy_ps: ArrayLike | None = None,
         cause: ArrayLike | None = None,
         chunk: ArrayLike | None = None,
+        simulator: str = "",
+        timing: str = "",
+        clean_time_ps: int | None = None,
+        schedule_time_ps: int | None = None,
+        disturbed: bool = False,
         **recorded: ArrayLike,
     ) -> None:
         """Check that the columns fit together, and bring them into the order of time.
@@ -167,6 +188,14 @@ class Trace:
         chunks = None if chunk is None else _read_only(column("chunk", chunk, np.uint32))
         object.__setattr__(self, "chunk", chunks)
         object.__setattr__(self, "topology", topology)
+        for name, value in (
+            ("simulator", simulator),
+            ("timing", timing),
+            ("clean_time_ps", clean_time_ps),
+            ("schedule_time_ps", schedule_time_ps),
+            ("disturbed", disturbed),
+        ):
+            object.__setattr__(self, name, value)
         object.__setattr__(self, "provenance", dict(provenance))
 
     def __getattr__(self, name: str) -> Any:
@@ -204,7 +233,7 @@ class Trace:
 
         None where nobody ran the undisturbed one.
         """
-        clean = self.provenance.get("clean_time_ps")
+        clean = self.clean_time_ps
         return self.time_ps / clean - 1 if clean else None
 
     def busy_ps(self) -> NDArray[np.int64]:
@@ -305,11 +334,11 @@ class Trace:
         if rule := _rule(provenance):
             facts["rule"] = rule
         facts["time_s"] = self.time_s
-        if planned := provenance.get("schedule_time_ps"):
-            facts["schedule_time_s"] = planned * 1e-12
-            facts["slower_than_schedule"] = self.time_ps / planned - 1
-        clean = provenance.get("clean_time_ps", self.time_ps)
-        if "faults" in provenance or clean != self.time_ps:
+        if promised := self.schedule_time_ps:
+            facts["schedule_time_s"] = promised * 1e-12
+            facts["slower_than_schedule"] = self.time_ps / promised - 1
+        clean = self.time_ps if self.clean_time_ps is None else self.clean_time_ps
+        if self.disturbed or clean != self.time_ps:
             facts |= {"clean_time_s": clean * 1e-12, "loss": self.loss}
         facts["utilisation_mean"] = float(used.mean()) if used.size else 0.0
         facts["utilisation_max"] = float(used.max(initial=0))
@@ -334,17 +363,20 @@ class Trace:
             "end_ps": self.end_ps,
         }
 
+    def _repr_html_(self) -> str:
+        return to_html(self)
+
     def to_pandas(self) -> Any:
         """The busy intervals as a pandas DataFrame with the columns of `rows`; pandas must be there."""
-        return tables.to_pandas(self.rows())
+        return frames.to_pandas(self.rows())
 
     def to_arrow(self) -> Any:
         """The busy intervals as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``."""
-        return tables.to_arrow(self.rows())
+        return frames.to_arrow(self.rows())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
         """The busy intervals for any library that knows Arrow, by the Arrow PyCapsule interface."""
-        return tables.arrow_stream(self.rows())
+        return frames.arrow_stream(self.rows())
 
     def save(self, path: str | os.PathLike[str], *, format: str | None = None) -> None:
         """Write the trace to a file, whole or not at all; `tacos.save` does the same.
@@ -356,9 +388,9 @@ class Trace:
         Raises:
             FormatError: The ending is unknown, or the disk refuses.
         """
-        from tacos.simulate import trace_file
+        from tacos.simulate import trace_export
 
-        trace_file.write(self, path, format=format)
+        trace_export.write(self, path, format=format)
 
     def _edges(self, bins: Any) -> NDArray[np.int64]:
         if not isinstance(bins, int | np.integer) or not 1 <= bins <= 2**20:
@@ -414,7 +446,7 @@ def _check_lengths(columns: Mapping[str, NDArray[Any]]) -> None:
 def _check_range(name: str, values: NDArray[Any], count: int) -> None:
     for value in (int(values.min(initial=0)), int(values.max(initial=0))):
         if len(values) and not 0 <= value < count:
-            raise ValueError(f"{name} has {value}, allowed are 0 to {count - 1}")
+            raise ValueError(f"{name} has {value}; values must be 0 to {count - 1}")
 
 
 def _in_order(columns: dict[str, NDArray[Any]], by: str) -> dict[str, NDArray[Any]]:

@@ -1,7 +1,7 @@
 """Moves: the ordered list that an algorithm is, before anything has a time.
 
 The algorithms people know are all-gathers. An all-gather is one tree per block: it says over which
-members, and in which step, a block spreads from its home to everybody. A :data:`Way` gives these
+members, and in which step, a block spreads from its home to everybody. A :data:`BlockTrees` function gives these
 trees, and every other named collective is read off them:
 
 =====================  =======================================================================
@@ -31,16 +31,16 @@ from numpy.typing import NDArray
 from tacos._core import Collective
 from tacos.errors import TacosError
 from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE, retime, routes
-from tacos.synth.needs import check
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from tacos._core import CollectivePart, Schedule, Topology
+    from tacos.synth.engine import Engine
 
 __all__ = [
+    "BlockTrees",
     "Moves",
-    "Way",
     "by_parts",
     "check_memory",
     "concatenate",
@@ -168,8 +168,8 @@ class Moves:
         return replace(self.only(moves[order]), chunk=chunk[order])
 
 
-Way = Callable[[Ints, bool], Moves]
-"""An all-gather algorithm over places 0 … n-1: ``way(homes, inward)`` gives the tree along which
+BlockTrees = Callable[[Ints, bool], Moves]
+"""An all-gather algorithm over places 0 … n-1: ``trees(homes, inward)`` gives the tree along which
 the block at each home spreads to all places, as moves of chunk i for home i. Trees that are
 `inward` will be turned around; a ring in one direction has to know."""
 
@@ -199,19 +199,21 @@ def concatenate(parts: Sequence[Moves]) -> Moves:
     )
 
 
-def named_part(part: CollectivePart, ways: Sequence[Way], npus: Ints | None = None) -> Moves:
-    """The moves of one named collective; piece k of every block takes ``ways[k % len(ways)]``.
+def named_part(
+    part: CollectivePart, algorithm: Sequence[BlockTrees], npus: Ints | None = None
+) -> Moves:
+    """The moves of one named collective; piece k of every block takes ``algorithm[k % len(algorithm)]``.
 
     Args:
         part: Any kind but send_recv and custom, with its chunks chosen.
-        ways: The algorithm.
+        algorithm: The trees of a block, for pieces in turn.
         npus: The group in the order of the algorithm's places; without it, rank order. With two axes, an order for
-            each way.
+            each of the algorithm's trees.
 
     >>> from tacos import collective
-    >>> from tacos.synth.baselines import ways
+    >>> from tacos.synth.baselines import block_trees
     >>> part = collective.broadcast(4, "1KB", root=1, chunks=1).parts[0]
-    >>> moves = named_part(part, ways.one_way_ring(4))
+    >>> moves = named_part(part, block_trees.one_way_ring(4))
     >>> [(int(moves.pairs[0][r]), int(moves.pairs[1][r])) for r in moves.route]
     [(1, 2), (2, 3), (3, 0)]
     """
@@ -219,11 +221,11 @@ def named_part(part: CollectivePart, ways: Sequence[Way], npus: Ints | None = No
         return _nothing()
     orders = np.atleast_2d(part.group if npus is None else npus)
     whole = []
-    for k, way in enumerate(ways[: part.chunks]):
+    for k, trees in enumerate(algorithm[: part.chunks]):
         order = orders[k % len(orders)]
         by_npu = np.argsort(order, kind="stable")
         homes = by_npu[np.searchsorted(order, part.group, sorter=by_npu)].astype(np.int32)
-        moves = _one_piece(part, way, homes)
+        moves = _one_piece(part, trees, homes)
         whole.append(moves if len(orders) == 1 else moves.between(order))
     pieces = cut(whole, part.chunks)
     return pieces.between(orders[0]) if len(orders) == 1 else pieces
@@ -293,26 +295,29 @@ def to_schedule(
 
 
 def by_parts(
-    name: str,
+    engine: Engine,
     topology: Topology,
     collective: Collective,
     moves: Callable[[CollectivePart], Moves],
     progress: Callable[[float], object] | None,
     **options: Any,
 ) -> Schedule:
-    """Check that a baseline applies, then make its schedule from the moves of each part.
+    """Check that an engine applies, then make its schedule from the moves of each part.
+
+    The options go into the provenance.
 
     >>> from tacos import collective, topology
-    >>> from tacos.synth.baselines import ways
+    >>> from tacos.synth.baselines import block_trees
     >>> ring = topology.ring(4, bandwidth="1GB/s", latency="1us")
     >>> gather = collective.all_gather(ring, "4KB")
-    >>> by_parts("bruck", ring, gather, lambda part: named_part(part, ways.bruck(4)), None).transfers
+    >>> from tacos.synth.baselines.doubling import BRUCK
+    >>> by_parts(BRUCK, ring, gather, lambda part: named_part(part, block_trees.bruck(4)), None).transfers
     12
     """
-    check(name, topology, collective, options.get("dims"))
+    engine.check(topology, collective, **options)
     resolved = collective if collective.resolved else collective.with_chunks(1)
     parts = [moves(part) for part in resolved.parts]
-    provenance = {"engine": name, **options}
+    provenance = {"engine": engine.name, **options}
     return to_schedule(topology, resolved, parts, provenance=provenance, progress=progress)
 
 
@@ -340,11 +345,10 @@ def listed(part: CollectivePart, npus: int) -> Moves:
     >>> listed(collective.send_recv(4, [(0, 2, "1KB")], chunks=2).parts[0], 4).chunk.tolist()
     [0, 1]
     """
-    if part.kind == "send_recv":
+    if not len(part.input_begin):
         rows = np.arange(len(part.inputs))
         moves = _straight(part.inputs, part.outputs, rows, npus)
-        check_memory(len(rows) * part.chunks)
-        return moves.piece(0, part.chunks).rounds(part.chunks, 1)
+        return _in_pieces(moves, part.chunks)
     chunks = np.arange(len(part.bytes))
     of_input = np.repeat(chunks, np.diff(part.input_begin))
     of_output = np.repeat(chunks, np.diff(part.output_begin))
@@ -369,33 +373,38 @@ def listed(part: CollectivePart, npus: int) -> Moves:
     sums = _straight(part.inputs[gives], owner[chunk], chunk, npus, op=REDUCE, reads=READ_INPUT)
     chunk = of_output[takes]
     results = _straight(owner[chunk], part.outputs[takes], chunk, npus).after(1)
-    return concatenate([copies, sums, results])
+    return _in_pieces(concatenate([copies, sums, results]), part.chunks)
 
 
-def _one_piece(part: CollectivePart, way: Way, homes: Ints) -> Moves:
+def _in_pieces(moves: Moves, pieces: int) -> Moves:
+    """The moves of whole blocks, piece by piece."""
+    check_memory(len(moves.chunk) * pieces)
+    return moves if pieces == 1 else moves.piece(0, pieces).rounds(pieces, 1)
+
+
+def _one_piece(part: CollectivePart, trees: BlockTrees, homes: Ints) -> Moves:
     """The part's moves as if every unit were one chunk."""
     n, root = len(homes), homes[part.root : part.root + 1]
     ranks = np.arange(n)
     match part.kind:
         case "all_gather":
-            return way(homes, False)
+            return trees(homes, False)
         case "broadcast":
-            return way(root, False)
+            return trees(root, False)
         case "reduce_scatter":
-            return way(homes, True).turned()
+            return trees(homes, True).turned()
         case "reduce":
-            return way(root, True).turned()
+            return trees(root, True).turned()
         case "all_reduce":
-            sums = way(homes, True).turned()
-            return concatenate([sums, way(homes, False).after(sums.steps)])
+            sums = trees(homes, True).turned()
+            return concatenate([sums, trees(homes, False).after(sums.steps)])
         case "gather":
-            return way(homes, False).paths(ranks, np.repeat(root, n))
+            return trees(homes, False).paths(ranks, np.repeat(root, n))
         case "scatter":
-            return way(root, False).paths(np.zeros_like(ranks), homes)
+            return trees(root, False).paths(np.zeros_like(ranks), homes)
         case "all_to_all" | "all_to_all_v":
-            return way(homes, False).paths(np.repeat(ranks, n), np.tile(homes, n))
-    kind = part.kind.replace("_", "-")
-    raise ValueError(f"a {kind} has no group, so no algorithm over ranks applies")
+            return trees(homes, False).paths(np.repeat(ranks, n), np.tile(homes, n))
+    raise ValueError(f"a {part.label} has no group, so no algorithm over ranks applies")
 
 
 def _straight(

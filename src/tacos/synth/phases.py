@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacos._core import Collective, CollectivePart
+from tacos.collective import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from tacos._core import Schedule, Topology
 
-__all__ = ["in_phases", "sums"]
+__all__ = ["in_phases", "only_collects", "sums"]
 
-_SUMS = {"reduce_scatter", "reduce"}
 _MOST_PAIRS = 10**7  # of chunks and NPUs that are worth listing in Python
 
 
@@ -50,10 +50,10 @@ def in_phases(
     """
     if not sums(collective):
         return solve(topology, collective)
-    kinds = {part.kind for part in collective.parts}
-    if kinds <= _SUMS:
+    if only_collects(collective):
         return solve(topology.reversed(), collective.reversed()).reverse(progress)
-    gather = _all_gathers(collective) if kinds == {"all_reduce"} and not owners else None
+    everything = all(kind_of(part).two_phases for part in collective.parts)
+    gather = _all_gathers(collective) if everything and not owners else None
     before, after = (gather, gather) if gather is not None else _phases(collective, owners)
     collect = solve(topology.reversed(), before).reverse(progress)
     return collect.then(solve(topology, after), collective, progress)
@@ -66,10 +66,18 @@ def sums(collective: Collective) -> bool:
     >>> sums(tacos.collective.reduce(4, "1MB")), sums(tacos.collective.gather(4, "1MB"))
     (True, False)
     """
-    return any(
-        part.reduces.any() if part.kind == "custom" else part.kind in _SUMS | {"all_reduce"}
-        for part in collective.parts
-    )
+    return any(part.sums for part in collective.parts)
+
+
+def only_collects(collective: Collective) -> bool:
+    """Whether each chunk is a sum that ends at one NPU: a collective that only copies, turned around.
+
+    >>> import tacos
+    >>> only_collects(tacos.collective.reduce(4, "1MB")), only_collects(tacos.collective.all_reduce(4, "1MB"))
+    (True, False)
+    """
+    kinds = map(kind_of, collective.parts)
+    return all(kind.reduces and not kind.two_phases and not kind.listed for kind in kinds)
 
 
 def _all_gathers(collective: Collective) -> Collective | None:

@@ -10,15 +10,15 @@ import json
 from typing import TYPE_CHECKING
 
 from tacos._core import synthesize_symmetric
+from tacos.synth import estimates, requirements
+from tacos.synth.engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tacos._core import Collective, Schedule, Topology
 
-__all__ = ["obstacle", "symmetric"]
-
-_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
+__all__ = ["ENGINE", "obstacle", "symmetric"]
 
 
 def symmetric(
@@ -49,10 +49,9 @@ def symmetric(
     >>> schedule.memory_bytes < 2**22, tacos.verify(schedule).ok
     (True, True)
     """
-    if needed := obstacle(topology, collective):
-        raise ValueError(f"symmetric needs {needed}")
+    ENGINE.check(topology, collective)
     resolved = collective if collective.resolved else collective.with_chunks(1)
-    provenance = json.dumps({"engine": "symmetric"})
+    provenance = json.dumps({"engine": ENGINE.name})
     return synthesize_symmetric(topology, resolved, provenance, progress=progress)
 
 
@@ -72,14 +71,13 @@ def obstacle(topology: Topology, collective: Collective) -> str:
             "a network that is the same from every NPU (as tori, cliques and switches are), "
             f"which this {what} topology does not claim"
         )
-    if len(collective.parts) != 1:
-        return f"one collective, not {len(collective.parts)} at once"
+    if needed := requirements.one_part(collective):
+        return needed
     part = collective.parts[0]
-    if part.kind not in _KINDS:
-        kinds = f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}, not {part.kind}"
-        return kinds.replace("_", "-")
-    if len(part.group) != topology.npus:
-        return f"all {topology.npus} NPUs, not a group of {len(part.group)}"
+    if needed := requirements.listed_kinds(part, lambda kind: kind.uniform):
+        return needed
+    if needed := requirements.members(topology, part):
+        return needed
     cut = topology.npus * max(part.chunks, 1)
     if below := part.size % cut:
         nearest = [part.size - below, part.size - below + cut]
@@ -89,3 +87,17 @@ def obstacle(topology: Topology, collective: Collective) -> str:
             f"the nearest {'are' if nearest[0] else 'is'} {sizes} B"
         )
     return ""
+
+
+def _stored(topology: Topology, collective: Collective) -> float:
+    """Transfers of one NPU, of which the others' are images."""
+    return estimates.transfers(topology, collective) / topology.npus
+
+
+ENGINE = Engine(
+    name="symmetric",
+    solve=symmetric,
+    obstacle=obstacle,
+    work=lambda topology, collective, _again: _stored(topology, collective),
+    stored=_stored,
+)

@@ -7,8 +7,8 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from tacos._support.files import replacing
-from tacos.search.compare import Sweep
-from tacos.synth import BASELINES
+from tacos.search.comparison import Sweep
+from tacos.synth import ENGINES
 from tacos.units import format_size, format_time
 from tacos.view.axes import Axis
 from tacos.view.charts import Series, bars, lines, stack
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from tacos.search.compare import Candidate, Comparison
+    from tacos.search.comparison import Candidate, Comparison
 
 __all__ = ["comparison_tables", "picture", "remarks", "write_csv"]
 
@@ -111,7 +111,8 @@ def picture(result: Comparison | Sweep, name: str = "") -> str:
     speed = Axis(_bandwidth(result), "bandwidth")
     times, speeds = [], []
     for engine in result.engines:
-        role: Any = "plain" if engine in BASELINES else "strong"
+        record = ENGINES.get(engine)
+        role: Any = "plain" if record is not None and record.baseline else "strong"
         mine = [_of(one, engine) for one in comparisons]
         seconds = [c.figures.time_s if c and c.figures else _NAN for c in mine]
         times.append(Series(engine, [s or _NAN for s in seconds], sizes, role))
@@ -195,7 +196,7 @@ def _bound_speed(one: Comparison) -> float:
 
 
 def _title(one: Comparison, name: str, *, size: bool = False) -> str:
-    kind = one.collective.kind.replace("_", "-")
+    kind = one.collective.label
     of = f" of {format_size(one.collective.size_bytes)}" if size else ""
     where = name or one.topology.family.replace("_", "-") or "a custom topology"
     return f"{kind}{of} on {where}, {one.topology.npus} NPUs"

@@ -83,7 +83,7 @@ def page(
         if len(given) not in (0, len(schedules)):
             raise ValueError(f"{what} has {len(given)} entries for {len(schedules)} schedules")
     for one, trace in zip(schedules, traces, strict=False):
-        if trace.provenance.get("simulator") != "tacos" or trace.topology != one.topology:
+        if trace.simulator != "tacos" or trace.topology != one.topology:
             raise ValueError("a page shows our own simulation on the schedule's own network")
     records = []
     for k, one in enumerate(schedules):

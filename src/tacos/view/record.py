@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tacos import units
+from tacos.collective import kind_of
 from tacos.errors import TacosError
 from tacos.execution import execution
 from tacos.schedule import summary
@@ -39,7 +40,6 @@ _MOST_CELLS = 8_000_000
 _LARGEST = 2**32 - 1
 _BYTES_PER_TRANSFER = 170
 """What making a page takes at its peak."""
-_SUMS = ("all_reduce", "reduce_scatter", "reduce")
 START, DATA, LINK, SLACK = 0, 1, 2, 3
 """What a transfer of the critical path waited for: nothing, its data, a link, the schedule."""
 
@@ -102,13 +102,13 @@ def record(
         "name": name,
         "time_s": trace.time_s,
         "executed_s": None if executed is None else executed.time_ps() * 1e-12,
-        "simulated": trace.provenance.get("timing") != "schedule",
-        "bound_s": schedule.provenance.get("bound_s"),
+        "simulated": trace.timing != "schedule",
+        "bound_s": None if schedule.bound_ps is None else schedule.bound_ps * 1e-12,
         "tick_s": tick * 1e-12,
         "bins": bins,
         "every": every,
         "chosen": f"every {_ordinal(every)} chunk",
-        "reducing": packed.collective.kind in _SUMS,
+        "reducing": all(kind_of(part).reduces for part in packed.collective.parts),
         "notes": notes,
     }
     return Record(facts, columns)
@@ -227,7 +227,7 @@ def _chunks(collective: Collective) -> dict[str, NDArray[Any]]:
     """Of every chunk its size, and the NPU that holds it at first, or -1 where several contribute."""
     sizes = collective.chunk_bytes()
     source = np.full(collective.chunks, -1, np.int32)
-    if not all(part.kind in _SUMS for part in collective.parts):
+    if not all(kind_of(part).reduces for part in collective.parts):
         chunk, npu = collective.precondition()
         holders = np.bincount(chunk, minlength=collective.chunks)
         single = holders[chunk] == 1

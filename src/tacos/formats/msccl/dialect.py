@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacos._core import stuck
-from tacos.program import STEP_OPS, Program, noted
+from tacos.program import STEP_OPS, Program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,8 +97,8 @@ def exceeded(program: Program, dialect: str = "msccl") -> list[str]:
     >>> exceeded(program)
     []
     """
-    protocol = noted(program, "protocol", str)
-    hanging = hangs(program, protocol if protocol in PROTOCOLS else PROTOCOLS[0])
+    protocol = program.protocol if program.protocol in PROTOCOLS else PROTOCOLS[0]
+    hanging = hangs(program, protocol)
     return [*limits_exceeded(program, DIALECTS[dialect]), *([hanging] if hanging else [])]
 
 
@@ -112,14 +112,14 @@ def limits_exceeded(program: Program, limits: Dialect) -> Iterator[str]:
 
     steps = np.diff(program.thread_begin)
     if (many := steps > MOST_STEPS).any():
-        yield f"{where(many)} has {int(steps[many][0])} steps, allowed are {MOST_STEPS}"
+        yield f"{where(many)} has {int(steps[many][0])} steps; the limit is {MOST_STEPS}"
     blocks = np.bincount(program.thread_rank, minlength=program.ranks)
     if (over := blocks > limits.threadblocks).any():
         gpu = int(np.flatnonzero(over)[0])
-        yield f"gpu {gpu} has {int(blocks[gpu])} threadblocks, allowed are {limits.threadblocks}"
+        yield f"gpu {gpu} has {int(blocks[gpu])} threadblocks; the limit is {limits.threadblocks}"
     if (high := program.thread_channel >= MOST_CHANNELS).any():
         channel = int(program.thread_channel[high][0])
-        yield f"{where(high)} has channel {channel}, allowed are {MOST_CHANNELS}"
+        yield f"{where(high)} has channel {channel}; the limit is {MOST_CHANNELS}"
     for peers, verb in (
         (program.thread_send_peer, "sends"),
         (program.thread_recv_peer, "receives"),
@@ -131,7 +131,7 @@ def limits_exceeded(program: Program, limits: Dialect) -> Iterator[str]:
             first = int(keys[count > MOST_PEERS][0])
             yield (
                 f"gpu {first >> 32} {verb} with {int(count.max())} peers on channel "
-                f"{first & 0xFFFFFFFF}, allowed are {MOST_PEERS}"
+                f"{first & 0xFFFFFFFF}; the limit is {MOST_PEERS}"
             )
     owner = np.repeat(np.arange(program.threads), steps)
 
@@ -141,15 +141,15 @@ def limits_exceeded(program: Program, limits: Dialect) -> Iterator[str]:
         return f"{where(np.arange(program.threads) == thread)}, step {number}"
 
     if (big := program.count > MOST_COUNT).any():
-        yield f"{step(big)} has the cnt {int(program.count[big][0])}, allowed are {MOST_COUNT}"
+        yield f"{step(big)} has the cnt {int(program.count[big][0])}; the limit is {MOST_COUNT}"
     for name, slot in (("srcoff", program.src_slot), ("dstoff", program.dst_slot)):
         if (far := slot > LAST_OFFSET).any():
-            yield f"{step(far)} has the {name} {int(slot[far][0])}, allowed are {LAST_OFFSET}"
+            yield f"{step(far)} has the {name} {int(slot[far][0])}; the limit is {LAST_OFFSET}"
     waits = np.repeat(np.arange(program.steps), np.diff(program.dep_begin))
     block = owner[program.dep] - first_thread(program)[program.thread_rank[owner[program.dep]]]
     if (late := block > LAST_AWAITED).any():
         chosen = np.arange(program.steps) == waits[late][0]
-        yield f"{step(chosen)} has the depid {int(block[late][0])}, allowed are {LAST_AWAITED}"
+        yield f"{step(chosen)} has the depid {int(block[late][0])}; the limit is {LAST_AWAITED}"
 
 
 def hangs(program: Program, protocol: str) -> str | None:

@@ -18,14 +18,13 @@ from tacos.errors import FormatError
 from tacos.formats import xml_events
 from tacos.formats.msccl.dialect import DIALECTS, LAST_OFFSET, PROTOCOLS, RECEIVES, SENDS, TYPES
 from tacos.formats.source import about, bytes_of
-from tacos.program import STEP_OPS, Program
+from tacos.program import STEP_OPS, Program, facts_in
 
 if TYPE_CHECKING:
-    import os
-
     from numpy.typing import NDArray
 
     from tacos._core import Collective
+    from tacos._support.files import Location
 
 __all__ = ["read"]
 
@@ -39,7 +38,6 @@ _USES_SRC = np.array(
 _USES_DST = np.array([op not in {"nop", "send", "recv_reduce_forward"} for op in STEP_OPS])
 _KINDS = {name: kind for d in DIALECTS.values() for kind, name in d.collectives.items()}
 _KINDS["alltoallv"] = "all_to_all"  # the file knows of equal blocks alone
-_ROOTED = {"broadcast": False, "scatter": False, "reduce": True, "gather": True}  # root receives
 _LEVELS = ("algo", "gpu", "tb", "step")
 _FIELDS = ("srcoff", "dstoff", "cnt", "depid", "deps", "hasdep")
 _COLUMNS = ("type", "srcbuf", "dstbuf", *_FIELDS, "line")
@@ -61,7 +59,7 @@ class _Numbers(dict[str, int]):
 class _Elements:
     """Takes in the elements of one file."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: Location) -> None:
         self.path = path
         self.algo: dict[str, str] = {}
         self.gpus: list[list[int]] = []  # i_chunks, o_chunks, s_chunks
@@ -92,7 +90,7 @@ class _Elements:
                 pass  # TACCL's note that an input is where the output wants it; executors skip it
             elif level >= len(_LEVELS) or name != _LEVELS[level]:
                 place = f"inside {self.open[-1]}" if self.open else "as the root"
-                wanted = f", allowed is {_LEVELS[level]}" if level < len(_LEVELS) else ""
+                wanted = f"; it must be {_LEVELS[level]}" if level < len(_LEVELS) else ""
                 self.fail(f"the element {name} {place}{wanted}")
             else:
                 {"algo": self.algo_element, "gpu": self.gpu_element, "tb": self.tb_element}[name](
@@ -116,7 +114,7 @@ class _Elements:
         except ValueError:
             self.fail(f'the {element}\'s field {name} is "{fields[name][:40]}", not a number')
         if not low <= value <= high:
-            self.fail(f"the {element}'s field {name} is {value}, allowed are {low} to {high}")
+            self.fail(f"the {element}'s field {name} is {value}; it must be {low} to {high}")
         return value
 
     def algo_word(self, name: str, allowed: Any) -> str:
@@ -124,7 +122,7 @@ class _Elements:
             self.fail(f'the algo has no field "{name}"')
         if (word := self.algo[name]) not in allowed:
             known = ", ".join(allowed)
-            self.fail(f'the algo\'s field {name} is "{word[:40]}", allowed are {known}')
+            self.fail(f'the algo\'s field {name} is "{word[:40]}"; it must be one of {known}')
         return word
 
     def algo_element(self, fields: dict[str, str]) -> None:
@@ -166,7 +164,7 @@ class _Elements:
                     f"{self.coll} needs a multiple of the {self.ngpus} GPUs"
                 )
             if chunks[index] not in (0, each):
-                self.fail(f"the gpu's field {name} is {chunks[index]}, allowed are 0 and {each}")
+                self.fail(f"the gpu's field {name} is {chunks[index]}; it must be 0 or {each}")
         self.gpus.append(chunks)
         self.blocks = 0
 
@@ -216,13 +214,15 @@ class _Elements:
                 self.fail(f'the step has no field "{name}"')
             if fields[name] not in allowed:
                 known = ", ".join(allowed)
-                self.fail(f'the step\'s field {name} is "{fields[name][:40]}", allowed are {known}')
+                self.fail(
+                    f'the step\'s field {name} is "{fields[name][:40]}"; it must be one of {known}'
+                )
         for name in _FIELDS:
             self.whole("step", fields, name, -(2**31))
         raise AssertionError
 
 
-def read(path: str | os.PathLike[str]) -> Program:
+def read(path: Location) -> Program:
     """Read an algorithm; provenance keeps its name, protocol, dialect and range of sizes.
 
     Messages are paired as executors do: the k-th send with the k-th receive on each connection. What
@@ -275,7 +275,7 @@ class _Columns:
         if chunks > most:
             raise FormatError(
                 f"{elements.path}: the gpus' fields i_chunks, o_chunks and s_chunks add up to {chunks}, "
-                f"with {len(self.op)} steps allowed are {most}"
+                f"with {len(self.op)} steps the limit is {most}"
             )
         self.check_peers()
         dep_begin, dep = self.dependencies()
@@ -318,6 +318,7 @@ class _Columns:
                 dep_begin=dep_begin,
                 dep=dep,
                 provenance=json.dumps(provenance),
+                **facts_in(provenance),
             )
         except ValueError as error:
             raise FormatError(f"{elements.path}: {error}") from None
@@ -347,7 +348,7 @@ class _Columns:
                 raise FormatError(
                     f"{self.elements.path}: line {int(self.tb_line[other])}: gpu {gpu}: the tbs "
                     f"{one - self.first_tb[gpu]} and {other - self.first_tb[gpu]} both have {word} "
-                    f"{int(peers[one])} on channel {int(self.channel[one])}, allowed is one"
+                    f"{int(peers[one])} on channel {int(self.channel[one])}; only one may"
                 )
 
     def connection(
@@ -382,8 +383,8 @@ class _Columns:
 
     def dependencies(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         block, number, hasdep = self.steps["depid"], self.steps["deps"], self.steps["hasdep"]
-        self.refuse((hasdep < 0) | (hasdep > 1), "hasdep", "allowed are 0 and 1")
-        self.refuse(block < -1, "depid", "allowed are -1 for none and the gpu's tbs")
+        self.refuse((hasdep < 0) | (hasdep > 1), "hasdep", "it must be 0 or 1")
+        self.refuse(block < -1, "depid", "it must be -1 for none, or one of the gpu's tbs")
         waits = block >= 0
         rank = self.rank[self.owner]
         target = self.first_tb[rank] + block
@@ -416,23 +417,23 @@ class _Columns:
     def collective(self) -> Collective:
         elements = self.elements
         kind, n, chunks = _KINDS[elements.coll], elements.ngpus, elements.nchunks
-        if kind == "all_to_all" and elements.in_place:
+        traits = collectives.KINDS[kind]
+        if traits.per_pair and elements.in_place:
             raise FormatError(
                 f"{elements.path}: the algo's field inplace is 1, "
                 "but an alltoall in place is more than a program can say"
             )
-        if kind in ("broadcast", "reduce"):
+        if traits.unit == "buffer":
             return collectives.named(kind, n, chunks, chunks=chunks, root=self.root(kind))
-        if (
-            kind == "all_reduce"
-        ):  # the pieces beyond nchunksperloop have no bytes: nobody wants them
+        if traits.unit == "share":
+            # The pieces beyond nchunksperloop have no bytes: nobody wants them.
             return collectives.named(kind, n, chunks, chunks=-(-chunks // n))
         if chunks % n:
             raise FormatError(
                 f"{elements.path}: the algo's field nchunksperloop is {chunks}, "
                 f"{elements.coll} needs a multiple of the {n} GPUs"
             )
-        root = self.root(kind) if kind in _ROOTED else None
+        root = self.root(kind) if traits.rooted else None
         return collectives.named(kind, n, chunks, chunks=chunks // n, root=root)
 
     def root(self, kind: str) -> int:
@@ -441,10 +442,12 @@ class _Columns:
         if "root" in elements.algo:
             return elements.whole("algo", elements.algo, "root", 0, elements.ngpus - 1)
         busy = np.zeros(elements.ngpus, bool)
-        moves = (SENDS if _ROOTED[kind] else RECEIVES)[self.op]
+        traits = collectives.KINDS[kind]
+        to_root = traits.reduces or not traits.whole_input
+        moves = (SENDS if to_root else RECEIVES)[self.op]
         busy[self.rank[self.owner[moves]]] = True
         if np.count_nonzero(~busy) != 1:
-            verb = "sends" if _ROOTED[kind] else "receives"
+            verb = "sends" if to_root else "receives"
             raise FormatError(
                 f"{elements.path}: {np.count_nonzero(~busy)} GPUs never {verb[:-1]}, "
                 f"so the root of the {elements.coll} is unclear"
@@ -465,10 +468,11 @@ class _Columns:
             self.refuse(
                 used & beyond, f"{name}off", "with cnt {cnt} that is outside of the buffer's chunks"
             )
-            if in_place and goal.kind in ("broadcast", "reduce"):
+            kind = collectives.kind_of(goal.parts[0])
+            if in_place and kind.spreads and kind.rooted:
                 # One memory under two names, of which only the root has both.
                 root = int(goal.parts[0].root)
-                missing = _BUFFERS["i"] if goal.kind == "broadcast" else _BUFFERS["o"]
+                missing = _BUFFERS["o"] if kind.reduces else _BUFFERS["i"]
                 other = (rank != root) & (buffer == missing)
                 buffer = np.where(other, 1 - missing, buffer)
             result.append(

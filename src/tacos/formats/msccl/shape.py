@@ -12,6 +12,7 @@ import numpy as np
 
 from tacos import topology as topologies
 from tacos._core import Collective, CollectivePart, keep_order, pack, run_program, stuck
+from tacos.collective import kind_of
 from tacos.errors import LimitError
 from tacos.formats.msccl.dialect import (
     DIALECTS,
@@ -21,18 +22,19 @@ from tacos.formats.msccl.dialect import (
     MOST_PEERS,
     MOST_STEPS,
     first_thread,
+    limits_exceeded,
 )
-from tacos.program import STEP_OPS, Program, filled, noted, replaced
-from tacos.traces import sized
+from tacos.program import STEP_OPS, Program, filled, replaced
+from tacos.program_nodes import sized
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
     from tacos._core import Topology
 
-__all__ = ["awaited_first", "copies", "packed", "with_nops"]
+__all__ = ["finished", "packed"]
 
 _NOP = STEP_OPS.index("nop")
 _FUSING_CHANNELS = 8
@@ -44,47 +46,67 @@ _CHUNK, _LARGEST = 1 << 20, 1 << 50
 
 
 def packed(
-    program: Program,
+    programs: Iterable[Program],
     dialect: str,
     channels: int | None,
     most: int,
     instances: int,
     topology: Topology | None,
 ) -> Program:
-    """The program on at most `most` or `channels` channels, for that many instances, within the executors' limits.
+    """A program on at most `most` or `channels` channels, for that many instances, within the executors' limits.
+
+    `programs` do the same; the first that fits with its order kept is the last that is looked at. Without any, the
+    fastest of what fits is taken.
 
     Steps that receive and send on save an executor work, but a threadblock that waits to receive does not send. So they
     are used where the program takes no longer with them, on the topology or else on a fully connected one. Otherwise each
-    connection gets a threadblock for each direction, which keeps the schedule's order.
+    connection gets a threadblock for each direction, which keeps the schedule's order; where these are too many, some
+    threadblocks send to one peer and receive from another.
     """
 
     def fits(shaped: Program) -> bool:
-        blocks = int(np.bincount(shaped.thread_rank, minlength=1).max(initial=0)) * instances
-        return blocks <= DIALECTS[dialect].threadblocks and stuck(shaped, IN_FLIGHT["Simple"]) < 0
+        final = finished(shaped, instances)
+        exceeded = next(limits_exceeded(final, DIALECTS[dialect]), None)
+        return exceeded is None and stuck(final, IN_FLIGHT["Simple"]) < 0
 
-    kept = partial(
-        keep_order,
-        _cut(program, 1 if instances > 1 else MOST_COUNT),
-        channels=channels or most,
-        steps=MOST_STEPS,
-        peers=MOST_PEERS,
-    )
-    refusal = ""
-    shapes: list[Program] = []
-    for shape in (kept, partial(_fused, program, channels or most, instances, fits)):
-        try:
-            shapes.append(shape())
-        except ValueError as error:  # too many channels
-            refusal = str(error)
-    if not shapes:
+    refusal, unfit = "", list[Program]()
+    fused: list[Program] = []
+    ordered: list[Program] = []
+    for program in programs:
+        cut = _cut(program, 1 if instances > 1 else MOST_COUNT)
+        keep = partial(keep_order, channels=channels or most, steps=MOST_STEPS, peers=MOST_PEERS)
+        ways: list[tuple[Callable[[], Program], list[Program]]] = [
+            (partial(keep, cut), ordered),
+            (partial(keep, cut, join=True), ordered),
+            (partial(_fused, program, channels or most, instances, fits), fused),
+        ]
+        for shape, fitting in ways:
+            if fitting is ordered and ordered:
+                continue
+            try:
+                shaped = shape()
+            except ValueError as error:  # too many channels
+                refusal = str(error)
+                continue
+            (fitting if fits(shaped) else unfit).append(shaped)
+        if ordered:
+            break
+    shapes = fused + ordered
+    if not shapes and not unfit:
         raise LimitError(refusal)
-    fitting = [shaped for shaped in shapes if fits(shaped)]
-    if len(fitting) < 2:
-        return fitting[0] if fitting else shapes[-1]
-    ordered, fused = fitting
-    network = topologies.fully_connected(program.ranks) if topology is None else topology
-    slower = _executed(fused, network) > _NO_LOSS * _executed(ordered, network)
-    return ordered if slower else fused
+    if len(shapes) < 2:
+        return shapes[0] if shapes else unfit[-1]
+    network = topologies.fully_connected(shapes[0].ranks) if topology is None else topology
+    times = [_executed(shaped, network) for shaped in shapes]
+    # Fused ones come first.
+    return next(
+        shaped for shaped, time in zip(shapes, times, strict=True) if time <= _NO_LOSS * min(times)
+    )
+
+
+def finished(program: Program, instances: int) -> Program:
+    """A packed program as it is written: its copies, one dependency per step, threads that others wait for first."""
+    return awaited_first(with_nops(copies(program, instances)))
 
 
 def _fused(
@@ -113,8 +135,8 @@ def _fused(
 
 def _executed(program: Program, topology: Topology) -> float:
     """The executed time, by the slower of the rules for links that are not in the schedule's order."""
-    known = noted(program, "size_bytes", int)
-    size = known if known and 0 < known <= _LARGEST else program.collective.size_bytes * _CHUNK
+    known = program.size_bytes
+    size = known if 0 < known <= _LARGEST else program.collective.size_bytes * _CHUNK
     program = filled(program)
     sizes = np.ascontiguousarray(sized(program, size).chunk_bytes(), np.int64)
     none = np.zeros(0, np.int64)
@@ -278,7 +300,7 @@ def awaited_first(program: Program) -> Program:
 def _unit(program: Program) -> int:
     """How many slots of the input and the output belong together."""
     part = program.collective.parts[0]
-    return len(program.output_chunks(0)) if part.kind == "all_reduce" else int(part.chunks)
+    return len(program.output_chunks(0)) if kind_of(part).unit == "share" else int(part.chunks)
 
 
 def _within_units(program: Program) -> Program:

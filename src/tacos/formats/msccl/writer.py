@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import quoteattr
 
@@ -9,7 +10,8 @@ import numpy as np
 
 from tacos import units
 from tacos._core import Schedule
-from tacos._support.files import replacing
+from tacos._support.files import Location, replacing
+from tacos.collective import kind_of
 from tacos.errors import LimitError
 from tacos.formats.msccl.dialect import (
     DIALECTS,
@@ -23,11 +25,10 @@ from tacos.formats.msccl.dialect import (
     hangs,
     limits_exceeded,
 )
-from tacos.formats.msccl.shape import awaited_first, copies, packed, with_nops
-from tacos.program import ONE_SIDED, STEP_OPS, Program, lift, lower, noted
+from tacos.formats.msccl.shape import finished, packed
+from tacos.program import ONE_SIDED, STEP_OPS, Program, lift, lower
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Iterator
 
     from tacos.units import Quantity
@@ -42,7 +43,7 @@ _LARGEST_SIZE = 2**63 - 1
 
 def write(
     obj: Program | Schedule,
-    path: str | os.PathLike[str],
+    path: Location,
     *,
     dialect: str | None = None,
     protocol: str | None = None,
@@ -98,44 +99,55 @@ def write(
           <step s="0" type="s" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" .../>
           <step s="1" type="rcs" srcbuf="o" srcoff="2" dstbuf="o" dstoff="2" cnt="1" depid="-1" .../>
     """
-    program = _lowered(obj, in_place)
+    lowered = _lowered(obj, in_place)
+    program = next(lowered)
     network = obj.topology if isinstance(obj, Schedule) else None
     if not 1 <= instances <= MOST_CHANNELS:
         raise ValueError(f"instances must be 1 to {MOST_CHANNELS}; got {instances}")
     most = MOST_CHANNELS // instances
     if channels is not None and not 1 <= channels <= most:
         raise ValueError(
-            f"channels is {channels}, with {instances} instances allowed are 1 to {most}"
+            f"channels is {channels}; with {instances} instances it must be 1 to {most}"
         )
-    dialect = _word("dialect", dialect, noted(program, "dialect", str), DIALECTS)
+    dialect = _word("dialect", dialect, program.dialect or None, DIALECTS)
     fields = _fields(program, dialect, protocol, min_bytes, max_bytes, name)
-    keeps = noted(program, "format", str) == "msccl" or bool(np.isin(program.op, _FUSED).any())
+    keeps = program.format == "msccl" or bool(np.isin(program.op, _FUSED).any())
     if keeps and channels is not None:
         raise ValueError(
             f"channels is {channels}, but a program with threadblocks keeps its channels"
         )
-    shaped = program if keeps else packed(program, dialect, channels, most, instances, network)
-    shaped = awaited_first(with_nops(copies(shaped, instances)))
+    programs = chain([program], lowered)
+    shaped = program if keeps else packed(programs, dialect, channels, most, instances, network)
+    shaped = finished(shaped, instances)
     _check(path, shaped, dialect, fields["proto"])
     with replacing(path) as out:
         for text in _text(shaped, fields):
             out.write(text.encode())
 
 
-def _lowered(obj: Program | Schedule, in_place: bool | None) -> Program:
+def _lowered(obj: Program | Schedule, in_place: bool | None) -> Iterator[Program]:
+    """The program; of a schedule others, too, which take more memory or time but may fit better.
+
+    A receive into a scratch slot that is used again waits for a send, so that ranks may wait for each other for ever where
+    connections hold few messages. Without windows fewer threadblocks are waited for.
+    """
     if isinstance(obj, Schedule):
-        return lower(obj, in_place=bool(in_place))
+        yield (first := lower(obj, in_place=bool(in_place)))
+        window = first.window
+        for other in dict.fromkeys((window, 0)):
+            yield lower(obj, in_place=bool(in_place), window=other, reuse_scratch=False)
+        return
     if in_place is not None and in_place != obj.in_place:
         raise ValueError(f"in_place is {in_place}, but the program was made with {obj.in_place}")
     if np.isin(obj.op, ONE_SIDED).any():  # the executors have messages alone
-        return lower(lift(obj), in_place=obj.in_place)
-    return obj
+        obj = lower(lift(obj), in_place=obj.in_place)
+    yield obj
 
 
 # --- what an executor accepts ---------------------------------------------------------------------
 
 
-def _check(path: str | os.PathLike[str], program: Program, dialect: str, protocol: str) -> None:
+def _check(path: Location, program: Program, dialect: str, protocol: str) -> None:
     for sentence in limits_exceeded(program, DIALECTS[dialect]):
         raise LimitError(f"{path}: {sentence}")
     unknown = ~np.isin(program.op, list(_TYPE_OF))
@@ -202,19 +214,20 @@ def _fields(
         raise ValueError(
             "the program is for a process group, MSCCL files are for all ranks in order"
         )
-    if program.in_place and kind == "all_to_all":
+    if program.in_place and kind_of(parts[0]).per_pair:
         raise ValueError(
             "the program is an all_to_all in place, which MSCCL files have no word for"
         )
-    chosen = name if name is not None else noted(program, "name", str)
-    if chosen is None:
-        chosen = "_".join(filter(None, (kind, noted(program, "engine", str))))
+    chosen = name if name is not None else program.name
+    if name is None and not chosen and program.format not in ("msccl", "mscclpp"):
+        engine = program.provenance.get("engine")
+        chosen = f"{kind}_{engine}" if isinstance(engine, str) else kind
     if len(chosen.encode()) > LONGEST_NAME or not chosen.isprintable():
         raise ValueError(
             f'name must be at most {LONGEST_NAME} bytes of printable characters; got "{chosen}"'
         )
-    smallest = _bytes("min_bytes", min_bytes, noted(program, "min_bytes", int) or 0)
-    most = noted(program, "max_bytes", int) or 0
+    smallest = _bytes("min_bytes", min_bytes, program.min_bytes)
+    most = program.max_bytes
     if most > _LARGEST_SIZE:  # how other formats say that there is no limit
         most = 0
     largest = _bytes("max_bytes", max_bytes, most) or limits.unlimited
@@ -223,11 +236,11 @@ def _fields(
     places = {"inplace": int(program.in_place), "outofplace": int(not program.in_place)}
     if dialect == "msccl":
         del places["outofplace"]
-    elif noted(program, "inplace", bool) and noted(program, "outofplace", bool):
+    elif program.either_place:
         places = dict.fromkeys(places, 1)  # the file that was read is for both
     fields = {
         "name": chosen,
-        "proto": _word("protocol", protocol, noted(program, "protocol", str), PROTOCOLS),
+        "proto": _word("protocol", protocol, program.protocol or None, PROTOCOLS),
         "coll": limits.collectives[kind],
         **places,
         "minBytes": smallest,
@@ -249,7 +262,7 @@ def _bytes(name: str, value: Quantity | None, default: int) -> int:
 def _text(program: Program, fields: dict[str, Any]) -> Iterator[str]:
     part = program.collective.parts[0]
     whole = int(max(len(program.output_chunks(r)) for r in {0, max(part.root, 0)}))
-    if part.kind in ("reduce_scatter", "scatter"):
+    if not kind_of(part).whole_output:
         whole *= program.ranks
     channels = int(program.thread_channel.max(initial=0)) + 1
     head = {
@@ -265,8 +278,8 @@ def _text(program: Program, fields: dict[str, Any]) -> Iterator[str]:
     )
     first = [*first_thread(program).tolist(), program.threads]
     small = whole // program.ranks
-    inputs = small if part.kind in ("all_gather", "gather") else whole
-    outputs = small if part.kind in ("reduce_scatter", "scatter") else whole
+    inputs = whole if kind_of(part).whole_input else small
+    outputs = whole if kind_of(part).whole_output else small
     rows = _rows(program)
     threads = np.stack(
         [program.thread_send_peer, program.thread_recv_peer, program.thread_channel], axis=1

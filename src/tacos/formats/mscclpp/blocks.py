@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacos.errors import LimitError
-from tacos.formats.mscclpp.plan import MOST_CHANNELS, MOST_CHANNELS_PER_OP, MOST_OPS
+from tacos.formats.mscclpp.execution_plan import MOST_CHANNELS, MOST_CHANNELS_PER_OP, MOST_OPS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -86,8 +86,8 @@ def divide(
                 break
             if bins <= 1:
                 raise LimitError(
-                    f"rank {r} needs {len(blocks)} threadblocks of {MOST_OPS} operations, "
-                    f"allowed are {most}: use fewer chunks, or more threadblocks"
+                    f"rank {r} needs {len(blocks)} threadblocks of {MOST_OPS} operations; "
+                    f"the limit is {most}: use fewer chunks, or more threadblocks"
                 )
             bins //= 2
         result.append(blocks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from tacos.formats.mscclpp.plan import MOST_CHANNELS_PER_OP, MOST_SEMAPHORES_PER_OP
+from tacos.formats.mscclpp.execution_plan import MOST_CHANNELS_PER_OP, MOST_SEMAPHORES_PER_OP
 
 __all__ = ["Ops", "Place", "away", "local", "orders"]
 

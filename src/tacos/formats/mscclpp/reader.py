@@ -7,18 +7,19 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tacos._core import read_mscclpp
+from tacos.collective import KINDS
 from tacos.errors import FormatError
-from tacos.formats.mscclpp.plan import COLLECTIVES, Plan
+from tacos.formats.mscclpp.execution_plan import COLLECTIVES, ExecutionPlan
+from tacos.formats.source import about, bytes_of
+from tacos.program import facts_in
 
 if TYPE_CHECKING:
-    import os
-
+    from tacos._support.files import Location
     from tacos.program import Program
 
 __all__ = ["looks_like", "read"]
@@ -35,7 +36,7 @@ def looks_like(head: str) -> bool:
     return all(word in head for word in ('"collective"', '"inplace"', '"gpus"'))
 
 
-def read(path: str | os.PathLike[str]) -> Program:
+def read(path: Location) -> Program:
     """Read a plan; provenance keeps its name, protocol, range of sizes and threads per block.
 
     Threadblocks that share the work of an operation cut its chunks, so the program may have more and
@@ -51,33 +52,32 @@ def read(path: str | os.PathLike[str]) -> Program:
     Traceback (most recent call last):
     tacos.errors.FormatError: ...reader.py: Expected `object`, got `str`
     """
-    if not Path(path).is_file() and Path(path).exists():  # opening a pipe would wait for ever
-        raise FormatError(f"{path}: this is no file")
-    content = Path(path).read_bytes()
+    with about(path):
+        content = bytes_of(path)
     try:
         plan = _decoded(content)
-        return read_mscclpp(
+        provenance = {
+            "format": "mscclpp",
+            "name": plan.name,
+            "protocol": plan.protocol,
+            "min_bytes": plan.min_message_size,
+            "max_bytes": plan.max_message_size,
+            "threads_per_block": plan.num_threads_per_block,
+        }
+        program = read_mscclpp(
             bytes(plan.gpus),
             collective=_kind(plan),
             in_place=plan.inplace,
-            provenance=json.dumps(
-                {
-                    "format": "mscclpp",
-                    "name": plan.name,
-                    "protocol": plan.protocol,
-                    "min_bytes": plan.min_message_size,
-                    "max_bytes": plan.max_message_size,
-                    "threads_per_block": plan.num_threads_per_block,
-                }
-            ),
+            provenance=json.dumps(provenance),
         )
+        return program.with_facts(**facts_in(provenance))
     except (ValueError, OverflowError) as error:
         raise FormatError(f"{path}: {error}") from None
 
 
-def _decoded(content: bytes) -> Plan:
+def _decoded(content: bytes) -> ExecutionPlan:
     try:
-        return msgspec.json.decode(content, type=Plan)
+        return msgspec.json.decode(content, type=ExecutionPlan)
     except (msgspec.ValidationError, UnicodeDecodeError) as error:
         raise ValueError(
             str(error).replace(" - at `$.", ", field `").replace(" - at `$`", "")
@@ -88,12 +88,12 @@ def _decoded(content: bytes) -> Plan:
         raise ValueError("not a plan: it nests too deeply") from None
 
 
-def _kind(plan: Plan) -> str:
+def _kind(plan: ExecutionPlan) -> str:
     kind = _KINDS.get(plan.collective)
     if kind is None:
         raise ValueError(
-            f'the field collective is "{plan.collective[:40]}", allowed are {", ".join(_KINDS)}'
+            f'the field collective is "{plan.collective[:40]}"; it must be one of {", ".join(_KINDS)}'
         )
-    if kind == "all_to_all" and plan.inplace:
+    if KINDS[kind].per_pair and plan.inplace:
         raise ValueError("the field inplace is true, which a program cannot say of an alltoall")
     return kind

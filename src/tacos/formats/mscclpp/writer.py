@@ -10,21 +10,21 @@ import numpy as np
 
 from tacos import units
 from tacos._core import Schedule
-from tacos._support.files import replacing
+from tacos._support.files import Location, replacing
+from tacos.collective import kind_of
 from tacos.errors import LimitError
 from tacos.formats.mscclpp.blocks import Block, Needs, divide, group_threads
-from tacos.formats.mscclpp.messages import RECEIVES, SENDS, landings, order_of
-from tacos.formats.mscclpp.ops import NOP, Ops, Place, away, local, orders
-from tacos.formats.mscclpp.plan import (
+from tacos.formats.mscclpp.execution_plan import (
     ALIGNMENT,
     COLLECTIVES,
     LARGEST_SIZE,
     MOST_SEMAPHORES_PER_OP,
 )
-from tacos.program import STEP_OPS, Program, lower, noted
+from tacos.formats.mscclpp.messages import RECEIVES, SENDS, landings, order_of
+from tacos.formats.mscclpp.ops import NOP, Ops, Place, away, local, orders
+from tacos.program import STEP_OPS, Program, lower
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
@@ -40,7 +40,7 @@ _OFFSETS = 2**32  # the executor counts bytes of a buffer in 32 bits
 
 def write(
     obj: Program | Schedule,
-    path: str | os.PathLike[str],
+    path: Location,
     *,
     channel: str = "memory",
     box: int | None = None,
@@ -100,7 +100,7 @@ def write(
             raise ValueError(f"{option} must be a positive number; got {value}")
     unit = None if pipeline is None else units.size_bytes(pipeline)
     if unit is not None and (unit < ALIGNMENT or unit % ALIGNMENT or unit >= 2**31):
-        raise ValueError(f"pipeline is {unit} B, allowed are multiples of 16 below 2^31")
+        raise ValueError(f"pipeline is {unit} B; it must be a multiple of 16 below 2^31")
     writer = _Writer(program, channel, box, threadblocks, unit)
     head = _head(program, writer.scratch, threads_per_block, min_bytes, max_bytes, name)
     with replacing(path) as out:
@@ -119,10 +119,10 @@ def _lowered(obj: Program | Schedule, in_place: bool | None) -> Program:
     parts = program.collective.parts
     kinds = " and ".join(part.kind for part in parts)
     if len(parts) != 1 or kinds not in COLLECTIVES:
-        raise ValueError(f"a plan cannot say {kinds}, allowed are {', '.join(COLLECTIVES)}")
+        raise ValueError(f"a plan cannot say {kinds}; it can say {', '.join(COLLECTIVES)}")
     if parts[0].group.tolist() != list(range(program.ranks)):
         raise ValueError(f"a plan is for all NPUs in order, this {kinds} has a group of its own")
-    if kinds == "all_to_all" and program.in_place:
+    if kind_of(parts[0]).per_pair and program.in_place:
         raise ValueError("a plan in place cannot be an all_to_all")
     return program
 
@@ -138,19 +138,19 @@ def _head(
     kind = program.collective.parts[0].kind
     slots = max(len(program.input_chunks(0)), len(program.output_chunks(0)))
     reach = (_OFFSETS - 1) // max(slots, *scratch) // ALIGNMENT * ALIGNMENT * slots
-    least, most = noted(program, "min_bytes", int) or 0, noted(program, "max_bytes", int)
+    least, most = program.min_bytes, program.max_bytes
     if min_bytes is not None:
         least = 0 if min_bytes in (0, "0") else units.size_bytes(min_bytes)
     most = most or LARGEST_SIZE if max_bytes is None else units.size_bytes(max_bytes)
     if least > most:
         raise ValueError(f"min_bytes is {least}, max_bytes is {most}")
     return {
-        "name": name or noted(program, "name", str) or f"tacos {COLLECTIVES[kind]}",
+        "name": name or program.name or f"tacos {COLLECTIVES[kind]}",
         "collective": COLLECTIVES[kind],
         "protocol": "Simple",
         "inplace": program.in_place,
         "reuse_resources": False,
-        "num_threads_per_block": threads or noted(program, "threads_per_block", int) or 1024,
+        "num_threads_per_block": threads or program.threads_per_block or 1024,
         "use_double_scratch_buffer": False,
         "buffer_alignment": ALIGNMENT,
         "min_message_size": least,

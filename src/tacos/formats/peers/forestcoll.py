@@ -11,9 +11,8 @@ from tacos.formats.peers.results import Result, reading
 from tacos.formats.source import about, bytes_of
 
 if TYPE_CHECKING:
-    import os
-
     from tacos._core import Schedule, Topology
+    from tacos._support.files import Location
     from tacos.units import Quantity
 
 __all__ = ["read"]
@@ -23,7 +22,7 @@ _NODE = re.compile(r"\([^()]*\)|[^,()]+")
 
 
 def read(
-    path: str | os.PathLike[str], *, topology: Topology | None = None, size: Quantity | None = None
+    path: Location, *, topology: Topology | None = None, size: Quantity | None = None
 ) -> Schedule:
     """Read trees of ForestColl as the all-gather that sends every chunk down its tree.
 
@@ -49,7 +48,7 @@ def read(
 class _Trees:
     """Takes in the elements of one file."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: Location) -> None:
         self.path = path
         self.chunks = 0
         self.trees: list[tuple[str, int]] = []  # root, chunks

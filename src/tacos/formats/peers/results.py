@@ -15,10 +15,10 @@ from tacos.errors import FormatError, TacosError
 from tacos.schedule import COPY, REDUCE, retime, routes
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator
 
     from tacos._core import Collective, Schedule, Topology
+    from tacos._support.files import Location
     from tacos.units import Quantity
 
 __all__ = ["Result", "reading"]
@@ -163,7 +163,7 @@ class Result:
 
 
 @contextmanager
-def reading(path: str | os.PathLike[str]) -> Iterator[None]:
+def reading(path: Location) -> Iterator[None]:
     """What is wrong with a file, in a sentence that names it."""
     try:
         yield

@@ -11,9 +11,8 @@ from tacos.formats.peers.results import Result, reading
 from tacos.formats.source import bytes_of
 
 if TYPE_CHECKING:
-    import os
-
     from tacos._core import Schedule, Topology
+    from tacos._support.files import Location
     from tacos.units import Quantity
 
 __all__ = ["read"]
@@ -45,7 +44,7 @@ class _Algorithm(Struct, gc=False):
 
 
 def read(
-    path: str | os.PathLike[str], *, topology: Topology | None = None, size: Quantity | None = None
+    path: Location, *, topology: Topology | None = None, size: Quantity | None = None
 ) -> Schedule:
     """Read a result of SCCL or TACCL.
 
@@ -75,7 +74,7 @@ def read(
 def _result(found: _Algorithm, file_bytes: int) -> Result:
     npus = found.collective.nodes
     if not 2 <= npus <= file_bytes:
-        raise ValueError(f"collective: the field nodes is {npus}, allowed are 2 and more")
+        raise ValueError(f"collective: the field nodes is {npus}; it must be at least 2")
     numbers: dict[int, int] = {}
     result = Result(npus, [], [])
     for c, chunk in enumerate(found.collective.chunks):

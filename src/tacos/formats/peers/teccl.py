@@ -11,9 +11,8 @@ from tacos.formats.peers.results import Result, reading
 from tacos.formats.source import bytes_of
 
 if TYPE_CHECKING:
-    import os
-
     from tacos._core import Schedule, Topology
+    from tacos._support.files import Location
     from tacos.units import Quantity
 
 __all__ = ["read"]
@@ -29,7 +28,7 @@ _DEMAND = re.compile(
 
 
 def read(
-    path: str | os.PathLike[str], *, topology: Topology | None = None, size: Quantity | None = None
+    path: Location, *, topology: Topology | None = None, size: Quantity | None = None
 ) -> Schedule:
     """Read a result of TE-CCL, of an all-gather or an all-to-all.
 

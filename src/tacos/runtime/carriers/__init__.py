@@ -1,1 +1,265 @@
-"""Carriers: what moves the messages of a program between ranks."""
+"""Carriers: what moves the messages of a program between ranks.
+
+``CARRIERS`` has one record per carrier. A communicator opens a carrier when an algorithm first needs
+it, :meth:`Carrier.prepare` turns this rank's share of a program into a :class:`Prepared`, and
+:meth:`Prepared.run` makes one call on two addresses. What lies behind is the carrier's own: sockets,
+MPI's requests, streams of a GPU, batches.
+
+The core's ``RankExecutor`` says which messages may move and where their data are, so a carrier of messages
+on the host needs no order between them: every message has a name, the step that sends it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tacos._core import Program, RankExecutor
+    from tacos.runtime.rendezvous import Rendezvous
+
+__all__ = [
+    "CARRIERS",
+    "Call",
+    "Carrier",
+    "CarrierKind",
+    "Meeting",
+    "Prepared",
+    "Unavailable",
+    "chosen",
+    "named",
+]
+
+DTYPES = frozenset(
+    {
+        "float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64",
+        "uint8", "uint16", "uint32", "uint64", "bool",
+    }
+)  # fmt: skip
+"""What the core can add up."""
+OPS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
+_BITWISE = frozenset({"band", "bor", "bxor"})
+
+
+class Unavailable(ValueError):
+    """A carrier cannot serve these ranks; the message says why, the same on all of them."""
+
+
+class Call(NamedTuple):
+    """What a prepared algorithm runs on."""
+
+    source: int
+    """Address of the input, in memory that the carrier serves."""
+    target: int
+    """Address of the output."""
+    elements: int
+    """Of the whole buffer, as nccl-tests counts it."""
+    dtype: str
+    """NumPy's name, or ``bfloat16``."""
+    op: str
+    """The reduction; ``sum`` where nothing is reduced."""
+
+
+class Prepared(Protocol):
+    """A program that a carrier can run."""
+
+    def run(self, call: Call) -> None:
+        """Run one call; all ranks do so together, and the result is complete on return.
+
+        Raises:
+            ValueError: The call is not possible here. The carrier can still be used.
+            CommunicationError: A rank failed, or called with something else. The carrier has failed.
+        """
+
+
+class Carrier(ABC):
+    """An open carrier: this rank's way to its peers.
+
+    Only :meth:`prepare` has to be written. The other methods tell ranks of failures; what they do here is
+    right for a carrier that has no way to hear of one.
+    """
+
+    @property
+    def failure(self) -> str | None:
+        """Why the carrier can carry no more, or None."""
+        return None
+
+    @abstractmethod
+    def prepare(self, share: RankExecutor, number: int) -> Prepared:
+        """Make ready for a program that all ranks agree on; all ranks call this together.
+
+        Args:
+            share: This rank's share of the program; ``share.program`` is the whole.
+            number: The algorithm's number, the same on all ranks.
+
+        Raises:
+            ValueError: The carrier cannot run the program.
+        """
+
+    def watch(self, number: int, doing: str) -> str:  # noqa: ARG002
+        """Between calls: why some rank will not come to prepare the algorithm with this number, or nothing.
+
+        ``doing`` says what this rank does meanwhile, for the sentence. Raises CommunicationError if a rank
+        has failed.
+        """
+        return ""
+
+    def interrupt(self, why: str) -> None:  # noqa: B027, a default that does nothing
+        """End the call that runs and all later ones; from any thread."""
+
+    def abort(self, why: str) -> None:  # noqa: B027
+        """Tell the peers that this rank gives up; no call may be running here."""
+
+    def close(self) -> None:  # noqa: B027
+        """Let the peers go."""
+
+    def address(self, peer: int, channel: int = 0) -> str:
+        """The host at which this rank reaches another.
+
+        Raises:
+            ValueError: The carrier does not know it.
+        """
+        raise ValueError(
+            f"channel {channel} to rank {peer} has no address: {type(self).__name__} tells none"
+        )
+
+
+class Meeting(Protocol):
+    """What a carrier gets when it is opened: ranks that have met. A communicator is one."""
+
+    timeout: float
+    """Seconds without progress that mean failure."""
+    members: Sequence[int] | None
+    """The ranks' numbers in the whole job, where these are a part of it."""
+    rendezvous: Rendezvous
+
+    @property
+    def rank(self) -> int:
+        """This process's number, from 0."""
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+
+    def exchange(self, name: str, value: bytes) -> list[bytes]:
+        """Small values of all ranks, in their order."""
+
+    def on_host(self, program: Program) -> Prepared:
+        """Prepare a right program on a carrier of the host's memory, for what ranks must tell each other."""
+
+    def watch(self) -> str:
+        """Between calls: which peer has left, or nothing; raises CommunicationError if one has failed."""
+
+    def give_up(self, why: str) -> None:
+        """Tell all peers, over every open carrier, that this rank gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class CarrierKind:
+    """A carrier before it is opened: its name, where its code is, and what it can do."""
+
+    name: str
+    module: str
+    """Imported when the carrier is opened; its ``open_carrier(meeting)`` returns a :class:`Carrier`."""
+    memory: Literal["host", "cuda"] = "host"
+    """Where the buffers of calls are."""
+    label: str = ""
+    """What people call it."""
+    adds: frozenset[str] = DTYPES
+    """The types that it can reduce; data of any type can be moved as bytes."""
+    package: str = ""
+    """What must be installed, if anything."""
+    extra: str = ""
+    """The extra of tacos-ccl that installs it."""
+    reference: Literal["", "gloo", "mpi"] = ""
+    """The all-reduce that its users have already, to compare with."""
+
+    def reduces(self, dtype: str, op: str) -> bool:
+        """Whether it reduces data of this type with this operation.
+
+        >>> named("tcp").reduces("float16", "sum"), named("tcp").reduces("float32", "band")
+        (True, False)
+        """
+        if (dtype, op) == ("bool", "avg"):
+            return False
+        return dtype in self.adds and op in OPS and not (op in _BITWISE and "float" in dtype)
+
+    def open(self, meeting: Meeting) -> Carrier:
+        """Open the carrier; all ranks must do so together.
+
+        Raises:
+            ValueError: A package is missing, or a setting is wrong.
+            Unavailable: It cannot serve these ranks.
+        """
+        if self.package and importlib.util.find_spec(self.package) is None:
+            raise ValueError(
+                f"the carrier {self.name} needs {self.package}: pip install 'tacos-ccl[{self.extra}]'"
+            )
+        carrier: Carrier = importlib.import_module(self.module).open_carrier(meeting)
+        return carrier
+
+
+_UNSIGNED = frozenset({"uint16", "uint32", "uint64"})
+
+CARRIERS: dict[str, CarrierKind] = {
+    kind.name: kind
+    for kind in (
+        CarrierKind("tcp", "tacos.runtime.carriers.tcp", label="TCP", reference="gloo"),
+        CarrierKind(
+            "mpi",
+            "tacos.runtime.carriers.mpi",
+            label="MPI",
+            package="mpi4py",
+            extra="mpi",
+            reference="mpi",
+        ),
+        CarrierKind(
+            "nccl",
+            "tacos.runtime.carriers.nccl",
+            memory="cuda",
+            label="NCCL",
+            adds=DTYPES - _UNSIGNED,  # torch cannot add the others on a GPU
+            package="torch",
+            extra="torch",
+        ),
+    )
+}
+"""The carriers by name. The first of each kind of memory is the default for it."""
+
+
+def named(name: str) -> CarrierKind:
+    """The carrier with this name.
+
+    >>> named("nccl").memory
+    'cuda'
+    >>> named("rng")
+    Traceback (most recent call last):
+    ValueError: unknown carrier 'rng'; expected one of tcp, mpi, nccl
+    """
+    if name not in CARRIERS:
+        raise ValueError(f"unknown carrier {name!r}; expected one of {', '.join(CARRIERS)}")
+    return CARRIERS[name]
+
+
+def chosen(
+    memory: Literal["host", "cuda"] | None = None, environ: Mapping[str, str] = os.environ
+) -> CarrierKind:
+    """The carrier that ``TACOS_CARRIER`` names if it serves this memory, else the default for it.
+
+    >>> chosen("host", {}).name, chosen("cuda", {"TACOS_CARRIER": "mpi"}).name
+    ('tcp', 'nccl')
+    >>> chosen(environ={"TACOS_CARRIER": "mpi"}).name
+    'mpi'
+    """
+    name = environ.get("TACOS_CARRIER")
+    if name and name not in CARRIERS:
+        raise ValueError(f"TACOS_CARRIER is {name!r}; expected one of {', '.join(CARRIERS)}")
+    if name and memory in (None, CARRIERS[name].memory):
+        return CARRIERS[name]
+    return next(kind for kind in CARRIERS.values() if kind.memory == (memory or "host"))

@@ -1,281 +1,292 @@
-"""Programs on GPUs: NCCL carries the messages, torch adds them up.
+"""Carries data between GPUs: NCCL moves batches of messages, torch adds them up; needs torch.
 
-A program is cut into waves. A wave is one batch of NCCL sends and receives, then the sums and copies that
-each rank makes by itself; all of it is enqueued on the GPU's stream, and the host does not wait.
-Ranks go through the waves in one order, so that they meet without a deadlock.
-
-One process may play several ranks, which is how a single GPU runs a program of many.
+Every rank needs a GPU of its own. NCCL hangs where ranks ask for different things, and does not see that a
+rank has died. So each call begins with a few bytes from host to host, in which the ranks compare what they
+are about to do, and while the GPU works its rank looks after its peers. Those bytes take a carrier of
+the host's memory, which is opened with the first program; the program's own connections are NCCL's alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import time
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import torch
+import torch.distributed as dist
 
-from tacos._core import lay_out, waves
-from tacos.program import STEP_OPS
+from tacos import collective as collectives
+from tacos import topology
+from tacos.errors import CommunicationError, TacosError
+from tacos.program import STEP_OPS, lower
+from tacos.runtime.carriers import CARRIERS, DTYPES, OPS, Call, Carrier, Unavailable
+from tacos.runtime.carriers.tcp import own_address
+from tacos.runtime.carriers.waves import GpuAlgorithm
+from tacos.runtime.rendezvous.store import StoreRendezvous
+from tacos.runtime.rendezvous.waiting import pause
+from tacos.search.synthesis import synthesize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
-    from numpy.typing import NDArray
+    from torch import Tensor
 
-    from tacos._core import Program, RankLayout, Waves
+    from tacos._core import Program, RankExecutor
+    from tacos.runtime.carriers import Meeting, Prepared
 
-__all__ = ["GpuAlgorithm"]
+__all__ = ["Nccl", "Visible", "open_carrier", "reason_against"]
 
-_SENDS = frozenset(i for i, name in enumerate(STEP_OPS) if "send" in name or "forward" in name)
-_COPY, _REDUCE, _SEND, _FORWARD = (
-    STEP_OPS.index(name) for name in ("copy", "reduce", "send", "recv_reduce_forward")
-)
-_SUMS = frozenset(i for i, name in enumerate(STEP_OPS) if "reduce" in name) - {_REDUCE}
-_COMBINE: dict[str, Callable[..., torch.Tensor]] = {
-    "sum": torch.add,
-    "avg": torch.add,
-    "product": torch.mul,
-    "min": torch.minimum,
-    "max": torch.maximum,
-    "band": torch.bitwise_and,
-    "bor": torch.bitwise_or,
-    "bxor": torch.bitwise_xor,
-}
-_KEPT_LAYOUTS = 8
+_LOOK_S = 0.1
+"""How often a rank that waits for its GPU looks after its peers."""
+_GRACE_S = 5.0
+"""For a peer's last messages to arrive, after it has left."""
+_TYPES = sorted(DTYPES)
 
 
-@dataclass(frozen=True)
-class _Wave:
-    """What one rank does in a wave, as steps of the program; messages with the step that sends them."""
+class Visible(msgspec.Struct):
+    """The GPUs that a rank sees, by their ids, and the one that it has chosen."""
 
-    sends: list[tuple[int, int, int]]  # the step that sends, the peer, the step here
-    receives: list[tuple[int, int, int]]
-    alone: list[tuple[int, bool]]  # a step, and whether it stores what arrived or acts
+    gpus: list[str] = []
+    current: str = ""
+
+    @classmethod
+    def here(cls) -> Visible:
+        """Those of this process."""
+        if not dist.is_nccl_available() or not torch.cuda.is_available():
+            return cls()
+        ids = [
+            str(torch.cuda.get_device_properties(i).uuid) for i in range(torch.cuda.device_count())
+        ]
+        return cls(ids, ids[torch.cuda.current_device()])
 
 
-class GpuAlgorithm:
-    """A program, ready to run on the tensors of a GPU.
+def reason_against(ranks: Sequence[Visible]) -> str:
+    """Why not every rank can have a GPU that is no other's, as NCCL wants it; nothing if all can.
+
+    >>> reason_against([Visible(["a", "b"]), Visible(["a", "b"])])
+    ''
+    >>> reason_against([Visible(["a"]), Visible(["a"])])
+    'rank 1 has no GPU of its own'
+    """
+    owner: dict[str, int] = {}
+
+    def settle(rank: int, tried: set[str]) -> bool:
+        """Find a GPU for a rank; its owner may have to take another."""
+        for gpu in ranks[rank].gpus:
+            if gpu not in tried:
+                tried.add(gpu)
+                if gpu not in owner or settle(owner[gpu], tried):
+                    owner[gpu] = rank
+                    return True
+        return False
+
+    for rank, visible in enumerate(ranks):
+        if not visible.gpus:
+            return f"rank {rank} sees no GPU"
+        if not settle(rank, set()):
+            return f"rank {rank} has no GPU of its own"
+    return ""
+
+
+def open_carrier(meeting: Meeting) -> Nccl:
+    """Connect the GPUs of all ranks.
+
+    Raises:
+        Unavailable: Not every rank has a GPU of its own, on all ranks.
+    """
+    answers = meeting.exchange("gpus", msgspec.json.encode(Visible.here()))
+    ranks = [msgspec.json.decode(answer, type=Visible) for answer in answers]
+    if why := reason_against(ranks):
+        raise Unavailable(why)
+    store = _store(meeting)
+    all_chosen = len({visible.current for visible in ranks}) == len(ranks)
+    return Nccl(meeting, _backend(meeting, store, "tacos-nccl"), store, all_chosen=all_chosen)
+
+
+def _store(meeting: Meeting) -> Any:
+    """The store that the ranks have met at, or a new one at rank 0."""
+    if isinstance(meeting.rendezvous, StoreRendezvous) and meeting.rendezvous.store is not None:
+        return meeting.rendezvous.store
+    limit = timedelta(seconds=meeting.timeout)
+    own, place = None, ""
+    if meeting.rank == 0:
+        host = os.environ.get("TACOS_HOST") or own_address()
+        own = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=limit)
+        place = f"{host} {own.port}"
+    host, port = meeting.exchange("NCCL's store", place.encode())[0].decode().split()
+    return own or dist.TCPStore(host, int(port), timeout=limit)
+
+
+def _backend(meeting: Meeting, store: Any, name: str) -> Any:
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timedelta(
+        seconds=2 * meeting.timeout
+    )  # ours is over first, and ends no process
+    return dist.ProcessGroupNCCL(dist.PrefixStore(name, store), meeting.rank, meeting.size, options)
+
+
+class Nccl(Carrier):
+    """NCCL between the GPUs of all ranks.
 
     Args:
-        program: A right one, of two-sided steps.
-        backend: Of a process group, such as ``ProcessGroupNCCL``: it has ``send``, ``recv`` and batches.
-        ranks: Which ranks of the program this process plays; its own by default.
-        peers: The rank in ``backend`` that plays each rank of the program, if not the same.
+        meeting: The ranks.
+        backend: NCCL, as torch's process groups have it.
+        store: Where further communicators of NCCL meet.
+        all_chosen: Whether all ranks have chosen a GPU, and no two the same.
+
+    Attributes:
+        backend: The same, for others who send messages between GPUs.
     """
 
     def __init__(
-        self,
-        program: Program,
-        backend: Any,
-        *,
-        ranks: Sequence[int] | None = None,
-        peers: Mapping[int, int] | None = None,
+        self, meeting: Meeting, backend: Any, store: Any = None, *, all_chosen: bool = False
     ) -> None:
-        self.program = program
-        self.ranks = [backend.rank()] if ranks is None else list(ranks)
-        self._backend = backend
-        self._peers = dict(peers) if peers is not None else {r: r for r in range(program.ranks)}
-        cut = waves(program)
-        self._waves = _waves_of(program, cut, self.ranks)
-        self._aside = cut.aside
-        self._layouts: dict[int, list[RankLayout]] = {}
+        self.backend = backend
+        self.all_chosen = all_chosen
+        self._meeting, self._store = meeting, store
+        self._notes: Prepared | None = None
+        self._failure = self._interruption = ""
 
-    def run(
-        self,
-        sources: Sequence[torch.Tensor],
-        targets: Sequence[torch.Tensor],
-        count: int,
-        op: str = "sum",
-    ) -> None:
-        """Enqueue the collective on the current stream.
+    @property
+    def failure(self) -> str | None:
+        """Why NCCL can carry no more, or None."""
+        return self._failure or None
 
-        Args:
-            sources: The input of each rank that this process plays: contiguous, of one type.
-            targets: Their outputs; the same memory where the program is in place.
-            count: Elements of the whole buffer, as nccl-tests counts it.
-            op: sum, avg, product, min, max, band, bor or bxor.
+    def prepare(self, share: RankExecutor, number: int) -> Prepared:
+        """Cut a program into waves; with the first, connect the hosts."""
+        prepared = _OnGpu(self, share, number)
+        if self._notes is None and self._meeting.size > 1:
+            self._notes = self._meeting.on_host(_all_gather(self._meeting.size))
+        return prepared
+
+    def another(self, name: str) -> Any:
+        """One more communicator of NCCL between all ranks, on the GPUs they have chosen."""
+        backend = _backend(self._meeting, self._store, name)
+        backend.eager_connect_single_device(torch.device("cuda", torch.cuda.current_device()))
+        return backend
+
+    def interrupt(self, why: str) -> None:
+        """End the call that runs and all later ones; from any thread."""
+        self._interruption = self._interruption or why
+
+    def abort(self, why: str) -> None:
+        """End messages to and from ranks that will not come."""
+        if not self._failure:
+            self._failure = why
+            self.backend.abort()
+
+    def close(self) -> None:
+        """Let the peers go."""
+        self._failure = self._failure or "the communicator is closed"
+        self.backend.shutdown()
+
+    def tensor(self, address: int, elements: int, dtype: torch.dtype) -> Tensor:
+        """The memory of the current GPU at an address."""
+        if not elements:
+            return torch.empty(0, dtype=dtype, device="cuda")
+        return torch.as_tensor(_Memory(address, elements * dtype.itemsize), device="cuda").view(
+            dtype
+        )
+
+    def event(self, device: torch.device) -> Any:
+        """What the GPU reaches after all it was told so far."""
+        return torch.cuda.current_stream(device).record_event()
+
+    def compare(self, number: int, call: Call) -> None:
+        """Compare notes with all ranks: NCCL would hang, or write past the end, if calls differed.
+
+        A rank that has failed is found here, too.
         """
-        layouts = self._laid_out(count)
-        memories = [
-            _Memory(self.program, layout, self._aside, source, target, _COMBINE[op])
-            for layout, source, target in zip(layouts, sources, targets, strict=True)
-        ]
-        for wave in self._waves:
-            self._exchange(wave, memories)
-            for one, memory in zip(wave, memories, strict=True):
-                for step, stores in one.alone:
-                    memory.absorb(step) if stores else memory.act(step)
-        for memory in memories:
-            memory.finish(len(self.program.collective.parts[0].group) if op == "avg" else 1)
-
-    def _laid_out(self, count: int) -> list[RankLayout]:
-        if count not in self._layouts:
-            if len(self._layouts) == _KEPT_LAYOUTS:
-                self._layouts.pop(next(iter(self._layouts)))
-            self._layouts[count] = [lay_out(self.program, rank, count) for rank in self.ranks]
-        return self._layouts[count]
-
-    def _exchange(self, wave: list[_Wave], memories: list[_Memory]) -> None:
-        """All messages of a wave in one batch; ranks of one process meet in it too."""
-        sends: list[tuple[int, torch.Tensor, int]] = []
-        receives: list[tuple[int, torch.Tensor, int]] = []
-        for one, memory in zip(wave, memories, strict=True):
-            for found, steps, data in (
-                (sends, one.sends, memory.outgoing),
-                (receives, one.receives, memory.incoming),
-            ):
-                for message, peer, step in steps:
-                    if (tensor := data(step)).numel():  # both ends know what is empty
-                        found.append((message, tensor, self._peers[peer]))
-        if not sends and not receives:
+        self._check_usable()
+        if self._notes is None:
             return
-        # NCCL pairs the messages of two processes in order.
-        sends.sort(key=lambda item: item[0])
-        receives.sort(key=lambda item: item[0])
-        self._backend._start_coalescing()
-        for _, tensor, peer in sends:
-            self._backend.send([tensor], peer, 0)
-        for _, tensor, peer in receives:
-            self._backend.recv([tensor], peer, 0)
-        self._backend._end_coalescing().wait()  # the stream waits, not the host
+        mine = np.array(
+            [number, call.elements, _TYPES.index(call.dtype), OPS.index(call.op)], np.int64
+        )
+        rows = np.empty((self._meeting.size, len(mine)), np.int64)
+        self._notes.run(Call(mine.ctypes.data, rows.ctypes.data, rows.nbytes, "uint8", "sum"))
+        said = [
+            f"algorithm {number} on {count} elements of {_TYPES[dtype]} ({OPS[op]})"
+            for number, count, dtype, op in rows.tolist()
+        ]
+        for rank, theirs in enumerate(said):
+            if theirs != said[0]:
+                raise CommunicationError(
+                    f"the ranks do not agree: rank {rank} runs {theirs}, rank 0 {said[0]}"
+                )
+
+    def wait_for(self, event: Any) -> None:
+        """Wait for the GPU, with an eye on the peers: NCCL does not see that one has died."""
+        begin = looked = time.monotonic()
+        left: tuple[float, str] | None = None
+        rounds = 0
+        while not event.query():
+            rounds += 1
+            pause(rounds)
+            now = time.monotonic()
+            if now - looked < _LOOK_S:
+                continue
+            looked = now
+            self._check_usable()
+            why = self._meeting.watch()
+            if why and left is None:
+                left = (now, why)  # perhaps because it is through
+            if left is not None and now - left[0] > _GRACE_S:
+                raise CommunicationError(left[1])
+            if now - begin > self._meeting.timeout:
+                raise CommunicationError(
+                    f"the GPU of rank {self._meeting.rank} waits for more than "
+                    f"{self._meeting.timeout:g} s"
+                )
+
+    def give_up(self, error: Exception) -> None:
+        """Tell all ranks that this one failed."""
+        self._meeting.give_up(f"rank {self._meeting.rank} failed: {error}")
+
+    def _check_usable(self) -> None:
+        if why := self._failure or self._interruption:
+            raise CommunicationError(why)
+
+
+class _OnGpu:
+    """A program in waves."""
+
+    def __init__(self, carrier: Nccl, share: RankExecutor, number: int) -> None:
+        self._carrier, self._share, self._number = carrier, share, number
+        self._waves = GpuAlgorithm(share.program, carrier.backend)
+        self._reduces = any("reduce" in STEP_OPS[op] for op in np.unique(share.program.op))
+
+    def run(self, call: Call) -> None:
+        """Run one call on the current stream."""
+        if self._reduces and not CARRIERS["nccl"].reduces(call.dtype, call.op):
+            raise ValueError(f"NCCL's carrier cannot reduce {call.dtype} with {call.op}")
+        inputs, outputs = self._share.buffer_elements(call.elements)
+        dtype = getattr(torch, call.dtype)
+        self._carrier.compare(self._number, call)
+        try:
+            source = self._carrier.tensor(call.source, inputs, dtype)
+            target = self._carrier.tensor(call.target, outputs, dtype)
+            self._waves.run([source], [target], call.elements, call.op)
+            self._carrier.wait_for(self._carrier.event(target.device))
+        except (RuntimeError, TacosError) as error:  # NCCL's errors are the former
+            self._carrier.give_up(error)
+            raise CommunicationError(str(error)) from None
 
 
 class _Memory:
-    """The buffers of one rank during a call."""
+    """Memory of a GPU, as torch and others take it without a copy."""
 
-    def __init__(
-        self,
-        program: Program,
-        layout: RankLayout,
-        aside: NDArray[np.uint8],
-        source: torch.Tensor,
-        target: torch.Tensor,
-        combine: Callable[..., torch.Tensor],
-    ) -> None:
-        self._layout, self._combine = layout, combine
-        self._op, self._aside = program.op, aside
-        self._target = target.view(-1)
-        given = source.view(-1)
-        if layout.padded:  # slots of one size, so the caller's data are copied in and out
-            self._input = target.new_empty(int(layout.input_offset[-1]))
-            self._output = target.new_empty(int(layout.output_offset[-1]))
-            _spread(given, layout.given_input, self._input, layout.input_offset)
-            if program.in_place:
-                _spread(self._target, layout.given_output, self._output, layout.output_offset)
-        else:
-            overlap = source.data_ptr() == target.data_ptr() and not program.in_place
-            self._input = given.clone() if overlap else given
-            self._output = self._target
-        scratch = target.new_empty(layout.scratch_elements)
-        self._buffers = [self._input, self._output, scratch]
-        self._arrived: dict[int, torch.Tensor] = {}  # not yet added, or still in one piece
-        self._passing: dict[int, torch.Tensor] = {}  # sums that are sent on and not stored
-
-    def outgoing(self, step: int) -> torch.Tensor:
-        """What a step sends, in one piece."""
-        if self._op[step] == _FORWARD:
-            return self._passing.pop(step)
-        return self._joined(self._pieces(step, of_source=self._op[step] == _SEND))
-
-    def incoming(self, step: int) -> torch.Tensor:
-        """Where what a step receives goes for now."""
-        pieces = self._pieces(step, of_source=self._op[step] == _FORWARD)
-        if len(pieces) == 1 and self._op[step] not in _SUMS and not self._aside[step]:
-            return pieces[0]
-        self._arrived[step] = self._output.new_empty(sum(piece.numel() for piece in pieces))
-        return self._arrived[step]
-
-    def absorb(self, step: int) -> None:
-        """Add what arrived, or put it where it belongs."""
-        if step not in self._arrived:
-            return
-        arrived = self._arrived.pop(step)
-        if self._op[step] == _FORWARD:
-            own = self._joined(self._pieces(step, of_source=True))
-            self._passing[step] = self._combine(own, arrived)
-            return
-        begin = 0
-        stored = self._pieces(step, of_source=False)
-        mine = self._pieces(step, of_source=True) if self._op[step] in _SUMS else stored
-        for piece, own in zip(stored, mine, strict=True):
-            part = arrived[begin : begin + piece.numel()]
-            if self._op[step] in _SUMS:
-                self._combine(own, part, out=piece)
-            else:
-                piece.copy_(part)
-            begin += piece.numel()
-
-    def act(self, step: int) -> None:
-        """A copy or a sum within the rank."""
-        pairs = zip(
-            self._pieces(step, of_source=True), self._pieces(step, of_source=False), strict=True
-        )
-        for source, target in pairs:
-            if self._op[step] == _COPY:
-                target.copy_(source)
-            else:
-                self._combine(target, source, out=target)
-
-    def finish(self, divide_by: int) -> None:
-        """The mean, where it is asked for; and the caller's output, where it is elsewhere."""
-        if divide_by > 1:
-            mode = None if self._output.is_floating_point() else "trunc"
-            held = self._output[: int(self._layout.output_offset[-1])]  # a tensor may be longer
-            held.div_(divide_by, rounding_mode=mode)
-        if self._layout.padded:
-            _spread(
-                self._output, self._layout.output_offset, self._target, self._layout.given_output
-            )
-
-    def _joined(self, pieces: list[torch.Tensor]) -> torch.Tensor:
-        if len(pieces) == 1:
-            return pieces[0]
-        return torch.cat(pieces) if pieces else self._output.new_empty(0)
-
-    def _pieces(self, step: int, *, of_source: bool) -> list[torch.Tensor]:
-        layout = self._layout
-        index = step - layout.first_step
-        buffer, offset = (
-            (layout.src_buffer, layout.src_offset)
-            if of_source
-            else (layout.dst_buffer, layout.dst_offset)
-        )
-        return [
-            self._buffers[buffer[i]].narrow(0, int(offset[i]), int(layout.elements[i]))
-            for i in range(int(layout.begin[index]), int(layout.begin[index + 1]))
-        ]
+    def __init__(self, address: int, size: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3,
+        }  # fmt: skip
 
 
-def _spread(
-    source: torch.Tensor, begins: NDArray[np.int64], target: torch.Tensor, places: NDArray[np.int64]
-) -> None:
-    """Copy slot by slot between buffers whose slots begin elsewhere."""
-    for i in range(len(begins) - 1):
-        length = int(min(begins[i + 1] - begins[i], places[i + 1] - places[i]))
-        target.narrow(0, int(places[i]), length).copy_(source.narrow(0, int(begins[i]), length))
-
-
-def _waves_of(program: Program, cut: Waves, ranks: Sequence[int]) -> list[list[_Wave]]:
-    """Per wave and rank played, what there is to do."""
-    result = [[_Wave([], [], []) for _ in ranks] for _ in range(cut.count)]
-    position = {rank: i for i, rank in enumerate(ranks)}
-    thread_of = np.repeat(np.arange(program.threads), np.diff(program.thread_begin))
-    for event in cut.order.tolist():
-        step, acts = divmod(event, 2)
-        thread = int(thread_of[step])
-        here = position.get(int(program.thread_rank[thread]))
-        if here is None:
-            continue
-        op = int(program.op[step])
-        if not acts:
-            peer = int(program.thread_recv_peer[thread])
-            message = (int(program.comes_from[step]), peer, step)
-            result[cut.receive[step]][here].receives.append(message)
-            result[cut.store[step]][here].alone.append((step, True))
-        elif op in _SENDS:
-            peer = int(program.thread_send_peer[thread])
-            result[cut.act[step]][here].sends.append((step, peer, step))
-        elif op in (_COPY, _REDUCE):
-            result[cut.act[step]][here].alone.append((step, False))
-    return result
+def _all_gather(ranks: int) -> Program:
+    """Of a few bytes, in few hops."""
+    network = topology.fully_connected(ranks)
+    wanted = collectives.all_gather(network, 1 << 20, chunks=1)
+    return lower(synthesize(network, wanted, engine="halving-doubling"), in_place=True)

@@ -15,24 +15,30 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tacos._core import Endpoint
 from tacos.errors import CommunicationError
-from tacos.runtime.rendezvous import LONGEST_S
+from tacos.runtime.carriers import Carrier
 from tacos.runtime.rendezvous.door import Door
+from tacos.runtime.rendezvous.waiting import LONGEST_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tacos._core import RankExecutor
-    from tacos.runtime.communicator import Call
+    from tacos.runtime.carriers import Call, Meeting, Prepared
     from tacos.runtime.rendezvous import Rendezvous
 
-__all__ = ["Tcp"]
+__all__ = ["Tcp", "open_carrier"]
 
 _HELLO = struct.Struct("!16sIII")
 _LOOK_S = 0.5
 """How long a rank waits for others to connect before it looks around."""
 
 
-class Tcp:
+def open_carrier(meeting: Meeting) -> Tcp:
+    """Listen, and tell the peers where."""
+    return Tcp(meeting.rendezvous, timeout=meeting.timeout, members=meeting.members)
+
+
+class Tcp(Carrier):
     """A rank's connections; the core moves the data.
 
     ``TACOS_HOST`` is the address or name to listen at and be reached at (default: all, and the
@@ -56,7 +62,7 @@ class Tcp:
         try:
             listeners[0].bind(("" if self._routes else host, 0))
             card = {
-                "host": host or _own_address(),
+                "host": host or own_address(),
                 "port": listeners[0].getsockname()[1],
                 "machine": "" if host or self._routes else _machine(),
                 "token": token,
@@ -80,9 +86,10 @@ class Tcp:
         """Why there is no way to the peers any more, or None."""
         return self._endpoint.failure or None
 
-    def run(self, execution: RankExecutor, number: int, call: Call) -> None:
-        """Run one call, without the GIL."""
-        self._endpoint.run(execution, number, *call)
+    def prepare(self, share: RankExecutor, number: int) -> Prepared:
+        """Connect to all peers of a program that are not connected yet."""
+        self._connect(share)
+        return _Connected(self._endpoint, share, number)
 
     def watch(self, number: int, doing: str) -> str:
         """Why some rank will not come to prepare an algorithm, or nothing."""
@@ -111,7 +118,7 @@ class Tcp:
         own = self._cards[self.rank]["machine"]
         return bool(own) and own == self._cards[peer]["machine"]
 
-    def open(self, execution: RankExecutor) -> None:
+    def _connect(self, execution: RankExecutor) -> None:
         """Connect to all this rank sends to, then wait for those it receives from.
 
         The kernel completes connections to a listening socket by itself, so no rank waits in a circle.
@@ -176,6 +183,17 @@ class Tcp:
         raise CommunicationError(why)
 
 
+class _Connected:
+    """A program whose peers are connected."""
+
+    def __init__(self, endpoint: Endpoint, share: RankExecutor, number: int) -> None:
+        self._endpoint, self._share, self._number = endpoint, share, number
+
+    def run(self, call: Call) -> None:
+        """Run one call, without the GIL."""
+        self._endpoint.run(self._share, self._number, *call)
+
+
 def _addresses(text: str | None) -> dict[int, list[str]]:
     """TACOS_ADDRESSES: where to reach each peer, channel by channel."""
     if not text:
@@ -208,7 +226,7 @@ def _machine() -> str:
         return ""
 
 
-def _own_address() -> str:
+def own_address() -> str:
     """An address at which other machines are likely to reach this one."""
     name = socket.gethostname()
     with contextlib.suppress(OSError):

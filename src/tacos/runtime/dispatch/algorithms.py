@@ -20,7 +20,7 @@ import sys
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -32,6 +32,7 @@ from tacos.program import lower
 from tacos.runtime.dispatch.cache import kept
 from tacos.runtime.dispatch.placement import here, place, renumbered
 from tacos.search.synthesis import synthesize
+from tacos.synth import ENGINES
 from tacos.units import format_size
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class Settings:
         """
         said = variables.get("TACOS_DEBUG", "")
         if said.lower() not in ("", "off", "info"):
-            raise ValueError(f'TACOS_DEBUG is "{said}", allowed are info and off')
+            raise ValueError(f'TACOS_DEBUG is "{said}"; it must be info or off')
         named = variables.get("TACOS_TOPOLOGY")
         network = formats.network(named) if named else None
         folder = variables.get("TACOS_PLANS")
@@ -180,7 +181,8 @@ class _Call(NamedTuple):
     size_bytes: int
     in_place: bool
     root: int  # rank in the communicator, or -1
-    ordered: bool = False  # whether the order of summation changes the result
+    ordered: bool  # whether the order of summation changes the result
+    carrier: str
 
 
 class _Candidate(NamedTuple):
@@ -208,7 +210,7 @@ class Algorithms:
         self.settings = settings or Settings()
         self.npus = list(range(communicator.size)) if npus is None else list(npus)
         self._of_call: dict[_Call, tuple[Algorithm, str]] = {}
-        self._prepared: dict[str, Algorithm] = {}
+        self._prepared: dict[tuple[str, str], Algorithm] = {}  # by name and carrier
         self._logged: set[str] = set()
 
     def get(
@@ -218,6 +220,7 @@ class Algorithms:
         in_place: bool = False,
         root: int = -1,
         ordered: bool = False,
+        carrier: str | None = None,
     ) -> Algorithm:
         """The algorithm for a call, prepared.
 
@@ -228,8 +231,10 @@ class Algorithms:
             root: Rank of the root in this communicator, -1 where the collective has none.
             ordered: Whether the order of summation changes the result, as it does for floating-point numbers (see
                 :func:`order_matters`). Algorithms that add up in different orders on different ranks are passed over.
+            carrier: The name of what moves the data; by default the communicator's.
         """
-        call = _Call(kind, size_bytes, in_place, root, ordered)
+        carrier = carrier or self.communicator.carrier
+        call = _Call(kind, size_bytes, in_place, root, ordered, carrier)
         found = self._of_call.get(call)
         if found is None:
             if len(self._of_call) >= _KEPT:
@@ -237,14 +242,9 @@ class Algorithms:
             found = self._of_call[call] = self._find(call)
         if self.settings.debug and self.communicator.rank == 0:
             place = " in place" if in_place else ""
-            what = f"{kind.replace('_', '-')} of {format_size(size_bytes)}{place}"
+            what = f"{collectives.parse(kind).label} of {format_size(size_bytes)}{place}"
             sys.stderr.write(f"tacos: {what}: {found[1]}\n")
         return found[0]
-
-    def of_bytes(self, kind: str) -> Algorithm:
-        """The default for a few bytes, whatever plans say; all ranks must ask for it together."""
-        candidate = self._default(_Call(kind, 0, False, -1), [])
-        return self.communicator.prepare(candidate.program())
 
     def _find(self, call: _Call) -> tuple[Algorithm, str]:
         reasons: list[str] = []
@@ -252,19 +252,19 @@ class Algorithms:
             candidate = source(call, reasons)
             if candidate is None:
                 continue
-            name = candidate.name
-            if name not in self._prepared:
+            name, key = candidate.name, (candidate.name, call.carrier)
+            if key not in self._prepared:
                 try:
                     program = candidate.program()
                 except ValueError as error:  # it cannot be lowered, or relays through other NPUs
                     reasons.append(f"{name} does not serve: {error}")
                     continue
-                self._prepared[name] = self.communicator.prepare(program)
-            if call.ordered and (difference := self._prepared[name].difference):
+                self._prepared[key] = self.communicator.prepare(program, carrier=call.carrier)
+            if call.ordered and (difference := self._prepared[key].difference):
                 reasons.append(f"{name} is not for floating-point sums: {difference}")
                 self._log_once(f"{reasons[-1]}; another algorithm serves them")
                 continue
-            return self._prepared[name], "; ".join([name, *reasons])
+            return self._prepared[key], "; ".join([name, *reasons])
         raise TacosError(f"no algorithm serves {call.kind}: {'; '.join(reasons)}")
 
     def _log_once(self, sentence: str) -> None:
@@ -348,11 +348,11 @@ class Algorithms:
             network = topology.fully_connected(ranks)
             root = call.root if call.root >= 0 else None
             wanted = collectives.named(call.kind, network, 1 << 20, chunks=chunks, root=root)
-            options: dict[str, Any] = {"order": "rank"} if "ring" in engine else {}
+            options = ENGINES[engine].blind_options
             return lower(synthesize(network, wanted, engine=engine, **options), in_place=True)
 
         root = f" from rank {call.root}" if call.root >= 0 else ""
-        kind = call.kind.replace("_", "-")
+        kind = collectives.parse(call.kind).label
         return _Candidate(f"default {engine}, {chunks} chunks, {kind}{root}", program)
 
 
@@ -374,10 +374,11 @@ def default(kind: str, size_bytes: int) -> tuple[str, int]:
     >>> default("all_reduce", 1024), default("all_reduce", 1 << 26)
     (('halving-doubling', 1), ('bidirectional-ring', 1))
     """
-    if kind in ("all_to_all", "gather", "scatter"):
+    traits = collectives.parse(kind)
+    if not traits.spreads:
         return "direct", 1
     small = size_bytes <= _SMALL
-    if kind in ("broadcast", "reduce"):
+    if traits.rooted:
         return "double-binary-tree", 1 if small else 16
     return ("halving-doubling", 1) if small else ("bidirectional-ring", 1)
 

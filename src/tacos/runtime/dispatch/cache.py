@@ -82,12 +82,12 @@ def _found(file: Path, plan: Plan) -> bytes | None:
     """What a file holds if it may be used; else says why not."""
     try:
         data = _content(file)
-        checked(unpacked(data), plan)
+        checked(unpacked(data, str(file)), plan)
     except FileNotFoundError:
         return None
     except (TacosError, ValueError, OSError, MemoryError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        _say(f"{file}: {why}; the schedule is synthesized again")
+        _say(f"{file}: {why.removeprefix(f'{file}: ')}; the schedule is synthesized again")
         return None
     return data
 

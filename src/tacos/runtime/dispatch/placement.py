@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacos._core import Collective, CollectivePart, Program
+from tacos.collective import kind_of
 from tacos.errors import FormatError
+from tacos.program import FACTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["here", "place", "renumbered"]
 
-_PER_PAIR = frozenset({"all_to_all"})
-_PER_MEMBER = frozenset({"all_gather", "reduce_scatter", "gather", "scatter"})
 _BUFFERS = (0, 1)  # input and output
 _LOCAL_RANKS = ("TACOS_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                 "SLURM_LOCALID")  # fmt: skip
@@ -120,7 +120,7 @@ def _given(items: list[str | int], ranks: int, npus: int, names: dict[str, int])
         npu = names.get(str(item), int(item) if str(item).isdecimal() else -1)
         if not 0 <= npu < npus:
             raise ValueError(
-                f"TACOS_PLACEMENT has {item!r}, allowed are the NPUs 0 to {npus - 1} and their names"
+                f"TACOS_PLACEMENT has {item!r}; use the NPUs 0 to {npus - 1} or their names"
             )
         chosen.append(npu)
     return _distinct(chosen, "TACOS_PLACEMENT")
@@ -201,39 +201,44 @@ def _renumbered(
     ranks = np.append(rank_of, np.int32(-1))
     group = np.arange(len(order), dtype=np.int32)
     root = -1 if part.root < 0 else int(rank_of[part.group[part.root]])
-    return {
-        "collective": Collective(
-            len(order),
-            [CollectivePart(part.kind, part.size, chunks=part.chunks, root=root, group=group)],
-        ),
-        "in_place": program.in_place,
-        "scratch_slots": program.scratch_slots[order],
-        "thread_rank": ranks[program.thread_rank][threads],
-        "thread_channel": program.thread_channel[threads],
-        "thread_send_peer": ranks[program.thread_send_peer][threads],
-        "thread_recv_peer": ranks[program.thread_recv_peer][threads],
-        "thread_begin": begin,
-        "peer": ranks[program.peer][steps],
-        "comes_from": new_step[program.comes_from][steps],
-        "dep_begin": dep_begin,
-        "dep": new_step[program.dep[entries + np.arange(dep_begin[-1])]],
-        "provenance": json.dumps(program.provenance),
-    } | {
-        name: np.array(getattr(program, name)[steps])
-        for name in ("op", "src_buffer", "src_slot", "dst_buffer", "dst_slot", "count")
-    }
+    return (
+        {
+            "collective": Collective(
+                len(order),
+                [CollectivePart(part.kind, part.size, chunks=part.chunks, root=root, group=group)],
+            ),
+            "in_place": program.in_place,
+            "scratch_slots": program.scratch_slots[order],
+            "thread_rank": ranks[program.thread_rank][threads],
+            "thread_channel": program.thread_channel[threads],
+            "thread_send_peer": ranks[program.thread_send_peer][threads],
+            "thread_recv_peer": ranks[program.thread_recv_peer][threads],
+            "thread_begin": begin,
+            "peer": ranks[program.peer][steps],
+            "comes_from": new_step[program.comes_from][steps],
+            "dep_begin": dep_begin,
+            "dep": new_step[program.dep[entries + np.arange(dep_begin[-1])]],
+            "provenance": json.dumps(program.provenance),
+        }
+        | {name: getattr(program, name) for name in FACTS}
+        | {
+            name: np.array(getattr(program, name)[steps])
+            for name in ("op", "src_buffer", "src_slot", "dst_buffer", "dst_slot", "count")
+        }
+    )
 
 
 def _moved_chunks(part: CollectivePart, rank_of: NDArray[np.int32]) -> NDArray[np.int64]:
     """The new id of each chunk: where ids follow the members' order, they follow the new one."""
     members = rank_of[part.group].astype(np.int64)
     n, pieces = len(members), part.chunks
-    if part.kind in _PER_MEMBER:
+    unit = kind_of(part).unit
+    if unit == "member":
         units = members
-    elif part.kind in _PER_PAIR:
+    elif unit == "pair":
         units = (members[:, None] * n + members[None, :]).ravel()
     else:
-        units = np.arange(n if part.kind == "all_reduce" else 1)
+        units = np.arange(n if unit == "share" else 1)
     return (units[:, None] * pieces + np.arange(pieces)).ravel()
 
 

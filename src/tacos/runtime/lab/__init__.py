@@ -32,7 +32,7 @@ import numpy as np
 from tacos import formats, units
 from tacos import topology as topologies
 from tacos.errors import LabError
-from tacos.runtime.lab.network import plan
+from tacos.runtime.lab.network import blueprint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -188,21 +188,21 @@ class Lab:
 
     def _build(self) -> None:
         self.topology = scaled(self._given, **self._speeds, delays=self.delays)
-        self._plan = plan(self.topology, delays=self.delays)
+        self._network = blueprint(self.topology, delays=self.delays)
         self._topology_file = self._folder / "topology.json"
         formats.save(self.topology, self._topology_file)
         hosts = ["127.0.0.1 localhost"]
-        for npu, address in enumerate(self._plan.npu):
-            bridge, name = self._plan.management[npu], _hostname(npu)
+        for npu, address in enumerate(self._network.npu):
+            bridge, name = self._network.management[npu], _hostname(npu)
             hosts += [f"{address} {name}", f"{bridge} {name}.management"]
             hosts += [f"::ffff:{bridge} {name}.management"]  # as sockets for both IPs see it
         hosts_file = self._folder / "hosts"
         hosts_file.write_text("\n".join(hosts) + "\n")
         self._tell(
             {
-                "script": self._plan.script,
-                "namespaces": self._plan.namespaces,
-                "settings": self._plan.settings,
+                "script": self._network.script,
+                "namespaces": self._network.namespaces,
+                "settings": self._network.settings,
                 "hosts": str(hosts_file) if Path("/etc/hosts").exists() else "",
             }
         )
@@ -236,17 +236,17 @@ class Lab:
             "TACOS_RANK": rank_,
             "TACOS_WORLD_SIZE": size,
             "TACOS_LOCAL_RANK": "0",
-            "TACOS_RENDEZVOUS": f"{self._plan.management[0]}:{port}",
+            "TACOS_RENDEZVOUS": f"{self._network.management[0]}:{port}",
             "TACOS_TOKEN": self._token,
-            "TACOS_HOST": self._plan.npu[rank],
-            "TACOS_ADDRESSES": json.dumps(self._plan.reach[rank]),
+            "TACOS_HOST": self._network.npu[rank],
+            "TACOS_ADDRESSES": json.dumps(self._network.reach[rank]),
             "TACOS_TOPOLOGY": str(self._topology_file),
             "TACOS_PLACEMENT": json.dumps(list(range(self.topology.npus))),
             "RANK": rank_,
             "WORLD_SIZE": size,
             "LOCAL_RANK": "0",
             "LOCAL_WORLD_SIZE": "1",
-            "MASTER_ADDR": self._plan.management[0],
+            "MASTER_ADDR": self._network.management[0],
             "MASTER_PORT": str(port + 1),
         }
 
@@ -400,7 +400,7 @@ class _Outputs:
 
     def __init__(self, ranks: int, mode: str) -> None:
         if mode not in ("prefixed", "first", "returned"):
-            raise ValueError(f"output is {mode!r}, allowed are prefixed, first and returned")
+            raise ValueError(f"output is {mode!r}; it must be prefixed, first or returned")
         self.mode = mode
         self.streams = [_Stream(r, e, *os.pipe()) for r in range(ranks) for e in (False, True)]
         self.open = {stream.source for stream in self.streams}

@@ -1,6 +1,6 @@
 """What a lab network is made of: which devices, addresses, routes and rates give a topology.
 
-Nothing here needs privileges or touches the machine: :func:`plan` turns a topology into lines for ``ip``
+Nothing here needs privileges or touches the machine: :func:`blueprint` turns a topology into lines for ``ip``
 and ``tc``, namespace by namespace.
 
 - A namespace per NPU and per switch. Switches forward like routers do.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Topology
 
-__all__ = ["MTU", "Cable", "Plan", "cables", "plan"]
+__all__ = ["MTU", "Blueprint", "Cable", "blueprint", "cables"]
 
 MTU = 9000
 _WIRE_SHARE = 1.012
@@ -91,7 +91,7 @@ def cables(topology: Topology) -> list[Cable]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Blueprint:
     """A lab network, ready to be built.
 
     Namespace 0 holds the bridge, namespace n + 1 is node n.
@@ -110,7 +110,7 @@ class Plan:
     """Per NPU and peer, where its data go: an address for each of the ways there."""
 
 
-def plan(topology: Topology, *, delays: bool = False) -> Plan:
+def blueprint(topology: Topology, *, delays: bool = False) -> Blueprint:
     """The lab network of a topology whose rates are those to enforce.
 
     Args:
@@ -122,7 +122,7 @@ def plan(topology: Topology, *, delays: bool = False) -> Plan:
         InfeasibleError: Two NPUs are not connected.
 
     >>> import tacos
-    >>> net = plan(tacos.topology.ring(4, bandwidth="100Mbit/s"))
+    >>> net = blueprint(tacos.topology.ring(4, bandwidth="100Mbit/s"))
     >>> net.npu[2], net.management[2], net.reach[0]
     ('10.200.0.3', '10.254.0.3', {1: ['10.0.0.1'], 2: ['10.200.0.3'], 3: ['10.0.0.6']})
     """
@@ -130,7 +130,7 @@ def plan(topology: Topology, *, delays: bool = False) -> Plan:
         raise ValueError(
             f"the topology has {topology.nodes:,} nodes, a lab has at most {_MOST_NODES:,}"
         )
-    return _Planner(topology, delays).plan()
+    return _Architect(topology, delays).drawn()
 
 
 class _Port(NamedTuple):
@@ -148,7 +148,7 @@ class _Way(NamedTuple):
     worth: dict[int, tuple[int, int]]
 
 
-class _Planner:
+class _Architect:
     def __init__(self, topology: Topology, delays: bool) -> None:
         self.topology, self.delays = topology, delays
         self.src, self.dst = topology.link_src.tolist(), topology.link_dst.tolist()
@@ -158,7 +158,7 @@ class _Planner:
         self.npu = [_address(_NPUS, npu) for npu in range(topology.npus)]
         self.management = [_address(_MANAGEMENT, npu) for npu in range(topology.npus)]
 
-    def plan(self) -> Plan:
+    def drawn(self) -> Blueprint:
         veths = [*self._lay_cables(), *self._bridge()]
         for node in range(self.topology.nodes):
             self.ip[node].append("link set lo up")
@@ -169,7 +169,7 @@ class _Planner:
         script = [(0, "ip", veths)]
         for program, batches in (("ip", self.ip), ("tc", self.tc)):
             script += [(node + 1, program, lines) for node, lines in batches.items()]
-        return Plan(
+        return Blueprint(
             script,
             self.topology.nodes,
             _SETTINGS,

@@ -22,14 +22,14 @@ import numpy as np
 
 from tacos import collective as collectives
 from tacos import topology as topologies
-from tacos.runtime.carriers.tcp import Tcp
+from tacos.runtime.carriers import named
 from tacos.runtime.dispatch.algorithms import order_matters
 from tacos.search.synthesis import engines, synthesize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from tacos._core import Collective, Program, Schedule
+    from tacos._core import Collective, CollectivePart, Program, Schedule
     from tacos.runtime.communicator import Algorithm, Communicator
 
 __all__ = ["Figure", "Row", "gloo_group", "measure", "table"]
@@ -209,17 +209,6 @@ def _position(whole: list[int], part: list[int], sizes: np.ndarray[Any, Any]) ->
     return int(sizes[whole[: whole.index(part[0])]].sum())
 
 
-_IN_PLACE = {
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-}
-
-
 def measure(
     comm: Communicator,
     algorithm: Schedule | Program,
@@ -263,7 +252,12 @@ def measure(
             f"dtype is {dtype!r}, it must be a type of NumPy, such as float32"
         ) from None
     if op not in _OPS:
-        raise ValueError(f"op is {op!r}, allowed are {', '.join(_OPS)}")
+        raise ValueError(f"op is {op!r}; it must be one of {', '.join(_OPS)}")
+    if named(comm.carrier).memory != "host":
+        raise ValueError(
+            f"the carrier {comm.carrier} moves memory of GPUs, and only buffers of the host are "
+            "measured; use another carrier"
+        )
     prepared = comm.prepare(algorithm)
     if comm.rank == 0 and prepared.difference and order_matters(dtype, op):
         sys.stderr.write(f"tacos: ranks may end with different bits: {prepared.difference}\n")
@@ -277,7 +271,7 @@ def measure(
         count = max(1, size // width)
         out_of_place = bench.own(count, False, check)
         alone = len(collective.parts) == 1
-        in_place = bench.own(count, True, check) if alone and collective.kind in _IN_PLACE else None
+        in_place = bench.own(count, True, check) if alone and _has_in_place(part) else None
         yield Row(
             size_bytes=count * width,
             count=count,
@@ -291,6 +285,12 @@ def measure(
         )
 
 
+def _has_in_place(part: CollectivePart) -> bool:
+    """Whether input and output may share one buffer."""
+    kind = collectives.kind_of(part)
+    return kind.even and not kind.per_pair
+
+
 def _reference(
     comm: Communicator, algorithm: Algorithm, against: str
 ) -> tuple[str, Callable[[_Bench, int], Figure | None] | None]:
@@ -299,16 +299,21 @@ def _reference(
     part = collective.parts[0]
     everybody = len(collective.parts) == 1 and part.group.tolist() == list(range(comm.size))
     is_sum = collective.kind == "all_reduce" and everybody
-    over_mpi = not isinstance(comm.carrier, Tcp)
-    if against == "mpi" or (against == "auto" and is_sum and over_mpi):
-        if not is_sum or not over_mpi:
+    carrier = algorithm.carrier
+    usual = carrier.reference if against == "auto" and is_sum else against
+    if usual == "gloo" and against == "auto" and not importlib.util.find_spec("torch"):
+        usual = "ring"
+    if usual == "mpi":
+        if not is_sum or carrier.reference != "mpi":
             raise ValueError("MPI can be compared with for an all-reduce of all ranks, over MPI")
         return "MPI_Allreduce", _mpi
-    if against == "gloo" or (against == "auto" and is_sum and importlib.util.find_spec("torch")):
+    if usual == "gloo":
         if not is_sum:
             raise ValueError("gloo can be compared with for an all-reduce of all ranks alone")
-        if over_mpi:
-            raise ValueError("gloo can be compared with over TCP, and the ranks met over MPI")
+        if carrier.reference != "gloo":
+            raise ValueError(
+                f"gloo can be compared with over TCP, and the ranks met over {carrier.label}"
+            )
         return "gloo", _gloo(comm)
     if against == "none" or not everybody or comm.size < 2:
         return "", None
@@ -324,7 +329,7 @@ def _reference(
     def run(bench: _Bench, count: int) -> Figure:
         other = _Bench(comm, ring, bench.dtype.name, bench.op, bench.iters, bench.warmup)
         other._names = bench._names
-        return other.own(count, collective.kind in _IN_PLACE, check=False)
+        return other.own(count, _has_in_place(part), check=False)
 
     return "ring", run
 

@@ -6,8 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tacos.errors import CommunicationError
-from tacos.runtime.rendezvous import named, pause
-from tacos.runtime.rendezvous.store import Doubt
+from tacos.runtime.rendezvous.waiting import Doubt, named, pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +34,7 @@ class MpiRendezvous:
                     "pip install 'tacos-ccl[mpi]'"
                 ) from None
             communicator = MPI.COMM_WORLD.Dup()
-        self._communicator = communicator
+        self.communicator = communicator
         self.while_waiting: Callable[[], str] = str
         self._timeout = timeout
         self.rank: int = communicator.Get_rank()
@@ -45,7 +44,7 @@ class MpiRendezvous:
         """The values of all ranks, in their order."""
         deadline = time.monotonic() + self._timeout
         if self.rank != 0:
-            sent = self._communicator.isend((name, value), 0, _TO_ROOT)
+            sent = self.communicator.isend((name, value), 0, _TO_ROOT)
             answer = self._await(0, _FROM_ROOT, deadline + 1.0)  # rank 0 knows best who is missing
             if answer is None:
                 raise TimeoutError(f"rank 0 did not exchange {name!r} within {self._timeout:g} s")
@@ -80,7 +79,7 @@ class MpiRendezvous:
 
     def _reply(self, answer: tuple[list[bytes], str], deadline: float) -> None:
         """Tell all ranks, also those that may come late, as far as they listen."""
-        left = [self._communicator.isend(answer, r, _FROM_ROOT) for r in range(1, self.size)]
+        left = [self.communicator.isend(answer, r, _FROM_ROOT) for r in range(1, self.size)]
         rounds = 0
         while left and time.monotonic() < deadline + 1.0:
             left = [request for request in left if not request.test()[0]]
@@ -93,7 +92,7 @@ class MpiRendezvous:
 
         status, rounds, doubt = MPI.Status(), 0, Doubt()
         while True:
-            message = self._communicator.improbe(
+            message = self.communicator.improbe(
                 MPI.ANY_SOURCE if source is None else source, tag, status
             )
             if message is not None:

@@ -9,44 +9,17 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tacos.errors import CommunicationError
+from tacos.runtime.rendezvous.waiting import Doubt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Doubt", "StoreRendezvous"]
+__all__ = ["StoreRendezvous"]
 
 _PAUSE = dt.timedelta(seconds=1)
 """How long a rank waits for the store before it looks around."""
 _PIECE = 4 << 20
 """Stores refuse values of more than a few megabytes."""
-
-
-class Doubt:
-    """Whether to go on waiting for others, who have been seen elsewhere.
-
-    What they have sent before may still be on its way, so a reason not to wait has to last.
-
-    >>> doubt = Doubt(patience=0.0)
-    >>> doubt.hear("")
-    >>> doubt.hear("rank 1 closed its connection")
-    Traceback (most recent call last):
-    tacos._core.CommunicationError: rank 1 closed its connection
-    """
-
-    def __init__(self, patience: float = 1.5) -> None:
-        self._patience = patience
-        self._since: float | None = None
-
-    def hear(self, why: str) -> None:
-        """Take note of a reason, or of none; raises CommunicationError when it has lasted."""
-        now = time.monotonic()
-        if not why:
-            self._since = None
-            return
-        if self._since is None:
-            self._since = now
-        if now - self._since >= self._patience:
-            raise CommunicationError(why)
 
 
 class StoreRendezvous:
@@ -70,7 +43,7 @@ class StoreRendezvous:
     ) -> None:
         self.rank, self.size = rank, size
         self.while_waiting: Callable[[], str] = str
-        self._store, self._prefix, self._timeout = store, prefix, timeout
+        self.store, self._prefix, self._timeout = store, prefix, timeout
         self._count = 0
 
     @classmethod
@@ -135,12 +108,12 @@ class StoreRendezvous:
         """Store a value in pieces, which stores limit, and then how many there are."""
         pieces = [value[at : at + _PIECE] for at in range(0, len(value), _PIECE)]
         for i, piece in enumerate(pieces[1:], 1):
-            self._store.set(f"{key}/{i}", piece)
-        self._store.set(key, b"%d;" % len(pieces) + b"".join(pieces[:1]))
+            self.store.set(f"{key}/{i}", piece)
+        self.store.set(key, b"%d;" % len(pieces) + b"".join(pieces[:1]))
 
     def _take(self, key: str) -> bytes:
-        count, _, first = bytes(self._store.get(key)).partition(b";")
-        others = [bytes(self._store.get(f"{key}/{i}")) for i in range(1, int(count))]
+        count, _, first = bytes(self.store.get(key)).partition(b";")
+        others = [bytes(self.store.get(f"{key}/{i}")) for i in range(1, int(count))]
         return b"".join([first, *others])
 
     def _wait(self, name: str, wanted: list[str], keys: list[str], deadline: float) -> None:
@@ -148,14 +121,14 @@ class StoreRendezvous:
         while True:
             left = dt.timedelta(seconds=max(deadline - time.monotonic(), 0.01))
             try:
-                self._store.wait(wanted, min(left, _PAUSE))
+                self.store.wait(wanted, min(left, _PAUSE))
             except RuntimeError:
                 doubt.hear(self.while_waiting())
                 if time.monotonic() < deadline:
                     continue
             else:
                 return
-            missing = [str(rank) for rank, key in enumerate(keys) if not self._store.check([key])]
+            missing = [str(rank) for rank, key in enumerate(keys) if not self.store.check([key])]
             raise TimeoutError(
                 f"rank {', '.join(missing or ['0'])} did not come to exchange {name!r} within "
                 f"{self._timeout:g} s"

@@ -1,7 +1,7 @@
 """torch's process group: what its methods mean in terms of collectives on tensors.
 
 Collectives run on the algorithms that :mod:`tacos.runtime.dispatch.algorithms` chooses; sends, receives and
-what the executor cannot reduce go to gloo, and messages between GPUs to NCCL.
+what the carriers cannot reduce go to gloo, and messages between GPUs to NCCL.
 """
 
 from __future__ import annotations
@@ -19,18 +19,22 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import ProcessGroup, ReduceOp
 
-from tacos.runtime.communicator import connect
+from tacos.runtime.carriers import Unavailable, chosen
+from tacos.runtime.carriers.nccl import Nccl
+from tacos.runtime.communicator import Communicator
 from tacos.runtime.dispatch.algorithms import Algorithms, agree
 from tacos.runtime.rendezvous.store import StoreRendezvous
-from tacos.runtime.torch import gpus
-from tacos.runtime.torch.tensors import Tensors, can_reduce
-from tacos.runtime.torch.work import Joined, Task, Worker
+from tacos.runtime.torch.messages import Messages
+from tacos.runtime.torch.pending import Joined, Task, Worker
+from tacos.runtime.torch.tensors import Tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
     from torch.distributed import Work
+
+    from tacos.runtime.carriers import CarrierKind
 
 __all__ = ["TacosGroup"]
 
@@ -63,11 +67,13 @@ class TacosGroup(ProcessGroup):
         world = dist.get_world_size() if dist.is_initialized() else size
         rendezvous = StoreRendezvous(options.store, rank, size, timeout=timeout.total_seconds())
         settings, npus = agree(rendezvous, members[rank], world)
-        self._communicator = connect(rendezvous, timeout=timeout.total_seconds(), members=members)
-        self._nccl, self._messages, why = gpus.connect(rendezvous, options.store, timeout)
-        if settings.debug and rank == 0 and torch.cuda.is_available() and why:
-            sys.stderr.write(f"tacos: GPU tensors go through the host's memory: {why}\n")
-        self._tensors = Tensors(Algorithms(self._communicator, settings, npus), self._nccl)
+        self._communicator = Communicator(
+            rendezvous, timeout=timeout.total_seconds(), members=members
+        )
+        self._nccl: Any = None
+        self._messages: Messages | None = None
+        on_gpus = self._connect_gpus(report=settings.debug and rank == 0)
+        self._tensors = Tensors(Algorithms(self._communicator, settings, npus), on_gpus)
         self._worker = Worker(f"tacos {options.group_id}", self._end)
         self._together: list[Work] | None = None
         self._aborted = ""
@@ -77,6 +83,22 @@ class TacosGroup(ProcessGroup):
         if self._nccl is not None:
             self._register_backend(torch.device("cuda"), ProcessGroup.BackendType.NCCL, self._nccl)
         _OPEN.add(self)
+
+    def _connect_gpus(self, *, report: bool) -> CarrierKind | None:
+        """Open the carrier for GPU tensors; None if it cannot serve these ranks."""
+        kind = chosen("cuda")
+        try:
+            carrier = self._communicator.open(kind.name)
+        except Unavailable as why:
+            if report and torch.cuda.is_available():
+                sys.stderr.write(f"tacos: GPU tensors go through the host's memory: {why}\n")
+            return None
+        if isinstance(carrier, Nccl):
+            self._nccl = carrier.backend
+            if carrier.all_chosen:
+                # Batches need a communicator of all ranks, though only two may ever send anything.
+                self._messages = Messages(carrier.another("tacos-messages"))
+        return kind
 
     def getBackendName(self) -> str:  # torch's name
         """What torch calls it."""
@@ -349,8 +371,8 @@ class TacosGroup(ProcessGroup):
         self._communicator.close()
         if self._messages is not None:
             self._messages.close()
-        for backend in (self._gloo, *self._on_gpus()):
-            backend.shutdown()
+            self._messages.backend.shutdown()
+        self._gloo.shutdown()
 
     def _on_gpus(self) -> list[Any]:
         found = [self._nccl, self._messages.backend if self._messages else None]
@@ -402,7 +424,8 @@ class TacosGroup(ProcessGroup):
         """Whether the executor can do it; if not, gloo may."""
         op = _op(opts)
         return bool(op) and all(
-            one.layout == torch.strided and can_reduce(one.dtype, op) for one in tensors
+            one.layout == torch.strided and self._tensors.can_reduce(one.dtype, op)
+            for one in tensors
         )
 
     def _check_whole(self, name: str, whole: Tensor, part: Tensor) -> None:

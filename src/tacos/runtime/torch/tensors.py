@@ -2,31 +2,31 @@
 
 What is here knows tensors and algorithms and nothing of process groups: :mod:`tacos.runtime.torch.group`
 decides when each call runs. Tensors that are not contiguous are copied on the way. What is on GPUs
-goes from GPU to GPU through NCCL or, where ranks share a GPU, through pinned memory of the host.
+takes a carrier of their memory or, where ranks share a GPU, goes through pinned memory of the host.
 """
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+import contextlib
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.distributed as dist
 
+from tacos.collective import KINDS
 from tacos.errors import CommunicationError, TacosError
-from tacos.runtime.carriers.nccl import GpuAlgorithm
+from tacos.runtime.carriers import named
 from tacos.runtime.dispatch.algorithms import order_matters
-from tacos.runtime.rendezvous import pause
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from tacos.runtime.communicator import Algorithm
+    from tacos.runtime.carriers import CarrierKind
     from tacos.runtime.dispatch.algorithms import Algorithms
 
-__all__ = ["DTYPES", "CollectiveError", "Tensors", "can_reduce"]
+__all__ = ["DTYPES", "CollectiveError", "Tensors"]
 
 DTYPES = {
     torch.float16: "float16",
@@ -44,29 +44,14 @@ DTYPES = {
     torch.bool: "bool",
 }
 """What can be reduced, and how the executor calls it; whatever only moves goes as bytes."""
-_NOT_ON_GPUS = frozenset({torch.uint16, torch.uint32, torch.uint64})
-"""What torch cannot add up there."""
-_BITWISE = frozenset({"band", "bor", "bxor"})
-_ONE_BUFFER = frozenset({"all_reduce", "broadcast", "reduce"})
-"""What torch calls with one tensor, which is input and output."""
-_OPS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
-_LOOK_S = 0.1
-"""How often a rank that waits for its GPU looks after its peers."""
-_GRACE_S = 5.0
-"""For a peer's last messages to arrive, after it has left."""
 _PADDING = 2
 """An uneven all-to-all is padded to an even one if that moves at most so many times the bytes."""
 
 
-def can_reduce(dtype: torch.dtype, op: str) -> bool:
-    """Whether the executor reduces this.
-
-    >>> can_reduce(torch.float16, "sum"), can_reduce(torch.float32, "band")
-    (True, False)
-    """
-    if dtype == torch.bool and op == "avg":
-        return False
-    return dtype in DTYPES and not (op in _BITWISE and dtype.is_floating_point)
+def _one_buffer(kind: str) -> bool:
+    """Whether input and output are the whole buffer, which torch passes once."""
+    traits = KINDS[kind]
+    return traits.spreads and traits.whole_input and traits.whole_output
 
 
 class CollectiveError(CommunicationError, dist.DistBackendError):
@@ -95,16 +80,19 @@ class Tensors:
 
     Args:
         algorithms: Which algorithm serves which call.
-        nccl: The backend that carries messages between GPUs, if every rank has one of its own.
+        on_gpus: The carrier of GPU memory, if it can serve these ranks.
     """
 
-    def __init__(self, algorithms: Algorithms, nccl: Any = None) -> None:
+    def __init__(self, algorithms: Algorithms, on_gpus: CarrierKind | None = None) -> None:
         self.algorithms = algorithms
-        self._nccl = nccl
-        self._on_gpus: dict[int, GpuAlgorithm] = {}  # by the algorithm's number
-        self._communicator = algorithms.communicator
-        self.rank, self.size = self._communicator.rank, self._communicator.size
-        self._notes = algorithms.of_bytes("all_gather") if nccl and self.size > 1 else None
+        self._on_gpus = on_gpus
+        communicator = algorithms.communicator
+        self._on_host = named(communicator.carrier)
+        self.rank, self.size = communicator.rank, communicator.size
+
+    def can_reduce(self, dtype: torch.dtype, op: str) -> bool:
+        """Whether the carrier of the host's memory reduces this, to which others may resort."""
+        return self._on_host.reduces(DTYPES.get(dtype, ""), op)
 
     def all_reduce(self, tensors: Sequence[Tensor], op: str) -> None:
         """Sums (or whatever `op` says) over all ranks, in place; tensors of one type at once."""
@@ -232,114 +220,24 @@ class Tensors:
             if source is not None and target is not None and source is not target:
                 target.copy_(source)
             return
-        if some.is_cuda and (self._nccl is None or (op and some.dtype in _NOT_ON_GPUS)):
+        dtype = DTYPES[some.dtype] if op else "uint8"
+        carrier = self._on_gpus if some.is_cuda else self._on_host
+        if carrier is None or (some.is_cuda and op and not carrier.reduces(dtype, op)):
             self._staged(kind, source, target, count, op, root)
             return
-        dtype = DTYPES[some.dtype] if op else "uint8"
         if not op:  # what only moves goes as bytes
             count *= some.element_size()
         size_bytes = count * some.element_size() if op else count
         try:
             ordered = order_matters(dtype, op)
-            algorithm = self.algorithms.get(kind, size_bytes, kind in _ONE_BUFFER, root, ordered)
-            if some.is_cuda:
-                self._on_gpu(algorithm, source, target, count, op)
-            else:
+            algorithm = self.algorithms.get(
+                kind, size_bytes, _one_buffer(kind), root, ordered, carrier.name
+            )
+            with torch.cuda.device(some.device) if some.is_cuda else contextlib.nullcontext():
                 algorithm.run_at(_address(source), _address(target), count, dtype, op or "sum")
         except (TacosError, TimeoutError, ValueError) as error:
             what = f"{kind} of {count} elements of {dtype}"
             raise CollectiveError(f"rank {self.rank}, {what}: {error}") from None
-
-    def _on_gpu(
-        self,
-        algorithm: Algorithm,
-        source: Tensor | None,
-        target: Tensor | None,
-        count: int,
-        op: str,
-    ) -> None:
-        """The algorithm's program on GPUs, with NCCL's messages."""
-        gpu = self._on_gpus.get(algorithm.number)
-        if gpu is None:
-            gpu = self._on_gpus[algorithm.number] = GpuAlgorithm(algorithm.program, self._nccl)
-        some = source if source is not None else target
-        assert some is not None
-        given, result = (some.new_empty(0) if one is None else one for one in (source, target))
-        if not op:
-            given, result = given.view(torch.uint8), result.view(torch.uint8)
-        self._compare(algorithm.number, count, given.dtype, op or "sum")
-        try:
-            one, other = self._in_one_buffer(algorithm.collective.kind, given, result)
-            gpu.run([one], [other], count, op or "sum")
-            if other.data_ptr() != result.data_ptr():
-                result.copy_(other)
-            self._await(torch.cuda.current_stream(some.device).record_event())
-        except (RuntimeError, TacosError) as error:  # NCCL's errors are the former
-            self._communicator.carrier.abort(f"rank {self.rank} failed: {error}")
-            self._nccl.abort()  # its messages to and from ranks that will not come
-            raise CommunicationError(str(error)) from None
-
-    def _compare(self, number: int, count: int, dtype: torch.dtype, op: str) -> None:
-        """Compare notes with all ranks: NCCL would hang, or write past the end, if calls differed.
-
-        A rank that has failed is found here, too.
-        """
-        assert self._notes is not None
-        mine = torch.tensor([number, count, list(DTYPES).index(dtype), _OPS.index(op)])
-        everybody = mine.new_empty(len(mine) * self.size)
-        size = 8 * everybody.numel()
-        self._notes.run_at(mine.data_ptr(), everybody.data_ptr(), size, "uint8")
-        rows = everybody.view(self.size, -1).tolist()
-        said = [
-            f"algorithm {number} on {count} elements of {list(DTYPES.values())[dtype]} ({_OPS[op]})"
-            for number, count, dtype, op in rows
-        ]
-        for rank, theirs in enumerate(said):
-            if theirs != said[0]:
-                raise CommunicationError(
-                    f"the ranks do not agree: rank {rank} runs {theirs}, rank 0 {said[0]}"
-                )
-
-    def _await(self, event: torch.cuda.Event) -> None:
-        """Wait for the GPU, with an eye on the peers: NCCL does not see that one has died."""
-        begin = looked = time.monotonic()
-        left: tuple[float, str] | None = None
-        rounds = 0
-        while not event.query():
-            rounds += 1
-            pause(rounds)
-            now = time.monotonic()
-            if now - looked < _LOOK_S:
-                continue
-            looked = now
-            why = self._communicator.watch()
-            if why and left is None:
-                left = (now, why)  # perhaps because it is through
-            if left is not None and now - left[0] > _GRACE_S:
-                raise CommunicationError(left[1])
-            if now - begin > self._communicator.timeout:
-                raise CommunicationError(
-                    f"the GPU of rank {self.rank} waits for more than "
-                    f"{self._communicator.timeout:g} s"
-                )
-
-    def _in_one_buffer(self, kind: str, given: Tensor, result: Tensor) -> tuple[Tensor, Tensor]:
-        """The two with what programs in place share in one memory, copied there if need be."""
-        if kind in _ONE_BUFFER or not given.numel() or not result.numel():
-            return given, result
-        whole, part = (result, given) if result.numel() >= given.numel() else (given, result)
-        share = len(given) // self.size if kind == "all_to_all" else len(part)
-        mine = slice(self.rank * share, (self.rank + 1) * share)
-        if whole[mine].data_ptr() == part.data_ptr():
-            return given, result
-        if kind == "all_to_all":
-            result[mine] = given[mine]
-            return given, result
-        if whole is given:  # sums begin in the output
-            whole = given.clone()
-            return whole, whole[mine]
-        whole[mine] = given
-        return whole[mine], whole
 
     def _staged(
         self,

@@ -16,8 +16,9 @@ import numpy as np
 from tacos._core import multitree as _multitree
 from tacos.nodes import Node, Nodes
 from tacos.schedule import retime
+from tacos.synth import estimates, requirements
+from tacos.synth.engine import Engine
 from tacos.synth.moves import check_memory
-from tacos.synth.needs import check
 from tacos.synth.phases import in_phases
 
 if TYPE_CHECKING:
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
 
     Forest = tuple[NDArray[Any], list[NDArray[Any]], NDArray[Any]]
 
-__all__ = ["multitree"]
+__all__ = ["MULTITREE", "multitree"]
+
+_MOST_TREES = 1024
+"""Trees at most: two seconds on a torus, ten through a switch (measured)."""
 
 
 def multitree(
@@ -58,13 +62,22 @@ def multitree(
     >>> round(multitree(topo, coll).time_s / 20.5e-6)  # steps; 63 chunks over 4 links need 16
     17
     """
-    check("multitree", topology, collective)
+    MULTITREE.check(topology, collective)
     resolved = collective if collective.resolved else collective.with_chunks(1)
     owners = _owners(topology, resolved, roots)
     solve = partial(_spread, progress=progress)
     schedule = in_phases(topology, resolved, solve, owners=owners, progress=progress)
     options = {"roots": owners} if owners else {}
-    return schedule.with_provenance({"engine": "multitree", **options})
+    return schedule.with_provenance({"engine": MULTITREE.name, **options})
+
+
+def _obstacle(_topology: Topology, collective: Collective) -> str:
+    for part in collective.parts:
+        if needed := requirements.kind(part, lambda kind: kind.spreads):
+            return needed
+        if (members := len(part.group)) > _MOST_TREES:
+            return f"a group of at most {_MOST_TREES} NPUs, not {members}"
+    return ""
 
 
 def _owners(topology: Topology, collective: Collective, roots: Sequence[Node] | None) -> list[int]:
@@ -75,7 +88,7 @@ def _owners(topology: Topology, collective: Collective, roots: Sequence[Node] | 
     for part in collective.parts:
         members = set(part.group.tolist())
         if part.kind != "all_reduce":
-            raise ValueError(f"roots are for an all-reduce, not for {part.kind.replace('_', '-')}")
+            raise ValueError(f"roots are for an all-reduce, not for {part.label}")
         if not owners or len(set(owners)) < len(owners) or not members.issuperset(owners):
             raise ValueError(f"roots is {owners}, it must name members of the group, each once")
     return owners
@@ -141,3 +154,12 @@ def _carried(
     edge = np.repeat(np.arange(len(tree)), copies)
     nth = np.arange(len(edge)) - np.repeat(np.cumsum(copies) - copies, copies)
     return edge, by_tree[first[tree[edge]] + nth].astype(np.uint32)
+
+
+MULTITREE = Engine(
+    name="multitree",
+    solve=multitree,
+    baseline=True,
+    obstacle=_obstacle,
+    work=estimates.per_transfer(1.0, near=True),
+)

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacos.nodes import Node, Nodes
-from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE
+from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE, routes
+from tacos.synth import requirements
+from tacos.synth.engine import Engine
 from tacos.synth.moves import Moves, by_parts, check_memory, concatenate
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Collective, CollectivePart, Schedule, Topology
 
-__all__ = ["parameter_server"]
+__all__ = ["PARAMETER_SERVER", "parameter_server"]
 
 
 def parameter_server(
@@ -57,7 +59,25 @@ def parameter_server(
     def moves(part: CollectivePart) -> Moves:
         return _push_and_pull(part, _servers(part, given))
 
-    return by_parts("parameter-server", topology, collective, moves, progress, servers=servers)
+    return by_parts(PARAMETER_SERVER, topology, collective, moves, progress, servers=servers)
+
+
+def _obstacle(topology: Topology, collective: Collective) -> str:
+    for part in collective.parts:
+        if needed := requirements.kind(part, lambda kind: kind.two_phases):
+            return needed
+        if needed := requirements.few_hops(part, _hops(topology, part)):
+            return needed
+    return ""
+
+
+def _hops(topology: Topology, part: CollectivePart) -> int:
+    """How many hops all transfers make together if the first member is the server."""
+    n = len(part.group)
+    if n < 2:
+        return 0
+    paths = routes(topology, pairs=(part.group[1:], np.repeat(part.group[:1], n - 1)))
+    return 2 * n * max(part.chunks, 1) * len(paths.links)
 
 
 def _servers(part: CollectivePart, servers: int | Sequence[int]) -> NDArray[Any]:
@@ -86,3 +106,8 @@ def _push_and_pull(part: CollectivePart, servers: NDArray[Any]) -> Moves:
     push = Moves.of(pairs, route, chunk, 0, op=REDUCE, reads=READ_INPUT)
     pull = Moves.of(pairs[::-1], route, chunk, 1, op=COPY, reads=READ_ACC)
     return concatenate([push, pull])
+
+
+PARAMETER_SERVER = Engine(
+    name="parameter-server", solve=parameter_server, baseline=True, obstacle=_obstacle
+)

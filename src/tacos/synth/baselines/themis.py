@@ -27,8 +27,10 @@ import numpy as np
 
 from tacos._core import Collective, CollectivePart, Schedule, translations
 from tacos.schedule import COPY, READ_ACC, REDUCE, routes
+from tacos.synth import estimates, requirements
+from tacos.synth.baselines.grids import grid_obstacle
+from tacos.synth.engine import Engine
 from tacos.synth.moves import check_memory
-from tacos.synth.needs import check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Topology
 
-__all__ = ["themis"]
+__all__ = ["THEMIS", "themis"]
 
 _SCHEDULING = ("fifo", "scf")
 _FREE = -1  # stands for a bundle: a side may have become free
@@ -70,7 +72,7 @@ def themis(
     >>> round(fixed / themis(topo, coll).time_s, 2)
     1.48
     """
-    check("themis", topology, collective)
+    THEMIS.check(topology, collective)
     if scheduling not in _SCHEDULING:
         raise ValueError(f'scheduling must be "fifo" or "scf"; got {scheduling!r}')
     resolved = collective if collective.resolved else collective.with_chunks(1)
@@ -80,17 +82,31 @@ def themis(
     if turns is not None and sorted(turns) != list(range(len(sizes))):
         raise ValueError(f"order is {turns}, it must name each of {len(sizes)} dimensions once")
     options = {"scheduling": scheduling} | ({} if turns is None else {"order": turns})
-    provenance = json.dumps({"engine": "themis", **options})
+    provenance = json.dumps({"engine": THEMIS.name, **options})
 
     block = -(-part.size // (topology.npus * part.chunks))
-    plan = _Plan(topology, part.kind, part.chunks, block, turns, scheduling == "scf")
+    bundles = _Bundles(topology, part.kind, part.chunks, block, turns, scheduling == "scf")
     even = CollectivePart(
         part.kind, block * topology.npus * part.chunks, chunks=part.chunks, group=part.group
     )
-    orbit = plan.orbit(Collective(topology.npus, [even]), provenance)
+    orbit = bundles.orbit(Collective(topology.npus, [even]), provenance)
     if progress is not None:
         progress(1.0)
     return orbit if even.size == part.size else _cut_to_size(orbit, resolved, provenance)
+
+
+def _obstacle(topology: Topology, collective: Collective) -> str:
+    if needed := grid_obstacle(
+        topology, collective, serves=lambda kind: kind.spreads and not kind.rooted
+    ):
+        return needed
+    if not topology.symmetric:
+        return "a network that is the same from every NPU: rings, cliques, switches and products"
+    if needed := requirements.one_part(collective):
+        return needed
+    part = collective.parts[0]
+    chunks = topology.npus * max(part.chunks, 1)
+    return f"a byte for each of {chunks} chunks, not {part.size}" if part.size < chunks else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +116,7 @@ class _Side:
     Attributes:
         number, size, stride: Of the dimension.
         kind: ``"ring"``, ``"clique"`` or ``"switch"``; two NPUs are a clique.
-        ways: 2 for a ring whose directions can carry a piece each, otherwise 1.
+        directions: 2 for a ring whose two directions can carry a piece each, otherwise 1.
         busy, legs, delay: Picoseconds that a link is taken, that each leg of a hop takes, and that
             adding what arrived takes.
         bandwidth: Of an NPU, over all its links along this dimension.
@@ -110,7 +126,7 @@ class _Side:
     size: int
     stride: int
     kind: str
-    ways: int
+    directions: int
     busy: int
     legs: tuple[int, ...]
     delay: int
@@ -119,7 +135,7 @@ class _Side:
     def line(self, pieces: int, blocks: int) -> int:
         """How many blocks leave one after the other in a step."""
         in_turn = self.size - 1 if self.kind == "switch" else 1
-        return in_turn * blocks * (1 if self.ways == 2 else pieces)
+        return in_turn * blocks * (1 if self.directions == 2 else pieces)
 
     def arrival(self, op: int) -> int:
         """From the start of a hop until its block can be read."""
@@ -152,7 +168,7 @@ class _Hops(NamedTuple):
     line: NDArray[np.int64]  # place among the hops that share a link in one step
 
 
-class _Plan:
+class _Bundles:
     """The phases of all bundles, their times, and the transfers that they consist of."""
 
     def __init__(
@@ -168,7 +184,7 @@ class _Plan:
         quantum = 1
         while True:
             self.sides = list(_sides(topology, block, quantum))
-            self.width = max((side.ways for side in self.sides), default=1)
+            self.width = max((side.directions for side in self.sides), default=1)
             self.bundles = -(-pieces // self.width)
             self.phases = [self._phases(kind, turns) for turns in self._orders(block, order)]
             self.starts, end = self._timetable()
@@ -247,8 +263,8 @@ class _Plan:
                 side = self.sides[phase.side]
                 period = side.period(pieces, phase.blocks, phase.op)
                 for piece in range(pieces):
-                    hop = hops(phase, back=side.ways == 2 and piece == 1)
-                    line = hop.line if side.ways == 2 else hop.line * pieces + piece
+                    hop = hops(phase, back=side.directions == 2 and piece == 1)
+                    line = hop.line if side.directions == 2 else hop.line * pieces + piece
                     place = line[:, None] * phase.blocks + np.arange(phase.blocks)
                     start = begin + hop.step[:, None] * period + place * side.busy
                     chunk = rank[hop.owner] * self.pieces + bundle * self.width + piece
@@ -319,15 +335,15 @@ def _sides(topology: Topology, block: int, quantum: int) -> Iterator[_Side]:
             sending = [-(-block * 10**12 // int(x)) for x in topology.link_bandwidth_Bps[path]]
             hop = [alpha + time for alpha, time in zip(latency, sending, strict=True)]
             backwards = (topology.link_src == stride) & (topology.link_dst == 0)
-            ways = 2 if kind == "ring" and size > 2 and backwards.any() else 1
+            directions = 2 if kind == "ring" and size > 2 and backwards.any() else 1
             adding = topology.reduce_bandwidth_Bps
-            links = size - 1 if kind == "clique" else ways
+            links = size - 1 if kind == "clique" else directions
             yield _Side(
                 number=number,
                 size=size,
                 stride=stride,
                 kind="clique" if size == 2 and kind == "ring" else kind,
-                ways=ways,
+                directions=directions,
                 busy=up(max(hop if blocking else sending)),
                 legs=tuple(map(up, hop)) if whole else (up(sum(latency) + max(sending)),),
                 delay=up(-(-block * 10**12 // adding)) if adding else 0,
@@ -352,3 +368,12 @@ def _cut_to_size(orbit: Schedule, collective: Collective, provenance: str) -> Sc
         quantum_ps=packed.quantum_ps,
         provenance=provenance,
     )
+
+
+THEMIS = Engine(
+    name="themis",
+    solve=themis,
+    baseline=True,
+    obstacle=_obstacle,
+    work=estimates.per_transfer(0.1, near=True),
+)

@@ -18,8 +18,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacos._core import lay_out_trees
+from tacos.collective import kind_of
 from tacos.schedule import routes
-from tacos.synth.baselines import ways
+from tacos.synth import estimates, requirements
+from tacos.synth.baselines import block_trees
+from tacos.synth.engine import Engine
 from tacos.synth.moves import Moves, by_parts, named_part
 
 if TYPE_CHECKING:
@@ -28,10 +31,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tacos._core import Collective, CollectivePart, Schedule, Topology
+    from tacos.collective import Kind
 
     Progress = Callable[[float], object] | None
 
-__all__ = ["c_cube", "double_binary_tree"]
+__all__ = ["C_CUBE", "DOUBLE_BINARY_TREE", "c_cube", "double_binary_tree"]
 
 LARGEST_SEARCH = 256
 TRIALS = 2**17
@@ -54,10 +58,10 @@ def double_binary_tree(
     """
 
     def moves(part: CollectivePart) -> Moves:
-        return named_part(part, ways.double_tree(len(part.group), rooted=part.root >= 0))
+        return named_part(part, block_trees.double_tree(len(part.group), rooted=part.root >= 0))
 
     cut = _pipelined(topology, collective)
-    return by_parts("double-binary-tree", topology, cut, moves, progress)
+    return by_parts(DOUBLE_BINARY_TREE, topology, cut, moves, progress)
 
 
 def c_cube(topology: Topology, collective: Collective, *, progress: Progress = None) -> Schedule:
@@ -73,9 +77,20 @@ def c_cube(topology: Topology, collective: Collective, *, progress: Progress = N
     """
 
     def moves(part: CollectivePart) -> Moves:
-        return named_part(part, ways.two_trees(_layout(topology, part.group, part.root, progress)))
+        return named_part(
+            part, block_trees.two_trees(_layout(topology, part.group, part.root, progress))
+        )
 
-    return by_parts("c-cube", topology, _pipelined(topology, collective), moves, progress)
+    return by_parts(C_CUBE, topology, _pipelined(topology, collective), moves, progress)
+
+
+def _obstacle(_topology: Topology, collective: Collective) -> str:
+    found = (requirements.kind(part, _has_roots) for part in collective.parts)
+    return next(filter(None, found), "")
+
+
+def _has_roots(kind: Kind) -> bool:
+    return kind.spreads and (kind.rooted or kind.two_phases)
 
 
 def _pipelined(topology: Topology, collective: Collective) -> Collective:
@@ -88,7 +103,7 @@ def _pipelined(topology: Topology, collective: Collective) -> Collective:
     for part in collective.parts:
         depth = 2 * len(part.group).bit_length()
         best = 2 * isqrt(depth * part.size * 10**12 // (2 * rate) // latency)
-        units = len(part.group) if part.kind == "all_reduce" else 1
+        units = 1 if kind_of(part).unit == "buffer" else len(part.group)
         chunks = max(chunks, min(best, _MOST_CHUNKS) // units)
     return collective.with_chunks(chunks)
 
@@ -97,7 +112,7 @@ def _layout(
     topology: Topology, group: NDArray[np.int32], root: int, progress: Progress
 ) -> list[NDArray[np.int32]]:
     """The parents of all ranks in two trees that share few links."""
-    n, parent = len(group), ways.tree_parents(len(group))
+    n, parent = len(group), block_trees.tree_parents(len(group))
     ranks = np.roll(np.arange(n, dtype=np.int32), -max(root, 0))
     # In the other tree all but the root are one further on: leaves become inner nodes.
     place = np.concatenate([ranks, ranks[:1], np.roll(ranks[1:], -1)])
@@ -121,3 +136,19 @@ def _layout(
         up[ranks[1:]] = ranks[parent[1:]]
         trees.append(up)
     return trees
+
+
+DOUBLE_BINARY_TREE = Engine(
+    name="double-binary-tree",
+    solve=double_binary_tree,
+    baseline=True,
+    obstacle=_obstacle,
+    nccl_names={"all_reduce": "tree"},
+)
+C_CUBE = Engine(
+    name="c-cube",
+    solve=c_cube,
+    baseline=True,
+    obstacle=_obstacle,
+    work=estimates.per_transfer(0.7),
+)

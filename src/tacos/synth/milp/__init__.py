@@ -13,13 +13,14 @@ NSDI 2023); starts as steps, windows, search from below and orbits are ours.
 from __future__ import annotations
 
 import time
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from tacos._core import bound
+from tacos._support import solver
+from tacos.synth.engine import Engine, Exact
+from tacos.synth.greedy import ENGINE as GREEDY
 from tacos.synth.greedy import greedy
-from tacos.synth.milp.solver import highs
-from tacos.synth.phases import in_phases, sums
+from tacos.synth.phases import in_phases, only_collects, sums
 from tacos.units import Quantity, time_ps
 
 if TYPE_CHECKING:
@@ -28,8 +29,12 @@ if TYPE_CHECKING:
     from tacos._core import Collective, Schedule, Topology
     from tacos.sketch import Sketch
 
-__all__ = ["milp", "obstacle"]
+__all__ = ["ENGINE", "milp", "obstacle"]
 
+_ASKED_PAIRS = 600
+"""Chunks times links up to which "auto" asks this engine (chosen)."""
+_ASKED_COLUMNS, _ASKED_NODES = 1500, 50
+"""Columns of a program and nodes of a search tree for "auto" at normal effort: about a second."""
 _MOST_PAIRS = 10**6
 """Of chunks and links: beyond, even to count the variables takes long."""
 
@@ -42,7 +47,7 @@ def obstacle(topology: Topology, collective: Collective) -> str:
     >>> obstacle(torus, tacos.collective.all_gather(torus, "1MB"))
     'fewer NPUs and chunks: 1,024 chunks and 4,096 links make a program of millions'
     """
-    if find_spec("highspy") is None:
+    if not solver.installed():
         return 'HiGHS: pip install "tacos-ccl[milp]"'
     size = collective if collective.resolved else collective.with_chunks(1)
     if size.chunks * topology.links > _MOST_PAIRS:
@@ -108,7 +113,7 @@ def milp(
     from tacos.synth.milp.search import Search  # what few problems need would slow every import
 
     epoch_ps = None if epoch is None else max(time_ps(epoch, what="epoch"), 1)
-    highs()
+    solver.highs()
     begin = time.monotonic()
     phases = 2 if _halves(collective) else 1
     ends = iter([begin + time_limit * (k + 1) / phases for k in range(phases)])
@@ -134,12 +139,12 @@ def milp(
         return schedule
 
     schedule = in_phases(topology, collective, solve_phase, progress=progress)
-    facts = _together(done) | {"engine": "milp", "seed": seed}
+    facts = _together(done) | {"engine": ENGINE.name, "seed": seed}
     if within is None:
         warm = greedy(topology, collective, seed=seed, progress=progress)
         if warm.time_ps < schedule.time_ps:  # its halves overlap better
             schedule, facts["proven"] = warm, False
-            facts["from"] = "greedy"
+            facts["from"] = GREEDY.name
     bound_ps = max(facts.pop("bound_ps"), bound(topology, collective).time_ps)
     facts["gap"] = round(max(1 - bound_ps / schedule.time_ps, 0.0), 6) if schedule.time_ps else 0.0
     return schedule.with_provenance(facts)
@@ -147,8 +152,7 @@ def milp(
 
 def _halves(collective: Collective) -> bool:
     """Whether the collective collects and then spreads."""
-    kinds = {part.kind for part in collective.parts}
-    return sums(collective) and not kinds <= {"reduce_scatter", "reduce"}
+    return sums(collective) and not only_collects(collective)
 
 
 def _together(done: list[dict[str, Any]]) -> dict[str, Any]:
@@ -162,3 +166,20 @@ def _together(done: list[dict[str, Any]]) -> dict[str, Any]:
             facts[name] = facts[name] and other[name]
         facts |= {name: other[name] for name in ("note", "cut_short") if name in other}
     return facts
+
+
+def _limits(effort: float) -> dict[str, Any]:
+    return {"columns": int(_ASKED_COLUMNS * effort), "nodes": _ASKED_NODES}
+
+
+def _is_small(topology: Topology, collective: Collective) -> bool:
+    return collective.chunks * topology.links <= _ASKED_PAIRS
+
+
+ENGINE = Engine(
+    name="milp",
+    solve=milp,
+    obstacle=obstacle,
+    only_if_named="to be named: it takes all the time it gets",
+    exact=Exact(fits=_is_small, limits=_limits),
+)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tacos._support.solver import LinearProgram, solve
 from tacos.schedule import retime, routes
-from tacos.synth.milp.solver import highs, run
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -82,7 +82,6 @@ def concurrent_flow(topology: Topology, hops: Hops, demand: Floats) -> Floats | 
     >>> concurrent_flow(ring, hops_of(ring), np.ones((4, 4)) - np.eye(4)).sum(axis=1)
     array([4., 4., 4., 4.])
     """
-    highspy = highs()
     npus, count = topology.npus, len(hops)
     sources = np.flatnonzero(demand.sum(axis=1))
     scale = float(demand.max()) or 1.0
@@ -110,34 +109,20 @@ def concurrent_flow(topology: Topology, hops: Hops, demand: Floats) -> Floats | 
     wanted = demand[sources] / scale
     wanted[np.arange(len(sources)), sources] -= wanted.sum(axis=1)
     columns = len(sources) * count + 1
-    order = np.lexsort((row, column))
     cost = np.full(columns, 1e-6)  # among the quickest, few hops: and no circles
     cost[-1] = 1.0
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)
-    solver.passModel(
-        columns,
-        first_link + topology.links,
-        len(row),
-        int(highspy.MatrixFormat.kColwise),
-        int(highspy.ObjSense.kMinimize),
-        0.0,
-        cost,
-        np.zeros(columns),
-        np.full(columns, np.inf),
-        np.append(wanted.ravel(), np.full(topology.links, -np.inf)),
-        np.append(wanted.ravel(), np.zeros(topology.links)),
-        np.searchsorted(column[order], np.arange(columns + 1)).astype(np.int32),
-        row[order].astype(np.int32),
-        value[order],
-        np.zeros(columns, np.int32),
+    found = solve(
+        LinearProgram(
+            cost=cost,
+            entries=(row, column, value),
+            row_lower=np.append(wanted.ravel(), np.full(topology.links, -np.inf)),
+            row_upper=np.append(wanted.ravel(), np.zeros(topology.links)),
+        )
     )
-    run(solver)
-    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+    if found.status != "optimal" or found.values is None:
         return None
     flow = np.zeros((npus, count))
-    flow[sources] = np.array(solver.getSolution().col_value)[:-1].reshape(len(sources), count)
+    flow[sources] = found.values[:-1].reshape(len(sources), count)
     return flow * scale
 
 

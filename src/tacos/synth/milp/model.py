@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tacos._support.solver import LinearProgram
 from tacos.synth.milp.problem import NEVER
 
 if TYPE_CHECKING:
@@ -79,17 +80,9 @@ def windows(problem: Problem, epochs: int) -> Windows:
 
 @dataclass(frozen=True)
 class Model:
-    """Columns, rows and entries for a solver, and what the columns mean."""
+    """A program for the solver, and what its columns mean."""
 
-    cost: Floats
-    lower: Floats
-    upper: Floats
-    integer: Bools
-    row_lower: Floats
-    row_upper: Floats
-    entry_row: Ints
-    entry_column: Ints
-    entry: Floats
+    program: LinearProgram
     pair_column: Ints
     """[chunk, hop]: the column of the first start, or -1."""
     window: Windows
@@ -147,7 +140,7 @@ def build(
     >>> from tacos.synth.milp.problem import hops_of, in_steps
     >>> ring = tacos.topology.ring(4)
     >>> problem = in_steps(ring, tacos.collective.broadcast(ring, 1, chunks=1), hops_of(ring))
-    >>> build(problem, 1), len(build(problem, 2).cost)     # 6 starts, and has of two NPUs
+    >>> build(problem, 1), build(problem, 2).program.columns     # 6 starts, and has of two NPUs
     (None, 8)
     """
     window = windows(problem, epochs)
@@ -315,20 +308,18 @@ def _assembled(
     window: Windows,
 ) -> Model:
     row, column, value = (np.concatenate(part) for part in zip(*rows.blocks, strict=True))
-    # Columns that an orbit shares meet in one row: their entries are one.
-    order = np.lexsort((row, column))
-    row, column, value = row[order], column[order], value[order]
-    fresh = np.ones(len(row), bool)
-    fresh[1:] = (row[1:] != row[:-1]) | (column[1:] != column[:-1])
-    begin = np.flatnonzero(fresh)
-    value = np.add.reduceat(value, begin) if len(begin) else value
-    row, column = row[begin], column[begin]
-    kept = value != 0
     row_lower, row_upper = (np.concatenate(part) for part in zip(*rows.bounds, strict=True))
-    return Model(
-        cost, lower, upper, integer, row_lower, row_upper,
-        row[kept], column[kept], value[kept], pair_column, window,
-    )  # fmt: skip
+    program = LinearProgram(
+        cost=cost,
+        # Columns that an orbit shares meet in one row, where their entries add up.
+        entries=(row, column, value),
+        row_lower=row_lower,
+        row_upper=row_upper,
+        lower=lower,
+        upper=upper,
+        integer=integer,
+    )
+    return Model(program, pair_column, window)
 
 
 def _ragged(counts: Ints) -> tuple[Ints, Ints]:

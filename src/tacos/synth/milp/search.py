@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tacos._core import Schedule, bound
+from tacos._support.solver import solve
 from tacos.errors import InfeasibleError
 from tacos.schedule import COPY, READ_ACC, retime, routes
 from tacos.synth.greedy import greedy
 from tacos.synth.milp.flows import pairs_by_flow
 from tacos.synth.milp.model import Preference, build, windows
 from tacos.synth.milp.problem import epoch_choices, hops_of, in_epochs
-from tacos.synth.milp.solver import solve
 from tacos.synth.milp.symmetry import automorphisms, extended, orbits, rotation
 
 if TYPE_CHECKING:
@@ -237,16 +237,16 @@ class Search:
         if model is None:
             return "none"
         answer = solve(
-            model,
+            model.program,
             deadline=deadline,
             nodes=self.nodes,
             seed=self.seed,
             threads=self.threads,
             progress=self.progress,
         )
-        if answer.solution is None:
+        if answer.values is None:
             return "none" if answer.status == "infeasible" else "late"
-        self._offer(self._schedule(stage.problem, *model.starts(answer.solution)))
+        self._offer(self._schedule(stage.problem, *model.starts(answer.values)))
         stage.epochs = epochs
         return "found"
 

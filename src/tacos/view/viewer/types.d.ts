@@ -1,5 +1,5 @@
 // What the viewer's modules hand to each other; `make lint` checks them against these types. The page does
-// not contain this file. `Facts` and `Columns` are what view/record.py writes; tests/test_page.py compares.
+// not contain this file. `Facts` and `Columns` are what view/record.py writes; tests/view/test_page.py compares.
 
 /** Plain values of a run, of those that the page uses. */
 export interface Facts {

@@ -10,16 +10,19 @@ nccl-tests would measure is another number, :func:`~tacos.synth.baselines.nccl.t
 from __future__ import annotations
 
 from math import isqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacos.synth.baselines import ways
+from tacos.collective import kind_of
+from tacos.synth import estimates
+from tacos.synth.baselines import block_trees
+from tacos.synth.baselines.direct import DIRECT
 from tacos.synth.baselines.nccl.channels import network_of
 from tacos.synth.baselines.nccl.schedule import ring_moves, through_switches, tree_moves
 from tacos.synth.baselines.nccl.tuner import Group, choose, generation_named
+from tacos.synth.engine import Engine
 from tacos.synth.moves import listed, named_part, to_schedule
-from tacos.synth.needs import check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,11 +34,13 @@ if TYPE_CHECKING:
 
     Progress = Callable[[float], object] | None
 
-__all__ = ["nccl", "suited_counts"]
+__all__ = ["NCCL", "nccl", "suited_counts"]
 
 _SWITCHED = ("nvls", "nvls-tree", "collnet")
 _MOST_CHUNKS = 512
 """Chunks of a block at most where their number is open (chosen)."""
+_CHANNELS_US = 50_000.0
+"""Microseconds to find NCCL's channels (measured on tori and boxes of up to 72 NPUs)."""
 
 
 def nccl(
@@ -68,7 +73,7 @@ def nccl(
     >>> schedule.provenance["algorithm"], round(schedule.busbw_Bps / 1e9)        # eight NICs of 50 GB/s
     ('ring', 400)
     """
-    check("nccl", topology, collective)
+    NCCL.check(topology, collective)
     given = generation_named(generation)
     network = network_of(topology)
     groups = [Group(network, part, given) for part in collective.parts]
@@ -84,7 +89,7 @@ def nccl(
     groups = [group.of(part) for group, part in zip(groups, resolved.parts, strict=True)]
     slowest = max(found, key=lambda one: one.time_s)
     facts = {
-        "engine": "nccl",
+        "engine": NCCL.name,
         "algorithm": slowest.algorithm,
         "protocol": slowest.protocol,
         "channels": slowest.channels,
@@ -145,10 +150,10 @@ def suited_counts(
 def _moves(group: Group, chosen: Estimate, most: int | None) -> Moves:
     """Moves between NPUs of one collective."""
     part = group.part
-    if part.kind == "send_recv":
+    if kind_of(part).listed:
         return listed(part, group.network.topology.npus)
     if chosen.algorithm == "direct":
-        return named_part(part, ways.star(len(part.group)))
+        return named_part(part, block_trees.star(len(part.group)))
     if chosen.algorithm == "tree":
         return tree_moves(group, part, most)
     return ring_moves(group, part, most)
@@ -172,3 +177,37 @@ def _chunks(groups: list[Group], found: list[Estimate]) -> int:
             count *= max(1, best // (count * (1 if part.root >= 0 else group.n)))
         chunks = max(chunks, min(count, _MOST_CHUNKS))
     return chunks
+
+
+def _obstacle(_topology: Topology, collective: Collective) -> str:
+    for part in collective.parts:
+        if kind_of(part).listed and part.kind != "send_recv":
+            return f"a collective that NCCL has, not {part.label}"
+    return ""
+
+
+def _work(topology: Topology, collective: Collective, again: bool) -> float:
+    if estimates.between_pairs(collective):  # direct sends
+        return DIRECT.work(topology, collective, again)
+    return 0.5 * estimates.transfers(topology, collective) + (0.0 if again else _CHANNELS_US)
+
+
+def _chunk_counts(
+    topology: Topology,
+    collective: Collective,
+    counts: tuple[int, ...],
+    _memory: dict[str, Any],
+) -> tuple[int, ...]:
+    applies = not _obstacle(topology, collective)
+    return suited_counts(topology, collective, counts) if applies else counts
+
+
+NCCL = Engine(
+    name="nccl",
+    solve=nccl,
+    baseline=True,
+    obstacle=_obstacle,
+    work=_work,
+    chunk_counts=_chunk_counts,
+    reference=1,
+)

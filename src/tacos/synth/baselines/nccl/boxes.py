@@ -139,8 +139,8 @@ def _nics(
         for shift in range(len(after)):
             ends = [after[(mine.index(npu) + shift) % len(after)] for npu in missing]
             table = routes(topology, pairs=(missing, ends))
-            ways = np.split(table.links, table.link_begin[1:-1])
-            keys = [_nic(topology, links.tolist(), label, neighbours) for links in ways]
+            paths = np.split(table.links, table.link_begin[1:-1])
+            keys = [_nic(topology, links.tolist(), label, neighbours) for links in paths]
             for npu, key in zip(missing, keys, strict=True):
                 if key is not None:
                     by_nic.setdefault(key, []).append(npu)

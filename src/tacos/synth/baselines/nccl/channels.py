@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacos.schedule import routes
+from tacos.synth.baselines.block_trees import double_tree_parents
 from tacos.synth.baselines.nccl.boxes import box_labels
 from tacos.synth.baselines.ring_order import ring_order
-from tacos.synth.baselines.ways import double_tree_parents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +63,7 @@ class Network:
         self.known: dict[tuple[int, int], tuple[int, ...]] = {}
         self.near: dict[tuple[int, int], bool] = {}
         self.found: dict[tuple[str, Layout], Any] = {}
-        self.ways: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.paths: dict[tuple[int, int], tuple[int, ...]] = {}
         self.leaving: list[list[int]] = []
 
     def route(self, a: int, b: int) -> tuple[int, ...]:
@@ -80,26 +80,26 @@ class Network:
             begin, links = table.link_begin.tolist(), table.links.tolist()
             npus, ends = self.topology.npus, self.topology.link_dst.tolist()
             for i, (a, b) in enumerate(new):
-                way = tuple(links[begin[i] : begin[i + 1]])
-                relayed = any(ends[link] < npus for link in way[:-1])
-                inside = all(self.label[ends[link]] == self.label[a] for link in way)
+                path = tuple(links[begin[i] : begin[i + 1]])
+                relayed = any(ends[link] < npus for link in path[:-1])
+                inside = all(self.label[ends[link]] == self.label[a] for link in path)
                 if relayed and self.label[a] != self.label[b]:
                     # A ring leaves a box over the NIC of its last NPU.
-                    way = self.way(a, b) or way
+                    path = self.path(a, b) or path
                 # In this order, since another thread may read while this one writes.
                 self.near[a, b] = inside and not relayed
-                self.known[a, b] = way
+                self.known[a, b] = path
 
     def direct(self, a: int, b: int) -> bool:
         """Whether the route from a to b stays in their box and passes no other NPU."""
         self.route(a, b)
         return self.near[a, b]
 
-    def way(self, a: int, b: int) -> tuple[int, ...]:
-        """The links of a shortest way from a to b through switches only; empty if there is none."""
-        if (a, b) not in self.ways:
-            self.ways[a, b] = self._shortest(a, b)
-        return self.ways[a, b]
+    def path(self, a: int, b: int) -> tuple[int, ...]:
+        """The links of a shortest path from a to b through switches only; empty if there is none."""
+        if (a, b) not in self.paths:
+            self.paths[a, b] = self._shortest(a, b)
+        return self.paths[a, b]
 
     def _shortest(self, a: int, b: int) -> tuple[int, ...]:
         if not self.leaving:

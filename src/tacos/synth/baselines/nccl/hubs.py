@@ -35,7 +35,7 @@ def box_hubs(network: Network, box: Chain) -> list[int]:
     return [
         hub
         for hub in inside
-        if all(len(network.way(npu, hub)) == len(network.way(hub, npu)) == 1 for npu in box)
+        if all(len(network.path(npu, hub)) == len(network.path(hub, npu)) == 1 for npu in box)
     ]
 
 
@@ -88,11 +88,11 @@ def hub_tree(
     reached, parts = {root}, []
     for end in ends:
         legs = ((end, hub), (hub, root)) if sums else ((root, hub), (hub, end))
-        ways = [network.way(*leg) for leg in legs]
-        if not all(ways):
+        paths = [network.path(*leg) for leg in legs]
+        if not all(paths):
             return ()
         # Walked from the end to the root. Of two links at a node, the one nearer to the root leaves out the loop.
-        links = [link for way in ways for link in way]
+        links = [link for path in paths for link in path]
         came = {int(far[link]): link for link in (links if sums else reversed(links))}
         new, node = [], end
         while node not in reached:

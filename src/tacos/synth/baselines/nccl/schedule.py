@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacos.schedule import COPY, READ_ACC, REDUCE, retime, routes
-from tacos.synth.baselines import ways
+from tacos.synth.baselines import block_trees
 from tacos.synth.baselines.nccl.channels import tree_parents
 from tacos.synth.baselines.nccl.hubs import hub_tree
 from tacos.synth.moves import Moves, check_memory, concatenate, named_part
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Collective, CollectivePart, Schedule, Topology
     from tacos.synth.baselines.nccl.tuner import Group
-    from tacos.synth.moves import Ints, Way
+    from tacos.synth.moves import BlockTrees, Ints
 
     Progress = Callable[[float], object] | None
 
@@ -42,7 +42,7 @@ def ring_moves(
     """
     orders = np.array(group.rings[:most], np.int32)
     orders = orders[:, ::-1] if backwards else orders
-    return named_part(part, ways.one_way_ring(group.n) * len(orders), orders)
+    return named_part(part, block_trees.one_way_ring(group.n) * len(orders), orders)
 
 
 def tree_moves(group: Group, part: CollectivePart, most: int | None) -> Moves:
@@ -76,7 +76,9 @@ def tree_moves(group: Group, part: CollectivePart, most: int | None) -> Moves:
             [_down(up, np.flatnonzero(chunk % len(parents) == t)) for t, up in enumerate(parents)]
         )
 
-    pieces: list[Way] = [partial(one, piece=k) for k in range(min(part.chunks, len(parents)))]
+    pieces: list[BlockTrees] = [
+        partial(one, piece=k) for k in range(min(part.chunks, len(parents)))
+    ]
     return named_part(part, pieces)
 
 
@@ -96,7 +98,7 @@ def _depths(parent: Ints) -> Ints:
     return depth
 
 
-class _Plan:
+class _Transfers:
     """What becomes of one chunk: transfers over routes that may sum or multicast in switches.
 
     A row is a transfer: kind and links of its route, step, and op.
@@ -182,9 +184,9 @@ def through_switches(
     first = 0
     for group, algorithm in chosen:
         part = group.part
-        for plan, chunks in _plans(group, algorithm, most):
-            check_memory(len(plan.rows) * len(chunks))
-            for row, (route, step, op) in enumerate(plan.rows):
+        for moves, chunks in _by_chunk(group, algorithm, most):
+            check_memory(len(moves.rows) * len(chunks))
+            for row, (route, step, op) in enumerate(moves.rows):
                 number = table.setdefault(route, len(table))
                 # Piece after piece: where several could leave at once, the first ones do.
                 order = (chunks % part.chunks) * len(part.group) + chunks // part.chunks
@@ -214,9 +216,9 @@ def through_switches(
     )
 
 
-def _plans(
+def _by_chunk(
     group: Group, algorithm: str, most: int | None
-) -> Iterator[tuple[_Plan, NDArray[np.int64]]]:
+) -> Iterator[tuple[_Transfers, NDArray[np.int64]]]:
     """The different things that happen to chunks, and to which chunks each."""
     part = group.part
     chunk = np.arange(len(part.group) * part.chunks)
@@ -226,26 +228,26 @@ def _plans(
         box, hubs = group.layout.boxes[0], group.box_hubs[0][:most]
         for block, owner in enumerate(part.group.tolist()):
             for k, hub in enumerate(hubs):
-                plan = _Plan(group, hubs=True)
+                moves = _Transfers(group, hubs=True)
                 if part.kind != "all_gather":
-                    plan.tree(owner, hub, box, REDUCE)
-                    plan.step += 1
+                    moves.tree(owner, hub, box, REDUCE)
+                    moves.step += 1
                 if part.kind != "reduce_scatter":
-                    plan.tree(owner, hub, box, COPY)
-                yield plan, chunk[(chunk // part.chunks == block) & (chunk % len(hubs) == k)]
+                    moves.tree(owner, hub, box, COPY)
+                yield moves, chunk[(chunk // part.chunks == block) & (chunk % len(hubs) == k)]
         return
     rails = group.layout.rails if most is None else min(most, group.layout.rails)
-    trees = ways.double_tree_parents(group.boxes)
+    trees = block_trees.double_tree_parents(group.boxes)
     ways_on = len(trees) if algorithm == "nvls-tree" else group.boxes
     for rail in range(rails):
         heads = [nics[rail][0] for nics in group.layout.nics]
         for turn in range(ways_on):
-            plan = _Plan(group, hubs=algorithm != "collnet")
-            plan.in_boxes(heads, REDUCE, rail)
+            moves = _Transfers(group, hubs=algorithm != "collnet")
+            moves.in_boxes(heads, REDUCE, rail)
             for op in (REDUCE, COPY):
                 if algorithm == "nvls-tree":
-                    plan.over_tree(heads, trees[turn], op)
+                    moves.over_tree(heads, trees[turn], op)
                 else:
-                    plan.over_hub(heads, group.rail_hubs[rail], heads[turn], op)
-            plan.in_boxes(heads, COPY, rail)
-            yield plan, chunk[(chunk % rails == rail) & (chunk // rails % ways_on == turn)]
+                    moves.over_hub(heads, group.rail_hubs[rail], heads[turn], op)
+            moves.in_boxes(heads, COPY, rail)
+            yield moves, chunk[(chunk % rails == rail) & (chunk // rails % ways_on == turn)]

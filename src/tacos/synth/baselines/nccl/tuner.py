@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacos.collective import kind_of
 from tacos.schedule import routes
 from tacos.synth.baselines.nccl import parameters as p
 from tacos.synth.baselines.nccl.boxes import layout
@@ -46,8 +47,6 @@ __all__ = ["ALGORITHMS", "Candidate", "Estimate", "Group", "choose", "estimate",
 ALGORITHMS = ("ring", "tree", "nvls", "nvls-tree", "collnet", "direct")
 """What NCCL does; all-to-all, gather, scatter and send-receive are always direct."""
 
-_ROUND = ("all_gather", "reduce_scatter", "all_reduce")
-_ROOTED = ("broadcast", "reduce")
 _GB = 1e9
 _US = 1e-6
 
@@ -176,8 +175,8 @@ class Group:
     def __init__(
         self, network: Network, part: CollectivePart, generation: Generation | None = None
     ) -> None:
-        if part.kind == "custom":
-            raise ValueError("nccl needs a collective that NCCL has, not custom")
+        if kind_of(part).listed and part.kind != "send_recv":
+            raise ValueError(f"nccl needs a collective that NCCL has, not {part.label}")
         self.network, self.part = network, part
         members = part.group
         if part.kind == "send_recv":
@@ -345,7 +344,7 @@ def choose(
     allowed = [one for one in found if algorithm in (None, one.algorithm)]
     if not allowed:
         there = ", ".join(dict.fromkeys(one.algorithm for one in found))
-        kind = group.part.kind.replace("_", "-")
+        kind = group.part.label
         raise ValueError(
             f"algorithm {algorithm!r} does not apply to this {kind} and network; NCCL weighs {there}"
         )
@@ -362,7 +361,7 @@ def choose(
         _channels(group, best, channels),
         best.time_s,
         algbw,
-        algbw * _bus_factor(group.part.kind, group.n),
+        algbw * _bus_factor(group.part),
         group.generation.name,
         group.boxes,
         tuple(found),
@@ -375,13 +374,9 @@ def _size(part: CollectivePart) -> int:
     return int(part.size)
 
 
-def _bus_factor(kind: str, n: int) -> float:
-    """Bus bandwidth over algorithm bandwidth, as nccl-tests has it."""
-    if kind == "all_reduce":
-        return 2 * (n - 1) / n
-    if kind in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"):
-        return (n - 1) / n
-    return 1.0 if kind in _ROOTED else 0.0
+def _bus_factor(part: CollectivePart) -> float:
+    """Bus bandwidth over algorithm bandwidth; none for messages, whose size counts all of them here."""
+    return 0.0 if kind_of(part).listed else part.bus_factor
 
 
 def _channels(group: Group, best: Candidate, most: int | None) -> int:
@@ -404,24 +399,24 @@ def _channels(group: Group, best: Candidate, most: int | None) -> int:
 
 def _candidates(group: Group, most: int | None) -> Iterator[Candidate]:
     """Everything that NCCL can do with the collective."""
-    kind, size = group.part.kind, _size(group.part)
+    kind, size = kind_of(group.part), _size(group.part)
     if group.n == 1:
         yield _candidate(group, "direct", 2, 0.0, 0.0, 0.0)
         return
-    if kind not in _ROUND + _ROOTED:
+    if not kind.spreads:
         yield _direct(group)
         return
     share = _share(group, most)
     for k in range(3):
         yield _ring(group, k, share)
-        if kind == "all_reduce":
+        if kind.two_phases:
             yield _tree(group, k, share)
-    sums = kind == "all_reduce" and group.rail_hubs if group.boxes > 1 else kind in _ROUND
+    sums = kind.two_phases and group.rail_hubs if group.boxes > 1 else not kind.rooted
     if sums and group.hopper and group.nvls:
         yield _nvls(group, share)
-    if kind == "all_reduce" and group.hopper and group.nvls and group.boxes > 1:
+    if kind.two_phases and group.hopper and group.nvls and group.boxes > 1:
         yield _nvls_tree(group, share)
-    if kind == "all_reduce" and group.rail_hubs:
+    if kind.two_phases and group.rail_hubs:
         yield _collnet(group, size, share)
 
 
@@ -458,8 +453,9 @@ def _candidate(
 
 def _ring(group: Group, k: int, share: float) -> Candidate:
     """Blocks go round rings; broadcasts and reductions go down them."""
-    one, kind, n, size = group.generation, group.part.kind, group.n, group.part.size
-    steps = {"all_reduce": 2 * (n - 1), "all_gather": n - 1, "reduce_scatter": n - 1}.get(kind, n)
+    one, kind, n, size = group.generation, kind_of(group.part), group.n, group.part.size
+    phases = 2 if kind.two_phases else 1
+    steps = n if kind.rooted else phases * (n - 1)
     bus = group.ring_Bps * share * p.RING_PAYLOAD[k]
     if k == 0:
         most = one.ll_GBps if group.boxes == 1 else p.NET_LL_GBps[group.bucket]
@@ -468,19 +464,17 @@ def _ring(group: Group, k: int, share: float) -> Candidate:
         bus = min(bus, _count(group, len(group.rings)) * share * one.ring_ll128_GBps * _GB)
     bytes_s = size * steps / (n * bus)
     base = p.BASE_US["ring"][k] * _US
-    if kind in _ROOTED:
+    if kind.rooted:
         hop = "tree" if k == 2 else "ring"
         latency = base + steps * group.hop_s(hop, k, inside=group.boxes == 1)
         return _candidate(group, "ring", k, latency, bytes_s, bytes_s)
-    between = 0 if group.boxes == 1 else (group.boxes - 1) * (2 if kind == "all_reduce" else 1)
+    between = 0 if group.boxes == 1 else (group.boxes - 1) * phases
     inside_s = group.hop_s("ring", k, inside=True)
     if group.boxes > 1:
         inside_s = max(inside_s, p.NET_POST_US[k] * _US)
     hop = "tree" if group.n == group.boxes else "ring"
     latency = base + (steps - between) * inside_s + between * group.hop_s(hop, k, inside=False)
-    large = (
-        k == 2 and kind == "all_reduce" and group.boxes > 1 and size >= 64 * n * len(group.rings)
-    )
+    large = k == 2 and kind.two_phases and group.boxes > 1 and size >= 64 * n * len(group.rings)
     copies = 1 + one.copy_share / steps if group.boxes == 1 else 1.0
     return _candidate(
         group, "ring", k, latency, bytes_s, bytes_s * copies, one.plateau if large else 1.0
@@ -525,9 +519,9 @@ def _tree(group: Group, k: int, share: float) -> Candidate:
 
 def _nvls(group: Group, share: float) -> Candidate:
     """Switches in boxes sum and multicast; over several boxes, switches between them do as well."""
-    kind, size, n = group.part.kind, group.part.size, group.per_box
+    size, n = group.part.size, group.per_box
     full = group.box_Bps * group.generation.nvls_efficiency * share
-    if kind == "all_reduce":
+    if kind_of(group.part).two_phases:
         bytes_s, measured_s = size / full, size * (1 + 1 / n) / full
     else:
         bytes_s = measured_s = size / (full * ((n - 1) / n) ** 2)
@@ -596,8 +590,9 @@ def _pairs(group: Group) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[
     if part.kind == "send_recv":
         return part.inputs, part.outputs, part.bytes
     src, dst = np.repeat(members, n), np.tile(members, n)
-    each = part.bytes if part.kind == "all_to_all_v" else np.full(n * n, part.size / n)
+    kind = kind_of(part)
+    each = np.full(n * n, part.size / n) if kind.even else part.bytes
     kept = src != dst
-    if part.kind in ("gather", "scatter"):
-        kept &= (dst if part.kind == "gather" else src) == members[part.root]
+    if kind.rooted:
+        kept &= (dst if kind.whole_output else src) == members[part.root]
     return src[kept], dst[kept], each[kept]

@@ -1,0 +1,39 @@
+#include "hooks.hpp"
+
+namespace tacos::bindings {
+
+using namespace nb::literals;
+
+namespace {
+
+Hooks* connected = nullptr;  // never freed: the interpreter outlives the module
+
+}  // namespace
+
+const Hooks& hooks() {
+  if (connected == nullptr) throw std::runtime_error("import tacos before tacos._core is used");
+  return *connected;
+}
+
+void bind_hooks(nb::module_& m) {
+  m.def(
+      "connect",
+      [](nb::object find_npu, nb::object find_link, nb::object to_pandas, nb::object to_arrow,
+         nb::object to_html) {
+        if (connected == nullptr) connected = new Hooks;
+        *connected = {std::move(find_npu), std::move(find_link), std::move(to_pandas),
+                      std::move(to_arrow), std::move(to_html)};
+      },
+      nb::kw_only(), "find_npu"_a, "find_link"_a, "to_pandas"_a, "to_arrow"_a, "to_html"_a,
+      nb::sig("def connect(*, find_npu: collections.abc.Callable[[Topology, typing.Any], int], "
+              "find_link: collections.abc.Callable[[Topology, typing.Any], int], "
+              "to_pandas: collections.abc.Callable[[dict[str, typing.Any]], typing.Any], "
+              "to_arrow: collections.abc.Callable[[dict[str, typing.Any]], typing.Any], "
+              "to_html: collections.abc.Callable[[typing.Any], str]) -> None"),
+      "Connects what methods of these classes need from the package above them.");
+  m.def(
+      "to_html", [](nb::handle item) { return hooks().to_html(item); }, "item"_a,
+      nb::sig("def to_html(item: object) -> str"), "What a notebook shows of an object.");
+}
+
+}  // namespace tacos::bindings

@@ -1,0 +1,98 @@
+#include <nanobind/stl/string.h>
+
+#include <array>
+#include <span>
+
+#include "model/collective.hpp"
+#include "model/program.hpp"
+#include "model/routes.hpp"
+#include "model/schedule.hpp"
+#include "model/topology.hpp"
+#include "model/workload.hpp"
+#include "pickling.hpp"
+
+namespace tacos::bindings {
+
+using namespace nb::literals;
+
+namespace {
+
+// clang-format off
+constexpr std::array kTopology{
+  "npus", "switch_capabilities", "link_src", "link_dst", "link_latency_ps", "link_bandwidth_Bps",
+  "link_model", "forwarding", "reduce_bandwidth_Bps", "family", "dims", "symmetric", "names",
+};
+constexpr std::array kCollectivePart{
+  "kind", "size", "chunks", "root", "group", "bytes", "inputs", "outputs", "input_begin",
+  "output_begin", "reduces",
+};
+constexpr std::array kCollective{"npus", "parts"};
+constexpr std::array kRoutes{"topology", "kinds", "link_begin", "links"};
+constexpr std::array kSchedule{
+  "collective", "routes", "lane_route", "lane_op", "lane_reads", "lane_begin", "chunk", "start",
+  "quantum_ps", "orders", "node_image", "link_image", "engine", "bound_ps", "consistent",
+  "cut_short", "matched_ports",
+};
+constexpr std::array kProgram{
+  "collective", "in_place", "scratch_slots", "thread_rank", "thread_channel", "thread_send_peer",
+  "thread_recv_peer", "thread_begin", "op", "src_buffer", "src_slot", "dst_buffer", "dst_slot",
+  "count", "peer", "comes_from", "dep_begin", "dep", "size_bytes", "part_bytes", "window", "name",
+  "format", "dialect", "protocol", "min_bytes", "max_bytes", "threads_per_block", "either_place",
+};
+constexpr std::array kWorkload{
+  "npus", "rank", "kind", "peer", "bytes", "tag", "duration_ps", "flops", "comm", "id", "on_cpu",
+  "group", "priority", "dims", "name", "dep_begin", "dep", "groups", "names",
+};
+// clang-format on
+
+std::span<const char* const> names_of(nb::handle item) {
+  if (nb::isinstance<Topology>(item)) return kTopology;
+  if (nb::isinstance<CollectivePart>(item)) return kCollectivePart;
+  if (nb::isinstance<Collective>(item)) return kCollective;
+  if (nb::isinstance<Routes>(item)) return kRoutes;
+  if (nb::isinstance<Schedule>(item)) return kSchedule;
+  if (nb::isinstance<Program>(item)) return kProgram;
+  if (nb::isinstance<Workload>(item)) return kWorkload;
+  throw nb::type_error("only what the core owns is taken apart");
+}
+
+// A function of Python's own kind: pickle stores such a function by its name, and nanobind's not.
+PyObject* restore(PyObject*, PyObject* args) {
+  PyObject *kind = nullptr, *kept = nullptr;
+  if (PyArg_ParseTuple(args, "OO!", &kind, &PyDict_Type, &kept) == 0) return nullptr;
+  const auto none = nb::steal(PyTuple_New(0));
+  return PyObject_Call(kind, none.ptr(), kept);
+}
+PyMethodDef restore_definition{
+    "_restore", &restore, METH_VARARGS,
+    "_restore(kind, fields, /)\n--\n\nThe object of a class from its fields."};
+PyObject* restore_function = nullptr;
+
+}  // namespace
+
+nb::dict fields(nb::handle item) {
+  nb::dict result;
+  for (const char* name : names_of(item)) result[name] = item.attr(name);
+  // The constructors take it as the text that the core keeps.
+  if (nb::isinstance<Schedule>(item)) {
+    result["provenance"] = nb::cast(nb::cast<const Schedule&>(item).provenance());
+  } else if (nb::isinstance<Program>(item)) {
+    result["provenance"] = nb::cast(nb::cast<const Program&>(item).spec().provenance);
+  }
+  return result;
+}
+
+nb::tuple reduced(nb::handle item) {
+  return nb::make_tuple(nb::handle(restore_function), nb::make_tuple(item.type(), fields(item)));
+}
+
+void bind_pickling(nb::module_& m) {
+  const nb::object name = m.attr("__name__");
+  restore_function = PyCFunction_NewEx(&restore_definition, nullptr, name.ptr());
+  if (restore_function == nullptr) throw nb::python_error();
+  m.attr("_restore") = nb::handle(restore_function);
+  m.def("fields", &fields, "item"_a, nb::sig("def fields(item: object) -> dict[str, typing.Any]"),
+        "The arguments of the constructor that make an object of this module again.");
+}
+
+}  // namespace tacos::bindings

@@ -1,0 +1,18 @@
+// What bound classes need from the package: it connects functions once, so that this module imports none of it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace tacos::bindings {
+
+namespace nb = nanobind;
+
+struct Hooks {
+  nb::object find_npu, find_link;  // (topology, number or name) -> number
+  nb::object to_pandas, to_arrow;  // (columns by name) -> table
+  nb::object to_html;              // (object) -> what a notebook shows
+};
+
+const Hooks& hooks();
+
+}  // namespace tacos::bindings

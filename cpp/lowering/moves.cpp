@@ -1,0 +1,111 @@
+#include "lowering/moves.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "support/index.hpp"
+
+namespace tacos {
+
+namespace {
+
+// A table may list a route more than once; for each, the first that uses the same links.
+std::vector<RouteId> same_routes(const Routes& routes) {
+  std::map<std::vector<LinkId>, RouteId> first;
+  std::vector<RouteId> same;
+  for (RouteId r = 0; r < routes.count(); ++r) {
+    const auto links = routes.links(r);
+    same.push_back(first.try_emplace({links.begin(), links.end()}, r).first->second);
+  }
+  return same;
+}
+
+}  // namespace
+
+bool routes_share_links(const Schedule& schedule) {
+  const auto& used = schedule.stored().lane_route;
+  return std::any_of(used.begin(), used.end(),
+                     [&](RouteId route) { return schedule.routes().links(route).size() > 1; });
+}
+
+std::vector<std::vector<LinkId>> slowest_links(const Routes& routes) {
+  const auto& topology = routes.topology();
+  std::vector<std::vector<LinkId>> slowest(at(routes.count()));
+  for (RouteId r = 0; r < routes.count(); ++r) {
+    const auto links = routes.links(r);
+    std::int64_t least = std::numeric_limits<std::int64_t>::max();
+    for (const LinkId link : links) least = std::min(least, topology.bandwidth(link));
+    for (const LinkId link : links) {
+      if (topology.bandwidth(link) == least) slowest[at(r)].push_back(link);
+    }
+  }
+  return slowest;
+}
+
+std::vector<Move> all_moves(const Schedule& schedule) {
+  const auto same = same_routes(schedule.routes());
+  std::vector<Move> moves;
+  moves.reserve(at(schedule.stored_transfers()));
+  const auto& t = schedule.stored();
+  for (std::int32_t lane = 0; lane < schedule.lanes(); ++lane) {
+    const RouteId route = t.lane_route[at(lane)];
+    for (auto i = t.lane_begin[at(lane)]; i < t.lane_begin[at(lane) + 1]; ++i) {
+      moves.push_back({schedule.routes().sources(route)[0],
+                       schedule.routes().destinations(route)[0], t.chunk[at(i)], same[at(route)],
+                       static_cast<Op>(t.lane_op[at(lane)]),
+                       static_cast<Reads>(t.lane_reads[at(lane)]), schedule.start(lane, i, 0),
+                       schedule.arrival(lane, i)});
+    }
+  }
+  return moves;
+}
+
+std::vector<Move> moves_of(const Schedule& schedule, NodeId rank) {
+  const auto rows = schedule.rows(rank, std::nullopt);
+  const auto same = same_routes(schedule.routes());
+  std::vector<Move> moves;
+  for (std::size_t i = 0; i < rows.src.size(); ++i) {
+    moves.push_back({rows.src[i], rows.dst[i], rows.chunk[i], same[at(rows.route[i])],
+                     static_cast<Op>(rows.op[i]), static_cast<Reads>(rows.reads[i]), rows.start[i],
+                     rows.arrival[i]});
+  }
+  return moves;
+}
+
+std::vector<SumOrder::Sum> put_sums_in_order(const Collective& collective,
+                                             std::vector<Move>& moves) {
+  if (!sums_end_at_several(collective)) return {};
+  std::vector<SummedTransfer> transfers;
+  transfers.reserve(moves.size());
+  for (const Move& m : moves) {
+    transfers.push_back({m.src, m.dst, m.chunk, m.op, m.reads, m.start, m.arrival});
+  }
+  auto order = sum_order(collective, transfers);
+  for (std::size_t i = 0; i < order.places.size(); ++i) moves[i].place = order.places[i];
+  return std::move(order.sums);
+}
+
+void assign_channels(std::vector<Move>& moves) {
+  std::sort(moves.begin(), moves.end(), [](const Move& a, const Move& b) {
+    return std::tie(a.src, a.dst, a.start, a.arrival, a.chunk) <
+           std::tie(b.src, b.dst, b.start, b.arrival, b.chunk);
+  });
+  std::vector<std::pair<RouteId, Time>> channels;  // route and last arrival
+  for (std::size_t i = 0; i < moves.size(); ++i) {
+    Move& move = moves[i];
+    if (i == 0 || moves[i - 1].src != move.src || moves[i - 1].dst != move.dst) channels.clear();
+    std::size_t channel = 0;
+    while (channel < channels.size() &&
+           (channels[channel].first != move.route || channels[channel].second > move.arrival)) {
+      ++channel;
+    }
+    if (channel == channels.size()) channels.emplace_back(move.route, 0);
+    channels[channel].second = move.arrival;
+    move.channel = static_cast<std::int32_t>(channel);
+  }
+}
+
+}  // namespace tacos

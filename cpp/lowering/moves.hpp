@@ -1,0 +1,44 @@
+// The transfers of a schedule as lowering sees them: who sends what to whom, on which channel, and in which sum.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lowering/sum_order.hpp"
+#include "model/program.hpp"
+#include "model/schedule.hpp"
+
+namespace tacos {
+
+struct Move {
+  NodeId src, dst;
+  ChunkId chunk;
+  RouteId route;
+  Op op;
+  Reads reads;
+  Time start, arrival;
+  std::int32_t channel = 0;
+  StepId send = -1;  // the step that sends it
+  SumOrder::Place place{};
+  std::int32_t waits_in = -1;  // scratch slot at the destination until its turn in an ordered sum
+};
+
+// All transfers of a packed schedule, or those that one rank sends or receives.
+std::vector<Move> all_moves(const Schedule& schedule);
+std::vector<Move> moves_of(const Schedule& schedule, NodeId rank);
+
+// Between two NPUs, chunks of one channel leave and arrive in one order and over one route.
+void assign_channels(std::vector<Move>& moves);
+
+// Sets the places of the moves in sums that have an order; returns those sums.
+std::vector<SumOrder::Sum> put_sums_in_order(const Collective& collective,
+                                             std::vector<Move>& moves);
+
+// Whether messages of different connections may cross one link.
+bool routes_share_links(const Schedule& schedule);
+
+// Of each route, the links that are as slow as its slowest. A message keeps these busy until its last byte has
+// left. A faster link of the route has room for others meanwhile, so it asks for no order.
+std::vector<std::vector<LinkId>> slowest_links(const Routes& routes);
+
+}  // namespace tacos

@@ -1,0 +1,120 @@
+// A schedule on its way through an event loop: what both ways of sharing links have in common.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "simulate/simulate.hpp"
+#include "simulate/speeds.hpp"
+#include "simulate/turns.hpp"
+#include "support/index.hpp"
+
+namespace tacos::simulation {
+
+class Replayed {
+ public:
+  Replayed(const Schedule& schedule, const Routes& routes, const Options& options,
+           std::span<Task> tasks, const Progress& progress)
+      : schedule_(schedule),
+        routes_(routes),
+        options_(options),
+        uniform_bytes_(schedule.collective().uniform_bytes()),
+        tasks_(tasks),
+        turns_(schedule, tasks, progress) {
+    result_.finish.assign(at(schedule.topology().npus()), 0);
+    result_.busy.assign(at(routes.topology().links()), 0);
+    if (options.record) cause_.assign(tasks.size(), kNone);
+  }
+
+  Result take_result() {
+    result_.cause.assign(cause_.size(), -1);
+    for (Item item = 0; item < cause_.size(); ++item) {
+      if (cause_[item] == kNone) continue;
+      result_.cause[tasks_[item].transfer] =
+          static_cast<std::int32_t>(tasks_[cause_[item]].transfer);
+    }
+    return std::move(result_);
+  }
+  // For the message about a run that ended early: some transfer that has not started.
+  [[noreturn]] void refuse_circle() const {
+    std::uint32_t stuck = 0;
+    for (const Task& task : tasks_) {
+      if (task.waits == 0) continue;
+      stuck = task.transfer;
+      break;
+    }
+    throw InfeasibleError("transfer " + std::to_string(stuck) +
+                          " can never start: it waits for a transfer that waits for it");
+  }
+  [[noreturn]] void refuse_link(Item item, LinkId link, std::span<const Change> changes) const {
+    throw InfeasibleError("transfer " + std::to_string(tasks_[item].transfer) +
+                          " can never cross " + routes_.topology().describe(link) +
+                          ", which is down or nearly so from " +
+                          std::to_string(changes.back().time) + " ps on");
+  }
+
+  RouteId route(Item item) const { return static_cast<RouteId>(tasks_[item].lane); }
+  ChunkId chunk(Item item) const { return stored().chunk[tasks_[item].transfer]; }
+  std::int64_t bytes(Item item) const {
+    return uniform_bytes_ > 0 ? uniform_bytes_ : schedule_.collective().bytes(chunk(item));
+  }
+
+ protected:
+  const Transfers& stored() const { return schedule_.stored(); }
+
+  // When the NPUs that send it are there.
+  Time sources_ready(Item item) const {
+    Time ready = 0;
+    if (options_.late.empty()) return ready;
+    for (const NodeId node : routes_.sources(route(item))) {
+      if (routes_.topology().is_npu(node)) ready = std::max(ready, options_.late[at(node)]);
+    }
+    return ready;
+  }
+
+  // What jitter and summing add to the time at which a leg arrives at one of its ends.
+  Time delay_at_end(Item item, Leg leg, std::size_t end) const {
+    Time time = 0;
+    if (options_.jitter > 0) {
+      time = drawn(options_.seed, {tasks_[item].transfer, leg, end}, options_.jitter);
+    }
+    const auto rate = routes_.topology().spec().reduce_bandwidth_Bps;
+    const RouteId r = route(item);
+    if (rate > 0 && static_cast<std::int32_t>(leg) + 1 == routes_.legs(r) &&
+        stored().lane_op[tasks_[item].lane] == static_cast<std::uint8_t>(Op::reduce)) {
+      const NodeId node = routes_.destinations(r)[end];
+      const Time clean = transmission_time(bytes(item), rate);
+      const bool slow = !options_.reduce_slowdown.empty() && routes_.topology().is_npu(node);
+      time += slow ? slowed(clean, options_.reduce_slowdown[at(node)]) : clean;
+    }
+    return time;
+  }
+
+  // A transfer is complete at one of its destinations.
+  void arrived(Item item, std::size_t end, Time now) {
+    const NodeId node = routes_.destinations(route(item))[end];
+    if (!routes_.topology().is_npu(node)) return;
+    result_.finish[at(node)] = now;
+    if (!options_.record) return;
+    result_.arrival_npu.push_back(node);
+    result_.arrival_time.push_back(now);
+    result_.arrival_bytes.push_back(bytes(item));
+    result_.arrival_transfer.push_back(static_cast<std::int32_t>(tasks_[item].transfer));
+  }
+
+  const Schedule& schedule_;
+  const Routes& routes_;
+  const Options& options_;
+  // Of every chunk, or 0: then looking it up is a walk through memory.
+  const std::int64_t uniform_bytes_;
+  std::span<Task> tasks_;
+  Turns turns_;
+  std::vector<Item> cause_;  // the transfer that each one waited for last
+  Result result_;
+};
+
+}  // namespace tacos::simulation

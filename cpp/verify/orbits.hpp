@@ -1,0 +1,99 @@
+// The orbit form of a schedule, checked by the verifier for itself: whether the symmetry is one of the network and of
+// the collective, and which chunk of which stored transfer stands for all its images.
+//
+// Of an orbit, only the chunks of the lowest member of each orbit of members are followed. Each stored transfer is moved
+// by the element that takes its chunk's owner there.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/schedule.hpp"
+#include "support/index.hpp"
+#include "verify/findings.hpp"
+
+namespace tacos::verification {
+
+class Orbits {
+ public:
+  // Which chunk of those that are checked a stored transfer carries, moved by which element.
+  struct Image {
+    std::uint32_t chunk;
+    std::int32_t moved;
+  };
+
+  // A schedule without a symmetry has one image of each transfer, the transfer itself.
+  explicit Orbits(const Schedule& schedule);
+
+  // False, with a finding, if it is not a symmetry of the network and the collective.
+  bool check(Findings& findings);
+
+  // The lowest link of each link's orbit; without a symmetry each link itself.
+  std::span<const LinkId> link_class() const { return link_class_; }
+  // Whether the images of a link are all different, so that images of one transfer never meet there.
+  bool moves(std::size_t link) const { return link_orbit_[link] == schedule_.symmetry()->size(); }
+
+  // All chunks are checked, or of an orbit those of the lowest member of each orbit of members.
+  std::size_t checked_chunks() const {
+    return schedule_.symmetry() ? owners_.size() * per_owner_ : at(collective_.chunks());
+  }
+  ChunkId checked_chunk(std::size_t i) const {
+    if (!schedule_.symmetry()) return static_cast<ChunkId>(i);
+    return static_cast<ChunkId>(owners_[i / per_owner_] * per_owner_ + i % per_owner_);
+  }
+  Image checked_image(std::size_t transfer) const {
+    return schedule_.symmetry() ? images_of_[transfer] : Image{stored_.chunk[transfer], 0};
+  }
+
+  NodeId image(NodeId node, std::int32_t element) const {
+    if (element == 0) return node;
+    if (element_[at(node)] >= 0) {
+      return images_[first_image_[at(node)] + at(product(element_[at(node)], element))];
+    }
+    const auto& s = *schedule_.symmetry();
+    for (std::size_t g = 0; g < s.orders.size(); ++g) {
+      for (auto power = element % s.orders[g]; power > 0; --power) {
+        node = s.node_image[g * element_.size() + at(node)];
+      }
+      element /= s.orders[g];
+    }
+    return node;
+  }
+
+ private:
+  std::int32_t product(std::int32_t a, std::int32_t b) const {
+    std::int32_t result = 0, stride = 1;
+    for (const auto order : schedule_.symmetry()->orders) {
+      result += (a % order + b % order) % order * stride;
+      stride *= order;
+      a /= order;
+      b /= order;
+    }
+    return result;
+  }
+
+  std::int32_t inverse(std::int32_t a) const;
+  bool check_generators(const Symmetry& s, Findings& findings) const;
+  bool check_collective(const Symmetry& s, Findings& findings);
+  void number_elements(const Symmetry& s, std::span<const NodeId> lowest);
+  void find_images(const CollectivePart& part, std::span<const NodeId> lowest);
+
+  const Schedule& schedule_;
+  const Topology& topology_;
+  const Collective& collective_;
+  const Transfers& stored_;
+  std::vector<LinkId> link_class_;
+  std::vector<std::int64_t> link_orbit_;  // links per orbit, of the lowest link
+  // Per node of an orbit as large as the group: the element that takes the orbit's lowest
+  // node there (otherwise -1), and where in images_ the images of that lowest node begin.
+  std::vector<std::int32_t> element_;
+  std::vector<std::size_t> first_image_;
+  std::vector<NodeId> images_;
+  std::vector<std::size_t> owners_;  // positions of the orbits' lowest members in the group
+  std::size_t per_owner_ = 1;        // chunks
+  std::vector<Image> images_of_;     // per stored transfer
+};
+
+}  // namespace tacos::verification

@@ -1,0 +1,50 @@
+"""The head of an execution plan, and what its executor can hold; the core reads the rest."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Raw, Struct
+
+from tacos._core import (
+    MSCCLPP_MOST_CHANNELS,
+    MSCCLPP_MOST_CHANNELS_PER_OP,
+    MSCCLPP_MOST_OPS,
+    MSCCLPP_MOST_SEMAPHORES_PER_OP,
+)
+
+MOST_OPS = MSCCLPP_MOST_OPS
+"""Operations of a threadblock; a pipeline counts as one and those within it."""
+MOST_CHANNELS = MSCCLPP_MOST_CHANNELS
+"""Channels, and remote buffers, of each kind of a threadblock."""
+MOST_CHANNELS_PER_OP = MSCCLPP_MOST_CHANNELS_PER_OP
+MOST_SEMAPHORES_PER_OP = MSCCLPP_MOST_SEMAPHORES_PER_OP
+ALIGNMENT = 16
+LARGEST_SIZE = 2**64 - 1
+
+COLLECTIVES = {
+    "all_reduce": "allreduce",
+    "all_gather": "allgather",
+    "reduce_scatter": "reducescatter",
+    "all_to_all": "alltoall",
+}
+"""Those of which a plan says who must end with what."""
+
+_Positive = Annotated[int, Meta(ge=1, lt=2**31)]
+_Bytes = Annotated[int, Meta(ge=0)]
+
+
+class ExecutionPlan(Struct, gc=False):
+    """A whole file; the GPUs as text."""
+
+    name: str
+    collective: str
+    protocol: Literal["Simple", "LL"]
+    inplace: bool
+    gpus: Raw
+    reuse_resources: bool = False
+    num_threads_per_block: _Positive = 1024
+    use_double_scratch_buffer: bool = False
+    buffer_alignment: _Positive = ALIGNMENT
+    min_message_size: _Bytes = 0
+    max_message_size: _Bytes = LARGEST_SIZE

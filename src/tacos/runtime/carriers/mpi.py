@@ -1,0 +1,533 @@
+"""Carries data as MPI messages, straight from where they are to where they go; needs mpi4py.
+
+MPI makes progress only while it is called, so a call polls; everything else is as over TCP.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import numpy as np
+from mpi4py import MPI
+
+from tacos.errors import CommunicationError
+from tacos.program import STEP_OPS
+from tacos.runtime.carriers import Carrier, Unavailable
+from tacos.runtime.carriers.mpi_notices import LONGEST_TEXT, Announced, Kind, Notice, Notices
+from tacos.runtime.rendezvous.mpi import MpiRendezvous
+from tacos.runtime.rendezvous.waiting import pause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tacos._core import RankExecutor
+    from tacos.runtime.carriers import Call, Meeting, Prepared
+
+__all__ = ["Mpi", "open_carrier"]
+
+_PIECE = 1 << 30  # MPI counts bytes in 32 bits
+_PATIENT = 100  # rounds of polling before messages are taken in that no step waits for
+_KEPT = 64  # blocks for sums
+_FAREWELL_S = 1.0
+_CURIOUS_S = 1.0
+_CLOSED = "the communicator is closed"
+_PUT = STEP_OPS.index("put")
+
+
+def open_carrier(meeting: Meeting) -> Mpi:
+    """Duplicate the communicator that the ranks have met on, or that of their places in the world."""
+    if isinstance(meeting.rendezvous, MpiRendezvous):
+        return Mpi(meeting.rendezvous.communicator, timeout=meeting.timeout)
+    world = MPI.COMM_WORLD
+    answers = meeting.exchange("MPI ranks", str(world.Get_rank()).encode())
+    places = [int(answer) for answer in answers]
+    if len(set(places)) < len(places):
+        raise Unavailable("the carrier mpi needs ranks that mpiexec has started")
+    group = world.Create_group(world.Get_group().Incl(places))
+    try:
+        return Mpi(group, timeout=meeting.timeout)
+    finally:
+        group.Free()
+
+
+@dataclass(slots=True)
+class _Early:
+    """A message that came before the step that takes it in."""
+
+    data: np.ndarray[Any, Any]
+    whole: bool = False
+    taker: tuple[int, int] | None = None  # step and message, once the step is ready
+
+
+class _Steps(NamedTuple):
+    """What the tags of a program's messages are made of."""
+
+    first: list[int]  # step of each rank, then their number
+    puts: frozenset[int]  # whose senders want to hear that they were stored
+
+    def tag(self, message: int, sender: int, receiver: int) -> int:
+        """Twice the step's number within its rank, plus one for the reply to a get.
+
+        A message is named after a step of its sender, and the reply to a get after one of its receiver.
+        """
+        reply = not self.first[sender] <= message < self.first[sender + 1]
+        return 2 * (message - self.first[receiver if reply else sender]) + reply
+
+
+@dataclass(frozen=True, slots=True)
+class _Tagged:
+    """A program and what its tags are made of."""
+
+    carrier: Mpi
+    share: RankExecutor
+    number: int
+    steps: _Steps
+
+    def run(self, call: Call) -> None:
+        """Run one call."""
+        self.carrier._run(self.share, self.number, self.steps, call)
+
+
+@dataclass(slots=True)
+class _Call:
+    """The state of a call."""
+
+    execution: RankExecutor
+    own: Announced
+    steps: _Steps
+    unheard: set[int]  # peers that have not announced the call yet
+    held: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)  # receives from those
+    left: int = 0  # requests that must complete before it ends
+    progress: float = field(default_factory=time.monotonic)
+    curious: bool = False  # whether those it waits for were asked where they are
+    asked: float | None = None
+    silent: set[int] = field(default_factory=set)
+
+    def progressed(self) -> None:
+        self.progress, self.asked, self.curious = time.monotonic(), None, False
+
+
+@dataclass(slots=True)
+class _Posted:
+    """What follows when a request completes."""
+
+    then: Callable[[], None]
+    receives: bool
+    counts: bool  # among those that the call waits for
+
+
+class Mpi(Carrier):
+    """Carries data as MPI messages.
+
+    A message's tag tells which step sent it. Beside the data, every rank announces each call to those it
+    sends to, so that ranks that do not agree hear so. Receives are posted as soon as their step may
+    write; a message whose step may not is left with MPI, unless nothing else moves: then it is taken
+    in, so that no circle of ranks can wait for each other's memory.
+    """
+
+    def __init__(self, comm: Any, *, timeout: float) -> None:
+        self.rank: int = comm.Get_rank()
+        self.size: int = comm.Get_size()
+        self.timeout = timeout
+        self._failure: str | None = None
+        self._interruption = ""
+        self.data, self._control = comm.Dup(), comm.Dup()
+        for duplicate in (self.data, self._control):
+            duplicate.Set_errhandler(MPI.ERRORS_RETURN)  # which mpi4py raises
+        # Where ranks outnumber cores, one that polls keeps another from its work.
+        machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self._spins = 1000 if machine.Get_size() <= len(os.sched_getaffinity(0)) else 2
+        machine.Free()
+        self._largest_tag: int = self.data.Get_attr(MPI.TAG_UB)
+        self._calls = 0
+        self._call: _Call | None = None
+        self._early: dict[tuple[int, int], deque[_Early]] = defaultdict(deque)
+        self._announced: dict[tuple[int, int], Announced] = {}  # by peer and call
+        self._spare: dict[int, list[np.ndarray[Any, Any]]] = defaultdict(list)
+        self._requests: list[Any] = []
+        self._posted: list[_Posted] = []
+        self._notices = Notices(self._control)
+        self.rendezvous = MpiRendezvous(self._control, timeout=timeout)
+
+    @property
+    def failure(self) -> str | None:
+        """Why MPI can carry no more, or None."""
+        return self._failure
+
+    def prepare(self, share: RankExecutor, number: int) -> Prepared:
+        """Check that MPI has tags for all messages; it connects ranks by itself."""
+        steps = _steps_of(share)
+        most = int(np.diff(steps.first).max(initial=0))
+        if 2 * most > self._largest_tag:
+            raise ValueError(
+                f"a rank of the program has {most} steps, "
+                f"MPI's tags here allow {self._largest_tag // 2}"
+            )
+        return _Tagged(self, share, number, steps)
+
+    def _run(self, execution: RankExecutor, number: int, steps: _Steps, given: Call) -> None:
+        self._check_usable()
+        execution.start(*given)
+        self._calls += 1
+        own = Announced(self._calls, number, given.elements, given.dtype, given.op)
+        froms = {peer for peer, _ in execution.receives_from}
+        call = self._call = _Call(execution, own, steps, froms)
+        try:
+            for peer in sorted({peer for peer, _ in execution.sends_to}):
+                self._notify(peer, Kind.CALL)
+            known = {p: theirs for (p, c), theirs in self._announced.items() if c == own.call}
+            for peer in known:
+                del self._announced[peer, own.call]
+            for peer in sorted(froms & known.keys()):
+                self._compare(peer, known[peer])
+            self._carry_out(call)
+            idle = 0
+            while call.left or call.unheard or not execution.finished:
+                self._check_usable()
+                idle = 0 if self._advance() else idle + 1
+                if idle:
+                    pause(idle, self._spins)
+                if idle > _PATIENT:
+                    self._take_early()
+                    self._check_progress(call)
+        except CommunicationError:
+            raise
+        except MPI.Exception as error:
+            self._explain(call, error)
+        except BaseException:
+            self.abort(f"rank {self.rank} was interrupted")
+            raise
+        finally:
+            self._call = None
+        if sum(len(spare) for spare in self._spare.values()) > _KEPT:
+            self._spare.clear()
+        execution.finish()
+
+    def watch(self, number: int, doing: str) -> str:
+        """Why some rank will not come to prepare an algorithm, or nothing."""
+        self._check_usable()
+        self._listen()
+        for (peer, call), theirs in self._announced.items():
+            # A peer that runs the algorithm itself has prepared it: it is only ahead.
+            if call == self._calls + 1 and theirs.algorithm < number:
+                return (
+                    f"the ranks do not agree on call {call}: rank {peer} runs algorithm "
+                    f"{theirs.algorithm} on {theirs}, rank {self.rank} {doing}"
+                )
+        return ""
+
+    def interrupt(self, why: str) -> None:
+        """End the call that runs and all later ones; from any thread."""
+        self._interruption = why
+
+    def abort(self, why: str) -> None:
+        """Tell all ranks that this one gives up."""
+        if self._failure:
+            return
+        self._failure = why[:LONGEST_TEXT]
+        self._drop(
+            [self._say(p, Kind.ABORT, self._failure) for p in range(self.size) if p != self.rank]
+        )
+
+    def close(self) -> None:
+        """Free the communicators; after a failure they stay with MPI, as messages may be on their way."""
+        if MPI.Is_finalized() or self._failure == _CLOSED:
+            return
+        self._drop([])
+        if self._failure is None:
+            self.data.Free()
+            self._control.Free()
+            self._failure = _CLOSED
+
+    def address(self, peer: int, channel: int = 0) -> str:
+        """MPI alone knows."""
+        raise ValueError(f"channel {channel} to rank {peer} is MPI's, which tells no address")
+
+    # --- data
+
+    def _carry_out(self, call: _Call) -> None:
+        """Post all that may be sent and received."""
+        execution = call.execution
+        while True:
+            columns = execution.ready()
+            if not len(columns[0]):
+                return
+            for receives, step, peer, _, message, size in zip(
+                *(column.tolist() for column in columns), strict=True
+            ):
+                if not receives:
+                    tag = call.steps.tag(message, self.rank, peer)
+                    pieces = _buffer(execution.outgoing(step))
+                    self._post(
+                        self.data.Isend(pieces, peer, tag), partial(self._sent, step, pieces)
+                    )
+                    continue
+                if peer in call.unheard:  # what it sends may not fit
+                    call.held.setdefault(peer, []).append((step, message, size))
+                else:
+                    self._expect(call, step, message, size, peer)
+
+    def _expect(self, call: _Call, step: int, message: int, size: int, peer: int) -> None:
+        """Take in a message, which may have come."""
+        key = (peer, call.steps.tag(message, peer, self.rank))
+        if queue := self._early.get(key):
+            # A later message of the same tag belongs to a later call.
+            queue[0].taker = (step, message)
+            self._take_in(key)
+        else:
+            self._receive(call.execution, step, message, size, *key)
+
+    def _receive(
+        self, execution: RankExecutor, step: int, message: int, size: int, peer: int, tag: int
+    ) -> None:
+        if execution.reduces(step):
+            spare = self._spare[size]
+            block = spare.pop() if spare else np.empty(size, np.uint8)
+            request = self.data.Irecv([block, MPI.BYTE], peer, tag)
+            self._post(request, partial(self._arrived, step, message, peer, block), receives=True)
+        else:
+            pieces = _buffer(execution.incoming(step) if size else [])
+            request = self.data.Irecv(pieces, peer, tag)
+            then = partial(self._stored, step, message, peer, pieces)
+            self._post(request, then, receives=True)
+
+    def _post(
+        self, request: Any, then: Callable[[], None], *, receives: bool = False, counts: bool = True
+    ) -> None:
+        counts = counts and self._call is not None
+        self._requests.append(request)
+        self._posted.append(_Posted(then, receives, counts))
+        if counts and self._call is not None:
+            self._call.left += 1
+
+    def _advance(self) -> bool:
+        """Handle what has completed; returns whether anything has."""
+        heard = self._listen()
+        done = MPI.Request.Testsome(self._requests)
+        if not done and not heard:
+            return False
+        done = done or []
+        completed = [self._posted[index] for index in done]
+        for index in sorted(done, reverse=True):
+            for rows in (self._requests, self._posted):
+                rows[index] = rows[-1]
+                rows.pop()
+        for posted in completed:
+            if posted.counts and self._call is not None:
+                self._call.left -= 1
+            posted.then()
+        if self._call is not None:
+            self._carry_out(self._call)
+        return True
+
+    def _sent(self, step: int, pieces: list[Any]) -> None:
+        _free(pieces)
+        if self._call is not None:
+            self._call.progressed()
+            self._call.execution.sent(step)
+
+    def _arrived(self, step: int, message: int, peer: int, block: np.ndarray[Any, Any]) -> None:
+        """Add, or store, what has come into memory of ours."""
+        if self._call is not None:
+            self._call.execution.take(step, block.ctypes.data, block.nbytes)
+            self._spare[block.nbytes].append(block)
+            self._stored(step, message, peer)
+
+    def _stored(self, step: int, message: int, peer: int, pieces: list[Any] | None = None) -> None:
+        if pieces is not None:
+            _free(pieces)
+        if self._call is not None:
+            self._call.progressed()
+            self._call.execution.received(step)
+            if message in self._call.steps.puts:
+                self._notify(peer, Kind.STORED)
+
+    def _take_early(self) -> None:
+        """Take in a message that no step waits for yet: its sender may wait for that."""
+        status = MPI.Status()
+        arriving = self.data.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, status)
+        if arriving is None:
+            return
+        early = _Early(np.empty(status.Get_count(MPI.BYTE), np.uint8))
+        key = (status.Get_source(), status.Get_tag())
+        self._early[key].append(early)
+
+        def whole() -> None:
+            early.whole = True
+            self._take_in(key)
+
+        self._post(arriving.Irecv([early.data, MPI.BYTE]), whole, receives=True, counts=False)
+
+    def _take_in(self, key: tuple[int, int]) -> None:
+        """Give the first message of a sender and a tag to its step, if both are there."""
+        queue = self._early[key]
+        early = queue[0]
+        if early.whole and early.taker is not None:
+            queue.popleft()
+            if not queue:
+                del self._early[key]
+            self._arrived(*early.taker, key[0], early.data)
+
+    # --- notices
+
+    def _listen(self) -> bool:
+        """Heed all notices that have come; returns whether any have."""
+        if self._failure:
+            raise CommunicationError(self._failure)
+        heard = False
+        while notice := self._notices.next():
+            heard = True
+            self._heed(notice)
+        return heard
+
+    def _say(self, peer: int, kind: Kind, text: str = "") -> Any:
+        own = self._call.own if self._call is not None else Announced(self._calls, -1, 0, "", "")
+        return self._notices.send(peer, kind, own, text)
+
+    def _notify(self, peer: int, kind: Kind) -> None:
+        self._post(self._say(peer, kind), _nothing)
+
+    def _heed(self, notice: Notice) -> None:
+        kind, peer, theirs, text = notice
+        if kind == Kind.ABORT:
+            self._failure = self._failure or text
+            self._drop([])
+            raise CommunicationError(self._failure)
+        now = self._call
+        later = theirs.call > self._calls
+        if later and kind in (Kind.CALL, Kind.ASK):
+            self._announced[peer, theirs.call] = theirs
+        if now is None:
+            return  # whoever asks waits for this rank to come to a call
+        if kind == Kind.CALL and not later:
+            self._compare(peer, theirs)
+        elif kind == Kind.ASK:
+            self._notify(peer, Kind.ANSWER)
+        elif kind == Kind.ANSWER:
+            now.silent.discard(peer)
+        elif kind == Kind.STORED and theirs.call == now.own.call:
+            now.execution.stored(peer)
+
+    def _compare(self, peer: int, theirs: Announced) -> None:
+        """Fail unless the peer's call is the same as ours."""
+        assert self._call is not None
+        own = self._call.own
+        self._call.unheard.discard(peer)
+        if theirs.algorithm != own.algorithm:
+            self._fail(
+                f"rank {peer} runs algorithm {theirs.algorithm} in call {own.call}, "
+                f"rank {self.rank} algorithm {own.algorithm}"
+            )
+        if theirs != own:
+            self._fail(
+                f"the ranks do not agree on call {own.call}: "
+                f"rank {peer} has {theirs}, rank {self.rank} has {own}"
+            )
+        for receive in self._call.held.pop(peer, []):
+            self._expect(self._call, *receive, peer)
+        self._carry_out(self._call)
+
+    # --- failure
+
+    def _check_usable(self) -> None:
+        if self._interruption:
+            self._fail(self._interruption)
+        if self._failure:
+            raise CommunicationError(self._failure)
+
+    def _check_progress(self, call: _Call) -> None:
+        """Without progress for too long, ask those it waits for whether they are there.
+
+        A rank within a call answers, and waits itself for somebody; one that does not is the one to name.
+        Long before, they are asked once so that a rank which prepares another call hears of this one.
+        """
+        now = time.monotonic()
+        quiet = now - call.progress
+        if quiet < min(self.timeout, _CURIOUS_S) or (quiet < self.timeout and call.curious):
+            return
+        awaited = call.execution.waiting()
+        awaited += [(p, f"rank {self.rank} waits for its call") for p in sorted(call.unheard)]
+        if quiet < self.timeout:
+            call.curious = True
+            for peer in {peer for peer, _ in awaited}:
+                self._notify(peer, Kind.ASK)
+            return
+        if call.asked is None:
+            call.asked, call.silent = now, {peer for peer, _ in awaited}
+            for peer in sorted(call.silent):
+                self._notify(peer, Kind.ASK)
+            return
+        grace = min(max(self.timeout / 4, 1.0), 5.0)
+        if now - call.asked < grace:
+            return
+        given_up = quiet > 2 * self.timeout + grace
+        for peer, what in awaited:
+            if peer in call.silent or (given_up and not call.silent):
+                self._fail(
+                    f"rank {peer} did not answer for {quiet:.0f} s: {what}, call {call.own.call}"
+                )
+        call.asked = None  # all are there: ask again
+
+    def _explain(self, call: _Call, error: MPI.Exception) -> NoReturn:
+        """A message may be longer than expected because its sender's call is another one."""
+        end, idle = time.monotonic() + _FAREWELL_S, 0
+        while call.unheard and time.monotonic() < end:
+            self._listen()
+            idle += 1
+            pause(idle, self._spins)
+        self._fail(f"rank {self.rank}: MPI reports an error, call {call.own.call}: {error}")
+
+    def _fail(self, why: str) -> NoReturn:
+        self.abort(why)
+        raise CommunicationError(self._failure or why)
+
+    def _drop(self, last: list[Any]) -> None:
+        """Wait a little for what was sent, and withdraw the receives: their memory is the caller's."""
+        receives = [r for r, p in zip(self._requests, self._posted, strict=True) if p.receives]
+        requests = [self._notices.receive, *self._requests, *last]
+        self._requests, self._posted = [], []
+        end, idle = time.monotonic() + _FAREWELL_S, 0
+        with contextlib.suppress(MPI.Exception):
+            for request in [self._notices.receive, *receives]:
+                if request != MPI.REQUEST_NULL:
+                    request.Cancel()
+            while not MPI.Request.Testall(requests) and time.monotonic() < end:
+                idle += 1
+                pause(idle, self._spins)
+
+
+def _nothing() -> None:
+    """A notice has left."""
+
+
+def _steps_of(execution: RankExecutor) -> _Steps:
+    program = execution.program
+    threads = np.searchsorted(program.thread_rank, np.arange(program.ranks + 1))
+    first: list[int] = program.thread_begin[threads].tolist()
+    return _Steps(first, frozenset(np.flatnonzero(program.op == _PUT).tolist()))
+
+
+def _buffer(pieces: list[tuple[int, int]]) -> list[Any]:
+    """Memory as MPI wants it: one piece as it is, several as a type of their own."""
+    if not pieces:
+        return [None, 0, MPI.BYTE]
+    if len(pieces) == 1:
+        return [MPI.buffer.fromaddress(*pieces[0]), MPI.BYTE]
+    cut = [
+        (address + at, min(_PIECE, size - at))
+        for address, size in pieces
+        for at in range(0, size, _PIECE)
+    ]
+    kind = MPI.BYTE.Create_hindexed([size for _, size in cut], [address for address, _ in cut])
+    return [MPI.BOTTOM, 1, kind.Commit()]
+
+
+def _free(pieces: list[Any]) -> None:
+    if pieces[-1] != MPI.BYTE:
+        pieces[-1].Free()

@@ -1,0 +1,62 @@
+"""How ranks wait for each other: when to look again, when to give up, and whom to name."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from tacos.errors import CommunicationError
+
+__all__ = ["LONGEST_S", "Doubt", "named", "pause"]
+
+LONGEST_S = 2e6
+"""Sockets cannot wait longer: their milliseconds have 31 bits."""
+
+
+class Doubt:
+    """Whether to go on waiting for others, who have been seen elsewhere.
+
+    What they have sent before may still be on its way, so a reason not to wait has to last.
+
+    >>> doubt = Doubt(patience=0.0)
+    >>> doubt.hear("")
+    >>> doubt.hear("rank 1 closed its connection")
+    Traceback (most recent call last):
+    tacos._core.CommunicationError: rank 1 closed its connection
+    """
+
+    def __init__(self, patience: float = 1.5) -> None:
+        self._patience = patience
+        self._since: float | None = None
+
+    def hear(self, why: str) -> None:
+        """Take note of a reason, or of none; raises CommunicationError when it has lasted."""
+        now = time.monotonic()
+        if not why:
+            self._since = None
+            return
+        if self._since is None:
+            self._since = now
+        if now - self._since >= self._patience:
+            raise CommunicationError(why)
+
+
+def pause(rounds: int, spins: int = 1000) -> None:
+    """Let others run, after so many rounds of polling in vain.
+
+    For some rounds only those that are ready; then for longer and longer, up to a millisecond.
+    """
+    if rounds < spins:
+        os.sched_yield()
+    else:
+        time.sleep(min(1e-3, 1e-6 * (rounds - spins + 1)))
+
+
+def named(numbers: list[int]) -> str:
+    """Ranks in words.
+
+    >>> named([1]), named([1, 2])
+    ('rank 1', 'ranks 1, 2')
+    """
+    shown = ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
+    return f"rank {shown}" if len(numbers) == 1 else f"ranks {shown}"

@@ -1,0 +1,233 @@
+"""What a comparison found: the figures of each engine, the ranking, and what to say about it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from tacos._core import Schedule, to_html
+from tacos.errors import InfeasibleError
+from tacos.synth import references
+from tacos.units import format_size, format_time
+
+if TYPE_CHECKING:
+    from tacos._core import Collective, Topology
+
+__all__ = ["Candidate", "Comparison", "Figures", "Sweep"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """A schedule in numbers, as nccl-tests counts them.
+
+    Attributes:
+        time_s: When the last transfer arrives.
+        algbw_Bps: Size over time.
+        busbw_Bps: The same times what the collective needs per link; 0 where that is not defined.
+        chunks: The number of chunks per part, as ``chunks=`` takes it; None where parts differ.
+        transfers: How many there are.
+        utilisation: Share of the time that the links are busy, on average.
+        cut_short: Whether the time limit ended the search.
+        total_chunks: The number of all chunks.
+        executed_s: How long the schedule takes when it is executed (:func:`tacos.execution.execution`); None where it
+            has too many transfers to be run.
+    """
+
+    time_s: float
+    algbw_Bps: float
+    busbw_Bps: float
+    chunks: int | None
+    transfers: int
+    utilisation: float
+    cut_short: bool
+    total_chunks: int = 0
+    executed_s: float | None = None
+
+    @property
+    def counted_s(self) -> float:
+        """The time that engines are compared by: the executed one where it is known."""
+        return self.time_s if self.executed_s is None else self.executed_s
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One engine's answer.
+
+    Attributes:
+        engine: Its name.
+        schedule: What it returned. None if it failed; in a sweep, also if another one is better.
+        ok: Whether the verifier found nothing wrong.
+        note: Why there is no schedule, or which of its schedules were rejected; empty if all is well.
+        seconds: How long the synthesis and the verification took.
+        figures: The schedule in numbers; None if it failed.
+        wrong: Whether the verifier rejected a schedule of this engine, which is a bug of the engine; or the
+            algorithm from elsewhere.
+        consistent: Whether all NPUs end with identical bits, see :func:`tacos.verify`.
+    """
+
+    engine: str
+    schedule: Schedule | None
+    ok: bool
+    note: str
+    seconds: float
+    figures: Figures | None = None
+    wrong: bool = False
+    consistent: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Engines side by side on one problem.
+
+    Attributes:
+        topology: The network.
+        collective: What is to be achieved.
+        candidates: The fastest first, then those that failed.
+        bound_s: A time that no schedule beats.
+        left_out: The engines that do not apply, each with what it needs.
+    """
+
+    topology: Topology
+    collective: Collective
+    candidates: tuple[Candidate, ...]
+    bound_s: float = 0.0
+    left_out: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def solved(self) -> tuple[Candidate, ...]:
+        """The candidates whose schedules the verifier accepts, the fastest first."""
+        return tuple(candidate for candidate in self.candidates if candidate.ok)
+
+    @property
+    def best(self) -> Schedule:
+        """The fastest schedule that the verifier accepts."""
+        for candidate in self.solved:
+            if candidate.schedule is not None:
+                return candidate.schedule
+        raise InfeasibleError(f"no engine solved {self.collective!r}")
+
+    def efficiency(self, candidate: Candidate) -> float | None:
+        """The bound divided by the candidate's time, the executed one where it is known; None where either is missing."""
+        if candidate.figures is None or not self.bound_s or not candidate.figures.counted_s:
+            return None
+        return self.bound_s / candidate.figures.counted_s
+
+    @property
+    def reference(self) -> str:
+        """What users run today, where it was compared: the first of :func:`tacos.synth.references`, else the last."""
+        *first, last = references()
+        solved = {candidate.engine for candidate in self.solved}
+        return next((name for name in first if name in solved), last)
+
+    def speed_up(self, over: str | None = None) -> float | None:
+        """How many times as fast the best candidate is as another engine; None if that was not compared.
+
+        Args:
+            over: The other engine; the :attr:`reference` if not given. Both times are of an ideal network, without
+                NCCL's protocol overheads, which is in NCCL's favour.
+        """
+        over = self.reference if over is None else over
+        other = next((c.figures for c in self.solved if c.engine == over), None)
+        best = self.solved[0].figures if self.solved else None
+        return other.counted_s / best.counted_s if other and best and best.counted_s else None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One plain dictionary per candidate, for tables, JSON and CSV; units are in the names."""
+        return [
+            {
+                "collective": self.collective.label,
+                "size_bytes": self.collective.size_bytes,
+                "engine": candidate.engine,
+                "ok": candidate.ok,
+                "wrong": candidate.wrong,
+                "consistent": candidate.consistent,
+                "note": candidate.note,
+                "synthesis_s": candidate.seconds,
+                "bound_s": self.bound_s,
+                "efficiency": self.efficiency(candidate),
+            }
+            | (asdict(candidate.figures) if candidate.figures else {})
+            for candidate in self.candidates
+        ]
+
+    def _repr_html_(self) -> str:
+        return to_html(self)
+
+    def verdict(self) -> str:
+        """Who wins, and by how much, in a sentence.
+
+        >>> import tacos
+        >>> topo = tacos.topology.ring(4, bandwidth="1GB/s", latency="0ns")
+        >>> coll = tacos.collective.all_gather(topo, "4MB", chunks=2)
+        >>> print(tacos.compare(topo, coll, engines=["ring", "bidirectional-ring"]).verdict())
+        bidirectional-ring is the fastest: 1.5 ms, 100.0 % of the bound, 2.00 times as fast as ring.
+        """
+        if not self.solved or self.solved[0].figures is None:
+            return f"No engine solved {self.collective!r}."
+        best, seconds = self.solved[0], self.solved[0].figures.counted_s
+        words = [f"{best.engine} is the fastest: {format_time(seconds)}"]
+        if efficiency := self.efficiency(best):
+            words.append(f"{100 * efficiency:.1f} % of the bound")
+        if best.engine != self.reference and (factor := self.speed_up()):
+            words.append(f"{factor:.2f} times as fast as {self.reference}")
+        return ", ".join(words) + "."
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Engines side by side over a row of sizes; of each size, only the best schedule is kept."""
+
+    topology: Topology
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """All that solved some size, those that win most often first."""
+        first = [name for _, _, name in self.winners()]
+        names = dict.fromkeys(sorted(first, key=lambda name: -first.count(name)))
+        return tuple(
+            names | dict.fromkeys(c.engine for one in self.comparisons for c in one.solved)
+        )
+
+    @property
+    def reference(self) -> str:
+        """What users run today, where it was compared at all sizes, as :attr:`Comparison.reference`."""
+        *first, last = references()
+        names = {one.reference for one in self.comparisons}
+        return next((name for name in first if names <= {name}), last)
+
+    def winners(self) -> list[tuple[int, int, str]]:
+        """Ranges of sizes (the first, the last) in which one engine is the fastest.
+
+        >>> import tacos
+        >>> topo = tacos.topology.ring(8)
+        >>> sizes = [tacos.collective.all_reduce(topo, size) for size in ("8KB", "80KB", "8MB")]
+        >>> tacos.compare(topo, sizes, engines=["direct", "ring"]).winners()
+        [(8000, 80000, 'direct'), (8000000, 8000000, 'ring')]
+        """
+        best = [(c.collective.size_bytes, c.solved[0].engine) for c in self.comparisons if c.solved]
+        spans = [list(span) for _, span in groupby(best, key=lambda pair: pair[1])]
+        return [(span[0][0], span[-1][0], span[0][1]) for span in spans]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One plain dictionary per size and candidate, for tables, JSON and CSV."""
+        return [row for comparison in self.comparisons for row in comparison.rows()]
+
+    def _repr_html_(self) -> str:
+        return to_html(self)
+
+    def verdict(self) -> str:
+        """Who wins where, in a sentence or two."""
+        if not self.winners():
+            return "No engine solved any of the sizes."
+        spans = [
+            f"{engine} at {format_size(low)}" + (f" to {format_size(high)}" if low < high else "")
+            for low, high, engine in self.winners()
+        ]
+        words = f"The fastest: {', '.join(spans)}."
+        factors = [factor for one in self.comparisons if (factor := one.speed_up(self.reference))]
+        if not factors or max(factors) == 1:
+            return words
+        times = f"{min(factors):.2f} to {max(factors):.2f}"
+        return f"{words} {times} times as fast as {self.reference}."

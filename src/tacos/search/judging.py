@@ -1,0 +1,160 @@
+"""Which schedules may be returned, and which is the best: by execution, and by the verifier."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tacos.errors import LimitError, TacosError, VerificationError, WrongScheduleWarning
+from tacos.execution import execution
+from tacos.synth import ENGINES
+from tacos.verify import verify as verify_schedule
+
+if TYPE_CHECKING:
+    from tacos._core import Schedule
+    from tacos.search.question import Question
+    from tacos.verify import Report
+
+__all__ = ["Answer", "Judge", "failure", "inconsistent", "noted", "violation"]
+
+_UNKNOWN_LOSS = 2.0
+"""Executed time over the schedule's, assumed for schedules too large to be run (the most that was measured)."""
+_TOO_LARGE = 2**62
+"""The executed time of a schedule that the target refuses, in picoseconds."""
+
+
+class Answer(NamedTuple):
+    """A schedule and what it is compared by: its executed time for the target."""
+
+    schedule: Schedule
+    time_ps: int
+    known: bool
+    """Whether it was run."""
+    counts: tuple[int, ...] = ()
+    """The chunk counts that the engine was run with, where they were searched."""
+
+
+def noted(answer: Answer, facts: dict[str, Any]) -> Answer:
+    """Return the answer with facts in its schedule's provenance."""
+    schedule = answer.schedule
+    return answer._replace(schedule=schedule.with_provenance(schedule.provenance | facts))
+
+
+class Judge:
+    """Times schedules by execution and lets only right ones pass.
+
+    Attributes:
+        target: What will execute the schedule.
+        verifies: Whether answers go through the verifier.
+        consistent: Whether only schedules whose sums have one order will do.
+        rejected: What was wrong with schedules and engines so far, a sentence each.
+        to_beat: The executed time of the best answer so far, in picoseconds.
+    """
+
+    def __init__(
+        self,
+        question: Question,
+        *,
+        target: str | None = None,
+        verifies: bool = True,
+        consistent: bool = False,
+    ) -> None:
+        self.question, self.target = question, target
+        self.verifies, self.consistent = verifies, consistent
+        self.rejected: list[str] = []
+        self.to_beat = math.inf
+        self._refusal = ""  # why the target takes no schedule
+
+    def judged(self, schedule: Schedule, to_beat: float = math.inf) -> Answer:
+        """Return the schedule with its executed time; one that is too large to be run is taken to lose much.
+
+        A schedule that takes as long as what it has to beat is not run: execution only adds to its time.
+        """
+        if schedule.time_ps >= min(to_beat, self.to_beat):
+            return Answer(schedule, schedule.time_ps, known=True)
+        watch = self.question.watch
+        try:
+            found = execution(schedule, target=self.target, progress=lambda _: watch.report(0.0))
+        except LimitError as error:
+            self._refusal = self._refusal or str(error)
+            return Answer(schedule, _TOO_LARGE, known=False)
+        lost = int(_UNKNOWN_LOSS * schedule.time_ps)
+        return Answer(schedule, found.time_ps(self.target) if found else lost, found is not None)
+
+    def first_right(self, candidates: list[Answer]) -> Answer:
+        """Return the first candidate that the verifier accepts, and report each one that it rejects.
+
+        Candidates whose sums have different orders on different NPUs are passed over where that matters.
+        There is no time limit here: an answer is verified or it is not returned.
+        """
+        if not self.verifies:
+            return candidates[0]
+        first_error = difference = ""
+        if all(answer.time_ps == _TOO_LARGE for answer in candidates):
+            raise TacosError(f"no schedule fits the target {self.target}: {self._refusal}")
+        watch = self.question.watch
+        for answer in candidates:
+            schedule = answer.schedule
+            report = verify_schedule(schedule, progress=lambda _: watch.repeat())
+            if report.ok and report.consistent:
+                return answer
+            if report.ok and not self.consistent:
+                marked = noted(answer, {"consistent": False})
+                return marked._replace(schedule=marked.schedule.with_facts(consistent=False))
+            if report.ok:
+                difference = difference or report.difference
+                continue
+            wrong = violation(schedule, report, self.question.seed)
+            first_error = first_error or wrong
+            self.reject(wrong)
+        if not first_error:
+            raise TacosError(inconsistent(candidates[0].schedule, difference))
+        raise VerificationError(first_error)
+
+    def reject(self, wrong: str) -> None:
+        """Report what is a bug of an engine, now and in the provenance."""
+        self.rejected.append(wrong)
+        warnings.warn(wrong, WrongScheduleWarning, stacklevel=5)
+
+    def check_sketch(self, schedule: Schedule) -> None:
+        """Refuse a schedule that does what the sketch forbids.
+
+        Raises:
+            TacosError: It does.
+        """
+        sketch = self.question.sketch
+        if sketch is not None and (wrong := sketch.violation(schedule)):
+            used = schedule.engine
+            keeping = [engine.name for engine in ENGINES.values() if engine.keeps_sketches]
+            hint = f"; {' or '.join(keeping)} does" if keeping and used not in keeping else ""
+            raise TacosError(f"the engine {used} does not keep to the sketch: {wrong}{hint}")
+
+
+def violation(schedule: Schedule, report: Report, seed: int) -> str:
+    """Say why a wrong schedule must not be returned, with what is needed to reproduce it."""
+    goal = schedule.collective
+    more = f" (and {report.found - 1} more)" if report.found > 1 else ""
+    return (
+        f"the engine {schedule.engine} returned a wrong schedule of {goal!r} in "
+        f"{goal.parts[0].chunks} chunks on {schedule.topology!r}, seed {seed}: "
+        f"{report.violations[0].message}{more}; this is a bug in tacos, please report it with the topology"
+    )
+
+
+def failure(engine: str, question: Question, error: Exception) -> str:
+    """Say what an engine that applies failed with, with what is needed to reproduce it."""
+    collective = question.collective
+    chunks = collective.parts[0].chunks or "any number of"
+    return (
+        f"the engine {engine} failed on {collective!r} in {chunks} chunks on {question.topology!r}, "
+        f"seed {question.seed}: {error}; this is a bug in tacos, please report it with the topology"
+    )
+
+
+def inconsistent(schedule: Schedule, difference: str) -> str:
+    """Say why ``"auto"`` does not return a right schedule."""
+    return (
+        f"the schedules of engine {schedule.engine} may leave NPUs with different bits of a sum: "
+        f"{difference}; pass consistent=False to accept them"
+    )

@@ -1,0 +1,57 @@
+"""What one call of :func:`tacos.search.synthesis.synthesize` asks: the problem, and what all parts of the search need to know of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tacos.bound import Bound
+from tacos.bound import bound as bound_of
+
+if TYPE_CHECKING:
+    from tacos._core import Collective, Topology
+    from tacos.search.budget import Effort
+    from tacos.search.watch import Watch
+    from tacos.sketch import Sketch
+
+__all__ = ["Question"]
+
+
+@dataclass(slots=True)
+class Question:
+    """A problem and how hard to try.
+
+    Attributes:
+        topology: The network to search on.
+        collective: What is to be achieved; its number of chunks may be open.
+        seed: For engines that draw at random.
+        effort: How hard to try.
+        watch: The caller's time limit and progress.
+        known_bound: The problem's bound, if it is known already.
+        sketch: What the schedule may use.
+    """
+
+    topology: Topology
+    collective: Collective
+    seed: int
+    effort: Effort
+    watch: Watch
+    known_bound: Bound | None = None
+    sketch: Sketch | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.seed) is not int or not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed must be 0 to 2^63 - 1; got {self.seed!r}")
+
+    @property
+    def bound(self) -> Bound:
+        """The time that no schedule of this problem beats, computed once."""
+        if self.known_bound is None:
+            self.known_bound = bound_of(
+                self.topology, self.collective, progress=lambda _: self.watch.report(0.0)
+            )
+        return self.known_bound
+
+    def gap(self, time_ps: int) -> float:
+        """How far a time is above the bound, as a share of the time."""
+        return 1 - self.bound.time_ps / max(time_ps, 1)

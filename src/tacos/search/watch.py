@@ -1,0 +1,92 @@
+"""The caller's view of a search: a time limit that cuts it short, and the share done."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from tacos._core import Schedule
+
+__all__ = ["TimeIsUp", "Watch"]
+
+
+class TimeIsUp(Exception):
+    """Not an error: it ends a search that may have found something."""
+
+
+class Watch:
+    """A time limit and a progress callback for all runs of a search.
+
+    Attributes:
+        time_limit: The seconds that the caller allows, or None.
+        end: When they are over, by ``time.monotonic()``, or None.
+        done, next: The part of the whole that the present run is.
+        cut_short: Whether the time limit ended something.
+        stopped: Whether the caller's progress callback raised an exception.
+
+    >>> shares = []
+    >>> watch = Watch(None, shares.append)
+    >>> watch.done, watch.next = 0.5, 1.0
+    >>> watch.report(0.5)
+    >>> shares
+    [0.75]
+    """
+
+    def __init__(
+        self, time_limit: float | None, progress: Callable[[float], object] | None
+    ) -> None:
+        limit: Any = time_limit
+        if limit is not None and not (isinstance(limit, (int, float)) and limit > 0):
+            raise ValueError(f"time_limit must be positive; got {time_limit!r}")
+        self.time_limit = time_limit
+        self.end = None if time_limit is None else time.monotonic() + time_limit
+        self.done, self.next = 0.0, 1.0
+        self.cut_short = self.stopped = False
+        self._progress, self._told = progress, 0.0
+
+    def report(self, share: float) -> None:
+        """Tell the caller that this share of the present run is done.
+
+        Raises:
+            TimeIsUp: The time limit is over.
+        """
+        if self.end is not None and time.monotonic() > self.end:
+            raise TimeIsUp
+        # An engine with several passes starts each at zero.
+        self._told = max(self._told, self.done + (self.next - self.done) * share)
+        self.repeat()
+
+    def repeat(self) -> None:
+        """Tell the caller the last progress again, so that it can stop what makes none of its own."""
+        if self._progress is not None:
+            try:
+                self._progress(self._told)
+            except BaseException:
+                self.stopped = True
+                raise
+
+    def left_s(self) -> float | None:
+        """Return the seconds that are left, or None without a time limit."""
+        return None if self.end is None else self.end - time.monotonic()
+
+    def results(self, runs: Iterable[Callable[[], Schedule]]) -> Iterator[Schedule]:
+        """Yield the runs' results until the time is up.
+
+        Raises:
+            TimeIsUp: It was up before the first result.
+        """
+        first = True
+        for run in runs:
+            try:
+                self.report(0.0)
+                schedule = run()
+            except TimeIsUp:
+                self.cut_short = True
+                if first:
+                    raise
+                return
+            first = False
+            yield schedule

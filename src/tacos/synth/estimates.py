@@ -1,0 +1,90 @@
+"""How much an engine has to do, estimated from the problem before it starts.
+
+Work is counted in units of about a microsecond of one slow core. It follows from the problem alone, so that a budget of
+work gives the same result on any machine.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tacos.collective import kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tacos._core import Collective, CollectivePart, Topology
+
+__all__ = ["between_pairs", "hops", "per_transfer", "transfers"]
+
+
+def per_transfer(
+    rate_us: float,
+    *,
+    near: bool = False,
+    stored: Callable[[Topology, Collective], float] | None = None,
+) -> Callable[[Topology, Collective, bool], float]:
+    """Return an estimate of work: microseconds per transfer and hop.
+
+    Args:
+        rate_us: The microseconds (measured).
+        near: Whether transfers mostly cross one link; they cross the network otherwise.
+        stored: The number of transfers, if not that of :func:`transfers`.
+
+    >>> import tacos
+    >>> mesh = tacos.topology.mesh(4, 4)                     # on average three hops
+    >>> per_transfer(0.5)(mesh, tacos.collective.all_gather(mesh, "1MB", chunks=1), False)
+    384.0
+    """
+
+    def work(topology: Topology, collective: Collective, _again: bool) -> float:
+        moved = (transfers if stored is None else stored)(topology, collective)
+        return rate_us * moved * (1.0 if near else hops(topology))
+
+    return work
+
+
+def transfers(topology: Topology, collective: Collective, *, around: bool = False) -> float:
+    """Return about how many transfers a schedule has, in which no chunk arrives anywhere twice.
+
+    Blocks between pairs cross half the network's diameter, or go half way `around` a ring.
+
+    >>> import tacos
+    >>> ring = tacos.topology.ring(4)
+    >>> transfers(ring, tacos.collective.all_gather(ring, "1MB", chunks=2))
+    32.0
+    """
+    return sum(map(partial(_moved, topology, around=around), collective.parts), 0.0)
+
+
+def between_pairs(collective: Collective) -> bool:
+    """Return whether some chunks go from one NPU to one other.
+
+    >>> import tacos
+    >>> between_pairs(tacos.collective.all_to_all(4, "1MB"))
+    True
+    """
+    return not all(kind_of(part).spreads for part in collective.parts)
+
+
+def hops(topology: Topology) -> float:
+    """Return about how many links a transfer across the network crosses.
+
+    >>> import tacos
+    >>> hops(tacos.topology.ring(8))
+    2.0
+    """
+    return max(topology.diameter(4) / 2, 1.0)
+
+
+def _moved(topology: Topology, part: CollectivePart, *, around: bool) -> float:
+    n, c, kind = float(len(part.group)), float(part.chunks), kind_of(part)
+    if kind.spreads:
+        return n * c * (1 if kind.rooted else n) * (2 if kind.two_phases else 1)
+    if kind.listed and len(part.input_begin):
+        return c * float(len(part.outputs) + len(part.inputs))
+    pairs = (n * n if kind.per_pair else n) if kind.even else float(np.count_nonzero(part.bytes))
+    return pairs * c * max(n / 2 if around else hops(topology), 1.0)

@@ -1,0 +1,346 @@
+"""Workloads: what each rank does, as nodes that wait for one another.
+
+A :class:`Workload` is one row per node, as columns; times are in picoseconds. It does not say when a node
+starts: a simulator does (:mod:`tacos.simulate.astra`).
+
+=========  ==========================================================================================
+``SEND``   `bytes` to rank `peer`; meets the receive with the same tag, ranks and size
+``RECV``   `bytes` from rank `peer`
+``COMP``   takes `duration_ps`, or does `flops` operations over `bytes` of memory
+``COLL``   the collective `comm` over `bytes`, by all ranks or by a group
+``LOAD``   `bytes` from a memory outside of the NPU
+``STORE``  `bytes` to a memory outside of the NPU
+=========  ==========================================================================================
+
+:func:`load` and :func:`save` read and write files; :func:`from_nodes` takes columns, :func:`from_program` and
+:func:`from_schedule` what tacos has made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos._core import Workload
+from tacos._support.columns import column
+from tacos.program_nodes import nodes as _nodes
+from tacos.units import Quantity, size_bytes
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from tacos._core import Program, Schedule, Topology
+
+__all__ = [
+    "COLL",
+    "COMMS",
+    "COMP",
+    "LOAD",
+    "RECV",
+    "SEND",
+    "STORE",
+    "Workload",
+    "collective",
+    "from_nodes",
+    "from_program",
+    "from_schedule",
+    "load",
+    "ring_all_gather",
+    "save",
+]
+
+SEND, RECV, COMP, COLL, LOAD, STORE = range(6)
+"""Kinds of nodes."""
+
+COMMS = {
+    "all_reduce": 0,
+    "reduce": 1,
+    "all_gather": 2,
+    "gather": 3,
+    "scatter": 4,
+    "broadcast": 5,
+    "all_to_all": 6,
+    "reduce_scatter": 7,
+    "reduce_scatter_block": 8,
+    "barrier": 9,
+}
+"""Kinds of collectives by name: the numbers of Chakra."""
+
+EVERY_DIM = 255
+"""`dims` of a collective that uses all dimensions."""
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    groups: Mapping[int, Sequence[int]] | str | os.PathLike[str] | None = None,
+) -> Workload:
+    """Read a workload from files: Chakra traces, ``<prefix>.<rank>.et`` for every rank.
+
+    Args:
+        path: The prefix, or the file of any rank.
+        groups: Ranks of each group that the collectives name (``pg_name``), as in `from_nodes`, or a
+            JSON file that lists them. By default the file ``<prefix>.json``, if there is one.
+
+    Raises:
+        FormatError: A file is missing or damaged, or its nodes are not a workload; the message names
+            file and byte, or rank and node.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(collective(4, "all_reduce", "1MiB"), f"{folder}/step")
+    ...     load(f"{folder}/step")
+    <tacos.Workload: 4 ranks, 4 nodes>
+    """
+    from tacos.formats import chakra
+
+    return chakra.read_workload(path, groups=groups)
+
+
+def save(workload: Workload, path: str | os.PathLike[str]) -> None:
+    """Write a workload as Chakra traces, all files or none.
+
+    ======================  ===================================================
+    ``<prefix>.<rank>.et``  the nodes of each rank
+    ``<prefix>.json``       the groups, where there are any, as ASTRA-sim reads them
+    ======================  ===================================================
+
+    Traces have durations in whole microseconds. A duration in between is rounded to the nearest one for
+    other readers; :func:`load` gives it back exactly.
+
+    Args:
+        workload: What to write.
+        path: The prefix; files that are there are replaced.
+
+    Raises:
+        FormatError: A file cannot be written, or would be mixed up with those of another workload.
+
+    >>> import os, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(from_nodes(2, rank=[0, 1], kind=COLL, group=1, bytes=8, groups={1: [0, 1]}), f"{folder}/w")
+    ...     sorted(os.listdir(folder))
+    ['w.0.et', 'w.1.et', 'w.json']
+    """
+    from tacos.formats import chakra
+
+    chakra.write_workload(workload, path)
+
+
+def from_schedule(schedule: Schedule, *, in_place: bool = False) -> Workload:
+    """Return the workload that carries out a schedule: the nodes that its Chakra export writes.
+
+    Args:
+        schedule: Without trees through switches that multicast or reduce.
+        in_place: Whether input and output are the same memory.
+
+    Raises:
+        ValueError: Nodes cannot do what the schedule does.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4, bidirectional=False)
+    >>> schedule = tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MiB", chunks=1))
+    >>> from_schedule(schedule)
+    <tacos.Workload: 4 ranks, 36 nodes>
+    """
+    return _nodes(schedule, in_place=in_place)[0].workload
+
+
+def from_program(
+    program: Program, size: Quantity | None = None, topology: Topology | None = None
+) -> Workload:
+    """Return the workload that carries out a program: the nodes that its Chakra export writes.
+
+    Args:
+        program: What the ranks do, in steps.
+        size: Size of the collective, where the program does not have one.
+        topology: The network, whose reduce bandwidth says how long sums take: whole microseconds, as in
+            the export.
+
+    Raises:
+        ValueError: The size is missing, or nodes cannot do what the program does.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4, bidirectional=False)
+    >>> schedule = tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MiB", chunks=1))
+    >>> from_program(tacos.lower(schedule), "8MiB")
+    <tacos.Workload: 4 ranks, 36 nodes>
+    """
+    return _nodes(program, size=size, topology=topology)[0].workload
+
+
+def from_nodes(
+    npus: int,
+    *,
+    rank: ArrayLike,
+    kind: ArrayLike,
+    peer: ArrayLike = -1,
+    bytes: ArrayLike = 0,
+    tag: ArrayLike = 0,
+    duration_ps: ArrayLike = 0,
+    flops: ArrayLike = 0,
+    comm: ArrayLike = 0,
+    id: ArrayLike | None = None,
+    on_cpu: ArrayLike = 0,
+    group: ArrayLike = 0,
+    priority: ArrayLike = 0,
+    dims: ArrayLike = EVERY_DIM,
+    names: str | Sequence[str] = "",
+    dep_begin: ArrayLike | None = None,
+    dep: ArrayLike = (),
+    groups: Mapping[int, Sequence[int]] | None = None,
+) -> Workload:
+    """Build a workload from columns, one entry per node; a number stands for a whole column.
+
+    Rows may come in any order; the workload has them by rank.
+
+    Args:
+        npus: How many ranks.
+        rank, kind: Where each node runs, and its kind (`SEND`, `RECV`, `COMP`, `COLL`, `LOAD`, `STORE`).
+        peer, tag: The other rank of a send or receive, and its tag.
+        bytes: Size of a message or collective, or how much memory a computation, load or store moves. As
+            in ASTRA-sim, the size of an all-gather is one rank's part, that of the others the whole buffer.
+        duration_ps: Duration of a computation in picoseconds; 0 if it follows from `flops` and `bytes`.
+        flops: Floating-point operations of a computation.
+        comm: Kind of a collective, see `COMMS`.
+        id: The node's number within its rank; by default its position there. Lower ids go first.
+        on_cpu: 1 for computations that leave the NPU free.
+        group, priority: Of collectives: 0 for all ranks or a number in `groups`; and a priority,
+            which counts under the policy "explicit".
+        dims: Of collectives: bit d says whether dimension d takes part.
+        names: Name of each node, or of all.
+        dep_begin, dep: Rows that row i waits for: ``dep[dep_begin[i]:dep_begin[i + 1]]``.
+        groups: Ranks of each group, ascending, by the group's number, from 1 on.
+
+    Raises:
+        ValueError: A value out of range, a rank without nodes, or nodes that wait for each other.
+
+    >>> pair = from_nodes(2, rank=[0, 1], kind=[SEND, RECV], peer=[1, 0], bytes=1024)
+    >>> pair
+    <tacos.Workload: 2 ranks, 2 nodes>
+    """
+    ranks = column("rank", rank, np.int32)
+    rows = len(ranks)
+    order = np.argsort(ranks, kind="stable")
+
+    def spread(name: str, values: ArrayLike, dtype: type[np.integer[Any]]) -> NDArray[Any]:
+        array = np.asarray(values)
+        if array.dtype == bool:
+            array = array.astype(np.uint8)
+        whole = column(name, np.full(rows, array) if array.ndim == 0 else array, dtype)
+        return whole[order] if len(whole) == rows else whole
+
+    sorted_ranks = ranks[order]
+    begin = np.zeros(rows + 1, np.int64)
+    deps = column("dep", dep, np.int64)
+    if dep_begin is not None:
+        given = column("dep_begin", dep_begin, np.int64)
+        begin, deps = _reordered(given, deps, order)
+    if id is None:
+        numbers = np.arange(rows) - np.searchsorted(sorted_ranks, sorted_ranks)
+    else:
+        numbers = spread("id", id, np.int64)
+    numbers_of: dict[str, int] = {}
+    given_names = [names] * rows if isinstance(names, str) else names
+    name = np.array([numbers_of.setdefault(n, len(numbers_of)) for n in given_names], np.int32)
+    return Workload(
+        npus=npus,
+        rank=sorted_ranks,
+        kind=spread("kind", kind, np.uint8),
+        peer=spread("peer", peer, np.int32),
+        bytes=spread("bytes", bytes, np.int64),
+        tag=spread("tag", tag, np.int32),
+        duration_ps=spread("duration_ps", duration_ps, np.int64),
+        flops=spread("flops", flops, np.int64),
+        comm=spread("comm", comm, np.uint8),
+        id=numbers,
+        on_cpu=spread("on_cpu", on_cpu, np.uint8),
+        group=spread("group", group, np.int32),
+        priority=spread("priority", priority, np.int32),
+        dims=spread("dims", dims, np.uint8),
+        name=name[order] if len(name) == rows else name,
+        names=list(numbers_of) or [""],
+        dep_begin=begin,
+        dep=deps,
+        groups=[(number, list(members)) for number, members in (groups or {}).items()],
+    )
+
+
+def _reordered(
+    begin: NDArray[np.int64], dep: NDArray[np.int64], order: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The dependencies of rows that are put into a new order."""
+    rows = len(order)
+    in_range = ((dep >= 0) & (dep < rows)).all()
+    ascends = len(begin) == rows + 1 and begin[0] == 0 and (np.diff(begin) >= 0).all()
+    if not ascends or begin[-1] != len(dep) or not in_range:
+        return begin, dep  # for the constructor to refuse
+    place = np.empty(rows, np.int64)
+    place[order] = np.arange(rows)
+    counts = np.diff(begin)[order]
+    moved = np.concatenate(([0], np.cumsum(counts)))
+    first = np.repeat(begin[order] - moved[:-1], counts)
+    return moved, place[dep[first + np.arange(len(dep))]]
+
+
+def ring_all_gather(npus: int, shard: Quantity) -> Workload:
+    """Build the ring all-gather: each rank passes on to the next what it received from the one before.
+
+    Args:
+        npus: How many ranks.
+        shard: What each rank contributes.
+
+    >>> ring_all_gather(4, "1MiB").nodes
+    24
+    """
+    if npus < 2:
+        raise ValueError(f"npus is {npus}, a ring needs at least 2")
+    rank, step = (part.ravel() for part in np.mgrid[:npus, : npus - 1])
+    # Rows of rank r: its sends, step by step, then its receives.
+    send = rank * 2 * (npus - 1) + step
+    waits = step > 0
+    node = np.concatenate((send, send + npus - 1))
+    order = np.argsort(node)
+    dep_counts = np.concatenate((waits, np.zeros_like(waits)))[order]
+    before = np.concatenate((send + npus - 2, send))[order]
+
+    def both(of_send: NDArray[Any], of_recv: NDArray[Any]) -> NDArray[Any]:
+        joined: NDArray[Any] = np.concatenate((of_send, of_recv))[order]
+        return joined
+
+    return from_nodes(
+        npus,
+        rank=both(rank, rank),
+        kind=both(np.full_like(rank, SEND), np.full_like(rank, RECV)),
+        peer=both((rank + 1) % npus, (rank - 1) % npus),
+        bytes=size_bytes(shard, what="shard"),
+        tag=both((rank - step) % npus, (rank - 1 - step) % npus),
+        dep_begin=np.concatenate(([0], np.cumsum(dep_counts))),
+        dep=before[dep_counts],
+    )
+
+
+def collective(npus: int, comm: str, size: Quantity) -> Workload:
+    """Build one collective of all ranks.
+
+    Args:
+        npus: How many ranks.
+        comm: Kind of the collective, a key of `COMMS`.
+        size: Size of the whole buffer, or of one rank's part of an all-gather, as ASTRA-sim counts.
+
+    >>> collective(8, "all_reduce", "1MiB")
+    <tacos.Workload: 8 ranks, 8 nodes>
+    """
+    if comm not in COMMS:
+        raise ValueError(f"comm is {comm!r}; it must be one of {', '.join(COMMS)}")
+    return from_nodes(
+        npus,
+        rank=np.arange(npus),
+        kind=COLL,
+        comm=COMMS[comm],
+        bytes=size_bytes(size),
+        names="collective",
+    )
