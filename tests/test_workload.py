@@ -287,3 +287,14 @@ def test_memory_nodes_are_refused_by_name():
     workload = load(DATA / "5_remote_memory_only4" / "workload")
     with pytest.raises(ValueError, match=r"(load|store) node \d+ of rank 0 needs a memory outside"):
         run(workload, tacos.topology.ring(4), aware=True, as_custom=False)
+
+
+def test_the_former_place_has_the_same_functions(tmp_path):
+    from tacos.simulate import workload as former
+
+    topology = tacos.topology.ring(4, bidirectional=False)
+    wanted = tacos.collective.all_gather(topology, "4MiB", chunks=1)
+    made = former.from_schedule(tacos.synthesize(topology, wanted))
+    tacos.workload.save(made, tmp_path / "ag")
+    again = former.from_chakra(tmp_path / "ag")
+    assert run(again, topology).time_ns == run(made, topology).time_ns > 0

@@ -353,11 +353,12 @@ def test_one_sided_programs_are_what_the_slow_loop_says(tmp_path, timing):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_progress_and_ctrl_c(rule):
-    """Reports come every 50 ms, so the program grows until its run takes that long."""
+    """Reports come every 50 ms, so the program grows until its run takes twice as long."""
     topology = tp.ring(128)
     shares: list[float] = []
     chunks = 8
-    while not shares and chunks < 512:
+    while len(shares) < 2 and chunks < 512:
+        shares.clear()
         chunks *= 2
         wanted = co.all_gather(topology, "64MB", chunks=chunks)
         program = lower(tacos.synthesize(topology, wanted, engine="ring", verify=False))
