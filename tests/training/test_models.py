@@ -9,6 +9,13 @@ import pytest
 from tacos.errors import FormatError, SpecError
 from tacos.training import MODELS, Experts, Stack, Transformer, model, transformer
 
+
+def named(name: str) -> Transformer:
+    found = model(name)
+    assert isinstance(found, Transformer)
+    return found
+
+
 # Counts of the published weights, as their model cards or files state them.
 EXACT = {
     "llama2-7b": 6_738_415_616,
@@ -63,7 +70,7 @@ def test_active_parameters_of_experts(name, billions):
 @pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("gpt-")])
 def test_model_flops_are_those_of_megatron(name):
     """72·s·l·h²·(1 + s/6h + V/12lh) for each sequence."""
-    gpt = model(name)
+    gpt = named(name)
     s, layers, h, v = gpt.sequence, gpt.layers, gpt.hidden, gpt.vocabulary
     expected = 72 * s * layers * h**2 * (1 + s / (6 * h) + v / (12 * layers * h))
     assert gpt.flops_per_sample == pytest.approx(expected, rel=1e-12)
@@ -93,7 +100,7 @@ def test_a_yaml_file_can_start_from_a_named_model(tmp_path):
     file.write_text("base: llama3-8b\nlayers: 16\n")
     small = model(file)
     assert small.name == "small"
-    assert small.parameters == 8_030_261_248 - 16 * model("llama3-8b").layer_parameters(0)
+    assert small.parameters == 8_030_261_248 - 16 * named("llama3-8b").layer_parameters(0)
 
 
 def test_a_yaml_file_with_all_fields(tmp_path):
@@ -103,11 +110,12 @@ def test_a_yaml_file_with_all_fields(tmp_path):
         "experts: {count: 4, active: 2, ffn: 128}\n"
     )
     moe = model(file)
+    assert isinstance(moe, Transformer)
     assert moe.experts == Experts(count=4, active=2, ffn=128)
     assert moe.parameters - moe.active_parameters == 2 * 2 * 3 * 64 * 128
 
 
-HUGGING_FACE = {
+HUGGING_FACE: dict[str, tuple[dict[str, object], int]] = {
     "gpt2": (
         {"n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "n_positions": 1024},
         124_439_808,
@@ -226,8 +234,7 @@ def test_wrong_arguments_get_a_suggestion():
 
 
 def test_another_sequence_length_changes_flops_but_only_learned_positions():
-    llama = model("llama3-8b")
-    assert isinstance(llama, Transformer)
+    llama = named("llama3-8b")
     longer = llama.at(sequence=16384)
     assert longer.parameters == llama.parameters
     assert longer.flops_per_sample > 2 * llama.flops_per_sample
