@@ -32,6 +32,7 @@ from tacos.sketch import Sketch
 from tacos.verify import Report, Violation, verify
 
 if TYPE_CHECKING:
+    from tacos import training
     from tacos.formats import load, save
 
     __version__: str
@@ -81,6 +82,7 @@ __all__ = [
     "summary",
     "synthesize",
     "topology",
+    "training",
     "tune",
     "verify",
     "workload",
@@ -107,6 +109,10 @@ def __getattr__(name: str) -> Any:
         from tacos import formats
 
         return getattr(formats, name)
+    if name == "training":
+        from tacos import training
+
+        return training
     if name == "__version__":
         from importlib.metadata import version
 
