@@ -299,3 +299,13 @@ def test_the_former_place_has_the_same_functions(tmp_path):
     again = former.from_chakra(tmp_path / "ag")
     times = [run(one, topology, aware=True).time_ns for one in (made, again)]
     assert times[0] == times[1] > 0
+
+
+def test_another_json_file_of_the_prefix_is_not_taken_for_groups(tmp_path):
+    """`tacos.save` writes MSCCL++ plans and Chakra traces of one name into one directory."""
+    topology = tacos.topology.ring(4)
+    schedule = tacos.synthesize(topology, tacos.collective.all_gather(topology, "4MiB", chunks=1))
+    tacos.save(schedule, tmp_path / "ag.json")
+    tacos.save(schedule, tmp_path / "ag.et")
+    assert tacos.workload.load(tmp_path / "ag").nodes > 0
+    assert tacos.load(tmp_path / "ag.0.et").ranks == 4

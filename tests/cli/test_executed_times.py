@@ -78,6 +78,7 @@ def test_auto_prefers_what_executes_fast():
         assert found.time_ps() <= 1.001 * other.time_ps()
 
 
+@pytest.mark.slow
 def test_a_target_decides_what_counts():
     collective = tacos.collective.all_gather(BOXES, "64MB")
     in_order = tacos.synthesize(BOXES, collective, target="schedule")
@@ -130,7 +131,7 @@ def test_a_program_is_run_on_a_topology():
         ("mesh:4x4", "all_gather"),
         ("torus:4x4", "all_reduce"),
         ("dgx-h100:2", "all_gather"),
-        ("dgx-a100:2", "all_reduce"),
+        pytest.param("dgx-a100:2", "all_reduce", marks=pytest.mark.slow),
     ],
 )
 def test_an_exported_file_executes_as_scheduled(tmp_path, spec, kind):

@@ -143,6 +143,7 @@ def test_a_rank_whose_own_code_fails_tells_why(ranks):
         assert heard[rank] == ("CommunicationError", "rank 1 failed: ValueError: the data are bad")
 
 
+@pytest.mark.slow
 def test_a_hung_rank_is_named_by_all_others(ranks):
     """Everybody waits for somebody, but only one does not answer."""
     begin = time.monotonic()

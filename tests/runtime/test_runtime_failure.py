@@ -212,6 +212,7 @@ def test_a_rank_that_prepares_while_others_call_is_told_at_once(ranks, kind):
         )
 
 
+@pytest.mark.slow
 def test_a_rank_that_leaves_while_others_wait_for_it_is_named_at_once(ranks):
     begin = time.monotonic()
     heard = ranks.run(3, "meet_instead", ring(3), 2, fresh=50.0)

@@ -241,6 +241,7 @@ def test_the_command(tmp_path, capsys):
         assert word in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_algorithms_are_compared_by_their_executed_times():
     """Between two H100 boxes, trees are shorter on paper and slower when executed than what tune chooses."""
     topology = tacos.topology.dgx_h100(2)

@@ -220,7 +220,7 @@ def read_workload(
     prefix = prefix_of(path)
     if groups is None:
         beside = prefix.with_name(f"{prefix.name}.json")
-        groups = beside if beside.is_file() else {}
+        groups = beside if beside.is_file() and _lists_groups(beside) else {}
     if isinstance(groups, str | os.PathLike):
         groups = _read_groups(Path(groups))
     try:
@@ -310,6 +310,15 @@ def _traces(path: str | os.PathLike[str]) -> ChakraTraces:
     except ValueError as error:
         raise FormatError(f"{prefix_of(path)}: {error}") from None
     return traces
+
+
+def _lists_groups(file: Path) -> bool:
+    """Whether a file that happens to have the prefix is meant as groups, and not as an algorithm of another format."""
+    try:
+        fields = msgspec.json.decode(file.read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return True  # for the reader to say what is wrong
+    return isinstance(fields, dict) and all(name.isdecimal() for name in fields)
 
 
 def _read_groups(file: Path) -> dict[int, list[int]]:
