@@ -120,7 +120,7 @@ void bind_nodes(nb::module_& m) {
         }
         const auto report = progress_to(progress);
         const auto sizes = list(chunk_bytes);
-        const Departures departures{list(src), list(dst), list(chunk), list(link)};
+        const SendOrder departures{list(src), list(dst), list(chunk), list(link)};
         const nb::gil_scoped_release release;
         return std::make_shared<ProgramNodes>(
             program_nodes(std::move(program), sizes, reduce_bps, departures, report));

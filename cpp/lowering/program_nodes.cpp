@@ -24,7 +24,7 @@ bool sums(StepOp op) {
 class Nodes {
  public:
   Nodes(const Program& program, const std::vector<std::int64_t>& chunk_bytes,
-        std::int64_t reduce_Bps, const Departures& departures, const Progress& progress);
+        std::int64_t reduce_Bps, const SendOrder& departures, const Progress& progress);
 
   void list(ProgramNodes& out) const;
 
@@ -39,7 +39,7 @@ class Nodes {
   void match();
   bool sort(const Progress& progress);
   void follow();
-  void keep_order(const Departures& departures);
+  void keep_order(const SendOrder& departures);
   void number();
   bool fenced(StepId step) const { return fenced_[static_cast<std::size_t>(step)]; }
   std::uint32_t step_nodes(StepId step) const;
@@ -59,7 +59,7 @@ class Nodes {
 };
 
 Nodes::Nodes(const Program& program, const std::vector<std::int64_t>& chunk_bytes,
-             std::int64_t reduce_Bps, const Departures& departures, const Progress& progress)
+             std::int64_t reduce_Bps, const SendOrder& departures, const Progress& progress)
     : program_(&program), chunk_bytes_(chunk_bytes), reduce_Bps_(reduce_Bps) {
   if (chunk_bytes_.size() != program_->collective().chunks()) {
     invalid("chunk_bytes has " + std::to_string(chunk_bytes_.size()) + " entries for " +
@@ -93,7 +93,7 @@ Nodes::Nodes(const Program& program, const std::vector<std::int64_t>& chunk_byte
 
 // The send before each on the link that they share. Of several messages with the same ends and chunk
 // the first to start is the first that can run.
-void Nodes::keep_order(const Departures& departures) {
+void Nodes::keep_order(const SendOrder& departures) {
   const auto& s = program_->spec();
   using Key = std::tuple<NodeId, NodeId, ChunkId>;
   std::vector<std::pair<Key, std::size_t>> planned, made;  // the place among departures, in order_
@@ -437,7 +437,7 @@ void Nodes::list(ProgramNodes& out) const {
 
 ProgramNodes program_nodes(std::shared_ptr<const Program> program,
                            const std::vector<std::int64_t>& chunk_bytes, std::int64_t reduce_Bps,
-                           const Departures& departures, const Progress& progress) {
+                           const SendOrder& departures, const Progress& progress) {
   ProgramNodes out;
   Nodes(*program, chunk_bytes, reduce_Bps, departures, progress).list(out);
   out.program = std::move(program);

@@ -29,7 +29,7 @@
 namespace tacos {
 
 // The messages of a schedule, in order of their starts, with the link on which they leave.
-struct Departures {
+struct SendOrder {
   std::vector<NodeId> src, dst;
   std::vector<ChunkId> chunk;
   std::vector<std::int32_t> link;
@@ -51,6 +51,6 @@ struct ProgramNodes {
 // steps, messages without a receiver, and steps that wait for each other or read an empty slot.
 ProgramNodes program_nodes(std::shared_ptr<const Program> program,
                            const std::vector<std::int64_t>& chunk_bytes, std::int64_t reduce_Bps,
-                           const Departures& departures, const Progress& progress);
+                           const SendOrder& departures, const Progress& progress);
 
 }  // namespace tacos
