@@ -312,7 +312,7 @@ void Traces::add_row(const Node& node, std::size_t position) {
   if (node.id > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
     fail("the id is above 2^63 - 1");
   }
-  // By Chakra's type. Metadata is no work, but nodes may wait for it.
+  // By Chakra's type. Metadata takes no time, but nodes may wait for it.
   constexpr std::array<NodeKind, 8> kKindOf = {NodeKind::comp,  NodeKind::comp, NodeKind::load,
                                                NodeKind::store, NodeKind::comp, NodeKind::send,
                                                NodeKind::recv,  NodeKind::coll};

@@ -139,7 +139,7 @@ void Nodes::match() {
     if (!receives(op)) continue;
     const StepId from = s.comes_from[at(step)];
     if (from < 0 || !sends(program_->op(from))) {
-      invalid(program_->describe(step) + " receives what nobody sends");
+      invalid(program_->describe(step) + " receives a message that no rank sends");
     }
     const auto mine = at(thread_of_[at(step)]), theirs = at(thread_of_[at(from)]);
     if (s.thread_rank[theirs] != s.thread_recv_peer[mine] ||
@@ -153,7 +153,7 @@ void Nodes::match() {
   }
   for (StepId step = 0; step < program_->steps(); ++step) {
     if (sends(program_->op(step)) && receiver_[at(step)] < 0) {
-      invalid(program_->describe(step) + " sends what nobody receives");
+      invalid(program_->describe(step) + " sends a message that no rank receives");
     }
   }
 }

@@ -72,7 +72,7 @@ std::string Endpoint::watch(std::int32_t algorithm, const std::string& doing) {
 }
 
 // Without progress for too long, asks those it waits for whether they are there. A rank within the
-// call answers, and waits itself for somebody; one that does not is the one to name. Long before, it asks
+// call answers, because it waits for another rank; a rank that does not answer is the one to name. Long before, it asks
 // once so that a rank which prepares another call hears of this one.
 void Endpoint::check_progress() {
   const auto now = Clock::now();
@@ -128,14 +128,15 @@ void Endpoint::notice(Connection& connection, const Header& header, const std::s
   if (header.kind == Kind::abort) fail(text);
   if (header.kind == Kind::ask) {
     if (header.call > call_) heard_.emplace_back(connection.port.peer, header);  // for watch()
-    if (executor_ == nullptr) return;  // not in a call: whoever asks waits for that
+    if (executor_ == nullptr)
+      return;  // not in a call: the rank that asks waits for this one to start it
     Header answer;
     answer.kind = Kind::answer;
     post(connection, answer, {}, -1);
     return;
   }
   if (header.kind == Kind::stored) {
-    if (executor_ == nullptr || header.call != call_) return;  // nobody waits for it any more
+    if (executor_ == nullptr || header.call != call_) return;  // that call has ended
     executor_->stored(connection.port.peer);
     note_progress();
     carry_out();

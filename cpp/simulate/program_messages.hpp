@@ -18,7 +18,7 @@ inline bool sends_message(StepOp op) { return sends(op) || one_sided(op) || op =
 inline bool pulls(StepOp op) { return op == StepOp::get || op == StepOp::get_reduce; }
 
 // The bytes that every step moves: those of the chunks in its slots. Where chunks differ in size, they
-// are followed through the slots in `order`, in which the steps could run; a slot that nobody has
+// are followed through the slots in `order`, in which the steps could run; a slot that no step has
 // written counts as the largest chunk.
 std::vector<std::int64_t> step_bytes(const Program& program,
                                      std::span<const std::int64_t> chunk_bytes,

@@ -265,8 +265,8 @@ def pair(*threads, collective=None):
 @pytest.mark.parametrize(
     ("threads", "sentence"),
     [
-        ([(0, 1, -1, [("send", INPUT, 0)])], "sends what nobody receives"),
-        ([(1, -1, 0, [("recv", NONE, -1, OUTPUT, 0)])], "receives what nobody sends"),
+        ([(0, 1, -1, [("send", INPUT, 0)])], "sends a message that no rank receives"),
+        ([(1, -1, 0, [("recv", NONE, -1, OUTPUT, 0)])], "receives a message that no rank sends"),
         (
             [(0, 1, -1, [("send", SCRATCH, 0)]), (1, -1, 0, [("recv", NONE, -1, OUTPUT, 0, 0)])],
             "reads a slot that nothing has been written to",

@@ -125,7 +125,7 @@ def reduce_scatter(
     group: Iterable[Node] | None = None,
     chunks: Chunks = "auto",
 ) -> Collective:
-    """Member i ends with the sum of everybody's part i.
+    """Member i ends with the sum of part i of all members.
 
     >>> reduce_scatter(4, "64MB", chunks=1).outputs(2)
     [2]

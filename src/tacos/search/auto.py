@@ -182,7 +182,7 @@ class Auto:
         except TimeIsUp:
             self.watch.cut_short = True
         except (TacosError, MemoryError):
-            pass  # there is an answer already
+            pass  # matched ports only add candidates: `best` stands without them
         self.watch.cut_short |= watch.cut_short
         self.budget.used += inner.budget.used
         return answers

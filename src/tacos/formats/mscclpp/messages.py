@@ -64,8 +64,8 @@ def order_of(program: Program) -> Order:
     talks = SENDS | (np.array(STEP_OPS) == "signal")
     hears = RECEIVES | (np.array(STEP_OPS) == "wait")
     for alone, word in (
-        (talks[program.op] & (receiver < 0), "sends what nobody receives"),
-        (hears[program.op] & (program.comes_from < 0), "receives what nobody sends"),
+        (talks[program.op] & (receiver < 0), "sends a message that no rank receives"),
+        (hears[program.op] & (program.comes_from < 0), "receives a message that no rank sends"),
     ):
         if alone.any():
             where = program.describe(int(np.flatnonzero(alone)[0]))

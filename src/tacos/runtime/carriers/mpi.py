@@ -404,7 +404,7 @@ class Mpi(Carrier):
         if later and kind in (Kind.CALL, Kind.ASK):
             self._announced[peer, theirs.call] = theirs
         if now is None:
-            return  # whoever asks waits for this rank to come to a call
+            return  # the rank that asks waits for this one to start the call
         if kind == Kind.CALL and not later:
             self._compare(peer, theirs)
         elif kind == Kind.ASK:
@@ -444,7 +444,7 @@ class Mpi(Carrier):
     def _check_progress(self, call: _Call) -> None:
         """Without progress for too long, ask those it waits for whether they are there.
 
-        A rank within a call answers, and waits itself for somebody; one that does not is the one to name.
+        A rank within a call answers, because it waits for another rank; a rank that does not answer is the one to name.
         Long before, they are asked once so that a rank which prepares another call hears of this one.
         """
         now = time.monotonic()
