@@ -305,11 +305,7 @@ def installed() -> bool:
 
 
 def running() -> bool:
-    """Return whether HiGHS is still at work in a thread that was left behind.
-
-    >>> running()
-    False
-    """
+    """Return whether HiGHS is still at work in a thread that was left behind, by any caller in this process."""
     return not all(done.is_set() for done, _ in _begun)
 
 
