@@ -203,7 +203,7 @@ def test_progress_reaches_the_callback_and_its_errors_pass_through():
 
 
 def test_the_bound_is_in_the_provenance():
-    topology = tacos.topology.dgx_h100(2)
+    topology = tacos.topology.switch(6)
     for chunks in ("auto", 2):
         collective = tacos.collective.all_reduce(topology, "64MB", chunks=chunks)
         schedule = tacos.synthesize(topology, collective, effort="fast")
