@@ -220,8 +220,7 @@ def _fields(
         )
     chosen = name if name is not None else program.name
     if name is None and not chosen and program.format not in ("msccl", "mscclpp"):
-        engine = program.provenance.get("engine")
-        chosen = f"{kind}_{engine}" if isinstance(engine, str) else kind
+        chosen = f"{kind}_{program.engine}" if program.engine else kind
     if len(chosen.encode()) > LONGEST_NAME or not chosen.isprintable():
         raise ValueError(
             f'name must be at most {LONGEST_NAME} bytes of printable characters; got "{chosen}"'
