@@ -49,8 +49,6 @@ namespace tacos::simulation {
 // The earliest of many times that keep changing: a tree of minima, brought up to date in bulk.
 class Earliest {
  public:
-  static constexpr Time kNever = std::numeric_limits<Time>::max();
-
   explicit Earliest(std::size_t count);
 
   void set(std::uint32_t i, Time time) {
@@ -79,7 +77,6 @@ class Earliest {
 class FairShare {
  public:
   using Place = std::uint32_t;
-  static constexpr Time kNever = Earliest::kNever;
 
   // Place p uses links[begin[p]] to links[begin[p + 1] - 1], none twice. `changes` are the links
   // that are slow at times.

@@ -64,9 +64,8 @@ class SharedLoop {
     for (;;) {
       serve_moment();
       shares_.settle(now_);
-      const Time next =
-          std::min(shares_.next(), agenda_.empty() ? FairShare::kNever : agenda_.next());
-      if (next == FairShare::kNever) break;
+      const Time next = std::min(shares_.next(), agenda_.empty() ? kNever : agenda_.next());
+      if (next == kNever) break;
       if (next > kLongestSchedule) too_long();
       now_ = next;
       ended_.clear();
@@ -326,7 +325,7 @@ class SharedLoop {
   std::vector<Item> current_;  // per place: what it carries
   std::vector<Time> began_;
   std::vector<std::pair<Item, Item>> queue_;  // per place: first and last of those that wait
-  std::vector<Item> behind_;                  // per item: who waits behind it
+  std::vector<Item> behind_;                  // per item: the item that waits behind it
   std::vector<Item> fresh_, batch_;           // what may start now
   std::vector<Place> empty_;                  // what carries a message without bytes
   std::vector<Place> ended_;
