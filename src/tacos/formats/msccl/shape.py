@@ -268,7 +268,7 @@ def with_nops(program: Program) -> Program:
 
 
 def awaited_first(program: Program) -> Program:
-    """Threads that others wait for before those that nobody waits for, where depid is too small."""
+    """Threads that others wait for before all others, where depid is too small."""
     owner = np.repeat(np.arange(program.threads), np.diff(program.thread_begin))
     block = np.arange(program.threads) - first_thread(program)[program.thread_rank]
     awaited = np.zeros(program.threads, bool)
