@@ -351,7 +351,7 @@ def test_a_switch_that_can_multicast_spreads_a_broadcast_at_once():
 
 
 def test_few_bytes_cross_boxes_once():
-    """Within a box 0.7 us, across 2.6 us. 64 bytes: straight to everybody; 64 KB: sums, across, results."""
+    """Within a box 0.7 us, across 2.6 us. 64 bytes: straight to all; 64 KB: sums, across, results."""
     topology = tp.dgx_h100(2)
     tiny = forest(topology, co.all_reduce(topology, "64B", chunks=1))
     assert tacos.verify(tiny).ok
