@@ -79,7 +79,7 @@ def check(case: Case, engine: str, random: Random, folder: Path) -> str:
         if applies:
             raise
         return "refused"
-    if rejected := schedule.provenance.get("rejected"):
+    if rejected := schedule.rejected:
         raise Wrong("; ".join(rejected))
     examine(schedule)
     if limit is None:

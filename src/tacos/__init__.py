@@ -90,7 +90,7 @@ __all__ = [
 ]
 
 
-# The compiled module imports nothing of this package; what methods of its classes need from here, they get here.
+# The compiled module imports nothing; what methods of its classes need from Python, they get here.
 _core.connect(
     find_npu=lambda network, npu: Nodes(network).npu(npu),
     find_link=link_of,
