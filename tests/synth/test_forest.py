@@ -198,8 +198,8 @@ def test_what_passes_an_uneven_switch_is_optimized():
     assert schedule.provenance["rate"] == pytest.approx(0.75, rel=1e-3)
 
 
-def test_without_a_linear_program_trees_are_sought_at_lower_rates(monkeypatch):
-    monkeypatch.setattr("tacos.synth.forest.logical.installed", lambda: False)
+def test_beyond_the_linear_program_trees_are_sought_at_lower_rates(monkeypatch):
+    monkeypatch.setattr("tacos.synth.forest.logical._MOST_PATHS", 0)
     topology = tp.from_links(3, UNEVEN, switches=1)
     found = packing(topology)
     check_trees(topology, found)
