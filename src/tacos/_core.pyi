@@ -1244,7 +1244,7 @@ def pack(program: Program, *, channels: int, fusing_channels: int, steps: int, c
     The same algorithm in fewer, larger steps: neighbours together, receives fused with sends.
     """
 
-def keep_order(program: Program, *, channels: int, steps: int, peers: int, join: bool = False) -> Program:
+def keep_order(program: Program, *, channels: int, steps: int, peers: int, awaited: int = 2147483647, join: bool = False) -> Program:
     """
     The same threads within an executor's limits: one per connection and direction, in order.
     """

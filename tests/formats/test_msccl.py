@@ -714,6 +714,45 @@ def test_threads_that_send_and_receive_at_one_time_become_one(tmp_path):
     assert run.time_s <= 1.001 * schedule.time_s
 
 
+@pytest.mark.slow
+def test_sends_keep_less_of_their_order_where_too_many_threads_are_awaited(tmp_path):
+    """Each send of a rank waits for the one before it at the rank's port, so 142 threads are waited for. Joined ones hang
+    or wait for each other. A wide window over 128 awaited threads loses little."""
+    topology = tp.nvl72(1)
+    goal = co.all_reduce(topology, "1MB", chunks=1)
+    schedule = tacos.synthesize(topology, goal, engine="themis")
+    tacos.save(schedule, tmp_path / "it.xml")
+    program = tacos.load(tmp_path / "it.xml")
+    assert msccl.exceeded(program) == []
+    assert tacos.verify(program).ok
+    for rule in ("dependencies", "shared"):
+        run = tacos.simulate(program, topology, size="1MB", timing=rule, record=False)
+        assert run.time_s <= 1.15 * schedule.time_s
+
+
+@given(lowered(), st.integers(0, 2), st.integers(1, 4))
+@settings(max_examples=30)
+def test_few_threads_are_awaited(pair, window, awaited):
+    """Only sends no longer wait for sends; threads that other steps wait for stay awaited."""
+    schedule, _ = pair
+    program = lower(schedule, window=window)
+    few = keep_order(program, channels=32, steps=10**6, peers=32, awaited=awaited)
+    assert tacos.verify(few).ok == tacos.verify(program).ok
+    assert stuck(few, few.steps + 1) == stuck(program, program.steps + 1)
+
+    def awaited_of(kept, rank, by_all):
+        owner = np.repeat(np.arange(kept.threads), np.diff(kept.thread_begin))
+        waits = np.repeat(np.arange(kept.steps), np.diff(kept.dep_begin))
+        sends = kept.op == STEP_OPS.index("send")
+        chosen = by_all | ~(sends[waits] & sends[kept.dep])
+        threads = owner[kept.dep[chosen]]
+        return len(set(threads[kept.thread_rank[threads] == rank].tolist()))
+
+    for rank in range(few.ranks):
+        least = awaited_of(program, rank, by_all=False)
+        assert awaited_of(few, rank, by_all=True) <= max(awaited, least)
+
+
 @given(lowered())
 def test_joined_threads_do_the_same(pair):
     _, program = pair
