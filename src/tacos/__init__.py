@@ -21,6 +21,7 @@ from tacos.bound import Bound, bound
 from tacos.errors import FormatError, InfeasibleError, SpecError, TacosError, VerificationError
 from tacos.nodes import Nodes, link_of
 from tacos.program import Program, lift, lower
+from tacos.reorder import Order, reorder
 from tacos.schedule import Routes, retime, routes, summary
 from tacos.search.compare import compare
 from tacos.search.comparison import Candidate, Comparison, Figures, Sweep
@@ -48,6 +49,7 @@ __all__ = [
     "FormatError",
     "Front",
     "InfeasibleError",
+    "Order",
     "Point",
     "Program",
     "Range",
@@ -76,6 +78,7 @@ __all__ = [
     "nccl",
     "pareto",
     "refine",
+    "reorder",
     "retime",
     "routes",
     "save",
