@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import yaml
 
 from tacos import formats, units
 from tacos._core import Topology
@@ -88,12 +87,13 @@ class Costs:
         )
 
 
-def costs_of(given: object, bandwidth: object = None) -> Costs:
+def costs_of(given: object, bandwidth: object = None, npus_per_host: int | None = None) -> Costs:
     """The costs that a matrix, a topology or a file says.
 
     Args:
         given: A square matrix of latencies in seconds (or any costs), a topology, a path or a spec.
         bandwidth: A matrix of bandwidths in B/s, beside a matrix of latencies.
+        npus_per_host: How many NPUs of a topology form a host, if their names do not tell.
 
     Raises:
         ValueError: The matrix is not square or has gaps.
@@ -101,10 +101,17 @@ def costs_of(given: object, bandwidth: object = None) -> Costs:
     """
     if isinstance(given, Costs):
         return given
-    if isinstance(given, Topology):
-        return _of_topology(given, "the topology")
     if isinstance(given, str | Path):
-        return read(given)
+        known = read(given)
+        if npus_per_host is None:
+            return known
+        if known.network is None:
+            raise ValueError(f"npus_per_host is {npus_per_host}, but {given} is not a topology")
+        return _of_topology(known.network, str(given), npus_per_host)
+    if isinstance(given, Topology):
+        return _of_topology(given, "the topology", npus_per_host)
+    if npus_per_host is not None:
+        raise ValueError(f"npus_per_host is {npus_per_host}, but a matrix has a row for each host")
     latency = _square(np.asarray(given, np.float64), None, "the matrix")
     byte_s = None
     if bandwidth is not None:
@@ -127,7 +134,9 @@ def _refuse(wrong: NDArray[np.bool_], names: Sequence[str], what: str, how: str)
     """Name the pairs of hosts that are wrong, if there are some."""
     src, dst = np.nonzero(wrong & ~np.eye(len(names), dtype=bool))
     if len(src):
-        pairs = [f"{names[i]} to {names[j]}" for i, j in zip(src, dst, strict=True)]
+        pairs = [
+            f"{names[i]} to {names[j]}" for i, j in zip(src.tolist(), dst.tolist(), strict=True)
+        ]
         raise ValueError(f"{what} {how} {_list(pairs)}")
 
 
@@ -152,8 +161,8 @@ def _grouped(
     """Costs between ranks as costs between their hosts: the median over the pairs of ranks."""
     matches = [_RANK.fullmatch(name) for name in names]
     if not all(matches):
-        ranks = tuple((i,) for i in range(len(names)))
-        return Costs(tuple(names), ranks, latency, byte_s, source=source)
+        alone = tuple((i,) for i in range(len(names)))
+        return Costs(tuple(names), alone, latency, byte_s, source=source)
     members: dict[str, list[int]] = {}
     for rank, match in enumerate(matches):
         assert match is not None
@@ -180,9 +189,15 @@ def _grouped(
     )
 
 
-def _of_topology(network: Topology, source: str) -> Costs:
+def _of_topology(network: Topology, source: str, npus_per_host: int | None = None) -> Costs:
     """Routes between the first NPUs of all hosts; names host:number tell which NPUs are of one host."""
     names = list(network.names[: network.npus]) or [str(i) for i in range(network.npus)]
+    if npus_per_host is not None:
+        if npus_per_host < 1 or network.npus % npus_per_host:
+            raise ValueError(
+                f"npus_per_host is {npus_per_host}, but {source} has {network.npus} NPUs"
+            )
+        names = [f"host{i // npus_per_host}:{i % npus_per_host}" for i in range(network.npus)]
     if network.npus < 2:
         raise ValueError(f"{source} has {network.npus} NPUs; an order needs at least two")
     zero = np.zeros((network.npus, network.npus))
@@ -197,9 +212,7 @@ def _of_topology(network: Topology, source: str) -> Costs:
     byte_s[i, j] = np.maximum.reduceat(
         1 / network.link_bandwidth_Bps[table.links].astype(float), first
     )
-    return Costs(
-        hosts.names, hosts.ranks, latency, byte_s, network, tuple(npus.tolist()), source
-    )
+    return Costs(hosts.names, hosts.ranks, latency, byte_s, network, tuple(npus.tolist()), source)
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -232,11 +245,15 @@ def read(path: str | os.PathLike[str]) -> Costs:
             except (KeyError, TypeError, AttributeError, IndexError) as error:
                 raise FormatError(f"{path}: not a valid {reader.name} file: {error}") from None
             except ValueError as error:
-                raise FormatError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+                raise FormatError(
+                    str(error) if str(path) in str(error) else f"{path}: {error}"
+                ) from None
     return _of_topology(formats.network(str(path)), str(path))
 
 
 def _meaning(text: str, suffix: str) -> Any:
+    import yaml
+
     try:
         if suffix == ".json" or text.lstrip()[:1] == "{":
             return json.loads(text)
@@ -311,7 +328,10 @@ def _tree(
 
 def _ec2(_text: str, meaning: Any, source: str) -> Costs:
     return _of_paths(
-        {str(one["InstanceId"]): [str(n) for n in one["NetworkNodes"]] for one in meaning["Instances"]},
+        {
+            str(one["InstanceId"]): [str(n) for n in one["NetworkNodes"]]
+            for one in meaning["Instances"]
+        },
         source,
     )
 
@@ -375,7 +395,9 @@ def _slurm_yaml(_text: str, meaning: Any, source: str) -> Costs:
     return _of_paths(_tree(members, below, source), source)
 
 
-_SLURM_LINE = re.compile(r"^\s*(SwitchName|BlockName)\s*=\s*(\S+)(.*)$", re.IGNORECASE | re.MULTILINE)
+_SLURM_LINE = re.compile(
+    r"^\s*(SwitchName|BlockName)\s*=\s*(\S+)(.*)$", re.IGNORECASE | re.MULTILINE
+)
 _SLURM_FIELD = re.compile(r"(\w+)\s*=\s*(\S+)")
 
 
@@ -496,7 +518,9 @@ def _table(text: str, _meaning: Any, source: str) -> Costs:
     seen: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for row in rows:
         speed = float(units.bandwidth_Bps(row[rate], what="bandwidth")) if rate is not None else 0.0
-        seen.setdefault((at[row[src]], at[row[dst]]), []).append((_seconds(row[time], factor), speed))
+        seen.setdefault((at[row[src]], at[row[dst]]), []).append(
+            (_seconds(row[time], factor), speed)
+        )
     latency, speeds = (np.full((len(names), len(names)), np.nan) for _ in range(2))
     for where, values in seen.items():
         latency[where], speeds[where] = np.median(np.array(values), axis=0)
@@ -505,7 +529,9 @@ def _table(text: str, _meaning: Any, source: str) -> Costs:
     latency = _square(latency, names, source)
     if rate is None:
         return _grouped(names, latency, None, source)
-    return _grouped(names, latency, 1 / np.where(_square(speeds, names, source) > 0, speeds, np.inf), source)
+    return _grouped(
+        names, latency, 1 / np.where(_square(speeds, names, source) > 0, speeds, np.inf), source
+    )
 
 
 def _is_matrix(text: str, meaning: Any) -> bool:
@@ -513,7 +539,9 @@ def _is_matrix(text: str, meaning: Any) -> bool:
         return False
     rows = _cells(text)
     last = rows[-1] if rows else []
-    return len(last) > 1 and all(re.match(r"^[\d.+-]|^$|^nan$|^inf$|^-$", cell) for cell in last[1:])
+    return len(last) > 1 and all(
+        re.match(r"^[\d.+-]|^$|^nan$|^inf$|^-$", cell) for cell in last[1:]
+    )
 
 
 def _matrix(text: str, _meaning: Any, source: str) -> Costs:
@@ -536,27 +564,45 @@ def _matrix(text: str, _meaning: Any, source: str) -> Costs:
             f"{source} has {len(cells)} rows of {wide} values; the matrix must be square, a row and "
             "a column for every host"
         )
-    values = [[_seconds(c, 1.0) if c not in ("", "-", "nan") else np.nan for c in row] for row in cells]
+    values = [
+        [_seconds(c, 1.0) if c not in ("", "-", "nan") else np.nan for c in row] for row in cells
+    ]
     return _grouped(names, _square(np.array(values), names, source), None, source)
 
 
 def _numeric(cell: str) -> bool:
-    return cell == "" or cell == "-" or re.match(r"^[+-]?(\d|\.\d|nan|inf)", cell) is not None
+    return cell in {"", "-"} or re.match(r"^[+-]?(\d|\.\d|nan|inf)", cell) is not None
 
 
 READERS: tuple[Reader, ...] = (
     Reader("tacos probe --json", _keyed("pairs"), _probe),
     Reader("EC2 instance topology", _keyed("Instances"), _ec2),
     Reader("kubectl get nodes", _keyed("items"), _kubernetes),
-    Reader("topograph", lambda _t, m: isinstance(m, dict) and "switches" in m and "links" not in m
-           and "npus" not in m and "nodes" in m, _topograph),  # fmt: skip
-    Reader("Slurm topology.yaml",
-           lambda _t, m: isinstance(m, list) and bool(m) and isinstance(m[0], dict) and "topology" in m[0],
-           _slurm_yaml),  # fmt: skip
-    Reader("Slurm topology.conf", lambda text, m: m is None and _SLURM_LINE.search(text) is not None,
-           _slurm_conf),  # fmt: skip
+    Reader(
+        "topograph",
+        lambda _t, m: (
+            isinstance(m, dict)
+            and "switches" in m
+            and "links" not in m
+            and "npus" not in m
+            and "nodes" in m
+        ),
+        _topograph,
+    ),
+    Reader(
+        "Slurm topology.yaml",
+        lambda _t, m: (
+            isinstance(m, list) and bool(m) and isinstance(m[0], dict) and "topology" in m[0]
+        ),
+        _slurm_yaml,
+    ),
+    Reader(
+        "Slurm topology.conf",
+        lambda text, m: m is None and _SLURM_LINE.search(text) is not None,
+        _slurm_conf,
+    ),
     Reader("table of pairs", _is_table, _table),
-    Reader("matrix", lambda text, m: _is_matrix(text, m), _matrix),
+    Reader("matrix", _is_matrix, _matrix),
 )
 """The kinds of files, in the order in which they are tried."""
 

@@ -87,7 +87,9 @@ def _halving_doubling(n: int, size: float) -> list[Term]:
         Term(place, place ^ np.int32(1 << step), size / 2 ** (step + 1), 2)
         for step in range(core.bit_length() - 1)
     ]
-    if n > core:  # places beyond a power of two hand over their buffer first and get the result last
+    if (
+        n > core
+    ):  # places beyond a power of two hand over their buffer first and get the result last
         extra = np.arange(core, n, dtype=np.int32)
         terms += [Term(extra, extra - core, size), Term(extra - core, extra, size)]
     return terms
@@ -106,19 +108,17 @@ def _double_binary_tree(n: int, size: float) -> list[Term]:
             if parent >= 0:
                 ends.setdefault(int(depth[child]), []).append((child, parent))
     chunk = size / 2 / _TREE_CHUNKS
-    terms = []
+    terms, up, down = [], [], []
     for level in sorted(ends):
-        child, parent = (np.array(column, np.int32) for column in zip(*ends[level], strict=True))
-        terms += [Term(child, parent, chunk), Term(parent, child, chunk)]
-    child, parent = (
-        np.concatenate([np.asarray(term.src if i == 0 else term.dst) for term in terms[::2]])
-        for i in (0, 1)
-    )
-    busy = 2 * chunk, _TREE_CHUNKS - 1
+        children, above = np.array(ends[level], np.int32).T
+        terms += [Term(children, above, chunk), Term(above, children, chunk)]
+        up.append(children)
+        down.append(above)
+    every = np.concatenate(up), np.concatenate(down)
     return [
         *terms,
-        Term(child, parent, *busy, latency=False),
-        Term(parent, child, *busy, latency=False),
+        Term(*every, 2 * chunk, _TREE_CHUNKS - 1, latency=False),
+        Term(*every[::-1], 2 * chunk, _TREE_CHUNKS - 1, latency=False),
     ]
 
 
@@ -218,8 +218,7 @@ def of_program(program: Program, size: float) -> list[Term]:
     rank = np.repeat(program.thread_rank, np.diff(program.thread_begin))
     level = _levels(program)
     received = np.flatnonzero(program.comes_from >= 0)
-    chunks = sized(program, max(1, round(size))).chunk_bytes()
-    largest = float(chunks.max()) if size else 0.0
+    largest = float(sized(program, round(size)).chunk_bytes().max()) if size else 0.0
     steps: dict[int, dict[tuple[int, int], int]] = {}
     for step in received.tolist():
         ends = int(rank[program.comes_from[step]]), int(rank[step])
@@ -229,10 +228,11 @@ def of_program(program: Program, size: float) -> list[Term]:
     for number in sorted(steps):
         key = tuple(sorted(steps[number])), max(steps[number].values()) * largest
         found[key] = found.get(key, 0) + 1
-    return [
-        Term(*(np.array(column, np.int32) for column in zip(*ends, strict=True)), size, weight)
-        for (ends, size), weight in found.items()
-    ]
+    terms = []
+    for (pairs, carried_bytes), weight in found.items():
+        src, dst = np.array(pairs, np.int32).T
+        terms.append(Term(src, dst, carried_bytes, weight))
+    return terms
 
 
 def _levels(program: Program) -> NDArray[np.int64]:

@@ -1,10 +1,11 @@
 """Search for an order, and bounds below all of them. The loops are in ``cpp/order``, with the theory.
 
-Costs become integers: the largest is about 2^40 units, so that sums are exact and the same on every machine.
+Costs become integers of up to 13 digits, so that sums are exact and the same on every machine.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from tacos._core import OrderProblem, assignment_bound, one_tree_bound, tour_sea
 from tacos.schedule import routes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["Found", "Question", "solve"]
+__all__ = ["Found", "Question", "cost_of", "solve"]
 
-_LARGEST = 2**40
+_DIGITS = 13
 _EXACT_HOSTS = 12
 _EXACT_NODES = 20_000_000
 """Nodes of a branch and bound, about 5 s."""
@@ -33,6 +34,8 @@ _TOUR_WORK, _TOUR_WORK_PER_HOST = 20_000_000, 100_000
 """Hops that a tour search looks at, about 2 ns each (measured)."""
 _PLACE_WORK = 60_000_000
 """Messages that a search by swaps looks at, about 15 ns each (measured)."""
+_SHORT = 0.005
+"""Share of the effort that finds a start for branch and bound."""
 _TREE_STEPS, _LEAST_ROUNDS, _MOST_ROUNDS = 6 * 10**8, 400, 10_000
 """Pairs that the one-trees of a bound look at, in at least and at most so many rounds."""
 _POWER = 4
@@ -77,23 +80,37 @@ def solve(
     model = _Model(question)
     given = np.arange(model.n, dtype=np.int32)
     before = model.problem.cost(given)
-    best, cost = model.search(seed, effort, progress)
     proven = False
     if model.n <= _EXACT_HOSTS:
+        start, _ = model.search(seed, effort * _SHORT, progress)
         nodes = int(_EXACT_NODES * effort)
-        start = np.array(best, np.int32)
         best, cost, proven = model.problem.exact(
             start, fixed=question.turns, nodes=nodes, progress=progress
         )
+    if not proven:
+        found, least = model.search(seed, effort, progress)
+        if model.n > _EXACT_HOSTS or least < cost:
+            best, cost = found, least
     bound = cost if proven else min(model.lower_bound(progress), cost)
     if before <= cost:
         best, cost = given, before
+    elif question.turns:  # rank 0 stays where it is
+        best = np.roll(best, -int(np.flatnonzero(np.asarray(best) == 0)[0]))
+        other = np.ascontiguousarray(np.roll(best[::-1], 1))
+        if other[1] < best[1] and model.problem.cost(other) == cost:
+            best = other
     return Found(
         tuple(np.asarray(best).tolist()),
         cost * model.unit,
         before * model.unit,
         bound * model.unit,
     )
+
+
+def cost_of(question: Question, order: Sequence[int]) -> float:
+    """Seconds of a given order of the hosts."""
+    model = _Model(question)
+    return model.problem.cost(np.array(order, np.int32)) * model.unit
 
 
 class _Model:
@@ -107,7 +124,8 @@ class _Model:
         latency = costs.latency_s if question.latency else np.zeros((n, n))
         byte_s = costs.byte_s if costs.byte_s is not None else np.zeros((n, n))
         largest = float(latency.max()) + sizes[-1] * float(byte_s.max())
-        self.unit = max(largest, 1e-300) / _LARGEST
+        # A power of ten, so that round numbers stay round.
+        self.unit = 10.0 ** (math.ceil(math.log10(max(largest, 1e-290))) - _DIGITS)
         self.latency = self._whole(latency)
         self.bytes = [self._whole(byte_s * size) for size in sizes]
         self.size_class = [sizes.index(term.bytes) for term in self.terms]
@@ -213,7 +231,7 @@ class _Model:
         if self.terms[heaviest].ring and len(self.terms[heaviest].src) == 2 * self.n:
             hop = hop + hop.T
         self.tour_hop = hop
-        scaled = np.minimum(hop * 16 // max(int(hop[hop > 0].min(initial=_LARGEST)), 1), 2**12)
+        scaled = np.minimum(hop * 16 // max(int(hop[hop > 0].min(initial=10**_DIGITS)), 1), 2**12)
         weights = [hop, scaled**_POWER]
         tours = []
         for weight in weights:
@@ -254,9 +272,7 @@ class _Model:
 
     def lower_bound(self, progress: Callable[[float], object] | None) -> int:
         """Units that no order beats: a bound for each term, and one over all steps of a host."""
-        each = sum(
-            term.weight * self._term_bound(k, progress) for k, term in enumerate(self.terms)
-        )
+        each = sum(term.weight * self._term_bound(k, progress) for k, term in enumerate(self.terms))
         return max(each, self._partners_bound())
 
     def _term_bound(self, k: int, progress: Callable[[float], object] | None) -> int:
@@ -276,9 +292,7 @@ class _Model:
             least = max(least, _widest_edge(np.minimum(hop, hop.T)))
         return least
 
-    def _ring_bound(
-        self, k: int, hop: Ints, progress: Callable[[float], object] | None
-    ) -> int:
+    def _ring_bound(self, k: int, hop: Ints, progress: Callable[[float], object] | None) -> int:
         bytes_ = self.bytes[self.size_class[k]]
         both = len(self.terms[k].src) == 2 * self.n
         way = hop + hop.T if both else hop
