@@ -36,6 +36,7 @@ from tacos.verify import Report, Violation, verify
 if TYPE_CHECKING:
     from tacos import training
     from tacos.formats import load, save
+    from tacos.judgement import judge
 
     __version__: str
 
@@ -72,6 +73,7 @@ __all__ = [
     "collective",
     "compare",
     "engines",
+    "judge",
     "lift",
     "load",
     "lower",
@@ -115,6 +117,10 @@ def __getattr__(name: str) -> Any:
         from tacos import formats
 
         return getattr(formats, name)
+    if name == "judge":
+        from tacos.judgement import judge
+
+        return judge
     if name == "training":
         from tacos import training
 

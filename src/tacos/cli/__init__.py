@@ -25,7 +25,7 @@ __all__ = ["main"]
 
 _GROUPS = {  # in the order of the help; a verb that is not named here stands under "Other"
     "Find algorithms": ("synth", "compare", "tune", "bound", "pareto"),
-    "Inspect and check": ("topo", "info", "view", "verify", "sim"),
+    "Inspect and check": ("topo", "info", "view", "verify", "sim", "judge"),
     "Export and run": ("convert", "run", "lab", "probe", "reorder"),
     "Set up": ("doctor", "completion"),
 }

@@ -1,4 +1,4 @@
-"""The command that finds a faster order of ranks."""
+"""The commands for clusters that run stock software: a faster order of ranks, and what measurements are worth."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Annotated
 from cyclopts import Parameter
 
 import tacos
-from tacos import units
-from tacos.cli.app import Json, Quiet, Seed, app, check_folder
-from tacos.console import progress
+from tacos import formats, units, view
+from tacos.cli.app import Json, Network, Quiet, Seed, app, check_folder
+from tacos.console import judgement_table, print_table, progress
+from tacos.judgement import Judgement
+from tacos.judgement import judge as judged
 from tacos.reorder import Order
 from tacos.reorder.costs import costs_of, hosts_in
 from tacos.reorder.files import write
 from tacos.reorder.patterns import PATTERNS
 
-__all__ = ["reorder"]
+__all__ = ["judge", "reorder"]
 
 
 @app.command
@@ -102,3 +104,84 @@ def _print(found: Order) -> None:
     print("order:")
     for host in found.hosts:
         print(f"  {host}")
+
+
+@app.command
+def judge(
+    log: Annotated[
+        Path,
+        Parameter(
+            help="Output of nccl-tests, rccl-tests (text or JSON), an OSU benchmark or tacos run, or a log of "
+            "NCCL_DEBUG=INFO."
+        ),
+    ],
+    network: Network,
+    /,
+    *,
+    collective: Annotated[
+        str | None, Parameter(help="What was measured, if the log does not say.")
+    ] = None,
+    nccl_log: Annotated[
+        Path | None,
+        Parameter(
+            help="A log of NCCL_DEBUG=INFO or a file of NCCL_GRAPH_DUMP_FILE, with NCCL's rings."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        Parameter(alias="-o", help="Write a chart, and NCCL's rings if known: judge.svg."),
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Say how good measured bandwidths are for a network, and what may be wrong.
+
+    For every size: the share of the bound, what stock NCCL and the best
+    algorithm should reach, and what binds. Rank i is NPU i of the network.
+
+    Example: tacos judge all_reduce_perf.log dgx-h100:4 -o judge.svg
+    """
+    if output is not None:
+        check_folder("--output", output)
+        view.checked(output)
+    with progress("judging", as_json or quiet) as report:
+        found = judged(log, network, collective=collective, nccl_log=nccl_log, progress=report)
+    if output is not None:
+        view.save(_picture(found, network), output)
+    if as_json:
+        print(json.dumps(found.to_json(), indent=2))
+    elif not quiet:
+        _print_judgement(found)
+    return 0
+
+
+def _picture(found: Judgement, network: str) -> str:
+    pictures = [view.judgement_picture(found)] if found.rows else []
+    if found.rings is not None:
+        topology = formats.network(network)
+        for words, rings in (
+            ("NCCL's rings", found.rings.rings),
+            ("suggested", found.rings.suggested),
+        ):
+            pictures.append(view.ring_picture(topology, rings, title=words))
+    return view.stack(pictures)
+
+
+def _print_judgement(found: Judgement) -> None:
+    if found.rows:
+        print_table(judgement_table(found))
+        for row in dict.fromkeys((found.rows[0], found.rows[-1])):
+            print(f"what binds at {units.format_size(row.size_bytes)}: {row.why}")
+    if found.rings is not None:
+        has, could = (
+            units.format_bandwidth(rate)
+            for rate in (found.rings.busbw_Bps, found.rings.suggested_Bps)
+        )
+        print(f"NCCL's rings: {len(found.rings.rings)}, which can carry {has} over these links")
+        print(f"suggested:    {len(found.rings.suggested)}, which can carry {could}")
+    if found.causes:
+        print("likely causes of a gap:")
+        for cause in found.causes:
+            print(f"  - {cause}")
+    elif found.rows:
+        print("nothing looks wrong")

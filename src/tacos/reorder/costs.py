@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tacos import formats, units
+from tacos import units
 from tacos._core import Topology
 from tacos.errors import FormatError
-from tacos.formats.source import text_of
 from tacos.schedule import routes
 
 if TYPE_CHECKING:
@@ -233,6 +232,9 @@ def read(path: str | os.PathLike[str]) -> Costs:
 
     Everything else is read as a topology file or spec.
     """
+    from tacos import formats
+    from tacos.formats.source import text_of
+
     place = Path(path)
     if not place.is_file():
         return _of_topology(formats.network(str(path)), str(path))
@@ -617,6 +619,8 @@ def hosts_in(path: str | os.PathLike[str]) -> list[str]:
     ...     hosts_in(file)
     ['b', 'a']
     """
+    from tacos.formats.source import text_of
+
     lines = [line.split("#")[0].split() for line in text_of(Path(path)).splitlines()]
     hosts = list(dict.fromkeys(words[0].split(":")[0] for words in lines if words))
     if not hosts:
