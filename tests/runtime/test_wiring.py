@@ -62,6 +62,17 @@ class Known:
         slow *= self.noise()
         return Together(slow, sum(pair.bandwidth_Bps.median for pair in messages) / slow)
 
+    def each(self, messages):
+        load: Counter[int] = Counter()
+        for pair in messages:
+            for link in self.path(pair.src, pair.dst):
+                load[link] += pair.bandwidth_Bps.median
+        rate = self.network.link_bandwidth_Bps
+        return [
+            self.noise() * max(load[link] / int(rate[link]) for link in self.path(m.src, m.dst))
+            for m in messages
+        ]
+
 
 def found(network, seed=0):
     names = [f"host:{i}" for i in range(network.npus)]
@@ -189,3 +200,31 @@ def test_what_was_measured_is_plain_json():
     assert [
         pair["relayed_by"] for pair in plain["pairs"] if (pair["src"], pair["dst"]) == (0, 2)
     ] != [None]
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 1000), racks=st.integers(2, 4), hosts=st.integers(2, 4))
+def test_racks_are_found_whatever_the_order(seed, racks, hosts):
+    """Hosts in racks whose uplinks carry what one host does."""
+    n = racks * hosts
+    if n < 6:
+        return
+    rack = [i // hosts for i in range(n)]
+    Random(seed).shuffle(rack)
+    rows = [(i, n + rack[i], 1e9, 1e-6) for i in range(n)]
+    rows += [(n + r, n + racks, 1e9, 1e-6) for r in range(racks)]
+    network = tp.from_links(
+        n, rows + [(b, a, rate, late) for a, b, rate, late in rows], switches=racks + 1
+    )
+    wiring = find_wiring(Known(network, seed), [f"h{i}" for i in range(n)])
+    [fabric] = wiring.switches
+    expected = {tuple(i for i in range(n) if rack[i] == r) for r in range(racks)}
+    assert {one.ranks for one in fabric.racks} == expected
+    for one in fabric.racks:
+        assert one.up_Bps == pytest.approx(1e9, rel=0.12)
+        assert one.down_Bps == pytest.approx(1e9, rel=0.12)
+    measured = wiring.topology()
+    assert measured.switches == racks + 1
+    order = tacos.reorder(measured, effort=0.05).order
+    changes = sum(rack[a] != rack[b] for a, b in zip(order, order[1:] + order[:1], strict=True))
+    assert changes == racks

@@ -11,12 +11,15 @@ that slow each other down share something. Sharing at one end is looked for firs
 - If messages between different ports of one switch slow each other down, wherever else they come from or
   go to, these ports have something in common, as the ranks of a host have its NIC. If that holds for all
   ports on both sides, the switch has a trunk inside.
+- If, while all ranks send, messages between some ranks are as fast as alone and those to others are not, then the former are in
+  one rack, whose uplink carries less than its ranks.
 """
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import asdict, dataclass, field
+from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -32,6 +35,7 @@ __all__ = [
     "Meter",
     "Pair",
     "Port",
+    "Rack",
     "Shared",
     "Spread",
     "Switch",
@@ -48,6 +52,14 @@ _ALIKE = 1.35
 """Bandwidths that differ by less are those of one port."""
 _LEAST_TRIES, _TRIES = 3, 6
 """So many pairs of messages tell whether what two ports share is theirs."""
+_LEAST_RACKED = 4
+"""Fewer ranks are not looked at as racks."""
+_MIXINGS = 3
+"""Random permutations of the ranks whose messages tell racks."""
+_NEAR = 1.4
+"""Messages inside a rack take less than so many times longer while all ranks send."""
+_DENSE = 0.8
+"""Share of the pairs inside a rack that must look so."""
 _FEW = 8
 """Up to so many ranks, all pairs of messages with a common end are looked at, one by one."""
 
@@ -96,6 +108,9 @@ class Meter(Protocol):
     def together(self, messages: Sequence[Pair]) -> Together:
         """Messages at the same time, each of a size that takes equally long alone."""
 
+    def each(self, messages: Sequence[Pair]) -> list[float]:
+        """Of messages at the same time, from different ranks: how much longer each takes than alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Port:
@@ -121,6 +136,14 @@ class Shared(NamedTuple):
     bandwidth_Bps: float
 
 
+class Rack(NamedTuple):
+    """Ranks whose messages among each other are free, and share a wire to and from all others."""
+
+    ranks: tuple[int, ...]
+    up_Bps: float
+    down_Bps: float
+
+
 @dataclass(frozen=True, slots=True)
 class Switch:
     """What lies between some ports; with a trunk if it carries less than they do."""
@@ -128,6 +151,7 @@ class Switch:
     ports: tuple[Port, ...]
     trunk_Bps: float | None = None
     shared: tuple[Shared, ...] = ()
+    racks: tuple[Rack, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +197,12 @@ class Wiring:
                 last = new_switch()
                 rows.append((first, last, switch.trunk_Bps, 0.0))
             inner = [first if port.out else last for port in switch.ports]
+            for rack in switch.racks:
+                top = new_switch()
+                rows += [(top, first, rack.up_Bps, 0.0), (first, top, rack.down_Bps, 0.0)]
+                for i, port in enumerate(switch.ports):
+                    if port.rank in rack.ranks:
+                        inner[i] = top
             for group in switch.shared:
                 wire = new_switch()
                 port = switch.ports[group.ports[0]]
@@ -380,6 +410,8 @@ class _Crossing:
         messages = self._apart([i for i, port in enumerate(ports) if port.out])
         if len(messages) < 2:
             return Switch(tuple(ports))
+        if racks := self._racks():
+            return Switch(tuple(ports), racks=tuple(racks))
         found = self._meter.together(messages)
         if found.slowdown > SHARES:  # a busy machine is slow only now and then
             found = min(found, self._meter.together(messages))
@@ -397,6 +429,57 @@ class _Crossing:
         explained = max((self._load(one, messages) for one in shared), default=1.0)
         trunk = found.bandwidth_Bps if found.slowdown > SHARES * max(explained, 1.0) else None
         return Switch(tuple(ports), trunk, tuple(shared))
+
+    # --- racks
+
+    def _racks(self) -> list[Rack]:
+        """Ranks in racks, if messages across racks are slow while all ranks send, and those inside are not.
+
+        Every pair sends among several random permutations of the ranks, so that the racks' wires are loaded whatever
+        the ranks' order is. The median over them says whether a pair is in one rack.
+        """
+        ranks = sorted({port.rank for port in self._ports})
+        n = len(ranks)
+        # Where some messages take other ports, these ports say more than messages at once.
+        if n < _LEAST_RACKED or any(len(port.peers) != n - 1 for port in self._ports):
+            return []
+        random = Random(n)
+        slow: dict[tuple[int, int], list[float]] = {}
+        for mixing in range(_MIXINGS):
+            mixed = random.sample(ranks, n)
+            turns = random.sample(range(1, n), n - 1)
+            for done, turn in enumerate(turns):
+                ends = [(mixed[i], mixed[(i + turn) % n]) for i in range(n)]
+                found = self._meter.each([self._pairs[pair] for pair in ends])
+                for pair, value in zip(ends, found, strict=True):
+                    slow.setdefault(pair, []).append(value)
+                # A switch that carries everything shows it at once, and needs no more messages.
+                if mixing == 0 and done == 2 and max(max(some) for some in slow.values()) <= SHARES:
+                    return []
+        near = {
+            frozenset((a, b))
+            for a, b in itertools.combinations(ranks, 2)
+            if np.median(slow[a, b] + slow[b, a]) < _NEAR
+        }
+        parts = _components(ranks, near)
+        # A pair inside a part that is slow, more often than noise makes it, means that these are not racks.
+        inside = sum(len(part) * (len(part) - 1) // 2 for part in parts)
+        if len(parts) < 2 or inside == 0 or len(near) < _DENSE * inside:
+            return []
+        found_racks = []
+        for part in parts:
+            if len(part) > 1:
+                up, down = (self._uplink(part, parts, out=out) for out in (True, False))
+                found_racks.append(Rack(tuple(part), up, down))
+        return found_racks
+
+    def _uplink(self, part: list[int], parts: list[list[int]], *, out: bool) -> float:
+        """Bytes per second between a rack and all others, whose ranks take turns rack by rack."""
+        columns = itertools.zip_longest(*(other for other in parts if other is not part))
+        others = [rank for column in columns for rank in column if rank is not None]
+        ends = list(zip(part, others, strict=False))
+        messages = [self._pairs[pair if out else pair[::-1]] for pair in ends]
+        return self._meter.together(messages).bandwidth_Bps
 
     def _groups(self, *, out: bool) -> list[list[int]]:
         """The ports of one side, those together that share a wire."""
