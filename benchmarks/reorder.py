@@ -128,7 +128,7 @@ def lab(size, rounds, seed):
         probed = tacos.load(file)
         print(f"probed in {time.perf_counter() - begin:.0f} s: {probed!r}")
         found = tacos.reorder(probed, size=size)
-        random = [np.random.default_rng(s).permutation(n) for s in range(RANDOM_ORDERS)]
+        random = [np.random.default_rng(100 + s).permutation(n) for s in range(RANDOM_ORDERS)]
         orders = [from_first(o) for o in (found.order, planted, *random)]
         worker = [
             sys.executable,

@@ -21,6 +21,7 @@ class Known:
     def __init__(self, network, seed=0):
         self.network, self.size = network, network.npus
         self.random = Random(seed)
+        self.paths: dict[tuple[int, int], list[int]] = {}
         self.out: list[list[tuple[int, int]]] = [[] for _ in range(network.nodes)]
         for link, (src, dst) in enumerate(zip(network.link_src, network.link_dst, strict=True)):
             self.out[src].append((int(dst), link))
@@ -29,6 +30,11 @@ class Known:
         return self.random.uniform(0.95, 1.05)
 
     def path(self, src, dst):
+        if (src, dst) not in self.paths:
+            self.paths[src, dst] = self.shortest(src, dst)
+        return self.paths[src, dst]
+
+    def shortest(self, src, dst):
         before: dict[int, Any] = {src: None}
         queue = deque([src])
         while dst not in before:
@@ -67,10 +73,9 @@ class Known:
         for pair in messages:
             for link in self.path(pair.src, pair.dst):
                 load[link] += pair.bandwidth_Bps.median
-        rate = self.network.link_bandwidth_Bps
+        full = {link: b / int(self.network.link_bandwidth_Bps[link]) for link, b in load.items()}
         return [
-            self.noise() * max(load[link] / int(rate[link]) for link in self.path(m.src, m.dst))
-            for m in messages
+            self.noise() * max(full[link] for link in self.path(m.src, m.dst)) for m in messages
         ]
 
 

@@ -15,7 +15,7 @@ from tacos._core import OrderProblem, assignment_bound, one_tree_bound, tour_sea
 from tacos.schedule import routes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -30,7 +30,7 @@ _DIGITS = 13
 _EXACT_HOSTS = 12
 _EXACT_NODES = 20_000_000
 """Nodes of a branch and bound, about 5 s."""
-_TOUR_WORK, _TOUR_WORK_PER_HOST = 20_000_000, 100_000
+_TOUR_WORK, _TOUR_WORK_PER_HOST = 20_000_000, 60_000
 """Hops that a tour search looks at, about 2 ns each (measured)."""
 _PLACE_WORK = 60_000_000
 """Messages that a search by swaps looks at, about 15 ns each (measured)."""
@@ -38,6 +38,8 @@ _SHORT = 0.005
 """Share of the effort that finds a start for branch and bound."""
 _TREE_STEPS, _LEAST_ROUNDS, _MOST_ROUNDS = 6 * 10**8, 400, 10_000
 """Pairs that the one-trees of a bound look at, in at least and at most so many rounds."""
+_MOST_GROUPS, _MOST_PARTS = 12, 8
+"""Different steps of which all subsets are looked at for a bound, and partitions of the hosts."""
 _POWER = 4
 _TIGHTENINGS = 6
 _TURNS_TRIED = 1024
@@ -232,7 +234,8 @@ class _Model:
             hop = hop + hop.T
         self.tour_hop = hop
         scaled = np.minimum(hop * 16 // max(int(hop[hop > 0].min(initial=10**_DIGITS)), 1), 2**12)
-        weights = [hop, scaled**_POWER]
+        # Where only the mean of the hops counts, the sum is all that matters.
+        weights = [hop] if self.terms[heaviest].bytes == 0 else [hop, scaled**_POWER]
         tours = []
         for weight in weights:
             tours.append(self._tour(weight, seed, effort / len(weights), progress))
@@ -273,7 +276,7 @@ class _Model:
     def lower_bound(self, progress: Callable[[float], object] | None) -> int:
         """Units that no order beats: a bound for each term, and one over all steps of a host."""
         each = sum(term.weight * self._term_bound(k, progress) for k, term in enumerate(self.terms))
-        return max(each, self._partners_bound())
+        return max(each, self._partners_bound(), self._parts_bound(progress))
 
     def _term_bound(self, k: int, progress: Callable[[float], object] | None) -> int:
         term = self.terms[k]
@@ -313,6 +316,56 @@ class _Model:
             _widest_edge(np.minimum(bytes_, bytes_.T)),
         )
         return max(int(total // len(self.terms[k].src)), widest)
+
+    def _parts_bound(self, progress: Callable[[float], object] | None) -> int:
+        """Steps that stay inside parts of the hosts cannot join more places than the largest part has hosts.
+
+        The parts are what remains of a minimum spanning tree without its longest edges. Whichever steps stay inside, all
+        others have a message between parts, which takes at least the cheapest one.
+        """
+        joined: dict[bytes, list[int]] = {}
+        for k, term in enumerate(self.terms):
+            edges = np.unique(np.sort(np.stack([term.src, term.dst], 1), axis=1), axis=0)
+            joined.setdefault(edges.tobytes(), []).append(k)
+        groups = list(joined.values())
+        if len(groups) > _MOST_GROUPS:
+            return 0
+        base = [self._term_bound(k, progress) for k in range(len(self.terms))]
+        sizes = self._joined_sizes(groups)
+        heaviest = max(range(len(self.terms)), key=lambda k: self.terms[k].bytes)
+        best = 0
+        for part in _parts(self.hop(heaviest, self.bytes)):
+            largest = int(np.bincount(part).max())
+            apart = part[:, None] != part
+            cross = [max(base[k], self._crossing(k, apart)) for k in range(len(self.terms))]
+            gain = [sum(self.terms[k].weight * (cross[k] - base[k]) for k in g) for g in groups]
+            extra = min(
+                sum(gain[g] for g in range(len(groups)) if not inside >> g & 1)
+                for inside, size in enumerate(sizes)
+                if size <= largest
+            )
+            whole = sum(self.terms[k].weight * base[k] for k in range(len(self.terms)))
+            best = max(best, whole + extra)
+        return best
+
+    def _crossing(self, k: int, apart: NDArray[np.bool_]) -> int:
+        """What a term takes at least that has a message between parts."""
+        if self.terms[k].ring:
+            return 0
+        return int(self.hop(k, self.bytes)[apart].min())
+
+    def _joined_sizes(self, groups: list[list[int]]) -> list[int]:
+        """Of every set of groups of terms, how many places the largest joined part has."""
+        sizes = []
+        for inside in range(1 << len(groups)):
+            label = np.arange(self.n)
+            chosen = [self.terms[g[0]] for i, g in enumerate(groups) if inside >> i & 1]
+            if chosen:
+                src = np.concatenate([term.src for term in chosen])
+                dst = np.concatenate([term.dst for term in chosen])
+                label = _labels(src, dst, self.n)
+            sizes.append(int(np.bincount(label).max()))
+        return sizes
 
     def _partners_bound(self) -> int:
         """A host's partners in the steps of an exchange differ: its largest messages go to the nearest.
@@ -355,14 +408,44 @@ def _nearest_neighbours(weight: Ints) -> NDArray[np.int32]:
 
 def _connected(term: Term, n: int) -> bool:
     """Whether the messages of a term join all places."""
+    return bool((_labels(term.src, term.dst, n) == 0).all())
+
+
+def _labels(src: NDArray[np.int32], dst: NDArray[np.int32], n: int) -> NDArray[np.int64]:
+    """Of every place the least place that edges join it with."""
     label = np.arange(n)
     while True:
-        lower = np.minimum(label[term.src], label[term.dst])
+        lower = np.minimum(label[src], label[dst])
         before = label.copy()
-        np.minimum.at(label, term.src, lower)
-        np.minimum.at(label, term.dst, lower)
+        np.minimum.at(label, src, lower)
+        np.minimum.at(label, dst, lower)
+        label = label[label]
         if (label == before).all():
-            return bool((label == 0).all())
+            return label
+
+
+def _parts(cost: Ints) -> Iterator[NDArray[np.int64]]:
+    """Hosts in parts, as the longest edges of a minimum spanning tree cut them; where edges differ most first."""
+    cost = np.minimum(cost, cost.T)
+    n = len(cost)
+    nearest, parent = cost[0].copy(), np.zeros(n, np.int64)
+    free = np.ones(n, bool)
+    free[0] = False
+    edges = []
+    for _ in range(n - 1):
+        host = int(np.where(free, nearest, np.iinfo(np.int64).max).argmin())
+        edges.append((int(nearest[host]), host, int(parent[host])))
+        free[host] = False
+        closer = cost[host] < nearest
+        nearest, parent = np.where(closer, cost[host], nearest), np.where(closer, host, parent)
+    edges.sort()
+    lengths = np.array([length for length, _, _ in edges])
+    cuts = np.flatnonzero(np.diff(lengths) > 0) + 1
+    cuts = cuts[np.argsort(-(lengths[cuts] - lengths[cuts - 1]))][:_MOST_PARTS]
+    for cut in cuts.tolist():
+        kept = np.array([(a, b) for _, a, b in edges[:cut]], np.int32).reshape(-1, 2)
+        label = _labels(kept[:, 0], kept[:, 1], n)
+        yield np.unique(label, return_inverse=True)[1].ravel()
 
 
 def _widest_edge(cost: Ints) -> int:
