@@ -480,7 +480,13 @@ def _is_table(text: str, meaning: Any) -> bool:
     if meaning is not None:
         return False
     rows = _cells(text)
-    return bool(rows) and (_heads(rows[0]) is not None or _is_ping(rows))
+    heads = _heads(rows[0]) if rows else None
+    if heads is not None and heads[-1] is not None:
+        # With bandwidths, a line for every pair; a list of some links is a topology.
+        pairs = {(row[heads[0]], row[heads[1]]) for row in rows[1:] if len(row) > max(heads[:2])}
+        names = {name for pair in pairs for name in pair}
+        return len(pairs) >= len(names) * (len(names) - 1) / 2
+    return bool(rows) and (heads is not None or ("," not in text and _is_ping(rows)))
 
 
 def _heads(row: Sequence[str]) -> tuple[int, int, int, float, int | None] | None:
@@ -502,7 +508,7 @@ def _is_ping(rows: Sequence[Sequence[str]]) -> bool:
         return re.fullmatch(r"[\d.]+(e[+-]?\d+)?", cell) is not None
 
     return all(len(row) == 3 and number(row[2]) for row in rows) and not all(
-        number(row[0]) and number(row[1]) and "." in row[0] for row in rows
+        number(cell) for row in rows for cell in row
     )
 
 
