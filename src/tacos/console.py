@@ -238,8 +238,8 @@ def judgement_table(found: Judgement) -> Table:
 
     title = f"{found.collective} of {found.ranks} ranks ({found.tool}, {found.source})"
     table = Table(title=title, title_justify="left", box=box.SIMPLE)
-    for name in ("size", "measured", "busbw", "bound", "share", "NCCL's model", "best", "by"):
-        table.add_column(name, justify="left" if name == "by" else "right")
+    for name in ("size", "measured", "busbw", "bound", "share", "NCCL", "best"):
+        table.add_column(name, justify="right")
     for row in found.rows:
         table.add_row(
             units.format_size(row.size_bytes),
@@ -249,7 +249,6 @@ def judgement_table(found: Judgement) -> Table:
             f"{row.share:.1%}",
             "" if row.nccl_s is None else units.format_time(row.nccl_s),
             "" if row.best_s is None else units.format_time(row.best_s),
-            row.best,
         )
     return table
 

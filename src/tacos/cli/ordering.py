@@ -170,6 +170,10 @@ def _picture(found: Judgement, network: str) -> str:
 def _print_judgement(found: Judgement) -> None:
     if found.rows:
         print_table(judgement_table(found))
+        best = ", ".join(dict.fromkeys(row.best for row in found.rows if row.best))
+        print(
+            "NCCL: what stock NCCL should take, by its model" + (f"; best: {best}" if best else "")
+        )
         for row in dict.fromkeys((found.rows[0], found.rows[-1])):
             print(f"what binds at {units.format_size(row.size_bytes)}: {row.why}")
     if found.rings is not None:
