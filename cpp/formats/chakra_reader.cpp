@@ -344,7 +344,7 @@ void Traces::add_row(const Node& node, std::size_t position) {
                                  : need("comm_size", size));
   tag.push_back(message ? static_cast<std::int32_t>(need("comm_tag", node.tag)) : 0);
   const auto duration = static_cast<std::int64_t>(node.duration_us) * 1'000'000;
-  duration_ps.push_back(computes ? node.duration_ps.value_or(duration) : 0);
+  duration_ps.push_back(is_note ? 0 : node.duration_ps.value_or(duration));
   flops.push_back(computes ? node.flops.value_or(0) : 0);
   name.push_back(names_.number(node.name));
   comm.push_back(what == NodeKind::coll ? static_cast<std::uint8_t>(need("comm_type", node.comm))

@@ -37,7 +37,7 @@ struct Dimension {
 // What is to happen when a message, a computation or a moment in a collective is over. `who` and
 // `row` mean what the kind says; the network hands them back.
 struct Handler {
-  enum class Kind : std::uint8_t { none, node, stream, dataset, send_data, post_recv };
+  enum class Kind : std::uint8_t { none, node, stream, dataset, send_data, post_recv, memory };
   Kind kind = Kind::none;
   std::int32_t who = -1;
   std::uint32_t row = 0;
