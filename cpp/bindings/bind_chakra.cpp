@@ -67,6 +67,8 @@ void bind_reader(nb::module_& m) {
           "file"_a, "Take in the trace of the next rank.")
       .def("check_peers", &Traces::check_peers, nb::call_guard<nb::gil_scoped_release>(),
            "Refuse messages with a rank that has no trace.")
+      .def_prop_ro("is_program", &Traces::is_program,
+                   "Whether the traces are an algorithm, not a workload.")
       .def_prop_ro("ranks", &Traces::ranks)
       .def_prop_ro("nodes", &Traces::nodes)
       .def_prop_ro(

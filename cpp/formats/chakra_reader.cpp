@@ -448,6 +448,18 @@ void Traces::check_peers() const {
   }
 }
 
+bool Traces::is_program() const {
+  if (std::any_of(about.begin(), about.end(), [](const auto& note) { return !note.empty(); })) {
+    return true;
+  }
+  bool talks = false;
+  for (std::size_t row = 0; row < nodes(); ++row) {
+    if (kind[row] > static_cast<std::uint8_t>(NodeKind::comp) || flops[row] != 0) return false;
+    talks = talks || kind[row] != static_cast<std::uint8_t>(NodeKind::comp);
+  }
+  return talks;
+}
+
 Workload Traces::workload(
     std::vector<std::pair<std::int32_t, std::vector<std::int32_t>>> groups) && {
   WorkloadColumns c;

@@ -32,6 +32,10 @@ class Traces {
   // When all ranks are there: throws where a node names a rank that is not.
   void check_peers() const;
 
+  // Whether the traces are an algorithm: what tacos wrote as one, or messages alone, with computations
+  // that do not say what they compute.
+  bool is_program() const;
+
   // Moves the columns into the workload: the traces are empty afterwards.
   Workload workload(std::vector<std::pair<std::int32_t, std::vector<std::int32_t>>> groups) &&;
 

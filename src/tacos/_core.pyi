@@ -528,7 +528,7 @@ def translations(topology: Topology) -> tuple[list[int], numpy.typing.NDArray[nu
     """
 
 class Violation:
-    """One way in which a schedule or a program is wrong."""
+    """One way in which a schedule, a program or a workload is wrong."""
 
     @property
     def rule(self) -> str:
@@ -536,7 +536,7 @@ class Violation:
 
     @property
     def transfer(self) -> int:
-        """Stored transfer, or step of a program, or -1."""
+        """Stored transfer, step of a program, row of a workload, or -1."""
 
     @property
     def time_ps(self) -> int:
@@ -584,6 +584,9 @@ def verify(schedule: Schedule, *, allow_unneeded: bool = False, limit: int = 100
 
 def verify_program(program: Program, *, limit: int = 100, progress: object | None = None) -> VerifyReport:
     """Checks a program; see tacos.verify."""
+
+def verify_workload(workload: Workload, *, limit: int = 100) -> VerifyReport:
+    """Checks a workload; see tacos.verify."""
 
 class Bottleneck:
     """A set of nodes and what must pass its links."""
@@ -1172,6 +1175,10 @@ class ChakraTraces:
         """Refuse messages with a rank that has no trace."""
 
     @property
+    def is_program(self) -> bool:
+        """Whether the traces are an algorithm, not a workload."""
+
+    @property
     def ranks(self) -> int: ...
 
     @property
@@ -1195,7 +1202,7 @@ class ChakraTraces:
     def derived(self, provenance: str) -> Program:
         """A program of the messages that the traces speak of."""
 
-def astra_simulate(topology: Topology, dims: Sequence[tuple[int, int, int, int]], aware: bool, workload: Workload, algorithms: Sequence[Workload], algorithm_of: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], *, endpoint_delay_ns: int, memory_Bps: int, splits: int, active_chunks: int, queues: int, policy: str, local_bandwidth_aware: bool, rendezvous: bool, implementations: Sequence[Sequence[str]], progress: object | None = None) -> dict[str, Any]:
+def astra_simulate(topology: Topology, dims: Sequence[tuple[int, int, int, int]], aware: bool, workload: Workload, algorithms: Sequence[Workload], algorithm_of: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], *, endpoint_delay_ns: int, memory_Bps: int, splits: int, active_chunks: int, queues: int, policy: str, local_bandwidth_aware: bool, rendezvous: bool, implementations: Sequence[Sequence[str]], roofline: bool, peak_flops: float, replay_only: bool, remote: tuple[str, int, int, int, int], progress: object | None = None) -> dict[str, Any]:
     """ASTRA-sim's analytical simulation; see tacos.simulate.astra."""
 
 def hash_set_order(keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], reference: bool = False) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,), writable=False)]:

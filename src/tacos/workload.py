@@ -51,6 +51,7 @@ __all__ = [
     "load",
     "ring_all_gather",
     "save",
+    "summary",
 ]
 
 SEND, RECV, COMP, COLL, LOAD, STORE = range(6)
@@ -344,3 +345,73 @@ def collective(npus: int, comm: str, size: Quantity) -> Workload:
         bytes=size_bytes(size),
         names="collective",
     )
+
+
+def summary(workload: Workload) -> dict[str, Any]:
+    """Return what a workload consists of, by name; what it has none of is left out.
+
+    ===================  ===============================================================================
+    ``ranks``, ``nodes`` how many there are
+    ``computations``     nodes, their ``flops`` and ``memory_bytes``, and ``compute_s``: the durations of the rank
+                         that computes longest
+    ``collectives``      a list: kind, size of the groups, number of groups, nodes, and their bytes together
+    ``messages``         sends, and ``message_bytes``
+    ``loads, stores``    nodes, and ``remote_bytes``
+    ===================  ===============================================================================
+
+    >>> facts = summary(collective(8, "all_reduce", "1MiB"))
+    >>> facts["nodes"], facts["collectives"]
+    (8, [{'kind': 'all_reduce', 'ranks': 8, 'groups': 1, 'nodes': 8, 'bytes': 8388608}])
+    """
+    facts: dict[str, Any] = {"ranks": workload.npus, "nodes": workload.nodes}
+    kinds = np.bincount(workload.kind, minlength=6)
+
+    def total(kind: int, column: NDArray[np.int64]) -> int:
+        return int(column[workload.kind == kind].sum(dtype=object) or 0)
+
+    if kinds[COMP]:
+        comps = workload.kind == COMP
+        seconds = np.bincount(workload.rank[comps], workload.duration_ps[comps] / 1e12)
+        facts |= {
+            "computations": int(kinds[COMP]),
+            "flops": total(COMP, workload.flops),
+            "memory_bytes": total(COMP, workload.bytes),
+            "compute_s": float(seconds.max()),
+        }
+    if kinds[COLL]:
+        facts["collectives"] = _collectives(workload)
+    if kinds[SEND] or kinds[RECV]:
+        facts |= {
+            "messages": int(kinds[SEND]),
+            "receives": int(kinds[RECV]),
+            "message_bytes": total(SEND, workload.bytes),
+        }
+    if kinds[LOAD] or kinds[STORE]:
+        facts |= {
+            "loads": int(kinds[LOAD]),
+            "stores": int(kinds[STORE]),
+            "remote_bytes": total(LOAD, workload.bytes) + total(STORE, workload.bytes),
+        }
+    return facts
+
+
+def _collectives(workload: Workload) -> list[dict[str, Any]]:
+    """Collectives by kind and by the size of their groups."""
+    members = {0: workload.npus} | {number: len(ranks) for number, ranks in workload.groups}
+    names = list(COMMS)
+    rows = workload.kind == COLL
+    sizes = np.array([members[int(group)] for group in workload.group[rows]])
+    comm, group, size = workload.comm[rows], workload.group[rows], workload.bytes[rows]
+    found = []
+    for kind, ranks in sorted(set(zip(comm.tolist(), sizes.tolist(), strict=True))):
+        these = (comm == kind) & (sizes == ranks)
+        found.append(
+            {
+                "kind": names[kind],
+                "ranks": ranks,
+                "groups": len(np.unique(group[these])),
+                "nodes": int(these.sum()),
+                "bytes": int(size[these].sum(dtype=object)),
+            }
+        )
+    return found

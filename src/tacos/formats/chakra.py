@@ -180,11 +180,20 @@ def write(
     _put(prefix, program.ranks, file, beside)
 
 
-def read(path: str | os.PathLike[str]) -> Program:
-    """Read the traces of all ranks as one program; see above for what it holds.
+def read(
+    path: str | os.PathLike[str],
+    *,
+    groups: Mapping[int, Sequence[int]] | str | os.PathLike[str] | None = None,
+) -> Program | Workload:
+    """Read the traces of all ranks: a program where they are an algorithm, else a workload.
+
+    Traces are an algorithm if tacos wrote them as one, or if they only send and receive, with computations that do
+    not say what they compute; see above for what the program holds. Collectives, loads, stores and computations with
+    a number of operations make them a workload. :func:`tacos.workload.load` reads any traces as a workload.
 
     Args:
         path: The prefix, or the file of any rank.
+        groups: As in :func:`tacos.workload.load`; makes the traces a workload.
 
     Raises:
         FormatError: A file is missing or damaged, a send has no receive, or nodes wait for each
@@ -196,6 +205,8 @@ def read(path: str | os.PathLike[str]) -> Program:
     """
     found = _traces(path)
     prefix = prefix_of(path)
+    if groups is not None or not found.is_program:
+        return _workload(found, prefix, groups)
     notes = found.about
     try:
         if not notes[0]:
@@ -216,8 +227,14 @@ def read_workload(
     Traceback (most recent call last):
     tacos.errors.FormatError: missing.0.et: No such file or directory
     """
-    found = _traces(path)
-    prefix = prefix_of(path)
+    return _workload(_traces(path), prefix_of(path), groups)
+
+
+def _workload(
+    found: ChakraTraces,
+    prefix: Path,
+    groups: Mapping[int, Sequence[int]] | str | os.PathLike[str] | None,
+) -> Workload:
     if groups is None:
         beside = prefix.with_name(f"{prefix.name}.json")
         groups = beside if beside.is_file() and _lists_groups(beside) else {}

@@ -174,6 +174,11 @@ class AstraResult:
     hop_end_ns: NDArray[np.int64]
 
     @property
+    def profile(self) -> str:
+        """Name of the backend, in `PROFILES`."""
+        return next(name for name, aware in PROFILES.items() if aware == self.aware)
+
+    @property
     def time_ns(self) -> int:
         """When the last rank was done."""
         return int(self.npu_finish_ns.max())
@@ -193,13 +198,12 @@ class AstraResult:
         Args:
             schedule: Provenance of the schedule that was run, if there is one.
         """
-        simulator = next(name for name, aware in PROFILES.items() if aware == self.aware)
         return Trace(
             self.topology,
-            simulator=simulator,
+            simulator=self.profile,
             clean_time_ps=self.time_ns * 1000,
             provenance={
-                "simulator": simulator,
+                "simulator": self.profile,
                 "transfers": len(self.src),
                 "clean_time_ps": self.time_ns * 1000,
                 "schedule": dict(schedule or {}),

@@ -7,7 +7,7 @@ where ASTRA-sim would ignore it.
 
 from __future__ import annotations
 
-import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,10 +16,11 @@ import msgspec
 from tacos import workload as workloads
 from tacos.errors import FormatError, nearest
 from tacos.formats import markup
-from tacos.formats.source import about, fields_of, quoted
+from tacos.formats.source import about, fields_of, quoted, text_of
 from tacos.simulate.astra import AstraSystem, RemoteMemory
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable
 
 __all__ = ["load_memory", "load_system"]
@@ -194,11 +195,15 @@ def _decoded(path: str | os.PathLike[str], kind: Any, ignored: Iterable[str] = (
                 raise ValueError("the file must be JSON and its name end in .json")
             data = markup.load(path)
             if not isinstance(data, dict):
-                raise ValueError(f"it must hold a JSON object; got {quoted(data)}")
+                raise ValueError(  # noqa: TRY004, the type is right, the file is not
+                    f"it must hold a JSON object; got {quoted(data)}"
+                )
             known = [field.encode_name for field in msgspec.structs.fields(kind)]
             for key in set(data) - set(known) - set(ignored):
                 close = nearest(key, known)
-                hint = f"did you mean {close!r}?" if close else f"it must be one of {', '.join(known)}"
+                hint = (
+                    f"did you mean {close!r}?" if close else f"it must be one of {', '.join(known)}"
+                )
                 raise ValueError(f"unknown key {quoted(key)}; {hint}")
             return fields_of(data, kind)
     except OSError as error:
@@ -232,8 +237,15 @@ def _algorithms(system: Path, read: _System) -> dict[str | int, workloads.Worklo
     if read.per_node_custom_implementation:
         listed = _beside(system, read.per_node_custom_implementation)
         with about(listed):
-            for node, prefix in fields_of(markup.load(listed), dict[int, str]).items():
-                found[node] = workloads.load(_beside(system, prefix))
+            for number, line in enumerate(text_of(listed).splitlines(), 1):
+                entry = re.fullmatch(r"\s*([0-9]{1,18})\s*:\s*([^\s#].*?)\s*(#.*)?", line)
+                if entry is not None:
+                    prefix = entry[2].strip("'\"")
+                    found[int(entry[1])] = workloads.load(_beside(system, prefix))
+                elif re.fullmatch(r"\s*(#.*|---)?", line) is None:
+                    raise ValueError(
+                        f"line {number}: {quoted(line)} must be a node's id, a colon and a prefix"
+                    )
     return found
 
 
