@@ -81,7 +81,7 @@ void bind_astra(nb::module_& m) {
          std::int64_t memory_Bps, std::int32_t splits, std::int32_t active_chunks,
          std::int32_t queues, const std::string& policy_name, bool local_bandwidth_aware,
          bool rendezvous, const std::vector<Names>& implementations, bool roofline,
-         double peak_flops, bool replay_only, const RemoteMemory& remote,
+         double peak_flops, bool replay_only, const RemoteMemory& remote, bool record,
          const nb::object& progress) {
         std::vector<astra::Dimension> dimensions;
         for (const auto& [block, size, bandwidth_Bps, latency_ps] : dims) {
@@ -101,6 +101,7 @@ void bind_astra(nb::module_& m) {
                              peak_flops,
                              replay_only,
                              {},
+                             record,
                              {}};
         const auto& [shared_by, latency_ns, remote_Bps, npus_per_node, nodes] = remote;
         system.memory = {memory_kind(shared_by), latency_ns, static_cast<double>(remote_Bps) / 1e9,
@@ -123,7 +124,8 @@ void bind_astra(nb::module_& m) {
       "topology"_a, "dims"_a, "aware"_a, "workload"_a, "algorithms"_a, "algorithm_of"_a,
       nb::kw_only(), "endpoint_delay_ns"_a, "memory_Bps"_a, "splits"_a, "active_chunks"_a,
       "queues"_a, "policy"_a, "local_bandwidth_aware"_a, "rendezvous"_a, "implementations"_a,
-      "roofline"_a, "peak_flops"_a, "replay_only"_a, "remote"_a, "progress"_a = nb::none(), "ASTRA-sim's analytical simulation; see tacos.simulate.astra.");
+      "roofline"_a, "peak_flops"_a, "replay_only"_a, "remote"_a,
+      "record"_a, "progress"_a = nb::none(), "ASTRA-sim's analytical simulation; see tacos.simulate.astra.");
 
   m.def(
       "hash_set_order",

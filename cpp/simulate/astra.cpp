@@ -68,6 +68,7 @@ class Simulator : public Listener {
     }
     result.begin = std::move(begin_);
     result.end = std::move(end_);
+    if (!system_.record) return result;
     result.messages = network_.messages();
     result.hops = std::move(network_.hops());
     return result;
@@ -369,10 +370,10 @@ class Simulator : public Listener {
     return places;
   }
 
-  std::deque<StreamPhase> phases_of(std::int32_t rank, Comm comm, std::int64_t bytes,
+  std::vector<StreamPhase> phases_of(std::int32_t rank, Comm comm, std::int64_t bytes,
                                     const std::vector<Place>& places) {
     auto& state = ranks_[at(rank)];
-    std::deque<StreamPhase> phases;
+    std::vector<StreamPhase> phases;
     const auto add = [&](const Place& place, Comm part, std::pair<std::int32_t, bool> queue) {
       PhaseSpec spec{place.implementation, part, bytes, place.line, queue.second};
       if (place.implementation.algorithm == Algorithm::double_binary_tree) {
@@ -402,7 +403,7 @@ class Simulator : public Listener {
 
   void add_stream(std::int32_t rank, std::int32_t dataset, std::int32_t group,
                   std::int32_t priority, const std::vector<std::int32_t>* members,
-                  std::deque<StreamPhase> phases) {
+                  std::vector<StreamPhase> phases) {
     auto& state = ranks_[at(rank)];
     auto id = state.streams++;
     if (group != 0) {
@@ -431,12 +432,12 @@ class Simulator : public Listener {
     Stream& stream = *streams_[at(number)];
     auto& state = ranks_[at(stream.rank)];
     const auto before = stream.queue;
-    const bool last = stream.phases.empty();
+    const bool last = stream.phase_at == stream.phases.size();
     stream.phase.reset();
     if (last) stream_over(stream.rank, stream.dataset);
     if (before >= 0) std::erase(state.active[at(before)], number);
     if (!last) {
-      stream.queue = stream.phases.front().queue;
+      stream.queue = stream.phases[stream.phase_at].queue;
       stream.begun = false;
       insert(state.active[at(stream.queue)], number);
     }
@@ -478,8 +479,7 @@ class Simulator : public Listener {
   void begin_stream(std::int32_t number) {
     Stream& stream = *streams_[at(number)];
     stream.begun = true;
-    const StreamPhase phase = stream.phases.front();
-    stream.phases.pop_front();
+    const StreamPhase phase = stream.phases[stream.phase_at++];
     if (phase.algorithm < 0) {
       stream.local = phase.native.line.members != nullptr;
       stream.phase = begin_phase(phase.native, *stream.host);
@@ -569,7 +569,7 @@ Result simulate(std::shared_ptr<const Topology> topology, std::vector<Dimension>
                 const Column<std::int32_t>& algorithm_of, const System& system,
                 const Progress& progress) {
   check(dims, workload, algorithms, algorithm_of, system);
-  Network network(std::move(topology), dims, aware);
+  Network network(std::move(topology), dims, aware, system.record);
   if (!system.replay_only) {
     network.prepare(pairs_that_talk(dims, workload, algorithms, algorithm_of, system), progress);
   }

@@ -52,6 +52,7 @@ struct System {
   double peak_flops = 0;     // operations per second
   bool replay_only = false;  // every node takes its duration, messages and collectives too
   RemoteMemory memory{};
+  bool record = true;  // whether the result has messages and hops
   // For all-reduce, all-gather, reduce-scatter and all-to-all: one per dimension.
   std::array<std::vector<Implementation>, 4> implementations;
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -154,7 +153,8 @@ struct StreamPhase {
 struct Stream {
   std::int32_t rank, dataset, id, priority;
   const std::vector<std::int32_t>* members = nullptr;
-  std::deque<StreamPhase> phases;  // to come
+  std::vector<StreamPhase> phases;
+  std::size_t phase_at = 0;  // the next one
   std::int32_t queue = -1;
   bool local = false;  // the phase is one of a group, whose staging takes 10 ns
   bool begun = false;

@@ -81,6 +81,7 @@ def run_workload(
             as_custom=False,
             system=rules,
             rendezvous=rendezvous,
+            record=False,
             progress=report,
         )
 

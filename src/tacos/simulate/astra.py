@@ -228,6 +228,7 @@ def run(
     as_custom: bool = True,
     system: AstraSystem | None = None,
     rendezvous: bool = False,
+    record: bool = True,
     progress: Callable[[float], object] | None = None,
 ) -> AstraResult:
     """Simulate a workload as ASTRA-sim's analytical backends do.
@@ -247,6 +248,8 @@ def run(
             once; or a workload, in which a rank has one send or collective in flight at a time.
         system: How collectives are made; `AstraSystem()` by default.
         rendezvous: Whether 8 KiB from the receiver must have arrived before data is sent.
+        record: Whether the result has every message and hop; without, it has the times of ranks and nodes, and the
+            run takes less time and memory.
         progress: Called with the share done, now and then.
 
     Raises:
@@ -308,6 +311,7 @@ def run(
             remote.npus_per_node,
             remote.nodes,
         ),
+        record=record,
         progress=progress,
     )
     if as_custom:
