@@ -1166,7 +1166,7 @@ def chakra_program_file(nodes: ProgramNodes, rank: int, about: str) -> bytes:
 class ChakraTraces:
     """Chakra traces as columns: one row per node, by rank."""
 
-    def __init__(self) -> None: ...
+    def __init__(self, chain_streams: bool = True) -> None: ...
 
     def add(self, file: bytes) -> None:
         """Take in the trace of the next rank."""
@@ -1191,7 +1191,15 @@ class ChakraTraces:
     @property
     def rank(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
 
-    def workload(self, groups: Sequence[tuple[int, Sequence[int]]]) -> Workload:
+    @property
+    def group_names(self) -> list[bytes]:
+        """Groups that nodes name by other texts than numbers."""
+
+    @property
+    def process_groups(self) -> list[bytes]:
+        """What metadata nodes say."""
+
+    def workload(self, groups: Sequence[tuple[int, Sequence[int]]], named: Sequence[int]) -> Workload:
         """
         All nodes, which move into the workload: the traces are empty afterwards.
         """
@@ -1202,7 +1210,7 @@ class ChakraTraces:
     def derived(self, provenance: str) -> Program:
         """A program of the messages that the traces speak of."""
 
-def astra_simulate(topology: Topology, dims: Sequence[tuple[int, int, int, int]], aware: bool, workload: Workload, algorithms: Sequence[Workload], algorithm_of: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], *, endpoint_delay_ns: int, memory_Bps: int, splits: int, active_chunks: int, queues: int, policy: str, local_bandwidth_aware: bool, rendezvous: bool, implementations: Sequence[Sequence[str]], roofline: bool, peak_flops: float, replay_only: bool, remote: tuple[str, int, int, int, int], progress: object | None = None) -> dict[str, Any]:
+def astra_simulate(topology: Topology, dims: Sequence[tuple[int, int, int, int]], aware: bool, workload: Workload, algorithms: Sequence[Workload], algorithm_of: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], *, endpoint_delay_ns: int, memory_Bps: int, splits: int, active_chunks: int, queues: int, policy: str, local_bandwidth_aware: bool, rendezvous: bool, implementations: Sequence[Sequence[str]], roofline: bool, peak_flops: float, replay_only: bool, remote: tuple[str, int, int, int, int], record: bool, progress: object | None = None) -> dict[str, Any]:
     """ASTRA-sim's analytical simulation; see tacos.simulate.astra."""
 
 def hash_set_order(keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], reference: bool = False) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,), writable=False)]:

@@ -29,6 +29,7 @@ from tacos.cli.app import (
 )
 from tacos.cli.viewing import PAGES
 from tacos.cli.workloads import (
+    Dims,
     Groups,
     Memory,
     Queues,
@@ -64,6 +65,7 @@ def verify(
     ] = False,
     limit: Annotated[int, Parameter(help="Largest number of violations to show.")] = 20,
     groups: Groups = None,
+    dims: Dims = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -72,7 +74,7 @@ def verify(
 
     Example: tacos verify ar.tacos
     """
-    loaded = loaded_from(file, format, groups)
+    loaded = loaded_from(file, format, groups, dims)
     if not isinstance(loaded, Workload):
         loaded = algorithm_in(file, loaded)
     with progress("verifying", quiet or as_json) as report:
@@ -160,6 +162,7 @@ def sim(
     system: System = None,
     memory: Memory = None,
     groups: Groups = None,
+    dims: Dims = None,
     queues: Queues = None,
     rendezvous: Rendezvous = False,
     output: Annotated[
@@ -179,11 +182,10 @@ def sim(
     """
     from tacos import view
 
-    held = (
-        tacos.workload.load(file, groups=groups)
-        if system is not None
-        else loaded_from(file, format, groups)
-    )
+    network = None if topology is None else formats.network(topology)
+    held = loaded_from(file, format, groups, dims, network)
+    if system is not None and not isinstance(held, Workload):
+        held = tacos.workload.load(file, groups=groups, format=format)
     if isinstance(held, Workload):
         given = {
             "--fault": fault,
@@ -200,7 +202,7 @@ def sim(
             check_timeline("--output", output)
         result = run_workload(
             held,
-            None if topology is None else formats.network(topology),
+            network,
             profile=profile,
             system=system,
             memory=memory,
@@ -234,7 +236,6 @@ def sim(
         check_folder("--output", output)
     faults = [tacos.Fault.parse(text) for text in fault]
     stragglers = [tacos.Straggler.parse(text) for text in straggler]
-    network = None if topology is None else formats.network(topology)
     what: Schedule | Workload | Program
     as_program = False
     disturbed = bool(fault or straggler or units.time_ps(jitter))
@@ -310,6 +311,7 @@ def info(
     *,
     format: Format = None,
     groups: Groups = None,
+    dims: Dims = None,
     npu: Annotated[
         str | None, Parameter(help="List the transfers of this NPU: 3, or box0/npu3.")
     ] = None,
@@ -327,7 +329,7 @@ def info(
     """
     if rows < 1:
         raise ValueError(f"--rows must be positive; got {rows}")
-    loaded = loaded_from(file, format, groups)
+    loaded = loaded_from(file, format, groups, dims)
     if isinstance(loaded, Workload) and npu is None and link is None:
         show_workload(file, loaded, as_json, quiet)
         return 0
@@ -365,7 +367,7 @@ def info(
 
 @app.command
 def convert(
-    source: Annotated[Path, Parameter(help="A schedule, a program or a topology.")],
+    source: Annotated[Path, Parameter(help="A schedule, a program, a workload or a topology.")],
     target: Annotated[Path, Parameter(help="File to write; its extension chooses the format.")],
     /,
     *,
@@ -403,6 +405,7 @@ def convert(
         str | None, Parameter(help="Network of a program: a spec or a file.")
     ] = None,
     size: Annotated[str | None, Parameter(help="Buffer size of a program, such as 64MB.")] = None,
+    dims: Dims = None,
     unchecked: Annotated[
         bool,
         Parameter(negative="", show_default=False, help="Do not verify SOURCE first."),
@@ -415,7 +418,8 @@ def convert(
     Example: tacos convert ar.tacos ar.xml --protocol LL
     """
     check_folder("TARGET", target)
-    loaded = formats.load(source, format=from_format)
+    network = None if topology is None else formats.network(topology)
+    loaded = loaded_from(source, from_format, None, dims, network)
     if isinstance(loaded, Workload):
         tacos.workload.save(loaded, target)
         held = {"from": str(source), "to": str(target), "ranks": loaded.npus, "nodes": loaded.nodes}
@@ -441,7 +445,6 @@ def convert(
             return verdict(check, quiet)
         if not check.consistent and not quiet:
             warn(f"ranks may end with different bits: {check.difference}")
-    network = None if topology is None else formats.network(topology)
     taken = [k for k in (Program, Schedule) if formats.takes(k, target, format=to_format)]
     if isinstance(loaded, Program) and taken == [Schedule]:
         loaded = lifted(loaded, network, size, quiet or as_json)

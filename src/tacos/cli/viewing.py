@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 import tacos
 from tacos import formats
-from tacos._core import Program, Schedule, Workload
+from tacos._core import Program, Schedule, Topology, Workload
 from tacos.cli.app import (
     Algorithm,
     Json,
@@ -21,6 +21,7 @@ from tacos.cli.app import (
     load_algorithm,
 )
 from tacos.cli.workloads import (
+    Dims,
     Groups,
     Memory,
     System,
@@ -72,6 +73,7 @@ def view(
     system: System = None,
     memory: Memory = None,
     groups: Groups = None,
+    dims: Dims = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -87,7 +89,8 @@ def view(
     if port is not None and not 0 <= port < 2**16:
         raise ValueError(f"--port must be 0 to 65535; got {port}")
     silent = quiet or as_json
-    held = loaded_from(file, None, groups)
+    network = None if topology is None else formats.network(topology)
+    held = loaded_from(file, None, groups, dims, network)
     if isinstance(held, Workload):
         if other is not None:
             raise ValueError(f"{file} holds a workload, which is shown alone; got {other} besides")
@@ -95,7 +98,6 @@ def view(
             raise ValueError(f"--serve shows schedules and programs; {file} holds a workload")
         line = output or Path(f"{file.name}.timeline.json")
         check_timeline("--output", line)
-        network = None if topology is None else formats.network(topology)
         result = run_workload(
             held,
             network,
@@ -112,7 +114,7 @@ def view(
         return 0
     first = algorithm_in(file, held)
     if serve:
-        schedules, names = _read(first, file, other, topology, size, silent)
+        schedules, names = _read(first, file, other, network, size, silent)
         return _serve(schedules, names, detail, port or 0, as_json, quiet)
     target = output or _beside(file)
     traced = target.suffix.lower() not in PAGES
@@ -123,7 +125,7 @@ def view(
     check_folder("--output", target)
     if target.is_dir():
         raise ValueError(f"--output is {target}, which is a directory")
-    schedules, names = _read(first, file, other, topology, size, silent)
+    schedules, names = _read(first, file, other, network, size, silent)
     if traced:
         with progress("tracing", silent) as report:
             tacos.simulate(schedules[0], timing="schedule", progress=report).save(target)
@@ -140,12 +142,11 @@ def _read(
     first: Schedule | Program,
     file: Path,
     other: Path | None,
-    topology: str | None,
+    network: Topology | None,
     size: str | None,
     silent: bool,
 ) -> tuple[list[Schedule], list[str]]:
     """The schedules to show, and their names."""
-    network = None if topology is None else formats.network(topology)
     found = [first] if other is None else [first, load_algorithm(other)]
     names = [file.name] if other is None else [file.name, other.name]
     return [lifted(one, network, size, silent) for one in found], names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,6 +44,12 @@ Rendezvous = Annotated[
         negative="",
         show_default=False,
         help="A receiver sends a message before data moves, as in ASTRA-sim.",
+    ),
+]
+Dims = Annotated[
+    str | None,
+    Parameter(
+        help="NPUs of each dimension of the network, such as 16 or 4x2x8, for a workload by layers (.txt)."
     ),
 ]
 DEFAULT_PROFILE = "astra-sim-aware"
@@ -157,8 +164,29 @@ def check_timeline(option: str, path: Path) -> None:
     check_folder(option, path)
 
 
-def loaded_from(file: Path, format: str | None, groups: Path | None) -> Any:
-    """What a file holds; groups make it a workload."""
-    if groups is not None:
-        return tacos.workload.load(file, groups=groups)
-    return formats.load(file, format=format)
+def loaded_from(
+    file: Path,
+    format: str | None,
+    groups: Path | None,
+    dims: str | None,
+    network: Topology | None = None,
+) -> Any:
+    """What a file holds; groups and dimensions make it a workload.
+
+    A workload by layers that runs on a network has the dimensions of the network.
+    """
+    sizes = None if dims is None else _sizes(dims)
+    by_layers = formats.FORMATS[formats.name_of(file, format=format)].kind is Workload
+    if network is not None and sizes is None and by_layers:
+        sizes = [size for _, size in network.dims]
+        sizes = sizes if sizes and prod(sizes) == network.npus else [network.npus]
+    if groups is None and sizes is None:
+        return formats.load(file, format=format)
+    return tacos.workload.load(file, groups=groups, dims=sizes, format=format)
+
+
+def _sizes(dims: str) -> list[int]:
+    words = dims.split("x")
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise ValueError(f"--dims must be numbers of NPUs such as 16 or 4x2x8; got {dims!r}")
+    return [int(word) for word in words]
