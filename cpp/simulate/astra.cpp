@@ -409,10 +409,24 @@ class Simulator : public Listener {
     if (group != 0) {
       id = state.group_streams.try_emplace(group, group * kGroupStreams).first->second++;
     }
-    const auto number = static_cast<std::int32_t>(streams_.size());
-    streams_.push_back(
-        std::make_unique<Stream>(Stream{rank, dataset, id, priority, members, std::move(phases)}));
-    streams_.back()->host = std::make_unique<StreamHost>(*this, number);
+    auto number = static_cast<std::int32_t>(streams_.size());
+    if (free_streams_.empty()) {
+      streams_.push_back(std::make_unique<Stream>());
+      streams_.back()->host = std::make_unique<StreamHost>(*this, number);
+    } else {
+      number = free_streams_.back();
+      free_streams_.pop_back();
+    }
+    Stream& stream = *streams_[at(number)];
+    stream.rank = rank;
+    stream.dataset = dataset;
+    stream.id = id;
+    stream.priority = priority;
+    stream.members = members;
+    stream.phases = std::move(phases);
+    stream.phase_at = 0;
+    stream.queue = -1;
+    stream.local = stream.begun = false;
     next_phase(number);
   }
 
@@ -446,7 +460,7 @@ class Simulator : public Listener {
       begin_streams(state, before);
     }
     if (last) {
-      streams_[at(number)].reset();
+      free_streams_.push_back(number);
     } else {
       begin_streams(state, stream.queue);
     }
@@ -557,6 +571,7 @@ class Simulator : public Listener {
   std::vector<std::unique_ptr<Program>> programs_;  // of the ranks first, then of collectives
   std::vector<DataSet> datasets_;
   std::vector<std::unique_ptr<Stream>> streams_;
+  std::vector<std::int32_t> free_streams_;  // that are over
   std::vector<Deferred> deferred_;
   std::int64_t finished_ = 0;
 };

@@ -151,7 +151,7 @@ struct StreamPhase {
 
 // One chunk of a collective on its way through the phases.
 struct Stream {
-  std::int32_t rank, dataset, id, priority;
+  std::int32_t rank = 0, dataset = 0, id = 0, priority = 0;
   const std::vector<std::int32_t>* members = nullptr;
   std::vector<StreamPhase> phases;
   std::size_t phase_at = 0;  // the next one
