@@ -124,8 +124,8 @@ void bind_astra(nb::module_& m) {
       "topology"_a, "dims"_a, "aware"_a, "workload"_a, "algorithms"_a, "algorithm_of"_a,
       nb::kw_only(), "endpoint_delay_ns"_a, "memory_Bps"_a, "splits"_a, "active_chunks"_a,
       "queues"_a, "policy"_a, "local_bandwidth_aware"_a, "rendezvous"_a, "implementations"_a,
-      "roofline"_a, "peak_flops"_a, "replay_only"_a, "remote"_a,
-      "record"_a, "progress"_a = nb::none(), "ASTRA-sim's analytical simulation; see tacos.simulate.astra.");
+      "roofline"_a, "peak_flops"_a, "replay_only"_a, "remote"_a, "record"_a,
+      "progress"_a = nb::none(), "ASTRA-sim's analytical simulation; see tacos.simulate.astra.");
 
   m.def(
       "hash_set_order",

@@ -99,13 +99,13 @@ void bind_reader(nb::module_& m) {
           nb::sig("def process_groups(self) -> list[bytes]"), "What metadata nodes say.")
       .def(
           "workload",
-          [](Traces& traces,
-             std::vector<std::pair<std::int32_t, std::vector<std::int32_t>>> groups,
+          [](Traces& traces, std::vector<std::pair<std::int32_t, std::vector<std::int32_t>>> groups,
              const std::vector<std::int32_t>& named) {
             const nb::gil_scoped_release release;
             return std::make_shared<Workload>(std::move(traces).workload(std::move(groups), named));
           },
-          "groups"_a, "named"_a, "All nodes, which move into the workload: the traces are empty afterwards.")
+          "groups"_a, "named"_a,
+          "All nodes, which move into the workload: the traces are empty afterwards.")
       .def(
           "restored",
           [](const Traces& traces, std::shared_ptr<Collective> collective, bool in_place,

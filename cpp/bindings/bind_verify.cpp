@@ -11,9 +11,11 @@ namespace tacos::bindings {
 using namespace nb::literals;
 
 void bind_verify(nb::module_& m) {
-  nb::class_<Violation>(m, "Violation", "One way in which a schedule, a program or a workload is wrong.")
+  nb::class_<Violation>(m, "Violation",
+                        "One way in which a schedule, a program or a workload is wrong.")
       .def_ro("rule", &Violation::rule, "Which of the rules listed at tacos.verify.")
-      .def_ro("transfer", &Violation::transfer, "Stored transfer, step of a program, row of a workload, or -1.")
+      .def_ro("transfer", &Violation::transfer,
+              "Stored transfer, step of a program, row of a workload, or -1.")
       .def_ro("time_ps", &Violation::time, "When in picoseconds, or -1.")
       .def_ro("chunk", &Violation::chunk, "Chunk, or -1.")
       .def_ro("link", &Violation::link, "Link, or -1.")

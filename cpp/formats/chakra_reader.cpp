@@ -610,9 +610,8 @@ bool Traces::is_program() const {
   return talks;
 }
 
-Workload Traces::workload(
-    std::vector<std::pair<std::int32_t, std::vector<std::int32_t>>> groups,
-    const std::vector<std::int32_t>& named) && {
+Workload Traces::workload(std::vector<std::pair<std::int32_t, std::vector<std::int32_t>>> groups,
+                          const std::vector<std::int32_t>& named) && {
   for (auto& number : group) {
     if (number < 0 && at(-1 - number) < named.size()) number = named[at(-1 - number)];
   }

@@ -64,9 +64,9 @@ class Traces {
   std::vector<std::int32_t> peer, tag, name;
   std::vector<std::int64_t> bytes, duration_ps, flops;
   std::vector<std::uint8_t> comm, on_cpu, dims;  // as Workload has them
-  std::vector<std::int32_t> group, priority;  // -1 - i for group_names[i]
-  std::vector<std::string> group_names;       // names that are not numbers, in order of first use
-  std::vector<std::string> process_groups;    // what metadata nodes say, each text once
+  std::vector<std::int32_t> group, priority;     // -1 - i for group_names[i]
+  std::vector<std::string> group_names;         // names that are not numbers, in order of first use
+  std::vector<std::string> process_groups;      // what metadata nodes say, each text once
   std::vector<std::int64_t> dep_begin{0}, dep;  // rows
   std::vector<std::uint8_t> dep_is_control;     // in what tacos wrote: an order of links alone
   // Which step a row belongs to: the row of the step's first node, or -1; and what that step is, of

@@ -371,7 +371,7 @@ class Simulator : public Listener {
   }
 
   std::vector<StreamPhase> phases_of(std::int32_t rank, Comm comm, std::int64_t bytes,
-                                    const std::vector<Place>& places) {
+                                     const std::vector<Place>& places) {
     auto& state = ranks_[at(rank)];
     std::vector<StreamPhase> phases;
     const auto add = [&](const Place& place, Comm part, std::pair<std::int32_t, bool> queue) {
@@ -533,8 +533,8 @@ class Simulator : public Listener {
       waiting.push_back(sender.workload.describe(message.on_send.row));
     }
     if (!endless.empty()) {
-      invalid("the workload never finishes: " + listed(endless) +
-              " never end" + (endless.size() == 1 ? "s" : "") +
+      invalid("the workload never finishes: " + listed(endless) + " never end" +
+              (endless.size() == 1 ? "s" : "") +
               ", since the roofline divides by zero (num_ops, peak-perf or local-mem-bw is 0)");
     }
     if (!asleep.empty()) {

@@ -17,10 +17,8 @@ namespace {
 
 constexpr std::size_t kNamed = 6;  // nodes of a circle, ranks of a group: more fill no sentence
 constexpr std::size_t kNone = static_cast<std::size_t>(-1);
-constexpr const char* kComm[] = {"all-reduce",     "reduce",
-                                 "all-gather",     "gather",
-                                 "scatter",        "broadcast",
-                                 "all-to-all",     "reduce-scatter",
+constexpr const char* kComm[] = {"all-reduce",     "reduce",    "all-gather", "gather",
+                                 "scatter",        "broadcast", "all-to-all", "reduce-scatter",
                                  "reduce-scatter", "barrier"};
 
 std::string listed(const std::vector<std::int32_t>& ranks) {
