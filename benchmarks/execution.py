@@ -123,7 +123,7 @@ def main():
                 schedule = tacos.synthesize(topology, collective, target=options.target)
                 took = time.perf_counter() - begin
                 times, problem = exported(schedule, topology, size)
-                engine = schedule.provenance["engine"]
+                engine = schedule.engine
                 row = f"{name:26}{kind:12}{size:>6} {engine:18}{schedule.transfers:10,}"
                 row += f"{schedule.time_s * US:13.2f}{100 * (schedule.efficiency or 0):8.1f}%"
                 if times is None:

@@ -1,7 +1,7 @@
 """Speed and memory of the foundation: building, timing, verifying, saving and loading.
 
 Absolute times depend on the machine, so each row has a reference measured in the same run: an
-operation on the same amount of data whose cost everybody knows. ``make bench`` runs this.
+operation on the same amount of data whose cost is well known. ``make bench`` runs this.
 """
 
 from __future__ import annotations

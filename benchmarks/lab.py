@@ -141,7 +141,7 @@ def report(name, found, made, bound):
         if engine in made:
             said = tacos.simulate(made[engine], timing="order").time_s
             row += f"   {1e3 * said:8.1f}  {middle[engine] / said:.3f}  {made[engine].collective.chunks:6}"
-        print(row + (f"  ({made[engine].provenance['engine']})" if engine == "auto" else ""))
+        print(row + (f"  ({made[engine].engine})" if engine == "auto" else ""))
     ours, ring = middle["auto"], min(middle[engine] for engine in RINGS)
     versus = f"over gloo {middle['gloo'] / ours:.2f}x, " if "gloo" in middle else ""
     print(f"  auto {versus}over the best ring {ring / ours:.2f}x", flush=True)

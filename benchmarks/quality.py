@@ -83,7 +83,7 @@ def machines():
         for kind in KINDS:
             schedule, bound, took = solved(topology, kind, "1GB")
             name = f"{spec} {kind}"
-            engine = schedule.provenance["engine"]
+            engine = schedule.engine
             against = bound.time_s
             line("machines", name, schedule.time_s, bound.time_s, against, 1 / 0.98, took, engine)
 
@@ -98,7 +98,7 @@ def small():
             schedule, bound, took = solved(topology, kind, size)
             parts = bound.latency_s + bound.bandwidth_s
             against, limit = (bound.time_s, 1.1) if size == "1KB" else (parts, 1.2)
-            engine = schedule.provenance["engine"]
+            engine = schedule.engine
             name = f"{spec} {kind} {size}"
             line("small", name, schedule.time_s, bound.time_s, against, limit, took, engine)
 
@@ -132,7 +132,7 @@ def te_ccl():
     ]
     for name, topology, kind, size, published in cases:
         schedule, bound, took = solved(topology, kind, size, effort=2 if size == "1GB" else "fast")
-        engine = schedule.provenance["engine"]
+        engine = schedule.engine
         what = f"{name} {kind} {size}"
         line("te-ccl", what, schedule.time_s, bound.time_s, published / US, 1.002, took, engine)
 
@@ -163,7 +163,7 @@ def taccl():
     for name, network, kind, size, chunks, theirs in cases:
         for model, cut in (("pipelined", "auto"), ("blocking", chunks)):
             schedule, bound, took = solved(network(model), kind, size, cut)
-            engine = schedule.provenance["engine"]
+            engine = schedule.engine
             free = model == "pipelined"
             against, limit = (bound.time_s, 1.02) if free else (theirs / US, 1.0)
             what = f"{name} {kind} {size} {model}"
@@ -191,7 +191,7 @@ def auto(every=1):
         longest = max(longest, took)
         if schedule.time_ps > 1.001 * each.best.time_ps:
             best = each.best
-            engine = f"{schedule.provenance['engine']}, not {best.provenance['engine']}"
+            engine = f"{schedule.engine}, not {best.engine}"
             what = f"{spec} {kind} {size}"
             line("auto", what, schedule.time_s, bound.time_s, best.time_s, 1.001, took, engine)
     print(

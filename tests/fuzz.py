@@ -79,7 +79,7 @@ def check(case: Case, engine: str, random: Random, folder: Path) -> str:
         if applies:
             raise
         return "refused"
-    if rejected := schedule.provenance.get("rejected"):
+    if rejected := schedule.rejected:
         raise Wrong("; ".join(rejected))
     examine(schedule)
     if limit is None:
@@ -89,7 +89,7 @@ def check(case: Case, engine: str, random: Random, folder: Path) -> str:
     simulated(schedule)
     lowered(schedule, random)
     if random.random() < SHARE_REFINED:
-        better = tacos.refine(schedule, work=REFINING)
+        better = tacos.refine(schedule, hops=REFINING)
         examine(better, "refined, it")
         if better.time_ps > schedule.time_ps:
             raise Wrong(f"refined, it takes {better.time_ps} ps instead of {schedule.time_ps} ps")

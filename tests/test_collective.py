@@ -340,7 +340,7 @@ def test_repr():
         (lambda: co.custom(2, [1], [[0], [1]], [[1]]), "before has 2 entries for 1 chunks"),
         (lambda: co.custom(2, [1], [[0]], []), "after has 0 entries for 1 chunks"),
         (lambda: co.custom(2, [1], [[0]], [[1]], reduces=[]), "reduces has 0 entries"),
-        (lambda: co.custom(2, [1], [[]], [[1]]), "chunk 0 is held by nobody at the start"),
+        (lambda: co.custom(2, [1], [[]], [[1]]), "chunk 0 is not held by any NPU at the start"),
         (lambda: co.custom(2, [1], [[0, 0]], [[1]]), "chunk 0 lists NPU 0 twice as an input"),
         (lambda: co.custom(2, [1], [[0]], [[1, 1]]), "chunk 0 lists NPU 1 twice as an output"),
         (lambda: co.custom(2, [1], [[0]], [[2]]), "NPU 2 is not one of 0 to 1"),

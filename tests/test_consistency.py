@@ -21,8 +21,8 @@ from tests.support import expressions
 from tests.support.memory_driver import Machine
 from tests.support.programs import INPUT, OUTPUT, SCRATCH, made
 from tests.support.ranks import Ranks
+from tests.support.schedules import links_under, orbit
 from tests.support.strategies import lowered, orders
-from tests.test_verify import links_under, orbit
 
 NETWORKS = [
     "ring:4", "ring:5", "fc:3", "fc:5", "switch:4", "switch:6", "torus:3x3", "mesh:2x3", "hypercube:3",

@@ -25,7 +25,7 @@ def test_programs_end_with_the_right_outputs(order, data):
 @given(npus=st.integers(1, 6), data=st.data())
 @settings(max_examples=200)
 def test_buffers_hold_the_chunks_of_their_rank_in_order(npus, data):
-    """Several collectives at once among them, and chunks without bytes, which are nobody's."""
+    """Several collectives at once among them, and chunks without bytes, which no NPU holds."""
     parts = [
         p for _ in range(data.draw(st.integers(1, 3))) for p in data.draw(collectives(npus)).parts
     ]
@@ -168,3 +168,21 @@ def test_a_window_is_not_negative():
     schedule = tacos.synthesize(topology, tacos.collective.all_gather(topology, "3MB"))
     with pytest.raises(ValueError, match="window is -1, it must not be negative"):
         tacos.lower(schedule, window=-1)
+
+
+FILE = {"name": "mine", "protocol": "LL", "min_bytes": 1, "max_bytes": 9, "threads_per_block": 64}
+
+
+def test_a_program_has_the_fields_of_its_schedule_and_gives_them_back():
+    """The provenance says other things, and nothing is computed from it."""
+    ring = tp.ring(4)
+    schedule = tacos.synthesize(ring, co.all_gather(ring, "4MB", chunks=1), engine="ring")
+    told = {"name": "theirs", "protocol": "Simple", "min_bytes": 3, "engine": "greedy"}
+    schedule = schedule.with_provenance(told)
+    plain = lower(schedule)
+    assert (plain.engine, plain.name, plain.protocol, plain.min_bytes) == ("ring", "", "", 0)
+    program = lower(schedule.with_facts(dialect="azure", **FILE))
+    lifted = tacos.lift(program, ring)
+    for name, value in {"engine": "ring", "dialect": "azure", **FILE}.items():
+        assert getattr(program, name) == value
+        assert getattr(lifted, name) == value

@@ -339,7 +339,7 @@ def test_a_crowd_at_one_link_costs_no_retries():
 
 
 def test_starts_that_need_more_than_32_bits():
-    """Chunks of 1.000003 s: the starts are no multiples of anything large, and 20 s are 2^44 ps."""
+    """Chunks of 1.000003 s: the starts are not multiples of anything large, and 20 s are 2^44 ps."""
     topology = tp.mesh(2, bandwidth="1MB/s", latency="1ps")
     collective = messages_from(topology, [(0, 1)] * 20, size=1_000_003)
     table = routes(topology, pairs=([0], [1]))

@@ -252,15 +252,15 @@ def test_an_npu_neither_branches_nor_passes_a_tree_on():
 
 def test_a_tree_must_be_a_tree():
     topology = two_switches("multicast+reduce", "multicast+reduce")
-    with pytest.raises(ValueError, match=r"is no tree: link 6 .* is not fed by an earlier link"):
+    with pytest.raises(ValueError, match=r"is not a tree: link 6 .* is not fed by an earlier link"):
         one(topology, [0, 6], "multicast")
-    with pytest.raises(ValueError, match=r"is no tree: link 6 .* is not fed by an earlier link"):
+    with pytest.raises(ValueError, match=r"is not a tree: link 6 .* is not fed by an earlier link"):
         one(topology, [0, 6, 8], "multicast")  # in the wrong order
-    with pytest.raises(ValueError, match="is no tree: it reaches switch 0 twice"):
+    with pytest.raises(ValueError, match="is not a tree: it reaches switch 0 twice"):
         one(topology, [0, 8, 9], "multicast")
-    with pytest.raises(ValueError, match="is no tree: it reaches npu 0 twice"):
+    with pytest.raises(ValueError, match="is not a tree: it reaches npu 0 twice"):
         one(topology, [0, 4], "multicast")
-    with pytest.raises(ValueError, match="is no tree"):
+    with pytest.raises(ValueError, match="is not a tree"):
         one(topology, [2, 1, 4], "reduce")
 
 

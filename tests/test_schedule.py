@@ -304,7 +304,7 @@ def test_dependencies_by_hand():
 
 
 def test_dependencies_of_sums_and_inputs():
-    """2 reads the sums of 0 and 1; whoever reads its input depends on nobody."""
+    """2 reads the sums of 0 and 1; an NPU that reads its input depends on nothing."""
     topology = tp.fully_connected(4, **SPEED)
     table = routes(topology, pairs=([0, 1, 2], [2, 2, 3]))
     collective = co.custom(topology, [1000], [[0, 1, 2]], [[3]], reduces=True)

@@ -139,7 +139,7 @@ def test_connections_through_a_switch(wish, pairs):
 
 
 def test_relays_and_senders():
-    """A line 0 - 1 - 2 with a way round over 3: whoever is no relay passes nothing on."""
+    """A line 0 - 1 - 2 with a way round over 3: an NPU that is not a relay passes nothing on."""
     ends = [(0, 1), (1, 2), (0, 3), (3, 2)]
     topology = tp.from_links(4, [(a, b, 1e9, 0) for x, y in ends for a, b in ((x, y), (y, x))])
     message = co.send_recv(topology, [(0, 2, 1000)], chunks=1)
@@ -147,7 +147,7 @@ def test_relays_and_senders():
     assert schedule.rows()["dst"].tolist() == [3, 2]
     ring = tp.ring(4)
     gather = co.all_gather(ring, "4KB", chunks=1)
-    with pytest.raises(TacosError, match="passes on chunk 0, and is no relay; milp does"):
+    with pytest.raises(TacosError, match="passes on chunk 0, and is not a relay; milp does"):
         tacos.synthesize(ring, gather, engine="ring", sketch=Sketch(relays=[0, 2]))
     boxes = Sketch(box=2, senders={0: [0, 1]})
     with pytest.raises(TacosError, match="leaves its box by npu"):
@@ -250,7 +250,7 @@ def test_our_own_file_and_the_command(file, capsys):
     [
         ("sketch: 2\n", "sketch: invalid enum value 2"),
         ("sketch: 1\nboxes: 8\n", "object contains unknown field boxes"),
-        ("chunks: 2\n", "this is no sketch"),
+        ("chunks: 2\n", "not a sketch"),
         ("sketch: 1\nbetween: {a: [1]}\n", "between has the sender 'a', it must be a number"),
         ("sketch: 1\nbox: 5\n", "box is 5, which does not divide the 16 NPUs"),
         (SK1_NDV2_N2 | {"nnodes": 3}, "nnodes is 3, the network has 16 NPUs"),

@@ -7,8 +7,6 @@ import time
 import numpy as np
 import pytest
 
-pytest.importorskip("highspy")
-
 from tacos._support.solver import LinearProgram, Session, running, solve
 
 
@@ -97,7 +95,8 @@ def test_wrong_entries_are_errors(entry, message):
 
 def test_a_deadline_in_the_past_asks_nothing(monkeypatch):
     # A list of its own: another test of this process may have left a thread behind.
-    monkeypatch.setattr("tacos._support.solver._begun", begun := [])
+    begun: list[object] = []
+    monkeypatch.setattr("tacos._support.solver._begun", begun)
     program = LinearProgram(cost=[1], entries=([0], [0], [1]), row_lower=[1])
     assert solve(program, deadline=time.monotonic() - 1).status == "unknown"
     assert not begun

@@ -64,7 +64,7 @@ struct Table {
   std::int64_t rows = 0;
 
   ~Table() {
-    const nb::gil_scoped_acquire gil;  // whoever reads the last batch may be a thread without it
+    const nb::gil_scoped_acquire gil;  // the thread that reads the last batch may not hold it
     columns.clear();
   }
 };

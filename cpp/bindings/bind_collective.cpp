@@ -25,7 +25,7 @@ Column<T> copy_or_empty(const std::optional<Array<T>>& array) {
 
 constexpr std::array<const char*, 5> kUnitNames = {"member", "share", "pair", "buffer", "row"};
 
-const std::string& checked_name(const std::string& name) {
+std::string checked_name(std::string name) {
   const auto fits = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
   };
@@ -73,15 +73,15 @@ std::string kind_of(const Collective& collective) {
   return std::string(kind);
 }
 
-const Collective& resolved(const Collective& collective) {
+ChunkId chunks_of(const Collective& collective) {
   if (!collective.resolved()) {
     invalid("the number of chunks is not chosen yet: call with_chunks(n)");
   }
-  return collective;
+  return collective.chunks();
 }
 
 ChunkId in_range(const Collective& collective, std::int64_t chunk) {
-  if (chunk < 0 || chunk >= static_cast<std::int64_t>(resolved(collective).chunks())) {
+  if (chunk < 0 || chunk >= std::int64_t{chunks_of(collective)}) {
     throw nb::index_error(("chunk " + std::to_string(chunk) + " is not one of 0 to " +
                            std::to_string(std::int64_t{collective.chunks()} - 1))
                               .c_str());
@@ -89,11 +89,11 @@ ChunkId in_range(const Collective& collective, std::int64_t chunk) {
   return static_cast<ChunkId>(chunk);
 }
 
-// Chunk and NPU columns of everybody's inputs or outputs.
+// Chunk and NPU columns of all NPUs' inputs or outputs.
 nb::tuple condition(const Collective& collective, bool inputs) {
   std::vector<ChunkId> chunk;
   std::vector<NodeId> npu;
-  for (ChunkId c = 0; c < resolved(collective).chunks(); ++c) {
+  for (ChunkId c = 0; c < chunks_of(collective); ++c) {
     for (const NodeId node : inputs ? collective.inputs(c) : collective.outputs(c)) {
       chunk.push_back(c);
       npu.push_back(node);
@@ -169,7 +169,7 @@ void bind_collective(nb::module_& m) {
       .def("__reduce__", &reduced, nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"));
 
   nb::class_<Collective>(m, "Collective",
-                         R"(Which NPU holds which chunk before, and who must have it after.
+                         R"(Which NPU holds which chunk before, and which must have it after.
 
 Made by the functions of tacos.collective. Named collectives are stored symbolically; the
 pre- and postcondition columns are generated when asked for.)")
@@ -187,7 +187,7 @@ pre- and postcondition columns are generated when asked for.)")
           "label", [](const Collective& c) { return label_of(kind_of(c)); },
           "The kind in words for people, such as \"all-reduce\".")
       .def_prop_ro(
-          "chunks", [](const Collective& c) { return resolved(c).chunks(); },
+          "chunks", [](const Collective& c) { return chunks_of(c); },
           "Number of chunks in all parts.")
       .def_prop_ro("size_bytes", &Collective::size,
                    "Size as nccl-tests counts it: the parts' common size, or their sum.")
@@ -209,7 +209,7 @@ pre- and postcondition columns are generated when asked for.)")
           "chunk_bytes",
           [](const Collective& c) {
             std::vector<std::int64_t> bytes;
-            bytes.reserve(resolved(c).chunks());
+            bytes.reserve(chunks_of(c));
             for (ChunkId x = 0; x < c.chunks(); ++x) bytes.push_back(c.bytes(x));
             return give(std::move(bytes));
           },
@@ -236,12 +236,12 @@ pre- and postcondition columns are generated when asked for.)")
           "precondition", [](const Collective& c) { return condition(c, true); },
           nb::sig("def precondition(self) -> tuple[numpy.typing.NDArray[numpy.uint32], "
                   "numpy.typing.NDArray[numpy.int32]]"),
-          "Columns (chunk, NPU) of who holds what before.")
+          "Columns (chunk, NPU): which NPU holds which chunk before.")
       .def(
           "postcondition", [](const Collective& c) { return condition(c, false); },
           nb::sig("def postcondition(self) -> tuple[numpy.typing.NDArray[numpy.uint32], "
                   "numpy.typing.NDArray[numpy.int32]]"),
-          "Columns (chunk, NPU) of who must have what after.")
+          "Columns (chunk, NPU): which NPU must have which chunk after.")
       .def(
           "reversed",
           [](const Collective& c) { return std::make_shared<Collective>(c.reversed()); },

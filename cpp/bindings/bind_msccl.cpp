@@ -32,11 +32,13 @@ void bind_msccl(nb::module_& m) {
   m.def(
       "keep_order",
       [](const Program& program, std::int32_t channels, std::int32_t steps, std::int32_t peers,
-         bool join) {
+         std::int32_t awaited, bool join) {
         const nb::gil_scoped_release release;
-        return std::make_shared<Program>(keep_order(program, {channels, steps, peers, join}));
+        return std::make_shared<Program>(
+            keep_order(program, {channels, steps, peers, awaited, join}));
       },
-      "program"_a, nb::kw_only(), "channels"_a, "steps"_a, "peers"_a, "join"_a = false,
+      "program"_a, nb::kw_only(), "channels"_a, "steps"_a, "peers"_a, "awaited"_a = kAnyNumber,
+      "join"_a = false,
       "The same threads within an executor's limits: one per connection and direction, in order.");
   m.def(
       "stuck",

@@ -31,13 +31,14 @@ constexpr std::array kRoutes{"topology", "kinds", "link_begin", "links"};
 constexpr std::array kSchedule{
   "collective", "routes", "lane_route", "lane_op", "lane_reads", "lane_begin", "chunk", "start",
   "quantum_ps", "orders", "node_image", "link_image", "engine", "bound_ps", "consistent",
-  "cut_short", "matched_ports",
+  "cut_short", "matched_ports", "rejected", "name", "dialect", "protocol", "min_bytes", "max_bytes",
+  "threads_per_block",
 };
 constexpr std::array kProgram{
   "collective", "in_place", "scratch_slots", "thread_rank", "thread_channel", "thread_send_peer",
   "thread_recv_peer", "thread_begin", "op", "src_buffer", "src_slot", "dst_buffer", "dst_slot",
-  "count", "peer", "comes_from", "dep_begin", "dep", "size_bytes", "part_bytes", "window", "name",
-  "format", "dialect", "protocol", "min_bytes", "max_bytes", "threads_per_block", "either_place",
+  "count", "peer", "comes_from", "dep_begin", "dep", "size_bytes", "part_bytes", "window", "engine",
+  "name", "format", "dialect", "protocol", "min_bytes", "max_bytes", "threads_per_block", "either_place",
 };
 constexpr std::array kWorkload{
   "npus", "rank", "kind", "peer", "bytes", "tag", "duration_ps", "flops", "comm", "id", "on_cpu",

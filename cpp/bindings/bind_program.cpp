@@ -27,9 +27,9 @@ std::shared_ptr<Program> make_program(
     const Array<std::int32_t>& count, const Array<std::int32_t>& peer,
     const Array<std::int32_t>& comes_from, const Array<std::int64_t>& dep_begin,
     const Array<std::int32_t>& dep, std::string provenance, std::int64_t size_bytes,
-    std::vector<std::int64_t> part_bytes, std::int32_t window, std::string name, std::string format,
-    std::string dialect, std::string protocol, std::uint64_t min_bytes, std::uint64_t max_bytes,
-    std::int32_t threads_per_block, bool either_place) {
+    std::vector<std::int64_t> part_bytes, std::int32_t window, std::string engine, std::string name,
+    std::string format, std::string dialect, std::string protocol, std::uint64_t min_bytes,
+    std::uint64_t max_bytes, std::int32_t threads_per_block, bool either_place) {
   ProgramSpec spec;
   spec.collective = std::move(collective);
   spec.in_place = in_place;
@@ -50,10 +50,14 @@ std::shared_ptr<Program> make_program(
   spec.dep_begin = copy(dep_begin);
   spec.dep = copy(dep);
   spec.provenance = std::move(provenance);
-  spec.facts = {
-      size_bytes,         std::move(part_bytes), window,    std::move(name), std::move(format),
-      std::move(dialect), std::move(protocol),   min_bytes, max_bytes,       threads_per_block,
-      either_place};
+  spec.facts = {size_bytes,
+                std::move(part_bytes),
+                window,
+                std::move(engine),
+                {std::move(name), std::move(dialect), std::move(protocol), min_bytes, max_bytes,
+                 threads_per_block},
+                std::move(format),
+                either_place};
   const nb::gil_scoped_release release;  // the arguments are not touched any more
   return std::make_shared<Program>(std::move(spec));
 }
@@ -75,8 +79,9 @@ bytes, no times. Made by tacos.lower and tacos.load, immutable; the columns are 
            "thread_begin"_a, "op"_a, "src_buffer"_a, "src_slot"_a, "dst_buffer"_a, "dst_slot"_a,
            "count"_a, "peer"_a, "comes_from"_a, "dep_begin"_a, "dep"_a, "provenance"_a = "{}",
            "size_bytes"_a = 0, "part_bytes"_a = std::vector<std::int64_t>{}, "window"_a = 0,
-           "name"_a = "", "format"_a = "", "dialect"_a = "", "protocol"_a = "", "min_bytes"_a = 0,
-           "max_bytes"_a = 0, "threads_per_block"_a = 0, "either_place"_a = false,
+           "engine"_a = "", "name"_a = "", "format"_a = "", "dialect"_a = "", "protocol"_a = "",
+           "min_bytes"_a = 0, "max_bytes"_a = 0, "threads_per_block"_a = 0,
+           "either_place"_a = false,
            R"(The one door: checks that the columns fit together.
 
 Columns must have the types that the properties of the same names have: nothing is converted.)")
@@ -100,10 +105,10 @@ Columns must have the types that the properties of the same names have: nothing 
           nb::rv_policy::reference, "Channel of each thread.")
       .def_prop_ro(
           "thread_send_peer", [](const Program& p) { return view(p.spec().thread_send_peer); },
-          nb::rv_policy::reference, "Whom a thread sends to, or -1.")
+          nb::rv_policy::reference, "The rank that a thread sends to, or -1.")
       .def_prop_ro(
           "thread_recv_peer", [](const Program& p) { return view(p.spec().thread_recv_peer); },
-          nb::rv_policy::reference, "Whom a thread receives from, or -1.")
+          nb::rv_policy::reference, "The rank that a thread receives from, or -1.")
       .def_prop_ro(
           "thread_begin", [](const Program& p) { return view(p.spec().thread_begin); },
           nb::rv_policy::reference, "First step of each thread, then the number of steps.")
@@ -186,25 +191,29 @@ Columns must have the types that the properties of the same names have: nothing 
           "window", [](const Program& p) { return p.spec().facts.window; },
           "Messages of a rank that cross a limiting link at once; 0: any number.")
       .def_prop_ro(
-          "name", [](const Program& p) { return p.spec().facts.name; },
+          "engine", [](const Program& p) { return p.spec().facts.engine; },
+          "Engine that made the schedule it was lowered from, or an empty string.")
+      .def_prop_ro(
+          "name", [](const Program& p) { return p.spec().facts.file.name; },
           "Name in the file that the program was read from, or an empty string.")
       .def_prop_ro(
           "format", [](const Program& p) { return p.spec().facts.format; },
           "Format of the file that the program was read from, or an empty string.")
       .def_prop_ro(
-          "dialect", [](const Program& p) { return p.spec().facts.dialect; },
+          "dialect", [](const Program& p) { return p.spec().facts.file.dialect; },
           "Dialect of that file, or an empty string.")
       .def_prop_ro(
-          "protocol", [](const Program& p) { return p.spec().facts.protocol; },
+          "protocol", [](const Program& p) { return p.spec().facts.file.protocol; },
           "Protocol that the file names, or an empty string.")
       .def_prop_ro(
-          "min_bytes", [](const Program& p) { return p.spec().facts.min_bytes; },
+          "min_bytes", [](const Program& p) { return p.spec().facts.file.min_bytes; },
           "Smallest size that the file is for.")
       .def_prop_ro(
-          "max_bytes", [](const Program& p) { return p.spec().facts.max_bytes; },
+          "max_bytes", [](const Program& p) { return p.spec().facts.file.max_bytes; },
           "Largest size that the file is for; 0: no limit.")
       .def_prop_ro(
-          "threads_per_block", [](const Program& p) { return p.spec().facts.threads_per_block; },
+          "threads_per_block",
+          [](const Program& p) { return p.spec().facts.file.threads_per_block; },
           "Threads per block that the file names; 0: none.")
       .def_prop_ro(
           "either_place", [](const Program& p) { return p.spec().facts.either_place; },
@@ -213,11 +222,11 @@ Columns must have the types that the properties of the same names have: nothing 
           "with_facts",
           [](const Program& p, std::optional<std::int64_t> size_bytes,
              std::optional<std::vector<std::int64_t>> part_bytes,
-             std::optional<std::int32_t> window, std::optional<std::string> name,
-             std::optional<std::string> format, std::optional<std::string> dialect,
-             std::optional<std::string> protocol, std::optional<std::uint64_t> min_bytes,
-             std::optional<std::uint64_t> max_bytes, std::optional<std::int32_t> threads_per_block,
-             std::optional<bool> either_place) {
+             std::optional<std::int32_t> window, std::optional<std::string> engine,
+             std::optional<std::string> name, std::optional<std::string> format,
+             std::optional<std::string> dialect, std::optional<std::string> protocol,
+             std::optional<std::uint64_t> min_bytes, std::optional<std::uint64_t> max_bytes,
+             std::optional<std::int32_t> threads_per_block, std::optional<bool> either_place) {
             auto facts = p.spec().facts;
             const auto put = [](auto& field, auto& given) {
               if (given) field = std::move(*given);
@@ -225,21 +234,22 @@ Columns must have the types that the properties of the same names have: nothing 
             put(facts.size_bytes, size_bytes);
             put(facts.part_bytes, part_bytes);
             put(facts.window, window);
-            put(facts.name, name);
+            put(facts.engine, engine);
+            put(facts.file.name, name);
             put(facts.format, format);
-            put(facts.dialect, dialect);
-            put(facts.protocol, protocol);
-            put(facts.min_bytes, min_bytes);
-            put(facts.max_bytes, max_bytes);
-            put(facts.threads_per_block, threads_per_block);
+            put(facts.file.dialect, dialect);
+            put(facts.file.protocol, protocol);
+            put(facts.file.min_bytes, min_bytes);
+            put(facts.file.max_bytes, max_bytes);
+            put(facts.file.threads_per_block, threads_per_block);
             put(facts.either_place, either_place);
             return std::make_shared<Program>(p.with_facts(std::move(facts)));
           },
           nb::kw_only(), "size_bytes"_a = nb::none(), "part_bytes"_a = nb::none(),
-          "window"_a = nb::none(), "name"_a = nb::none(), "format"_a = nb::none(),
-          "dialect"_a = nb::none(), "protocol"_a = nb::none(), "min_bytes"_a = nb::none(),
-          "max_bytes"_a = nb::none(), "threads_per_block"_a = nb::none(),
-          "either_place"_a = nb::none(),
+          "window"_a = nb::none(), "engine"_a = nb::none(), "name"_a = nb::none(),
+          "format"_a = nb::none(), "dialect"_a = nb::none(), "protocol"_a = nb::none(),
+          "min_bytes"_a = nb::none(), "max_bytes"_a = nb::none(),
+          "threads_per_block"_a = nb::none(), "either_place"_a = nb::none(),
           "The same program with other values of these fields; None leaves a field as it is.")
       .def(
           "with_in_place",

@@ -150,7 +150,7 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
             }
             return rows;
           },
-          "Whom the steps that have started wait for, and in words what for.")
+          "The rank that each started step waits for, and in words what for.")
       .def_prop_ro("finished", &RankExecutor::finished, "Whether all steps are complete.")
       .def("finish", &RankExecutor::finish, nb::call_guard<nb::gil_scoped_release>(),
            "Ends a call: averages, and copies back what was kept elsewhere.");
@@ -187,7 +187,7 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
           "Runs one call on the memory at these addresses.")
       .def("watch", &Endpoint::watch, "algorithm"_a, "doing"_a,
            nb::call_guard<nb::gil_scoped_release>(),
-           "Between calls: who will not come to prepare this algorithm, and why; empty: nobody.")
+           "Between calls: which rank will not prepare this algorithm, and why; empty: none.")
       .def("interrupt", &Endpoint::interrupt, "why"_a,
            "Ends the call that runs and all later ones; from any thread.")
       .def("abort", &Endpoint::abort, "why"_a, nb::call_guard<nb::gil_scoped_release>(),

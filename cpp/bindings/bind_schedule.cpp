@@ -43,7 +43,9 @@ std::shared_ptr<Schedule> make_schedule(
     const std::vector<std::int32_t>& orders, const std::optional<Array<std::int32_t>>& node_image,
     const std::optional<Array<std::int32_t>>& link_image, std::string provenance,
     std::string engine, std::optional<Time> bound_ps, bool consistent, bool cut_short,
-    bool matched_ports, bool given_away) {
+    bool matched_ports, std::vector<std::string> rejected, std::string name, std::string dialect,
+    std::string protocol, std::uint64_t min_bytes, std::uint64_t max_bytes,
+    std::int32_t threads_per_block, bool given_away) {
   try {
     if (!nb::isinstance<nb::dict>(from_json(provenance))) {
       invalid("the provenance must be a JSON object");
@@ -63,7 +65,14 @@ std::shared_ptr<Schedule> make_schedule(
   const Schedule schedule(std::move(collective), std::move(routes), std::move(transfers),
                           std::move(symmetry), std::move(provenance));
   return std::make_shared<Schedule>(
-      schedule.with_facts({std::move(engine), bound_ps, consistent, cut_short, matched_ports}));
+      schedule.with_facts({std::move(engine),
+                           bound_ps,
+                           consistent,
+                           cut_short,
+                           matched_ports,
+                           std::move(rejected),
+                           {std::move(name), std::move(dialect), std::move(protocol), min_bytes,
+                            max_bytes, threads_per_block}}));
 }
 
 std::shared_ptr<Schedule> retime_columns(
@@ -181,7 +190,9 @@ symmetry instead of all transfers; expand() writes them out.)")
            "orders"_a = std::vector<std::int32_t>{}, "node_image"_a = nb::none(),
            "link_image"_a = nb::none(), "provenance"_a = "{}", "engine"_a = "",
            "bound_ps"_a = nb::none(), "consistent"_a = true, "cut_short"_a = false,
-           "matched_ports"_a = false, "given_away"_a = false,
+           "matched_ports"_a = false, "rejected"_a = std::vector<std::string>{}, "name"_a = "",
+           "dialect"_a = "", "protocol"_a = "", "min_bytes"_a = 0, "max_bytes"_a = 0,
+           "threads_per_block"_a = 0, "given_away"_a = false,
            R"(The one door: checks that the columns fit together.
 
 Columns must have the types that the properties of the same names have: nothing is converted.
@@ -247,7 +258,7 @@ With given_away=True, `chunk` and `start` are used without copying; do not write
           "busbw_Bps", [](const Schedule& s) { return algbw(s) * s.collective().bus_factor(); },
           "algbw times nccl-tests' factor for the collective; 0 where it defines none.")
       .def_prop_ro("efficiency", &efficiency,
-                   "Bound / time, or None where nobody computed the bound.")
+                   "Bound / time, or None where the bound was not computed.")
       .def_prop_ro(
           "provenance", [](const Schedule& s) { return from_json(s.provenance()); },
           nb::sig("def provenance(self) -> dict[str, typing.Any]"),
@@ -275,21 +286,59 @@ With given_away=True, `chunk` and `start` are used without copying; do not write
       .def_prop_ro(
           "matched_ports", [](const Schedule& s) { return s.facts().matched_ports; },
           "Whether each port of a switch between boxes has one peer in the schedule.")
+      .def_prop_ro(
+          "rejected", [](const Schedule& s) { return s.facts().rejected; },
+          "What was wrong with other answers of the search, a sentence each.")
+      .def_prop_ro(
+          "name", [](const Schedule& s) { return s.facts().file.name; },
+          "Name in the file that the schedule was lifted from, or an empty string.")
+      .def_prop_ro(
+          "dialect", [](const Schedule& s) { return s.facts().file.dialect; },
+          "Dialect of that file, or an empty string.")
+      .def_prop_ro(
+          "protocol", [](const Schedule& s) { return s.facts().file.protocol; },
+          "Protocol that the file names, or that NCCL would use; or an empty string.")
+      .def_prop_ro(
+          "min_bytes", [](const Schedule& s) { return s.facts().file.min_bytes; },
+          "Smallest size that the file is for.")
+      .def_prop_ro(
+          "max_bytes", [](const Schedule& s) { return s.facts().file.max_bytes; },
+          "Largest size that the file is for; 0: no limit.")
+      .def_prop_ro(
+          "threads_per_block", [](const Schedule& s) { return s.facts().file.threads_per_block; },
+          "Threads per block that the file names; 0: none.")
       .def(
           "with_facts",
           [](const Schedule& s, std::optional<std::string> engine, std::optional<Time> bound_ps,
              std::optional<bool> consistent, std::optional<bool> cut_short,
-             std::optional<bool> matched_ports) {
+             std::optional<bool> matched_ports, std::optional<std::vector<std::string>> rejected,
+             std::optional<std::string> name, std::optional<std::string> dialect,
+             std::optional<std::string> protocol, std::optional<std::uint64_t> min_bytes,
+             std::optional<std::uint64_t> max_bytes,
+             std::optional<std::int32_t> threads_per_block) {
             auto facts = s.facts();
-            if (engine) facts.engine = std::move(*engine);
+            const auto put = [](auto& field, auto& given) {
+              if (given) field = std::move(*given);
+            };
+            put(facts.engine, engine);
             if (bound_ps) facts.bound = bound_ps;
-            if (consistent) facts.consistent = *consistent;
-            if (cut_short) facts.cut_short = *cut_short;
-            if (matched_ports) facts.matched_ports = *matched_ports;
+            put(facts.consistent, consistent);
+            put(facts.cut_short, cut_short);
+            put(facts.matched_ports, matched_ports);
+            put(facts.rejected, rejected);
+            put(facts.file.name, name);
+            put(facts.file.dialect, dialect);
+            put(facts.file.protocol, protocol);
+            put(facts.file.min_bytes, min_bytes);
+            put(facts.file.max_bytes, max_bytes);
+            put(facts.file.threads_per_block, threads_per_block);
             return std::make_shared<Schedule>(s.with_facts(std::move(facts)));
           },
           nb::kw_only(), "engine"_a = nb::none(), "bound_ps"_a = nb::none(),
           "consistent"_a = nb::none(), "cut_short"_a = nb::none(), "matched_ports"_a = nb::none(),
+          "rejected"_a = nb::none(), "name"_a = nb::none(), "dialect"_a = nb::none(),
+          "protocol"_a = nb::none(), "min_bytes"_a = nb::none(), "max_bytes"_a = nb::none(),
+          "threads_per_block"_a = nb::none(),
           "The same schedule with other values of these fields; None leaves a field as it is.")
       .def(
           "rows",
@@ -361,7 +410,7 @@ Polars, DuckDB and others take the schedule itself, without a copy and without p
                   "numpy.typing.NDArray[numpy.int64]]"),
           R"(Columns (begin, writer): transfer t reads what writer[begin[t]:begin[t + 1]] wrote.
 
-Everybody who reads a sum of n arrivals lists all n of them.)")
+Each reader of a sum of n arrivals lists all n of them.)")
       .def(
           "expand", [](const Schedule& s) { return std::make_shared<Schedule>(s.expand()); },
           nb::call_guard<nb::gil_scoped_release>(),

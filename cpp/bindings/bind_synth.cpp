@@ -73,14 +73,14 @@ void bind_synth(nb::module_& m) {
       "tacos.synth.baselines.trees.");
   m.def(
       "refine",
-      [](const std::shared_ptr<Schedule>& schedule, std::uint64_t seed, std::int64_t work,
+      [](const std::shared_ptr<Schedule>& schedule, std::uint64_t seed, std::int64_t hops,
          std::int64_t goal_ps, const std::string& provenance, const nb::object& progress) {
-        const RefineOptions options{seed, work, goal_ps};
+        const RefineOptions options{seed, hops, goal_ps};
         const auto report = progress_to(progress);
         const nb::gil_scoped_release release;
         return std::make_shared<Schedule>(refine(*schedule, options, provenance, report));
       },
-      "schedule"_a, nb::kw_only(), "seed"_a = 0, "work"_a, "goal_ps"_a = 0, "provenance"_a = "{}",
+      "schedule"_a, nb::kw_only(), "seed"_a = 0, "hops"_a, "goal_ps"_a = 0, "provenance"_a = "{}",
       "progress"_a = nb::none(),
       "The schedule after local search over what spreads finished values; see tacos.refine.");
   m.def("greedy_stepwise", &stepwise, "topology"_a, "collective"_a,

@@ -52,7 +52,7 @@ ReadOnly<T> give(std::vector<T> values) {
   return view(Column<T>(std::move(values)));
 }
 
-// Reports to `callback` (or nobody, if it is None) at most every 50 ms, and lets Ctrl-C through:
+// Reports to `callback`, unless it is None, at most every 50 ms, and lets Ctrl-C through:
 // the KeyboardInterrupt, like any exception of the callback, travels up through the core.
 inline Progress progress_to(const nb::object& callback) {
   using Clock = std::chrono::steady_clock;

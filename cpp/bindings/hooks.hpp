@@ -11,6 +11,7 @@ struct Hooks {
   nb::object find_npu, find_link;  // (topology, number or name) -> number
   nb::object to_pandas, to_arrow;  // (columns by name) -> table
   nb::object to_html;              // (object) -> what a notebook shows
+  nb::object from_json, to_json;   // (text) -> value, (value) -> text
 };
 
 const Hooks& hooks();

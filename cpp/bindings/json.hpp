@@ -1,4 +1,4 @@
-// JSON by the standard library's json, the only module that this one imports.
+// The core keeps provenance as JSON text; the package above reads and writes it.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -6,16 +6,14 @@
 
 #include <string>
 
+#include "hooks.hpp"
+
 namespace tacos::bindings {
 
-namespace nb = nanobind;
-
-inline nb::object from_json(const std::string& text) {
-  return nb::module_::import_("json").attr("loads")(text);
-}
+inline nb::object from_json(const std::string& text) { return hooks().from_json(text); }
 
 inline std::string to_json(nb::handle value) {
-  return nb::cast<std::string>(nb::module_::import_("json").attr("dumps")(value));
+  return nb::cast<std::string>(hooks().to_json(value));
 }
 
 }  // namespace tacos::bindings

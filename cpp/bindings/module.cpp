@@ -31,7 +31,7 @@ void bind_pickling(nb::module_& m);
 }  // namespace tacos::bindings
 
 NB_MODULE(_core, m) {
-  // Objects that modules keep until the interpreter exits are no leak worth a message.
+  // Objects that modules keep until the interpreter exits are not leaks worth a message.
   nb::set_leak_warnings(false);
   m.doc() = "The compiled core of tacos; its public face is the package tacos.";
   nb::exception<tacos::Error> error(m, "TacosError", PyExc_Exception);

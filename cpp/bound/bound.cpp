@@ -29,7 +29,7 @@ double seconds(Ratio ratio) {
 }
 
 // Whether every NPU takes part alike, so that a symmetry of the network is one of the problem.
-bool everybody_alike(const Topology& topology, const Collective& collective) {
+bool all_take_part_alike(const Topology& topology, const Collective& collective) {
   return std::all_of(collective.parts().begin(), collective.parts().end(),
                      [&](const CollectivePart& part) {
                        return part.traits().uniform() && part.members() == topology.npus();
@@ -42,7 +42,7 @@ class Search {
       : topology_(topology),
         collective_(collective),
         progress_(progress),
-        symmetric_(topology.spec().symmetric && everybody_alike(topology, collective)),
+        symmetric_(topology.spec().symmetric && all_take_part_alike(topology, collective)),
         uneven_(std::any_of(collective.parts().begin(), collective.parts().end(),
                             [](const CollectivePart& part) {
                               return part.members() > 0 && part.size % part.members() != 0;
@@ -435,7 +435,7 @@ std::vector<std::vector<NodeId>> Search::tight_sets() {
   return result;
 }
 
-// What all pairs send along one dimension fills everybody's links of that dimension alike.
+// What all pairs send along one dimension fills all links of that dimension alike.
 void Search::weigh_lines() {
   double block = 0;
   for (const auto& part : collective_.parts()) {

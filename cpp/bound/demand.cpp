@@ -140,20 +140,20 @@ void member_supplies(const CollectivePart& part, std::int64_t position, bool rev
   const std::int64_t n = part.members();
   const bool at_root = position == part.root;
   const auto own = piece(part.size, n, position);
-  const auto everybody = [&] {
+  const auto all_pieces = [&] {
     for (std::int64_t i = 0; i < n; ++i) take(i, piece(part.size, n, i));
   };
   switch (part.kind) {
     case all_gather:
-      if (!reversed) everybody();
+      if (!reversed) all_pieces();
       return;
     case reduce_scatter:
-      if (reversed) everybody();
+      if (reversed) all_pieces();
       return;
     case all_reduce:
       return take(0, part.size);
     case all_to_all:
-      if (reversed) return everybody();
+      if (reversed) return all_pieces();
       for (std::int64_t i = 0; i < n; ++i) take(i, own);
       return;
     case all_to_all_v:
@@ -169,11 +169,11 @@ void member_supplies(const CollectivePart& part, std::int64_t position, bool rev
       return;
     case gather:
       if (reversed) return take(part.root, own);
-      if (at_root) everybody();
+      if (at_root) all_pieces();
       return;
     case scatter:
       if (!reversed) return take(part.root, own);
-      if (at_root) everybody();
+      if (at_root) all_pieces();
       return;
     default:
       return;

@@ -1,5 +1,5 @@
 // What a collective asks of the network, whatever the algorithm: how much must leave a set of nodes,
-// what one NPU needs from whom, and how far it has to travel.
+// what one NPU needs from which others, and how far it has to travel.
 //
 // A chunk must leave a set S at least once if some output is outside S and
 //   - all its inputs are in S (equal replicas), or
@@ -27,7 +27,7 @@ struct Crossing {
 // What must leave the set at least once. O(members), or O(pairs) where sizes differ by pair.
 Crossing crossing(const Collective& collective, const NodeSet& inside);
 
-// All that has to move: every chunk that somebody needs and does not hold, `times` over.
+// All that has to move: every chunk that some NPU needs and does not hold, `times` over.
 Crossing whole_buffer(const CollectivePart& part, std::int64_t times);
 
 // The NPUs' least traffic: what has to leave and to enter each. O(members) or O(pairs).
@@ -36,7 +36,7 @@ struct Ports {
 };
 Ports ports(const Collective& collective);
 
-// What everybody needs, as seen by NPU `npu`: what has to come in (`reversed`: to go out, with the
+// What the NPUs need, as seen by NPU `npu`: what has to come in (`reversed`: to go out, with the
 // destinations as supplies). Sums are seen where they have one end; an all-reduce against its first
 // member. Nothing of custom parts. Empty if there is no such demand.
 std::optional<SinkDemand> demand_at(const Collective& collective, NodeId npu, bool reversed);

@@ -56,7 +56,7 @@ struct Line {
 };
 
 // The lines of a symmetric topology through NPU 0, in time proportional to their lengths; empty where
-// some link changes two coordinates at once, so that the network is no product of lines.
+// some link changes two coordinates at once, so that the network is not a product of lines.
 std::vector<Line> lines(const Topology& topology, std::int64_t bytes);
 
 }  // namespace tacos

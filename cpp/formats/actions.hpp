@@ -1,4 +1,4 @@
-// What packing works on: the steps of a program, who waits for whom, and what they touch.
+// What packing works on: the steps of a program, which waits for which, and what they touch.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 namespace tacos::packing {
 
 using Node = std::int32_t;  // a step to be, numbered in the order in which they could run
-constexpr Node kNobody = -1;
+constexpr Node kNone = -1;
 
-// Who waits for whom, and where messages go.
+// Which step waits for which, and where messages go.
 class Graph {
  public:
   explicit Graph(const Program& program) : program_(program), receiver_(at(program.steps()), -1) {
@@ -139,8 +139,8 @@ struct Action {
   ThreadId thread = 0;  // in the program that is packed
   Range src, dst;
   std::int32_t count = 0;
-  Node partner = kNobody;  // the receive of a send, the send of a receive
-  std::int32_t key = 0;    // when it could run
+  Node partner = kNone;  // the receive of a send, the send of a receive
+  std::int32_t key = 0;  // when it could run
 };
 
 }  // namespace tacos::packing

@@ -9,11 +9,7 @@
 
 namespace tacos::chakra {
 
-namespace {
-
-constexpr std::int64_t kNobody = -1;
-
-}  // namespace
+namespace {}  // namespace
 
 std::vector<std::int64_t> Traces::pairs() const {
   std::vector<std::int64_t> out, in;
@@ -33,7 +29,7 @@ std::vector<std::int64_t> Traces::pairs() const {
   };
   std::sort(out.begin(), out.end(), less);
   std::sort(in.begin(), in.end(), less);
-  std::vector<std::int64_t> send_of(nodes(), kNobody);
+  std::vector<std::int64_t> send_of(nodes(), kNoRow);
   for (std::size_t i = 0; i < std::max(out.size(), in.size()); ++i) {
     if (i < out.size() && i < in.size() && key(out[i]) == key(in[i])) {
       send_of[at(in[i])] = out[i];
@@ -76,11 +72,11 @@ Program Traces::restored(std::shared_ptr<const Collective> collective, bool in_p
   for (std::size_t r = 0; r < at(ranks()); ++r) first_thread[r + 1] += first_thread[r];
 
   Steps steps;
-  std::vector<std::int64_t> step(nodes(), kNobody);
+  std::vector<std::int64_t> step(nodes(), kNoRow);
   for (std::size_t row = 0; row < nodes(); ++row) {
     const auto r = at(rank[row]);
     const auto of_rank = first_thread[r + 1] - first_thread[r];
-    if (step_of[row] == kNobody) {
+    if (step_of[row] == kNoRow) {
       if (of_rank == 0 && kind[row] == 2) continue;  // an idle rank
       invalid(describe(row) + " has neither tacos_step nor tacos_of");
     }
@@ -96,13 +92,13 @@ Program Traces::restored(std::shared_ptr<const Collective> collective, bool in_p
               buffer_of(fields[2]), fields[3], buffer_of(fields[4]), fields[5], fields[6]);
   }
   const auto owner = [&](std::size_t row) {
-    return step_of[row] == kNobody ? kNobody : step[at(step_of[row])];
+    return step_of[row] == kNoRow ? kNoRow : step[at(step_of[row])];
   };
 
   const auto send_of = pairs();
   std::vector<bool> sent(steps.op.size(), false), received(steps.op.size(), false);
   for (std::size_t row = 0; row < nodes(); ++row) {
-    if (owner(row) == kNobody) continue;
+    if (owner(row) == kNoRow) continue;
     const auto mine = at(owner(row));
     const StepOp op = static_cast<StepOp>(steps.op[mine]);
     if (kind[row] < 2) {
@@ -117,13 +113,13 @@ Program Traces::restored(std::shared_ptr<const Collective> collective, bool in_p
     }
     for (auto d = dep_begin[row]; d < dep_begin[row + 1]; ++d) {
       const auto before = owner(at(dep[at(d)]));
-      if (before != kNobody && at(before) != mine && dep_is_control[at(d)] == 0) {
+      if (before != kNoRow && at(before) != mine && dep_is_control[at(d)] == 0) {
         steps.waits.emplace_back(static_cast<std::int64_t>(mine), before);
       }
     }
   }
   for (std::size_t row = 0; row < nodes(); ++row) {
-    if (step[row] == kNobody) continue;
+    if (step[row] == kNoRow) continue;
     const auto mine = at(step[row]);
     const StepOp op = static_cast<StepOp>(steps.op[mine]);
     if (sends(op) != sent[mine] || receives(op) != received[mine]) {
@@ -145,7 +141,7 @@ Program Traces::derived(std::string provenance) const {
   CollectivePart part;
   part.kind = CollectiveKind::send_recv;
   part.chunks = 1;
-  std::vector<std::int64_t> recv_of(nodes(), kNobody), sizes;
+  std::vector<std::int64_t> recv_of(nodes(), kNoRow), sizes;
   std::vector<NodeId> sources, destinations;
   std::vector<std::int32_t> slot(nodes(), -1), inputs(at(ranks()), 0), outputs(at(ranks()), 0);
   for (std::size_t row = 0; row < nodes(); ++row) {

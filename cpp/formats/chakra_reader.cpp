@@ -21,7 +21,6 @@ using protobuf::Field;
 using protobuf::Reader;
 using protobuf::Wire;
 
-constexpr std::int64_t kNobody = -1;
 constexpr std::size_t kMaxDims = 8;  // what a byte of flags holds
 constexpr std::int64_t kLongest_us = kLongestComp_ps / 1'000'000;
 constexpr std::array<std::string_view, 8> kTypes = {
@@ -51,7 +50,7 @@ struct Attribute {
     const Wire expected = field == 19 || field == 23   ? Wire::fixed32
                           : field == 21 || field == 25 ? Wire::fixed64
                                                        : Wire::varint;
-    if (field < 7 || field > 27 || field % 2 == 0 || wire != expected) refuse("no whole number");
+    if (field < 7 || field > 27 || field % 2 == 0 || wire != expected) refuse("not a whole number");
     std::int64_t number = static_cast<std::int64_t>(value);
     switch (field) {
       case 7:  // int32, of which writers may fill the upper half or not
@@ -109,7 +108,7 @@ Attribute attribute_of(std::string_view bytes, std::size_t position) {
   while (!reader.done()) {
     const Field field = reader.field();
     if (field.number == 1) {
-      if (field.wire != Wire::bytes) Reader::fail(position, "an attribute's name is no text");
+      if (field.wire != Wire::bytes) Reader::fail(position, "an attribute's name is not text");
       found.name = field.bytes;
     } else if (field.number >= 3 && field.number <= 32) {
       found.field = field.number;
@@ -193,7 +192,7 @@ void Traces::add_node(std::string_view message, std::size_t position) {
       case 3:
       case 6:
       case 7:
-        if (!is_number) fail("field " + std::to_string(field.number) + " is no number");
+        if (!is_number) fail("field " + std::to_string(field.number) + " is not a number");
         (field.number == 1   ? node.id
          : field.number == 3 ? node.type
          : field.number == 6 ? node.start_us
@@ -221,12 +220,12 @@ void Traces::add_node(std::string_view message, std::size_t position) {
           Reader packed(field.bytes, reader.position(field.bytes));
           while (!packed.done()) list.push_back(static_cast<std::int64_t>(packed.varint()));
         } else {
-          fail("its dependencies are no numbers");
+          fail("its dependencies are not numbers");
         }
         break;
       }
       case 10: {
-        if (field.wire != Wire::bytes) fail("an attribute is no message");
+        if (field.wire != Wire::bytes) fail("an attribute is not a message");
         const auto a = attribute_of(field.bytes, reader.position(field.bytes));
         constexpr std::int64_t kInt32 = std::numeric_limits<std::int32_t>::max();
         constexpr std::int64_t kInt64 = std::numeric_limits<std::int64_t>::max();
@@ -253,7 +252,7 @@ void Traces::add_node(std::string_view message, std::size_t position) {
         } else if (a.name == "msg_chunk_cnt") {
           node.chunks = a.whole(1, kInt64);
         } else if (a.name == "pg_name") {
-          if (a.field != 29 || a.wire != Wire::bytes) fail("pg_name is no text");
+          if (a.field != 29 || a.wire != Wire::bytes) fail("pg_name is not text");
           const auto end = a.bytes.data() + a.bytes.size();
           std::int32_t number = 0;
           const auto result = std::from_chars(a.bytes.data(), end, number);
@@ -288,7 +287,7 @@ void Traces::add_node(std::string_view message, std::size_t position) {
         break;
     }
   }
-  // Whoever waits twice for the same node waits once.
+  // A node that waits twice for another one waits once.
   const auto data = dep.begin() + static_cast<std::ptrdiff_t>(deps);
   std::sort(data, dep.end());
   dep.erase(std::unique(data, dep.end()), dep.end());
@@ -378,7 +377,7 @@ void Traces::add_row(const Node& node, std::size_t position) {
   if (node.on_cpu && what != NodeKind::comp) fail("is_cpu_op is true, but only a COMP_NODE can be");
   dep_begin.push_back(static_cast<std::int64_t>(dep.size()));
   if (about.back().empty()) return;
-  step_of.resize(nodes(), kNobody);
+  step_of.resize(nodes(), kNoRow);
   step_fields.resize(nodes() * kStepFields);
   if (node.step_size != 0) {
     step_of.back() = static_cast<std::int64_t>(nodes()) - 1;
@@ -403,30 +402,30 @@ void Traces::resolve(std::size_t first_row) {
   }
   const bool dense = rows.back().first == rows.size() - 1;
   const auto row_of = [&](std::uint64_t wanted) {
-    if (dense) return wanted < rows.size() ? rows[wanted].second : kNobody;
+    if (dense) return wanted < rows.size() ? rows[wanted].second : kNoRow;
     const auto found =
         std::lower_bound(rows.begin(), rows.end(), std::pair(wanted, std::int64_t{0}));
-    return found != rows.end() && found->first == wanted ? found->second : kNobody;
+    return found != rows.end() && found->first == wanted ? found->second : kNoRow;
   };
   for (auto row = first_row; row < nodes(); ++row) {
     for (auto d = dep_begin[row]; d < dep_begin[row + 1]; ++d) {
       const auto wanted = static_cast<std::uint64_t>(dep[at(d)]);
       dep[at(d)] = row_of(wanted);
-      if (dep[at(d)] == kNobody) {
+      if (dep[at(d)] == kNoRow) {
         invalid("node " + std::to_string(id[row]) + " depends on node " + std::to_string(wanted) +
                 ", which is not there");
       }
     }
-    if (step_of.size() <= row || step_of[row] > kNobody) continue;
-    const bool named = step_of[row] < kNobody;
-    const auto first = named ? row_of(static_cast<std::uint64_t>(-2 - step_of[row])) : kNobody;
-    if (named && (first == kNobody || step_of[at(first)] != first)) {
+    if (step_of.size() <= row || step_of[row] > kNoRow) continue;
+    const bool named = step_of[row] < kNoRow;
+    const auto first = named ? row_of(static_cast<std::uint64_t>(-2 - step_of[row])) : kNoRow;
+    if (named && (first == kNoRow || step_of[at(first)] != first)) {
       invalid("node " + std::to_string(id[row]) + ": tacos_of is " +
-              std::to_string(-2 - step_of[row]) + ", which is no node with a tacos_step");
+              std::to_string(-2 - step_of[row]) + ", which is not a node with a tacos_step");
     }
     step_of[row] = first;
   }
-  step_of.resize(nodes(), kNobody);
+  step_of.resize(nodes(), kNoRow);
   step_fields.resize(nodes() * kStepFields);
 }
 

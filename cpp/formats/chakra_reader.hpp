@@ -29,6 +29,8 @@
 
 namespace tacos::chakra {
 
+constexpr std::int64_t kNoRow = -1;  // of what names a row, where there is none
+
 class Traces {
  public:
   explicit Traces(bool chain_streams = true) : chain_streams_(chain_streams) {}
@@ -54,7 +56,7 @@ class Traces {
   Program restored(std::shared_ptr<const Collective> collective, bool in_place,
                    std::vector<std::int32_t> scratch_slots, const Threads& threads,
                    std::string provenance) const;
-  // What anybody wrote.
+  // What any program wrote.
   Program derived(std::string provenance) const;
 
   std::vector<std::string> about;  // per rank, the metadata's attribute "tacos"

@@ -8,21 +8,21 @@ namespace tacos::packing {
 Onward find_onward(const std::vector<Action>& actions, const Places& places) {
   Onward onward{std::vector<std::vector<Node>>(actions.size()),
                 std::vector<std::uint8_t>(actions.size(), 0)};
-  std::vector<Node> writer(places.size(), kNobody), last_reader(actions.size(), kNobody);
+  std::vector<Node> writer(places.size(), kNone), last_reader(actions.size(), kNone);
   const auto read = [&](Node node, std::size_t place) {
     const Node from = writer[place];
-    if (from == kNobody || last_reader[at(from)] == node) return;
+    if (from == kNone || last_reader[at(from)] == node) return;
     last_reader[at(from)] = node;
     onward.needed[at(from)] = static_cast<std::uint8_t>(std::min(onward.needed[at(from)] + 1, 2));
   };
   for (Node node = 0; node < static_cast<Node>(actions.size()); ++node) {
     const Action& action = actions[at(node)];
-    Node from = kNobody;
+    Node from = kNone;
     bool one = action.op == StepOp::send;
     for (std::int32_t k = 0; action.src.used() && k < action.count; ++k) {
       const auto place = places.of(action.rank, action.src.buffer, action.src.slot + k);
       if (k == 0) from = writer[place];
-      one = one && from != kNobody && writer[place] == from && actions[at(from)].dst.used() &&
+      one = one && from != kNone && writer[place] == from && actions[at(from)].dst.used() &&
             actions[at(from)].count == action.count &&
             place == places.of(action.rank, actions[at(from)].dst.buffer,
                                actions[at(from)].dst.slot + k);
@@ -38,9 +38,9 @@ Onward find_onward(const std::vector<Action>& actions, const Places& places) {
   for (const Action& action : actions) {
     for (std::int32_t k = 0; action.dst.used() && k < action.count; ++k) {
       const auto place = places.of(action.rank, action.dst.buffer, action.dst.slot + k);
-      if (!places.is_output(action.rank, place) || writer[place] == kNobody) continue;
+      if (!places.is_output(action.rank, place) || writer[place] == kNone) continue;
       onward.needed[at(writer[place])] = 2;
-      writer[place] = kNobody;
+      writer[place] = kNone;
     }
   }
   return onward;
@@ -70,7 +70,7 @@ class Channels {
     }
     lines_.resize(links.size());
     result_.channel.assign(actions.size(), -1);
-    result_.fused.assign(actions.size(), kNobody);
+    result_.fused.assign(actions.size(), kNone);
   }
 
   Assignment assign() {
@@ -88,7 +88,7 @@ class Channels {
   struct Line {
     std::int32_t onto = -1, from = -1;    // coupled links: out of its end, into its start
     std::int32_t sent = 0, received = 0;  // steps, at its start and its end
-    Node last = kNobody;                  // receive
+    Node last = kNone;                    // receive
   };
 
   Line& line(std::int32_t link, std::int32_t channel) {
@@ -118,8 +118,8 @@ class Channels {
     const auto link = link_[at(send)];
     const Node receive = actions_[at(send)].partner;
     const Node last = line(link, channel).last;
-    if (last == kNobody && (peers(actions_[at(send)].rank, channel).first >= options_.peers ||
-                            peers(actions_[at(receive)].rank, channel).second >= options_.peers)) {
+    if (last == kNone && (peers(actions_[at(send)].rank, channel).first >= options_.peers ||
+                          peers(actions_[at(receive)].rank, channel).second >= options_.peers)) {
       return false;
     }
     return last < receive && has_room(link, channel);
@@ -127,7 +127,7 @@ class Channels {
   void carry(Node send, std::int32_t channel, bool fused) {
     const Node receive = actions_[at(send)].partner;
     Line& here = line(link_[at(send)], channel);
-    if (here.last == kNobody) {
+    if (here.last == kNone) {
       ++peers(actions_[at(send)].rank, channel).first;
       ++peers(actions_[at(receive)].rank, channel).second;
     }

@@ -7,7 +7,7 @@
 namespace tacos::packing {
 
 struct Onward {
-  std::vector<std::vector<Node>> sends;  // per receive: who sends just that on, first come first
+  std::vector<std::vector<Node>> sends;  // per receive: steps that send just that on, in order
   std::vector<std::uint8_t> needed;      // per receive: how many need what it stores, 2 for more
 };
 

@@ -1,7 +1,7 @@
 // JSON as a stream of values, for texts too long to become trees of objects.
 //
-// The text has been found to be JSON by somebody who explains errors of syntax better; here they end
-// the reading as well, in fewer words. What is read has to be of the kind that the caller asks for.
+// The caller has parsed the text before, with a parser that explains errors of syntax better; here such
+// an error only ends the reading. What is read has to be of the kind that the caller asks for.
 #pragma once
 
 #include <cstdint>
@@ -96,7 +96,7 @@ class Reader {
     } while (depth > 0);
   }
 
-  // The next character that is no white space, 0 at the end.
+  // The next character that is not white space, 0 at the end.
   char peek() {
     while (at_ < text_.size() && is_space(text_[at_])) ++at_;
     return at_ < text_.size() ? text_[at_] : '\0';

@@ -13,7 +13,10 @@ namespace {
 
 // Per step, the dependencies that do not follow from the order of threads and other dependencies. A step's clock
 // says for each thread of its rank how many steps are complete when the step is.
-std::vector<std::vector<StepId>> needed_dependencies(const Program& program, const Graph& graph) {
+using Dependencies = std::vector<std::vector<StepId>>;
+
+Dependencies needed_dependencies(const Program& program, const Graph& graph,
+                                 const Dependencies& all) {
   const auto& s = program.spec();
   const auto level = graph.levels([](StepId, const auto&) {});
   std::vector<StepId> first_of(at(program.ranks()) + 1, 0);
@@ -27,7 +30,7 @@ std::vector<std::vector<StepId>> needed_dependencies(const Program& program, con
     first_thread[r + 1] = std::max(first_thread[r], first_thread[r + 1]);
     first_of[r + 1] = std::max(first_of[r], first_of[r + 1]);
   }
-  std::vector<std::vector<StepId>> needed(at(program.steps()));
+  Dependencies needed(at(program.steps()));
   std::vector<std::int32_t> clocks;
   std::vector<StepId> order, before;
   for (std::size_t r = 0; r < at(program.ranks()); ++r) {
@@ -43,8 +46,7 @@ std::vector<std::vector<StepId>> needed_dependencies(const Program& program, con
       if (level[at(step)] < 0) invalid(program.describe(step) + " can never run");
       auto* clock = clock_of(step);
       if (!graph.is_first(step)) std::copy_n(clock_of(step - 1), width, clock);
-      before.assign(s.dep.begin() + s.dep_begin[at(step)],
-                    s.dep.begin() + s.dep_begin[at(step) + 1]);
+      before = all[at(step)];
       // The latest first: most of the others follow from it.
       std::sort(before.begin(), before.end(), [&](StepId a, StepId b) {
         return std::pair(level[at(a)], a) > std::pair(level[at(b)], b);
@@ -66,11 +68,14 @@ std::vector<std::vector<StepId>> needed_dependencies(const Program& program, con
 class Keeper {
  public:
   Keeper(const Program& program, const OrderOptions& options)
-      : program_(program),
-        options_(options),
-        graph_(program),
-        needed_(needed_dependencies(program, graph_)) {
+      : program_(program), options_(options), graph_(program), all_(at(program.steps())) {
     const auto& s = program.spec();
+    for (StepId step = 0; step < program.steps(); ++step) {
+      all_[at(step)].assign(s.dep.begin() + s.dep_begin[at(step)],
+                            s.dep.begin() + s.dep_begin[at(step) + 1]);
+    }
+    needed_ = needed_dependencies(program, graph_, all_);
+    if (spare_awaited()) needed_ = needed_dependencies(program, graph_, all_);
     for (ThreadId t = 0; t < program.threads(); ++t) {
       const bool sends = s.thread_send_peer[at(t)] >= 0, receives = s.thread_recv_peer[at(t)] >= 0;
       if (sends && receives) invalid("a thread that sends and receives keeps its steps");
@@ -195,6 +200,67 @@ class Keeper {
     std::erase_if(pieces_, [](const Piece& piece) { return piece.steps.empty(); });
   }
 
+  // Drops dependencies of sends on sends where too many threads are awaited; returns whether there are any.
+  bool spare_awaited() {
+    const auto& s = program_.spec();
+    const auto sends = [&](StepId step) { return graph_.receiver(step) >= 0; };
+    std::vector<std::int64_t> waits(at(program_.threads()), 0);
+    std::vector<std::uint8_t> kept(waits.size(), 0);  // what other steps than sends wait for
+    for (StepId step = 0; step < program_.steps(); ++step) {
+      for (const StepId before : needed_[at(step)]) ++waits[at(graph_.thread(before))];
+      for (const StepId before : all_[at(step)]) {
+        if (!sends(step) || !sends(before)) kept[at(graph_.thread(before))] = 1;
+      }
+    }
+    std::vector<std::vector<ThreadId>> awaited(at(program_.ranks()));
+    for (ThreadId t = 0; t < program_.threads(); ++t) {
+      if (waits[at(t)] > 0) awaited[at(s.thread_rank[at(t)])].push_back(t);
+    }
+    std::vector<std::uint8_t> spared(waits.size(), 0);
+    bool any = false;
+    for (auto& threads : awaited) {
+      if (std::ssize(threads) <= options_.awaited) continue;
+      // Those come last that are awaited the most; of the others each rank takes other peers.
+      const auto turn = [&](ThreadId t) {
+        const NodeId to = s.thread_send_peer[at(t)] - s.thread_rank[at(t)];
+        return std::tuple(kept[at(t)], waits[at(t)], to < 0 ? to + program_.ranks() : to);
+      };
+      std::stable_sort(threads.begin(), threads.end(),
+                       [&](ThreadId a, ThreadId b) { return turn(a) < turn(b); });
+      std::for_each(threads.begin(), threads.end() - options_.awaited, [&](ThreadId t) {
+        spared[at(t)] = static_cast<std::uint8_t>(1 - kept[at(t)]);
+        any |= kept[at(t)] == 0;
+      });
+    }
+    if (!any) return false;
+    const auto level = graph_.levels([](StepId, const auto&) {});
+    std::vector<StepId> order(level.size()), others;
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](StepId a, StepId b) { return level[at(a)] < level[at(b)]; });
+    for (const StepId step : order) {
+      auto& mine = all_[at(step)];
+      if (std::none_of(mine.begin(), mine.end(),
+                       [&](StepId before) { return spared[at(graph_.thread(before))]; })) {
+        continue;
+      }
+      others.clear();
+      for (const StepId before : mine) {
+        if (spared[at(graph_.thread(before))] == 0) {
+          others.push_back(before);
+          continue;
+        }
+        // It comes earlier in the order, so the sends that it waits for stay awaited.
+        std::copy_if(all_[at(before)].begin(), all_[at(before)].end(), std::back_inserter(others),
+                     [&](StepId b) { return sends(b) && graph_.thread(b) != graph_.thread(step); });
+      }
+      std::sort(others.begin(), others.end());
+      others.erase(std::unique(others.begin(), others.end()), others.end());
+      mine = others;
+    }
+    return true;
+  }
+
   ThreadId receiver_of(ThreadId sender) const {
     const StepId first = static_cast<StepId>(program_.spec().thread_begin[at(sender)]);
     const StepId receive = graph_.receiver(first);
@@ -281,7 +347,7 @@ class Keeper {
   const Program& program_;
   const OrderOptions& options_;
   const Graph graph_;
-  std::vector<std::vector<StepId>> needed_;  // per step
+  Dependencies all_, needed_;  // per step: what it waits for, and what of this does not follow
   std::vector<Piece> pieces_;
   std::map<std::pair<NodeId, NodeId>, std::int32_t> next_channel_;
   std::map<std::pair<NodeId, std::int32_t>, std::int32_t> peers_out_, peers_in_;  // rank, channel

@@ -96,7 +96,7 @@ class Merger {
             {static_cast<Buffer>(s.src_buffer[i]), s.src_slot[i]},
             {static_cast<Buffer>(s.dst_buffer[i]), s.dst_slot[i]},
             s.count[i],
-            kNobody,
+            kNone,
             position_[i]};
   }
 
@@ -176,9 +176,9 @@ class Merger {
   // When the first step runs that must stay behind each: it writes what that reads, or touches what
   // that writes.
   void find_conflicts() {
-    constexpr auto kNever = std::numeric_limits<std::int32_t>::max();
-    conflict_.assign(order_.size(), kNever);
-    std::vector<std::int32_t> written(places_.size(), kNever), touched(places_.size(), kNever);
+    constexpr auto kNoKey = std::numeric_limits<std::int32_t>::max();
+    conflict_.assign(order_.size(), kNoKey);
+    std::vector<std::int32_t> written(places_.size(), kNoKey), touched(places_.size(), kNoKey);
     for (auto i = order_.rbegin(); i != order_.rend(); ++i) {
       const Action action = action_of(*i);
       auto& first = conflict_[at(*i)];
@@ -212,7 +212,7 @@ class Merger {
         program_.op(next_receive) != receive.op) {
       return false;
     }
-    // Nobody may need in between what now happens later; nor may those that joined before.
+    // No step in between may need what now happens later, of these two or of those that joined before.
     for (StepId s = last, r = last_receive, left = send.count; left > 0; --s, --r) {
       if (conflict_[at(s)] < position_[at(next)] ||
           conflict_[at(r)] < position_[at(next_receive)]) {

@@ -88,7 +88,7 @@ void Meetings::join_channels(Steps& steps) const {
   }
 }
 
-// Whoever has acquired a semaphore j times knows of as many releases, less its first value. Which
+// A thread that has acquired a semaphore j times knows of j releases, less its first value. Which
 // thread released is known as far as the others cannot have done it alone.
 void Meetings::join_semaphores(Steps& steps) const {
   const auto count = [](const PerThread& all) {
@@ -145,7 +145,7 @@ void Meetings::join_packets(Steps& steps) const {
   for (const auto& read : reads_) {
     for (auto slot = read.first_slot; slot < read.first_slot + read.slots; ++slot) {
       const auto found = packets_.find(slot);
-      if (found == packets_.end()) invalid(read.where + ": reads packets that nobody writes");
+      if (found == packets_.end()) invalid(read.where + ": reads packets that are never written");
       if (found->second != read.step) steps.waits.emplace_back(read.step, found->second);
     }
   }

@@ -35,7 +35,7 @@ class Meetings {
   void wrote(std::int64_t first_slot, std::int64_t slots, Step step);
   void reads(std::int64_t first_slot, std::int64_t slots, Step step, std::string where);
 
-  // Throws std::invalid_argument where somebody waits for what never comes.
+  // Throws std::invalid_argument where a step waits for what never comes.
   void join(Steps& steps) const;
 
  private:

@@ -109,7 +109,7 @@ std::string place(std::int64_t gpu, std::int64_t block = -1, std::int64_t op = -
 Plan decoded(std::string_view gpus);
 
 // What the plan does. `most_slots` bounds the memory. Throws std::invalid_argument for what the
-// executor would refuse, and for what nobody could carry out.
+// executor would refuse, and for what cannot be carried out.
 Program program_of(const Plan& plan, CollectiveKind kind, bool in_place, std::int64_t most_slots,
                    std::string provenance);
 

@@ -2,8 +2,8 @@
 //
 // A put, get or reduction is one step per range of slots; an operation with several of them becomes
 // several. A signal and the wait it wakes are paired in order on their channel; barriers and semaphores
-// become dependencies, as far as they promise an order. Packets carry their own flags: whoever
-// reads one waits for whoever writes it. A switch's multicast and reduction become what they do to
+// become dependencies, as far as they promise an order. Packets carry their own flags: a step
+// that reads one waits for the step that writes it. A switch's multicast and reduction become what they do to
 // each rank's memory. A pipeline is read as one of its rounds: the others do the same to other bytes.
 #include <algorithm>
 #include <numeric>
@@ -326,7 +326,7 @@ class Translator : private PlanScope {
   }
 
   Program finished(std::string provenance) {
-    // Of an all-reduce, pieces beyond have no bytes: nobody wants them.
+    // Of an all-reduce, pieces beyond have no bytes, so no rank wants them.
     CollectivePart part;
     part.kind = kind_;
     part.size = slots_of_all_;

@@ -26,13 +26,13 @@ class Writer {
          const Onward& onward, const Assignment& assignment, bool few_threads)
       : program_(program), places_(places), actions_(actions) {
     ops_.resize(actions.size());
-    partner_.resize(actions.size(), kNobody);
+    partner_.resize(actions.size(), kNone);
     std::vector<std::uint8_t> gone(actions.size(), 0);
     for (std::size_t i = 0; i < actions.size(); ++i) {
       ops_[i] = actions[i].op;
       if (receives(actions[i].op)) partner_[i] = actions[i].partner;
       const Node send = assignment.fused[i];
-      if (send == kNobody) continue;
+      if (send == kNone) continue;
       gone[at(send)] = 1;
       const bool sums = actions[i].op == StepOp::recv_reduce;
       ops_[i] = !sums                  ? StepOp::recv_send
@@ -43,9 +43,9 @@ class Writer {
     std::vector<Node> sender(actions.size());
     std::iota(sender.begin(), sender.end(), 0);
     for (std::size_t i = 0; i < actions.size(); ++i) {
-      if (assignment.fused[i] != kNobody) sender[at(assignment.fused[i])] = static_cast<Node>(i);
+      if (assignment.fused[i] != kNone) sender[at(assignment.fused[i])] = static_cast<Node>(i);
     }
-    for (auto& from : partner_) from = from == kNobody ? kNobody : sender[at(from)];
+    for (auto& from : partner_) from = from == kNone ? kNone : sender[at(from)];
     list_threads(gone, assignment, few_threads);
     order_steps();
   }
@@ -85,7 +85,7 @@ class Writer {
         (source ? src_buffer : dst_buffer).push_back(static_cast<std::uint8_t>(range.buffer));
         (source ? src_slot : dst_slot).push_back(renumbered(action.rank, range));
       }
-      comes_from.push_back(partner_[at(node)] == kNobody ? -1 : id[at(partner_[at(node)])]);
+      comes_from.push_back(partner_[at(node)] == kNone ? -1 : id[at(partner_[at(node)])]);
       for (const Node before : after_[at(node)]) dep.push_back(id[at(before)]);
       std::sort(dep.begin() + static_cast<std::ptrdiff_t>(dep_begin.back()), dep.end());
       dep_begin.push_back(static_cast<std::int64_t>(dep.size()));
@@ -116,7 +116,7 @@ class Writer {
 
  private:
   struct Place {
-    Node writer = kNobody;
+    Node writer = kNone;
     std::vector<Node> readers;  // since
   };
 
@@ -158,7 +158,7 @@ class Writer {
       if (actions_[i].op == StepOp::send) {
         ends[at(link)] = {actions_[i].rank, actions_[at(actions_[i].partner)].rank};
       }
-      if (assignment.fused[i] == kNobody) continue;
+      if (assignment.fused[i] == kNone) continue;
       const auto out = assignment.link[at(assignment.fused[i])];
       onto[{link, assignment.channel[i]}] = out;
       from[{out, assignment.channel[i]}] = link;
@@ -248,12 +248,12 @@ class Writer {
     const StepOp op = ops_[at(node)];
     for (std::int32_t k = 0; has_src(op) && k < action.count; ++k) {
       Place& place = touched[places_.of(action.rank, action.src.buffer, action.src.slot + k)];
-      if (place.writer != kNobody) before.push_back(place.writer);
+      if (place.writer != kNone) before.push_back(place.writer);
       place.readers.push_back(node);
     }
     for (std::int32_t k = 0; has_dst(op) && k < action.count; ++k) {
       Place& place = touched[places_.of(action.rank, action.dst.buffer, action.dst.slot + k)];
-      if (place.writer != kNobody) before.push_back(place.writer);
+      if (place.writer != kNone) before.push_back(place.writer);
       for (const Node reader : place.readers) {
         if (reader != node) before.push_back(reader);
       }

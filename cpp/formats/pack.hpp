@@ -7,7 +7,7 @@
 //
 // The steps are put in an order in which they could run one after the other, and nothing here
 // reverses two steps that touch one slot:
-//   - neighbours become one step, at the place of the later, if nobody needs the earlier before that;
+//   - neighbours become one step, at the place of the later, if no step needs the earlier before that;
 //   - sums within a rank move to where their result is first needed, and neighbours become one;
 //   - a send of what a step receives moves to that step, since it needs nothing else;
 //   - on a connection (two ranks and a channel), chunks are received in the order of their sending.

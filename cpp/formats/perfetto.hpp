@@ -33,7 +33,7 @@ struct Trace {
   std::span<const std::int64_t> arrival_bytes;
   std::span<const std::int32_t> arrival_transfer;
   std::span<const std::int32_t> cause;   // per transfer, where a flow comes from, or -1; or empty
-  std::span<const std::uint32_t> chunk;  // per transfer, or empty where nobody knows
+  std::span<const std::uint32_t> chunk;  // per transfer, or empty where unknown
   std::vector<Counter> counters;
   std::string about;  // how the trace was made
 };

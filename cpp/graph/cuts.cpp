@@ -108,7 +108,7 @@ std::vector<NodeId> twins(const Topology& topology) {
     }
     std::sort(out.begin(), out.end());
     std::sort(in.begin(), in.end());
-    // An NPU is no twin of a switch.
+    // An NPU is never the twin of a switch.
     out.emplace_back(topology.is_npu(node) ? -1 : -2, 0, 0);
     out.insert(out.end(), in.begin(), in.end());
     result[at(node)] = first.emplace(std::move(out), node).first->second;

@@ -270,7 +270,7 @@ class SymbolicRun {
       transfer.target = number;
       transfer.version = acc.version;
     }
-    // To nothing, several parts are added in any order; the first of them is no copy.
+    // To nothing, several parts are added in any order; the first of them is not a copy.
     if (adds && acc.lone >= 0) transfers_[at(acc.lone)].op = Op::reduce;
     if (empty && parts_.size() > 1) transfers_[at(parts_[0])].op = Op::reduce;
     acc.lone = empty && parts_.size() == 1 ? parts_[0] : -1;
@@ -405,10 +405,14 @@ Schedule lift(const Program& program, const std::shared_ptr<const Topology>& top
     reads.push_back(static_cast<std::uint8_t>(transfer.reads));
   }
   const Order columns{route, chunk, order.steps, op, reads};
-  return retime(std::move(collective), pair_routes.routes(), columns, std::move(provenance),
-                [&](double share) {
-                  if (progress) progress(0.5 + 0.5 * share);
-                });
+  const Schedule lifted = retime(std::move(collective), pair_routes.routes(), columns,
+                                 std::move(provenance), [&](double share) {
+                                   if (progress) progress(0.5 + 0.5 * share);
+                                 });
+  ScheduleFacts facts;
+  facts.engine = program.spec().facts.engine;
+  facts.file = program.spec().facts.file;
+  return lifted.with_facts(std::move(facts));
 }
 
 }  // namespace tacos

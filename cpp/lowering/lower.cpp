@@ -85,12 +85,12 @@ class Rank {
     ChunkId chunk;
     Move* move;
   };
-  // A place is a slot with the steps that touched it: the last that wrote, and who has read since.
+  // A place is a slot with the steps that touched it: the last that wrote, and those that have read since.
   struct Place {
-    std::size_t writer = kNobody;
+    std::size_t writer = kNoStep;
     std::vector<std::size_t> readers;
   };
-  static constexpr std::size_t kNobody = std::numeric_limits<std::size_t>::max();
+  static constexpr std::size_t kNoStep = std::numeric_limits<std::size_t>::max();
 
   // The thread of local copies comes first.
   void number_threads() {
@@ -360,7 +360,7 @@ class Rank {
   void touch(std::size_t self, Buffer buffer, std::int32_t slot, bool writes) {
     Place& there = place(buffer, slot);
     if (!writes) {
-      if (there.writer != kNobody) wait_for(self, there.writer);
+      if (there.writer != kNoStep) wait_for(self, there.writer);
       there.readers.push_back(self);
       return;
     }
@@ -371,7 +371,7 @@ class Rank {
       wait_for(self, reader);
       others = true;
     }
-    if (!others && there.writer != kNobody) wait_for(self, there.writer);
+    if (!others && there.writer != kNoStep) wait_for(self, there.writer);
     there.readers.clear();
     there.writer = self;
   }
@@ -458,16 +458,16 @@ Program lower(const Schedule& schedule, const LowerOptions& options, const Progr
   }
   auto alone = rank ? moves_of(schedule, *rank) : std::vector<Move>();
   // Sums that several ranks add up need an order that only the transfers of all ranks tell.
-  const bool everybodys = !rank || !each_sum_made_once(schedule, *rank, alone);
+  const bool all_ranks = !rank || !each_sum_made_once(schedule, *rank, alone);
   // One rank's share of an orbit knows the links of the stored transfers only, not of their images.
-  const bool all = everybodys || (window > 0 && routes_share_links(schedule));
+  const bool all = all_ranks || (window > 0 && routes_share_links(schedule));
   const std::optional<Schedule> expanded =
       schedule.symmetry() && all ? std::optional(schedule.expand()) : std::nullopt;
   const Schedule& whole = expanded ? *expanded : schedule;
-  auto moves = everybodys ? all_moves(whole) : expanded ? moves_of(whole, *rank) : std::move(alone);
+  auto moves = all_ranks ? all_moves(whole) : expanded ? moves_of(whole, *rank) : std::move(alone);
   assign_channels(moves);
   const auto sums =
-      everybodys ? put_sums_in_order(schedule.collective(), moves) : std::vector<SumOrder::Sum>();
+      all_ranks ? put_sums_in_order(schedule.collective(), moves) : std::vector<SumOrder::Sum>();
   std::vector<std::vector<Move*>> of(at(ranks));
   for (Move& move : moves) {
     of[at(move.src)].push_back(&move);

@@ -1,4 +1,4 @@
-// The transfers of a schedule as lowering sees them: who sends what to whom, on which channel, and in which sum.
+// The transfers of a schedule as lowering sees them: which rank sends what to which, on which channel, and in which sum.
 #pragma once
 
 #include <cstdint>

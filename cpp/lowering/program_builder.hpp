@@ -87,6 +87,8 @@ class ProgramBuilder {
       if (parts.size() > 1) spec.facts.part_bytes.push_back(part.size);
     }
     spec.facts.window = window;
+    spec.facts.engine = schedule.facts().engine;
+    spec.facts.file = schedule.facts().file;
     return Program(std::move(spec));
   }
 

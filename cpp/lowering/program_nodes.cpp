@@ -127,7 +127,7 @@ void Nodes::keep_order(const SendOrder& departures) {
   }
 }
 
-// Who receives what a step sends.
+// The step that receives what a step sends.
 void Nodes::match() {
   const auto& s = program_->spec();
   receiver_.assign(s.op.size(), -1);

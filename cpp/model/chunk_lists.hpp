@@ -29,7 +29,7 @@ class ChunkLists {
   };
   struct Part {
     ChunkId first = 0, end = 0;
-    bool has_empty = false;                                  // chunks without bytes: nobody's
+    bool has_empty = false;  // chunks without bytes, which no NPU has
     std::vector<std::pair<NodeId, std::int32_t>> positions;  // of the group's members, sorted
     std::array<Listed, 2> listed;                            // of send_recv and custom
   };

@@ -180,7 +180,7 @@ void Collective::check(const CollectivePart& part) const {
                   " twice as an " + (input ? "input" : "output"));
         }
         if (input && nodes.empty()) {
-          invalid(at(part) + "chunk " + std::to_string(x) + " is held by nobody at the start");
+          invalid(at(part) + "chunk " + std::to_string(x) + " is not held by any NPU at the start");
         }
       }
     }

@@ -1,4 +1,4 @@
-// A collective: which NPU holds which chunk before, and who must hold or have reduced it after.
+// A collective: which NPU holds which chunk before, and which must hold or have reduced it after.
 //
 // A collective has one or several parts that run at once (several process groups, or different
 // collectives sharing the network). Named parts are stored symbolically (kind, group, size, chunks

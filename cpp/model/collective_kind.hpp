@@ -1,5 +1,5 @@
 // The kinds of collectives, one record each. Everything that depends on a kind asks its record:
-// how many chunks there are, who holds them, what they weigh, which kind is the reverse.
+// how many chunks there are, which NPUs hold them, what they weigh, which kind is the reverse.
 //
 // A kind whose chunks follow from a group and a size is a new record here. A kind whose chunks are
 // listed one by one needs no record: it is a `custom` part with a name (CollectivePart::name).

@@ -158,7 +158,8 @@ void Program::check_step(ThreadId thread, StepId step) const {
     const StepId before = s.dep[at(d)];
     if (before < 0 || before >= steps() || before == step ||
         s.thread_rank[at(thread_of(before))] != rank) {
-      refuse("depends on step " + std::to_string(before) + ", which is no other step of its rank");
+      refuse("depends on step " + std::to_string(before) +
+             ", which is not another step of its rank");
     }
   }
 }

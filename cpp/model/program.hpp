@@ -37,6 +37,7 @@
 
 #include "model/chunk_lists.hpp"
 #include "model/collective.hpp"
+#include "model/file_facts.hpp"
 #include "support/column.hpp"
 
 namespace tacos {
@@ -90,10 +91,10 @@ struct ProgramFacts {
   std::int64_t size_bytes = 0;  // the collective's size before it was counted in chunks; 0: unknown
   std::vector<std::int64_t> part_bytes;  // of each part, where there are several
   std::int32_t window = 0;  // messages of a rank that cross a limiting link at once; 0: any number
-  // Of the file that the program was read from; empty or 0 where it does not say.
-  std::string name, format, dialect, protocol;
-  std::uint64_t min_bytes = 0, max_bytes = 0;  // sizes that it is for; 0: no limit
-  std::int32_t threads_per_block = 0;
+  std::string engine;       // that made the schedule it was lowered from; empty: unknown
+  // Of the file that the program was read from.
+  FileFacts file;
+  std::string format;         // empty: none
   bool either_place = false;  // whether it is for calls in place and out of place
 };
 

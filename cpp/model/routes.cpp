@@ -117,10 +117,10 @@ void Routes::add_tree(RouteId r) {
     const LinkId link = tree[static_cast<std::size_t>(i)];
     const auto parent = link_to.find(near(link));
     if (parent == link_to.end()) {
-      refuse(r, "is no tree: " + topology_->describe(link) + " is not fed by an earlier link");
+      refuse(r, "is not a tree: " + topology_->describe(link) + " is not fed by an earlier link");
     }
     if (!link_to.emplace(far(link), i).second) {
-      refuse(r, "is no tree: it reaches " + topology_->name(far(link)) + " twice");
+      refuse(r, "is not a tree: it reaches " + topology_->name(far(link)) + " twice");
     }
     towards_root_[from(r) + static_cast<std::size_t>(i)] = parent->second;
     depth[at(i)] = parent->second < 0 ? 1 : depth[at(parent->second)] + 1;

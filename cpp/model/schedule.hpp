@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "model/collective.hpp"
+#include "model/file_facts.hpp"
 #include "model/routes.hpp"
 #include "model/topology.hpp"
 #include "support/column.hpp"
@@ -64,6 +65,9 @@ struct ScheduleFacts {
   bool consistent = true;      // false: NPUs may end with different bits of a sum
   bool cut_short = false;      // whether a time limit ended the search for it
   bool matched_ports = false;  // whether each port between boxes has one peer in it
+  std::vector<std::string>
+      rejected;    // what was wrong with other answers of the search, a sentence each
+  FileFacts file;  // of the file that it was lifted from, or that NCCL would name
 };
 
 class Schedule {

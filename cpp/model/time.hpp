@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "support/error.hpp"
 
@@ -14,6 +15,8 @@ inline constexpr Time kPicosecondsPerSecond = 1'000'000'000'000;
 // that sums of dozens of such times do not overflow.
 inline constexpr Time kLongestTime = Time{1} << 57;
 inline constexpr Time kLongestSchedule = Time{1} << 61;
+// The time of what does not happen: later than all times.
+inline constexpr Time kNever = std::numeric_limits<Time>::max();
 
 [[noreturn]] inline void too_long() { invalid("the schedule takes over 26 days"); }
 

@@ -107,7 +107,7 @@ class Topology {
   bool operator==(const Topology& other) const;
 
  private:
-  // Made when somebody asks: what uses a network's symmetry never does, and there it would be the
+  // Made on demand: what uses a network's symmetry never does, and there it would be the
   // largest part.
   struct Adjacency {
     std::once_flag made;

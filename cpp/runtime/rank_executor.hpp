@@ -73,7 +73,7 @@ class RankExecutor {
   // Steps that have started and wait for a peer, for messages about what holds a call up.
   std::vector<std::int32_t> waiting() const;
   std::string describe(std::int32_t step) const;  // what such a step waits for
-  NodeId awaited(std::int32_t step) const;        // and on whom
+  NodeId awaited(std::int32_t step) const;        // and on which rank
 
  private:
   enum class State : std::uint8_t { waiting, receiving, sending, done };

@@ -1,4 +1,4 @@
-// One rank's share of a program, compiled: its steps with who waits for whom, and what the rank
+// One rank's share of a program, compiled: its steps with what waits for what, and what the rank
 // does on behalf of its peers' one-sided steps. No bytes yet: see layout.hpp.
 #pragma once
 
@@ -34,9 +34,9 @@ struct RankProgram {
   std::shared_ptr<const Program> program;
   std::vector<RankStep> steps;  // the rank's own, then those it serves
   std::size_t own = 0;
-  std::vector<std::int64_t> next_begin;  // per own step: who waits for it
+  std::vector<std::int64_t> next_begin;  // per own step: steps that wait for it
   std::vector<std::int32_t> next;
-  std::unordered_map<StepId, std::int32_t> by_message;  // who takes in what a step sends
+  std::unordered_map<StepId, std::int32_t> by_message;  // the step that takes in what a step sends
   std::vector<Port> out, in;                            // connections, sorted
 
   // Which chunk each slot of a step's data holds, so that both ends know its size.

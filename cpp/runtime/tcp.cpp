@@ -226,7 +226,7 @@ MessageHeader Endpoint::header_of_call() const {
 void Endpoint::post(Connection& to, const Header& header, std::vector<iovec> pieces,
                     std::int32_t step) {
   if (to.closed && header.kind == Kind::data) lost(to, 0);
-  if (to.closed) return;  // a notice that nobody will read
+  if (to.closed) return;  // a notice that will not be read
   auto& message = to.queue.emplace_back();
   message.header = header;
   message.pieces = std::move(pieces);
@@ -241,7 +241,7 @@ void Endpoint::flush(Connection& connection) {
     if (const int error = connection.write_some(message); error == EAGAIN) {
       connection.writable = false;
       return;
-    } else if (error != 0 && !connection.outgoing) {  // notices that nobody will read
+    } else if (error != 0 && !connection.outgoing) {  // notices that will not be read
       connection.queue.clear();
       return;
     } else if (error != 0) {
@@ -281,7 +281,7 @@ bool Endpoint::begin_message(Connection& connection) {
   std::memcpy(&header, connection.buffer.data.get() + connection.begin, sizeof(Header));
   const auto from = ranked(connection.port.peer);
   if (header.magic != kMessageMagic || header.kind > Kind::stored) {
-    fail(ranked(rank_) + " received what is no message from " + from);
+    fail(ranked(rank_) + " received a malformed message from " + from);
   }
   connection.left = header.bytes;
   connection.text.clear();
@@ -326,7 +326,7 @@ bool Endpoint::begin_message(Connection& connection) {
       staged_[at(step)] = &connection;
     }
   } else if (header.bytes > kLongestText) {
-    fail(ranked(rank_) + " received what is no message from " + from);
+    fail(ranked(rank_) + " received a malformed message from " + from);
   }
   connection.begin += sizeof(Header);
   connection.reading = true;

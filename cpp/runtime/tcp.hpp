@@ -51,7 +51,7 @@ class Endpoint {
   void run(RankExecutor& executor, std::int32_t algorithm, const Call& call,
            const std::function<void()>& idle);
   // Between calls, while this rank is `doing` something that all must do before a call of the algorithm
-  // with this number: says whom it waits for in vain, as a peer has left or runs another call. Empty: nobody.
+  // with this number: names the rank it waits for in vain, which has left or runs another call. Empty: none.
   std::string watch(std::int32_t algorithm, const std::string& doing);
   // Ends the call that runs and all later ones, here and then on all ranks; from any thread.
   void interrupt(const std::string& why);
@@ -108,7 +108,7 @@ class Endpoint {
   std::uint32_t call_ = 0;
   std::int32_t algorithm_ = 0;
   std::vector<Connection*> out_, in_;  // per step: where it sends to and receives from
-  std::vector<Connection*> staged_;    // per step: who holds what arrived too early
+  std::vector<Connection*> staged_;    // per step: the connection that holds what arrived too early
   std::uint64_t bound_to_ = 0;         // the executor for which out_ and in_ were looked up
   Clock::time_point progress_, asked_, idle_;
   std::vector<Connection*> unanswered_;

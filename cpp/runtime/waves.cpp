@@ -131,7 +131,7 @@ class Sorter {
 
   const Program& program_;
   const ProgramSpec& spec_;
-  std::vector<StepId> receiver_;  // of what a step sends; -1: nobody
+  std::vector<StepId> receiver_;  // of what a step sends; -1: none
   std::vector<std::int64_t> next_begin_;
   std::vector<StepId> next_;
   std::vector<std::int32_t> waiting_;  // per event: how many come before it

@@ -9,7 +9,7 @@ namespace tacos::astra {
 
 namespace {
 
-constexpr std::uint32_t kNobody = std::numeric_limits<std::uint32_t>::max();
+constexpr std::uint32_t kNoNode = std::numeric_limits<std::uint32_t>::max();
 
 }  // namespace
 
@@ -22,7 +22,7 @@ Graph::Graph(const Workload& workload) : workload_(&workload) {
   // A dependency may be named twice; the last row that named each parent tells.
   std::vector<std::uint32_t> named;
   const auto each_edge = [&](auto&& visit) {
-    named.assign(rows, kNobody);
+    named.assign(rows, kNoNode);
     for (std::size_t row = 0; row < rows; ++row) {
       for (auto i = c.dep_begin[row]; i < c.dep_begin[row + 1]; ++i) {
         const auto parent = static_cast<std::size_t>(c.dep[static_cast<std::size_t>(i)]);
@@ -62,7 +62,7 @@ std::vector<std::uint32_t> Graph::roots(std::int32_t rank) const {
     known[row - first] = true;
     map.insert(hash(row), row);
   };
-  std::vector<std::uint32_t> named(last - first, kNobody);
+  std::vector<std::uint32_t> named(last - first, kNoNode);
   for (auto row = static_cast<std::uint32_t>(first); row < last; ++row) {
     add(row);
     HashOrder parents;

@@ -3,7 +3,7 @@
 // Every piece of data that is to be sent is first staged: it moves from the NPU to the network's
 // adapter, or back, which takes the endpoint delay; received pieces that are summed wait for the
 // memory as well. An algorithm is driven by three events, answers with `Host` calls, and says when
-// its phase is over. Their odd corners (who waits for what, and with how many pieces at once) are
+// its phase is over. Their odd corners (what waits for what, and with how many pieces at once) are
 // those of ASTRA-sim, because times hang on them.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What is settled before an ASTRA-sim run: that its parts fit, and who will talk to whom.
+// What is settled before an ASTRA-sim run: that its parts fit, and which ranks will talk to which.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ void check(const std::vector<Dimension>& dims, const Workload& workload,
 
 using Pairs = std::vector<std::pair<std::int32_t, std::int32_t>>;
 
-// Senders and receivers: of the nodes' messages, and everybody in a line that collectives use.
+// Senders and receivers: of the nodes' messages, and all ranks in a line that collectives use.
 Pairs pairs_that_talk(const std::vector<Dimension>& dims, const Workload& workload,
                       const std::vector<std::shared_ptr<const Workload>>& algorithms,
                       const Column<std::int32_t>& algorithm_of, const System& system);

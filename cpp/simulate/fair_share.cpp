@@ -10,8 +10,9 @@ namespace tacos::simulation {
 namespace {
 
 constexpr std::size_t kMostToRepair = 64;  // links that change at once; chosen
-// A repair is given up after this many links looked at: looking costs a fifth of filling (measured).
-constexpr std::size_t kRepairWorth = 4, kLeastRepair = 64;
+// A repair is given up after this many links looked at, per link of a message in flight: resuming to fill costs
+// about as much (measured).
+constexpr std::size_t kRepairWorth = 1, kLeastRepair = 64;
 constexpr std::uint32_t kMostPauses = 63;  // fillings without an attempt to repair; chosen
 
 }  // namespace
@@ -67,11 +68,14 @@ FairShare::FairShare(const Topology& topology, std::vector<std::uint32_t> begin,
     : begin_(std::move(begin)),
       links_(std::move(links)),
       flows_(begin_.size() - 1),
-      found_(begin_.size() - 1, 0),
-      fixed_(begin_.size() - 1, 0),
+      capacity_(at(topology.links()), 0),
+      alone_(at(topology.links()), kNone),
+      one_(at(topology.links()), kNone),
       state_(at(topology.links())),
-      filling_(at(topology.links())),
+      keys_(at(topology.links())),
+      repaired_(at(topology.links())),
       ends_(begin_.size() - 1),
+      run_ends_(begin_.size() - 1),
       users_(at(topology.links())),
       slot_(links_.size()) {
   std::int64_t fastest = 1;
@@ -85,7 +89,8 @@ FairShare::FairShare(const Topology& topology, std::vector<std::uint32_t> begin,
   std::vector<std::uint8_t> through(at(topology.links()), 0);  // places with more links use it
   for (Place place = 0; place < flows_.size(); ++place) {
     for (const LinkId link : links_of(place)) {
-      state_[at(link)].capacity = units(link);
+      capacity_[at(link)] = units(link);
+      state_[at(link)].high = state_[at(link)].low = static_cast<std::int64_t>(units(link));
       ++places[at(link)];
       if (links_of(place).size() > 1) through[at(link)] = 1;
     }
@@ -94,12 +99,12 @@ FairShare::FairShare(const Topology& topology, std::vector<std::uint32_t> begin,
     const auto mine = links_of(place);
     if (std::all_of(mine.begin(), mine.end(), [&](LinkId l) { return places[at(l)] == 1; })) {
       flows_[place].kind = Kind::alone;
-      for (const LinkId link : mine) state_[at(link)].alone = place;
+      for (const LinkId link : mine) alone_[at(link)] = place;
     } else if (mine.size() == 1 && through[at(mine[0])] == 0) {
       flows_[place].kind = Kind::single;
-      auto& link = state_[at(mine[0])];
-      if (link.shared != kNone) continue;
-      link.shared = static_cast<std::uint32_t>(shared_.size());
+      auto& shared = one_[at(mine[0])];
+      if (shared != kNone) continue;
+      shared = static_cast<std::uint32_t>(shared_.size());
       shared_.push_back({.link = mine[0], .entry = place, .marks = {}});
     }
   }
@@ -136,7 +141,7 @@ void FairShare::start(Place place, std::int64_t bytes, Time now) {
   Flow& flow = flows_[place];
   ++in_flight_;
   if (flow.kind == Kind::single) {
-    const auto id = state_[at(links_[begin_[place]])].shared;
+    const auto id = one_[at(links_[begin_[place]])];
     Shared& shared = shared_[id];
     shared.work += static_cast<Work>(shared.rate) * (now - shared.since);
     shared.since = now;
@@ -147,23 +152,41 @@ void FairShare::start(Place place, std::int64_t bytes, Time now) {
     flow.state = State::running;
     return;
   }
-  flow.left = work_of(bytes);
-  flow.since = now;
   if (flow.kind == Kind::alone) {
+    flow.left = work_of(bytes);
+    flow.since = now;
     flow.rate = std::numeric_limits<std::uint64_t>::max();
     for (const LinkId link : links_of(place)) {
-      flow.rate = std::min(flow.rate, state_[at(link)].capacity);
+      flow.rate = std::min(flow.rate, capacity_[at(link)]);
     }
     flow.state = State::running;
     ends_.set(place, end_of(now, flow.left, flow.rate));
-  } else if (flow.state == State::ending) {  // its successor on the same place: rates stay
-    flow.state = State::running;
-    ends_.set(place, end_of(now, flow.left, flow.rate));
-  } else {
-    flow.rate = 0;
-    flow.state = State::starting;
-    changed_.push_back(place);
+    return;
   }
+  if (flow.state == State::ending) {  // its successor on the same place: rates stay
+    flow.state = State::running;
+    progress_[flow.runner] = {work_of(bytes), now};
+    run_ends_.set(flow.runner, end_of(now, work_of(bytes), runners_[flow.runner].rate.high));
+    return;
+  }
+  if (free_runners_.empty()) {
+    free_runners_.push_back(static_cast<std::uint32_t>(runners_.size()));
+    runners_.emplace_back();
+    progress_.emplace_back();
+  }
+  flow.runner = free_runners_.back();
+  free_runners_.pop_back();
+  runners_[flow.runner] = {{0, 0}, kNoLink, place, begin_[place], begin_[place + 1]};
+  progress_[flow.runner] = {work_of(bytes), now};
+  flow.state = State::starting;
+  changed_.push_back(place);
+}
+
+void FairShare::run(std::uint32_t runner, std::uint64_t rate, Time now) {
+  auto& [left, since] = progress_[runner];
+  left -= static_cast<Work>(runners_[runner].rate.high) * (now - since);
+  since = now;
+  run_ends_.set(runner, end_of(now, left, rate));
 }
 
 void FairShare::set_rate(Place place, std::uint64_t rate, Time now) {
@@ -185,7 +208,7 @@ void FairShare::settle_shared(Shared& shared, Time now) {
     ends_.set(shared.entry, kNever);
     return;
   }
-  const auto capacity = state_[at(shared.link)].capacity;
+  const auto capacity = capacity_[at(shared.link)];
   shared.rate = (capacity + count - 1) / count;
   ends_.set(shared.entry, end_of(now, shared.marks.front().first - shared.work, shared.rate));
 }
@@ -196,23 +219,60 @@ void FairShare::touch(LinkId link) {
   touched_.push_back(link);
 }
 
+template <typename Look>
+void FairShare::open(std::uint32_t id, Look&& look) {
+  Runner& runner = runners_[id];
+  runner.by = kNoLink;
+  const auto high = static_cast<std::int64_t>(runner.rate.high);
+  const auto low = static_cast<std::int64_t>(runner.rate.low);
+  for (const LinkId on : links_of(runner)) {
+    Link& link = state_[at(on)];
+    link.high += low;
+    link.low += high;
+    ++link.open;
+    look(on, link);
+  }
+}
+
+template <typename Look>
+void FairShare::fix(std::uint32_t id, LinkId by, Key rate, Time now, Look&& look) {
+  Runner& runner = runners_[id];
+  for (const LinkId on : links_of(runner)) {
+    Link& link = state_[at(on)];
+    link.high -= static_cast<std::int64_t>(rate.low);
+    link.low -= static_cast<std::int64_t>(rate.high);
+    --link.open;
+    look(on, link);
+  }
+  if (runner.rate.high != rate.high) run(id, rate.high, now);
+  runner.rate = rate;
+  runner.by = by;
+}
+
 void FairShare::list(Place place) {
+  const auto id = flows_[place].runner;
   for (auto i = begin_[place]; i < begin_[place + 1]; ++i) {
     auto& users = users_[at(links_[i])];
     slot_[i] = static_cast<std::uint32_t>(users.size());
-    users.push_back({place, i});
+    users.push_back({id, i});
+    ++state_[at(links_[i])].open;
     touch(links_[i]);
   }
   listed_ += links_of(place).size();
 }
 
 void FairShare::unlist(Place place) {
+  const auto id = flows_[place].runner;
+  open(id, [](LinkId, const Link&) {});
+  free_runners_.push_back(id);
   for (auto i = begin_[place]; i < begin_[place + 1]; ++i) {
     auto& users = users_[at(links_[i])];
     users[slot_[i]] = users.back();
     slot_[users.back().index] = slot_[i];
     users.pop_back();
-    touch(links_[i]);
+    auto& link = state_[at(links_[i])];
+    --link.open;
+    if (link.fixes) touch(links_[i]);  // another link has capacity to spare, now even more
   }
   listed_ -= links_of(place).size();
 }
@@ -246,166 +306,221 @@ void FairShare::settle(Time now) {
   ++touch_round_;
 }
 
-// What the link's key should be, given the keys of the other links of its messages.
-void FairShare::find_goal(LinkId id) {
-  Link& link = state_[at(id)];
-  const auto& users = users_[at(id)];
-  others_.clear();
-  for (const auto& use : users) {
-    Other least{kOpen, kOpen, std::numeric_limits<LinkId>::max()};
-    for (auto i = begin_[use.place]; i < begin_[use.place + 1]; ++i) {
-      if (i == use.index) continue;
-      const Link& other = state_[at(links_[i])];
-      if (std::tie(other.key, links_[i]) < std::tie(least.key, least.link)) {
-        least = {other.key, other.key_low, links_[i]};
-      }
-    }
-    others_.push_back(least);
-    spent_ += begin_[use.place + 1] - begin_[use.place];
-  }
-  auto high = link.capacity, low = link.capacity;
+FairShare::Key FairShare::pour(LinkId id) {
+  auto high = capacity_[at(id)], low = high;
   auto open = others_.size();
   std::uint64_t share = kOpen;
   while (open > 0) {
     share = (high + open - 1) / open;
-    if (share == 0 && link.capacity > 0) share = 1;
+    if (share == 0 && capacity_[at(id)] > 0) share = 1;
     const auto before = open;
     for (std::size_t i = 0; i < open;) {
       const auto& other = others_[i];
-      if (std::tie(other.key, other.link) > std::tie(share, id)) {
+      if (std::tie(other.key.high, other.link) > std::tie(share, id)) {
         ++i;
         continue;
       }
-      high -= std::min(high, other.low);
-      low -= std::min(low, other.key);
+      high -= std::min(high, other.key.low);
+      low -= std::min(low, other.key.high);
       std::swap(others_[i], others_[--open]);
     }
     if (open == before) break;
   }
-  link.goal = open == 0 ? kOpen : share;
-  link.goal_low = open == 0 ? kOpen : low / open;
+  return open == 0 ? Key{} : Key{share, low / open};
+}
+
+// What the link's key should be, given the keys of the other links of its messages.
+void FairShare::find_goal(LinkId id) {
+  others_.clear();
+  for (const auto& use : users_[at(id)]) {
+    Other least{{}, std::numeric_limits<LinkId>::max()};
+    const Runner& runner = runners_[use.runner];
+    for (auto i = runner.begin; i < runner.end; ++i) {
+      if (i == use.index) continue;
+      const Key& key = keys_[at(links_[i])];
+      if (std::tie(key.high, links_[i]) < std::tie(least.key.high, least.link)) {
+        least = {key, links_[i]};
+      }
+    }
+    others_.push_back(least);
+    spent_ += runner.end - runner.begin;
+  }
+  repaired_[at(id)].goal = pour(id);
 }
 
 bool FairShare::repair(Time now) {
   ++repair_round_;
   heap_.clear();
-  changed_links_.clear();
+  kept_.clear();
   spent_ = 0;
+  const auto right = [&](LinkId id) { return repaired_[at(id)].goal == keys_[at(id)]; };
   const auto look_at = [&](LinkId id) {
     find_goal(id);
-    const Link& link = state_[at(id)];
-    if (link.goal == link.key && link.goal_low == link.key_low) return;
-    heap_.emplace_back(std::min(link.key, link.goal), id);
+    if (right(id)) return;
+    heap_.emplace_back(std::min(keys_[at(id)].high, repaired_[at(id)].goal.high), id);
     std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
   };
   for (const LinkId link : touched_) look_at(link);
   while (!heap_.empty()) {
-    if (spent_ > kRepairWorth * listed_ + kLeastRepair) return false;
+    if (spent_ > kRepairWorth * listed_ + kLeastRepair) {
+      for (const auto& [id, key] : kept_) keys_[at(id)] = key;
+      return false;
+    }
     std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
     const auto [key, id] = heap_.back();
     heap_.pop_back();
-    Link& link = state_[at(id)];
-    if (link.goal == link.key && link.goal_low == link.key_low) continue;
-    if (key != std::min(link.key, link.goal)) continue;  // it has been looked at since
-    if (link.changed != repair_round_) {
-      link.changed = repair_round_;
-      changed_links_.push_back(id);
+    Key& mine = keys_[at(id)];
+    auto& repaired = repaired_[at(id)];
+    if (right(id)) continue;
+    if (key != std::min(mine.high, repaired.goal.high)) continue;  // it has been looked at since
+    if (repaired.changed != repair_round_) {
+      repaired.changed = repair_round_;
+      kept_.emplace_back(id, mine);
     }
     // A key that grows is taken away first: what it should be depends on keys not repaired yet.
-    const bool grows = link.goal > link.key;
-    link.key = grows ? kOpen : link.goal;
-    link.key_low = grows ? kOpen : link.goal_low;
+    const bool grows = repaired.goal.high > mine.high;
+    mine = grows ? Key{} : repaired.goal;
     if (grows) look_at(id);
     neighbours_.clear();
     ++look_round_;
     for (const auto& use : users_[at(id)]) {
-      const auto mine = links_of(use.place);
-      spent_ += mine.size();
+      const auto links = links_of(runners_[use.runner]);
+      spent_ += links.size();
       // Messages that a link with a smaller key has fixed notice nothing.
-      if (std::any_of(mine.begin(), mine.end(),
-                      [&](LinkId other) { return state_[at(other)].key < key; })) {
+      if (std::any_of(links.begin(), links.end(),
+                      [&](LinkId other) { return keys_[at(other)].high < key; })) {
         continue;
       }
-      for (const LinkId other : mine) {
-        Link& there = state_[at(other)];
+      for (const LinkId other : links) {
+        auto& there = repaired_[at(other)];
         if (other == id || there.looked == look_round_) continue;
         there.looked = look_round_;
-        if (std::max(there.key, there.goal) >= key) neighbours_.push_back(other);
+        if (std::max(keys_[at(other)].high, there.goal.high) >= key) neighbours_.push_back(other);
       }
     }
     for (const LinkId other : neighbours_) look_at(other);
   }
   const auto set_rates = [&](LinkId id) {
     for (const auto& use : users_[at(id)]) {
-      auto rate = kOpen;
-      for (const LinkId link : links_of(use.place)) rate = std::min(rate, state_[at(link)].key);
-      set_rate(use.place, rate, now);
+      LinkId by = id;
+      Runner& runner = runners_[use.runner];
+      for (const LinkId link : links_of(runner)) {
+        if (std::tie(keys_[at(link)].high, link) < std::tie(keys_[at(by)].high, by)) by = link;
+      }
+      const Key& key = keys_[at(by)];
+      if (runner.by != kNoLink && runner.rate == key) {
+        runner.by = by;
+        continue;
+      }
+      const auto ignore = [](LinkId, const Link&) {};
+      if (runner.by != kNoLink) open(use.runner, ignore);
+      fix(use.runner, by, key, now, ignore);
     }
   };
-  for (const LinkId link : changed_links_) set_rates(link);
+  for (const auto& [id, key] : kept_) {
+    state_[at(id)].fixes = keys_[at(id)].high != kOpen;
+    set_rates(id);
+  }
   for (const LinkId link : touched_) set_rates(link);
   return true;
 }
 
+// The share at which filling comes to the link, if rates below it stay.
+std::uint64_t FairShare::share_of(LinkId id) {
+  others_.clear();
+  for (const auto& use : users_[at(id)]) {
+    const Runner& runner = runners_[use.runner];
+    if (runner.by == kNoLink || runner.by == id) {
+      others_.push_back({{}, std::numeric_limits<LinkId>::max()});
+    } else {
+      others_.push_back({runner.rate, runner.by});
+    }
+  }
+  return pour(id).high;
+}
+
 void FairShare::fill(Time now) {
+  for (std::size_t first = 0; first < touched_.size();) {
+    std::uint64_t level = touched_.size() > kMostToRepair ? 0 : kOpen;
+    for (auto i = first; i < touched_.size() && level > 0; ++i) {
+      level = std::min({level, keys_[at(touched_[i])].high, share_of(touched_[i])});
+    }
+    const auto from = first;
+    first = touched_.size();
+    resume(from, level, now);
+  }
+}
+
+template <typename Choose>
+std::span<const std::uint32_t> FairShare::chosen(LinkId id, Choose&& choose) {
+  const auto& users = users_[at(id)];
+  if (chosen_.size() < users.size()) chosen_.resize(users.size());
+  std::size_t count = 0;
+  for (const auto& use : users) {  // without a branch, which no processor could predict
+    chosen_[count] = use.runner;
+    count += static_cast<std::size_t>(choose(runners_[use.runner]));
+  }
+  return std::span(chosen_).first(count);
+}
+
+void FairShare::resume(std::size_t first, std::uint64_t level, Time now) {
   ++fill_round_;
+  const auto settling = touch_round_;
   component_.clear();
   const auto add = [&](LinkId id) {
-    auto& link = filling_[at(id)];
+    Link& link = state_[at(id)];
     if (link.found == fill_round_) return;
     link.found = fill_round_;
     component_.push_back(id);
   };
-  for (const LinkId link : touched_) add(link);
-  std::size_t open = 0;
-  heap_.clear();
+  for (auto i = first; i < touched_.size(); ++i) add(touched_[i]);
   for (std::size_t i = 0; i < component_.size(); ++i) {
-    Link& link = state_[at(component_[i])];
-    auto& left = filling_[at(component_[i])];
-    const auto& users = users_[at(component_[i])];
-    link.key = link.key_low = link.goal = link.goal_low = kOpen;
-    left.low = left.high = link.capacity;
-    left.open = static_cast<std::uint32_t>(users.size());
-    if (users.empty()) continue;
-    heap_.emplace_back((left.high + left.open - 1) / left.open, component_[i]);
-    for (const auto& use : users) {
-      if (found_[use.place] == fill_round_) continue;
-      found_[use.place] = fill_round_;
-      ++open;
-      for (const LinkId other : links_of(use.place)) add(other);
+    const auto stands = [&](const Runner& runner) {
+      return (runner.by != kNoLink) & (runner.rate.high >= level);
+    };
+    for (const auto r : chosen(component_[i], stands)) {
+      open(r, [&](LinkId other, const Link& link) {
+        if (link.fixes || link.touched == settling) add(other);
+      });
     }
+  }
+  heap_.clear();
+  const auto share_now = [&](LinkId id) {
+    const Link& link = state_[at(id)];
+    const auto high = static_cast<std::uint64_t>(std::max<std::int64_t>(link.high, 0));
+    const auto share = (high + link.open - 1) / link.open;
+    return share == 0 && capacity_[at(id)] > 0 ? 1 : share;
+  };
+  for (const LinkId id : component_) {
+    Link& link = state_[at(id)];
+    if (keys_[at(id)].high < level) continue;
+    keys_[at(id)] = repaired_[at(id)].goal = {};
+    link.fixes = false;
+    if (link.open > 0) heap_.emplace_back(share_now(id), id);
   }
   // Shares only grow while other links are filled, so an entry may be brought up to date when it
   // comes to the top.
   std::make_heap(heap_.begin(), heap_.end(), std::greater<>());
-  while (open > 0) {
+  while (!heap_.empty()) {
     std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
     const auto [share, id] = heap_.back();
     heap_.pop_back();
     Link& link = state_[at(id)];
-    auto& left = filling_[at(id)];
-    if (left.open == 0) continue;
-    auto high = (left.high + left.open - 1) / left.open;
-    if (high == 0 && link.capacity > 0) high = 1;
+    if (link.open == 0) continue;
+    const auto high = share_now(id);
     if (high != share) {
       heap_.emplace_back(high, id);
       std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
       continue;
     }
-    const auto low = left.low / left.open;
-    link.key = link.goal = high;
-    link.key_low = link.goal_low = low;
-    for (const auto& use : users_[at(id)]) {
-      if (fixed_[use.place] == fill_round_) continue;
-      fixed_[use.place] = fill_round_;
-      --open;
-      for (const LinkId other : links_of(use.place)) {
-        auto& its = filling_[at(other)];
-        --its.open;
-        its.high -= std::min(its.high, low);
-        its.low -= std::min(its.low, high);
-      }
-      set_rate(use.place, high, now);
+    const auto low = static_cast<std::uint64_t>(std::max<std::int64_t>(link.low, 0));
+    const Key key{high, low / link.open};
+    keys_[at(id)] = repaired_[at(id)].goal = key;
+    link.fixes = true;
+    for (const auto r : chosen(id, [](const Runner& runner) { return runner.by == kNoLink; })) {
+      fix(r, id, key, now, [&](LinkId other, const Link& its) {
+        if (its.high < 0 && its.found != fill_round_) touch(other);
+      });
     }
   }
 }
@@ -413,18 +528,20 @@ void FairShare::fill(Time now) {
 void FairShare::apply_changes(Time now) {
   for (; next_shift_ < shifts_.size() && shifts_[next_shift_].time <= now; ++next_shift_) {
     const auto& shift = shifts_[next_shift_];
-    Link& link = state_[at(shift.link)];
-    link.capacity = shift.capacity;
-    if (link.shared != kNone) {
-      Shared& shared = shared_[link.shared];
-      if (!shared.stale) unsettled_.push_back(link.shared);
+    const auto more = static_cast<std::int64_t>(shift.capacity) -
+                      static_cast<std::int64_t>(capacity_[at(shift.link)]);
+    capacity_[at(shift.link)] = shift.capacity;
+    state_[at(shift.link)].high += more;
+    state_[at(shift.link)].low += more;
+    if (const auto id = one_[at(shift.link)]; id != kNone) {
+      Shared& shared = shared_[id];
+      if (!shared.stale) unsettled_.push_back(id);
       shared.stale = true;
-    } else if (link.alone != kNone) {
-      const Place place = link.alone;
+    } else if (const Place place = alone_[at(shift.link)]; place != kNone) {
       if (flows_[place].state != State::running) continue;
       auto rate = std::numeric_limits<std::uint64_t>::max();
       for (const LinkId other : links_of(place)) {
-        rate = std::min(rate, state_[at(other)].capacity);
+        rate = std::min(rate, capacity_[at(other)]);
       }
       set_rate(place, rate, now);
     } else {
@@ -435,26 +552,36 @@ void FairShare::apply_changes(Time now) {
 
 Time FairShare::next() {
   if (in_flight_ == 0) return kNever;
-  const Time end = ends_.first();
+  const Time end = std::min(ends_.first(), run_ends_.first());
   if (next_shift_ == shifts_.size()) return end;
   return std::min(end, shifts_[next_shift_].time);
 }
 
 void FairShare::take(Time now, std::vector<Place>& ended) {
+  const auto first = ended.size();
+  if (run_ends_.first() <= now) {
+    ended_.clear();
+    run_ends_.collect(ended_);
+    for (const auto runner : ended_) {
+      const Place place = runners_[runner].place;
+      flows_[place].state = State::ending;
+      changed_.push_back(place);
+      run_ends_.set(runner, kNever);
+      ended.push_back(place);
+    }
+  }
   if (ends_.first() <= now) {
     ended_.clear();
     ends_.collect(ended_);
-    const auto first = ended.size();
     for (const auto place : ended_) {
       Flow& flow = flows_[place];
-      if (flow.kind != Kind::single) {
-        flow.state = flow.kind == Kind::alone ? State::idle : State::ending;
-        if (flow.kind == Kind::mixed) changed_.push_back(place);
+      if (flow.kind == Kind::alone) {
+        flow.state = State::idle;
         ends_.set(place, kNever);
         ended.push_back(place);
         continue;
       }
-      const auto id = state_[at(links_[begin_[place]])].shared;
+      const auto id = one_[at(links_[begin_[place]])];
       Shared& shared = shared_[id];
       shared.work += static_cast<Work>(shared.rate) * (now - shared.since);
       shared.since = now;
@@ -468,9 +595,9 @@ void FairShare::take(Time now, std::vector<Place>& ended) {
       if (!shared.stale) unsettled_.push_back(id);
       shared.stale = true;
     }
-    in_flight_ -= ended.size() - first;
-    std::sort(ended.begin() + static_cast<std::ptrdiff_t>(first), ended.end());
   }
+  in_flight_ -= ended.size() - first;
+  std::sort(ended.begin() + static_cast<std::ptrdiff_t>(first), ended.end());
   apply_changes(now);
 }
 

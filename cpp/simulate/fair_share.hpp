@@ -11,9 +11,12 @@
 // the key is that rate. A link's key follows from its capacity and the keys of the other links of its
 // messages: a message whose other links have a smaller key takes that much; the rest is divided. Only
 // smaller keys matter, so there is one solution, and repairing links in the order of min(key so far,
-// key it should have) never has to take a repaired link back. Mostly few keys change. A repair that
-// takes longer than filling is given up, and the places that are connected through shared links are
-// filled anew.
+// key it should have) never has to take a repaired link back. Mostly few keys change.
+//
+// A repair that takes too long is given up, and filling resumes instead: what is filled before the first link
+// whose key changes stays. Only links that fix rates, or that have new messages, take part: the rest of the
+// links have capacity to spare. If one of them is given more than it has, it takes part as well, and filling
+// resumes from its share.
 //
 // Arithmetic. All numbers are integers, so results are the same on every machine and do not depend
 // on the order of summation. The unit of work is 2^-shift / 10^12 bytes: a link of B bytes per second
@@ -49,8 +52,6 @@ namespace tacos::simulation {
 // The earliest of many times that keep changing: a tree of minima, brought up to date in bulk.
 class Earliest {
  public:
-  static constexpr Time kNever = std::numeric_limits<Time>::max();
-
   explicit Earliest(std::size_t count);
 
   void set(std::uint32_t i, Time time) {
@@ -79,7 +80,6 @@ class Earliest {
 class FairShare {
  public:
   using Place = std::uint32_t;
-  static constexpr Time kNever = Earliest::kNever;
 
   // Place p uses links[begin[p]] to links[begin[p + 1] - 1], none twice. `changes` are the links
   // that are slow at times.
@@ -101,6 +101,7 @@ class FairShare {
   using Work = __int128;
   enum class Kind : std::uint8_t { alone, single, mixed };
   enum class State : std::uint8_t { idle, starting, running, ending };
+  static constexpr LinkId kNoLink = -1;
   static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
   static constexpr std::uint64_t kOpen = std::numeric_limits<std::uint64_t>::max();
 
@@ -108,25 +109,40 @@ class FairShare {
     Work left = 0;
     Time since = 0;  // when `left` was right
     std::uint64_t rate = 0;
+    std::uint32_t runner = kNone;  // index into runners_, if it is of the mixed kind and in flight
     Kind kind = Kind::mixed;
     State state = State::idle;
   };
-  struct Link {
-    std::uint64_t capacity = 0;
-    std::uint32_t changed = 0;  // the repair that changed its key
-    std::uint64_t looked = 0;   // the change of a neighbour's key that it was told of
-    // The rate that the link fixes, from below and from above; kOpen if it fixes none.
-    std::uint64_t key = kOpen, key_low = kOpen;
-    std::uint64_t goal = kOpen, goal_low = kOpen;  // while repairing: what they should be
-    std::uint32_t touched = 0;
-    std::uint32_t alone = kNone;   // the place that has the link alone
-    std::uint32_t shared = kNone;  // index into shared_, if it is of the single kind
+  // A rate, from above and from below. A link's key is kOpen if it fixes no rate.
+  struct Key {
+    std::uint64_t high = kOpen, low = kOpen;
+    bool operator==(const Key&) const = default;
   };
-  // A link while filling: what is left of its capacity, and messages without a rate.
-  struct Filling {
-    std::uint64_t low = 0, high = 0;
-    std::uint32_t open = 0;
-    std::uint32_t found = 0;  // by which filling
+  // A message of the mixed kind. Those in flight are kept together, since filling goes over them again and again.
+  struct alignas(32) Runner {
+    Key rate{0, 0};
+    LinkId by = kNoLink;  // the link that fixes the rate, or kNoLink if it has none
+    Place place = kNone;
+    std::uint32_t begin = 0, end = 0;  // its links, in links_
+  };
+  struct Progress {
+    Work left = 0;
+    Time since = 0;  // when `left` was right
+  };
+  // Two of them fill a line of the cache.
+  struct alignas(32) Link {
+    // What the messages with a rate leave of the capacity. From below, it may be less than nothing.
+    std::int64_t high = 0, low = 0;
+    std::uint32_t open = 0;     // messages without a rate
+    std::uint32_t touched = 0;  // the settling before which its messages or its capacity changed
+    std::uint32_t found = 0;    // the filling that found it
+    bool fixes = false;         // whether it has a key
+  };
+  // A link while repairing.
+  struct Repaired {
+    Key goal;                   // what the key should be
+    std::uint64_t looked = 0;   // the change of a neighbour's key that it was told of
+    std::uint32_t changed = 0;  // the repair that changed its key
   };
   // A link with places of the single kind only. `work` is what each message in flight for all the
   // time has done since the beginning; a message ends when it reaches the message's own mark.
@@ -143,16 +159,33 @@ class FairShare {
   std::span<const LinkId> links_of(Place place) const {
     return std::span(links_).subspan(begin_[place], begin_[place + 1] - begin_[place]);
   }
+  std::span<const LinkId> links_of(const Runner& runner) const {
+    return std::span(links_).subspan(runner.begin, runner.end - runner.begin);
+  }
   Work work_of(std::int64_t bytes) const;
   // When `work` units at `rate` are done, rounded up.
   static Time end_of(Time now, Work work, std::uint64_t rate);
   void set_rate(Place place, std::uint64_t rate, Time now);
+  void run(std::uint32_t runner, std::uint64_t rate, Time now);
   void settle_shared(Shared& shared, Time now);
   void list(Place place);
   void unlist(Place place);
   void touch(LinkId link);
+  // The share of a link whose messages, `others_`, are fixed elsewhere at those rates, from above and from below.
+  Key pour(LinkId id);
+  // Take the rate away from a message and give it another one; `look(id, link)` sees each of its links.
+  template <typename Look>
+  void open(std::uint32_t id, Look&& look);
+  template <typename Look>
+  void fix(std::uint32_t id, LinkId by, Key rate, Time now, Look&& look);
+  // Lists in `chosen_` the messages of a link that `choose` accepts.
+  template <typename Choose>
+  std::span<const std::uint32_t> chosen(LinkId id, Choose&& choose);
   void fill(Time now);
-  // Returns false, with keys half repaired, if it takes too long.
+  // Fills the touched links from `first` on, and all that follows, anew from a level on.
+  void resume(std::size_t first, std::uint64_t level, Time now);
+  std::uint64_t share_of(LinkId id);
+  // Returns false, with nothing changed, if it takes too long.
   bool repair(Time now);
   void find_goal(LinkId id);
   void apply_changes(Time now);
@@ -161,21 +194,27 @@ class FairShare {
   std::vector<LinkId> links_;
   int shift_ = 0;
   std::vector<Flow> flows_;
-  std::vector<std::uint32_t> found_,
-      fixed_;                     // per place: the filling that found it, that fixed its rate
-  std::vector<Link> state_;       // per link
-  std::vector<Filling> filling_;  // per link
+  std::vector<std::uint64_t> capacity_;  // per link
+  std::vector<std::uint32_t> alone_;     // per link: the place that has it alone, or kNone
+  std::vector<std::uint32_t> one_;  // per link of the single kind: its index in shared_, or kNone
+  std::vector<Link> state_;         // per link
+  std::vector<Key> keys_;           // per link
+  std::vector<Repaired> repaired_;  // per link
   std::vector<Shared> shared_;
-  Earliest ends_;  // per place; of a single kind the first place of the link speaks
+  Earliest ends_;      // per place that is not mixed; of a single kind the first of the link speaks
+  Earliest run_ends_;  // per runner
   std::size_t in_flight_ = 0;
   std::vector<std::uint32_t> ended_;      // scratch
   std::vector<Place> changed_;            // mixed places that began or ended since the last settle
   std::vector<std::uint32_t> unsettled_;  // of shared_
   // The mixed places in use, per link, and where each stands in the lists of its links.
   struct Use {
-    Place place;
+    std::uint32_t runner;
     std::uint32_t index;  // into links_
   };
+  std::vector<Runner> runners_;
+  std::vector<Progress> progress_;  // per runner
+  std::vector<std::uint32_t> free_runners_, chosen_;
   std::vector<std::vector<Use>> users_;
   std::vector<std::uint32_t> slot_;
   std::uint32_t touch_round_ = 1, fill_round_ = 0, repair_round_ = 0;
@@ -184,11 +223,12 @@ class FairShare {
   std::uint32_t pause_ = 0,
                 pauses_ = 0;  // fillings still to come without a repair, and at the next failure
   struct Other {
-    std::uint64_t key, low;
+    Key key;
     LinkId link;
   };
   std::vector<Other> others_;
-  std::vector<LinkId> changed_links_, neighbours_;
+  std::vector<std::pair<LinkId, Key>> kept_;  // the keys before the repair
+  std::vector<LinkId> neighbours_;
   std::uint64_t look_round_ = 0;
   std::vector<LinkId> touched_, component_;
   std::vector<std::pair<std::uint64_t, LinkId>> heap_;

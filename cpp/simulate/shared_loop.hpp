@@ -64,9 +64,8 @@ class SharedLoop {
     for (;;) {
       serve_moment();
       shares_.settle(now_);
-      const Time next =
-          std::min(shares_.next(), agenda_.empty() ? FairShare::kNever : agenda_.next());
-      if (next == FairShare::kNever) break;
+      const Time next = std::min(shares_.next(), agenda_.empty() ? kNever : agenda_.next());
+      if (next == kNever) break;
       if (next > kLongestSchedule) too_long();
       now_ = next;
       ended_.clear();
@@ -150,6 +149,7 @@ class SharedLoop {
         stored_(routes.topology().spec().forwarding == Forwarding::store_and_forward),
         current_(layout_.connection.size(), kNone),
         began_(layout_.connection.size(), 0),
+        bytes_(layout_.connection.size(), 0),
         queue_(layout_.connection.size(), {kNone, kNone}),
         behind_(options.items, kNone) {
     if (options.limit > 0) {
@@ -266,6 +266,7 @@ class SharedLoop {
     current_[place] = item;
     began_[place] = now_;
     const auto bytes = user_.bytes(item);
+    bytes_[place] = bytes;
     if (bytes == 0) {
       empty_.push_back(place);
     } else {
@@ -278,17 +279,18 @@ class SharedLoop {
   void sent(Place place) {
     ++sent_;
     const Item item = current_[place];
+    const auto bytes = bytes_[place];
     const auto connection = layout_.connection[place];
     const RouteId r = layout_.route[connection];
     const Leg leg = place - layout_.first_place[connection];
-    const auto found = crossings_.of(crossings_.leg_id(r, leg), user_.bytes(item),
-                                     [&] { return std::pair(r, leg); });
+    const auto found =
+        crossings_.of(crossings_.leg_id(r, leg), bytes, [&] { return std::pair(r, leg); });
     const bool tree = stored_ && routes_.kind(r) != RouteKind::path;
     Time slowest = 0;
     for (const auto& window : found.windows) {
       if (!tree) break;
       const auto rate = routes_.topology().bandwidth(window.link);
-      slowest = std::max(slowest, transmission_time(user_.bytes(item), rate));
+      slowest = std::max(slowest, transmission_time(bytes, rate));
     }
     const auto* latency = &layout_.latency[layout_.latency_begin[place]];
     for (std::size_t end = 0; end < found.times.size(); ++end) {
@@ -325,8 +327,9 @@ class SharedLoop {
   std::size_t sent_ = 0;
   std::vector<Item> current_;  // per place: what it carries
   std::vector<Time> began_;
+  std::vector<std::int64_t> bytes_;
   std::vector<std::pair<Item, Item>> queue_;  // per place: first and last of those that wait
-  std::vector<Item> behind_;                  // per item: who waits behind it
+  std::vector<Item> behind_;                  // per item: the item that waits behind it
   std::vector<Item> fresh_, batch_;           // what may start now
   std::vector<Place> empty_;                  // what carries a message without bytes
   std::vector<Place> ended_;

@@ -281,7 +281,7 @@ class Replay : public Replayed {
   // Timing::order: the legs of each link in their order, and which comes next.
   std::vector<std::size_t> queue_begin_, cursor_;
   std::vector<std::pair<Item, Leg>> queue_;
-  // Timing::schedule without a record: who took each link last, and the first two that took it at once.
+  // Timing::schedule without a record: what took each link last, and the first two that took it at once.
   struct Taken {
     Time end = 0;
     Item item = 0;

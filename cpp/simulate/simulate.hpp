@@ -33,7 +33,7 @@ enum class Timing : std::uint8_t {
 struct Options {
   Timing timing = Timing::dependencies;
   bool congestion = true;
-  bool record = true;  // intervals, arrivals and causes; otherwise only when everybody is done
+  bool record = true;  // intervals, arrivals and causes; otherwise only when each NPU is done
   std::unordered_map<LinkId, std::vector<Change>> changes;  // of the links that are slow at times
   std::vector<Time> late;                                   // per NPU, or empty
   std::vector<std::int64_t> reduce_slowdown;                // per NPU in parts of kNormal, or empty

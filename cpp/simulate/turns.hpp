@@ -6,7 +6,7 @@
 // yet its turn has arrived and lies ready beside the cell. Within a turn the order does not matter:
 // reads change nothing, and sums may come in any order.
 //
-// A turn is 8 bytes. Most cells of most schedules need none: nobody waits for an access, or one write
+// A turn is 8 bytes. Most cells of most schedules need none: nothing waits for an access, or one write
 // is waited for by one read, which the write then names itself.
 #pragma once
 
@@ -79,7 +79,7 @@ inline LargeVector<Task> sorted_by_start(const Schedule& schedule) {
 
 class Turns {
  public:
-  // An access that nobody waits for.
+  // An access that nothing waits for.
   static constexpr std::uint32_t kFree = kNone;
   // Set in what stands for a turn: the rest is the one transfer that waits for this write.
   static constexpr std::uint32_t kDirect = 1u << 31;
@@ -331,7 +331,7 @@ class Turns {
     nodes_.clear();
   }
 
-  // A chunk that comes to every node once, before anybody reads it there: the most frequent case, which
+  // A chunk that comes to every node once, before it is read there: the most frequent case, which
   // needs no sorting. False if it is not such a chunk.
   bool add_spread(ChunkId chunk, std::int64_t bytes, std::span<const Access> transfers) {
     const auto& stored = schedule_.stored();

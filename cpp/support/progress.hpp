@@ -5,7 +5,7 @@
 
 namespace tacos {
 
-using Progress = std::function<void(double fraction)>;  // empty: nobody listens
+using Progress = std::function<void(double fraction)>;  // empty: no reports
 
 // Reports of a part of the work, from `begin` to `end` of the whole. Lives no longer than `whole`.
 inline Progress part_of(const Progress& whole, double begin, double end) {

@@ -33,9 +33,9 @@ std::int64_t typical_size(const Collective& collective) {
   return 1;
 }
 
-// Whether everybody brings something and wants everything: then any route may take any chunk at any
-// time, and nobody needs a plan.
-bool all_to_everybody(const Collective& collective) {
+// Whether every NPU brings something and wants everything: then any route may take any chunk at any
+// time, without planned paths.
+bool all_to_all_npus(const Collective& collective) {
   const auto npus = static_cast<std::size_t>(collective.npus());
   std::vector<std::uint8_t> brings(npus, 0);
   for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
@@ -79,7 +79,7 @@ Schedule greedy(const std::shared_ptr<const Topology>& topology,
     }
     return with_starts(collective, std::move(routes), order, moves.start, provenance, report);
   };
-  if (all_to_everybody(*collective)) {
+  if (all_to_all_npus(*collective)) {
     auto routes = std::make_shared<const Routes>(neighbour_routes(topology, bytes, progress));
     const auto moves =
         greedy_events(*routes, *collective, bytes, options, part_of(progress, 0, 0.8));

@@ -4,19 +4,19 @@
 // on the reversed network and turned around). Time runs; whenever a route is free, it is given a chunk
 // that its source holds and that its destination can use.
 //
-// The matching, where everybody wants everything. Every NPU keeps the log of what it holds in order of
+// The matching, where every NPU wants everything. Every NPU keeps the log of what it holds in order of
 // arrival, every route a cursor into its source's log. A route offers the first entry at or after its
 // cursor that its destination neither has nor is being sent. An entry that is of no use once never
 // becomes useful again, so the cursor never goes back, and a transfer costs about one look per route
 // into its destination. First in, first out also spreads chunks evenly: what arrived first is known
 // least elsewhere.
 //
-// Where not everybody brings something and wants everything, relays must know where to: each chunk's
+// Where not every NPU brings something and wants everything, relays must know where to: each chunk's
 // paths are laid first, so that the links share the load (paths.hpp), and time only decides the order,
-// the longest way to go first. So a relay moves a chunk only towards somebody who waits for it.
+// the longest way to go first. So a relay moves a chunk only towards an NPU that waits for it.
 //
 // Where routes differ in speed, a slow one asks one more question. The routes clearly faster than it
-// connect the NPUs into regions. It first looks for a chunk that nobody in its destination's region has
+// connect the NPUs into regions. It first looks for a chunk that no NPU in its destination's region has
 // or is being sent: only slow routes can bring it in. Otherwise it takes a chunk that fast routes could
 // bring as well only if these, with all that waits in the region for this destination, would be later.
 //
@@ -44,8 +44,7 @@ struct GreedyOptions {
   std::uint64_t seed = 0;    // 0: no randomness; others vary the order in which routes choose
   std::int32_t threads = 0;  // 0: one per core
   bool steps = true;         // take the step-synchronous way where it applies
-  bool backwards =
-      false;  // the network is reversed: errors name who cannot reach whom on the true one
+  bool backwards = false;    // the network is reversed: errors name the NPUs of the true one
 };
 
 // A schedule of a collective that sums nothing. Throws InfeasibleError naming an NPU that cannot reach

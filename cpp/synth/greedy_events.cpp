@@ -81,7 +81,7 @@ class Events {
   static constexpr ChunkId kLinkIsFree = std::numeric_limits<ChunkId>::max();
   static constexpr Time kFar = std::numeric_limits<Time>::max() / 4;
 
-  struct Key {  // who chooses first
+  struct Key {  // which route chooses first
     std::uint64_t first, second;
     std::uint32_t third;
     RouteId route;
@@ -306,7 +306,7 @@ class Events {
             static_cast<std::uint32_t>(place), r};
   }
 
-  // When everything is quiet, whoever can send does.
+  // When everything is quiet, all that can be sent is.
   bool match_without_question() {
     bool any = false;
     for (RouteId r = 0; r < routes_.count(); ++r) {
@@ -438,7 +438,7 @@ class Events {
 
   const Topology& topology_;
   const Routes& routes_;
-  const Paths* paths_;  // null: everybody wants everything
+  const Paths* paths_;  // null: every NPU wants everything
   const Collective& collective_;
   const GreedyOptions& options_;
   const Progress& progress_;
@@ -461,7 +461,7 @@ class Events {
     std::vector<std::size_t> region;  // of each NPU
     std::vector<std::vector<Entrance>> entrances;   // of each NPU
     std::vector<std::vector<std::size_t>> members;  // of each region
-    Bits have, promised;                            // by anybody in the region
+    Bits have, promised;                            // by any NPU in the region
     std::vector<std::int64_t> waiting;  // what an NPU's region has that it has not been promised
   };
   std::vector<Level> levels_;  // of classes 1, 2, …

@@ -20,7 +20,7 @@ struct TimedMoves {
   std::vector<Time> start;
 };
 
-// Matches chunks that everybody wants to `routes`. Where these have several legs, the times assume that nothing waits
+// Matches chunks that all NPUs want to `routes`. Where these have several legs, the times assume that nothing waits
 // between them. Chunks of `typical_bytes` cost least.
 TimedMoves greedy_events(const Routes& routes, const Collective& collective,
                          std::int64_t typical_bytes, const GreedyOptions& options,

@@ -65,7 +65,7 @@ class Steps {
     bool done = missing == 0;
     std::size_t before = missing;
     std::uint32_t slowest = 0, until = kAhead;
-    std::atomic<bool> stop{false};  // somebody's report threw
+    std::atomic<bool> stop{false};  // a thread's report threw
     const auto report = [&]() noexcept {
       if (!progress_ || failure) return;
       try {
@@ -120,7 +120,7 @@ class Steps {
   // Lets a destination run as many steps as its sources' logs decide, which loads its row of bits
   // once for all of them. In a step, each in-link chooses in turn. What a source holds beyond what is
   // known of it can matter only if nothing known is of use; then the destination waits, in the middle
-  // of its step, for the source's clock. So the result does not depend on who runs when.
+  // of its step, for the source's clock. So the result does not depend on which thread runs when.
   std::size_t serve(NodeId npu, std::uint32_t until) {
     const auto links = topology_.in_links(npu);
     const auto total = begin_[at(npu) + 1] - begin_[at(npu)];
@@ -225,9 +225,9 @@ class Steps {
   std::vector<std::uint8_t> in_link_;
   std::vector<std::atomic<std::uint32_t>> received_;  // per NPU, also what is still on its way
   std::vector<std::atomic<std::uint32_t>> clock_;     // per NPU: steps it has finished
-  std::vector<std::uint8_t> turn_;                    // of the step it is in: who chooses first,
-  std::vector<std::uint8_t> served_;                  // and how many have chosen
-  std::vector<std::uint32_t> cursor_;                 // per link, into its source's log
+  std::vector<std::uint8_t> turn_;     // of the step it is in: which link chooses first,
+  std::vector<std::uint8_t> served_;   // and how many have chosen
+  std::vector<std::uint32_t> cursor_;  // per link, into its source's log
 };
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 namespace tacos {
 
-// Whether this way applies: everybody wants every chunk, all chunks and all links are alike and direct,
+// Whether this way applies: every NPU wants every chunk, all chunks and all links are alike and direct,
 // and a chunk arrives a whole number of steps, not too many, after its start.
 bool stepwise(const Topology& topology, const Collective& collective);
 

@@ -1,5 +1,5 @@
-// What the two ways to run the greedy engine share: who chooses first, who has what, and what to say
-// when somebody can never have it.
+// What the two ways to run the greedy engine share: which NPU chooses first, which has what, and what to
+// say when an NPU can never have a chunk.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +55,7 @@ class Bits {
                         ", which needs its chunk " + std::to_string(chunk));
 }
 
-// When nothing more can be sent: who waits in vain, and for whom.
+// When nothing more can be sent: which NPU waits in vain, and for which.
 [[noreturn]] inline void report_unreachable(const Topology& topology, const Collective& collective,
                                             const Bits& have, bool backwards) {
   for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {

@@ -1,10 +1,10 @@
-// Paths for chunks that not everybody wants: who relays what, decided before any time is.
+// Paths for chunks that not all NPUs want: which NPU relays what, decided before any time is.
 //
 // The problem. An all-to-all, a gather or a process group moves each chunk to one or a few NPUs, and
 // usually there are many ways. What limits the time is the link that carries most, so the paths must
 // share the load; no path can be judged by itself.
 //
-// The method. Every chunk gets the cheapest tree from its holders to those who want it, where a link
+// The method. Every chunk gets the cheapest tree from its holders to the NPUs that want it, where a link
 // costs its latency, its transmission time and a price that grows with the fourth power of what it
 // carries already, relative to the busiest link. The first round lays all chunks one after the other,
 // with prices so low that they only choose among equally short ways; later rounds take each up again

@@ -18,7 +18,6 @@ namespace tacos {
 
 namespace {
 
-constexpr Time kNever = std::numeric_limits<Time>::max();
 constexpr std::size_t kMostAtOnce = 8;
 
 // When a link is busy, as maximal intervals in order.
@@ -115,7 +114,7 @@ struct Spread {
   ChunkId chunk;
   std::size_t size;  // which of the distinct sizes
   std::vector<std::pair<NodeId, Time>> holders;
-  std::vector<NodeId> needed;  // by NPUs that are no holders
+  std::vector<NodeId> needed;  // by NPUs that do not hold it
   std::vector<Delivery> tree;
   Time end = 0;
 };
@@ -146,8 +145,8 @@ class Refinement {
     if (spreads_.empty()) return;
     std::vector<std::size_t> chosen;
     std::vector<std::vector<Delivery>> before;
-    while (work_ < options_.work && time() > std::max(options_.goal, fixed_end_)) {
-      if (progress) progress(static_cast<double>(work_) / static_cast<double>(options_.work));
+    while (looked_at_ < options_.hops && time() > std::max(options_.goal, fixed_end_)) {
+      if (progress) progress(static_cast<double>(looked_at_) / static_cast<double>(options_.hops));
       choose(chosen);
       before.clear();
       Time last = 0, sum = 0;
@@ -202,7 +201,8 @@ class Refinement {
     }
     const auto step = dense_rank(start);
     return with_starts(schedule_.shared_collective(), hops_, {route, chunk, step, op, reads}, start,
-                       std::move(provenance), progress);
+                       std::move(provenance), progress)
+        .with_facts(schedule_.facts());
   }
 
  private:
@@ -313,7 +313,7 @@ class Refinement {
   }
 
   Time earliest(RouteId hop, std::size_t size, Time ready) {
-    ++work_;
+    ++looked_at_;
     const auto& all = windows_[size];
     const auto first = all.begin[at(hop)], end = all.begin[at(hop) + 1];
     for (auto w = first, settled = first; settled < end;) {
@@ -327,7 +327,7 @@ class Refinement {
     return ready;
   }
 
-  // Gives a chunk a new tree, hop by hop, whichever arrives first; false if somebody was not reached.
+  // Gives a chunk a new tree, hop by hop, whichever arrives first; false if some NPU was not reached.
   bool grow(Spread& spread) {
     struct Offer {
       Time arrival;
@@ -380,7 +380,7 @@ class Refinement {
     return earliest(hop, size, start) != start;
   }
 
-  // Relays that nobody got anything from go; marks in `useful_` are left for the needed ones only.
+  // Relays that passed nothing on go; marks in `useful_` are left for the needed ones only.
   void prune(Spread& spread) {
     std::vector<NodeId> relays;
     std::vector<Delivery> kept;
@@ -417,7 +417,7 @@ class Refinement {
   std::vector<Spread> spreads_;
   std::vector<Fixed> fixed_;
   Time fixed_end_ = 0;
-  std::int64_t work_ = 0;
+  std::int64_t looked_at_ = 0;
   // Scratch of one move.
   std::vector<Time> reached_;
   std::vector<std::uint8_t> useful_;

@@ -3,8 +3,8 @@
 // The free part of a schedule is what spreads finished values: all transfers of a collective that only
 // copies, and of one that sums those that carry whole sums. The rest stays where it is. Per link the times
 // in which it is busy are kept as few maximal intervals. A move takes some chunks out, one of the latest
-// among them, and puts each back, in any order: from whoever holds it, over the hop that arrives first,
-// into gaps between what is there, until everybody who needs it has it. The move stays if the last of these
+// among them, and puts each back, in any order: from any NPU that holds it, over the hop that arrives first,
+// into gaps between what is there, until every NPU that needs it has it. The move stays if the last of these
 // chunks is not later than before and their ends together are not either; else it is undone.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace tacos {
 
 struct RefineOptions {
   std::uint64_t seed = 0;
-  std::int64_t work = 0;  // hops that may be looked at, about 100 ns each
+  std::int64_t hops = 0;  // hops that may be looked at, about 100 ns each
   Time goal = 0;          // no schedule is shorter
 };
 

@@ -1,4 +1,4 @@
-// Who waits for what in the event loop of service.hpp, and what happens when.
+// What waits for what in the event loop of service.hpp, and what happens when.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using Place = std::uint32_t;  // a leg of a route, counted over all routes
 constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
 
 // A leg that waits, in the order in which it is served: moments are numbered as they come, so that
-// who is ready first has the lower number.
+// what is ready first has the lower number.
 struct Waiting {
   std::uint32_t moment;  // when it became ready; kNone for when it is tried
   Item item;

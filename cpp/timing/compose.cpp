@@ -161,7 +161,7 @@ Schedule reverse(const Schedule& schedule, const Progress& progress) {
   auto topology = std::make_shared<const Topology>(whole.topology().reversed());
   auto routes = std::make_shared<const Routes>(whole.routes().reversed(topology));
   auto columns = order_of(whole);
-  // Whoever reads what another wrote starts later, so the opposite order of starts will do.
+  // A transfer that reads what another wrote starts later, so the opposite order of starts will do.
   const std::int32_t last_step =
       columns.step.empty() ? 0 : *std::max_element(columns.step.begin(), columns.step.end());
   for (auto& step : columns.step) step = last_step - step;
@@ -223,6 +223,7 @@ Schedule concatenate(const Schedule& first, const Schedule& second,
   }
   ScheduleFacts facts;  // a half's bound is not one of the whole
   facts.engine = first.facts().engine;
+  facts.file = first.facts().file;
   const Schedule a = first.expand(), b = second.expand();
   std::vector<std::uint8_t> kinds(a.routes().kinds().begin(), a.routes().kinds().end());
   kinds.insert(kinds.end(), b.routes().kinds().begin(), b.routes().kinds().end());

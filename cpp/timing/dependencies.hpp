@@ -1,5 +1,5 @@
-// Who waits for whom in an ordered list of transfers, by the rules at the top of retime.hpp; used there
-// only. Writers and readers of one `acc` are counted, and whoever waits does so for a counter: a
+// What waits for what in an ordered list of transfers, by the rules at the top of retime.hpp; used there
+// only. Writers and readers of one `acc` are counted, and a transfer waits for a counter: a
 // transfer costs a few words and no list of its predecessors.
 #pragma once
 
@@ -35,7 +35,7 @@ struct Move {
   bool reduces, reads_acc;
 };
 
-// A cell is the `acc` of one chunk at one node. Its counters only grow, so whoever waits for a
+// A cell is the `acc` of one chunk at one node. Its counters only grow, so what waits for a
 // counter to reach a threshold stands in a list sorted by threshold.
 struct Cell {
   std::uint32_t arrived = 0, started = 0;  // writers, readers
@@ -48,7 +48,7 @@ struct Wait {
   std::uint32_t next;
 };
 
-// Who waits for whom, by the rules of retime.hpp.
+// What waits for what, by the rules of retime.hpp.
 class Dependencies {
  public:
   Dependencies(const Collective& collective, const Routes& routes, const Order& order,

@@ -46,7 +46,7 @@ std::vector<Item> sorted_rows(const Collective& collective, const Order& order) 
   return rows;
 }
 
-// An order as the event loop sees it: who waits for whom by the steps, and the starts it finds.
+// An order as the event loop sees it: what waits for what by the steps, and the starts it finds.
 class Ordered {
  public:
   Ordered(const Collective& collective, const Routes& routes, const Order& order,

@@ -6,7 +6,7 @@
 // chunk's head reaches that link, and takes each for its own window. Nothing is reserved ahead, nothing
 // slips into a gap in front of a window already taken.
 //
-// Who waits for whom, how long things take and what is written down is the user's business, a class
+// What waits for what, how long things take and what is written down is the user's business, a class
 // with these members (Ready is a callable `ready(item, leg)`, to be called for what waits for nothing
 // more):
 //   RouteId route(Item), ChunkId chunk(Item), std::int64_t bytes(Item)
@@ -212,9 +212,9 @@ class Service {
       return;
     }
     auto& queue = queues_[next.queue];
-    if (queue.calls != next.call) return;  // somebody else heads the queue now
+    if (queue.calls != next.call) return;  // another item heads the queue now
     queue.pop();
-    called_ = next.queue;  // whoever comes to head it now is called once, below
+    called_ = next.queue;  // the item that comes to head it now is called once, below
     // A leg that was overtaken in its line is in a queue twice once it heads the line again. It is served
     // only while it heads its line: after its start it stands in none.
     const auto& line = lines_at_[who.place];
@@ -461,7 +461,7 @@ class Service {
   bool in_time_ = true;            // whether each leaves before another one's sum arrives
   std::vector<Time> taken_until_;  // per link, while these are found
   struct LineAt {
-    std::uint32_t id = kNone;  // if anybody stands in it
+    std::uint32_t id = kNone;  // if any item stands in it
     Item first = kNone;
     std::uint32_t queue = kNone;  // in which its first one waited last
   };

@@ -46,7 +46,7 @@ class Findings {
   VerifyReport report_;
 };
 
-// Who waits for whom.
+// Which step waits for which.
 class Graph {
  public:
   explicit Graph(const Program& program) : program_(program), thread_(at(program.steps())) {

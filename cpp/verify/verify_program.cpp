@@ -113,7 +113,7 @@ struct Multiset {
 };
 
 // Runs all steps in the given order. `initial(rank, chunk)` is what an input slot holds, and
-// `undefined(step, place)` is told who reads what nobody wrote.
+// `undefined(step, place)` is told which step reads what was never written.
 template <typename Value, typename Initial, typename Undefined>
 std::vector<Value> execute(const Program& program, const Graph& graph, const Memory& memory,
                            const std::vector<StepId>& order, const Initial& initial,

@@ -2,9 +2,9 @@
 //
 // The rules, each a value of Violation::rule:
 //   unmatched      every send has one receive of the same count at its peer, and every wait a signal;
-//   deadlock       the steps can all run: nobody waits in a circle;
+//   deadlock       the steps can all run: none wait for each other in a circle;
 //   undefined      a step reads only slots that something has been written to;
-//   input          out of place, nobody writes an input slot;
+//   input          out of place, no step writes an input slot;
 //   race           two steps that touch a slot, one of them writing, are ordered;
 //   postcondition  every output slot ends with its chunk;
 //   contribution   every sum contains every contribution exactly once.

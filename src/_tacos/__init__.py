@@ -1,4 +1,4 @@
-"""Where the command begins: outside the package, so that Ctrl-C during its import is no traceback.
+"""Where the command begins: outside the package, so that Ctrl-C during its import prints no traceback.
 
 ``tacos`` calls :func:`main`. ``python -m tacos`` imports the package ``tacos`` first, whose first import is
 this module: at its end it prepares the process as :func:`main` would.

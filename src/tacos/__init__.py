@@ -10,6 +10,7 @@ True
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import _tacos  # noqa: F401, first: it handles Ctrl-C during `python -m tacos`
@@ -89,13 +90,15 @@ __all__ = [
 ]
 
 
-# The compiled module imports nothing of this package; what methods of its classes need from here, they get here.
+# The compiled module imports nothing; what methods of its classes need from Python, they get here.
 _core.connect(
     find_npu=lambda network, npu: Nodes(network).npu(npu),
     find_link=link_of,
     to_pandas=frames.to_pandas,
     to_arrow=frames.to_arrow,
     to_html=notebook.html,
+    from_json=json.loads,
+    to_json=json.dumps,
 )
 
 
@@ -104,7 +107,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """What would make the import slow is imported when somebody asks for it."""
+    """Import on first use what would make ``import tacos`` slow."""
     if name in ("load", "save"):
         from tacos import formats
 

@@ -185,7 +185,7 @@ class CollectivePart:
 
 class Collective:
     """
-    Which NPU holds which chunk before, and who must have it after.
+    Which NPU holds which chunk before, and which must have it after.
 
     Made by the functions of tacos.collective. Named collectives are stored symbolically; the
     pre- and postcondition columns are generated when asked for.
@@ -244,10 +244,10 @@ class Collective:
         """NPUs that must have the chunk after."""
 
     def precondition(self) -> tuple[numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.int32]]:
-        """Columns (chunk, NPU) of who holds what before."""
+        """Columns (chunk, NPU): which NPU holds which chunk before."""
 
     def postcondition(self) -> tuple[numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.int32]]:
-        """Columns (chunk, NPU) of who must have what after."""
+        """Columns (chunk, NPU): which NPU must have which chunk after."""
 
     def reversed(self) -> Collective:
         """
@@ -310,7 +310,7 @@ class Schedule:
     symmetry instead of all transfers; expand() writes them out.
     """
 
-    def __init__(self, *, collective: Collective, routes: Routes, lane_route: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_reads: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], start: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], quantum_ps: int, orders: Sequence[int] = [], node_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, link_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, provenance: str = '{}', engine: str = '', bound_ps: int | None = None, consistent: bool = True, cut_short: bool = False, matched_ports: bool = False, given_away: bool = False) -> None:
+    def __init__(self, *, collective: Collective, routes: Routes, lane_route: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_reads: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], start: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], quantum_ps: int, orders: Sequence[int] = [], node_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, link_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, provenance: str = '{}', engine: str = '', bound_ps: int | None = None, consistent: bool = True, cut_short: bool = False, matched_ports: bool = False, rejected: Sequence[str] = [], name: str = '', dialect: str = '', protocol: str = '', min_bytes: int = 0, max_bytes: int = 0, threads_per_block: int = 0, given_away: bool = False) -> None:
         """
         The one door: checks that the columns fit together.
 
@@ -409,7 +409,7 @@ class Schedule:
 
     @property
     def efficiency(self) -> float | None:
-        """Bound / time, or None where nobody computed the bound."""
+        """Bound / time, or None where the bound was not computed."""
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -444,7 +444,39 @@ class Schedule:
         Whether each port of a switch between boxes has one peer in the schedule.
         """
 
-    def with_facts(self, *, engine: str | None = None, bound_ps: int | None = None, consistent: bool | None = None, cut_short: bool | None = None, matched_ports: bool | None = None) -> Schedule:
+    @property
+    def rejected(self) -> list[str]:
+        """What was wrong with other answers of the search, a sentence each."""
+
+    @property
+    def name(self) -> str:
+        """
+        Name in the file that the schedule was lifted from, or an empty string.
+        """
+
+    @property
+    def dialect(self) -> str:
+        """Dialect of that file, or an empty string."""
+
+    @property
+    def protocol(self) -> str:
+        """
+        Protocol that the file names, or that NCCL would use; or an empty string.
+        """
+
+    @property
+    def min_bytes(self) -> int:
+        """Smallest size that the file is for."""
+
+    @property
+    def max_bytes(self) -> int:
+        """Largest size that the file is for; 0: no limit."""
+
+    @property
+    def threads_per_block(self) -> int:
+        """Threads per block that the file names; 0: none."""
+
+    def with_facts(self, *, engine: str | None = None, bound_ps: int | None = None, consistent: bool | None = None, cut_short: bool | None = None, matched_ports: bool | None = None, rejected: Sequence[str] | None = None, name: str | None = None, dialect: str | None = None, protocol: str | None = None, min_bytes: int | None = None, max_bytes: int | None = None, threads_per_block: int | None = None) -> Schedule:
         """
         The same schedule with other values of these fields; None leaves a field as it is.
         """
@@ -485,7 +517,7 @@ class Schedule:
         """
         Columns (begin, writer): transfer t reads what writer[begin[t]:begin[t + 1]] wrote.
 
-        Everybody who reads a sum of n arrivals lists all n of them.
+        Each reader of a sum of n arrivals lists all n of them.
         """
 
     def expand(self) -> Schedule:
@@ -718,7 +750,7 @@ def lay_out_trees(parent: Annotated[NDArray[numpy.int32], dict(shape=(None,), or
     Ranks for the places of trees such that their edges share few links; see tacos.synth.baselines.trees.
     """
 
-def refine(schedule: Schedule, *, seed: int = 0, work: int, goal_ps: int = 0, provenance: str = '{}', progress: object | None = None) -> Schedule:
+def refine(schedule: Schedule, *, seed: int = 0, hops: int, goal_ps: int = 0, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """
     The schedule after local search over what spreads finished values; see tacos.refine.
     """
@@ -833,7 +865,7 @@ class Program:
     bytes, no times. Made by tacos.lower and tacos.load, immutable; the columns are read-only NumPy arrays.
     """
 
-    def __init__(self, *, collective: Collective, in_place: bool, scratch_slots: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_rank: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_channel: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_send_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_recv_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], src_buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], src_slot: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst_buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dst_slot: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], count: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], comes_from: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dep_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], dep: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: str = '{}', size_bytes: int = 0, part_bytes: Sequence[int] = [], window: int = 0, name: str = '', format: str = '', dialect: str = '', protocol: str = '', min_bytes: int = 0, max_bytes: int = 0, threads_per_block: int = 0, either_place: bool = False) -> None:
+    def __init__(self, *, collective: Collective, in_place: bool, scratch_slots: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_rank: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_channel: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_send_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_recv_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], src_buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], src_slot: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst_buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dst_slot: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], count: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], comes_from: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dep_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], dep: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: str = '{}', size_bytes: int = 0, part_bytes: Sequence[int] = [], window: int = 0, engine: str = '', name: str = '', format: str = '', dialect: str = '', protocol: str = '', min_bytes: int = 0, max_bytes: int = 0, threads_per_block: int = 0, either_place: bool = False) -> None:
         """
         The one door: checks that the columns fit together.
 
@@ -874,11 +906,11 @@ class Program:
 
     @property
     def thread_send_peer(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
-        """Whom a thread sends to, or -1."""
+        """The rank that a thread sends to, or -1."""
 
     @property
     def thread_recv_peer(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
-        """Whom a thread receives from, or -1."""
+        """The rank that a thread receives from, or -1."""
 
     @property
     def thread_begin(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
@@ -955,6 +987,10 @@ class Program:
         """Messages of a rank that cross a limiting link at once; 0: any number."""
 
     @property
+    def engine(self) -> str:
+        """Engine that made the schedule it was lowered from, or an empty string."""
+
+    @property
     def name(self) -> str:
         """Name in the file that the program was read from, or an empty string."""
 
@@ -986,7 +1022,7 @@ class Program:
     def either_place(self) -> bool:
         """Whether the file is for calls in place and out of place."""
 
-    def with_facts(self, *, size_bytes: int | None = None, part_bytes: Sequence[int] | None = None, window: int | None = None, name: str | None = None, format: str | None = None, dialect: str | None = None, protocol: str | None = None, min_bytes: int | None = None, max_bytes: int | None = None, threads_per_block: int | None = None, either_place: bool | None = None) -> Program:
+    def with_facts(self, *, size_bytes: int | None = None, part_bytes: Sequence[int] | None = None, window: int | None = None, engine: str | None = None, name: str | None = None, format: str | None = None, dialect: str | None = None, protocol: str | None = None, min_bytes: int | None = None, max_bytes: int | None = None, threads_per_block: int | None = None, either_place: bool | None = None) -> Program:
         """
         The same program with other values of these fields; None leaves a field as it is.
         """
@@ -1223,7 +1259,7 @@ def pack(program: Program, *, channels: int, fusing_channels: int, steps: int, c
     The same algorithm in fewer, larger steps: neighbours together, receives fused with sends.
     """
 
-def keep_order(program: Program, *, channels: int, steps: int, peers: int, join: bool = False) -> Program:
+def keep_order(program: Program, *, channels: int, steps: int, peers: int, awaited: int = 2147483647, join: bool = False) -> Program:
     """
     The same threads within an executor's limits: one per connection and direction, in order.
     """
@@ -1320,7 +1356,7 @@ class RankExecutor:
         """Reports that a peer has stored what a put sent to it."""
 
     def waiting(self) -> list[tuple[int, str]]:
-        """Whom the steps that have started wait for, and in words what for."""
+        """The rank that each started step waits for, and in words what for."""
 
     @property
     def finished(self) -> bool:
@@ -1346,7 +1382,7 @@ class Endpoint:
 
     def watch(self, algorithm: int, doing: str) -> str:
         """
-        Between calls: who will not come to prepare this algorithm, and why; empty: nobody.
+        Between calls: which rank will not prepare this algorithm, and why; empty: none.
         """
 
     def interrupt(self, why: str) -> None:
@@ -1459,7 +1495,7 @@ def arrow_stream(names: Sequence[str], columns: Sequence[numpy.typing.NDArray[An
     Columns as a stream of record batches, by the Arrow C data interface, without a copy.
     """
 
-def connect(*, find_npu: Callable[[Topology, Any], int], find_link: Callable[[Topology, Any], int], to_pandas: Callable[[dict[str, Any]], Any], to_arrow: Callable[[dict[str, Any]], Any], to_html: Callable[[Any], str]) -> None:
+def connect(*, find_npu: Callable[[Topology, Any], int], find_link: Callable[[Topology, Any], int], to_pandas: Callable[[dict[str, Any]], Any], to_arrow: Callable[[dict[str, Any]], Any], to_html: Callable[[Any], str], from_json: Callable[[str], Any], to_json: Callable[[Any], str]) -> None:
     """
     Connects what methods of these classes need from the package above them.
     """

@@ -18,7 +18,7 @@ import numpy as np
 from tacos import units
 from tacos._core import Collective, Topology, distance_sum
 from tacos._core import bound as _search
-from tacos._support.solver import LinearProgram, installed, solve
+from tacos._support.solver import LinearProgram, solve
 from tacos.collective import kind_of
 from tacos.errors import check_type
 
@@ -54,7 +54,7 @@ class Bound:
         exact: Whether ``bandwidth_s`` is known to be reached by large buffers in many chunks.
         why: What binds, and what keeps the bound from being exact.
         cut: Nodes around which the narrowest cut runs (of several sets, the first); empty if the
-            bound is no cut's.
+            bound does not come from a cut.
     """
 
     time_ps: int
@@ -81,8 +81,8 @@ def bound(
     It is the largest of several: the longest way; the narrowest cut with the latencies of its
     links; and, where the number of chunks is chosen, the time in which that many whole chunks pass
     the cut under the topology's link model. With ``chunks="auto"`` the buffer counts as a fluid.
-    All-to-all and other pairs are solved exactly by a linear program if HiGHS is installed (``pip
-    install 'tacos-ccl[milp]'``) and the network is small, else bounded by cuts and distances.
+    All-to-all and other pairs are solved exactly by a linear program if the network is small, else bounded by cuts and
+    distances.
 
     Args:
         topology: The network.
@@ -160,8 +160,6 @@ def _pairs(
         candidates, doubt = _lengths(topology), "other collectives share the network"
     elif topology.npus * topology.links > _LP_COLUMNS:
         candidates, doubt = _lengths(topology), "the network is too large for a linear program"
-    elif not installed():
-        candidates, doubt = _lengths(topology), "HiGHS is not installed (tacos-ccl[milp])"
     else:
         flow_s, lengths = _concurrent_flow(topology, collective)
         time_s = _distance_bound(topology, collective, lengths, progress)
@@ -294,7 +292,7 @@ def _doubts(
 
 
 def _unbalanced(topology: Topology, relays: bool) -> list[str]:
-    """Switches and relays are no obstacle where as much enters every node as leaves it."""
+    """Whether as much enters every node as leaves it, so that switches and relays are not an obstacle."""
     rates = topology.link_bandwidth_Bps.astype(float)
     excess = np.bincount(topology.link_dst, rates, topology.nodes)
     excess -= np.bincount(topology.link_src, rates, topology.nodes)
@@ -338,7 +336,7 @@ def _ports_suffice(topology: Topology, part: CollectivePart, report: BoundReport
     """Whether one NPU's links bind in a symmetric network of equal links where nothing else can.
 
     A connected vertex-transitive network without parallel links is as well connected as one NPU
-    (Mader, Hamidoune), so that no other cut is narrower; and one switch is no obstacle.
+    (Mader, Hamidoune), so that no other cut is narrower; and one switch is not an obstacle.
     """
     cut = report.bottleneck
     if not (topology.symmetric and len(cut.nodes) == 1 and kind_of(part).spreads):

@@ -90,7 +90,7 @@ def print_table(table: Table) -> None:
     """Print a table as wide as the terminal."""
     from rich.console import Console
 
-    # Names are no markup.
+    # Names are not markup.
     Console(highlight=False, markup=False, emoji=False, width=width()).print(table)
 
 

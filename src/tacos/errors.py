@@ -76,7 +76,7 @@ class LabError(TacosError):
 
 
 def check_type(name: str, value: object, *types: type) -> None:
-    """Refuse an argument of the wrong type, in the words of whoever gave it.
+    """Refuse an argument of the wrong type, in the caller's words.
 
     Raises:
         TypeError: One sentence that names the argument, its value and the types that are allowed.
@@ -141,7 +141,7 @@ def keywords(*more: str) -> Callable[[Callable[_Args, _Result]], Callable[_Args,
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The name that somebody probably meant, if there is one.
+    """The name that was probably meant, if there is one.
 
     >>> nearest("gredy", ["ring", "greedy"])
     'greedy'

@@ -2,8 +2,8 @@
 
 A schedule fixes the order on every link. The program that carries it out keeps only the order of each thread and the
 dependencies between steps, and a network lets concurrent messages share a link. :func:`execution` lowers a
-schedule, runs the program under three rules for links and reports the times; :data:`TARGETS` says which rule
-counts for which executor.
+schedule, runs the program under three rules for links and reports the times; :func:`targets` lists the executors, each
+of which one rule counts for.
 """
 
 from __future__ import annotations
@@ -24,21 +24,19 @@ if TYPE_CHECKING:
 
     from tacos.units import Quantity
 
-__all__ = ["RULES", "TARGETS", "Execution", "check_target", "execution", "shares_links"]
+__all__ = ["RULES", "Execution", "check_target", "execution", "shares_links", "targets"]
 
 Rule = Literal["order", "dependencies", "shared"]
 RULES: tuple[Rule, ...] = ("order", "dependencies", "shared")
 """How links serve messages: in the schedule's order; first come, first served; shared fairly."""
-TARGETS: dict[str, tuple[Rule, ...]] = {
+_WITHOUT_FILES: dict[str, tuple[Rule, ...]] = {
     "schedule": ("order",),
     "tcp": ("shared",),
-    "msccl": ("shared",),
-    "mscclpp": ("shared",),
     "nccl": ("shared",),
 }
-"""The rules that count for each executor; without a target, the slowest of all."""
-_FILES = {"msccl": "msccl", "mscclpp": "mscclpp"}
-"""The targets that read files, with the names of their formats."""
+"""The targets that take schedules as they are, with their rules."""
+_OF_FILES: tuple[Rule, ...] = ("shared",)
+"""The rule of all targets that read files of a format: networks let their messages share links."""
 _MOST_TRANSFERS = 100_000
 """Transfers beyond which a schedule is not run: it would take seconds."""
 
@@ -64,7 +62,7 @@ class Execution:
         (10, 13)
         """
         times = dict(zip(RULES, (self.order_ps, self.dependencies_ps, self.shared_ps), strict=True))
-        return max(times[rule] for rule in (RULES if target is None else TARGETS[target]))
+        return max(times[rule] for rule in (RULES if target is None else _rules(target)))
 
     def rows(self, target: str | None = None) -> dict[str, float]:
         """The times in seconds, for tables and JSON: for the target, then under each rule.
@@ -80,15 +78,34 @@ class Execution:
         }
 
 
+def targets() -> list[str]:
+    """What can execute a schedule: the names that ``target=`` takes.
+
+    These are the schedule itself, what moves its messages directly, and all formats whose files an executor runs.
+
+    >>> targets()
+    ['schedule', 'tcp', 'nccl', 'msccl', 'mscclpp']
+    """
+    from tacos.formats import FORMATS
+
+    return [*_WITHOUT_FILES, *sorted(name for name, format in FORMATS.items() if format.executor)]
+
+
+def _rules(target: str) -> tuple[Rule, ...]:
+    """The rules that count for a target."""
+    check_target(target)
+    return _WITHOUT_FILES.get(target, _OF_FILES)
+
+
 def check_target(target: str | None) -> None:
     """Raise a ValueError if there is no such target.
 
     >>> check_target("gloo")
     Traceback (most recent call last):
-    ValueError: target must be one of schedule, tcp, msccl, mscclpp, nccl; got 'gloo'
+    ValueError: target must be one of schedule, tcp, nccl, msccl, mscclpp; got 'gloo'
     """
-    if target is not None and target not in TARGETS:
-        raise ValueError(f"target must be one of {', '.join(TARGETS)}; got {target!r}")
+    if target is not None and target not in _WITHOUT_FILES and target not in targets():
+        raise ValueError(f"target must be one of {', '.join(targets())}; got {target!r}")
 
 
 def execution(
@@ -108,8 +125,8 @@ def execution(
         what: A schedule, or a program together with its topology.
         topology: The network of a program.
         size: Size of a program's collective, where the program does not know it.
-        target: What executes the schedule. For ``"msccl"`` and ``"mscclpp"`` the program is that of the file that
-            :func:`tacos.formats.save` would write.
+        target: What executes the schedule, one of :func:`targets`. Where that is a format, such as ``"msccl"``, the program
+            is that of the file that :func:`tacos.formats.save` would write.
         progress: Called with the share done, now and then.
 
     Returns:
@@ -140,8 +157,8 @@ def execution(
     if topology is not None or size is not None:
         raise ValueError("a schedule has its own topology and size")
     check_target(target)
-    if target in _FILES:
-        program, size = _exported(what, _FILES[target]), what.collective.size_bytes
+    if target is not None and target not in _WITHOUT_FILES:
+        program, size = _exported(what, target), what.collective.size_bytes
         return execution(program, what.topology, size=size, progress=progress)
     if not shares_links(what):
         # Every link belongs to one thread, which keeps the schedule's order: nothing can be late.

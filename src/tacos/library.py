@@ -170,7 +170,7 @@ class Plans:
         """Those for the only network of so many NPUs; an error if there is none, or several.
 
         Raises:
-            FormatError: All plans are for other networks, or nobody knows for which.
+            FormatError: All plans are for other networks, or for unknown ones.
         """
         fitting = [plan for plan in self.plans if plan.npus == npus]
         if self.plans and not fitting:
@@ -293,7 +293,7 @@ def add(
 ) -> Plan:
     """Put a schedule into a plan directory, which is made if it is not there.
 
-    A plan for the same collective, group, network and size is replaced. Whoever reads the directory
+    A plan for the same collective, group, network and size is replaced. A process that reads the directory
     meanwhile sees the old plans or the new ones.
 
     Raises:
@@ -396,7 +396,7 @@ def unpacked(data: bytes, name: str = "schedule.tacos") -> Schedule:
 
     >>> unpacked(b"hello")
     Traceback (most recent call last):
-    tacos.errors.FormatError: schedule.tacos: this is no .tacos file: it lacks the signature
+    tacos.errors.FormatError: schedule.tacos: not a .tacos file: it lacks the signature
     """
     source = BytesIO(data)
     source.name = name

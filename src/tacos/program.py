@@ -63,11 +63,10 @@ BUFFERS = ("input", "output", "scratch", "none")
 """Where a slot can be; ``Program.src_buffer`` and ``dst_buffer`` index this."""
 _DEFAULT_SIZE = 10**6
 FACTS = (
-    "size_bytes", "part_bytes", "window", "name", "format", "dialect", "protocol", "min_bytes", "max_bytes",
+    "size_bytes", "part_bytes", "window", "engine", "name", "format", "dialect", "protocol", "min_bytes", "max_bytes",
     "threads_per_block", "either_place",
 )  # fmt: skip
 """Fields of a program beside its columns: what code computes from."""
-_OF_FILES = ("name", "dialect", "protocol", "min_bytes", "max_bytes", "threads_per_block")
 
 
 def lower(
@@ -124,9 +123,6 @@ def lower(
             reuse_scratch=reuse_scratch,
             progress=progress,
         )
-    # A schedule has no fields of files: what it was lifted from, or NCCL's protocol, is in its provenance alone.
-    told = facts_in(schedule.provenance)
-    program = program.with_facts(**{name: told[name] for name in _OF_FILES if name in told})
     facts: dict[str, Any] = {"size_bytes": program.size_bytes}
     if program.part_bytes:
         facts["part_bytes"] = program.part_bytes
@@ -147,7 +143,7 @@ def lift(
     Every slot of every message becomes a transfer, over the direct link between the two NPUs, else
     over the route that :func:`tacos.schedule.routes` finds. Times are the earliest that the order of the
     program's reads and writes allows, see :func:`tacos.schedule.retime`. An all-reduce whose number of
-    chunks is no multiple of the ranks' is lifted in finer chunks, see :func:`filled`.
+    chunks is not a multiple of the ranks' is lifted in finer chunks, see :func:`filled`.
 
     Args:
         program: A right one; :func:`tacos.verify.verify` tells. Of one with races, one outcome is lifted.
@@ -264,15 +260,15 @@ def replaced(program: Program, **columns: Any) -> Program:
 
 
 def facts_in(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a program that its provenance tells, for files that have nothing else.
+    """The fields of a program that a file tells in its provenance, where the format has no other place for them.
 
     A file may hold anything there, so values of other types are left out.
 
     >>> facts_in({"size_bytes": 4000000, "name": 7, "engine": "ring"})
-    {'size_bytes': 4000000}
+    {'size_bytes': 4000000, 'engine': 'ring'}
     """
     kinds: dict[str, type] = {
-        "size_bytes": int, "part_bytes": list, "window": int, "name": str, "format": str, "dialect": str,
+        "size_bytes": int, "part_bytes": list, "window": int, "engine": str, "name": str, "format": str, "dialect": str,
         "protocol": str, "min_bytes": int, "max_bytes": int, "threads_per_block": int,
     }  # fmt: skip
     found = {

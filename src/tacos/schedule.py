@@ -116,7 +116,7 @@ def retime(
     """Give an ordered list of transfers the earliest start times under the topology's model.
 
     A transfer reads what transfers of earlier steps have written at its source, and starts as soon
-    as that is there and its links are free; steps order reads and writes, they are no barriers.
+    as that is there and its links are free; steps order reads and writes, they are not barriers.
     Scalars stand for whole columns.
 
     Args:
@@ -174,7 +174,7 @@ def summary(schedule: Schedule) -> dict[str, Any]:
         "topology": repr(schedule.topology)[len("<tacos.Topology ") : -1],
         "collective": collective.label,
         "size_bytes": collective.size_bytes,
-        "engine": provenance.get("engine"),
+        "engine": schedule.engine or None,
         "seed": provenance.get("seed"),
         "chunks": chunks_per_part(collective),
         "total_chunks": collective.chunks,

@@ -9,13 +9,12 @@ it is asked. The idea is TACCL's (Shah et al., NSDI 2023), whose files load as s
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from tacos._core import Routes, Schedule, Topology
+from tacos._core import Routes, Schedule, Topology, fields
 from tacos.nodes import LinkChoice, Node, Nodes
 from tacos.topology.edits import chosen_links
 from tacos.topology.links import Links, assemble, columns_of, model_of, whole_number
@@ -241,22 +240,7 @@ class Sketch:
         packed = schedule.expand() if schedule.form == "orbit" else schedule
         old = packed.routes
         table = Routes(topology, old.kinds, old.link_begin, links[old.links].astype(np.int32))
-        return Schedule(
-            collective=packed.collective,
-            routes=table,
-            lane_route=packed.lane_route,
-            lane_op=packed.lane_op,
-            lane_reads=packed.lane_reads,
-            lane_begin=packed.lane_begin,
-            chunk=packed.chunk,
-            start=packed.start,
-            quantum_ps=packed.quantum_ps,
-            provenance=json.dumps(packed.provenance),
-            engine=packed.engine,
-            consistent=packed.consistent,
-            cut_short=packed.cut_short,
-            matched_ports=packed.matched_ports,
-        )
+        return Schedule(**(fields(packed) | {"routes": table, "bound_ps": None}))
 
     def violation(self, schedule: Schedule) -> str:
         """In words the first transfer that is not allowed, or nothing.
@@ -265,7 +249,7 @@ class Sketch:
         >>> ring = tacos.topology.ring(4)
         >>> coll = tacos.collective.all_gather(ring, "4KB", chunks=1)
         >>> Sketch(relays=[0]).violation(tacos.synthesize(ring, coll, engine="ring"))
-        'npu 1 passes on chunk 0, and is no relay'
+        'npu 1 passes on chunk 0, and is not a relay'
         """
         whole = schedule.expand() if schedule.form == "orbit" else schedule
         topology, npus = whole.topology, whole.topology.npus
@@ -287,7 +271,7 @@ class Sketch:
                 passed = which[~holds[which, start[i]]]
                 if len(passed):
                     name = topology.node_name(int(start[i]))
-                    return f"{name} passes on chunk {passed[0]}, and is no relay"
+                    return f"{name} passes on chunk {passed[0]}, and is not a relay"
             if self.senders and len(which):
                 home = np.where(holds[which].sum(axis=1) == 1, holds[which].argmax(axis=1), -1)
                 fits = self._leaves_by_its_sender(npus, home, start[i], end[i])

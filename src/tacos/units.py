@@ -236,7 +236,7 @@ def _parsed(text: str, units: _Units) -> Fraction | None:
 
 
 def _meant(value: object, kind: _Kind) -> str | None:
-    """A text with a unit that somebody probably meant, if there is one."""
+    """A text with the unit that was probably meant, if there is one."""
     match = _TEXT.fullmatch(value) if isinstance(value, str) else None
     if match is None or not match[2]:
         return None

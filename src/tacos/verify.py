@@ -113,7 +113,7 @@ def verify(
 
     Args:
         schedule: Packed, or an orbit, which is proven from its representatives; or a program, or a workload.
-        allow_unneeded: Do not report transfers that nobody needs.
+        allow_unneeded: Do not report transfers that no NPU needs.
         limit: How many violations to keep; all are counted.
         threads: 0 uses all cores; a program is checked by one.
         progress: Called with the share done, now and then.
@@ -125,8 +125,8 @@ def verify(
     True
     >>> verify(tacos.lower(tacos.synthesize(topo, coll))).ok
     True
-    >>> everybody_sums = tacos.collective.all_reduce(topo, "1KB", chunks=1)
-    >>> verify(tacos.lower(tacos.synthesize(topo, everybody_sums, engine="one-shot"))).consistent
+    >>> summed = tacos.collective.all_reduce(topo, "1KB", chunks=1)
+    >>> verify(tacos.lower(tacos.synthesize(topo, summed, engine="one-shot"))).consistent
     True
     """
     check_type("schedule", schedule, Schedule, Program, Workload)

@@ -197,7 +197,7 @@ def test_doctor_finds_this_installation_well(capsys):
     assert main(["doctor", "--json"]) == 0
     checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)}
     assert checks["core"]["state"] == "ok"
-    assert {"torch", "mpi", "plot", "milp", "arrow", "lab", "machine"} <= checks.keys()
+    assert {"torch", "mpi", "plot", "solver", "arrow", "lab", "machine"} <= checks.keys()
     assert all(check["advice"] for check in checks.values() if check["state"] != "ok")
 
 
@@ -206,7 +206,7 @@ def test_doctor_says_what_is_missing_and_what_is_broken(monkeypatch, tmp_path, c
     (tmp_path / "highspy.py").write_text("raise ImportError('libhighs.so: no such file')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == "torch" else name)
-    some = [extra for extra in doctor._EXTRAS if extra[0] in ("torch", "milp")]
+    some = [extra for extra in doctor._EXTRAS if extra[0] == "torch"]
     monkeypatch.setattr(doctor, "_EXTRAS", some)
     assert main(["doctor", "--quiet"]) == 1
     assert capsys.readouterr().out == ""

@@ -22,10 +22,9 @@ from tacos.simulate.astra import run
 from tacos.workload import from_program
 from tacos.workload import load as load_workload
 from tests.support import program_oracle
-from tests.support.programs import INPUT, NONE, OUTPUT, SCRATCH, changed, made
+from tests.support.programs import INPUT, NONE, OUTPUT, SCRATCH, changed, made, one_sided
 from tests.support.protobuf import fields
 from tests.support.strategies import collectives, topologies
-from tests.test_verify_program import one_sided
 
 METADATA, COMP, SEND, RECV, COLL = 1, 4, 5, 6, 7
 NUMBER = {  # attribute kinds that hold a whole number: field, wire type
@@ -144,7 +143,7 @@ def ring_all_gather(npus=4, size="4MiB", network=None):
 
 def test_an_exchange_of_two_ranks_by_hand(tmp_path):
     """Both send their part and receive the other's: a copy, a send and a receive; no fence, since
-    nobody waits for a send."""
+    nothing waits for a send."""
     topology = tp.fully_connected(2)
     schedule = tacos.synthesize(topology, co.all_gather(topology, "2KB", chunks=1), engine="greedy")
     tacos.save(schedule, tmp_path / "ag", format="chakra")
@@ -233,7 +232,7 @@ def test_networks_that_astra_sim_can_say(topology, first_line):
 
 def test_all_files_appear_or_none(tmp_path):
     (tmp_path / "ag.network.yml").mkdir()  # the last file cannot take its place
-    with pytest.raises(tacos.FormatError, match="no file, so it is not replaced"):
+    with pytest.raises(tacos.FormatError, match="not a regular file; refusing to overwrite it"):
         tacos.save(ring_all_gather(), tmp_path / "ag", format="chakra")
     assert [p.name for p in tmp_path.iterdir()] == ["ag.network.yml"]
 
@@ -554,7 +553,7 @@ IDLE = trace(node())
         (trace(message(SEND, 0, id=4)), "node 4: it talks to its own rank"),
         (trace(message(SEND, 5, id=4)), "node 4: the send of 8 bytes to rank 5 with tag 0: the ranks"),
         (trace(message(SEND, 1, comm_src=1)), "comm_src is 1, but the file is that of rank 0"),
-        (trace(message(SEND, 1, comm_src="0")), "comm_src is no whole number"),
+        (trace(message(SEND, 1, comm_src="0")), "comm_src is not a whole number"),
         (trace(message(SEND, 1, is_cpu_op=1)), "is_cpu_op is true, but only a COMP_NODE"),
         (trace(node(extra=b"\x0b")), "field 1 has the unknown wire type 3"),
         (trace(node(extra=b"\x00")), "a field has the number 0"),

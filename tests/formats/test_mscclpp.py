@@ -238,7 +238,7 @@ def test_a_missing_signal_is_found(tmp_path):
     assert {violation.rule for violation in found.violations} >= {"unmatched"}
 
 
-def test_packets_wait_for_whoever_writes_them(tmp_path):
+def test_packets_are_read_after_they_are_written(tmp_path):
     def blocks(rank):
         first = {
             "name": "ppkt",
@@ -259,7 +259,7 @@ def test_packets_wait_for_whoever_writes_them(tmp_path):
     proven(tacos.load(saved(plan, tmp_path)))
     plan["gpus"][0]["threadblocks"][0]["ops"].pop(0)
     with pytest.raises(
-        FormatError, match="gpu 1, threadblock 0, op 1: reads packets that nobody writes"
+        FormatError, match="gpu 1, threadblock 0, op 1: reads packets that are never written"
     ):
         tacos.load(saved(plan, tmp_path))
 

@@ -41,7 +41,7 @@ PROVENANCE = {
 
 @st.composite
 def empty_schedules(draw):
-    """Any topology, several collectives of any kind at once, and nobody to move a chunk."""
+    """Any topology, several collectives of any kind at once, and no transfers."""
     topology = draw(topologies())
     parts = draw(st.lists(collectives(topology.npus), min_size=1, max_size=3))
     table = routes(topology, links=[])
@@ -135,7 +135,7 @@ def blocks_of(data, payloads):
 
 def taken_apart(data):
     magic, version, length = struct.unpack_from("<8sII", data)
-    assert (magic, version) == (b"\x89TCS\r\n\x1a\n", 2)
+    assert (magic, version) == (b"\x89TCS\r\n\x1a\n", 3)
     header = json.loads(data[16 : 16 + length])
     payloads = [int(s["dtype"][2:]) * s["count"] for s in header["sections"]]
     _, *columns = blocks_of(data, [16 + length, *payloads])
@@ -145,7 +145,7 @@ def taken_apart(data):
     }
 
 
-def sealed(header, columns, *, version=2):
+def sealed(header, columns, *, version=3):
     text = json.dumps(header).encode()
     payloads = [struct.pack("<8sII", b"\x89TCS\r\n\x1a\n", version, len(text)) + text]
     payloads += [np.asarray(column).tobytes() for column in columns.values()]
@@ -224,14 +224,16 @@ def test_the_file_is_what_its_description_says(schedule, scratch):
     assert same(native.read(scratch), schedule)
 
 
+@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_files_of_version_1_stay_readable(name):
-    golden = GOLDEN / f"v1-{name}.tacos"
+def test_files_of_old_versions_stay_readable(name, version):
+    golden = GOLDEN / f"v{version}-{name}.tacos"
     found = native.read(golden)
     assert same(found, EXAMPLES[name]())
-    assert found.engine == found.provenance["engine"]
+    # The second version has a field for the engine, which these schedules leave empty.
+    assert found.engine == (found.provenance["engine"] if version == 1 else "")
     assert (found.consistent, found.cut_short, found.matched_ports) == (True, False, False)
-    assert native.peek(golden)["version"] == 1
+    assert native.peek(golden)["version"] == version
 
 
 def test_version_1_has_its_fields_in_the_provenance(scratch):
@@ -246,12 +248,55 @@ def test_version_1_has_its_fields_in_the_provenance(scratch):
     header["schedule"]["provenance"] = json.dumps({"bound_s": float("inf"), "engine": 3})
     scratch.write_bytes(sealed(header, columns, version=1))
     assert (native.read(scratch).bound_ps, native.read(scratch).engine) == (None, "")
-    assert "version 2 has a field facts" in refused(scratch, sealed(header, columns))
+    needed = "version 3 has facts with rejected and file"
+    assert needed in refused(scratch, sealed(header, columns))
+
+
+FILE = {
+    "name": "allreduce",
+    "dialect": "azure",
+    "protocol": "LL",
+    "min_bytes": 1,
+    "max_bytes": 2**64 - 1,
+    "threads_per_block": 512,
+}
+
+
+def of_file(schedule):
+    return {name: getattr(schedule, name) for name in FILE}
+
+
+def test_what_a_search_and_a_file_said_survives(scratch):
+    schedule = ring_orbit().with_facts(rejected=["ring was wrong"], **FILE)
+    native.write(schedule, scratch)
+    found = native.read(scratch)
+    assert found.rejected == ["ring was wrong"]
+    assert of_file(found) == FILE
+    header, columns = taken_apart(scratch.read_bytes())
+    header["schedule"]["facts"]["file"]["max_bytes"] = 2**64
+    message = refused(scratch, sealed(header, columns))
+    assert message == "min_bytes and max_bytes must be below 2^64; got 18446744073709551616"
+
+
+def test_version_2_has_what_a_file_said_in_the_provenance(scratch):
+    header, columns = taken_apart(written(ring_orbit(), scratch))
+    del header["schedule"]["facts"]["file"]
+    assert "version 2 has facts without" in refused(scratch, sealed(header, columns, version=2))
+    del header["schedule"]["facts"]["rejected"]
+    told = FILE | {"max_bytes": 4096, "rejected": ["forest failed"]}
+    header["schedule"]["provenance"] = json.dumps(told)
+    scratch.write_bytes(sealed(header, columns, version=2))
+    found = native.read(scratch)
+    assert of_file(found) == FILE | {"max_bytes": 4096}
+    assert found.rejected == ["forest failed"]
+    # Version 3 does not look there: the provenance is for people.
+    native.write(found.with_facts(name="", rejected=[]), scratch)
+    assert (native.read(scratch).name, native.read(scratch).rejected) == ("", [])
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_writer_stays_the_same(name, scratch, monkeypatch):
-    golden = GOLDEN / f"v2-{name}.tacos"
+    golden = GOLDEN / f"v3-{name}.tacos"
     schedule = EXAMPLES[name]()
     assert same(native.read(golden), schedule)
     monkeypatch.setattr("importlib.metadata.version", {"tacos-ccl": "0.1.0"}.get)
@@ -261,14 +306,16 @@ def test_the_writer_stays_the_same(name, scratch, monkeypatch):
 def test_peek_says_what_the_schedule_says(schedule, scratch):
     native.write(schedule, scratch)
     found = native.peek(scratch)
-    assert found["version"] == 2
+    assert found["version"] == 3
     assert set(found["writer"]) == {"tacos"}
     assert found["file_bytes"] == scratch.stat().st_size
     for field, value in found["topology"].items():
         assert value == getattr(schedule.topology, field)
     for field in ("form", "transfers", "stored_transfers", "time_s", "provenance"):
         assert found[field] == getattr(schedule, field)
-    assert found["engine"] == schedule.provenance["engine"]
+    assert found["engine"] is None  # though the provenance names one
+    native.write(schedule.with_facts(engine="ring"), scratch)
+    assert native.peek(scratch)["engine"] == "ring"
     assert [part["kind"] for part in found["collective"]] == [
         part.kind for part in schedule.collective.parts
     ]
@@ -303,25 +350,25 @@ def test_any_run_of_changed_bytes_is_refused(scratch, data):
 
 def test_what_is_no_file_of_ours(scratch, tmp_path):
     data = written(ring_orbit(), scratch)
-    assert refused(scratch, b"") == "this is no .tacos file: it lacks the signature"
-    assert refused(scratch, b"tacos: 1\n") == "this is no .tacos file: it lacks the signature"
+    assert refused(scratch, b"") == "not a .tacos file: it lacks the signature"
+    assert refused(scratch, b"tacos: 1\n") == "not a .tacos file: it lacks the signature"
     assert "text mode" in refused(scratch, data.replace(b"\r\n", b"\n"))
     assert refused(scratch, data + b"123") == "3 bytes follow the end of the schedule"
     assert refused(scratch, data[:-64]).endswith(f"of {len(data)}: it is cut short")
     assert refused(scratch, data[:12]) == "the file has 12 bytes: it is cut short"
     assert "checksum" in refused(scratch, data[:-1] + bytes([data[-1] ^ 1]))
-    with pytest.raises(FormatError, match="this is no file"):
+    with pytest.raises(FormatError, match="not a regular file"):
         native.read(tmp_path)
     os.mkfifo(tmp_path / "pipe.tacos")
-    with pytest.raises(FormatError, match="this is no file"):
+    with pytest.raises(FormatError, match="not a regular file"):
         native.read(tmp_path / "pipe.tacos")
 
 
 def test_other_versions_are_refused(scratch):
     parts = taken_apart(written(ring_orbit(), scratch))
     newer = refused(scratch, sealed(*parts, version=7))
-    assert newer == "version 7, this tacos reads up to 2: upgrade it"
-    assert refused(scratch, sealed(*parts, version=0)) == "version is 0; it must be 1 to 2"
+    assert newer == "version 7, this tacos reads up to 3: upgrade it"
+    assert refused(scratch, sealed(*parts, version=0)) == "version is 0; it must be 1 to 3"
 
 
 # --- files that are whole but wrong ---------------------------------------------------------------
@@ -356,14 +403,14 @@ def change(header, path, value):
         (["schedule", "orders"], [2, 2], "do not fit the topology"),
         (["schedule", "provenance"], "[]", "provenance must be the text of a JSON object"),
         (["schedule", "provenance"], "[" * 10**5, "provenance must be the text of a JSON object"),
-        (["sections"], [], "0 sections, version 2 has 24"),
+        (["sections"], [], "0 sections, version 3 has 24"),
         (["sections", 1, "dtype"], "<i8", '"topology.link_src" with dtype "<i8", it must be'),
         (["sections", 1, "name"], "topology.source", '"topology.source" with dtype "<i4"'),
         (["sections", 1, "count"], 3, "section topology.link_src has fewer entries"),
         (["sections", 1, "count"], -1, "Expected `int` >= 0 - at `$.sections[1].count`"),
         (["sections", 2, "count"], 3, "the link columns differ in length"),
-        (["sections", 22, "count"], 2**40, "bytes of 4398046514688: it is cut short"),
-        (["sections", 22, "count"], 2**62, "bytes of 18446744073709555200: it is cut short"),
+        (["sections", 22, "count"], 2**40, "bytes of 4398046514816: it is cut short"),
+        (["sections", 22, "count"], 2**62, "bytes of 18446744073709555328: it is cut short"),
     ],
 )
 def test_a_wrong_header_is_refused_before_anything_large_is_allocated(
@@ -466,7 +513,7 @@ def test_a_new_file_has_the_usual_permissions_and_links_stay_links(tmp_path):
 def test_what_is_no_file_is_not_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe.tacos")
     for path in (tmp_path, tmp_path / "pipe.tacos"):
-        with pytest.raises(FormatError, match="this is no file, so it is not replaced"):
+        with pytest.raises(FormatError, match="not a regular file; refusing to overwrite it"):
             native.write(ring_orbit(), path)
 
 

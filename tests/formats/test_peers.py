@@ -135,7 +135,7 @@ def test_trees_of_forestcoll(tmp_path):
         (sccl([([0], [4], 0)], []), "a.json", "chunk 0: the fields pre and post have 4 of 2 nodes"),
         (sccl([([0], [1], 0)], []), "a.json", "the result moves no chunk"),
         ('{"sccl_type": 1', "a.json", "not a result of SCCL: Input data was truncated"),
-        (FLOWS | {"7-Flows": ["Chunk 0 from x"]}, "a.json", "flow 0: 'Chunk 0 from x' is no sentence"),
+        (FLOWS | {"7-Flows": ["Chunk 0 from x"]}, "a.json", "flow 0: 'Chunk 0 from x' is not a sentence"),
         (FLOWS | {"7-Flows": ["Chunk 0 from 1 traveled over 1->2 with volume 0.5 in epoch 0"]}, "a.json",
          "flow 0: the volume is 0.5, but a chunk moves whole"),
         ({"1-Epoch_Duration": 1}, "a.json", 'there is no field "Flows"'),

@@ -71,13 +71,13 @@ def test_streams_need_not_start_at_their_beginning_or_seek(schedule):
     [
         (b"npus: 4", {}, "data: the content does not tell its format; give the argument format"),
         (b"npus: 4", {"format": "yaml"}, "data.yaml: the field tacos is missing"),
-        (b"hello", {"format": "tacos"}, "data.tacos: this is no .tacos file"),
+        (b"hello", {"format": "tacos"}, "data.tacos: not a .tacos file"),
         (b"", {"format": "msccl"}, "data.xml: the file is empty"),
         (b"\xff\xfe", {"format": "yaml"}, "data.yaml: the file is not UTF-8"),
         (
             b"x",
             {"format": "chakra"},
-            "the format chakra has several files: give their prefix as a path",
+            "the format chakra has several files and a file object holds one: pass the prefix of their names as a path",
         ),
     ],
 )

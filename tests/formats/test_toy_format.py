@@ -15,7 +15,9 @@ from tacos import formats
 from tacos._support.files import replacing
 from tacos.cli import main
 from tacos.errors import FormatError
+from tacos.execution import targets
 from tacos.formats.source import about, text_of
+from tacos.search.tune import check_formats
 
 
 def looks_like(head):
@@ -69,6 +71,16 @@ def test_options_are_those_of_the_module(tmp_path):
         ValueError, match='the format toy has no option "size"; its options are latency'
     ):
         tacos.load(tmp_path / "ring.toy", size=1)
+
+
+def test_an_executor_in_the_record_makes_a_format_a_target(monkeypatch):
+    assert "toy" not in targets()
+    with pytest.raises(ValueError, match="to must be one of msccl, mscclpp; got"):
+        check_formats(["toy"])
+    toy = formats.FORMATS["toy"]._replace(executor=formats.Executor())
+    monkeypatch.setitem(formats.FORMATS, "toy", toy)
+    assert "toy" in targets()
+    check_formats(["toy"])
 
 
 def test_errors_name_the_file(tmp_path):

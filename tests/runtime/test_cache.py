@@ -72,8 +72,8 @@ def test_a_schedule_is_made_once(tmp_path, capsys):
         (GOOD[:-9], f"the file has {len(GOOD) - 9} bytes of {len(GOOD)}: it is cut short"),
         (GOOD[: len(GOOD) // 2], f"the file has {len(GOOD) // 2} bytes of {len(GOOD)}: it is cut short"),
         (GOOD[:-1] + bytes([GOOD[-1] ^ 1]), "section schedule.start is damaged"),
-        (b"", "this is no .tacos file"),
-        (b"<algo name='sum'/>", "this is no .tacos file"),
+        (b"", "not a .tacos file"),
+        (b"<algo name='sum'/>", "not a .tacos file"),
         ("directory", "not a regular file"),
         ("pipe", "not a regular file"),
     ],
@@ -132,7 +132,7 @@ def test_without_a_folder_there_are_schedules(tmp_path, capsys):
 
 @pytest.fixture
 def folder_of_a_user():
-    """A folder of somebody who may not do everything."""
+    """A directory of a user without root's rights."""
     nobody = 65534
     with tempfile.TemporaryDirectory() as name:
         if os.geteuid() != 0:

@@ -14,6 +14,7 @@ import tacos
 from tacos import collective as co
 from tacos import topology as tp
 from tacos.cli import main
+from tacos.execution import targets
 from tacos.runtime import Communicator, TcpRendezvous, connect, measure
 from tacos.runtime.carriers import CARRIERS, DTYPES, CarrierKind, chosen, tcp
 from tacos.runtime.measure.probe import probe
@@ -148,6 +149,21 @@ def test_the_environment_names_the_carrier_of_one_memory():
     assert chosen("host", {"TACOS_CARRIER": "nccl"}).name == "tcp"
 
 
+def test_schedules_can_be_made_for_every_carrier():
+    assert {kind.target for kind in CARRIERS.values()} <= set(targets())
+
+
+def test_a_carrier_with_a_launcher_of_its_own_is_not_started_here(monkeypatch, tmp_path, capsys):
+    """What the command says and does follows from the record: it names no carrier."""
+    odd = CarrierKind("odd", "nowhere", label="Odd", launcher="oddrun", job="nowhere")
+    monkeypatch.setitem(CARRIERS, "odd", odd)
+    file = tmp_path / "ar.tacos"
+    tacos.save(schedule("ring:2"), file)
+    assert main(["run", str(file), "--carrier", "odd"]) == 2
+    example = f"oddrun -n 2 tacos run {file} --carrier odd"
+    assert f"the carrier odd needs the ranks of Odd: {example}" in capsys.readouterr().err
+
+
 def test_a_carrier_names_the_package_that_it_needs():
     kind = CarrierKind("odd", "nowhere", package="no_such_package", extra="odd")
     with pytest.raises(ValueError, match=r"needs no_such_package: pip install 'tacos-ccl\[odd\]'"):
@@ -165,7 +181,7 @@ def test_a_carrier_that_reduces_on_gpus_is_not_measured():
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
 def test_the_core_reduces_all_types_of_the_table(dtype):
-    """On one rank, whose buffers nobody else touches."""
+    """On one rank, whose buffers no other rank touches."""
     data = np.ones(4, np.uint64)
     with connect(carrier="memory") as comm:
         comm.prepare(schedule("ring:1")).run_at(data.ctypes.data, data.ctypes.data, 4, dtype, "max")

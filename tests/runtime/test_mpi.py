@@ -145,7 +145,7 @@ def test_a_rank_whose_own_code_fails_tells_why(ranks):
 
 @pytest.mark.slow
 def test_a_hung_rank_is_named_by_all_others(ranks):
-    """Everybody waits for somebody, but only one does not answer."""
+    """Every rank waits for another, but only one does not answer."""
     begin = time.monotonic()
     ranks.start(4, "stop_one", ring(4), 1, signal.SIGSTOP, fresh=TIMEOUT_S)
     try:
@@ -348,4 +348,6 @@ def test_the_command_asks_for_mpiexec(tmp_path, capsys):
 
     tacos.save(ring(4), tmp_path / "ar.tacos")
     assert main(["run", "--mpi", str(tmp_path / "ar.tacos")]) == 2
-    assert "--mpi needs the ranks of MPI: mpiexec -n 4 tacos run --mpi" in capsys.readouterr().err
+    assert (
+        "the carrier mpi needs the ranks of MPI: mpiexec -n 4 tacos run" in capsys.readouterr().err
+    )

@@ -103,7 +103,8 @@ def test_the_command_wants_ranks(capsys):
         in capsys.readouterr().err
     )
     assert main(["probe", "--mpi"]) == 2
-    assert "--mpi needs the ranks of MPI: mpiexec -n 8 tacos probe --mpi" in capsys.readouterr().err
+    example = "mpiexec -n 8 tacos probe --carrier mpi"
+    assert f"the carrier mpi needs the ranks of MPI: {example}" in capsys.readouterr().err
 
 
 def test_the_report_says_what_is_shared():

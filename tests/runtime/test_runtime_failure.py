@@ -1,4 +1,4 @@
-"""Ranks that die, hang or disagree: everybody hears of it, soon, and nothing is left behind."""
+"""Ranks that die, hang or disagree: all ranks hear of it, soon, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_killed_rank_is_named_by_all_others():
 
 @pytest.mark.parametrize("job", ["stop_one", pytest.param("stop_within", marks=pytest.mark.slow)])
 def test_a_hung_rank_is_named_by_all_others(ranks, job):
-    """Everybody waits for somebody, but only one does not answer."""
+    """Every rank waits for another, but only one does not answer."""
     ranks.start(4, job, ring(4), 1, signal.SIGSTOP, fresh=TIMEOUT_S)
     try:
         for answer in ranks.collect([0, 2, 3], BOUND_S):
@@ -122,8 +122,8 @@ def test_a_forked_child_leaves_the_connections_alone(ranks):
     assert re.match(r"the communicator is that of process \d+, which this", heard[0][2])
 
 
-def test_whoever_has_put_its_data_may_leave(ranks):
-    """Rank 1 would tell it, put by put, that the data are stored, and finds nobody."""
+def test_a_rank_that_has_put_its_data_may_leave(ranks):
+    """Rank 1 would tell it, put by put, that the data are stored, and finds no peer."""
     puts = [("put", INPUT, i, OUTPUT, i, None, None, 1) for i in range(4)]
     copies = [("copy", INPUT, i, OUTPUT, i) for i in range(4)]
     program = made(
@@ -225,7 +225,7 @@ def test_a_rank_that_leaves_while_others_wait_for_it_is_named_at_once(ranks):
 
 @pytest.mark.parametrize("how", ["close", "abort", "signal"])
 def test_a_communicator_can_be_ended_within_a_call(ranks, how):
-    """From another thread, or by a signal's handler; nobody waits until the time is over."""
+    """From another thread, or by a signal's handler; no rank waits until the time is over."""
     begin = time.monotonic()
     heard = ranks.run(2, "close_within", ring(2), how, fresh=50.0)
     assert time.monotonic() - begin < 25

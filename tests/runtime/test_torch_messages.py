@@ -49,7 +49,7 @@ def test_messages_start_together_when_one_is_waited_for():
     assert pair[0].batches == [["to 1", "from 1"]]
 
 
-def test_a_message_that_nobody_waits_for_starts_all_the_same():
+def test_a_message_that_no_caller_waits_for_starts_all_the_same():
     nccl = FakeNccl(Switchboard(), 0)
     messages = Messages(nccl)
     messages.add(True, [torch.ones(3)], 1, 0)

@@ -131,7 +131,7 @@ def test_all_ranks_get_identical_bits(network, engine, dtype):
 
 
 def test_a_mean_leaves_the_tensors_of_others_alone():
-    """Everybody passes a tensor to a reduce; only the root's is written."""
+    """Every rank passes a tensor to a reduce; only the root's is written."""
     program = made("ring:4", "reduce", 1)
     ranks = range(4)
     algorithm = GpuAlgorithm(

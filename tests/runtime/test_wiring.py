@@ -161,7 +161,7 @@ def boxes(count, ranks, nic):
 @pytest.mark.parametrize(("count", "ranks"), [(3, 2), (4, 2), (3, 3), (2, 4)])
 @given(seed=st.integers(0, 1000))
 def test_the_nics_of_boxes_are_found(count, ranks, seed):
-    """Each is shared by the ranks of its box, and by nobody else; two boxes have a wire between them."""
+    """Each is shared by the ranks of its box only; two boxes have a wire between them."""
     network = boxes(count, ranks, 2.5e9)
     wiring = found(network, seed)
     measured = wiring.topology()

@@ -103,7 +103,7 @@ def test_engines_that_do_not_apply_say_what_they_need():
     assert set(needs) | {c.engine for c in result.candidates} == set(tacos.synth.ENGINES)
 
 
-# The same whoever does the work.
+# The same on every executor.
 
 
 @pytest.mark.slow

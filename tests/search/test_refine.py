@@ -25,10 +25,10 @@ def test_it_is_never_longer_and_always_right(data):
     engine = data.draw(st.sampled_from(["greedy", "ring", "direct"]))
     before = tacos.synthesize(topology, collective, engine=engine)
     seed = data.draw(st.integers(0, 3))
-    after = tacos.refine(before, work=20_000, seed=seed)
+    after = tacos.refine(before, hops=20_000, seed=seed)
     assert after.time_ps <= before.time_ps
     assert tacos.verify(after).ok
-    assert after == tacos.refine(before, work=20_000, seed=seed)
+    assert after == tacos.refine(before, hops=20_000, seed=seed)
     assert after.collective == before.collective
 
 
@@ -135,13 +135,13 @@ def test_a_time_limit_ends_the_search():
                 time.sleep(0.02)
             told.append(share)
 
-        after = tacos.refine(before, work=3_000_000, progress=progress, **options)
+        after = tacos.refine(before, hops=3_000_000, progress=progress, **options)
         return after.time_ps, max(told)
 
     whole, cut = shares(), shares(time_limit=0.01)
     assert whole[0] < cut[0] <= before.time_ps
     assert cut[1] <= 1 / 3 < whole[1]
-    assert tacos.refine(before, work=3_000_000, time_limit=1e-9) is before
+    assert tacos.refine(before, hops=3_000_000, time_limit=1e-9) is before
 
 
 def test_progress_is_told_and_can_stop_it():
@@ -191,11 +191,11 @@ def test_the_rule_of_the_target_decides(network, kind, engine):
     collective = tacos.collective.named(kind, topology, "8MB", chunks=4)
     before = tacos.synthesize(topology, collective, engine=engine)
 
-    shorter = tacos.refine(before, work=2_000_000, target="schedule")
+    shorter = tacos.refine(before, hops=2_000_000, target="schedule")
     assert shorter.time_ps < before.time_ps
     assert executed(shorter) > executed(before)
-    assert executed(tacos.refine(before, work=2_000_000)) <= executed(before)
-    shared = tacos.refine(before, work=2_000_000, target="tcp")
+    assert executed(tacos.refine(before, hops=2_000_000)) <= executed(before)
+    shared = tacos.refine(before, hops=2_000_000, target="tcp")
     assert executed(shared, "tcp") <= executed(before, "tcp")
 
 
@@ -210,7 +210,7 @@ def test_ports_with_one_peer_keep_it():
     topology = tacos.topology.mi250(2)
     collective = tacos.collective.all_gather(topology, "32MB", chunks=2)
     before = tacos.synthesize(topology, collective, engine="greedy", ports="matched")
-    after = tacos.refine(before, work=3_000_000)
+    after = tacos.refine(before, hops=3_000_000)
     assert after.time_ps < before.time_ps
     assert executed(after) == after.time_ps
     assert after.provenance["ports"] == "matched"

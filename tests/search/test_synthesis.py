@@ -47,7 +47,7 @@ def test_auto_says_who_won_and_by_how_much():
 
 
 def test_auto_stops_at_the_bound():
-    """A ring's all-gather in both directions is optimal: nobody else needs to be asked."""
+    """A ring's all-gather in both directions is optimal: no other engine needs to run."""
     topology = tacos.topology.ring(8, latency="0s")
     best = tacos.synthesize(topology, tacos.collective.all_gather(topology, "8MB", chunks=2))
     assert best.efficiency == 1
@@ -66,7 +66,6 @@ def test_auto_leaves_out_what_its_effort_does_not_allow():
 
 
 def test_auto_asks_the_exact_engine_where_the_problem_is_small():
-    pytest.importorskip("highspy")
     topology = tacos.topology.dgx1(latency="0s")
     best = tacos.synthesize(topology, tacos.collective.all_gather(topology, "8MB", chunks=1))
     assert best.provenance["engine"] == "milp"
@@ -203,7 +202,7 @@ def test_progress_reaches_the_callback_and_its_errors_pass_through():
 
 
 def test_the_bound_is_in_the_provenance():
-    topology = tacos.topology.dgx_h100(2)
+    topology = tacos.topology.switch(6)
     for chunks in ("auto", 2):
         collective = tacos.collective.all_reduce(topology, "64MB", chunks=chunks)
         schedule = tacos.synthesize(topology, collective, effort="fast")
@@ -311,7 +310,7 @@ def test_auto_returns_the_next_best_answer_and_reports_the_wrong_one(monkeypatch
 
 def _fails(*_, **__):
     """An engine that builds what the core refuses."""
-    raise ValueError("route 0 is no tree: it reaches switch 3 twice")
+    raise ValueError("route 0 is not a tree: it reaches switch 3 twice")
 
 
 @pytest.mark.parametrize("chunks", [1, "auto"])
@@ -319,7 +318,9 @@ def test_auto_goes_on_after_an_engine_that_fails(monkeypatch, chunks):
     monkeypatch.setitem(ENGINES, "forest", replace(ENGINES["forest"], solve=_fails))
     topology = tacos.topology.ring(4)
     collective = tacos.collective.all_gather(topology, "4MB", chunks=chunks)
-    told = r"engine forest failed on .*all_gather.* on .*ring: 4 NPUs.* seed 3: route 0 is no tree"
+    told = (
+        r"engine forest failed on .*all_gather.* on .*ring: 4 NPUs.* seed 3: route 0 is not a tree"
+    )
     with pytest.warns(tacos.errors.WrongScheduleWarning, match=told):
         best = tacos.synthesize(topology, collective, seed=3)
     assert tacos.verify(best).ok
@@ -335,7 +336,7 @@ def test_auto_says_so_if_every_engine_fails(monkeypatch):
         monkeypatch.setitem(ENGINES, name, replace(ENGINES[name], solve=_fails))
     with (
         pytest.warns(tacos.errors.WrongScheduleWarning),
-        pytest.raises(tacos.VerificationError, match=r"failed on .* route 0 is no tree"),
+        pytest.raises(tacos.VerificationError, match=r"failed on .* route 0 is not a tree"),
     ):
         tacos.synthesize(topology, collective)
 

@@ -19,11 +19,16 @@ from tacos.search import tuned_files as files
 RING = tacos.topology.ring(4, bandwidth="50GB/s", latency="500ns")
 
 
+# One worker runs all tests of the table, so that it is made once.
+with_table = pytest.mark.xdist_group("table")
+
+
 @pytest.fixture(scope="module")
 def table():
     return tacos.tune(RING, "all_reduce", "1KB:4MB", effort="fast")
 
 
+@with_table
 def test_the_ranges_have_no_gaps_and_cover_what_was_asked(table):
     assert table.ranges[0].min_bytes == 1000
     assert table.ranges[-1].max_bytes == 4_000_000
@@ -36,6 +41,7 @@ def test_the_ranges_have_no_gaps_and_cover_what_was_asked(table):
         assert 0 < one.efficiency <= 1
 
 
+@with_table
 def test_no_size_is_served_much_worse_than_possible(table):
     for one in table.ranges:
         for size, time_s, bound_s in one.figures:
@@ -65,6 +71,7 @@ def test_a_larger_tolerance_gives_fewer_ranges():
     assert ranges(0.9) < ranges(0)
 
 
+@with_table
 def test_a_plan_directory_serves_every_size(table, tmp_path):
     assert table.save(tmp_path, to=("msccl", "mscclpp")) == []
     plans = Plans.load(tmp_path)
@@ -109,6 +116,7 @@ def test_the_exact_engine_is_not_limited_by_a_clock(monkeypatch):
         assert options["columns"] == 1500
 
 
+@with_table
 def test_a_new_table_takes_the_place_of_the_old_one(table, tmp_path):
     table.save(tmp_path)
     gather = tacos.tune(RING, "all_gather", "1KB:4KB", effort="fast")
@@ -121,6 +129,7 @@ def test_a_new_table_takes_the_place_of_the_old_one(table, tmp_path):
     assert kinds.count("all_reduce") == len(short.ranges)
 
 
+@with_table
 def test_the_tuner_table_is_what_nccl_reads(table, tmp_path):
     table.save(tmp_path)
     lines = (tmp_path / "tuner.csv").read_text().splitlines()
@@ -136,6 +145,7 @@ def test_the_tuner_table_is_what_nccl_reads(table, tmp_path):
     assert files.tuner_csv(tacos.tune(RING, "all_to_all", "1KB:2KB", effort="fast")) == ""
 
 
+@with_table
 def test_other_collectives_stay_in_the_tuner_table(table, tmp_path):
     def kinds():
         lines = (tmp_path / "tuner.csv").read_text().splitlines()
@@ -153,6 +163,7 @@ def test_other_collectives_stay_in_the_tuner_table(table, tmp_path):
         gather.save(tmp_path)
 
 
+@with_table
 def test_msccl_files_serve_every_size_once(table, tmp_path):
     """The executors use an algorithm for minBytes <= size < maxBytes."""
     table.save(tmp_path, to=("msccl",))
@@ -189,6 +200,7 @@ def test_a_broken_directory_is_told_before_the_work(tmp_path, capsys, monkeypatc
     assert "plans.json: not JSON" in capsys.readouterr().err
 
 
+@with_table
 def test_nothing_is_left_where_writing_fails(table, tmp_path, monkeypatch):
     def broken(*_, **__):
         raise KeyboardInterrupt

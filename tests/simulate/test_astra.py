@@ -349,7 +349,7 @@ def test_links_serve_first_come_first_served(data):
         ends = [int(result.hop_end_ns[hop]) for _, hop in sorted(served)]
         assert begins == sorted(begins)
         for (came, _), begin, free in zip(sorted(served)[1:], begins[1:], ends, strict=False):
-            assert begin == max(came, free)  # never idle while somebody waits
+            assert begin == max(came, free)  # never idle while a message waits
 
 
 @given(st.data())
@@ -502,7 +502,7 @@ def test_names_collectives_that_others_do_not_join():
 
 
 def test_equal_links_between_all_ends_are_those_of_a_clique():
-    """One direction of a ring is no building block; each of two steps takes one hop."""
+    """One direction of a ring is not a building block; each of two steps takes one hop."""
     network = tp.ring(3, bidirectional=False, **SPEED)
     assert time_of(ring_all_gather(3, MIB), network, aware=False) == 2 * HOP
     assert time_of(ring_all_gather(3, MIB), tp.fully_connected(3, **SPEED), aware=False) == 2 * HOP

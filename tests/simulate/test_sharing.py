@@ -33,6 +33,17 @@ def sent(topology, sizes):
     return retime(collective, table, route=range(len(ends)), chunk=range(len(ends)), step=0)
 
 
+def walking(topology, ways, sizes):
+    """Chunks that each go from NPU to NPU along a way of their own."""
+    hops = [(c, k, *pair) for c, way in enumerate(ways) for k, pair in enumerate(pairwise(way))]
+    table = routes(topology, pairs=([a for *_, a, _ in hops], [b for *_, b in hops]))
+    collective = co.custom(topology.npus, sizes, [w[:1] for w in ways], [w[-1:] for w in ways])
+    return retime(
+        collective, table, route=range(len(hops)), chunk=[c for c, *_ in hops],
+        step=[k for _, k, *_ in hops],
+    )  # fmt: skip
+
+
 def arrivals(schedule, **options):
     trace = simulate(schedule, timing="shared", **options)
     by_transfer = dict(zip(trace.arrival_transfer.tolist(), trace.arrival_ps.tolist(), strict=True))
@@ -258,13 +269,27 @@ def test_connections_that_come_and_go_are_what_exact_fractions_say(data, draw):
     for _ in range(draw.randint(2, 14)):
         ways.append(draw.sample(range(topology.npus), draw.randint(2, min(5, topology.npus))))
         sizes.append(draw.choice([1, 1000, draw.randrange(1, 100_000)]))
-    hops = [(c, k, *pair) for c, way in enumerate(ways) for k, pair in enumerate(pairwise(way))]
-    table = routes(topology, pairs=([a for *_, a, _ in hops], [b for *_, b in hops]))
-    collective = co.custom(topology.npus, sizes, [w[:1] for w in ways], [w[-1:] for w in ways])
-    schedule = retime(
-        collective, table, route=range(len(hops)), chunk=[c for c, *_ in hops],
-        step=[k for _, k, *_ in hops],
-    )  # fmt: skip
+    schedule = walking(topology, ways, sizes)
+    agrees(simulate(schedule, timing="shared"), *sharing.run_schedule(schedule), schedule)
+
+
+@pytest.mark.parametrize(
+    ("topology", "chunks"),
+    [
+        (tp.fat_tree(8, 2, bandwidth="123456789B/s"), 40),
+        (tp.fat_tree(6, 3, uplinks=1, oversubscription=1.5), 40),
+        (tp.fat_tree(3, 3, 2, oversubscription=2), 30),
+        (tp.product(tp.switch(4, bandwidth="333333333333B/s"), tp.switch(3)), 30),
+    ],
+    ids=["fat-tree", "one-spine", "three-levels", "product"],
+)
+def test_a_crowd_that_comes_and_goes_is_what_exact_fractions_say(topology, chunks):
+    """Dozens of messages at a time over routes of several links: one that begins or ends changes the rates of so many
+    others that repairs are given up, filling resumes, and links with capacity to spare run out of it."""
+    draw = Random(chunks)
+    ways = [draw.sample(range(topology.npus), 4) for _ in range(chunks)]
+    sizes = [draw.choice([1000, draw.randrange(1, 100_000)]) for _ in ways]
+    schedule = walking(topology, ways, sizes)
     agrees(simulate(schedule, timing="shared"), *sharing.run_schedule(schedule), schedule)
 
 

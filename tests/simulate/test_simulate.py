@@ -203,7 +203,7 @@ def test_a_link_down_for_ever_is_an_error_that_names_it():
         InfeasibleError, match=r"transfer 1 can never cross link \d+ \(npu 1 -> npu 2\)"
     ):
         simulate(schedule, faults=[Fault(link=(1, 2), begin="1us")])
-    # A fault after the last byte does not matter, nor one on a link that nobody uses.
+    # A fault after the last byte does not matter, nor one on a link that is not used.
     assert simulate(schedule, faults=[Fault(link=(1, 2), begin="3us")]).loss == 0
     assert simulate(schedule, faults=[Fault(link=(2, 1))]).loss == 0
 

@@ -378,7 +378,7 @@ def test_progress_and_ctrl_c(rule):
 
 
 def test_a_deadlock_names_a_step():
-    """Two ranks that each wait for the other's message before they send; a message that nobody sends."""
+    """Two ranks that each wait for the other's message before they send; a message that is never sent."""
     collective = co.all_gather(2, 2000, chunks=1)
     circle = made(collective, [
         (0, 1, 1, [("recv", NONE, -1, OUTPUT, 1, 3), ("send", INPUT, 0)]),

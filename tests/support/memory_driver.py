@@ -37,7 +37,7 @@ class Machine:
             able = [
                 key for key in receives if sent[key] and not behind.get(key, set()) & puts[key[:2]]
             ]
-            assert able or sends, f"nobody can go on: {sorted(receives)}"
+            assert able or sends, f"no rank can go on: {sorted(receives)}"
             if sends and (not able or random.random() < 0.5):
                 index = random.randrange(len(sends))
                 rank, step, peer, tag, bytes_ = sends[index]

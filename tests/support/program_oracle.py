@@ -1,6 +1,6 @@
 """Runs programs in plain Python, in a random order; the slow and simple truth.
 
-A slot holds a multiset of contributions (rank, chunk), or None while nobody has written it. Threads
+A slot holds a multiset of contributions (rank, chunk), or None while it has not been written. Threads
 take turns at random, also in the midst of a step: it reads and writes its slots one by one, in any
 order. A step that must wait is tried again later. Whatever order is drawn, a right program ends with
 the right outputs, so a race or a missing dependency shows up sooner or later.

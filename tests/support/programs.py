@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tacos import collective as co
 from tacos.program import FACTS, STEP_OPS, Program
 
 COLUMNS = [
@@ -110,3 +111,21 @@ def with_entries(program, step, **entries):
         columns[name] = getattr(program, name).copy()
         columns[name][step] = value
     return changed(program, **columns)
+
+
+def one_sided(order):
+    """Rank 0 puts its chunk into rank 1's output, signals, and gets rank 1's; rank 1 reads it."""
+    send = {
+        "put": ("put", INPUT, 0, OUTPUT, 0, None, None, 1),
+        "signal": ("signal", None, None, None, None, None, None, 1),
+    }
+    first = [("copy", INPUT, 0, OUTPUT, 0), *(send[op] for op in order)]
+    first.append(("get", INPUT, 0, OUTPUT, 1, None, None, 1))
+    second = [
+        ("copy", INPUT, 0, OUTPUT, 1),
+        ("wait", None, None, None, None, 1 + order.index("signal"), None, 0),
+        ("copy", OUTPUT, 0, SCRATCH, 0),
+    ]
+    return made(
+        co.all_gather(2, "2B", chunks=1), [(0, -1, -1, first), (1, -1, -1, second)], scratch=1
+    )

@@ -441,7 +441,7 @@ def _varint(data: bytes) -> tuple[int, int]:
 def _refined() -> Figures:
     topology = NETWORKS["mesh-3x3"]()
     first = tacos.synthesize(topology, COLLECTIVES["all_gather"](topology), engine="greedy", seed=1)
-    return _of_answer(tacos.refine(first, work=200_000, seed=1))
+    return _of_answer(tacos.refine(first, hops=200_000, seed=1))
 
 
 def _sketched(engine: str, relays: list[int] | None) -> Figures:

@@ -208,7 +208,7 @@ class _Plan:
         if not self.collective.reduces(chunk) or len(self.inputs) == 1:
             self.spread(set(self.inputs), set(outputs) - set(self.inputs))
         elif self.random.random() < 0.2:
-            for end in outputs:  # everybody gets everybody's contribution
+            for end in outputs:  # every NPU gets all contributions
                 for npu in set(self.inputs) - {end}:
                     self.add(self.path(npu, end), REDUCE, READ_INPUT)
         else:

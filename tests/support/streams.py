@@ -71,7 +71,7 @@ def main():
             jobs.append(threading.Thread(target=receive, args=(server, number, size)))
         if src == RANK:
             jobs.append(threading.Thread(target=send, args=(dst, way, port, size)))
-    barrier(os.environ["MASTER_PORT"])  # everybody listens before anybody connects
+    barrier(os.environ["MASTER_PORT"])  # all ranks listen before any connects
     for job in jobs:
         job.start()
     for job in jobs:

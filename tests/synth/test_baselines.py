@@ -84,7 +84,7 @@ def test_right_for_every_group_size(n):
 
 
 @pytest.mark.parametrize("sizes", [(2,), (16,), (32,), (64,), (4, 4), (8, 2), (2, 4, 8)])
-def test_swing_reaches_everybody_once(sizes):
+def test_swing_reaches_every_npu_once(sizes):
     """Each way doubles the holders of a block in every step until all have it, once each."""
     n = int(np.prod(sizes))
     for trees in block_trees.swing(sizes):
@@ -152,7 +152,7 @@ def test_bidirectional_ring_on_a_ring():
     assert time_us("bidirectional-ring", fluid, "all_gather", "4KB", chunks=2) == 1.5
 
 
-def test_direct_with_a_link_to_everybody():
+def test_direct_with_links_between_all():
     """One block of 1 KB on each link: 1 us + 1 us, for an all-reduce twice."""
     topology = tp.fully_connected(5, **SPEED)
     for kind in ("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all"):
@@ -164,7 +164,7 @@ def test_direct_with_a_link_to_everybody():
 def test_direct_through_one_port():
     """Five NPUs: four blocks of 1 KB leave each port one after the other, 4 us + 2 latencies.
 
-    Everybody serves another NPU at each moment, so nobody waits for a port of somebody else.
+    Every NPU serves another one at each moment, so none waits for a port.
     """
     topology = tp.switch(5, **SPEED)
     for kind in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"):
@@ -173,7 +173,7 @@ def test_direct_through_one_port():
 
 
 def test_one_shot():
-    """Everybody's 4 KB to everybody: 1 us + 4 us; through one port 2 us + 3 * 4 us."""
+    """4 KB of every NPU to all others: 1 us + 4 us; through one port 2 us + 3 * 4 us."""
     assert time_us("one-shot", tp.fully_connected(4, **SPEED), "all_reduce", "4KB") == 5
     assert time_us("one-shot", tp.switch(4, **SPEED), "all_reduce", "4KB") == 14
 
@@ -227,7 +227,7 @@ def test_bruck():
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 13, 16, 31])
 def test_double_binary_tree_shape(n):
-    """Everybody is a leaf of one tree and inner in the other (if n is odd, one is inner twice)."""
+    """Every NPU is a leaf of one tree and inner in the other (if n is odd, one is inner twice)."""
     moves = block_trees.double_tree(n, rooted=False)[0](np.arange(2, dtype=np.int32), False)
     parents = [moves.pairs[0][moves.route[moves.chunk == tree]] for tree in (0, 1)]
     assert set(parents[0]) | set(parents[1]) == set(range(n))

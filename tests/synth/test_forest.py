@@ -198,8 +198,8 @@ def test_what_passes_an_uneven_switch_is_optimized():
     assert schedule.provenance["rate"] == pytest.approx(0.75, rel=1e-3)
 
 
-def test_without_a_linear_program_trees_are_sought_at_lower_rates(monkeypatch):
-    monkeypatch.setattr("tacos.synth.forest.logical.installed", lambda: False)
+def test_beyond_the_linear_program_trees_are_sought_at_lower_rates(monkeypatch):
+    monkeypatch.setattr("tacos.synth.forest.logical._MOST_PATHS", 0)
     topology = tp.from_links(3, UNEVEN, switches=1)
     found = packing(topology)
     check_trees(topology, found)
@@ -351,7 +351,7 @@ def test_a_switch_that_can_multicast_spreads_a_broadcast_at_once():
 
 
 def test_few_bytes_cross_boxes_once():
-    """Within a box 0.7 us, across 2.6 us. 64 bytes: straight to everybody; 64 KB: sums, across, results."""
+    """Within a box 0.7 us, across 2.6 us. 64 bytes: straight to all; 64 KB: sums, across, results."""
     topology = tp.dgx_h100(2)
     tiny = forest(topology, co.all_reduce(topology, "64B", chunks=1))
     assert tacos.verify(tiny).ok

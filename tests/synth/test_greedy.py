@@ -269,7 +269,7 @@ def test_what_takes_months_is_refused(spec, kind, parts, latency):
 
 @pytest.mark.parametrize(("npus", "rounds"), [(2, 1), (8, 3), (40, 6)])
 def test_a_broadcast_over_a_switch_doubles(npus, rounds):
-    """Whoever has the chunk passes it on; ports are shared, so nobody can serve two at once."""
+    """An NPU that has the chunk passes it on; ports are shared, so none can serve two at once."""
     topology = tp.switch(npus, bandwidth="1GB/s", latency="0ns")
     schedule = greedy(topology, co.broadcast(topology, "1MB", chunks=1))
     assert schedule.time_s == pytest.approx(rounds * 1e-3)
@@ -303,7 +303,7 @@ def test_an_unreachable_npu_is_named():
 
 @pytest.mark.parametrize("kind", ["reduce", "reduce_scatter", "all_reduce"])
 def test_an_unreachable_sum_is_named_as_it_is(kind):
-    """2 hears from 0, but nobody hears from 2."""
+    """2 hears from 0, but no NPU hears from 2."""
     topology = tp.from_links(3, [(0, 1, 1e9, 0), (1, 0, 1e9, 0), (0, 2, 1e9, 0)], connected=False)
     with pytest.raises(tacos.InfeasibleError, match="npu 2 cannot reach npu 0"):
         greedy(topology, co.named(kind, topology, "3KB", chunks=1))

@@ -121,7 +121,7 @@ def test_right_on_groups_and_uneven_sizes(data):
 
 
 def test_roots_are_where_sums_are_made():
-    """With roots 0 and 3 of a ring of four, nobody else ever sends a whole sum first."""
+    """With roots 0 and 3 of a ring of four, no other NPU ever sends a whole sum first."""
     topology = blocking(tp.ring, 4)
     collective = co.all_reduce(topology, 4000, chunks=1)
     schedule = multitree(topology, collective, roots=[0, 3])

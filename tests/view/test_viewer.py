@@ -390,7 +390,7 @@ def test_wheel_and_drag_zoom_and_pan(view, mesh):
     shown.mouse.up()
     panned = shown.evaluate("({...viewer.views[0].zoom})")
     assert panned["x"] == pytest.approx(zoomed["x"] + 50)
-    assert shown.evaluate("viewer.pick") is None  # a drag is no click
+    assert shown.evaluate("viewer.pick") is None  # a drag is not a click
 
 
 # --- comparisons, large schedules, the server -----------------------------------------------------

@@ -34,7 +34,7 @@ ForestMoves moves(const Forest& forest, std::span<const NodeId> holder) {
                                    [&](std::size_t a, std::size_t b) { return lag(a) < lag(b); });
     ++given[tree_of[x]];
   }
-  // Whoever holds fewer chunks starts them at larger intervals.
+  // An NPU that holds fewer chunks starts them at larger intervals.
   const auto most = pieces.empty() ? 0 : *std::max_element(pieces.begin(), pieces.end());
   const auto turn = [&](std::size_t x) {
     return static_cast<std::int32_t>(piece[x] * most / pieces[at(holder[x])]);

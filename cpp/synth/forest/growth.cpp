@@ -140,7 +140,7 @@ void Growth::offer(NodeId from) {
   for (const LinkId link : topology_.out_links(from)) offer(from, link);
 }
 
-// Through nodes that are no members, by latency; to a member directly.
+// Through nodes that are not members, by latency; to a member directly.
 void Growth::offer(NodeId from, LinkId first, NodeId only) {
   if (left_[at(first)] == 0) return;
   using Entry = std::pair<Time, NodeId>;

@@ -66,7 +66,7 @@ class Growth {
   Amount room(const Hop& hop) const;
   Amount limit(const Hop& hop);
   Amount limit_by_flow(const Hop& hop);
-  // The most up to `amount` of which a path through switches leaves enough for everybody.
+  // The most up to `amount` of which a path through switches leaves enough for all members.
   Amount limit_inside(const Hop& hop, Amount amount);
   void accept(const Hop& hop, Amount amount);
   void shrink(Amount weight);

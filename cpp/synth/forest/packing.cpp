@@ -145,7 +145,7 @@ Forest pack(const std::shared_ptr<const Topology>& topology, std::span<const Nod
   if (auto found = grow(topology, reached, demands, rates, kParts, part_of(progress, 0.1, 1.0))) {
     return *found;
   }
-  // Some node that is no member is uneven: the cuts' rates are out of reach. The largest that is not:
+  // Some node that is not a member is uneven: the cuts' rates are out of reach. The largest that is not:
   std::optional<Forest> best;
   for (std::int64_t low = 0, high = kParts; high - low > 1;) {
     const auto middle = (low + high) / 2;

@@ -5,12 +5,12 @@
 // that no link carries more than its bandwidth. What must enter a set X of nodes bounds the rate:
 //     bandwidth into X  >=  rates of the roots outside X,   for every X that holds a member.
 // By the theorems of Edmonds, and of Bang-Jensen, Frank and Jackson, the largest rate that these cuts
-// allow is reached if every node that is no member (a switch, or an NPU that only relays) has as much
+// allow is reached if every node that is not a member (a switch, or an NPU that only relays) has as much
 // bandwidth out as in.
 //
 // The method. Bandwidths are scaled to whole numbers in which the rates are whole as well. Trees grow
 // one after the other, hop by hop; a hop leads from a node of the tree over one link, or over a path through
-// nodes that are no members, to a new member. A hop may carry as much as leaves
+// nodes that are not members, to a new member. A hop may carry as much as leaves
 //     slack(X) = bandwidth left into X - rates left of the roots outside X - weight of the tree if it is
 //                outside X
 // at or above 0 for every X. Over a link that is one maximum flow; a path may also dip into sets that
@@ -25,7 +25,7 @@
 // A switch that can multicast is reached and left like a member: one chunk on the link into it goes on over all
 // its links (tree_list.hpp). That is done where it carries more, or where only one root sends.
 //
-// Where some node that is no member has less bandwidth out than in (or more), the growth may get stuck. Then the
+// Where some node that is not a member has less bandwidth out than in (or more), the growth may get stuck. Then the
 // largest of 32 parts of the rates is taken at which it does not: `rate` says how far that is from the cuts.
 //
 // Cost: a tree takes about a flow per member, and one per member for each hop through switches.
@@ -65,7 +65,7 @@ struct Demand {
 };
 
 // Trees from the demands' roots to all members. Throws InfeasibleError naming a member that cannot be
-// reached, std::invalid_argument for members or roots that are no NPUs.
+// reached, std::invalid_argument for members or roots that are not NPUs.
 //
 // A hop through several switches takes all their links at once. Where all links are full, such hops cannot be
 // arranged without gaps; so a share `slack` of the bandwidth of these links can be left unused.

@@ -3,7 +3,7 @@
 //
 // First come, first served (retime) would let a root pour all its pieces into the network before anything
 // is passed on. Here piece k has its turn after about k periods, a period being what the busiest link needs
-// for one piece of everybody; and what has a long way to go still goes first. The most urgent is what has
+// for one piece of every member; and what has a long way to go still goes first. The most urgent is what has
 // the least
 //     k · period - time of the longest way below the hop,
 //     k · period + time of the way from the root,

@@ -4,7 +4,7 @@
 // symmetry of the network, and no move but the identity keeps a link in place, then the trees of NPU 0
 // together with all their images use each link exactly as often as NPU 0's trees use the links of its
 // orbit. One NPU's trees then are the whole packing, and orbits are its only resources. Boxes on
-// a common fabric are such networks, too, although they are no products.
+// a common fabric are such networks, too, although they are not products.
 //
 // A dimension that cannot be moved by one may still be moved by several, as where pairs of NPUs share
 // something; then, or where a dimension cannot be moved at all (as in boxes with irregular wiring), NPUs fall into

@@ -12,7 +12,7 @@
 //
 // A switch that can multicast and reduce (NVLS, SHARP) is a node of the trees: sums join there, and results part.
 //
-// Hops go over one link or through nodes that are no members, where the method is only a good guess.
+// Hops go over one link or through nodes that are not members, where the method is only a good guess.
 //
 // Cost: O(E log V) for each tree.
 #pragma once
@@ -34,7 +34,7 @@ struct TwoWay {
 
 // `count` trees that span the members; the first ones are the same for any count. None where a link has none that
 // leads back. Throws InfeasibleError naming a member that cannot be reached, std::invalid_argument for
-// members that are no NPUs.
+// members that are not NPUs.
 std::optional<TwoWay> pack_two_way(const std::shared_ptr<const Topology>& topology,
                                    std::span<const NodeId> members, std::int64_t count,
                                    const Progress& progress);

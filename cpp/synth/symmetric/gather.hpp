@@ -112,7 +112,7 @@ class Gather {
       const auto found = std::lower_bound(times.begin(), times.end(), machine.time);
       level_of_.push_back(static_cast<std::size_t>(found - times.begin()));
     }
-    // Nobody is faster than the first level.
+    // No machine is faster than the first level.
     for (std::size_t i = 1; i < times.size(); ++i) {
       Level level{times[i], regions_below(group, times[i]), {}};
       level.regions.assign(state_.size(), {0, kNever});
@@ -176,7 +176,7 @@ class Gather {
   }
 
   // An item that the machine serves, promised. If all that it could serve was promised at this very
-  // moment, one of those who did may have something else to do instead.
+  // moment, one of those that did may have something else to do instead.
   std::optional<Item> pick(std::size_t m) {
     auto item = first_new(m);
     if (!item && level_of_[m] > 0) item = first_deferred(m);
@@ -198,7 +198,7 @@ class Gather {
     return std::nullopt;
   }
 
-  // The first item that is open; to a slower machine, in a region that nobody has entered. The
+  // The first item that is open; to a slower machine, in a region that nothing has entered. The
   // others it defers.
   std::optional<Item> first_new(std::size_t m) {
     const auto& machine = machines_[m];

@@ -16,8 +16,6 @@
 
 namespace tacos::symmetric {
 
-constexpr Time kNever = std::numeric_limits<Time>::max();
-
 // What leaves NPU 0 by one link. All times are multiples of one quantum.
 struct Machine {
   std::vector<NodeId> by;       // what it moves by, ascending: one element, or a switch's offsets

@@ -38,7 +38,7 @@
 // the job with the most work left.
 //
 // The answer is stored as seen from the sender: all stored transfers leave NPU 0. They are one
-// NPU's program, and the translations make everybody's of it.
+// NPU's program, and the translations make every NPU's of it.
 //
 // Cost: O(N · machines) time and O(N) memory for all but the all-to-all, which takes them per hop.
 #pragma once

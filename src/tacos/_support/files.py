@@ -96,7 +96,7 @@ def replacing(path: Location) -> Iterator[BinaryIO]:
         return
     target = Path(os.path.realpath(path))  # a link stays a link
     if target.exists() and not target.is_file():
-        raise FormatError(f"{path}: this is no file, so it is not replaced")
+        raise FormatError(f"{path}: not a regular file; refusing to overwrite it")
     temporary = target.with_name(f".tacos-{secrets.token_hex(8)}")
     try:
         with temporary.open("xb") as out:  # the permissions of any new file, unlike tempfile's
@@ -129,7 +129,7 @@ def replacing_all() -> Iterator[Callable[[str | os.PathLike[str], bytes], None]]
     def put(path: str | os.PathLike[str], data: bytes) -> None:
         target = Path(os.path.realpath(path))
         if target.exists() and not target.is_file():
-            raise FormatError(f"{path}: this is no file, so it is not replaced")
+            raise FormatError(f"{path}: not a regular file; refusing to overwrite it")
         temporary = target.with_name(f".tacos-{secrets.token_hex(8)}")
         waiting.append((temporary, target))
         try:

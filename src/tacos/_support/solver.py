@@ -16,12 +16,9 @@ import math
 import threading
 import time
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
-
-from tacos.errors import TacosError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
     Floats: TypeAlias = NDArray[np.float64]
     Progress: TypeAlias = Callable[[float], object]
 
-__all__ = ["LinearProgram", "Session", "Solution", "highs", "installed", "running", "solve"]
+__all__ = ["LinearProgram", "Session", "Solution", "highs", "running", "solve"]
 
 _LOOK_S = 0.05
 """Seconds between looks at the clock and at what the caller wants."""
@@ -159,9 +156,6 @@ def solve(
         start: Values of the columns to begin with.
         progress: Called now and then with the share of the time that is gone; what it raises ends the
             search and is raised here.
-
-    Raises:
-        TacosError: HiGHS is not installed.
 
     >>> line = LinearProgram(cost=[3, 1], entries=([0, 0], [0, 1], [1, 1]), row_lower=[2], upper=[9, 1.5])
     >>> found = solve(line)
@@ -295,30 +289,15 @@ class Session:
         )
 
 
-def installed() -> bool:
-    """Return whether HiGHS is installed, without importing it.
-
-    >>> installed()
-    True
-    """
-    return find_spec("highspy") is not None
-
-
 def running() -> bool:
     """Return whether HiGHS is still at work in a thread that was left behind, by any caller in this process."""
     return not all(done.is_set() for done, _ in _begun)
 
 
 def highs() -> Any:
-    """Import HiGHS and return its module.
-
-    Raises:
-        TacosError: It is not installed.
-    """
+    """Import HiGHS, which takes a while, and return its module."""
     try:
         import highspy
-    except ModuleNotFoundError:
-        raise TacosError('HiGHS is not installed: pip install "tacos-ccl[milp]"') from None
     except ImportError as error:  # how a compiled module reports Ctrl-C while it is loaded
         if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None

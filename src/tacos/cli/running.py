@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,10 +16,10 @@ from tacos.cli.app import Algorithm, Format, Json, Network, Quiet, app, load_alg
 from tacos.errors import CommunicationError, TacosError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from types import ModuleType
+    from collections.abc import Iterable, Iterator
 
     from tacos.runtime import Communicator, Row
+    from tacos.runtime.carriers import CarrierKind
 
 Carrier = Annotated[
     str | None,
@@ -78,11 +78,9 @@ def run(
     if np is not None and np != ranks:
         raise ValueError(f"--np is {np}, but {file} is for {ranks} ranks")
     sizes = units.size_range(size, what="--size") if ":" in size else [units.size_bytes(size)]
-    connect = _connection(carrier, mpi)
-    mpi = mpi or carrier == "mpi"
-    if mpi and not runtime.in_job():
-        raise ValueError(f"--mpi needs the ranks of MPI: mpiexec -n {ranks} tacos run --mpi {file}")
+    kind = _carrier(carrier, mpi)
     if not runtime.in_job():
+        _check_launcher(kind, ranks, f"run {file}")
         options = {
             "--size": size, "--dtype": dtype, "--op": op, "--iters": iters, "--warmup": warmup,
             "--against": against, "--timeout": timeout,
@@ -96,7 +94,7 @@ def run(
             return job.wait()
     rank = None
     try:
-        with connect(timeout=timeout) as comm:
+        with _connect(kind, timeout) as comm:
             rank = comm.rank
             rows = runtime.measure(
                 comm, algorithm, sizes, dtype=dtype, op=op, iters=iters, warmup=warmup,
@@ -107,42 +105,50 @@ def run(
                 if rank == 0 and not as_json and not quiet:
                     print(line, flush=True)
     except (TacosError, ValueError, TimeoutError) as error:
-        return _failed(error, rank, mpi)
+        return _failed(error, rank, kind)
     if rank == 0 and as_json:
         print(json.dumps([row.to_json() for row in found], indent=2))
     wrong = sum(f.wrong or 0 for row in found for f in (row.out_of_place, row.in_place) if f)
     return 1 if wrong else 0
 
 
-def _failed(error: Exception, rank: int | None, mpi: bool) -> int:
+def _failed(error: Exception, rank: int | None, carrier: CarrierKind | None) -> int:
     """All ranks hear of an error. Rank 0 tells it, unless it is the one that failed."""
-    if mpi and isinstance(error, CommunicationError | TimeoutError):
-        _mpi().end_job_at_exit(2)
+    if carrier and carrier.job and isinstance(error, CommunicationError | TimeoutError):
+        import_module(carrier.job).end_job_at_exit(2)
     if rank in (None, 0) or (rank == 1 and str(error).startswith("rank 0 ")):
         raise error
     return 2
 
 
-def _connection(carrier: str | None, mpi: bool) -> Callable[..., Communicator]:
-    """How the ranks connect, as the options say."""
-    from tacos import runtime
+def _carrier(name: str | None, mpi: bool) -> CarrierKind | None:
+    """The carrier that the options name, if any; an unknown one is an error before any rank starts."""
     from tacos.runtime.carriers import named
 
-    if carrier is not None:
-        named(carrier)  # a name that is unknown is an error before any rank starts
-    if mpi and carrier not in (None, "mpi"):
-        raise ValueError(f"--mpi and --carrier {carrier} exclude each other")
-    if mpi or carrier == "mpi":
-        return lambda timeout: _mpi().connect(timeout=timeout)
-    return partial(runtime.connect, carrier=carrier)
+    if mpi and name not in (None, "mpi"):
+        raise ValueError(f"--mpi and --carrier {name} exclude each other")
+    chosen = "mpi" if mpi else name  # --mpi is short for --carrier mpi
+    return None if chosen is None else named(chosen)
 
 
-def _mpi() -> ModuleType:
-    try:
-        from tacos.runtime import mpi
-    except ImportError:
-        raise ValueError("--mpi needs mpi4py: pip install 'tacos-ccl[mpi]'") from None
-    return mpi
+def _check_launcher(carrier: CarrierKind | None, ranks: int, command: str) -> None:
+    """Refuse to start ranks here for a carrier that only its own launcher can start."""
+    if carrier is not None and carrier.launcher:
+        example = f"{carrier.launcher} -n {ranks} tacos {command} --carrier {carrier.name}"
+        raise ValueError(
+            f"the carrier {carrier.name} needs the ranks of {carrier.label}: {example}"
+        )
+
+
+def _connect(carrier: CarrierKind | None, timeout: float) -> Communicator:
+    """Meet the other ranks, as the carrier does."""
+    from tacos import runtime
+
+    if carrier is None or not carrier.job:
+        return runtime.connect(timeout=timeout, carrier=carrier.name if carrier else None)
+    carrier.check_installed()
+    communicator: Communicator = import_module(carrier.job).connect(timeout=timeout)
+    return communicator
 
 
 def _kept(rows: Iterable[Row], into: list[Row]) -> Iterator[Row]:
@@ -232,11 +238,9 @@ def probe(
     from tacos.runtime.measure.probe import probe as measured
     from tacos.runtime.measure.probe import report
 
-    connect = _connection(carrier, mpi)
-    mpi = mpi or carrier == "mpi"
+    kind = _carrier(carrier, mpi)
     if not runtime.in_job():
-        if mpi:
-            raise ValueError("--mpi needs the ranks of MPI: mpiexec -n 8 tacos probe --mpi")
+        _check_launcher(kind, 8, "probe")
         if np is None:
             raise ValueError("there are no ranks: run it under torchrun or mpiexec, or give --np")
         command = [sys.executable, "-m", "tacos", "probe", "--seconds", str(seconds)]
@@ -247,11 +251,11 @@ def probe(
             return job.wait()
     rank = None
     try:
-        with connect(timeout=timeout) as comm:
+        with _connect(kind, timeout) as comm:
             rank = comm.rank
             wiring = measured(comm, seconds=seconds)
     except (TacosError, ValueError, TimeoutError) as error:
-        return _failed(error, rank, mpi)
+        return _failed(error, rank, kind)
     if rank != 0:
         return 0
     network = wiring.topology()

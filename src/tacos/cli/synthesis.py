@@ -34,14 +34,14 @@ from tacos.cli.app import (
 )
 from tacos.cli.viewing import check_page, write_page
 from tacos.console import front_table, print_table, progress, ranges_table, show, width
-from tacos.execution import TARGETS, execution
+from tacos.execution import execution, targets
 from tacos.nodes import Nodes
 from tacos.search.tune import check_formats
 
 Target = Annotated[
     str | None,
     Parameter(
-        help=f"What will execute it: {', '.join(TARGETS)}; by default the slowest rule counts."
+        help=f"What will execute it: {', '.join(targets())}; by default the slowest rule counts."
     ),
 ]
 
@@ -122,7 +122,7 @@ def synth(
             consistent=not any_order,
         )
     took = time.perf_counter() - begin
-    for sentence in schedule.provenance.get("rejected", []):
+    for sentence in schedule.rejected:
         warn(sentence)
     if not schedule.consistent:
         warn(f"ranks may end with different bits: {tacos.verify(schedule).difference}")

@@ -189,7 +189,7 @@ def _serve(
     except OSError as error:
         raise ValueError(f"--port is {port}, which is not free: {error.strerror}") from None
     with server:
-        # At once, for whoever waits for the address through a pipe.
+        # At once, for a process that reads the address through a pipe.
         print(f'{{"url": "{server.url}"}}' if as_json else server.url, flush=True)
         if not (quiet or as_json):
             print("Ctrl-C ends it.", flush=True)
@@ -201,7 +201,7 @@ def _serve(
 
 
 def _beside(file: Path) -> Path:
-    """The page of a file: in this folder, and in nobody else's place."""
+    """The page of a file, in this folder, under a name that is free."""
     target = Path(file.name).with_suffix(".html")
     if target.exists():
         with target.open("rb") as found:

@@ -380,7 +380,7 @@ def _count(npus: Topology | int) -> int:
 def _chunks(chunks: Chunks) -> int:
     if chunks == "auto":
         return 0
-    count: object = chunks  # whatever somebody passes
+    count: object = chunks  # whatever a caller passes
     whole = isinstance(count, int | np.integer) and not isinstance(count, bool)
     if not whole or not 1 <= int(chunks) < 2**31:
         raise ValueError(

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FORMATS",
+    "Executor",
     "Format",
     "WritesItself",
     "exceeded",
@@ -83,6 +84,18 @@ __all__ = [
     "save",
     "takes",
 ]
+
+
+class Executor(NamedTuple):
+    """What runs the files of a format: a target of searches, and of the files that ``tune`` writes.
+
+    Its ``write`` takes ``min_bytes`` and ``max_bytes``, the sizes that a file is for.
+    """
+
+    below_max_bytes: bool = False
+    """Whether a file serves sizes below ``max_bytes`` only, and not that size itself."""
+    exceeded: Callable[[Program], list[str]] | None = None
+    """Tells which limits a program that was read exceeds, one sentence each."""
 
 
 class Format(NamedTuple):
@@ -102,6 +115,8 @@ class Format(NamedTuple):
     """Endings of the names of files that are written."""
     several: bool = False
     """Whether a path is the prefix of several files; streams are then refused."""
+    executor: Executor | None = None
+    """What runs its files, if anything does."""
 
 
 # Of the formats that share an ending, the first that recognises the text is taken.
@@ -124,6 +139,7 @@ FORMATS: dict[str, Format] = {
         mscclpp.looks_like,
         mscclpp.write,
         (".json",),
+        executor=Executor(),
     ),
     "sccl": Format(Schedule, peers.sccl.read, (".json",), lambda head: 'sccl_type"' in head),
     "te-ccl": Format(
@@ -150,6 +166,7 @@ FORMATS: dict[str, Format] = {
         lambda head: xml_events.root_of(head) == "algo",
         msccl.write,
         (".xml",),
+        executor=Executor(below_max_bytes=True, exceeded=msccl.exceeded),
     ),
     "chakra": Format(
         (Program, Schedule, Workload),
@@ -226,6 +243,7 @@ def save(
         return
     where = _place(path, format, written=True)
     name = _given(format) or _by_ending(where, type(obj))
+    _check_single(name, where)
     write = FORMATS[name].write
     if write is None:
         raise FormatError(f"{where}: files of the format {name} are read, not written")
@@ -271,6 +289,7 @@ def load(
     where = _place(path, format)
     with _system_errors(where):
         name = _given(format) or _by_content(where)
+        _check_single(name, where)
         read = FORMATS[name].read
         _check_options(name, read, 1, options)
         if isinstance(where, Stream) and not where.suffix:  # readers tell dialects by it
@@ -301,9 +320,8 @@ def exceeded(program: Program) -> list[str]:
     >>> exceeded(tacos.lower(tacos.synthesize(ring, tacos.collective.all_gather(ring, "4MB"))))
     []
     """
-    if program.format != "msccl" or program.dialect not in msccl.DIALECTS:
-        return []
-    return msccl.exceeded(program, program.dialect)
+    executor = FORMATS[program.format].executor if program.format in FORMATS else None
+    return executor.exceeded(program) if executor and executor.exceeded else []
 
 
 _BOXES = re.compile(r"(.+\.\w+):([0-9]{1,9})(?::(switch|rail))?")
@@ -353,8 +371,6 @@ def _place(
         raise TypeError(f"path must be a path or a binary file object; got {type(path).__name__}")
     name = getattr(path, "name", None)
     chosen = None if format is None else FORMATS[_given(format) or ""]
-    if chosen is not None and chosen.several:
-        raise FormatError(f"the format {format} has several files: give their prefix as a path")
     if isinstance(name, str):
         return Stream(path, name)
     if chosen is None and written:
@@ -374,6 +390,15 @@ def _given(format: str | None) -> str | None:
     if name not in FORMATS:
         raise ValueError(f'format must be one of {", ".join(FORMATS)}; got "{format}"')
     return name
+
+
+def _check_single(name: str, where: Location) -> None:
+    """Refuse a file object for a format of several files."""
+    if isinstance(where, Stream) and FORMATS[name].several:
+        raise FormatError(
+            f"the format {name} has several files and a file object holds one: "
+            "pass the prefix of their names as a path"
+        )
 
 
 def _kinds(name: str) -> tuple[type, ...]:
@@ -416,7 +441,7 @@ def _by_content(path: Location) -> str:
     if not Path(path).exists():
         raise FormatError(f"{path}: No such file or directory, nor {Path(path).name}.0.et")
     if not Path(path).is_file():
-        raise FormatError(f"{path}: this is no file")
+        raise FormatError(f"{path}: not a regular file")
     return _by_head(path, fitting)
 
 

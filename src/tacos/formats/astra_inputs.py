@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacos._core import Workload, chakra_file
-from tacos.collective import KINDS
+from tacos.collective import KINDS, kind_of
 from tacos.formats.astra_network import Dimensions, dimensions, one_block
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["beside", "network"]
 
 _COMMS = {"all_reduce": 0, "all_gather": 2, "all_to_all": 6, "reduce_scatter": 7}
-"""Collectives that ASTRA-sim takes a custom implementation of, with Chakra's numbers."""
+"""Collectives that ASTRA-sim takes a custom implementation of, with their numbers in Chakra."""
 
 
 def beside(
@@ -33,8 +33,8 @@ def beside(
 ) -> dict[str, bytes]:
     """The files by what follows the prefix in their names.
 
-    A collective that ASTRA-sim has no custom implementation of, such as a broadcast, goes by the name
-    of an all-gather: it never looks at the data.
+    A collective that ASTRA-sim has no custom implementation of, such as a broadcast, goes by the name of an
+    all-gather, or of an all-to-all where every pair has a block: ASTRA-sim never looks at the data.
 
     Args:
         prefix: Of the algorithm's traces.
@@ -42,16 +42,17 @@ def beside(
         collective: The program's, with true sizes.
         topology: The network, if it is known.
     """
-    kinds = {part.kind for part in collective.parts}
-    kind = kinds.pop() if len(kinds) == 1 else ""
-    carrier = "all_to_all" if kind == "all_to_all_v" else kind if kind in _COMMS else "all_gather"
+    kinds = {part.kind: kind_of(part) for part in collective.parts}
+    name, kind = next(iter(kinds.items()))
+    if len(kinds) > 1 or name not in _COMMS:
+        name = "all_to_all" if len(kinds) == 1 and kind.per_pair else "all_gather"
     size = collective.size_bytes
-    shard = -(-size // collective.npus) if carrier == "all_gather" else size
+    shard = -(-size // collective.npus) if name == "all_gather" else size
     one = Workload(
         npus=1,
         rank=np.zeros(1, np.int32),
         kind=np.full(1, 3, np.uint8),
-        comm=np.full(1, _COMMS[carrier], np.uint8),
+        comm=np.full(1, _COMMS[name], np.uint8),
         bytes=np.full(1, shard),
         names=["collective"],
     )
@@ -61,7 +62,7 @@ def beside(
     system = {
         "scheduling-policy": "FIFO",
         "preferred-dataset-splits": 1,  # ASTRA-sim never completes a custom collective in pieces
-        f"{KINDS[carrier].label}-implementation-custom": [str(prefix.absolute())],
+        f"{KINDS[name].label}-implementation-custom": [str(prefix.absolute())],
     }
     files["system.json"] = json.dumps(system, indent=2).encode() + b"\n"
     files["memory.json"] = b'{"memory-type": "NO_MEMORY_EXPANSION"}\n'

@@ -215,7 +215,7 @@ def dimensions(topology: Topology) -> Dimensions:
 def read_ns3(path: Location) -> Topology:
     """Read a topology file of the ns-3 back end; a cable is two directed links.
 
-    Nodes that are no switches are NPUs and keep their order; the error rate is ignored.
+    Nodes that are not switches are NPUs and keep their order; the error rate is ignored.
 
     Raises:
         FormatError: The file is not such a topology; the message names line and field.

@@ -40,7 +40,7 @@ from tacos._support.files import replacing_all
 from tacos.errors import FormatError
 from tacos.formats import astra_inputs
 from tacos.formats.source import bytes_of
-from tacos.program import facts_in
+from tacos.program import FACTS, facts_in
 from tacos.program_nodes import nodes
 
 if TYPE_CHECKING:
@@ -401,7 +401,12 @@ def _read_groups(file: Path) -> dict[int, list[int]]:
 
 
 def _whole(program: Program, collective: Collective) -> _Whole:
-    provenance = {**program.provenance, "format": "chakra", "size_bytes": collective.size_bytes}
+    # The format has no other place for what code computes from.
+    facts = {name: value for name in FACTS if (value := getattr(program, name))}
+    if facts.pop("either_place", False):
+        facts |= {"inplace": True, "outofplace": True}
+    provenance = program.provenance | facts | {"format": "chakra"}
+    provenance["size_bytes"] = collective.size_bytes
     if len(collective.parts) > 1:
         provenance["part_bytes"] = [part.size for part in collective.parts]
     return _Whole(

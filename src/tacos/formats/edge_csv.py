@@ -64,7 +64,7 @@ def read(
         bandwidth, latency: Of all links, if the file has no such column.
 
     Raises:
-        FormatError: The file is no edge list; the message names line and column.
+        FormatError: The file is not an edge list; the message names line and column.
 
     >>> import tempfile
     >>> from pathlib import Path

@@ -52,7 +52,7 @@ def read(
         bandwidth, latency: Of edges that do not have their own.
 
     Raises:
-        FormatError: The file is no such graph; the message names the line and the attribute.
+        FormatError: The file is not such a graph; the message names the line and the attribute.
 
     >>> import tempfile
     >>> from pathlib import Path

@@ -65,7 +65,7 @@ def scan(data: bytes) -> Graph:
     graph = Graph()
     here: list[str] = []
     parser = xml_events.Parser(
-        graph.start, graph.end, graph.text, lambda target, _: here.append(target)
+        graph.start, graph.end, graph.text, lambda target, data: here.append(target + data)
     )
     at = 0
     while at < len(data):
@@ -301,7 +301,9 @@ class Graph:
         if _KINDS[kind]:
             self.bits[self.node] = flags[0] + 2 * flags[1]
         elif any(flags):
-            raise ValueError(f"line {self.line}: a <node> multicasts or reduces and is no switch")
+            raise ValueError(
+                f"line {self.line}: a <node> multicasts or reduces and is not a switch"
+            )
         self.labels[self.node] = self.values.get("name") or self.labels[self.node]
 
     def topology(self, bandwidth: Quantity | None, latency: Quantity | None) -> Topology:

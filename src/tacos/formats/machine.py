@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cable", "Machine"]
 
-_MANAGEMENT = 4  # a NIC this many times slower than the fastest is no part of the fabric
+_MANAGEMENT = 4  # a NIC this many times slower than the fastest is not part of the fabric
 
 
 class Cable(NamedTuple):

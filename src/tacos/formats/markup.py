@@ -1,6 +1,6 @@
 """YAML and JSON text as plain values, and back.
 
-Reading refuses what would surprise somebody who writes files by hand: duplicate keys, aliases,
+Reading refuses what would surprise people who write files by hand: duplicate keys, aliases,
 tags, second documents. Words mean what they mean in JSON, so that a node may be called ``on`` or
 ``1:30``. Writing keeps one entry of a long list per line, which people can read and `diff` compare.
 """

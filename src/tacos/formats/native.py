@@ -29,19 +29,20 @@ from msgspec import Meta, Struct
 from tacos._core import Collective, CollectivePart, Routes, Schedule, Topology
 from tacos._support.files import Location, Stream, replacing
 from tacos.errors import FormatError, TacosError
+from tacos.program import facts_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = ["VERSION", "looks_like", "peek", "read", "write"]
 
-VERSION = 2
+VERSION = 3
 """Any change of the fields, the sections or their meaning is a new number; old ones stay readable.
 
 The model of time is part of that meaning: a file whose transfers end at another time is refused.
 """
 
-# Like PNG's: a first byte that is no text, and line ends that a text-mode transfer would change.
+# Like PNG's: a first byte that is not text, and line ends that a text-mode transfer would change.
 _MAGIC = b"\x89TCS\r\n\x1a\n"
 _PREAMBLE = len(_MAGIC) + 8
 _ALIGNMENT = 64
@@ -112,12 +113,31 @@ class _Part(Struct, forbid_unknown_fields=True):
     entries: _Entries
 
 
+class _File(Struct, forbid_unknown_fields=True):
+    """What the file says that the schedule was lifted from."""
+
+    name: str
+    dialect: str
+    protocol: str
+    min_bytes: _Count
+    max_bytes: _Count
+    threads_per_block: Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
 class _Facts(Struct, forbid_unknown_fields=True):
     engine: str
     bound_ps: _Int64 | None
     consistent: bool
     cut_short: bool
     matched_ports: bool
+    rejected: list[str] | None = None  # version 2 has neither of these: the provenance told them
+    file: _File | None = None
+
+    @property
+    def version(self) -> int | None:
+        """The version that has these fields, if there is one."""
+        missing = (self.rejected is None, self.file is None)
+        return {(True, True): 2, (False, False): 3}.get(missing)
 
 
 class _Schedule(Struct, forbid_unknown_fields=True):
@@ -126,6 +146,11 @@ class _Schedule(Struct, forbid_unknown_fields=True):
     time_ps: _Int64
     provenance: str
     facts: _Facts | None = None  # version 1 has none: the provenance told them
+
+    @property
+    def version(self) -> int | None:
+        """The version that has these fields, if there is one."""
+        return 1 if self.facts is None else self.facts.version
 
 
 class _Section(Struct, forbid_unknown_fields=True):
@@ -160,7 +185,7 @@ def write(schedule: Schedule, path: Location) -> None:
     The same schedule gives the same bytes.
 
     Raises:
-        FormatError: Something is at ``path`` that is no file.
+        FormatError: Something is at ``path`` that is not a regular file.
         OSError: The file cannot be written.
 
     >>> import tempfile, tacos
@@ -191,7 +216,7 @@ def read(path: Location) -> Schedule:
 
     >>> read(__file__)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    tacos.errors.FormatError: ...native.py: this is no .tacos file: it lacks the signature
+    tacos.errors.FormatError: ...native.py: not a .tacos file: it lacks the signature
     """
     with _opened(path) as (file, header):
         topology = _topology(header.topology, _read_columns(file, header, "topology"))
@@ -238,7 +263,7 @@ def peek(path: Location) -> dict[str, Any]:
         provenance, facts = json.loads(schedule.provenance), _facts(schedule)
         stored = header.count("schedule.chunk")
         return {
-            "version": VERSION if header.schedule.facts else 1,
+            "version": schedule.version,
             "writer": header.writer,
             "file_bytes": _size(file),
             "topology": {
@@ -264,7 +289,7 @@ def peek(path: Location) -> dict[str, Any]:
             "transfers": stored * prod(schedule.orders),
             "stored_transfers": stored,
             "time_s": schedule.time_ps * 1e-12,
-            "engine": facts["engine"] or provenance.get("engine"),
+            "engine": facts["engine"] or None,
             "provenance": provenance,
         }
 
@@ -306,26 +331,42 @@ def _header_of(schedule: Schedule, columns: _Columns) -> _Header:
             time_ps=schedule.time_ps,
             # Text within the JSON: Python's may hold what JSON does not, such as an infinite bound.
             provenance=json.dumps(schedule.provenance),
-            facts=_Facts(**{f: getattr(schedule, f) for f in _Facts.__struct_fields__}),
+            facts=_Facts(
+                engine=schedule.engine,
+                bound_ps=schedule.bound_ps,
+                consistent=schedule.consistent,
+                cut_short=schedule.cut_short,
+                matched_ports=schedule.matched_ports,
+                rejected=schedule.rejected,
+                file=_File(**{f: getattr(schedule, f) for f in _File.__struct_fields__}),
+            ),
         ),
         sections=[_Section(name, dtype, len(columns[name])) for name, dtype in _SECTIONS.items()],
     )
 
 
 def _facts(header: _Schedule) -> dict[str, Any]:
-    """The fields that code computes from; version 1 has them in the provenance, which may hold anything."""
-    if header.facts is not None:
-        return msgspec.structs.asdict(header.facts)
+    """The fields that code computes from; old versions have them in the provenance, which may hold anything."""
     told = json.loads(header.provenance)
-    engine, bound_s = told.get("engine"), told.get("bound_s")
-    known = type(bound_s) in (int, float) and 0 <= bound_s < 2**63 * 1e-12
-    return {
-        "engine": engine if isinstance(engine, str) else "",
-        "bound_ps": round(bound_s * 1e12) if known else None,
-        "consistent": told.get("consistent") is not False,
-        "cut_short": told.get("cut_short") is True,
-        "matched_ports": told.get("ports") == "matched",
-    }
+    if header.facts is None:
+        engine, bound_s = told.get("engine"), told.get("bound_s")
+        known = type(bound_s) in (int, float) and 0 <= bound_s < 2**63 * 1e-12
+        facts = {
+            "engine": engine if isinstance(engine, str) else "",
+            "bound_ps": round(bound_s * 1e12) if known else None,
+            "consistent": told.get("consistent") is not False,
+            "cut_short": told.get("cut_short") is True,
+            "matched_ports": told.get("ports") == "matched",
+        }
+    else:
+        facts = msgspec.structs.asdict(header.facts)
+        rejected, file = facts.pop("rejected"), facts.pop("file")
+        if file is not None:
+            return facts | {"rejected": rejected} | msgspec.structs.asdict(file)
+    rejected = told.get("rejected")
+    sentences = isinstance(rejected, list) and all(isinstance(one, str) for one in rejected)
+    of_file = {f: v for f, v in facts_in(told).items() if f in _File.__struct_fields__}
+    return facts | of_file | {"rejected": rejected if sentences else []}
 
 
 def _topology(header: _Topology, columns: _Columns) -> Topology:
@@ -375,7 +416,7 @@ def _binary(path: Location) -> AbstractContextManager[BinaryIO]:
         whole = path.file.seekable() and path.file.tell() == 0
         return nullcontext(path.file if whole else BytesIO(path.file.read()))
     if not Path(path).is_file() and Path(path).exists():  # opening a pipe would wait for ever
-        raise FormatError(f"{path}: this is no file")
+        raise FormatError(f"{path}: not a regular file")
     return Path(path).open("rb")
 
 
@@ -393,7 +434,7 @@ def _read_header(file: BinaryIO) -> _Header:
     if not preamble.startswith(_MAGIC):
         if preamble.startswith(_MAGIC[:4]):
             raise ValueError("the signature is damaged, as by a transfer in text mode or a cut")
-        raise ValueError("this is no .tacos file: it lacks the signature")
+        raise ValueError("not a .tacos file: it lacks the signature")
     if len(preamble) < _PREAMBLE:
         raise ValueError(f"the file has {size} bytes: it is cut short")
     version = int.from_bytes(preamble[8:12], "little")
@@ -408,10 +449,10 @@ def _read_header(file: BinaryIO) -> _Header:
     file.seek(0)
     _read_block(file, memoryview(payload), "the header")
     header: _Header = _decoded(memoryview(payload)[_PREAMBLE:], _Header, "the header")
-    if (header.schedule.facts is None) != (version == 1):
-        raise ValueError(
-            f"schedule: version {version} has {'no' if version == 1 else 'a'} field facts"
-        )
+    if header.schedule.version != version:
+        fields = {1: "no field facts", 2: "facts without rejected and file"}
+        has = fields.get(version, "facts with rejected and file")
+        raise ValueError(f"schedule: version {version} has {has}")
     _check(header, _block_bytes(length), size)
     return header
 
@@ -433,6 +474,9 @@ def _check(header: _Header, header_bytes: int, size: int) -> None:
     # An NPU without links takes no space in the file but some in memory.
     if header.topology.npus > size:
         raise ValueError(f"npus is {header.topology.npus}, more than the file has bytes")
+    file = header.schedule.facts and header.schedule.facts.file
+    if file and (most := max(file.min_bytes, file.max_bytes)) >= 2**64:
+        raise ValueError(f"min_bytes and max_bytes must be below 2^64; got {most}")
     if not _is_object(header.schedule.provenance):
         raise ValueError("provenance must be the text of a JSON object")
 

@@ -100,7 +100,7 @@ def read(
         nic_latency: Between a NIC and the fabric.
 
     Raises:
-        FormatError: The file is no such description; the message names line and attribute.
+        FormatError: The file is not such a description; the message names line and attribute.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -136,7 +136,9 @@ def _tree(data: bytes) -> _Element:
         nonlocal count
         count += 1
         if count > _MOST_ELEMENTS:
-            raise ValueError(f"line {line}: more than {_MOST_ELEMENTS} elements are no machine")
+            raise ValueError(
+                f"line {line}: more than {_MOST_ELEMENTS} elements, too many for a machine"
+            )
         element = _Element(name, attributes, line)
         open_elements[-1].children.append(element)
         open_elements.append(element)

@@ -52,7 +52,7 @@ def read(path: str | os.PathLike[str], npus: int) -> Sketch:
     """Read a sketch for a network of so many NPUs.
 
     Raises:
-        FormatError: The file is no sketch, or none for such a network; the message names the field.
+        FormatError: The file is not a sketch, or not one for such a network; the message names the field.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -66,7 +66,7 @@ def read(path: str | os.PathLike[str], npus: int) -> Sketch:
         if isinstance(data, dict) and "intranode_sketch" in data:
             return _of_taccl(fields_of(data, taccl.TacclSketch), npus)
         if not isinstance(data, dict) or "sketch" not in data:
-            raise ValueError('this is no sketch: it has neither "sketch" nor "intranode_sketch"')
+            raise ValueError('not a sketch: it has neither "sketch" nor "intranode_sketch"')
         fields: _Fields = fields_of(data, _Fields)
         between = fields.between
         sketch = Sketch(

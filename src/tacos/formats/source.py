@@ -47,7 +47,7 @@ def bytes_of(path: Location, most: int = MOST_BYTES) -> bytes:
 
     >>> bytes_of("/dev/zero")
     Traceback (most recent call last):
-    ValueError: this is no file
+    ValueError: not a regular file
     """
     if isinstance(path, Stream):
         data = path.file.read(most + 1)
@@ -56,7 +56,7 @@ def bytes_of(path: Location, most: int = MOST_BYTES) -> bytes:
     else:
         file = Path(path)
         if file.exists() and not file.is_file():
-            raise ValueError("this is no file")
+            raise ValueError("not a regular file")
         size = file.stat().st_size
         if size > most:
             raise ValueError(f"the file has {size} bytes; the limit is {most}")
@@ -75,7 +75,7 @@ def text_of(path: Location, most: int = MOST_BYTES) -> str:
 
 
 def beginning(path: Location) -> str:
-    """The first 64 KiB of a file as text, to tell its format; empty if it is no file.
+    """The first 64 KiB of a file as text, to tell its format; empty if it is not a regular file.
 
     A stream is read from its position, and then set back to it.
     """

@@ -105,7 +105,7 @@ def read_sketch(path: Location) -> TacclSketch:
     """Read a sketch.
 
     Raises:
-        FormatError: The file is no sketch; the message names the field.
+        FormatError: The file is not a sketch; the message names the field.
 
     >>> import tempfile
     >>> from pathlib import Path

@@ -85,7 +85,7 @@ def parse(
     """Reads a whole text, see :class:`Parser`.
 
     Raises:
-        ValueError: this is no XML, or has a document type declaration; the message gives the line.
+        ValueError: The text is not XML, or has a document type declaration; the message gives the line.
 
     >>> parse(b"<a><b x='1'/></a>", lambda *element: print(*element), lambda name: None)
     a {} 1

@@ -284,7 +284,7 @@ class Communicator:
         return next(filter(None, said), "")
 
     def _meet(self, name: str, value: bytes, doing: str) -> list[bytes]:
-        """Exchange something; whoever fails in it tells those who run a call instead."""
+        """Exchange something; a rank that fails in it tells the ranks that run a call instead."""
         with self._lock:
             if self.failure:
                 raise CommunicationError(self.failure)

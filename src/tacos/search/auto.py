@@ -132,7 +132,7 @@ class Auto:
                 found = self.judge.judged(
                     refine_schedule(
                         answer.schedule,
-                        work=int(work * _HOPS),
+                        hops=int(work * _HOPS),
                         seed=self.question.seed,
                         target=self.judge.target,
                         progress=self.watch.report,

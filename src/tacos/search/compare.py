@@ -224,7 +224,7 @@ def _best_kept(candidates: list[Candidate], rank: Callable[[Candidate], _Rank]) 
 
 _DIFFERENT_BITS = "ranks may end with different bits"
 
-# The work, and who does it.
+# The work, and where it is done.
 
 
 class _Task(NamedTuple):
@@ -289,15 +289,14 @@ def _candidate(task: _Task, report: Progress | None = None) -> Candidate:
         note = str(error) or "not enough memory"
         return Candidate(task.engine, None, False, note, took, wrong=wrong)
     took = time.perf_counter() - begin
-    rejected: list[str] = schedule.provenance.get("rejected", [])
     consistent = schedule.consistent
-    note = "; ".join([*rejected, *([] if consistent else [_DIFFERENT_BITS])])
-    figures, wrong = _figures(schedule, task.target), bool(rejected)
+    note = "; ".join([*schedule.rejected, *([] if consistent else [_DIFFERENT_BITS])])
+    figures, wrong = _figures(schedule, task.target), bool(schedule.rejected)
     return Candidate(task.engine, schedule, True, note, took, figures, wrong, consistent)
 
 
 def _alive(report: Progress | None, _: float) -> None:
-    """Verifying is no progress of its own, but must be able to stop."""
+    """Report nothing new while verifying, but let the caller stop it."""
     if report is not None:
         report(1.0)
 
@@ -327,7 +326,7 @@ def _executed_s(schedule: Schedule, target: str | None) -> float | None:
 
 
 class _Stopped(Exception):
-    """No error: it ends a thread whose result nobody waits for any more."""
+    """Not an error: it ends a thread whose result is no longer needed."""
 
 
 def _results(
@@ -345,7 +344,7 @@ def _results(
     futures: dict[Future[Candidate], int] = {}
     try:
         for k, task in enumerate(tasks):
-            # A foreign executor may be another process, where a callback has nobody to call.
+            # A foreign executor may be another process, where a callback has no effect.
             back = partial(report, k) if executor is None else None
             futures[pool.submit(_candidate, task, back)] = k
         pending = set(futures)

@@ -115,7 +115,7 @@ def pareto(
         progress: Called with the share of the time that is gone, now and then.
 
     Raises:
-        TacosError: HiGHS is not installed, or the time passed before there was any algorithm.
+        TacosError: The time passed before there was any algorithm.
         ValueError: The number of chunks is chosen already, or an argument is wrong.
 
     >>> import tacos
@@ -262,7 +262,7 @@ class _Search:
         if rounds > most:
             return None, certain
         facts = {"engine": "pareto", "steps": steps * self.halves, "rounds": rounds}
-        return (schedule.with_provenance(facts), rounds), certain
+        return (schedule.with_provenance(facts).with_facts(engine="pareto"), rounds), certain
 
     def _half(
         self, network: Topology, problem: Collective, steps: int, most: int, symmetric: bool
@@ -316,4 +316,4 @@ class _Search:
 
 
 class _Nothing(Exception):
-    """No error: there is no schedule of so few rounds."""
+    """Not an error: no schedule has so few rounds."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["refine"]
 
 _EFFORTS = {"fast": 0.1, "normal": 1.0, "high": 8.0}
-_WORK = 100_000_000
+_HOPS = 100_000_000
 """Hops looked at per unit of effort: about 10 s."""
 _SLICE = 1_000_000
 _SLICE_PER_TRANSFER = 20
@@ -39,7 +39,7 @@ _NEWS = 0.995
 """A schedule is run if it is shorter by this factor than the last that was."""
 _NEVER = 2**62
 _PATIENCE = 4
-"""Slices of the work without any gain after which there is hope no more."""
+"""Slices without any gain after which the search stops."""
 
 
 def refine(
@@ -48,7 +48,7 @@ def refine(
     effort: str | int = "normal",
     time_limit: float | None = None,
     seed: int = 0,
-    work: int | None = None,
+    hops: int | None = None,
     target: str | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
@@ -65,12 +65,12 @@ def refine(
     on switches that join more than 700 NPUs, for which a search would be too slow to gain anything.
 
     Args:
-        schedule: Whoever made it. An orbit is expanded.
+        schedule: From any engine or file. An orbit is expanded.
         effort: ``"fast"`` (about 1 s), ``"normal"`` (10 s), ``"high"`` (80 s), or a number of times 10 s. The
             search ends sooner where the bound is met, or where it no longer gains.
         time_limit: Seconds after which the best so far is returned.
         seed: Which chunks are tried in which order.
-        work: How many hops may be looked at, instead of an effort.
+        hops: How many hops to look at, instead of an effort; about 100 ns each.
         target: What will execute the schedule, as for :func:`tacos.search.synthesis.synthesize`. By default the slowest of the three
             rules for links counts. A schedule that is too large to be run, or beyond the target's limits, is
             compared by its own time.
@@ -96,7 +96,7 @@ def refine(
         raise ValueError(f"time_limit is {time_limit!r}, it must be positive")
     if type(seed) is not int or not 0 <= seed < 2**62:
         raise ValueError(f"seed must be 0 to 2^62 - 1; got {seed!r}")
-    total = int(units * _WORK) if work is None else work
+    total = int(units * _HOPS) if hops is None else hops
     end = None if time_limit is None else time.monotonic() + time_limit
     if not _directions(schedule):
         return schedule
@@ -113,10 +113,8 @@ def refine(
         return schedule
     best = best.with_provenance(schedule.provenance | {"refined_from_s": schedule.time_s})
     return best.with_facts(
-        engine=schedule.engine,
         bound_ps=schedule.bound_ps,
         consistent=report.consistent,
-        cut_short=schedule.cut_short,
         matched_ports=schedule.matched_ports,
     )
 
@@ -176,7 +174,7 @@ class _Search:
             try:
                 start = shortest.reverse(report) if backwards else shortest
                 found = _refine(
-                    start, seed=self.seed + slices, work=budget, goal_ps=goal, progress=report
+                    start, seed=self.seed + slices, hops=budget, goal_ps=goal, progress=report
                 )
                 if backwards:
                     found = found.reverse(report)
@@ -194,7 +192,7 @@ class _Search:
         return fastest
 
     def executed(self, schedule: Schedule) -> int:
-        """The time that schedules are compared by; one that cannot be run after one that could is no use."""
+        """The time that schedules are compared by; one that cannot be run loses against one that was."""
         if not self.runs:
             return schedule.time_ps
         try:

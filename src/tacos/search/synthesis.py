@@ -84,7 +84,7 @@ def synthesize(
 
     Every answer passes :func:`tacos.verify` before it is returned. A schedule that fails is a bug of its engine: it is
     reported as a :class:`~tacos.errors.WrongScheduleWarning` that says how to reproduce it, and the next best schedule
-    is returned, with the failure under ``"rejected"`` in its provenance. So is an engine that applies and fails with a
+    is returned, with the failure in its field ``rejected``. So is an engine that applies and fails with a
     ValueError while ``"auto"`` asks it.
 
     Args:
@@ -234,7 +234,9 @@ def _answer(
     if not judge.verifies:
         facts["unverified"] = True
     return schedule.with_provenance(facts | schedule.provenance).with_facts(
-        bound_ps=question.bound.time_ps, cut_short=question.watch.cut_short
+        bound_ps=question.bound.time_ps,
+        cut_short=question.watch.cut_short,
+        rejected=judge.rejected,
     )
 
 

@@ -30,10 +30,7 @@ if TYPE_CHECKING:
     from tacos._core import Collective, Schedule, Topology
     from tacos.nodes import Node
 
-__all__ = ["FORMATS", "Range", "Tuning", "check_formats", "tune"]
-
-FORMATS = ("msccl", "mscclpp")
-"""Formats of other executors whose files say which sizes they are for."""
+__all__ = ["Range", "Tuning", "check_formats", "tune"]
 
 _FACTOR = 4
 """Between samples, if none is asked for."""
@@ -114,7 +111,7 @@ class Tuning:
 
         Args:
             folder: Made if it is not there.
-            to: ``"msccl"``, ``"mscclpp"``: a file for each range, with its sizes in it.
+            to: Formats that an executor runs, such as ``"msccl"``: a file for each range, with its sizes in it.
             options: For the writers of these formats.
 
         Returns:
@@ -195,9 +192,12 @@ def check_formats(names: Collection[str]) -> None:
     Traceback (most recent call last):
     ValueError: to must be one of msccl, mscclpp; got "nccl"
     """
+    from tacos.formats import FORMATS
+
+    executed = sorted(name for name, format in FORMATS.items() if format.executor)
     for name in names:
-        if name not in FORMATS:
-            raise ValueError(f'to must be one of {", ".join(FORMATS)}; got "{name}"')
+        if name not in executed:
+            raise ValueError(f'to must be one of {", ".join(executed)}; got "{name}"')
 
 
 class _Algorithm(NamedTuple):
@@ -383,8 +383,8 @@ class _Search:
         for one, low, high in zip(spans, edges, edges[1:], strict=False):
             served = samples[one.begin : one.end]
             schedule = self.near(served[len(served) // 2], one.algorithm, low + 1, high)
-            work = min(_REFINING * schedule.transfers, _MOST_REFINING)
-            schedule = refine(schedule, work=work, seed=self.seed, target=self.target)
+            hops = min(_REFINING * schedule.transfers, _MOST_REFINING)
+            schedule = refine(schedule, hops=hops, seed=self.seed, target=self.target)
             figures = tuple(
                 (size, self.time(one.algorithm, size), self.bound(size).time_s) for size in served
             )

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["tuner_csv", "write"]
 
 _TUNER = "tuner.csv"
-_ENDINGS = {"msccl": ".xml", "mscclpp": ".json"}
 
 _HEAD = (
     "# colltype,minbytes,maxbytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff\n"
@@ -41,7 +40,7 @@ def write(
     for name in to:
         for one, (low, high) in zip(tuning.ranges, limits, strict=True):
             size = format_size(max(low, 1)).replace(" ", "")
-            file = f"{kind}-{size}-{calls}{_ENDINGS[name]}"
+            file = f"{kind}-{size}-{calls}{_ending(name)}"
             try:
                 beside[file] = _exported(one, name, low, high, options)
             except (TacosError, ValueError) as error:
@@ -51,10 +50,15 @@ def write(
     library.replace(folder, served, beside=beside)
     # An executor that is given all files of a table would find two for some sizes.
     for name in to:
-        for old in Path(folder).glob(f"{kind}-*-{calls}{_ENDINGS[name]}"):
+        for old in Path(folder).glob(f"{kind}-*-{calls}{_ending(name)}"):
             if old.name not in beside:
                 old.unlink(missing_ok=True)
     return left_out
+
+
+def _ending(name: str) -> str:
+    """How the names of a format's files end."""
+    return formats.FORMATS[name].written[0]
 
 
 def _calls(tuning: Tuning) -> str:
@@ -115,8 +119,9 @@ def _exported(one: Range, name: str, low: int, high: int | None, options: dict[s
     """A range's file, with fewer chunks where the format has no room for all."""
     limits: dict[str, Any] = {}
     if high is not None:
-        # MSCCL's executors use an algorithm below maxBytes, MSCCL++'s up to it.
-        limits["max_bytes"] = high + 1 if name == "msccl" else high
+        executor = formats.FORMATS[name].executor
+        assert executor is not None, "check_formats() has refused the others"
+        limits["max_bytes"] = high + executor.below_max_bytes
     if low:
         limits["min_bytes"] = low
     chunks, first = one.chunks, None

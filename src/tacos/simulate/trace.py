@@ -81,11 +81,11 @@ class Trace:
         npu_finish_ps: When each NPU was done.
         link_busy_ps: Per link, how long it was busy in all.
         cause: Per transfer, the one it waited for last (for its data or for a link), or -1; None if
-            nobody noted it.
-        chunk: Per transfer, what it moves; None if nobody noted it.
-        simulator: What ran it: ``"tacos"``, or the profile of another simulator; empty if nobody said.
+            it was not recorded.
+        chunk: Per transfer, what it moves; None if it was not recorded.
+        simulator: What ran it: ``"tacos"``, or the profile of another simulator; empty if unknown.
         timing: The rule by which our own simulator served transfers; empty for others.
-        clean_time_ps: The time of the same run undisturbed; None where nobody ran it.
+        clean_time_ps: The time of the same run undisturbed; None where there was none.
         schedule_time_ps: The time that the schedule gave; None where there was none.
         disturbed: Whether faults, stragglers, jitter or another network were asked for.
         provenance: How the trace was made, for people.
@@ -231,7 +231,7 @@ class Trace:
     def loss(self) -> float | None:
         """By how much the run took longer than the undisturbed one: 0.1 means 10 %.
 
-        None where nobody ran the undisturbed one.
+        None where there was no undisturbed run.
         """
         clean = self.clean_time_ps
         return self.time_ps / clean - 1 if clean else None

@@ -78,16 +78,16 @@ def greedy(
 def _check_memory(topology: Topology, collective: Collective) -> None:
     """Refuse at once what cannot fit, instead of after minutes of swapping."""
     moved = estimates.transfers(topology, collective)
-    everybody = all(
+    to_all = all(
         part.kind == "all_gather" and len(part.group) == topology.npus for part in collective.parts
     )
     # Measured: step by step; turned around and joined; with and without paths.
-    each = 50 if everybody else 100
+    each = 50 if to_all else 100
     if sums(collective):
         each = 70
-    elif everybody and greedy_stepwise(topology, collective):
+    elif to_all and greedy_stepwise(topology, collective):
         each = 9
-    paths = topology.npus**2 if topology.switches and everybody else 0
+    paths = topology.npus**2 if topology.switches and to_all else 0
     bits = topology.npus * float(collective.chunks)
     needed = moved * each + paths * 350.0 + bits / 4
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -8,14 +8,13 @@ links from port to port. A schedule found there is one of the real network, and 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacos._core import Routes, Schedule
+from tacos._core import Routes, Schedule, fields
 from tacos.topology.links import Links, assemble, columns_of, model_of
 
 if TYPE_CHECKING:
@@ -99,21 +98,8 @@ class MatchedPorts:
 
 def _over(schedule: Schedule, routes: Routes, lane_route: NDArray[np.int32]) -> Schedule:
     """The same transfers at the same times over other routes."""
-    return Schedule(
-        collective=schedule.collective,
-        routes=routes,
-        lane_route=lane_route,
-        lane_op=schedule.lane_op,
-        lane_reads=schedule.lane_reads,
-        lane_begin=schedule.lane_begin,
-        chunk=schedule.chunk,
-        start=schedule.start,
-        quantum_ps=schedule.quantum_ps,
-        provenance=json.dumps(schedule.provenance),
-        engine=schedule.engine,
-        consistent=schedule.consistent,
-        cut_short=schedule.cut_short,
-    )
+    changed = {"routes": routes, "lane_route": lane_route, "bound_ps": None, "matched_ports": False}
+    return Schedule(**(fields(schedule) | changed))
 
 
 def matched_ports(topology: Topology) -> MatchedPorts | None:

@@ -1,7 +1,7 @@
 """Moves: the ordered list that an algorithm is, before anything has a time.
 
 The algorithms people know are all-gathers. An all-gather is one tree per block: it says over which
-members, and in which step, a block spreads from its home to everybody. A :data:`BlockTrees` function gives these
+members, and in which step, a block spreads from its home to all members. A :data:`BlockTrees` function gives these
 trees, and every other named collective is read off them:
 
 =====================  =======================================================================
@@ -118,7 +118,7 @@ class Moves:
             chunk=self.chunk[::-1],
             step=np.int32(steps - 1) - self.step[::-1],
             op=_constant(REDUCE, count),
-            # In a single step nobody passes on what he received: all send their own contribution.
+            # In a single step no member passes on what it received: all send their own contribution.
             reads=_constant(READ_INPUT if steps == 1 else READ_ACC, count),
         )
 
@@ -416,7 +416,7 @@ def _straight(
     op: int = COPY,
     reads: int = READ_ACC,
 ) -> Moves:
-    """Each chunk from src to dst in one move, everybody serving the next NPU first."""
+    """Each chunk from src to dst in one move, every NPU serving the next one first."""
     turn = np.argsort((dst - src) % npus, kind="stable")
     pairs, route = np.unique(src[turn] * np.int64(npus) + dst[turn], return_inverse=True)
     return Moves.of((pairs // npus, pairs % npus), route, chunk[turn], 0, op=op, reads=reads)

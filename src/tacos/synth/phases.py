@@ -104,7 +104,7 @@ def _all_gathers(collective: Collective) -> Collective | None:
 def _phases(collective: Collective, owners: Collection[int]) -> tuple[Collective, Collective]:
     """Collecting, seen from the end, and spreading: chunk by chunk, with the same numbers.
 
-    A sum is made at one of its contributors, so that nobody on the way there has it complete; if
+    A sum is made at one of its contributors, so that no NPU on the way there has it complete; if
     possible at one that needs it, chunk after chunk at another one.
     """
     holders, contributors, finals = [], [], []

@@ -63,7 +63,7 @@ def obstacle(topology: Topology, collective: Collective) -> str:
     >>> obstacle(torus, tacos.collective.all_gather(torus, "9MB"))
     ''
     >>> obstacle(torus, tacos.collective.all_gather(torus, "1MB", chunks=1))
-    'equal chunks: the size of 1000000 B is no multiple of 9, the nearest are 999999 and 1000008 B'
+    'equal chunks: the size of 1000000 B is not a multiple of 9, the nearest are 999999 and 1000008 B'
     """
     if not topology.symmetric:
         what = topology.family or "custom"
@@ -83,7 +83,7 @@ def obstacle(topology: Topology, collective: Collective) -> str:
         nearest = [part.size - below, part.size - below + cut]
         sizes = " and ".join(str(size) for size in nearest if size > 0)
         return (
-            f"equal chunks: the size of {part.size} B is no multiple of {cut}, "
+            f"equal chunks: the size of {part.size} B is not a multiple of {cut}, "
             f"the nearest {'are' if nearest[0] else 'is'} {sizes} B"
         )
     return ""

@@ -2,7 +2,7 @@
 
 The builders describe a network as a few `Links`, each a block of directed links with NumPy columns;
 `assemble` puts the blocks one after the other (link ids follow) and adds how links and switches
-behave. `from_links` does the same for links somebody else lists.
+behave. `from_links` does the same for links that the caller lists.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def _build(factor: _Factor, model: Model) -> Topology:
     return _NETWORKS[factor.name].build(*factor.counts, **factor.speed, **model)
 
 
-# --- what somebody may have meant ----------------------------------------------------------------
+# --- what may have been meant --------------------------------------------------------------------
 
 _TIMES = re.compile(r"(?<=[0-9])\s*[*×]\s*(?=[0-9])")  # as in torus:4*4
 _NAME_AND_SIZES = re.compile(r"(.*?)[\s:=]*([0-9]+(?:[x×,][0-9]+)*)?", re.DOTALL)

@@ -181,7 +181,7 @@ def _boxes(topology: Topology) -> tuple[Ints, Dims, Dims] | None:
 
 
 def _joined_by_faster_links(topology: Topology) -> Ints | None:
-    """Boxes of a network nobody named: what the faster links hold together."""
+    """Boxes of a network without names: what the faster links hold together."""
     found = None
     for bandwidth in np.unique(topology.link_bandwidth_Bps)[::-1][:8]:
         fast = topology.link_bandwidth_Bps >= bandwidth
@@ -307,7 +307,7 @@ class _Racks:
         return bool((self.near[switch] >= self.npus).any())
 
     def _is_leaf_group(self, box: int) -> bool:
-        """Whether a box is no more than the NPUs under one leaf switch of a larger fabric."""
+        """Whether a box is only the NPUs under one leaf switch of a larger fabric."""
         own = self.own[box]
         return len(own) == 1 and self._has_uplink(own[0])
 

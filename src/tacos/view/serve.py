@@ -27,7 +27,7 @@ class Server(ThreadingHTTPServer):
         """Open the port, or any free one if it is 0.
 
         Raises:
-            OSError: Somebody else has it.
+            OSError: Another process has it.
         """
         self.page = page.encode()
         super().__init__((_HOSTS[0], port), _Handler)
@@ -42,7 +42,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        # Another name for this machine is a foreign page that asks on somebody's behalf.
+        # Another name for this machine is a foreign page that asks in the user's name.
         host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
         if host not in _HOSTS or urlsplit(self.path).path != "/":
             self.send_error(404)

@@ -86,10 +86,11 @@ SENDS = np.array(["send" in op or op.endswith("forward") for op in STEP_OPS])
 RECEIVES = np.array(["recv" in op for op in STEP_OPS])
 
 
-def exceeded(program: Program, dialect: str = "msccl") -> list[str]:
+def exceeded(program: Program, dialect: str | None = None) -> list[str]:
     """What of a program is too much for the executors of a dialect, one sentence each.
 
-    The program is judged as it stands; writing one may split or merge its steps before.
+    The program is judged as it stands; writing one may split or merge its steps before. Default: the dialect of the file
+    that it was read from, or ``"msccl"``.
 
     >>> import tacos
     >>> topo = tacos.topology.fully_connected(4)
@@ -99,6 +100,8 @@ def exceeded(program: Program, dialect: str = "msccl") -> list[str]:
     """
     protocol = program.protocol if program.protocol in PROTOCOLS else PROTOCOLS[0]
     hanging = hangs(program, protocol)
+    if dialect is None:
+        dialect = program.dialect if program.dialect in DIALECTS else "msccl"
     return [*limits_exceeded(program, DIALECTS[dialect]), *([hanging] if hanging else [])]
 
 

@@ -153,12 +153,11 @@ class _Elements:
             self.whole("gpu", fields, name, 0, LAST_OFFSET + 1)
             for name in ("i_chunks", "o_chunks", "s_chunks")
         ]
-        kind = _KINDS[self.coll]
-        parts = {"all_gather": (1,), "gather": (1,), "reduce_scatter": (0,), "scatter": (0,)}
-        for index, name in ((0, "i_chunks"), (1, "o_chunks")):
-            small = kind in parts and index not in parts[kind]
-            each = self.nchunks // self.ngpus if small else self.nchunks
-            if small and self.nchunks % self.ngpus:
+        kind = collectives.KINDS[_KINDS[self.coll]]
+        buffers = (("i_chunks", kind.whole_input), ("o_chunks", kind.whole_output))
+        for index, (name, whole) in enumerate(buffers):
+            each = self.nchunks if whole else self.nchunks // self.ngpus
+            if not whole and self.nchunks % self.ngpus:
                 self.fail(
                     f"the algo's field nchunksperloop is {self.nchunks}, "
                     f"{self.coll} needs a multiple of the {self.ngpus} GPUs"
@@ -389,11 +388,11 @@ class _Columns:
         rank = self.rank[self.owner]
         target = self.first_tb[rank] + block
         outside = waits & (target >= self.first_tb[rank + 1])
-        self.refuse(outside, "depid", "which is no tb of the gpu")
+        self.refuse(outside, "depid", "which is not a tb of the gpu")
         target = np.where(waits, target, 0)
         many = np.diff(self.begin)[target] if len(self.rank) else target
         self.refuse(
-            waits & ((number < 0) | (number >= many)), "deps", "which is no step of tb {depid}"
+            waits & ((number < 0) | (number >= many)), "deps", "which is not a step of tb {depid}"
         )
         awaited = (self.begin[target] + number).astype(np.int32)
         own = waits & (awaited == np.arange(len(self.op)))
@@ -426,7 +425,7 @@ class _Columns:
         if traits.unit == "buffer":
             return collectives.named(kind, n, chunks, chunks=chunks, root=self.root(kind))
         if traits.unit == "share":
-            # The pieces beyond nchunksperloop have no bytes: nobody wants them.
+            # The pieces beyond nchunksperloop have no bytes, so no rank wants them.
             return collectives.named(kind, n, chunks, chunks=-(-chunks // n))
         if chunks % n:
             raise FormatError(

@@ -55,13 +55,14 @@ def packed(
 ) -> Program:
     """A program on at most `most` or `channels` channels, for that many instances, within the executors' limits.
 
-    `programs` do the same; the first that fits with its order kept is the last that is looked at. Without any, the
-    fastest of what fits is taken.
+    `programs` do the same; the first that fits as it is, is the last that is looked at. Without any, the fastest of what
+    fits is taken.
 
     Steps that receive and send on save an executor work, but a threadblock that waits to receive does not send. So they
     are used where the program takes no longer with them, on the topology or else on a fully connected one. Otherwise each
-    connection gets a threadblock for each direction, which keeps the schedule's order; where these are too many, some
-    threadblocks send to one peer and receive from another.
+    connection gets a threadblock for each direction, which keeps the schedule's order. Where too many of these are awaited,
+    some sends no longer keep the order of their port; where they are too many, some threadblocks send to one peer and
+    receive from another.
     """
 
     def fits(shaped: Program) -> bool:
@@ -75,32 +76,43 @@ def packed(
     for program in programs:
         cut = _cut(program, 1 if instances > 1 else MOST_COUNT)
         keep = partial(keep_order, channels=channels or most, steps=MOST_STEPS, peers=MOST_PEERS)
+        whole = partial(keep, cut)
+        # What a program loses that does not fit as it is, depends on the program.
         ways: list[tuple[Callable[[], Program], list[Program]]] = [
-            (partial(keep, cut), ordered),
-            (partial(keep, cut, join=True), ordered),
-            (partial(_fused, program, channels or most, instances, fits), fused),
+            (whole, ordered),
+            (partial(keep, cut, awaited=(LAST_AWAITED + 1) // instances), ordered),
         ]
+        if not ordered:
+            ways += [
+                (partial(keep, cut, join=True), ordered),
+                (partial(_fused, program, channels or most, instances, fits), fused),
+            ]
+        kept = False
         for shape, fitting in ways:
-            if fitting is ordered and ordered:
+            if kept and fitting is ordered:
                 continue
             try:
                 shaped = shape()
             except ValueError as error:  # too many channels
                 refusal = str(error)
                 continue
-            (fitting if fits(shaped) else unfit).append(shaped)
-        if ordered:
+            if fits(shaped):
+                fitting.append(shaped)
+                kept |= shape is whole
+            else:
+                unfit.append(shaped)
+        if kept:
             break
-    shapes = fused + ordered
-    if not shapes and not unfit:
+    found = fused + ordered
+    if not found and not unfit:
         raise LimitError(refusal)
-    if len(shapes) < 2:
-        return shapes[0] if shapes else unfit[-1]
-    network = topologies.fully_connected(shapes[0].ranks) if topology is None else topology
-    times = [_executed(shaped, network) for shaped in shapes]
+    if len(found) < 2:
+        return found[0] if found else unfit[-1]
+    network = topologies.fully_connected(found[0].ranks) if topology is None else topology
+    times = [_executed(shaped, network) for shaped in found]
     # Fused ones come first.
     return next(
-        shaped for shaped, time in zip(shapes, times, strict=True) if time <= _NO_LOSS * min(times)
+        shaped for shaped, time in zip(found, times, strict=True) if time <= _NO_LOSS * min(times)
     )
 
 
@@ -268,7 +280,7 @@ def with_nops(program: Program) -> Program:
 
 
 def awaited_first(program: Program) -> Program:
-    """Threads that others wait for before those that nobody waits for, where depid is too small."""
+    """Threads that others wait for before all others, where depid is too small."""
     owner = np.repeat(np.arange(program.threads), np.diff(program.thread_begin))
     block = np.arange(program.threads) - first_thread(program)[program.thread_rank]
     awaited = np.zeros(program.threads, bool)

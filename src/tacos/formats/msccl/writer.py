@@ -39,6 +39,8 @@ _TYPE_OF = {STEP_OPS.index(op): name for name, op in TYPES.items()}
 _FUSED = [STEP_OPS.index(op) for op in ("recv_send", "recv_reduce_forward", "recv_reduce_send")]
 _NOP = STEP_OPS.index("nop")
 _LARGEST_SIZE = 2**63 - 1
+_WIDE = 8
+"""A wide window (chosen; for all-reduces of 72 GPUs it is the best power of two)."""
 
 
 def write(
@@ -129,12 +131,13 @@ def _lowered(obj: Program | Schedule, in_place: bool | None) -> Iterator[Program
     """The program; of a schedule others, too, which take more memory or time but may fit better.
 
     A receive into a scratch slot that is used again waits for a send, so that ranks may wait for each other for ever where
-    connections hold few messages. Without windows fewer threadblocks are waited for.
+    connections hold few messages. Without windows fewer threadblocks are waited for; where some no longer are, wide windows
+    lose less than narrow ones.
     """
     if isinstance(obj, Schedule):
         yield (first := lower(obj, in_place=bool(in_place)))
         window = first.window
-        for other in dict.fromkeys((window, 0)):
+        for other in dict.fromkeys((window, _WIDE if window else 0, 0)):
             yield lower(obj, in_place=bool(in_place), window=other, reuse_scratch=False)
         return
     if in_place is not None and in_place != obj.in_place:
@@ -220,8 +223,7 @@ def _fields(
         )
     chosen = name if name is not None else program.name
     if name is None and not chosen and program.format not in ("msccl", "mscclpp"):
-        engine = program.provenance.get("engine")
-        chosen = f"{kind}_{engine}" if isinstance(engine, str) else kind
+        chosen = f"{kind}_{program.engine}" if program.engine else kind
     if len(chosen.encode()) > LONGEST_NAME or not chosen.isprintable():
         raise ValueError(
             f'name must be at most {LONGEST_NAME} bytes of printable characters; got "{chosen}"'

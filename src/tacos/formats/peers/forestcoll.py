@@ -42,7 +42,7 @@ def read(
     trees.parse()
     with reading(path):
         result, names = trees.result()
-        return result.schedule(topology, size, {"engine": "forestcoll", "gpus": names})
+        return result.schedule(topology, size, engine="forestcoll", gpus=names)
 
 
 class _Trees:

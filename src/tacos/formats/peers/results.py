@@ -47,9 +47,17 @@ class Result:
     hops: list[tuple[Any, int, int, int, tuple[int, ...]]] = field(default_factory=list)
 
     def schedule(
-        self, topology: Topology | None, size: Quantity | None, provenance: dict[str, Any]
+        self,
+        topology: Topology | None,
+        size: Quantity | None,
+        *,
+        engine: str,
+        name: str = "",
+        **more: Any,
     ) -> Schedule:
         """The hops as a schedule, on the given topology or on the links that they use.
+
+        What else is given goes into the provenance.
 
         Raises:
             ValueError: There are none, or the topology does not suit them.
@@ -67,7 +75,7 @@ class Result:
         if topology is None:
             topology, links = self._implied(ways)
             table = routes(topology, links=links)
-            provenance["topology"] = "the links that the result uses"
+            more["topology"] = "the links that the result uses"
         else:
             table = routes(topology, pairs=([w[0] for w in ways], [w[-1] for w in ways]))
         return retime(
@@ -77,8 +85,8 @@ class Result:
             chunk=[chunk[c] for _, c, _, _, _ in self.hops],
             step=self._steps(),
             op=self._ops(),
-            provenance=provenance,
-        )
+            provenance={"engine": engine} | ({"name": name} if name else {}) | more,
+        ).with_facts(engine=engine, name=name)
 
     def _nodes(self) -> Iterator[tuple[Any, int, int, int, tuple[int, ...]]]:
         for step, chunk, src, dst, via in self.hops:

@@ -66,9 +66,7 @@ def read(
             found = msgspec.json.decode(content, type=_Algorithm)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"not a result of SCCL: {error}") from None
-        return _result(found, len(content)).schedule(
-            topology, size, {"engine": "sccl", "name": found.name}
-        )
+        return _result(found, len(content)).schedule(topology, size, engine="sccl", name=found.name)
 
 
 def _result(found: _Algorithm, file_bytes: int) -> Result:

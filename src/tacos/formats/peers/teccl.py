@@ -52,11 +52,11 @@ def read(
             raise ValueError(f"not JSON: {error}") from None
         flows, demands = _field(found, "Flows", list), _field(found, "Chunk paths", dict)
         result, gpus = _result(flows, demands)
-        about: dict[str, Any] = {"engine": "te-ccl", "gpus": gpus}
+        about: dict[str, Any] = {"gpus": gpus}
         for key, name in (("4-Collective_Finish_Time", "claimed_s"), ("Solver_Time", "solver_s")):
             if isinstance(found.get(key), int | float):
                 about[name] = found[key]
-        return result.schedule(topology, size, about)
+        return result.schedule(topology, size, engine="te-ccl", **about)
 
 
 def _field(found: Any, name: str, kind: type) -> Any:
@@ -76,7 +76,7 @@ def _result(flows: list[Any], demands: dict[Any, Any]) -> tuple[Result, list[int
     for i, text in enumerate(flows):
         match = _FLOW.fullmatch(text) if isinstance(text, str) else None
         if match is None:
-            raise ValueError(f"flow {i}: {str(text)[:80]!r} is no sentence of TE-CCL")
+            raise ValueError(f"flow {i}: {str(text)[:80]!r} is not a sentence of TE-CCL")
         chunk, origin, src, dst, volume, epoch, via = match.groups()
         if volume is not None and volume != "1.0":
             raise ValueError(f"flow {i}: the volume is {volume}, but a chunk moves whole")
@@ -88,11 +88,11 @@ def _result(flows: list[Any], demands: dict[Any, Any]) -> tuple[Result, list[int
     for key in demands:
         match = _DEMAND.fullmatch(key)
         if match is None:
-            raise ValueError(f"chunk paths: {key[:80]!r} is no sentence of TE-CCL")
+            raise ValueError(f"chunk paths: {key[:80]!r} is not a sentence of TE-CCL")
         dst, chunk, origin = map(int, match.groups())
         wants.setdefault((origin, chunk), set()).add(dst)
         nodes |= {dst, origin}
-    # A modelling slip of TE-CCL can make one node both; whoever sends or wants a chunk is a GPU.
+    # A modelling slip of TE-CCL can make one node both; a node that sends or wants a chunk is a GPU.
     gpus = sorted(nodes)
     number = {node: i for i, node in enumerate(gpus)}
     switch = {node: i for i, node in enumerate(sorted(switches))}

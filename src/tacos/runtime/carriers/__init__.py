@@ -179,6 +179,13 @@ class CarrierKind:
     """The extra of tacos-ccl that installs it."""
     reference: Literal["", "gloo", "mpi"] = ""
     """The all-reduce that its users have already, to compare with."""
+    target: str = "tcp"
+    """The target that schedules for it are synthesized for, one of :func:`tacos.execution.targets`."""
+    launcher: str = ""
+    """The command that must start its ranks; empty: any launcher, or none."""
+    job: str = ""
+    """Module of a carrier whose ranks know each other without :func:`tacos.runtime.connect`: its ``connect(timeout=…)``
+    returns a communicator, and its ``end_job_at_exit(code)`` ends all ranks when this one exits."""
 
     def reduces(self, dtype: str, op: str) -> bool:
         """Whether it reduces data of this type with this operation.
@@ -197,12 +204,16 @@ class CarrierKind:
             ValueError: A package is missing, or a setting is wrong.
             Unavailable: It cannot serve these ranks.
         """
+        self.check_installed()
+        carrier: Carrier = importlib.import_module(self.module).open_carrier(meeting)
+        return carrier
+
+    def check_installed(self) -> None:
+        """Raise a ValueError if its package is missing."""
         if self.package and importlib.util.find_spec(self.package) is None:
             raise ValueError(
                 f"the carrier {self.name} needs {self.package}: pip install 'tacos-ccl[{self.extra}]'"
             )
-        carrier: Carrier = importlib.import_module(self.module).open_carrier(meeting)
-        return carrier
 
 
 _UNSIGNED = frozenset({"uint16", "uint32", "uint64"})
@@ -218,6 +229,8 @@ CARRIERS: dict[str, CarrierKind] = {
             package="mpi4py",
             extra="mpi",
             reference="mpi",
+            launcher="mpiexec",
+            job="tacos.runtime.mpi",
         ),
         CarrierKind(
             "nccl",
@@ -227,6 +240,7 @@ CARRIERS: dict[str, CarrierKind] = {
             adds=DTYPES - _UNSIGNED,  # torch cannot add the others on a GPU
             package="torch",
             extra="torch",
+            target="nccl",
         ),
     )
 }

@@ -54,7 +54,7 @@ class Notices:
     """Notices from and to all ranks of a communicator.
 
     Args:
-        comm: An mpi4py communicator on which nobody else uses the tag.
+        comm: An mpi4py communicator on which nothing else uses the tag.
     """
 
     def __init__(self, comm: Any) -> None:

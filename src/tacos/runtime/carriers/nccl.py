@@ -64,7 +64,7 @@ class Visible(msgspec.Struct):
 
 
 def reason_against(ranks: Sequence[Visible]) -> str:
-    """Why not every rank can have a GPU that is no other's, as NCCL wants it; nothing if all can.
+    """Why not every rank can have a GPU of its own, as NCCL requires; nothing if all can.
 
     >>> reason_against([Visible(["a", "b"]), Visible(["a", "b"])])
     ''

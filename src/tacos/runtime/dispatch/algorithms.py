@@ -29,6 +29,7 @@ from tacos import formats, topology
 from tacos.errors import TacosError, VerificationError
 from tacos.library import Plans, described, difference, fingerprint, unpacked
 from tacos.program import lower
+from tacos.runtime import carriers
 from tacos.runtime.dispatch.cache import kept
 from tacos.runtime.dispatch.placement import here, place, renumbered
 from tacos.search.synthesis import synthesize
@@ -292,15 +293,16 @@ class Algorithms:
         if whole is None:
             return None
         try:
-            everybody = self.npus == list(range(whole.npus))
-            network = whole if everybody else topology.subset(whole, self.npus)
+            all_npus = self.npus == list(range(whole.npus))
+            network = whole if all_npus else topology.subset(whole, self.npus)
         except ValueError as error:
             reasons.append(f"TACOS_TOPOLOGY does not serve this group: {error}")
             return None
         size = _size_class(call.size_bytes)
         root = f"-root{call.root}" if call.root >= 0 else ""
         version = metadata.version("tacos-ccl")
-        name = f"{fingerprint(network)}-{call.kind}{root}-{size}-{self.settings.engine}-{version}"
+        engine, target = self.settings.engine, carriers.named(call.carrier).target
+        name = f"{fingerprint(network)}-{call.kind}{root}-{size}-{engine}-{target}-{version}"
 
         def program() -> Program:
             wanted = collectives.named(
@@ -308,13 +310,11 @@ class Algorithms:
             )
             schedule = self._shared(
                 described(wanted, network, f"{name}.tacos"),
-                lambda: synthesize(
-                    network, wanted, engine=self.settings.engine, effort="fast", target="tcp"
-                ),
+                lambda: synthesize(network, wanted, engine=engine, effort="fast", target=target),
             )
             return lower(schedule, in_place=True)
 
-        return _Candidate(f"{self.settings.engine} for TACOS_TOPOLOGY ({name})", program)
+        return _Candidate(f"{engine} for TACOS_TOPOLOGY ({name})", program)
 
     def _shared(self, plan: Plan, make: Callable[[], Schedule]) -> Schedule:
         """Rank 0's schedule on all ranks: from its cache, or made now; rank 0 has verified it.
@@ -405,7 +405,7 @@ def _cache_folder(variables: Mapping[str, str]) -> Path:
         return Path(variables["TACOS_CACHE"])
     try:
         return Path(variables.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tacos"
-    except RuntimeError:  # who runs this has no home
+    except RuntimeError:  # the user has no home directory
         raise ValueError(
             "TACOS_CACHE is not set, and there is no home for ~/.cache/tacos"
         ) from None

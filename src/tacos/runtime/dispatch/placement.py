@@ -74,8 +74,8 @@ def place(
     """
     by_name = {name: npu for npu, name in enumerate(names[:npus])}
     if given is not None:
-        everybody = _given(_items(given), world, npus, by_name)
-        return [everybody[rank] for rank in where]
+        of_all = _given(_items(given), world, npus, by_name)
+        return [of_all[rank] for rank in where]
     known = [rank for rank in where if where[rank] in by_name]
     for rank, place in where.items() if known else ():
         if place not in by_name:

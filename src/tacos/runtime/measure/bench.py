@@ -51,7 +51,7 @@ class Figure:
         time_s: Seconds per call, the mean over calls and ranks.
         algbw_Bps: Size over time.
         busbw_Bps: nccl-tests' bus bandwidth.
-        wrong: Elements that were not right, on all ranks; None if nobody looked.
+        wrong: Elements that were not right, on all ranks; None if they were not checked.
     """
 
     time_s: float
@@ -297,8 +297,8 @@ def _reference(
     """Name and timing of what people have already; None if there is nothing of the kind."""
     collective = algorithm.collective
     part = collective.parts[0]
-    everybody = len(collective.parts) == 1 and part.group.tolist() == list(range(comm.size))
-    is_sum = collective.kind == "all_reduce" and everybody
+    all_ranks = len(collective.parts) == 1 and part.group.tolist() == list(range(comm.size))
+    is_sum = collective.kind == "all_reduce" and all_ranks
     carrier = algorithm.carrier
     usual = carrier.reference if against == "auto" and is_sum else against
     if usual == "gloo" and against == "auto" and not importlib.util.find_spec("torch"):
@@ -315,7 +315,7 @@ def _reference(
                 f"gloo can be compared with over TCP, and the ranks met over {carrier.label}"
             )
         return "gloo", _gloo(comm)
-    if against == "none" or not everybody or comm.size < 2:
+    if against == "none" or not all_ranks or comm.size < 2:
         return "", None
     network = topologies.ring(comm.size)
     if collective.kind not in collectives.NAMED:

@@ -208,7 +208,7 @@ class Wiring:
 
 
 def _short(value: float) -> float:
-    """Four digits: there is no more truth in a measurement."""
+    """Round to four digits: a measurement is not more precise."""
     return float(f"{value:.4g}")
 
 
@@ -286,7 +286,7 @@ class _End:
         return frozenset((one, other)) in self._shared
 
     def apart(self, one: int, other: int) -> bool:
-        """Whether they certainly do not; between the two, nobody knows."""
+        """Whether they certainly do not; between the two it is unknown."""
         two = frozenset((one, other))
         return two not in self._shared and (
             two not in self._found or self._found[two].slowdown < _APART

@@ -37,7 +37,7 @@ class _Knocking:
 
 
 class Door:
-    """Takes connections in; those that are silent, or say too little, keep nobody waiting.
+    """Accept connections; one that is silent, or sends too little, does not delay the others.
 
     Args:
         listeners: Sockets that listen. They are closed with the door.

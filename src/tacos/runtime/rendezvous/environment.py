@@ -89,7 +89,7 @@ def in_job(environ: Mapping[str, str] | None = None) -> bool:
 def _slurm_step(env: Mapping[str, str]) -> str | None:
     """The step of a Slurm job that this process is a task of, unless MPI's launcher has started it.
 
-    The shell of sbatch has a rank but is no task. srun may speak PMI, then both count the ranks alike; below
+    The shell of sbatch has a rank but is not a task. srun may speak PMI, then both count the ranks alike; below
     MPI's own launcher, Slurm's numbers are those of the launcher's helpers.
 
     >>> _slurm_step({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"})

@@ -20,7 +20,7 @@ class MpiRendezvous:
     """Ranks meet through MPI.
 
     Args:
-        communicator: An mpi4py communicator that nobody else uses. Default: a duplicate of the world.
+        communicator: An mpi4py communicator that nothing else uses. Default: a duplicate of the world.
         timeout: Seconds to wait for the others.
     """
 

@@ -40,7 +40,7 @@ class TcpRendezvous:
         port: Where rank 0 listens.
         timeout: Seconds to wait for the others.
         listener: The socket that rank 0 listens on, if the caller has one already.
-        token: A text that only the ranks of this job know, so that nobody else is taken for one.
+        token: A text that only the ranks of this job know, so that no other process is taken for one.
 
     Raises:
         TimeoutError: Some ranks did not come; the message names them.
@@ -149,7 +149,7 @@ class TcpRendezvous:
                     )
                 magic, token, peer, size = _HELLO.unpack(guest.greeting)
                 if magic != _MAGIC or not secrets.compare_digest(token, self._token):
-                    guest.connection.close()  # somebody else's
+                    guest.connection.close()  # of another job
                     continue
                 guest.connection.setblocking(True)
                 if size == self.size and 0 < peer < self.size and peer not in self._peers:
@@ -186,7 +186,7 @@ class TcpRendezvous:
         try:
             magic, length, count, _ = _HEAD.unpack(_read(connection, _HEAD.size, deadline))
             if magic not in (_MAGIC, _FAILURE) or length > _LONGEST_NAME or count > self.size:
-                raise CommunicationError(f"rank {peer} sent what is no message")
+                raise CommunicationError(f"rank {peer} sent a malformed message")
             theirs = _read(connection, length, deadline).decode()
             lengths = struct.unpack(f"!{count}I", _read(connection, 4 * count, deadline))
             if sum(lengths) > _LARGEST * (1 if self.rank == 0 else self.size):

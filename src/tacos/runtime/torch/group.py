@@ -529,7 +529,7 @@ def _check_strided(tensors: Sequence[Tensor]) -> None:
 
 @atexit.register
 def _at_exit() -> None:
-    """Ends groups that nobody destroyed, so that no thread outlives the interpreter."""
+    """End groups that were not destroyed, so that no thread outlives the interpreter."""
     for group in list(_OPEN):
         group._communicator.interrupt("the program has ended")
         group._worker.close("the program has ended", timeout=_FAREWELL)

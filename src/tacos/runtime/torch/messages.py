@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["Message", "Messages"]
 
 _SOON_S = 0.005
-"""When messages start that nobody waits for."""
+"""Seconds after which messages start that no caller waits for."""
 
 
 class Messages:
     """Sends and receives between GPUs, which NCCL has to start together if they cross.
 
     ``batch_isend_irecv`` asks for them one by one unless a group is of torch's own class. So they are kept
-    until somebody waits for one of them, asks the group for something else, or a moment passes.
+    until the caller waits for one of them, asks the group for something else, or a moment passes.
 
     Args:
         backend: NCCL, with a communicator that nothing else uses.

@@ -146,7 +146,7 @@ class Worker:
     """Carries out tasks one after another, in the order they come.
 
     A thread of its own does it, so that a collective runs while the program computes. A task that
-    somebody waits for anyway runs where it is submitted if nothing is before it: that saves waking a
+    a caller waits for anyway runs where it is submitted if nothing is before it: that saves waking a
     thread, twice. A task that a callback of a finished one submits, as DDP's hooks do, runs at once.
 
     Args:

@@ -160,15 +160,15 @@ class Tensors:
         _spread(target, [output])
 
     def uneven(self, sent: Sequence[int], received: Sequence[int]) -> _Uneven:
-        """What all ranks send to whom, in elements.
+        """How many elements each rank sends to each.
 
         Raises:
             ValueError: Two ranks do not agree, on all ranks.
         """
         mine = torch.tensor([*sent, *received])
-        everybody = mine.new_empty(2 * self.size * self.size)
-        self.run("all_gather", mine, everybody, everybody.numel())
-        rows = everybody.view(self.size, 2, self.size).tolist()
+        of_all = mine.new_empty(2 * self.size * self.size)
+        self.run("all_gather", mine, of_all, of_all.numel())
+        rows = of_all.view(self.size, 2, self.size).tolist()
         for i, (out, _) in enumerate(rows):
             for j, (_, into) in enumerate(rows):
                 if out[j] != into[i]:

@@ -1,13 +1,13 @@
-"""The algorithms everybody knows, for comparison and for the networks they were made for.
+"""The well-known algorithms, for comparison and for the networks they were made for.
 
 With n members, buffers of S bytes, latency α and β seconds per byte, an all-reduce costs
 
 ====================  =======================================  ====================================
 ring                  2(n-1)α + 2(n-1)/n Sβ                    Patarasuk and Yuan, 2009
 bidirectional-ring    2⌊n/2⌋α + (n-1)/n Sβ                     every block half way round both ways
-direct                2α + 2/n Sβ with a link to everybody,    reduce-scatter, then all-gather
+direct                2α + 2/n Sβ with links between all,     reduce-scatter, then all-gather
                       2α + 2(n-1)/n Sβ through one port
-one-shot              α + Sβ or α + (n-1)Sβ, likewise          everybody sends everything
+one-shot              α + Sβ or α + (n-1)Sβ, likewise          every NPU sends everything
 halving-doubling      2 lg n α + 2(n-1)/n Sβ                   Rabenseifner, 2004
 double-binary-tree    (2d + K)(α + Sβ/K) per tree, depth d,    Sanders, Speck and Träff, 2009; NCCL
                       K chunks, S half of the buffer

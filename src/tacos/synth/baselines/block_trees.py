@@ -38,7 +38,7 @@ __all__ = [
 
 
 def one_way_ring(n: int) -> list[BlockTrees]:
-    """Everybody passes on to the next place what he got from the place before.
+    """Every place passes on to the next what it got from the place before.
 
     >>> one_way_ring(4)[0](np.arange(4), False).steps
     3
@@ -77,7 +77,7 @@ def line(n: int) -> list[BlockTrees]:
 
 
 def star(n: int) -> list[BlockTrees]:
-    """Each block goes from its home straight to everybody, to the next place first.
+    """Each block goes from its home straight to all places, to the next one first.
 
     >>> star(4)[0](np.array([2]), False).pairs[1].tolist()
     [3, 0, 1]
@@ -122,7 +122,7 @@ def halving_doubling(n: int) -> list[BlockTrees]:
 
 
 def bruck(n: int) -> list[BlockTrees]:
-    """In step k everybody passes on to the place 2^k ahead what that one lacks.
+    """In step k every place passes on to the place 2^k ahead what that one lacks.
 
     >>> bruck(5)[0](np.arange(5), False).steps
     3
@@ -342,7 +342,7 @@ def _around(n: int, homes: Ints, ahead: Ints | int, behind: Ints | int) -> Moves
 
 
 def _doubled(partners: Sequence[Ints], homes: Ints) -> Moves:
-    """In each step everybody gives his partner all he has, which doubles what the partner has."""
+    """In each step every place gives its partner all it has, which doubles what the partner has."""
     place = np.arange(len(partners[0]))
     holders = homes[None, :]
     steps = []

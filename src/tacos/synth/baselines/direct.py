@@ -44,7 +44,7 @@ def direct(topology: Topology, collective: Collective, *, progress: Progress = N
 
 
 def one_shot(topology: Topology, collective: Collective, *, progress: Progress = None) -> Schedule:
-    """All-reduce where everybody sends its whole input to everybody.
+    """All-reduce where every NPU sends its whole input to all others.
 
     >>> import tacos
     >>> topo = tacos.topology.fully_connected(4, bandwidth="1GB/s", latency="1us")

@@ -37,7 +37,7 @@ def halving_doubling(
 
 
 def bruck(topology: Topology, collective: Collective, *, progress: Progress = None) -> Schedule:
-    """⌈lg n⌉ steps for any n: everybody sends to the member 1, 2, 4, … ahead.
+    """⌈lg n⌉ steps for any n: every member sends to the one 1, 2, 4, … ahead.
 
     >>> import tacos
     >>> topo = tacos.topology.fully_connected(4, bandwidth="1GB/s", latency="1us")

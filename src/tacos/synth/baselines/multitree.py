@@ -97,7 +97,7 @@ def _owners(topology: Topology, collective: Collective, roots: Sequence[Node] | 
 def _spread(
     network: Topology, problem: Collective, progress: Callable[[float], object] | None
 ) -> Schedule:
-    """Every chunk from its holder down a tree to whoever needs it."""
+    """Every chunk from its holder down a tree to the NPUs that need it."""
     roots: list[NDArray[Any]] = []
     members: list[NDArray[Any]] = []
     tree_of_chunk: list[NDArray[Any]] = []

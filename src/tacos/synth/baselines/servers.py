@@ -1,4 +1,4 @@
-"""Parameter servers: everybody pushes to a server, which sums and hands out the result.
+"""Parameter servers: all NPUs push to a server, which sums and hands out the result.
 
 A central server takes n·S bytes in and sends n·S out, which overlap chunk by chunk; k servers share
 that. Servers may be members of the group (colocated) or any other NPUs (dedicated): with dedicated

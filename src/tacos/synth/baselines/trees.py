@@ -1,6 +1,6 @@
 """Two binary trees that share the work: as NCCL has them, and fitted to the network as in C-Cube.
 
-Half of the chunks go up and down each tree, and everybody is a leaf of one of them. Chunks follow
+Half of the chunks go up and down each tree, and every NPU is a leaf of one of them. Chunks follow
 each other: a tree's root sends a sum down as soon as it has it, while later chunks are still on
 their way up. That overlap takes K chunks through a tree of depth d in about (2d + K)(α + Sβ/K),
 where all the way up and then all the way down would take 2(d + K)(α + Sβ/K).
@@ -118,7 +118,7 @@ def _layout(
     place = np.concatenate([ranks, ranks[:1], np.roll(ranks[1:], -1)])
     if 2 < n <= LARGEST_SEARCH:
         src, dst = np.repeat(group, n), np.tile(group, n)
-        # Nobody goes from a rank to itself; any route may stand there.
+        # No rank sends to itself, so any route may stand there.
         dst[:: n + 1] = np.roll(group, 1)
         speed = topology.link_bandwidth_Bps
         place = lay_out_trees(

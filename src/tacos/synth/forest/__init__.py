@@ -66,7 +66,7 @@ _SLACK = 0.15
 _TRIAL = 512
 """Trees that show what trees both ways reach."""
 _MOST_EXCHANGED = 40_000
-"""Transfers of an exchange: it is for few bytes, which nobody wants to wait for."""
+"""Transfers of an exchange: it is for few bytes, where a long synthesis is not worth it."""
 _SUMS_AND_COPIES = 3
 """Capabilities of a switch as in NVLS."""
 _GROWING_US = 7.0
@@ -162,8 +162,8 @@ def obstacle(topology: Topology, collective: Collective) -> str:
         return needed
     if topology.npus <= _MOST_REPEATED:
         return ""
-    everybody = not kind_of(part).rooted and len(part.group) == topology.npus
-    if not everybody or topology.npus > _MOST_ALIKE or not all_alike(topology):
+    all_npus = not kind_of(part).rooted and len(part.group) == topology.npus
+    if not all_npus or topology.npus > _MOST_ALIKE or not all_alike(topology):
         most = f"at most {_MOST_GROWN} NPUs, or {_MOST_ALIKE} that are all alike and take part"
         fits = topology.npus <= _MOST_GROWN
         return "" if fits else f"{most}, not {len(part.group)} of {topology.npus}"
@@ -248,7 +248,7 @@ def _spread(
     slack: bool,
     progress: Callable[[float], object] | None,
 ) -> Schedule:
-    """Every chunk from its holder down a tree to whoever needs it."""
+    """Every chunk from its holder down a tree to the NPUs that need it."""
     (part,) = problem.parts
     holder, members = _holders(part)
     use = ("spread" if network is home else "collect") + (" slack" if slack else "")

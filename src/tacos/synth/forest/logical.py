@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacos._core import reroute_forest
-from tacos._support.solver import LinearProgram, installed, solve
+from tacos._support.solver import LinearProgram, solve
 from tacos.errors import InfeasibleError
 from tacos.topology import from_links
 
@@ -45,7 +45,7 @@ def forest_through_program(
 
     Args:
         topology: The network.
-        members: Whom the trees reach.
+        members: The NPUs that the trees reach.
         roots: Where they start.
         pack: Packs trees that fill a network of members only.
 
@@ -54,11 +54,9 @@ def forest_through_program(
     >>> links = [(0, 3, 2e9, 0), (1, 3, 1e9, 0), (2, 3, 1e9, 0)]         # 4 GB/s into a switch,
     >>> links += [(3, 0, 1e9, 0), (3, 1, 1e9, 0), (3, 2, 1e9, 0)]        # 3 GB/s out of it
     >>> network = tacos.topology.from_links(3, links, switches=1)
-    >>> packing(network).algbw_Bps                                       # 2/3 enter everybody
+    >>> packing(network).algbw_Bps                                       # 2/3 enter every NPU
     1500000000.0
     """
-    if not installed():
-        return None
     paths: list[list[int]] = []
     for path in _paths(topology, set(members.tolist())):
         paths.append(path)
@@ -88,7 +86,7 @@ def forest_through_program(
 
 
 def _paths(topology: Topology, members: set[int]) -> Iterator[list[int]]:
-    """All paths between two members that pass nobody twice and no other member."""
+    """All paths between two members that pass no node twice and no other member."""
     leaving: list[list[int]] = [[] for _ in range(topology.nodes)]
     for link, source in enumerate(topology.link_src.tolist()):
         leaving[source].append(link)

@@ -69,7 +69,7 @@ def packing(
     root: int | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> Packing:
-    """Trees that carry as much as the narrowest cut lets anybody carry.
+    """Trees that carry as much as the narrowest cut allows.
 
     Args:
         topology: Any network.
@@ -79,7 +79,7 @@ def packing(
 
     Raises:
         InfeasibleError: A member cannot be reached; the message names it.
-        ValueError: The root is no member.
+        ValueError: The root is not a member.
 
     >>> import tacos
     >>> found = packing(tacos.topology.switch(16, bandwidth="900GB/s"))
@@ -90,8 +90,8 @@ def packing(
         np.arange(topology.npus) if group is None else group, np.int32
     )
     roots = members if root is None else np.array([root], np.int32)
-    everybody = len(np.unique(members)) == topology.npus == len(members)
-    if root is None and everybody and all_alike(topology):
+    all_npus = len(np.unique(members)) == topology.npus == len(members)
+    if root is None and all_npus and all_alike(topology):
         trees = pack_orbits(topology, progress)
         if trees is not None:
             return Packing(trees, members, roots, root_rate_Bps(trees))

@@ -47,8 +47,6 @@ def obstacle(topology: Topology, collective: Collective) -> str:
     >>> obstacle(torus, tacos.collective.all_gather(torus, "1MB"))
     'fewer NPUs and chunks: 1,024 chunks and 4,096 links make a program of millions'
     """
-    if not solver.installed():
-        return 'HiGHS: pip install "tacos-ccl[milp]"'
     size = collective if collective.resolved else collective.with_chunks(1)
     if size.chunks * topology.links > _MOST_PAIRS:
         return (
@@ -96,7 +94,6 @@ def milp(
 
     Raises:
         InfeasibleError: An NPU that needs a chunk cannot be reached; the message names the pair.
-        TacosError: HiGHS is not installed.
         ValueError: A wrong argument, or a sketch's symmetry that the network or collective lacks.
 
     >>> import tacos

@@ -5,9 +5,9 @@ for epochs in which the chunk can be at the hop's source and still be of use beh
 says whether NPU n may pass c on.
 
     z[c, h, t-1] <= z[c, h, t]                           what has started has started
-    z[c, h, t]   <= has[c, src(h), t]                    nobody sends what is not there
+    z[c, h, t]   <= has[c, src(h), t]                    an NPU sends what it has
     has[c, n, t] <= sum of z[c, h, t - delay] into n     it is there once it has arrived
-    sum of z[c, h, last] into n  = 1 or <= 1             everybody gets what he wants, nothing twice
+    sum of z[c, h, last] into n  = 1 or <= 1             each NPU gets what it wants, once
     sum of z[c, h, t - begin] - z[c, h, t - end] <= capacity of the link at t
 
 With rounds (SCCL's question) a step's capacity is a multiple of a whole number, its rounds, and the sum
@@ -171,7 +171,7 @@ def build(
     rows.put(row, begin[pair] + offset, 1.0)
     rows.put(row, begin[pair] + offset + 1, -1.0)
 
-    # Nobody sends what is not there: has[c, n, t] for the epochs in which n may pass c on.
+    # An NPU sends only what it has: has[c, n, t] for the epochs in which n may pass c on.
     npu_leads = np.ones((chunks, npus), bool) if orbits is None else orbits.npu_leads
     out_chunk, out_hop = np.nonzero(window.open)
     source = hops.src[out_hop]
@@ -207,7 +207,7 @@ def build(
     column, there = z(c, h, epoch)
     rows.put(row[entry][there], column[there], -1.0)
 
-    # Everybody gets what he wants, nothing twice.
+    # Each NPU receives each required chunk exactly once.
     end_chunk, end_npu = np.nonzero(npu_leads & ~problem.holds)
     wanted = problem.wants[end_chunk, end_npu]
     row = rows.add(np.where(wanted, 1.0, -np.inf), np.ones(len(wanted))) + np.arange(len(wanted))

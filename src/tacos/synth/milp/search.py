@@ -47,7 +47,7 @@ class _Stage:
     epochs: int = 0
     """Of the schedule found; 0: none."""
     reach: int = 0
-    """So many are tried while there is no schedule at all."""
+    """How many to try while there is no schedule at all."""
     cut_short: bool = False
     too_large: int = 0
 
@@ -338,7 +338,7 @@ def own_symmetry(topology: Topology, collective: Collective, hops: Hops) -> Orbi
 
 
 def needed(problem: Problem, chunk: Ints, hop: Ints, epoch: Ints) -> tuple[Ints, Ints, Ints]:
-    """What leads to somebody who wants it, without what a solution sends in vain.
+    """What leads to an NPU that wants it, without what a solution sends in vain.
 
     >>> import tacos
     >>> from tacos.synth.milp.problem import hops_of, in_steps

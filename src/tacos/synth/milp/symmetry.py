@@ -62,7 +62,7 @@ def orbits(
         images: Where each generator takes each node.
 
     Raises:
-        ValueError: One of them is no symmetry.
+        ValueError: One of them is not a symmetry.
 
     >>> import tacos
     >>> from tacos.synth.milp.problem import hops_of
@@ -251,7 +251,7 @@ def _chunk_image(collective: Collective, image: Sequence[int]) -> Ints:
 
 
 def _first(npus: Iterable[int]) -> str:
-    return str(min(npus, default="nobody"))
+    return str(min(npus, default="none"))
 
 
 def _hop_image(hops: Hops, links: Ints) -> Ints:

@@ -1,6 +1,6 @@
 // One run: what happened when, and the questions people ask about it. Times are ticks, whole numbers;
 // `tick` is one in seconds. Intervals (a link busy with a transfer) are grouped by link, arrivals by
-// NPU, both in order of time. Other groupings are made when somebody asks.
+// NPU, both in order of time. Other groupings are made on demand.
 
 /** @import { Columns, Facts, Groups, PathRow, TreeRow, Why } from "./types.d.ts" */
 

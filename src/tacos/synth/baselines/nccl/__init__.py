@@ -99,9 +99,10 @@ def nccl(
     }
     if all(one.algorithm in _SWITCHED for one in found):
         chosen = [(group, one.algorithm) for group, one in zip(groups, found, strict=True)]
-        return through_switches(
+        schedule = through_switches(
             topology, resolved, chosen, channels, provenance=facts, progress=progress
         )
+        return schedule.with_facts(protocol=slowest.protocol)
     if all(part.kind == "reduce" for part in resolved.parts):
         # A broadcast turned around: its pipeline is even, while sums that all start at once crowd each other out.
         spread = [
@@ -116,11 +117,12 @@ def nccl(
             progress=progress,
             links=lambda a, b: network.route(b, a)[::-1],
         )
-        return schedule.reverse(progress).with_provenance(facts)
+        schedule = schedule.reverse(progress).with_provenance(facts)
+        return schedule.with_facts(protocol=slowest.protocol)
     moves = [_moves(group, one, channels) for group, one in zip(groups, found, strict=True)]
     # Direct sends take the shortest routes, which may cross a box to the NIC of the destination's rail.
     alone = all(one.algorithm != "direct" for one in found)
-    return to_schedule(
+    schedule = to_schedule(
         topology,
         resolved,
         moves,
@@ -128,6 +130,7 @@ def nccl(
         progress=progress,
         links=network.route if alone else None,
     )
+    return schedule.with_facts(protocol=slowest.protocol)
 
 
 def suited_counts(

@@ -13,7 +13,16 @@ from tacos import collective as co
 from tacos import topology as tp
 from tacos.program import STEP_OPS, lower
 from tests.support import program_oracle
-from tests.support.programs import INPUT, NONE, OUTPUT, SCRATCH, changed, independent, made
+from tests.support.programs import (
+    INPUT,
+    NONE,
+    OUTPUT,
+    SCRATCH,
+    changed,
+    independent,
+    made,
+    one_sided,
+)
 from tests.support.strategies import collectives, topologies
 
 
@@ -161,7 +170,7 @@ def test_a_missing_receive():
     assert messages(program) == ["rank 0, thread 0, step 1 sends to rank 1 what is never received"]
 
 
-def test_a_receive_that_nobody_sends_to():
+def test_a_receive_without_a_send():
     assert messages(exchange(recv=("recv", None, None, OUTPUT, 1))) == [
         "rank 0, thread 1, step 0 waits for a message from rank 1 that is never sent",
         "rank 1, thread 0, step 1 sends to rank 0 what is never received",
@@ -194,7 +203,7 @@ def test_a_circle_is_named():
     assert "rank 1, thread 0, step 1" in message
 
 
-def test_reading_what_nobody_wrote():
+def test_reading_what_was_never_written():
     program = exchange()
     program = changed(program, src_buffer=lambda b: np.where(np.arange(6) == 1, OUTPUT, b).astype(np.uint8),
                       src_slot=lambda s: np.where(np.arange(6) == 1, 1, s).astype(np.int32))  # fmt: skip
@@ -321,22 +330,6 @@ def test_the_input_is_not_to_be_written_out_of_place():
     ]  # fmt: skip
     assert tacos.verify(made(SUM, steps, in_place=True)).ok
     assert rules(made(SUM, steps)) == {"input", "postcondition"}
-
-
-def one_sided(order):
-    """Rank 0 puts its chunk into rank 1's output, signals, and gets rank 1's; rank 1 reads it."""
-    send = {
-        "put": ("put", INPUT, 0, OUTPUT, 0, None, None, 1),
-        "signal": ("signal", None, None, None, None, None, None, 1),
-    }
-    first = [("copy", INPUT, 0, OUTPUT, 0), *(send[op] for op in order)]
-    first.append(("get", INPUT, 0, OUTPUT, 1, None, None, 1))
-    second = [
-        ("copy", INPUT, 0, OUTPUT, 1),
-        ("wait", None, None, None, None, 1 + order.index("signal"), None, 0),
-        ("copy", OUTPUT, 0, SCRATCH, 0),
-    ]
-    return made(GATHER, [(0, -1, -1, first), (1, -1, -1, second)], scratch=1)
 
 
 def test_one_sided_steps_are_ordered_by_signals():
