@@ -228,11 +228,14 @@ def test_leaves_no_files_of_a_larger_workload(tmp_path):
         save(collective(2, "all_reduce", "1KB"), tmp_path / "w")
 
 
-def test_a_program_is_not_made_of_collectives_or_memory(tmp_path):
-    for kind, word in ((COLL, "is a collective"), (STORE, "moves data to or from a memory")):
-        save(from_nodes(2, rank=[0, 1], kind=kind, bytes=8), tmp_path / "w")
-        with pytest.raises(FormatError, match=f"rank 0, node 0 {word}.*tacos.workload.load"):
-            tacos.load(tmp_path / "w.0.et")
+def test_traces_with_work_load_as_workloads_and_messages_as_programs(tmp_path):
+    for kind, more in ((COLL, {}), (STORE, {}), (COMP, {"flops": 1}), (COMP, {})):
+        workload = from_nodes(2, rank=[0, 1], kind=kind, bytes=8, **more)
+        save(workload, tmp_path / "w")
+        assert tacos.load(tmp_path / "w.0.et") == workload
+    save(from_nodes(2, **PAIR), tmp_path / "w")
+    assert isinstance(tacos.load(tmp_path / "w"), tacos.Program)
+    assert isinstance(tacos.load(tmp_path / "w", groups={1: [0]}), tacos.Workload)
 
 
 # --- files of others ---------------------------------------------------------------------------------

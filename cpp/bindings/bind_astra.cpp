@@ -16,12 +16,23 @@ using namespace nb::literals;
 namespace {
 
 using Names = std::vector<std::string>;
+// Which NPUs share a remote memory, its latency in ns, bytes per second, NPUs per node, nodes.
+using RemoteMemory =
+    std::tuple<std::string, std::int64_t, std::int64_t, std::int32_t, std::int32_t>;
 
 astra::Policy policy(const std::string& name) {
   if (name == "lifo") return astra::Policy::lifo;
   if (name == "fifo") return astra::Policy::fifo;
   if (name == "explicit") return astra::Policy::by_priority;
   invalid("policy is \"" + name + "\"; it must be lifo, fifo or explicit");
+}
+
+astra::MemoryKind memory_kind(const std::string& name) {
+  if (name == "none") return astra::MemoryKind::none;
+  if (name == "npu") return astra::MemoryKind::per_npu;
+  if (name == "node") return astra::MemoryKind::per_node;
+  if (name == "pool") return astra::MemoryKind::pool;
+  invalid("shared_by is \"" + name + "\"; it must be none, npu, node or pool");
 }
 
 // The columns of a result, by the names that tacos.simulate.astra gives them.
@@ -41,6 +52,8 @@ nb::typed<nb::dict, nb::str, nb::any> columns_of(astra::Result result) {
   nb::typed<nb::dict, nb::str, nb::any> out;
   out["npu_finish_ns"] = give(std::move(result.finish));
   out["npu_compute_ns"] = give(std::move(result.compute));
+  out["node_begin_ns"] = give(std::move(result.begin));
+  out["node_end_ns"] = give(std::move(result.end));
   out["src"] = give(std::move(src));
   out["dst"] = give(std::move(dst));
   out["bytes"] = give(std::move(bytes));
@@ -67,7 +80,9 @@ void bind_astra(nb::module_& m) {
          const Array<std::int32_t>& algorithm_of, std::int64_t endpoint_delay_ns,
          std::int64_t memory_Bps, std::int32_t splits, std::int32_t active_chunks,
          std::int32_t queues, const std::string& policy_name, bool local_bandwidth_aware,
-         bool rendezvous, const std::vector<Names>& implementations, const nb::object& progress) {
+         bool rendezvous, const std::vector<Names>& implementations, bool roofline,
+         double peak_flops, bool replay_only, const RemoteMemory& remote, bool record,
+         const nb::object& progress) {
         std::vector<astra::Dimension> dimensions;
         for (const auto& [block, size, bandwidth_Bps, latency_ps] : dims) {
           dimensions.push_back({static_cast<astra::Block>(block), size,
@@ -82,7 +97,15 @@ void bind_astra(nb::module_& m) {
                              policy(policy_name),
                              local_bandwidth_aware,
                              rendezvous,
+                             roofline,
+                             peak_flops,
+                             replay_only,
+                             {},
+                             record,
                              {}};
+        const auto& [shared_by, latency_ns, remote_Bps, npus_per_node, nodes] = remote;
+        system.memory = {memory_kind(shared_by), latency_ns, static_cast<double>(remote_Bps) / 1e9,
+                         npus_per_node, nodes};
         for (std::size_t i = 0; i < system.implementations.size(); ++i) {
           for (const auto& name : implementations.at(i)) {
             system.implementations[i].push_back(astra::Implementation::parse(name));
@@ -101,6 +124,7 @@ void bind_astra(nb::module_& m) {
       "topology"_a, "dims"_a, "aware"_a, "workload"_a, "algorithms"_a, "algorithm_of"_a,
       nb::kw_only(), "endpoint_delay_ns"_a, "memory_Bps"_a, "splits"_a, "active_chunks"_a,
       "queues"_a, "policy"_a, "local_bandwidth_aware"_a, "rendezvous"_a, "implementations"_a,
+      "roofline"_a, "peak_flops"_a, "replay_only"_a, "remote"_a, "record"_a,
       "progress"_a = nb::none(), "ASTRA-sim's analytical simulation; see tacos.simulate.astra.");
 
   m.def(

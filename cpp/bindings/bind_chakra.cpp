@@ -56,7 +56,7 @@ void bind_reader(nb::module_& m) {
   using chakra::Traces;
   const auto keep = nb::rv_policy::reference;
   nb::class_<Traces>(m, "ChakraTraces", "Chakra traces as columns: one row per node, by rank.")
-      .def(nb::init<>())
+      .def(nb::init<bool>(), "chain_streams"_a = true)
       .def(
           "add",
           [](Traces& traces, const nb::bytes& file) {
@@ -67,6 +67,8 @@ void bind_reader(nb::module_& m) {
           "file"_a, "Take in the trace of the next rank.")
       .def("check_peers", &Traces::check_peers, nb::call_guard<nb::gil_scoped_release>(),
            "Refuse messages with a rank that has no trace.")
+      .def_prop_ro("is_program", &Traces::is_program,
+                   "Whether the traces are an algorithm, not a workload.")
       .def_prop_ro("ranks", &Traces::ranks)
       .def_prop_ro("nodes", &Traces::nodes)
       .def_prop_ro(
@@ -78,14 +80,32 @@ void bind_reader(nb::module_& m) {
           },
           nb::sig("def about(self) -> list[bytes]"), "What tacos noted in each rank's metadata.")
       .def_prop_ro("rank", column(&Traces::rank), keep)
+      .def_prop_ro(
+          "group_names",
+          [](const Traces& traces) {
+            nb::list names;
+            for (const auto& name : traces.group_names) names.append(bytes_of(name));
+            return names;
+          },
+          nb::sig("def group_names(self) -> list[bytes]"),
+          "Groups that nodes name by other texts than numbers.")
+      .def_prop_ro(
+          "process_groups",
+          [](const Traces& traces) {
+            nb::list texts;
+            for (const auto& text : traces.process_groups) texts.append(bytes_of(text));
+            return texts;
+          },
+          nb::sig("def process_groups(self) -> list[bytes]"), "What metadata nodes say.")
       .def(
           "workload",
-          [](Traces& traces,
-             std::vector<std::pair<std::int32_t, std::vector<std::int32_t>>> groups) {
+          [](Traces& traces, std::vector<std::pair<std::int32_t, std::vector<std::int32_t>>> groups,
+             const std::vector<std::int32_t>& named) {
             const nb::gil_scoped_release release;
-            return std::make_shared<Workload>(std::move(traces).workload(std::move(groups)));
+            return std::make_shared<Workload>(std::move(traces).workload(std::move(groups), named));
           },
-          "groups"_a, "All nodes, which move into the workload: the traces are empty afterwards.")
+          "groups"_a, "named"_a,
+          "All nodes, which move into the workload: the traces are empty afterwards.")
       .def(
           "restored",
           [](const Traces& traces, std::shared_ptr<Collective> collective, bool in_place,

@@ -4,15 +4,18 @@
 #include "columns.hpp"
 #include "verify/verify.hpp"
 #include "verify/verify_program.hpp"
+#include "verify/verify_workload.hpp"
 
 namespace tacos::bindings {
 
 using namespace nb::literals;
 
 void bind_verify(nb::module_& m) {
-  nb::class_<Violation>(m, "Violation", "One way in which a schedule or a program is wrong.")
+  nb::class_<Violation>(m, "Violation",
+                        "One way in which a schedule, a program or a workload is wrong.")
       .def_ro("rule", &Violation::rule, "Which of the rules listed at tacos.verify.")
-      .def_ro("transfer", &Violation::transfer, "Stored transfer, or step of a program, or -1.")
+      .def_ro("transfer", &Violation::transfer,
+              "Stored transfer, step of a program, row of a workload, or -1.")
       .def_ro("time_ps", &Violation::time, "When in picoseconds, or -1.")
       .def_ro("chunk", &Violation::chunk, "Chunk, or -1.")
       .def_ro("link", &Violation::link, "Link, or -1.")
@@ -50,6 +53,14 @@ void bind_verify(nb::module_& m) {
       },
       "program"_a, nb::kw_only(), "limit"_a = 100, "progress"_a = nb::none(),
       "Checks a program; see tacos.verify.");
+
+  m.def(
+      "verify_workload",
+      [](const Workload& workload, std::int64_t limit) {
+        const nb::gil_scoped_release release;
+        return verify(workload, limit);
+      },
+      "workload"_a, nb::kw_only(), "limit"_a = 100, "Checks a workload; see tacos.verify.");
 }
 
 }  // namespace tacos::bindings

@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <functional>
 #include <limits>
+#include <map>
 #include <optional>
+#include <queue>
+#include <tuple>
 
 #include "formats/protobuf.hpp"
 #include "support/index.hpp"
@@ -26,13 +30,6 @@ constexpr std::array<std::string_view, 2> kKinds = {"send", "recv"};
 
 std::int64_t zigzag(std::uint64_t value) {
   return static_cast<std::int64_t>(value >> 1) ^ -static_cast<std::int64_t>(value & 1);
-}
-
-// A name from a file, fit for a message.
-std::string quoted(std::string_view name) {
-  std::string text = "\"";
-  for (const char c : name.substr(0, 40)) text += c >= ' ' && c <= '~' ? c : '?';
-  return text + '"';
 }
 
 // The value of an attribute; which of its members count depends on the name.
@@ -128,10 +125,11 @@ Attribute attribute_of(std::string_view bytes, std::size_t position) {
 
 // One node as it is read.
 struct Traces::Node {
-  std::uint64_t id = 0, type = 0, duration_us = 0;
+  std::uint64_t id = 0, type = 0, duration_us = 0, start_us = 0;
   std::string_view name;
   std::optional<std::int64_t> src, dst, bytes, chunks, tag, comm, duration_ps, flops, tensor_bytes;
-  std::int64_t priority = 0, group = 0;
+  std::int64_t priority = 0, group = 0, device = 0, stream = -1;
+  std::string_view input_values;
   std::uint8_t dims = 255;
   bool on_cpu = false;
   std::optional<std::uint64_t> step_of;
@@ -161,6 +159,7 @@ void Traces::add(std::string_view file) {
   }
   resolve(first_row);
   runnable(first_row, nodes());
+  chain_streams(first_row);
 }
 
 void Traces::add_metadata(std::string_view bytes_read, std::size_t position) {
@@ -191,12 +190,23 @@ void Traces::add_node(std::string_view message, std::size_t position) {
     switch (field.number) {
       case 1:
       case 3:
+      case 6:
       case 7:
         if (!is_number) fail("field " + std::to_string(field.number) + " is not a number");
         (field.number == 1   ? node.id
          : field.number == 3 ? node.type
+         : field.number == 6 ? node.start_us
                              : node.duration_us) = field.value;
         break;
+      case 8: {
+        if (field.wire != Wire::bytes) fail("its inputs are no message");
+        Reader inputs(field.bytes, reader.position(field.bytes));
+        while (!inputs.done()) {
+          const Field part = inputs.field();
+          if (part.number == 1 && part.wire == Wire::bytes) node.input_values = part.bytes;
+        }
+        break;
+      }
       case 2:
         if (field.wire != Wire::bytes) fail("its name is not a text");
         node.name = field.bytes;
@@ -246,10 +256,12 @@ void Traces::add_node(std::string_view message, std::size_t position) {
           const auto end = a.bytes.data() + a.bytes.size();
           std::int32_t number = 0;
           const auto result = std::from_chars(a.bytes.data(), end, number);
-          if (!a.bytes.empty() && (result.ec != std::errc() || result.ptr != end || number < 0)) {
-            fail("pg_name is " + quoted(a.bytes) + "; it must be a number of at least 0");
-          }
-          node.group = number;
+          const bool is_whole = result.ec == std::errc() && result.ptr == end && number >= 0;
+          node.group = a.bytes.empty() ? 0 : is_whole ? number : named_group(a.bytes);
+        } else if (a.name == "stream") {
+          node.stream = a.whole(-1, kInt64);
+        } else if (a.name == "device") {
+          node.device = a.whole(-1, kInt64);
         } else if (a.name == "involved_dim") {
           std::size_t dim = 0;
           node.dims = 0;
@@ -301,9 +313,9 @@ void Traces::add_row(const Node& node, std::size_t position) {
     if (!value) fail("it has no " + std::string(attribute));
     return *value;
   };
-  if (node.type == 0 || node.type >= kTypes.size()) {
-    fail("its type is " + (node.type == 0 ? std::string(kTypes[0]) : std::to_string(node.type)) +
-         "; it must be 1 (" + std::string(kTypes[1]) + ") to 7 (" + std::string(kTypes[7]) + ")");
+  if (node.type >= kTypes.size()) {
+    fail("its type is " + std::to_string(node.type) + "; it must be 0 (" + std::string(kTypes[0]) +
+         ") to 7 (" + std::string(kTypes[7]) + ")");
   }
   if (node.duration_us > static_cast<std::uint64_t>(kLongest_us)) {
     fail("duration_micros is " + std::to_string(node.duration_us) + "; it must be 0 to 10^12");
@@ -315,7 +327,7 @@ void Traces::add_row(const Node& node, std::size_t position) {
   constexpr std::array<NodeKind, 8> kKindOf = {NodeKind::comp,  NodeKind::comp, NodeKind::load,
                                                NodeKind::store, NodeKind::comp, NodeKind::send,
                                                NodeKind::recv,  NodeKind::coll};
-  const bool is_note = node.type == 1;
+  const bool is_note = node.type <= 1;
   const NodeKind what = kKindOf[node.type];
   const std::int32_t self = ranks() - 1;
   const bool message = what == NodeKind::send || what == NodeKind::recv;
@@ -331,6 +343,16 @@ void Traces::add_row(const Node& node, std::size_t position) {
     }
     if (other == self) fail("it talks to its own rank");
   }
+  const bool known = std::find(process_groups.begin(), process_groups.end(), node.input_values) !=
+                     process_groups.end();
+  if (node.type == 1 && !node.input_values.empty() && !known) {
+    process_groups.emplace_back(node.input_values);
+  }
+  is_note_.push_back(is_note ? 1 : 0);
+  start_us_.push_back(static_cast<std::int64_t>(
+      std::min<std::uint64_t>(node.start_us, std::numeric_limits<std::int64_t>::max())));
+  const bool kernel = node.stream >= 0 && !node.on_cpu && !is_note;
+  stream_.emplace_back(node.device, kernel ? node.stream : -1);
   rank.push_back(self);
   id.push_back(static_cast<std::int64_t>(node.id));
   kind.push_back(static_cast<std::uint8_t>(what));
@@ -343,7 +365,7 @@ void Traces::add_row(const Node& node, std::size_t position) {
                                  : need("comm_size", size));
   tag.push_back(message ? static_cast<std::int32_t>(need("comm_tag", node.tag)) : 0);
   const auto duration = static_cast<std::int64_t>(node.duration_us) * 1'000'000;
-  duration_ps.push_back(computes ? node.duration_ps.value_or(duration) : 0);
+  duration_ps.push_back(is_note ? 0 : node.duration_ps.value_or(duration));
   flops.push_back(computes ? node.flops.value_or(0) : 0);
   name.push_back(names_.number(node.name));
   comm.push_back(what == NodeKind::coll ? static_cast<std::uint8_t>(need("comm_type", node.comm))
@@ -447,8 +469,152 @@ void Traces::check_peers() const {
   }
 }
 
-Workload Traces::workload(
-    std::vector<std::pair<std::int32_t, std::vector<std::int32_t>>> groups) && {
+std::int32_t Traces::named_group(std::string_view text) {
+  const auto found = std::find(group_names.begin(), group_names.end(), text);
+  const auto number = static_cast<std::int32_t>(found - group_names.begin());
+  if (found == group_names.end()) group_names.emplace_back(text);
+  return -1 - number;
+}
+
+// Makes each kernel of a stream wait for the one before, in an order that no dependency contradicts.
+void Traces::chain_streams(std::size_t first_row) {
+  const auto rows = nodes() - first_row;
+  const auto used = std::any_of(stream_.begin() + static_cast<std::ptrdiff_t>(first_row),
+                                stream_.end(), [](const auto& s) { return s.second >= 0; });
+  if (!chain_streams_ || !used || !about.back().empty()) return;
+  std::vector<std::uint32_t> waits(rows, 0);
+  std::vector<std::vector<std::size_t>> children(rows);
+  for (auto row = first_row; row < nodes(); ++row) {
+    for (auto d = dep_begin[row]; d < dep_begin[row + 1]; ++d) {
+      ++waits[row - first_row];
+      children[at(dep[at(d)]) - first_row].push_back(row);
+    }
+  }
+  using Entry = std::tuple<std::int64_t, std::int64_t, std::size_t>;  // start, id, row
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> ready;
+  const auto free = [&](std::size_t row) { ready.emplace(start_us_[row], id[row], row); };
+  for (auto row = first_row; row < nodes(); ++row) {
+    if (waits[row - first_row] == 0) free(row);
+  }
+  std::map<std::pair<std::int64_t, std::int64_t>, std::size_t> last;  // of each stream
+  std::vector<std::int64_t> before(rows, kNobody);
+  while (!ready.empty()) {
+    const auto row = std::get<2>(ready.top());
+    ready.pop();
+    if (stream_[row].second >= 0) {
+      const auto [found, is_first] = last.try_emplace(stream_[row], row);
+      if (!is_first) before[row - first_row] = static_cast<std::int64_t>(found->second);
+      found->second = row;
+    }
+    for (const auto child : children[row - first_row]) {
+      if (--waits[child - first_row] == 0) free(child);
+    }
+  }
+  std::vector<std::int64_t> deps;
+  std::vector<std::uint8_t> control;
+  const auto begin = dep_begin[first_row];
+  auto from = begin;
+  for (auto row = first_row; row < nodes(); ++row) {
+    const auto to = dep_begin[row + 1];
+    bool known = before[row - first_row] == kNobody;
+    for (auto d = from; d < to; ++d) {
+      known = known || dep[at(d)] == before[row - first_row];
+      deps.push_back(dep[at(d)]);
+      control.push_back(dep_is_control[at(d)]);
+    }
+    if (!known) {
+      deps.push_back(before[row - first_row]);
+      control.push_back(1);
+    }
+    from = to;
+    dep_begin[row + 1] = begin + static_cast<std::int64_t>(deps.size());
+  }
+  dep.resize(at(begin));
+  dep.insert(dep.end(), deps.begin(), deps.end());
+  dep_is_control.resize(at(begin));
+  dep_is_control.insert(dep_is_control.end(), control.begin(), control.end());
+}
+
+// What waits for a node that takes no time waits for what it waits for. A rank keeps one node.
+void Traces::drop_notes() {
+  if (std::find(is_note_.begin(), is_note_.end(), 1) == is_note_.end()) return;
+  std::vector<std::size_t> kept(at(ranks()), 0), total(at(ranks()), 0);
+  for (std::size_t row = 0; row < nodes(); ++row) {
+    ++total[at(rank[row])];
+    kept[at(rank[row])] += is_note_[row] == 0 ? 1 : 0;
+  }
+  for (std::size_t row = 0; row < nodes(); ++row) {
+    auto& left = kept[at(rank[row])];
+    if (left == 0) is_note_[row] = 0, left = 1;
+  }
+  // Nodes come after what they wait for, so that lists of notes are complete when they are used.
+  std::vector<std::vector<std::int64_t>> waits(nodes());
+  for (const auto row : runnable(0, nodes())) {
+    auto& mine = waits[row];
+    for (auto d = dep_begin[row]; d < dep_begin[row + 1]; ++d) {
+      const auto parent = at(dep[at(d)]);
+      if (is_note_[parent] != 0) {
+        mine.insert(mine.end(), waits[parent].begin(), waits[parent].end());
+      } else {
+        mine.push_back(dep[at(d)]);
+      }
+    }
+    std::sort(mine.begin(), mine.end());
+    mine.erase(std::unique(mine.begin(), mine.end()), mine.end());
+  }
+  std::vector<std::int64_t> place(nodes(), kNobody);
+  std::size_t rows = 0;
+  for (std::size_t row = 0; row < nodes(); ++row) {
+    if (is_note_[row] == 0) place[row] = static_cast<std::int64_t>(rows++);
+  }
+  const auto squeeze = [&](auto& column) {
+    std::size_t out = 0;
+    for (std::size_t row = 0; row < place.size(); ++row) {
+      if (place[row] != kNobody) column[out++] = column[row];
+    }
+    column.resize(out);
+  };
+  dep.clear();
+  dep_begin.assign(1, 0);
+  for (std::size_t row = 0; row < place.size(); ++row) {
+    if (place[row] == kNobody) continue;
+    for (const auto parent : waits[row]) dep.push_back(place[at(parent)]);
+    dep_begin.push_back(static_cast<std::int64_t>(dep.size()));
+  }
+  squeeze(rank);
+  squeeze(kind);
+  squeeze(peer);
+  squeeze(bytes);
+  squeeze(tag);
+  squeeze(duration_ps);
+  squeeze(flops);
+  squeeze(comm);
+  squeeze(on_cpu);
+  squeeze(group);
+  squeeze(priority);
+  squeeze(dims);
+  squeeze(name);
+  squeeze(id);
+}
+
+bool Traces::is_program() const {
+  if (std::any_of(about.begin(), about.end(), [](const auto& note) { return !note.empty(); })) {
+    return true;
+  }
+  bool talks = false;
+  for (std::size_t row = 0; row < nodes(); ++row) {
+    if (kind[row] > static_cast<std::uint8_t>(NodeKind::comp) || flops[row] != 0) return false;
+    talks = talks || kind[row] != static_cast<std::uint8_t>(NodeKind::comp);
+  }
+  return talks;
+}
+
+Workload Traces::workload(std::vector<std::pair<std::int32_t, std::vector<std::int32_t>>> groups,
+                          const std::vector<std::int32_t>& named) && {
+  for (auto& number : group) {
+    if (number < 0 && at(-1 - number) < named.size()) number = named[at(-1 - number)];
+  }
+  drop_notes();
   WorkloadColumns c;
   c.npus = ranks();
   c.rank = std::move(rank);

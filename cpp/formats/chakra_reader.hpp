@@ -2,7 +2,11 @@
 //
 // What may be missing has its default: id 0, no dependencies, tag and priority 0. Numbers may have any
 // whole kind (int32, sint64, fixed32, …). Control and data dependencies count alike. Unknown fields and
-// attributes are skipped. A METADATA_NODE is a COMP that takes no time.
+// attributes are skipped. A METADATA_NODE, and a node without a type, takes no time: in a workload what waits
+// for it waits for what it waits for, in a program it is a step that does nothing.
+//
+// Kernels of one device and stream run one after the other, which converted traces of PyTorch do not say: each is
+// made to wait for the one before, in the order of start times, then of ids, as far as the dependencies allow.
 //
 // `workload` has all nodes. `restored` and `derived` make a Program of traces that only send, receive and
 // compute. If tacos wrote them, their attributes name thread and slots of each step, and the program is
@@ -29,13 +33,21 @@ constexpr std::int64_t kNoRow = -1;  // of what names a row, where there is none
 
 class Traces {
  public:
+  explicit Traces(bool chain_streams = true) : chain_streams_(chain_streams) {}
+
   // The trace of the next rank. Throws std::invalid_argument, which names byte and node.
   void add(std::string_view file);
   // When all ranks are there: throws where a node names a rank that is not.
   void check_peers() const;
 
-  // Moves the columns into the workload: the traces are empty afterwards.
-  Workload workload(std::vector<std::pair<std::int32_t, std::vector<std::int32_t>>> groups) &&;
+  // Whether the traces are an algorithm: what tacos wrote as one, or messages alone, with computations
+  // that do not say what they compute.
+  bool is_program() const;
+
+  // Moves the columns into the workload: the traces are empty afterwards. `named` has the group of
+  // each of the group names.
+  Workload workload(std::vector<std::pair<std::int32_t, std::vector<std::int32_t>>> groups,
+                    const std::vector<std::int32_t>& named) &&;
 
   std::int32_t ranks() const { return static_cast<std::int32_t>(about.size()); }
   std::size_t nodes() const { return id.size(); }
@@ -54,7 +66,9 @@ class Traces {
   std::vector<std::int32_t> peer, tag, name;
   std::vector<std::int64_t> bytes, duration_ps, flops;
   std::vector<std::uint8_t> comm, on_cpu, dims;  // as Workload has them
-  std::vector<std::int32_t> group, priority;
+  std::vector<std::int32_t> group, priority;     // -1 - i for group_names[i]
+  std::vector<std::string> group_names;         // names that are not numbers, in order of first use
+  std::vector<std::string> process_groups;      // what metadata nodes say, each text once
   std::vector<std::int64_t> dep_begin{0}, dep;  // rows
   std::vector<std::uint8_t> dep_is_control;     // in what tacos wrote: an order of links alone
   // Which step a row belongs to: the row of the step's first node, or -1; and what that step is, of
@@ -70,12 +84,19 @@ class Traces {
   void add_node(std::string_view message, std::size_t position);
   void add_row(const Node& node, std::size_t position);
   void resolve(std::size_t first_row);
+  void chain_streams(std::size_t first_row);
+  void drop_notes();
+  std::int32_t named_group(std::string_view text);
   std::vector<std::size_t> runnable(std::size_t first, std::size_t last) const;
   // For each recv the row of its send; throws where one has no partner.
   std::vector<std::int64_t> pairs() const;
   std::string describe(std::size_t row) const;
 
   NameTable names_;
+  bool chain_streams_;
+  std::vector<std::uint8_t> is_note_;  // a node that takes no time
+  std::vector<std::int64_t> start_us_;
+  std::vector<std::pair<std::int64_t, std::int64_t>> stream_;  // device and stream, or -1
 };
 
 }  // namespace tacos::chakra

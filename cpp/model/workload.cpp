@@ -114,7 +114,11 @@ void Workload::check_groups() {
     if (g > 0 && c_.groups[g - 1].first == number) invalid(what + " is defined twice");
     if (members.empty()) invalid(what + " has no ranks");
     for (std::size_t i = 0; i < members.size(); ++i) {
-      if (members[i] < 0 || members[i] >= c_.npus || (i > 0 && members[i] <= members[i - 1])) {
+      if (members[i] < 0 || members[i] >= c_.npus) {
+        invalid(what + " names rank " + std::to_string(members[i]) + ", but the ranks are 0 to " +
+                std::to_string(c_.npus - 1));
+      }
+      if (i > 0 && members[i] <= members[i - 1]) {
         invalid(what + " must list its ranks in ascending order, each once and below " +
                 std::to_string(c_.npus));
       }

@@ -1,6 +1,8 @@
 #include "simulate/astra.hpp"
 
 #include <cmath>
+#include <deque>
+#include <limits>
 #include <string>
 
 #include "simulate/astra_ranks.hpp"
@@ -32,6 +34,10 @@ class Simulator : public Listener {
     for (const auto& algorithm : algorithms) algorithms_.emplace_back(*algorithm);
     const auto npus = workload.npus();
     ranks_.resize(at(npus));
+    begin_.assign(at(workload.nodes()), -1);
+    end_.assign(at(workload.nodes()), -1);
+    const auto& memory = system.memory;
+    memories_.resize(memory.kind == MemoryKind::per_node ? at(memory.nodes) : 1);
     for (std::int32_t rank = 0; rank < npus; ++rank) {
       auto& state = ranks_[at(rank)];
       state.program = rank;
@@ -46,7 +52,10 @@ class Simulator : public Listener {
   }
 
   Result run(const Progress& progress) {
-    for (std::int32_t rank = 0; rank < workload_.npus(); ++rank) advance(rank);
+    for (std::int32_t rank = 0; rank < workload_.npus(); ++rank) {
+      advance(rank);
+      if (programs_[at(rank)]->over()) ranks_[at(rank)].finish = 0;
+    }
     network_.run(*this, [&] {
       if (progress)
         progress(static_cast<double>(finished_) / static_cast<double>(workload_.nodes()));
@@ -57,6 +66,9 @@ class Simulator : public Listener {
       result.finish.push_back(state.finish);
       result.compute.push_back(state.compute);
     }
+    result.begin = std::move(begin_);
+    result.end = std::move(end_);
+    if (!system_.record) return result;
     result.messages = network_.messages();
     result.hops = std::move(network_.hops());
     return result;
@@ -78,12 +90,21 @@ class Simulator : public Listener {
         const Deferred& d = deferred_[at(handler.who)];
         return network_.receive(rank, d.peer, d.bytes, d.tag, d.handler);
       }
+      case Handler::Kind::memory:
+        return serve_next(handler.who);
       case Handler::Kind::none:
         return;
     }
   }
 
  private:
+  // A memory that serves one request at a time: ranks and nodes that wait for it.
+  struct MemoryQueue {
+    bool busy = false;
+    std::deque<std::pair<std::int32_t, std::uint32_t>> waiting;
+  };
+  static constexpr Nanoseconds kNever = -1;
+
   // A send or receive that waits for its handshake.
   struct Deferred {
     std::int32_t peer, tag;
@@ -144,7 +165,19 @@ class Simulator : public Listener {
 
   void advance(std::int32_t program) {
     const auto rank = owner(program);
-    for (const auto row : programs_[at(program)]->take()) issue(rank, program, row);
+    const auto ends_at_once = [&](std::uint32_t row) {
+      if (!uses_roofline(row) || workload_.columns().bytes[row] != 0) return false;
+      begin_[row] = end_[row] = network_.now();
+      ++finished_;
+      return true;
+    };
+    for (const auto row : programs_[at(program)]->take(ends_at_once)) issue(rank, program, row);
+  }
+
+  // Whether a computation of the workload itself takes what the roofline says.
+  bool uses_roofline(std::uint32_t row) const {
+    return system_.roofline && !system_.replay_only && workload_.kind(row) == NodeKind::comp &&
+           workload_.columns().on_cpu[row] == 0;
   }
 
   std::int32_t owner(std::int32_t program) const {
@@ -156,6 +189,15 @@ class Simulator : public Listener {
     const Program& program = *programs_[at(number)];
     const auto& c = program.workload.columns();
     const Handler done{Handler::Kind::node, number, row};
+    const bool of_workload = number < workload_.npus();
+    if (of_workload) begin_[row] = network_.now();
+    if (of_workload && (system_.replay_only || program.workload.kind(row) == NodeKind::comp)) {
+      const auto time = uses_roofline(row) ? roofline(row) : duration(c, row);
+      if (time == kNever) return;
+      if (c.on_cpu[row] == 0) ranks_[at(rank)].compute += time;
+      if (time == 0 && network_.now() == 0) refuse_zero(row);
+      return network_.later(rank, time, done);
+    }
     const auto peer = [&] {
       return program.members == nullptr ? c.peer[row] : (*program.members)[at(c.peer[row])];
     };
@@ -164,17 +206,66 @@ class Simulator : public Listener {
         return send(rank, peer(), c.bytes[row], c.tag[row] % kCollectiveTags, done);
       case NodeKind::recv:
         return receive(rank, peer(), c.bytes[row], c.tag[row] % kCollectiveTags, done);
-      case NodeKind::comp: {
-        const auto time = duration(c, row);
-        if (number < workload_.npus() && c.on_cpu[row] == 0) ranks_[at(rank)].compute += time;
-        return network_.later(rank, time, done);
-      }
+      case NodeKind::comp:
+        return network_.later(rank, duration(c, row), done);
       case NodeKind::coll:
         return begin_collective(rank, row);
       case NodeKind::load:
       case NodeKind::store:
-        break;  // refused by `check`
+        return access_memory(rank, row);
     }
+  }
+
+  // The roofline in ASTRA-sim's order of operations on doubles, which decides how it rounds.
+  Nanoseconds roofline(std::uint32_t row) const {
+    const auto& c = workload_.columns();
+    const auto flops = static_cast<double>(c.flops[row]);
+    const double intensity = flops / static_cast<double>(c.bytes[row]);
+    const double speed = std::min(system_.memory_Bps * intensity, system_.peak_flops);
+    const double time = flops / speed * 1e9;
+    constexpr auto kMost = static_cast<double>(std::numeric_limits<Nanoseconds>::max());
+    return time < kMost ? static_cast<Nanoseconds>(time) : kNever;  // nor is 0/0
+  }
+
+  [[noreturn]] void refuse_zero(std::uint32_t row) const {
+    invalid(workload_.describe(row) +
+            " takes less than 1 ns and starts at time 0, where ASTRA-sim ends with an error");
+  }
+
+  // Remote memory.
+
+  std::int32_t memory_of(std::int32_t rank) const {
+    const auto& memory = system_.memory;
+    return memory.kind == MemoryKind::per_node ? rank / memory.npus_per_node : 0;
+  }
+
+  void access_memory(std::int32_t rank, std::uint32_t row) {
+    if (system_.memory.kind == MemoryKind::per_npu) return move_memory(rank, row, -1);
+    const auto number = memory_of(rank);
+    auto& queue = memories_[at(number)];
+    if (queue.busy) return void(queue.waiting.emplace_back(rank, row));
+    queue.busy = true;
+    move_memory(rank, row, number);
+  }
+
+  void move_memory(std::int32_t rank, std::uint32_t row, std::int32_t number) {
+    const auto bytes = static_cast<double>(workload_.columns().bytes[row]);
+    const double moving = bytes / system_.memory.bytes_per_ns;
+    if (!(moving < 1e18)) invalid(workload_.describe(row) + " takes over 26 days");
+    const auto time = system_.memory.latency + static_cast<Nanoseconds>(moving);
+    if (time == 0 && network_.now() == 0) refuse_zero(row);
+    network_.later(rank, time, {Handler::Kind::node, rank, row});
+    // After the node: its rank's next request queues behind those of others.
+    if (number >= 0) network_.later(rank, time, {Handler::Kind::memory, number});
+  }
+
+  void serve_next(std::int32_t number) {
+    auto& queue = memories_[at(number)];
+    queue.busy = !queue.waiting.empty();
+    if (!queue.busy) return;
+    const auto [rank, row] = queue.waiting.front();
+    queue.waiting.pop_front();
+    move_memory(rank, row, number);
   }
 
   static Nanoseconds duration(const WorkloadColumns& c, std::uint32_t row) {
@@ -185,6 +276,7 @@ class Simulator : public Listener {
   void node_done(std::int32_t rank, std::int32_t number, std::uint32_t row) {
     Program& program = *programs_[at(number)];
     program.finish(row);
+    if (number < workload_.npus()) end_[row] = network_.now();
     advance(number);
     if (number < workload_.npus()) {
       ++finished_;
@@ -278,10 +370,10 @@ class Simulator : public Listener {
     return places;
   }
 
-  std::deque<StreamPhase> phases_of(std::int32_t rank, Comm comm, std::int64_t bytes,
-                                    const std::vector<Place>& places) {
+  std::vector<StreamPhase> phases_of(std::int32_t rank, Comm comm, std::int64_t bytes,
+                                     const std::vector<Place>& places) {
     auto& state = ranks_[at(rank)];
-    std::deque<StreamPhase> phases;
+    std::vector<StreamPhase> phases;
     const auto add = [&](const Place& place, Comm part, std::pair<std::int32_t, bool> queue) {
       PhaseSpec spec{place.implementation, part, bytes, place.line, queue.second};
       if (place.implementation.algorithm == Algorithm::double_binary_tree) {
@@ -311,16 +403,30 @@ class Simulator : public Listener {
 
   void add_stream(std::int32_t rank, std::int32_t dataset, std::int32_t group,
                   std::int32_t priority, const std::vector<std::int32_t>* members,
-                  std::deque<StreamPhase> phases) {
+                  std::vector<StreamPhase> phases) {
     auto& state = ranks_[at(rank)];
     auto id = state.streams++;
     if (group != 0) {
       id = state.group_streams.try_emplace(group, group * kGroupStreams).first->second++;
     }
-    const auto number = static_cast<std::int32_t>(streams_.size());
-    streams_.push_back(
-        std::make_unique<Stream>(Stream{rank, dataset, id, priority, members, std::move(phases)}));
-    streams_.back()->host = std::make_unique<StreamHost>(*this, number);
+    auto number = static_cast<std::int32_t>(streams_.size());
+    if (free_streams_.empty()) {
+      streams_.push_back(std::make_unique<Stream>());
+      streams_.back()->host = std::make_unique<StreamHost>(*this, number);
+    } else {
+      number = free_streams_.back();
+      free_streams_.pop_back();
+    }
+    Stream& stream = *streams_[at(number)];
+    stream.rank = rank;
+    stream.dataset = dataset;
+    stream.id = id;
+    stream.priority = priority;
+    stream.members = members;
+    stream.phases = std::move(phases);
+    stream.phase_at = 0;
+    stream.queue = -1;
+    stream.local = stream.begun = false;
     next_phase(number);
   }
 
@@ -340,12 +446,12 @@ class Simulator : public Listener {
     Stream& stream = *streams_[at(number)];
     auto& state = ranks_[at(stream.rank)];
     const auto before = stream.queue;
-    const bool last = stream.phases.empty();
+    const bool last = stream.phase_at == stream.phases.size();
     stream.phase.reset();
     if (last) stream_over(stream.rank, stream.dataset);
     if (before >= 0) std::erase(state.active[at(before)], number);
     if (!last) {
-      stream.queue = stream.phases.front().queue;
+      stream.queue = stream.phases[stream.phase_at].queue;
       stream.begun = false;
       insert(state.active[at(stream.queue)], number);
     }
@@ -354,7 +460,7 @@ class Simulator : public Listener {
       begin_streams(state, before);
     }
     if (last) {
-      streams_[at(number)].reset();
+      free_streams_.push_back(number);
     } else {
       begin_streams(state, stream.queue);
     }
@@ -387,8 +493,7 @@ class Simulator : public Listener {
   void begin_stream(std::int32_t number) {
     Stream& stream = *streams_[at(number)];
     stream.begun = true;
-    const StreamPhase phase = stream.phases.front();
-    stream.phases.pop_front();
+    const StreamPhase phase = stream.phases[stream.phase_at++];
     if (phase.algorithm < 0) {
       stream.local = phase.native.line.members != nullptr;
       stream.phase = begin_phase(phase.native, *stream.host);
@@ -404,34 +509,61 @@ class Simulator : public Listener {
     advance(program);
   }
 
+  // What keeps the workload from its end: first causes before what only waits for them.
   void refuse_unfinished() const {
-    std::vector<std::string> waiting, collectives;
-    for (const auto& program : programs_) {
-      program->each_stuck([&](std::uint32_t row) {
-        const bool whole = program->workload.kind(row) == NodeKind::coll;
-        (whole ? collectives : waiting).push_back(program->workload.describe(row));
+    std::vector<std::string> endless, asleep, waiting, collectives;
+    for (std::size_t number = 0; number < programs_.size(); ++number) {
+      const auto& program = *programs_[number];
+      bool begun = false;
+      program.each_stuck([&](std::uint32_t row) {
+        begun = true;
+        const auto kind = program.workload.kind(row);
+        (kind == NodeKind::comp   ? endless
+         : kind == NodeKind::coll ? collectives
+                                  : waiting)
+            .push_back(program.workload.describe(row));
       });
+      if (begun || number >= ranks_.size()) continue;
+      program.each_ready(
+          [&](std::uint32_t row) { asleep.push_back(program.workload.describe(row)); });
     }
     for (const auto& message : network_.messages()) {
       if (message.posted || message.on_send.kind != Handler::Kind::node) continue;
       const auto& sender = *programs_[at(message.on_send.who)];
       waiting.push_back(sender.workload.describe(message.on_send.row));
     }
+    if (!endless.empty()) {
+      invalid("the workload never finishes: " + listed(endless) + " never end" +
+              (endless.size() == 1 ? "s" : "") +
+              ", since the roofline divides by zero (num_ops, peak-perf or local-mem-bw is 0)");
+    }
+    if (!asleep.empty()) {
+      invalid("the workload never finishes: nothing starts " + listed(asleep) +
+              "; ranks look for work after events, and the end of a computation with a "
+              "tensor_size of 0 is none");
+    }
     const auto& stuck = waiting.empty() ? collectives : waiting;
-    if (stuck.empty()) return;
+    if (!stuck.empty()) {
+      invalid("the workload never finishes: no partner comes for " + listed(stuck));
+    }
+  }
+
+  static std::string listed(const std::vector<std::string>& nodes) {
     constexpr std::size_t kShown = 4;
     std::string names;
-    for (std::size_t i = 0; i < std::min(stuck.size(), kShown); ++i) {
-      names += (i == 0 ? "" : ", ") + stuck[i];
+    for (std::size_t i = 0; i < std::min(nodes.size(), kShown); ++i) {
+      names += (i == 0 ? "" : ", ") + nodes[i];
     }
-    if (stuck.size() > kShown) names += " and " + std::to_string(stuck.size() - kShown) + " more";
-    invalid("the workload never finishes: no partner comes for " + names);
+    if (nodes.size() > kShown) names += " and " + std::to_string(nodes.size() - kShown) + " more";
+    return names;
   }
 
   Network& network_;
   std::vector<Dimension> dims_;
   const Workload& workload_;
   Graph graph_;
+  std::vector<Nanoseconds> begin_, end_;  // per node of the workload; -1 where it has not
+  std::vector<MemoryQueue> memories_;
   std::vector<Graph> algorithms_;
   const Column<std::int32_t>& algorithm_of_;
   const System& system_;
@@ -439,6 +571,7 @@ class Simulator : public Listener {
   std::vector<std::unique_ptr<Program>> programs_;  // of the ranks first, then of collectives
   std::vector<DataSet> datasets_;
   std::vector<std::unique_ptr<Stream>> streams_;
+  std::vector<std::int32_t> free_streams_;  // that are over
   std::vector<Deferred> deferred_;
   std::int64_t finished_ = 0;
 };
@@ -451,8 +584,10 @@ Result simulate(std::shared_ptr<const Topology> topology, std::vector<Dimension>
                 const Column<std::int32_t>& algorithm_of, const System& system,
                 const Progress& progress) {
   check(dims, workload, algorithms, algorithm_of, system);
-  Network network(std::move(topology), dims, aware);
-  network.prepare(pairs_that_talk(dims, workload, algorithms, algorithm_of, system), progress);
+  Network network(std::move(topology), dims, aware, system.record);
+  if (!system.replay_only) {
+    network.prepare(pairs_that_talk(dims, workload, algorithms, algorithm_of, system), progress);
+  }
   return Simulator(network, std::move(dims), workload, algorithms, algorithm_of, system)
       .run(progress);
 }

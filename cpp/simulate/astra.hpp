@@ -9,6 +9,11 @@
 // Collectives are cut into chunks (streams); a stream goes through its phases, one per dimension or,
 // for an all-reduce, up and down the dimensions. Each dimension has queues that run a limited number
 // of streams at a time.
+//
+// A computation takes its duration, or, with the roofline, the time in which the NPU does its operations
+// or moves its bytes. One with a roofline and without bytes ends at once; nodes that wait for it start
+// with the rank's next event, or never if there is none. Loads and stores take the place of a send; the
+// memory that they go to may serve one at a time.
 #pragma once
 
 #include <array>
@@ -25,6 +30,17 @@ namespace tacos::astra {
 
 enum class Policy : std::uint8_t { lifo, fifo, by_priority };
 
+// Memory outside of the NPUs: none; one for each NPU, which serves any number of requests at once; one
+// for each node of several NPUs, or one for all, which serve one request at a time.
+enum class MemoryKind : std::uint8_t { none, per_npu, per_node, pool };
+
+struct RemoteMemory {
+  MemoryKind kind = MemoryKind::none;
+  Nanoseconds latency = 0;
+  double bytes_per_ns = 0;
+  std::int32_t npus_per_node = 0, nodes = 0;
+};
+
 struct System {
   Nanoseconds endpoint_delay = 10;
   double memory_Bps = 1.6e12;
@@ -32,6 +48,11 @@ struct System {
   Policy policy = Policy::lifo;
   bool local_bandwidth_aware = true;  // all-reduce visits a dimension twice, with less data
   bool rendezvous = false;
+  bool roofline = false;     // computations take what `flops` and `bytes` say, not their duration
+  double peak_flops = 0;     // operations per second
+  bool replay_only = false;  // every node takes its duration, messages and collectives too
+  RemoteMemory memory{};
+  bool record = true;  // whether the result has messages and hops
   // For all-reduce, all-gather, reduce-scatter and all-to-all: one per dimension.
   std::array<std::vector<Implementation>, 4> implementations;
 
@@ -45,6 +66,7 @@ struct System {
 
 struct Result {
   std::vector<Nanoseconds> finish, compute;  // per rank
+  std::vector<Nanoseconds> begin, end;       // per node of the workload
   std::vector<Message> messages;
   HopLog hops;
 };

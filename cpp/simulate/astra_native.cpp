@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
-#include <deque>
 
 #include "support/error.hpp"
 
@@ -68,11 +67,14 @@ class RoundPhase : public Phase {
   bool over() const { return steps_ == 0 && staged_ == window_; }
 
   void pass_on() {
-    if (pieces_.empty() || steps_ == 0 || staged_ == 0) return;
-    const Piece piece = pieces_.front();
+    if (next_piece_ == pieces_.size() || steps_ == 0 || staged_ == 0) return;
+    const Piece piece = pieces_[next_piece_++];
+    if (next_piece_ == pieces_.size()) {
+      pieces_.clear();
+      next_piece_ = 0;
+    }
     host_.send(piece.to, piece.bytes);
     host_.receive(piece.from, piece.bytes);
-    pieces_.pop_front();
     --steps_;
     --staged_;
   }
@@ -112,7 +114,8 @@ class RoundPhase : public Phase {
 
   std::int32_t plain_ = 0, rest_ = 0;  // pieces left of this round
   bool summing_ = false;
-  std::deque<Piece> pieces_;
+  std::vector<Piece> pieces_;
+  std::size_t next_piece_ = 0;  // the first that was not sent
 };
 
 class Ring : public RoundPhase {

@@ -11,6 +11,7 @@ namespace tacos::astra {
 namespace {
 
 constexpr Nanoseconds kLongest = kLongestSchedule / 1000;
+constexpr std::size_t kDenseNpus = 1024;  // up to which all pairs have an entry in a table
 
 Nanoseconds floor(double time) {
   if (!(time < static_cast<double>(kLongest))) invalid("a message takes over 26 days");
@@ -19,12 +20,55 @@ Nanoseconds floor(double time) {
 
 }  // namespace
 
-std::size_t Network::KeyHash::operator()(const Key& key) const {
+Network::Network(std::shared_ptr<const Topology> topology, std::vector<Dimension> dims, bool aware,
+                 bool record)
+    : topology_(std::move(topology)),
+      dims_(std::move(dims)),
+      aware_(aware),
+      record_(record),
+      calls_(at(topology_->npus())) {}
+
+std::size_t Network::Unmatched::home(const Entry& key) const {
   auto hash =
       static_cast<std::uint64_t>(key.bytes) * 0x9e3779b97f4a7c15 + pair_key(key.src, key.dst);
   hash = (hash ^ (hash >> 32)) * 0xd6e8feb86659fd93 + static_cast<std::uint64_t>(key.tag);
   hash = (hash ^ (hash >> 29)) * 0xbf58476d1ce4e5b9;
-  return static_cast<std::size_t>(hash ^ (hash >> 32));
+  return static_cast<std::size_t>(hash ^ (hash >> 32)) & (entries_.size() - 1);
+}
+
+Network::Unmatched::Entry& Network::Unmatched::at(const Entry& key) {
+  if (2 * (used_ + 1) > entries_.size()) {
+    std::vector<Entry> old(2 * entries_.size());
+    old.swap(entries_);
+    for (const auto& entry : old) {
+      if (entry.first < 0) continue;
+      auto place = home(entry);
+      while (entries_[place].first >= 0) place = (place + 1) & (entries_.size() - 1);
+      entries_[place] = entry;
+    }
+  }
+  auto place = home(key);
+  while (entries_[place].first >= 0) {
+    if (entries_[place].same(key)) return entries_[place];
+    place = (place + 1) & (entries_.size() - 1);
+  }
+  ++used_;
+  entries_[place] = key;
+  return entries_[place];
+}
+
+// Closes the gap, so that later entries of the same run are still found.
+void Network::Unmatched::erase(Entry& entry) {
+  const auto mask = entries_.size() - 1;
+  auto gap = static_cast<std::size_t>(&entry - entries_.data());
+  for (auto place = (gap + 1) & mask; entries_[place].first >= 0; place = (place + 1) & mask) {
+    if (((place - home(entries_[place])) & mask) >= ((place - gap) & mask)) {
+      entries_[gap] = entries_[place];
+      gap = place;
+    }
+  }
+  entries_[gap].first = -1;
+  --used_;
 }
 
 void Network::prepare(std::vector<std::pair<std::int32_t, std::int32_t>> pairs,
@@ -38,9 +82,17 @@ void Network::prepare(std::vector<std::pair<std::int32_t, std::int32_t>> pairs,
     dst.push_back(to);
   }
   routes_ = std::make_unique<Routes>(shortest_routes(topology_, src, dst, progress));
-  route_of_.reserve(pairs.size());
-  for (std::size_t i = 0; i < pairs.size(); ++i) {
-    route_of_[pair_key(src[i], dst[i])] = static_cast<RouteId>(i);
+  const auto npus = at(topology_->npus());
+  if (npus <= kDenseNpus) {
+    route_table_.assign(npus * npus, -1);
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      route_table_[at(src[i]) * npus + at(dst[i])] = static_cast<RouteId>(i);
+    }
+  } else {
+    route_of_.reserve(pairs.size());
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      route_of_[pair_key(src[i], dst[i])] = static_cast<RouteId>(i);
+    }
   }
   for (LinkId link = 0; link < topology_->links(); ++link) {
     links_.push_back({static_cast<double>(topology_->bandwidth(link)) / 1e9,
@@ -48,15 +100,31 @@ void Network::prepare(std::vector<std::pair<std::int32_t, std::int32_t>> pairs,
   }
 }
 
-std::int32_t Network::match(const Key& key, bool sending) {
-  auto& waiting = unmatched_[key];
+RouteId Network::route(std::int32_t src, std::int32_t dst) const {
+  if (route_table_.empty()) return route_of_.at(pair_key(src, dst));
+  return route_table_[at(src) * at(topology_->npus()) + at(dst)];
+}
+
+std::int32_t Network::match(const Unmatched::Entry& key, bool sending) {
+  auto& waiting = unmatched_.at(key);
   if (waiting.first >= 0 && (messages_[at(waiting.first)].sent < 0) == sending) {
     const auto found = waiting.first;
     waiting.first = messages_[at(found)].next_match;
+    if (waiting.first < 0) {
+      waiting.first = found;  // an entry that is in use, for the table
+      unmatched_.erase(waiting);
+    }
     return found;
   }
-  const auto added = static_cast<std::int32_t>(messages_.size());
-  messages_.push_back({key.src, key.dst, key.tag, key.bytes});
+  std::int32_t added = 0;
+  if (over_.empty()) {
+    added = static_cast<std::int32_t>(messages_.size());
+    messages_.emplace_back();
+  } else {
+    added = over_.back();
+    over_.pop_back();
+  }
+  messages_[at(added)] = {key.src, key.dst, key.tag, key.bytes};
   if (waiting.first < 0) {
     waiting.first = added;
   } else {
@@ -66,16 +134,21 @@ std::int32_t Network::match(const Key& key, bool sending) {
   return added;
 }
 
+// The place of a message that is over is free for another, unless all are recorded.
+void Network::recycle(std::int32_t number) {
+  if (!record_) over_.push_back(number);
+}
+
 void Network::send(std::int32_t src, std::int32_t dst, std::int64_t bytes, std::int32_t tag,
                    const Handler& handler) {
-  const auto number = match({tag, src, dst, bytes}, true);
+  const auto number = match({bytes, tag, src, dst}, true);
   Message& message = messages_[at(number)];
   message.sent = now_;
   message.on_send = handler;
   if (aware_) {
-    const auto route = route_of_.at(pair_key(src, dst));
-    message.hop = routes_->link_begin()[at(route)];
-    message.last_hop = routes_->link_begin()[at(route) + 1];
+    const auto taken = at(route(src, dst));
+    message.hop = routes_->link_begin()[taken];
+    message.last_hop = routes_->link_begin()[taken + 1];
     enter_link(number);
   } else {
     schedule(unaware_delay(message), EventKind::arrival, number);
@@ -84,7 +157,7 @@ void Network::send(std::int32_t src, std::int32_t dst, std::int64_t bytes, std::
 
 void Network::receive(std::int32_t dst, std::int32_t src, std::int64_t bytes, std::int32_t tag,
                       const Handler& handler) {
-  const auto number = match({tag, src, dst, bytes}, false);
+  const auto number = match({bytes, tag, src, dst}, false);
   Message& message = messages_[at(number)];
   message.posted = true;
   message.on_recv = handler;
@@ -92,22 +165,28 @@ void Network::receive(std::int32_t dst, std::int32_t src, std::int64_t bytes, st
 }
 
 void Network::later(std::int32_t rank, Nanoseconds delay, const Handler& handler) {
-  auto& together = calls_[{rank, now_ + delay}];
-  together.push_back(handler);
-  if (together.size() == 1) schedule(delay, EventKind::calls, rank);
+  auto number = free_call_;
+  if (number < 0) {
+    number = static_cast<std::int32_t>(call_pool_.size());
+    call_pool_.push_back({handler, -1});
+  } else {
+    free_call_ = call_pool_[at(number)].next;
+    call_pool_[at(number)] = {handler, -1};
+  }
+  const auto time = now_ + delay;
+  for (auto& together : calls_[at(rank)]) {
+    if (together.time != time) continue;
+    call_pool_[at(together.last)].next = number;
+    together.last = number;
+    return;
+  }
+  schedule(delay, EventKind::calls, rank);
+  calls_[at(rank)].push_back({time, number, number});
 }
 
 void Network::schedule(Nanoseconds delay, EventKind kind, std::int32_t what) {
   if (delay > kLongest - now_) invalid("the simulated run takes over 26 days");
-  events_.push_back({now_ + delay, scheduled_++, what, kind});
-  std::push_heap(events_.begin(), events_.end());
-}
-
-Network::Event Network::pop() {
-  std::pop_heap(events_.begin(), events_.end());
-  const Event event = events_.back();
-  events_.pop_back();
-  return event;
+  agenda_.add(now_ + delay, {what, kind});
 }
 
 Nanoseconds Network::unaware_delay(const Message& message) const {
@@ -148,6 +227,7 @@ void Network::transmit(std::int32_t link, std::int32_t number) {
   used.busy = true;
   schedule(floor(used.latency_ns + time), EventKind::arrival, number);
   schedule(busy, EventKind::link_free, link);
+  if (!record_) return;
   hops_.link.push_back(link);
   hops_.message.push_back(number);
   hops_.begin.push_back(now_);
@@ -164,19 +244,34 @@ void Network::release(std::int32_t link) {
 }
 
 void Network::deliver(std::int32_t number, Listener& listener) {
-  const Message message = messages_[at(number)];  // a copy: handlers add messages
-  messages_[at(number)].arrived = now_;
-  if (message.on_send.kind != Handler::Kind::none) listener.handle(message.src, message.on_send);
-  if (message.posted) listener.handle(message.dst, message.on_recv);
+  Message& arrived = messages_[at(number)];
+  arrived.arrived = now_;
+  const auto src = arrived.src, dst = arrived.dst;
+  const bool posted = arrived.posted;
+  const Handler on_send = arrived.on_send, on_recv = arrived.on_recv;  // handlers add messages
+  if (posted) recycle(number);
+  if (on_send.kind != Handler::Kind::none) listener.handle(src, on_send);
+  if (posted) listener.handle(dst, on_recv);
 }
 
 void Network::call(std::int32_t rank, Listener& listener) {
-  const auto here = calls_.find({rank, now_});
-  for (std::size_t i = 0; i < here->second.size(); ++i) {
-    const Handler handler = here->second[i];  // a copy: handlers may add to the list
+  const auto here = [&]() -> Calls& {
+    auto& mine = calls_[at(rank)];
+    std::size_t i = 0;
+    while (mine[i].time != now_) ++i;
+    return mine[i];
+  };
+  for (auto number = here().first; number >= 0;) {
+    const Handler handler = call_pool_[at(number)].handler;  // handlers may add to the list
     listener.handle(rank, handler);
+    const auto next = call_pool_[at(number)].next;
+    call_pool_[at(number)].next = free_call_;
+    free_call_ = number;
+    number = next;
   }
-  calls_.erase(here);
+  auto& mine = calls_[at(rank)];
+  here() = mine.back();
+  mine.pop_back();
 }
 
 }  // namespace tacos::astra

@@ -12,7 +12,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <unordered_map>
 #include <utility>
@@ -20,6 +19,7 @@
 
 #include "model/routes.hpp"
 #include "model/topology.hpp"
+#include "simulate/astra_agenda.hpp"
 #include "support/progress.hpp"
 
 namespace tacos::astra {
@@ -37,7 +37,7 @@ struct Dimension {
 // What is to happen when a message, a computation or a moment in a collective is over. `who` and
 // `row` mean what the kind says; the network hands them back.
 struct Handler {
-  enum class Kind : std::uint8_t { none, node, stream, dataset, send_data, post_recv };
+  enum class Kind : std::uint8_t { none, node, stream, dataset, send_data, post_recv, memory };
   Kind kind = Kind::none;
   std::int32_t who = -1;
   std::uint32_t row = 0;
@@ -68,8 +68,9 @@ class Listener {
 
 class Network {
  public:
-  Network(std::shared_ptr<const Topology> topology, std::vector<Dimension> dims, bool aware)
-      : topology_(std::move(topology)), dims_(std::move(dims)), aware_(aware) {}
+  // `record`: whether all messages and hops are kept, or only what is under way.
+  Network(std::shared_ptr<const Topology> topology, std::vector<Dimension> dims, bool aware,
+          bool record);
 
   // The pairs that will talk; the congestion-aware network looks for their routes once.
   void prepare(std::vector<std::pair<std::int32_t, std::int32_t>> pairs, const Progress& progress);
@@ -86,93 +87,115 @@ class Network {
   template <typename Report>
   void run(Listener& listener, Report&& report);
 
+  // All messages, or without a record those that have no receive, and some that are over.
   const std::vector<Message>& messages() const { return messages_; }
   HopLog& hops() { return hops_; }
 
  private:
   enum class EventKind : std::uint8_t { arrival, link_free, posted, calls };
   struct Event {
-    Nanoseconds time;
-    std::uint64_t sequence;
     std::int32_t what;  // a message, link or rank
     EventKind kind;
-    bool operator<(const Event& other) const {  // for a heap with the earliest on top
-      return time != other.time ? time > other.time : sequence > other.sequence;
-    }
   };
   struct Link {
     double bytes_per_ns = 0, latency_ns = 0;
     bool busy = false;
     std::int32_t first = -1, last = -1;  // messages that wait
   };
-  struct Key {
-    std::int32_t tag, src, dst;
-    std::int64_t bytes;
-    bool operator==(const Key&) const = default;
+  // Messages with one side only, by key: first come first, all of the same side. An open table.
+  class Unmatched {
+   public:
+    struct Entry {
+      std::int64_t bytes = 0;
+      std::int32_t tag = 0, src = 0, dst = 0;
+      std::int32_t first = -1, last = -1;  // messages; -1: the entry is free
+
+      bool same(const Entry& other) const {
+        return bytes == other.bytes && tag == other.tag && src == other.src && dst == other.dst;
+      }
+    };
+    // The entry of a key, which is made where it is not there.
+    Entry& at(const Entry& key);
+    void erase(Entry& entry);
+
+   private:
+    std::size_t home(const Entry& key) const;
+    std::vector<Entry> entries_ = std::vector<Entry>(64);
+    std::size_t used_ = 0;
   };
-  struct KeyHash {
-    std::size_t operator()(const Key& key) const;
+  // The calls of one rank at one moment, in their order.
+  struct Calls {
+    Nanoseconds time;
+    std::int32_t first, last;  // in handlers_
   };
-  // Messages with one side only, first come first; all of the same side.
-  struct Unmatched {
-    std::int32_t first = -1, last = -1;
+  struct Call {
+    Handler handler;
+    std::int32_t next;
   };
 
   // A message with the key whose other side is there already, or a new one.
-  std::int32_t match(const Key& key, bool sending);
+  std::int32_t match(const Unmatched::Entry& key, bool sending);
   void schedule(Nanoseconds delay, EventKind kind, std::int32_t what);
-  Event pop();
   Nanoseconds unaware_delay(const Message& message) const;
   void enter_link(std::int32_t number);
   void transmit(std::int32_t link, std::int32_t number);
   void release(std::int32_t link);
   void deliver(std::int32_t number, Listener& listener);
   void call(std::int32_t rank, Listener& listener);
+  void recycle(std::int32_t number);
+  RouteId route(std::int32_t src, std::int32_t dst) const;
 
   std::shared_ptr<const Topology> topology_;
   std::vector<Dimension> dims_;
-  bool aware_;
+  bool aware_, record_;
   Nanoseconds now_ = 0;
-  std::uint64_t scheduled_ = 0;
-  std::vector<Event> events_;
+  Agenda<Event> agenda_;
   std::vector<Link> links_;
   std::unique_ptr<Routes> routes_;
-  std::unordered_map<std::uint64_t, RouteId> route_of_;  // by src · 2^32 + dst
+  std::vector<RouteId> route_table_;                     // by src · NPUs + dst, where that is small
+  std::unordered_map<std::uint64_t, RouteId> route_of_;  // else by src · 2^32 + dst
   std::vector<Message> messages_;
-  std::unordered_map<Key, Unmatched, KeyHash> unmatched_;
-  std::map<std::pair<std::int32_t, Nanoseconds>, std::vector<Handler>> calls_;
+  std::vector<std::int32_t> over_;  // messages whose place is free
+  Unmatched unmatched_;
+  std::vector<std::vector<Calls>> calls_;  // by rank
+  std::vector<Call> call_pool_;
+  std::int32_t free_call_ = -1;
   HopLog hops_;
 };
 
 template <typename Report>
 void Network::run(Listener& listener, Report&& report) {
-  for (std::uint64_t count = 1; !events_.empty(); ++count) {
-    const Event event = pop();
-    now_ = event.time;
-    switch (event.kind) {
-      case EventKind::arrival: {
-        Message& message = messages_[static_cast<std::size_t>(event.what)];
-        if (++message.hop < message.last_hop) {
-          enter_link(event.what);
-        } else {
-          deliver(event.what, listener);
+  std::uint64_t count = 0;
+  while (!agenda_.empty()) {
+    now_ = agenda_.next_time();
+    agenda_.run_next([&](const Event& event) {
+      switch (event.kind) {
+        case EventKind::arrival: {
+          Message& message = messages_[static_cast<std::size_t>(event.what)];
+          if (++message.hop < message.last_hop) {
+            enter_link(event.what);
+          } else {
+            deliver(event.what, listener);
+          }
+          break;
         }
-        break;
+        case EventKind::link_free:
+          release(event.what);
+          break;
+        case EventKind::posted: {
+          const Message& message = messages_[static_cast<std::size_t>(event.what)];
+          const Handler handler = message.on_recv;  // messages_ may move meanwhile
+          const auto dst = message.dst;
+          recycle(event.what);
+          listener.handle(dst, handler);
+          break;
+        }
+        case EventKind::calls:
+          call(event.what, listener);
+          break;
       }
-      case EventKind::link_free:
-        release(event.what);
-        break;
-      case EventKind::posted: {
-        const Message& message = messages_[static_cast<std::size_t>(event.what)];
-        const Handler handler = message.on_recv;  // messages_ may move meanwhile
-        listener.handle(message.dst, handler);
-        break;
-      }
-      case EventKind::calls:
-        call(event.what, listener);
-        break;
-    }
-    if ((count & 0xffff) == 0) report();
+      if ((++count & 0xffff) == 0) report();
+    });
   }
 }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -30,9 +29,11 @@ class Program {
     for (const auto row : graph_.roots(rank)) free(row);
   }
 
-  // The nodes to start now, in their order.
-  std::vector<std::uint32_t> take() {
-    std::vector<std::uint32_t> rows;
+  // The nodes to start now, in their order. What `ends_at_once` leaves its place to the next node, and
+  // is done before anything else happens; nodes that waited for it come with the next call.
+  template <typename EndsAtOnce>
+  std::vector<std::uint32_t> take(const EndsAtOnce& ends_at_once) {
+    std::vector<std::uint32_t> rows, over;
     if (custom_) {
       ready_.for_each([&](std::uint32_t row) { rows.push_back(row); });
       ready_.clear();
@@ -43,9 +44,14 @@ class Program {
       };
       while (!lanes_[kRecvs].heap.empty()) pop(lanes_[kRecvs]);
       for (const auto lane : {kComms, kComps, kCpu}) {
-        if (!lanes_[lane].busy && !lanes_[lane].heap.empty()) {
+        while (!lanes_[lane].busy && !lanes_[lane].heap.empty()) {
           pop(lanes_[lane]);
-          lanes_[lane].busy = true;
+          if (ends_at_once(rows.back())) {
+            over.push_back(rows.back());
+            rows.pop_back();
+          } else {
+            lanes_[lane].busy = true;
+          }
         }
       }
       std::sort(rows.begin(), rows.end(),
@@ -53,13 +59,18 @@ class Program {
     }
     for (const auto row : rows) issued_[row - first_] = true;
     under_way_ += rows.size();
+    for (const auto row : over) {
+      issued_[row - first_] = true;
+      ++under_way_;
+      finish(row, false);
+    }
     return rows;
   }
 
-  void finish(std::uint32_t row) {
+  void finish(std::uint32_t row, bool held_lane = true) {
     done_[row - first_] = true;
     --under_way_;
-    if (!custom_) lanes_[lane_of(row)].busy = false;
+    if (!custom_ && held_lane) lanes_[lane_of(row)].busy = false;
     for (const auto child : graph_.children(row)) {
       if (--waiting_[child - first_] == 0) free(child);
     }
@@ -70,7 +81,14 @@ class Program {
     return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& l) { return l.heap.empty(); });
   }
 
-  // A node that has begun and does not end, if there is one.
+  // Nodes that could start, if anything else happened on this rank.
+  void each_ready(const std::function<void(std::uint32_t)>& visit) const {
+    for (std::size_t i = 0; i < done_.size(); ++i) {
+      if (!issued_[i] && waiting_[i] == 0) visit(static_cast<std::uint32_t>(first_ + i));
+    }
+  }
+
+  // Nodes that have begun and do not end.
   void each_stuck(const std::function<void(std::uint32_t)>& visit) const {
     for (std::size_t i = 0; i < done_.size(); ++i) {
       if (issued_[i] && !done_[i]) visit(static_cast<std::uint32_t>(first_ + i));
@@ -133,9 +151,10 @@ struct StreamPhase {
 
 // One chunk of a collective on its way through the phases.
 struct Stream {
-  std::int32_t rank, dataset, id, priority;
+  std::int32_t rank = 0, dataset = 0, id = 0, priority = 0;
   const std::vector<std::int32_t>* members = nullptr;
-  std::deque<StreamPhase> phases;  // to come
+  std::vector<StreamPhase> phases;
+  std::size_t phase_at = 0;  // the next one
   std::int32_t queue = -1;
   bool local = false;  // the phase is one of a group, whose staging takes 10 ns
   bool begun = false;

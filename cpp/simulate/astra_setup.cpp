@@ -24,7 +24,8 @@ bool native(Comm comm) {
 void check_messages(const Workload& workload) {
   const auto& bytes = workload.columns().bytes;
   for (std::size_t row = 0; row < at(workload.nodes()); ++row) {
-    if (workload.kind(row) != NodeKind::comp && bytes[row] < 1) {
+    const bool talks = workload.kind(row) < NodeKind::load && workload.kind(row) != NodeKind::comp;
+    if (talks && bytes[row] < 1) {
       invalid(workload.describe(row) + ": bytes is 0, ASTRA-sim needs at least 1");
     }
   }
@@ -36,6 +37,11 @@ void check(const std::vector<Dimension>& dims, const Workload& workload,
            const std::vector<std::shared_ptr<const Workload>>& algorithms,
            const Column<std::int32_t>& algorithm_of, const System& system) {
   const auto& c = workload.columns();
+  if (system.replay_only) return;  // nothing is sent
+  const auto& memory = system.memory;
+  if (memory.kind != MemoryKind::none && !(memory.bytes_per_ns > 0)) {
+    invalid("the remote memory has no bandwidth, so that loads and stores would never end");
+  }
   for (const auto& algorithm : algorithms) {
     check_messages(*algorithm);
     for (std::size_t row = 0; row < at(algorithm->nodes()); ++row) {
@@ -47,8 +53,16 @@ void check(const std::vector<Dimension>& dims, const Workload& workload,
   check_messages(workload);
   for (std::size_t row = 0; row < at(workload.nodes()); ++row) {
     if (workload.kind(row) == NodeKind::load || workload.kind(row) == NodeKind::store) {
-      invalid(workload.describe(row) +
-              " needs a memory outside of the NPU, which the simulated system does not have");
+      if (memory.kind == MemoryKind::none) {
+        invalid(workload.describe(row) +
+                " needs a memory outside of the NPU, which the simulated system does not have");
+      }
+      if (memory.kind == MemoryKind::per_node &&
+          (memory.npus_per_node < 1 || c.rank[row] / memory.npus_per_node >= memory.nodes)) {
+        invalid(workload.describe(row) + " belongs to none of the " + std::to_string(memory.nodes) +
+                " nodes of " + std::to_string(memory.npus_per_node) +
+                " NPUs that have a remote memory");
+      }
     }
     const auto comm = static_cast<Comm>(c.comm[row]);
     if (workload.kind(row) != NodeKind::coll || comm == Comm::broadcast) continue;
@@ -72,6 +86,13 @@ void check(const std::vector<Dimension>& dims, const Workload& workload,
       continue;
     }
     const auto& list = system.of(comm);
+    if (list.empty()) {
+      invalid(workload.describe(row) + ": the system has no implementation of this collective");
+    }
+    const bool sums = comm == Comm::all_reduce || comm == Comm::reduce_scatter;
+    if (sums && !(system.memory_Bps > 0)) {
+      invalid(workload.describe(row) + " sums in a local memory whose bandwidth is not given");
+    }
     if (list.empty() || list.size() > dims.size() || dims.size() > kMostDims) {
       invalid("a collective needs an implementation for each of 1 to " + std::to_string(kMostDims) +
               " dimensions, here " + std::to_string(list.size()) + " for " +

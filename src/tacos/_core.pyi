@@ -560,7 +560,7 @@ def translations(topology: Topology) -> tuple[list[int], numpy.typing.NDArray[nu
     """
 
 class Violation:
-    """One way in which a schedule or a program is wrong."""
+    """One way in which a schedule, a program or a workload is wrong."""
 
     @property
     def rule(self) -> str:
@@ -568,7 +568,7 @@ class Violation:
 
     @property
     def transfer(self) -> int:
-        """Stored transfer, or step of a program, or -1."""
+        """Stored transfer, step of a program, row of a workload, or -1."""
 
     @property
     def time_ps(self) -> int:
@@ -616,6 +616,9 @@ def verify(schedule: Schedule, *, allow_unneeded: bool = False, limit: int = 100
 
 def verify_program(program: Program, *, limit: int = 100, progress: object | None = None) -> VerifyReport:
     """Checks a program; see tacos.verify."""
+
+def verify_workload(workload: Workload, *, limit: int = 100) -> VerifyReport:
+    """Checks a workload; see tacos.verify."""
 
 class Bottleneck:
     """A set of nodes and what must pass its links."""
@@ -1224,13 +1227,17 @@ def chakra_program_file(nodes: ProgramNodes, rank: int, about: str) -> bytes:
 class ChakraTraces:
     """Chakra traces as columns: one row per node, by rank."""
 
-    def __init__(self) -> None: ...
+    def __init__(self, chain_streams: bool = True) -> None: ...
 
     def add(self, file: bytes) -> None:
         """Take in the trace of the next rank."""
 
     def check_peers(self) -> None:
         """Refuse messages with a rank that has no trace."""
+
+    @property
+    def is_program(self) -> bool:
+        """Whether the traces are an algorithm, not a workload."""
 
     @property
     def ranks(self) -> int: ...
@@ -1245,7 +1252,15 @@ class ChakraTraces:
     @property
     def rank(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
 
-    def workload(self, groups: Sequence[tuple[int, Sequence[int]]]) -> Workload:
+    @property
+    def group_names(self) -> list[bytes]:
+        """Groups that nodes name by other texts than numbers."""
+
+    @property
+    def process_groups(self) -> list[bytes]:
+        """What metadata nodes say."""
+
+    def workload(self, groups: Sequence[tuple[int, Sequence[int]]], named: Sequence[int]) -> Workload:
         """
         All nodes, which move into the workload: the traces are empty afterwards.
         """
@@ -1256,7 +1271,7 @@ class ChakraTraces:
     def derived(self, provenance: str) -> Program:
         """A program of the messages that the traces speak of."""
 
-def astra_simulate(topology: Topology, dims: Sequence[tuple[int, int, int, int]], aware: bool, workload: Workload, algorithms: Sequence[Workload], algorithm_of: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], *, endpoint_delay_ns: int, memory_Bps: int, splits: int, active_chunks: int, queues: int, policy: str, local_bandwidth_aware: bool, rendezvous: bool, implementations: Sequence[Sequence[str]], progress: object | None = None) -> dict[str, Any]:
+def astra_simulate(topology: Topology, dims: Sequence[tuple[int, int, int, int]], aware: bool, workload: Workload, algorithms: Sequence[Workload], algorithm_of: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], *, endpoint_delay_ns: int, memory_Bps: int, splits: int, active_chunks: int, queues: int, policy: str, local_bandwidth_aware: bool, rendezvous: bool, implementations: Sequence[Sequence[str]], roofline: bool, peak_flops: float, replay_only: bool, remote: tuple[str, int, int, int, int], record: bool, progress: object | None = None) -> dict[str, Any]:
     """ASTRA-sim's analytical simulation; see tacos.simulate.astra."""
 
 def hash_set_order(keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], reference: bool = False) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,), writable=False)]:

@@ -1,4 +1,4 @@
-"""The verifier: is a schedule, or a program, right?
+"""The verifier: is a schedule, a program or a workload right?
 
 It shares the data classes with what it checks and nothing else: routes are walked again link by
 link, times are computed again from the topology, values are followed from the inputs to the
@@ -10,7 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tacos._core import Program, Schedule, VerifyReport, Violation, verify_program
+from tacos._core import (
+    Program,
+    Schedule,
+    VerifyReport,
+    Violation,
+    Workload,
+    verify_program,
+    verify_workload,
+)
 from tacos._core import verify as _verify
 from tacos.errors import VerificationError, check_type
 
@@ -26,10 +34,10 @@ class Report:
 
     Attributes:
         ok: Whether nothing is wrong.
-        checked: Stored transfers, or steps of a program, that were checked.
+        checked: Stored transfers, steps of a program, or nodes of a workload that were checked.
         found: Number of violations, also those beyond the limit.
         violations: The violations that were kept, grouped by rule.
-        subject: What was checked: a schedule or a program, in place or out of place if it is for both.
+        subject: What was checked: a schedule, a workload, or a program, in place or out of place if it is for both.
         consistent: Whether all NPUs that end with a sum end with the same bits of it, see :func:`verify`. True
             for collectives whose sums end at one NPU each, or that have none.
         difference: Two NPUs that add up a chunk in different orders, in a sentence; empty if there are none.
@@ -59,14 +67,14 @@ class Report:
 
 
 def verify(
-    schedule: Schedule | Program,
+    schedule: Schedule | Program | Workload,
     *,
     allow_unneeded: bool = False,
     limit: int = 100,
     threads: int = 0,
     progress: Callable[[float], object] | None = None,
 ) -> Report:
-    """Check a schedule or a program, whatever made it.
+    """Check a schedule, a program or a workload, whatever made it.
 
     The rules for schedules:
 
@@ -86,6 +94,15 @@ def verify(
     - *race*: two steps that touch a slot, one of them writing, are ordered;
     - *postcondition* and *contribution*, as above.
 
+    The rules for workloads, of which a violation's ``transfer`` is a row:
+
+    - *unmatched*: every send has one receive with the same ranks, tag and size, and the other way round;
+    - *alone*: no collective is one of a single rank;
+    - *missing*: all members of a group join each of its collectives;
+    - *mismatch*: all members join with the same kind of collective and the same size;
+    - *deadlock*: no nodes wait for each other in a circle across ranks. Sends are buffered, a collective ends after
+      it has begun on all members, and the k-th collective of a group on one rank meets the k-th on the others.
+
     **Identical bits.** Floating-point addition commutes but does not associate, so NPUs end an all-reduce with
     the same bits only if all of them add up a chunk in the same order. ``Report.consistent`` tells whether they
     do. A program fixes the order of all additions. A schedule leaves it open in which order an NPU adds what
@@ -95,7 +112,7 @@ def verify(
     A program of a file that says it runs both in place and out of place is checked both ways.
 
     Args:
-        schedule: Packed, or an orbit, which is proven from its representatives; or a program.
+        schedule: Packed, or an orbit, which is proven from its representatives; or a program, or a workload.
         allow_unneeded: Do not report transfers that no NPU needs.
         limit: How many violations to keep; all are counted.
         threads: 0 uses all cores; a program is checked by one.
@@ -112,11 +129,13 @@ def verify(
     >>> verify(tacos.lower(tacos.synthesize(topo, summed, engine="one-shot"))).consistent
     True
     """
-    check_type("schedule", schedule, Schedule, Program)
+    check_type("schedule", schedule, Schedule, Program, Workload)
     if not 1 <= limit < 2**31:
         raise ValueError(f"limit must be 1 to 2^31 - 1; got {limit}")
     if not 0 <= threads < 2**15:
         raise ValueError(f"threads must be 0 (all cores) or a positive number; got {threads}")
+    if isinstance(schedule, Workload):
+        return _report(verify_workload(schedule, limit=limit), "workload", "")
     if isinstance(schedule, Program):
         found = verify_program(schedule, limit=limit, progress=progress)
         subject = "program"

@@ -18,12 +18,14 @@ starts: a simulator does (:mod:`tacos.simulate.astra`).
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tacos._core import Workload
 from tacos._support.columns import column
+from tacos.errors import FormatError
 from tacos.program_nodes import nodes as _nodes
 from tacos.units import Quantity, size_bytes
 
@@ -51,6 +53,7 @@ __all__ = [
     "load",
     "ring_all_gather",
     "save",
+    "summary",
 ]
 
 SEND, RECV, COMP, COLL, LOAD, STORE = range(6)
@@ -78,17 +81,34 @@ def load(
     path: str | os.PathLike[str],
     *,
     groups: Mapping[int, Sequence[int]] | str | os.PathLike[str] | None = None,
+    dims: Sequence[int] | None = None,
+    passes: int | None = None,
+    chain_streams: bool | None = None,
+    format: str | None = None,
 ) -> Workload:
-    """Read a workload from files: Chakra traces, ``<prefix>.<rank>.et`` for every rank.
+    """Read a workload from files.
+
+    ================  ==================================================================================
+    ``chakra``        Chakra traces of any producer, ``<prefix>.<rank>.et`` for every rank
+    ``astra-layers``  a text file of ASTRA-sim 1.0, a line per layer
+    ``libra``         a text file of LIBRA, likewise
+    ================  ==================================================================================
 
     Args:
-        path: The prefix, or the file of any rank.
-        groups: Ranks of each group that the collectives name (``pg_name``), as in `from_nodes`, or a
-            JSON file that lists them. By default the file ``<prefix>.json``, if there is one.
+        path: The prefix of traces, or the file of any rank; or the text file.
+        groups: Of traces: ranks of each group that the collectives name (``pg_name``), as in `from_nodes`, or a
+            JSON file that lists them; by default the file ``<prefix>.json``, if there is one, and what the traces of
+            PyTorch say themselves. Of LIBRA: the file of communicators, by default ``communicator.yml`` beside.
+        dims: Of text files: NPUs of each dimension of the network, the first varying fastest.
+        passes: Of ``astra-layers``: training steps, 1 by default.
+        chain_streams: Of traces: whether kernels of one device and stream, where nodes name them, run one after the
+            other even where no dependency says so. They do by default.
+        format: One of the names above, if ending and content do not say it.
 
     Raises:
         FormatError: A file is missing or damaged, or its nodes are not a workload; the message names
-            file and byte, or rank and node.
+            file and byte, or rank and node, or line and column.
+        ValueError: The format does not take an argument that was given.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -96,9 +116,29 @@ def load(
     ...     load(f"{folder}/step")
     <tacos.Workload: 4 ranks, 4 nodes>
     """
+    from tacos import formats
     from tacos.formats import chakra
 
-    return chakra.read_workload(path, groups=groups)
+    if format is None and not Path(path).is_file():
+        name = "chakra"  # a prefix, or what will be missed
+    else:
+        name = formats.name_of(path, format=format)
+    given: dict[str, Any] = {
+        "groups": groups,
+        "dims": dims,
+        "passes": passes,
+        "chain_streams": chain_streams,
+    }
+    options = {key: value for key, value in given.items() if value is not None}
+    if name == "chakra":
+        for key in ("dims", "passes"):
+            if key in options:
+                raise ValueError(f"{key} is for text files; traces say themselves what they hold")
+        return chakra.read_workload(path, **options)
+    if formats.FORMATS[name].kind is not Workload:
+        raise FormatError(f"{path} holds no workload: its format is {name}")
+    found: Workload = formats.load(path, format=name, **options)
+    return found
 
 
 def save(workload: Workload, path: str | os.PathLike[str]) -> None:
@@ -344,3 +384,73 @@ def collective(npus: int, comm: str, size: Quantity) -> Workload:
         bytes=size_bytes(size),
         names="collective",
     )
+
+
+def summary(workload: Workload) -> dict[str, Any]:
+    """Return what a workload consists of, by name; what it has none of is left out.
+
+    ===================  ===============================================================================
+    ``ranks``, ``nodes`` how many there are
+    ``computations``     nodes, their ``flops`` and ``memory_bytes``, and ``compute_s``: the durations of the rank
+                         that computes longest
+    ``collectives``      a list: kind, size of the groups, number of groups, nodes, and their bytes together
+    ``messages``         sends, and ``message_bytes``
+    ``loads, stores``    nodes, and ``remote_bytes``
+    ===================  ===============================================================================
+
+    >>> facts = summary(collective(8, "all_reduce", "1MiB"))
+    >>> facts["nodes"], facts["collectives"]
+    (8, [{'kind': 'all_reduce', 'ranks': 8, 'groups': 1, 'nodes': 8, 'bytes': 8388608}])
+    """
+    facts: dict[str, Any] = {"ranks": workload.npus, "nodes": workload.nodes}
+    kinds = np.bincount(workload.kind, minlength=6)
+
+    def total(kind: int, column: NDArray[np.int64]) -> int:
+        return int(column[workload.kind == kind].sum(dtype=object) or 0)
+
+    if kinds[COMP]:
+        comps = workload.kind == COMP
+        seconds = np.bincount(workload.rank[comps], workload.duration_ps[comps] / 1e12)
+        facts |= {
+            "computations": int(kinds[COMP]),
+            "flops": total(COMP, workload.flops),
+            "memory_bytes": total(COMP, workload.bytes),
+            "compute_s": float(seconds.max()),
+        }
+    if kinds[COLL]:
+        facts["collectives"] = _collectives(workload)
+    if kinds[SEND] or kinds[RECV]:
+        facts |= {
+            "messages": int(kinds[SEND]),
+            "receives": int(kinds[RECV]),
+            "message_bytes": total(SEND, workload.bytes),
+        }
+    if kinds[LOAD] or kinds[STORE]:
+        facts |= {
+            "loads": int(kinds[LOAD]),
+            "stores": int(kinds[STORE]),
+            "remote_bytes": total(LOAD, workload.bytes) + total(STORE, workload.bytes),
+        }
+    return facts
+
+
+def _collectives(workload: Workload) -> list[dict[str, Any]]:
+    """Collectives by kind and by the size of their groups."""
+    members = {0: workload.npus} | {number: len(ranks) for number, ranks in workload.groups}
+    names = list(COMMS)
+    rows = workload.kind == COLL
+    sizes = np.array([members[int(group)] for group in workload.group[rows]])
+    comm, group, size = workload.comm[rows], workload.group[rows], workload.bytes[rows]
+    found = []
+    for kind, ranks in sorted(set(zip(comm.tolist(), sizes.tolist(), strict=True))):
+        these = (comm == kind) & (sizes == ranks)
+        found.append(
+            {
+                "kind": names[kind],
+                "ranks": ranks,
+                "groups": len(np.unique(group[these])),
+                "nodes": int(these.sum()),
+                "bytes": int(size[these].sum(dtype=object)),
+            }
+        )
+    return found

@@ -411,7 +411,7 @@ def test_metadata_only_keeps_the_order(tmp_path):
     assert tacos.verify(program).ok
     ops = [STEP_OPS[op] for op in program.op]
     assert ops == ["send", "recv", "nop", "recv", "nop", "send"]
-    assert load_workload(prefix).duration_ps.tolist() == [0] * 6
+    assert load_workload(prefix).id.tolist() == [0, 1, 0, 2]
 
 
 def test_a_converter_that_says_only_chunks(tmp_path):
@@ -436,11 +436,91 @@ def test_messages_with_one_key_meet_in_order(tmp_path):
 
 def test_collectives_are_for_the_simulator(tmp_path):
     prefix = put(tmp_path, *[trace(node(0, COLL, comm_type=0, comm_size=2**20))] * 4)
-    with pytest.raises(
-        tacos.FormatError, match="rank 0, node 0 is a collective, which a program does not have"
-    ):
-        tacos.load(prefix)
+    assert tacos.load(prefix) == load_workload(prefix)
     assert load_workload(prefix).comm.tolist() == [0] * 4
+
+
+def test_a_workload_has_no_notes(tmp_path):
+    """What waits for metadata, or for a node without a type, waits for what these wait for."""
+    nodes = (
+        node(0, METADATA), node(1, deps=[0]), node(2, METADATA, deps=[1]), node(3, 0, deps=[2]),
+        node(4, deps=[3, 1]), node(5, 0, deps=[4]),
+    )  # fmt: skip
+    workload = load_workload(put(tmp_path, trace(*nodes), trace(node(8, METADATA))))
+    assert workload.rank.tolist() == [0, 0, 1]
+    assert workload.id.tolist() == [1, 4, 8]
+    assert workload.dep_begin.tolist() == [0, 0, 1, 1]
+    assert workload.dep.tolist() == [0]
+
+
+def kernel(id, stream, start=0, type=COMP, deps=(), cpu=0, **more):
+    extra = field(6, start) + field(10, attribute("is_cpu_op", cpu, "bool"))
+    return node(id, type, deps=deps, extra=extra, stream=stream, **more)
+
+
+def test_kernels_of_a_stream_run_one_after_the_other(tmp_path):
+    """Launches on the CPU (ids 1 to 4), kernels 5 to 8: by start times 6, 5 on stream 7; 8 after 5, and 7 alone.
+
+    Kernel 9 starts first by its clock, but depends on 5."""
+    nodes = (
+        *(kernel(id, 7, cpu=1) for id in (1, 2, 3, 4)),
+        kernel(5, 7, 20, deps=[1]), kernel(6, 7, 10, deps=[2]), kernel(7, 20, 5, deps=[3]),
+        kernel(8, 7, 30, COLL, deps=[4], comm_type=0, comm_size=8), kernel(9, 7, 1, deps=[5]),
+    )  # fmt: skip
+    prefix = put(tmp_path, trace(*nodes))
+    workload = load_workload(prefix)
+
+    def waits(found):
+        ids = found.id.tolist()
+        begin = found.dep_begin.tolist()
+        return {
+            id: [ids[row] for row in found.dep[begin[i] : begin[i + 1]]] for i, id in enumerate(ids)
+        }
+
+    assert waits(workload) == {
+        1: [], 2: [], 3: [], 4: [], 5: [1, 6], 6: [2], 7: [3], 8: [4, 9], 9: [5]
+    }  # fmt: skip
+    plain = load_workload(prefix, chain_streams=False)
+    assert waits(plain) == {1: [], 2: [], 3: [], 4: [], 5: [1], 6: [2], 7: [3], 8: [4], 9: [5]}
+
+
+def listing(text):
+    """The inputs of a metadata node."""
+    return field(8, field(1, text))
+
+
+def test_process_groups_of_pytorch(tmp_path):
+    """Metadata lists the groups; names that are not numbers get one, and a group without ranks is all."""
+    groups = (
+        b"""['[{"pg_name": "0", "ranks": []}, {"pg_name": "2", "ranks": [1, 0]}, """
+        b"""{"pg_name": "mesh_tp", "ranks": [2, 3]}, {"pg_name": "dp", "ranks": []}]']"""
+    )
+    names = [("2", 2), ("2", 2), ("mesh_tp", 3), ("mesh_tp", 3)]
+
+    def rank(name):
+        coll = node(1, COLL, comm_type=0, comm_size=8, pg_name=name)
+        whole = node(2, COLL, comm_type=2, comm_size=8, pg_name="dp")
+        return trace(node(0, METADATA, extra=listing(groups)), coll, whole)
+
+    workload = load_workload(put(tmp_path, *(rank(name) for name, _ in names)))
+    assert workload.groups == [(2, [0, 1]), (3, [2, 3])]
+    assert workload.group.tolist() == [2, 0, 2, 0, 3, 0, 3, 0]
+    assert tacos.verify(workload).ok
+
+
+def test_groups_that_are_not_listed(tmp_path):
+    coll = node(0, COLL, comm_type=0, comm_size=8, pg_name="x")
+    with pytest.raises(tacos.FormatError, match="pg_name is 'x', which is neither a number nor"):
+        load_workload(put(tmp_path, trace(coll)))
+    coll = node(0, COLL, comm_type=0, comm_size=8, pg_name="4")
+    with pytest.raises(tacos.FormatError, match="group 4 is not defined; name the file that lists"):
+        load_workload(put(tmp_path, trace(coll)))
+    one, two = (
+        trace(node(0, METADATA, extra=listing(b"""['[{"pg_name": "1", "ranks": [%d]}]']""" % r)))
+        for r in (0, 1)
+    )
+    with pytest.raises(tacos.FormatError, match="process group '1' has different ranks"):
+        load_workload(put(tmp_path, one, two))
 
 
 def refused(folder, *files):
@@ -459,7 +539,7 @@ IDLE = trace(node())
         (trace(), "t.0.et: the trace has no nodes"),
         (IDLE[:-1], "byte 8: a length of 5 where 4 are left"),
         (b"\xff" * 11, "byte 0: a number has more than 64 bits"),
-        (trace(node(7, 0)), "node 7: its type is INVALID_NODE; it must be 1 (METADATA_NODE) to 7"),
+        (trace(node(7, 8)), "node 7: its type is 8; it must be 0 (INVALID_NODE) to 7"),
         (trace(node(7, 2)), "node 7: it has no tensor_size"),
         (trace(node(7, 99)), "node 7: its type is 99"),
         (trace(node(1), node(1)), "t.0.et: node 1 is there twice"),
@@ -479,7 +559,6 @@ IDLE = trace(node())
         (trace(node(extra=b"\x00")), "a field has the number 0"),
         (trace(message(SEND, 1, id=6)), "rank 0, node 6: the send of 8 bytes to rank 1 with tag 0 has no"),
         (trace(message(RECV, 1, id=6)), "rank 0, node 6: the recv of 8 bytes from rank 1 with tag 0 has"),
-        (trace(node()), "t: no node sends anything"),
     ],
 )  # fmt: skip
 def test_one_damaged_trace_for_each_sentence(tmp_path, first, sentence):

@@ -54,7 +54,9 @@ Group = Annotated[
     str | None,
     Parameter(help="NPUs that take part, in rank order: 0,2,4-7, or names. All by default."),
 ]
-Algorithm = Annotated[Path, Parameter(help="A schedule or a program in any readable format.")]
+Algorithm = Annotated[
+    Path, Parameter(help="A schedule, a program or a workload in any readable format.")
+]
 Format = Annotated[
     str | None, Parameter(help="Format of the file; by default its extension and content tell.")
 ]
@@ -76,9 +78,16 @@ AnyOrder = Annotated[
 
 def load_algorithm(path: Path, format: str | None = None) -> Schedule | Program:
     """The schedule or program in a file."""
-    loaded: Schedule | Program | Topology = formats.load(path, format=format)
-    if isinstance(loaded, Topology):
-        raise FormatError(f"{path} holds a topology, not a schedule or a program")
+    return algorithm_in(path, formats.load(path, format=format))
+
+
+def algorithm_in(
+    path: Path, loaded: Schedule | Program | Topology | Workload
+) -> Schedule | Program:
+    """What was loaded from a file, if it is a schedule or program."""
+    if isinstance(loaded, Topology | Workload):
+        held = type(loaded).__name__.lower()
+        raise FormatError(f"{path} holds a {held}, not a schedule or a program")
     return loaded
 
 

@@ -17,17 +17,31 @@ from tacos.cli.app import (
     Format,
     Json,
     Quiet,
+    algorithm_in,
     app,
     assumed_network,
     check_folder,
     exported,
     fail,
     lifted,
-    load_algorithm,
     verdict,
     warn,
 )
 from tacos.cli.viewing import PAGES
+from tacos.cli.workloads import (
+    Dims,
+    Groups,
+    Memory,
+    Queues,
+    Rendezvous,
+    System,
+    check_timeline,
+    figures,
+    loaded_from,
+    run_workload,
+    save_timeline,
+    show_workload,
+)
 from tacos.console import print_table, progress, show, show_topology, transfer_table, width
 from tacos.errors import FormatError, LimitError, TacosError
 from tacos.execution import execution
@@ -50,14 +64,19 @@ def verify(
         Parameter(negative="", show_default=False, help="Allow transfers that no NPU needs."),
     ] = False,
     limit: Annotated[int, Parameter(help="Largest number of violations to show.")] = 20,
+    groups: Groups = None,
+    dims: Dims = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Check a schedule or a program for deadlocks, races, link conflicts and wrong results.
+    """Check a schedule or a program for deadlocks, races, link conflicts and wrong results, or a workload for
+    deadlocks, messages without a partner and collectives that some rank never joins.
 
     Example: tacos verify ar.tacos
     """
-    loaded = load_algorithm(file, format)
+    loaded = loaded_from(file, format, groups, dims)
+    if not isinstance(loaded, Workload):
+        loaded = algorithm_in(file, loaded)
     with progress("verifying", quiet or as_json) as report:
         check = tacos.verify(loaded, allow_unneeded=allow_unneeded, limit=limit, progress=report)
     limits = formats.exceeded(loaded) if isinstance(loaded, Program) else []
@@ -77,6 +96,8 @@ def verify(
     if check.ok and not quiet:
         if isinstance(loaded, Program):
             held = f"{loaded.steps:,} steps in {loaded.threads:,} threads of {loaded.ranks:,} ranks"
+        elif isinstance(loaded, Workload):
+            held = f"{loaded.nodes:,} nodes of {loaded.npus:,} ranks"
         else:
             held = f"{loaded.transfers:,} transfers in {units.format_time(loaded.time_s)}"
         print(f"ok: {held}")
@@ -95,7 +116,10 @@ def sim(
     *,
     format: Format = None,
     topology: Annotated[
-        str | None, Parameter(help="Run on another network: a spec or a file.")
+        str | None,
+        Parameter(
+            name=["--topology", "--network"], help="Run on another network: a spec or a file."
+        ),
     ] = None,
     size: Annotated[str | None, Parameter(help="Buffer size of a program, such as 64MB.")] = None,
     timing: Annotated[
@@ -131,9 +155,16 @@ def sim(
         Literal["astra-sim-aware", "astra-sim-unaware"] | None,
         Parameter(
             help="Run what tacos convert writes for ASTRA-sim, or given Chakra traces, as its "
-            "analytical backend does, to the nanosecond."
+            "analytical backend does, to the nanosecond. Traces that only send and receive run as one "
+            "custom collective without --system, and as a workload with it."
         ),
     ] = None,
+    system: System = None,
+    memory: Memory = None,
+    groups: Groups = None,
+    dims: Dims = None,
+    queues: Queues = None,
+    rendezvous: Rendezvous = False,
     output: Annotated[
         Path | None,
         Parameter(
@@ -145,12 +176,51 @@ def sim(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Simulate a schedule or a program on its own network or another, with faults if you like.
+    """Simulate a schedule, a program or a workload on its own network or another, with faults if you like.
 
     Example: tacos sim ar.tacos --fault link=0-1,begin=10us,end=1ms -o trace.json
     """
     from tacos import view
 
+    network = None if topology is None else formats.network(topology)
+    held = loaded_from(file, format, groups, dims, network)
+    if system is not None and not isinstance(held, Workload):
+        held = tacos.workload.load(file, groups=groups, format=format)
+    if isinstance(held, Workload):
+        given = {
+            "--fault": fault,
+            "--straggler": straggler,
+            "--jitter": units.time_ps(jitter),
+            "--size": size,
+            "--timing": timing != "dependencies",
+            "--no-congestion": not congestion,
+        }
+        for option, value in given.items():
+            if value:
+                raise ValueError(f"{option} is for schedules and programs; {file} holds a workload")
+        if output is not None:
+            check_timeline("--output", output)
+        result = run_workload(
+            held,
+            network,
+            profile=profile,
+            system=system,
+            memory=memory,
+            queues=queues,
+            rendezvous=rendezvous,
+            silent=quiet or as_json,
+        )
+        if output is not None:
+            save_timeline(held, result, output)
+        show(figures(held, result, as_json), str(file), as_json, quiet)
+        return 0
+    for option, found in (
+        ("--memory", memory),
+        ("--num-queues-per-dim", queues),
+        ("--rendezvous-protocol", rendezvous),
+    ):
+        if found:
+            raise ValueError(f"{option} is for workloads; {file} holds a schedule or a program")
     pictures = (".svg", ".png")
     ending = "" if output is None else output.suffix.lower()
     if output is not None:
@@ -166,7 +236,6 @@ def sim(
         check_folder("--output", output)
     faults = [tacos.Fault.parse(text) for text in fault]
     stragglers = [tacos.Straggler.parse(text) for text in straggler]
-    network = None if topology is None else formats.network(topology)
     what: Schedule | Workload | Program
     as_program = False
     disturbed = bool(fault or straggler or units.time_ps(jitter))
@@ -177,7 +246,7 @@ def sim(
     if profile is not None and size is None and formats.name_of(file, format=format) == "chakra":
         what = tacos.workload.load(file)
     else:
-        loaded = load_algorithm(file, format)
+        loaded = algorithm_in(file, held)
         as_program = isinstance(loaded, Program) and timing == "shared" and profile is None
         if isinstance(loaded, Schedule) and size is not None:
             raise ValueError(f"--size is {size}, but {file} holds a schedule, whose size is fixed")
@@ -237,10 +306,12 @@ def sim(
 
 @app.command
 def info(
-    file: Annotated[Path, Parameter(help="A schedule, a program or a topology.")],
+    file: Annotated[Path, Parameter(help="A schedule, a program, a workload or a topology.")],
     /,
     *,
     format: Format = None,
+    groups: Groups = None,
+    dims: Dims = None,
     npu: Annotated[
         str | None, Parameter(help="List the transfers of this NPU: 3, or box0/npu3.")
     ] = None,
@@ -258,7 +329,10 @@ def info(
     """
     if rows < 1:
         raise ValueError(f"--rows must be positive; got {rows}")
-    loaded = formats.load(file, format=format)
+    loaded = loaded_from(file, format, groups, dims)
+    if isinstance(loaded, Workload) and npu is None and link is None:
+        show_workload(file, loaded, as_json, quiet)
+        return 0
     if isinstance(loaded, Topology) and npu is None and link is None:
         show_topology(str(file), loaded, as_json, quiet)
         return 0
@@ -293,7 +367,7 @@ def info(
 
 @app.command
 def convert(
-    source: Annotated[Path, Parameter(help="A schedule, a program or a topology.")],
+    source: Annotated[Path, Parameter(help="A schedule, a program, a workload or a topology.")],
     target: Annotated[Path, Parameter(help="File to write; its extension chooses the format.")],
     /,
     *,
@@ -331,6 +405,7 @@ def convert(
         str | None, Parameter(help="Network of a program: a spec or a file.")
     ] = None,
     size: Annotated[str | None, Parameter(help="Buffer size of a program, such as 64MB.")] = None,
+    dims: Dims = None,
     unchecked: Annotated[
         bool,
         Parameter(negative="", show_default=False, help="Do not verify SOURCE first."),
@@ -343,7 +418,13 @@ def convert(
     Example: tacos convert ar.tacos ar.xml --protocol LL
     """
     check_folder("TARGET", target)
-    loaded = formats.load(source, format=from_format)
+    network = None if topology is None else formats.network(topology)
+    loaded = loaded_from(source, from_format, None, dims, network)
+    if isinstance(loaded, Workload):
+        tacos.workload.save(loaded, target)
+        held = {"from": str(source), "to": str(target), "ranks": loaded.npus, "nodes": loaded.nodes}
+        show(held, "converted", as_json, quiet)
+        return 0
     options: dict[str, Any] = {
         "dialect": dialect,
         "protocol": protocol,
@@ -364,7 +445,6 @@ def convert(
             return verdict(check, quiet)
         if not check.consistent and not quiet:
             warn(f"ranks may end with different bits: {check.difference}")
-    network = None if topology is None else formats.network(topology)
     taken = [k for k in (Program, Schedule) if formats.takes(k, target, format=to_format)]
     if isinstance(loaded, Program) and taken == [Schedule]:
         loaded = lifted(loaded, network, size, quiet or as_json)

@@ -9,8 +9,27 @@ from cyclopts import Parameter
 
 import tacos
 from tacos import formats
-from tacos._core import Schedule
-from tacos.cli.app import Algorithm, Json, Quiet, app, check_folder, lifted, load_algorithm
+from tacos._core import Program, Schedule, Topology, Workload
+from tacos.cli.app import (
+    Algorithm,
+    Json,
+    Quiet,
+    algorithm_in,
+    app,
+    check_folder,
+    lifted,
+    load_algorithm,
+)
+from tacos.cli.workloads import (
+    Dims,
+    Groups,
+    Memory,
+    System,
+    check_timeline,
+    loaded_from,
+    run_workload,
+    save_timeline,
+)
 from tacos.console import progress, show
 from tacos.errors import FormatError
 from tacos.simulate.trace_export import format_of
@@ -51,10 +70,15 @@ def view(
     detail: Annotated[
         int | None, Parameter(help="Largest number of transfers that the page shows one by one.")
     ] = None,
+    system: System = None,
+    memory: Memory = None,
+    groups: Groups = None,
+    dims: Dims = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Animate a schedule or a program, or two side by side, in a web page.
+    """Animate a schedule or a program, or two side by side, in a web page; or write the timeline of a simulated
+    workload, ranks and their streams, for ui.perfetto.dev (FILE.timeline.json by default).
 
     Example: tacos view ar.tacos ring.tacos -o both.html
     """
@@ -65,8 +89,32 @@ def view(
     if port is not None and not 0 <= port < 2**16:
         raise ValueError(f"--port must be 0 to 65535; got {port}")
     silent = quiet or as_json
+    network = None if topology is None else formats.network(topology)
+    held = loaded_from(file, None, groups, dims, network)
+    if isinstance(held, Workload):
+        if other is not None:
+            raise ValueError(f"{file} holds a workload, which is shown alone; got {other} besides")
+        if serve:
+            raise ValueError(f"--serve shows schedules and programs; {file} holds a workload")
+        line = output or Path(f"{file.name}.timeline.json")
+        check_timeline("--output", line)
+        result = run_workload(
+            held,
+            network,
+            profile=None,
+            system=system,
+            memory=memory,
+            queues=None,
+            rendezvous=False,
+            silent=silent,
+        )
+        save_timeline(held, result, line)
+        shown = {"file": str(line), "nodes": held.nodes, "time_s": result.time_ns / 1e9}
+        show(shown, "timeline for ui.perfetto.dev", as_json, quiet)
+        return 0
+    first = algorithm_in(file, held)
     if serve:
-        schedules, names = _read(file, other, topology, size, silent)
+        schedules, names = _read(first, file, other, network, size, silent)
         return _serve(schedules, names, detail, port or 0, as_json, quiet)
     target = output or _beside(file)
     traced = target.suffix.lower() not in PAGES
@@ -77,7 +125,7 @@ def view(
     check_folder("--output", target)
     if target.is_dir():
         raise ValueError(f"--output is {target}, which is a directory")
-    schedules, names = _read(file, other, topology, size, silent)
+    schedules, names = _read(first, file, other, network, size, silent)
     if traced:
         with progress("tracing", silent) as report:
             tacos.simulate(schedules[0], timing="schedule", progress=report).save(target)
@@ -91,13 +139,17 @@ def view(
 
 
 def _read(
-    file: Path, other: Path | None, topology: str | None, size: str | None, silent: bool
+    first: Schedule | Program,
+    file: Path,
+    other: Path | None,
+    network: Topology | None,
+    size: str | None,
+    silent: bool,
 ) -> tuple[list[Schedule], list[str]]:
     """The schedules to show, and their names."""
-    network = None if topology is None else formats.network(topology)
-    paths = [file] if other is None else [file, other]
-    schedules = [lifted(load_algorithm(path), network, size, silent) for path in paths]
-    return schedules, [path.name for path in paths]
+    found = [first] if other is None else [first, load_algorithm(other)]
+    names = [file.name] if other is None else [file.name, other.name]
+    return [lifted(one, network, size, silent) for one in found], names
 
 
 def check_page(option: str, path: Path) -> None:

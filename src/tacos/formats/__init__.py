@@ -13,7 +13,9 @@
 ``te-ccl``       ``.json``                           a result of TE-CCL; only read
 ``forestcoll``   ``.xml``                            a result of ForestColl; only read
 ``nccl``         ``.xml``                            a machine as NCCL and RCCL dump it; only read
-``chakra``       ``.et``, or a prefix                a program, as Chakra traces of all ranks
+``chakra``       ``.et``, or a prefix                a program or a workload, as Chakra traces of all ranks
+``astra-layers`` ``.txt``                            a workload of ASTRA-sim 1.0; only read
+``libra``        ``.txt``                            a workload of LIBRA; only read
 ``nvidia-smi``   ``.txt``                            what ``nvidia-smi topo -m`` prints; only read
 ``ns3``          ``.txt`` ``.topo``                  a topology of ASTRA-sim's ns-3; only read
 ``taccl``        ``.json``                           a topology of TACCL, with a sketch; only read
@@ -52,6 +54,7 @@ from tacos.formats import (
     chakra,
     edge_csv,
     graphml,
+    layer_text,
     msccl,
     mscclpp,
     native,
@@ -190,6 +193,8 @@ FORMATS: dict[str, Format] = {
     ),
     "csv": Format(Topology, edge_csv.read, (".csv",), None, edge_csv.write, (".csv",)),
     "nvidia-smi": Format(Topology, nvidia_smi.read, (".txt", ".log"), nvidia_smi.looks_like),
+    "astra-layers": Format(Workload, layer_text.read_astra, (".txt",), layer_text.looks_like_astra),
+    "libra": Format(Workload, layer_text.read_libra, (".txt",), layer_text.looks_like_libra),
     "ns3": Format(
         Topology, astra_network.read_ns3, (".txt", ".topo"), astra_network.looks_like_ns3
     ),
@@ -350,8 +355,9 @@ def network(text: str) -> Topology:
     if not path.is_file() and not _ends_like_a_file(str(path)):
         return parse(text)
     loaded = load(path, **options)
-    if isinstance(loaded, Program):
-        raise FormatError(f"{path}: this is a program, which names no topology")
+    if isinstance(loaded, Program | Workload):
+        held = type(loaded).__name__.lower()
+        raise FormatError(f"{path}: this is a {held}, which names no topology")
     return loaded.topology if isinstance(loaded, Schedule) else loaded
 
 

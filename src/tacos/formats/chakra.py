@@ -88,6 +88,13 @@ class _Whole(Struct):
     provenance: str
 
 
+class _ProcessGroup(Struct):
+    """A process group of PyTorch; without ranks it has all."""
+
+    pg_name: str
+    ranks: list[_Int32] = []
+
+
 class _About(Struct, omit_defaults=True):
     """The note in the metadata of a file."""
 
@@ -180,11 +187,20 @@ def write(
     _put(prefix, program.ranks, file, beside)
 
 
-def read(path: str | os.PathLike[str]) -> Program:
-    """Read the traces of all ranks as one program; see above for what it holds.
+def read(
+    path: str | os.PathLike[str],
+    *,
+    groups: Mapping[int, Sequence[int]] | str | os.PathLike[str] | None = None,
+) -> Program | Workload:
+    """Read the traces of all ranks: a program where they are an algorithm, else a workload.
+
+    Traces are an algorithm if tacos wrote them as one, or if they only send and receive, with computations that do
+    not say what they compute; see above for what the program holds. Collectives, loads, stores and computations with
+    a number of operations make them a workload. :func:`tacos.workload.load` reads any traces as a workload.
 
     Args:
         path: The prefix, or the file of any rank.
+        groups: As in :func:`tacos.workload.load`; makes the traces a workload.
 
     Raises:
         FormatError: A file is missing or damaged, a send has no receive, or nodes wait for each
@@ -196,6 +212,8 @@ def read(path: str | os.PathLike[str]) -> Program:
     """
     found = _traces(path)
     prefix = prefix_of(path)
+    if groups is not None or not found.is_program:
+        return _workload(found, prefix, groups)
     notes = found.about
     try:
         if not notes[0]:
@@ -209,6 +227,7 @@ def read_workload(
     path: str | os.PathLike[str],
     *,
     groups: Mapping[int, Sequence[int]] | str | os.PathLike[str] | None = None,
+    chain_streams: bool = True,
 ) -> Workload:
     """Read the traces of all ranks as one workload; see :func:`tacos.workload.load`.
 
@@ -216,17 +235,67 @@ def read_workload(
     Traceback (most recent call last):
     tacos.errors.FormatError: missing.0.et: No such file or directory
     """
-    found = _traces(path)
-    prefix = prefix_of(path)
+    return _workload(_traces(path, chain_streams), prefix_of(path), groups)
+
+
+def _workload(
+    found: ChakraTraces,
+    prefix: Path,
+    groups: Mapping[int, Sequence[int]] | str | os.PathLike[str] | None,
+) -> Workload:
     if groups is None:
         beside = prefix.with_name(f"{prefix.name}.json")
         groups = beside if beside.is_file() and _lists_groups(beside) else {}
     if isinstance(groups, str | os.PathLike):
         groups = _read_groups(Path(groups))
     try:
-        return found.workload([(number, list(members)) for number, members in groups.items()])
+        listed, named = _named_groups(found, groups)
+        return found.workload(listed, named)
     except ValueError as error:
-        raise FormatError(f"{prefix}: {error}") from None
+        hint = "; name the file that lists the groups" if "is not defined" in str(error) else ""
+        raise FormatError(f"{prefix}: {error}{hint}") from None
+
+
+def _named_groups(
+    found: ChakraTraces, groups: Mapping[int, Sequence[int]]
+) -> tuple[list[tuple[int, list[int]]], list[int]]:
+    """All groups by number, and the number of each group that nodes name by another text.
+
+    Traces of PyTorch list their process groups in metadata nodes; a file of groups comes first.
+    """
+    listed = {number: list(members) for number, members in groups.items()}
+    everyone = list(range(found.ranks))
+    by_name: dict[str, list[int]] = {}
+    for text in found.process_groups:
+        for name, ranks in _process_groups(text.decode("utf-8", "replace")):
+            members = sorted(ranks) or everyone
+            if by_name.setdefault(name, members) != members:
+                raise ValueError(f"process group {name!r} has different ranks in different traces")
+    for name, members in by_name.items():
+        if name.isdecimal() and 0 < int(name) < 2**31:
+            listed.setdefault(int(name), members)
+    named = []
+    for name in (word.decode("utf-8", "replace") for word in found.group_names):
+        if name not in by_name:
+            raise ValueError(
+                f"pg_name is {name[:40]!r}, which is neither a number nor a process group that the traces list"
+            )
+        if by_name[name] == everyone:
+            named.append(0)
+            continue
+        number = max(listed, default=0) + 1
+        listed[number] = by_name[name]
+        named.append(number)
+    return list(listed.items()), named
+
+
+def _process_groups(text: str) -> list[tuple[str, list[int]]]:
+    """The groups in the inputs of a metadata node: a list with one text, which is JSON; [] for other metadata."""
+    try:
+        fields = msgspec.json.decode(text[2:-2], type=list[_ProcessGroup])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return []
+    return [(group.pg_name, group.ranks) for group in fields]
 
 
 def write_workload(workload: Workload, path: str | os.PathLike[str]) -> None:
@@ -293,9 +362,9 @@ def _files(path: str | os.PathLike[str]) -> list[Path]:
     return [_file(prefix, rank) for rank in ranks]
 
 
-def _traces(path: str | os.PathLike[str]) -> ChakraTraces:
+def _traces(path: str | os.PathLike[str], chain_streams: bool = True) -> ChakraTraces:
     """The nodes of all ranks."""
-    traces = ChakraTraces()
+    traces = ChakraTraces(chain_streams)
     for file in _files(path):
         if not file.is_file():  # opening a pipe would wait for ever
             raise FormatError(f"{file}: not a regular file")

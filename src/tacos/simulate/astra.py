@@ -15,7 +15,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Topology
 
-__all__ = ["PROFILES", "AstraResult", "AstraSystem", "run", "trace"]
+__all__ = ["PROFILES", "AstraResult", "AstraSystem", "RemoteMemory", "run", "trace"]
 
 PROFILES = {"astra-sim-aware": True, "astra-sim-unaware": False}
 """The backends by name, and whether messages share links there."""
@@ -50,12 +50,40 @@ _Dimension = tuple[int, int, int, int]  # block, size, bytes per second, picosec
 
 
 @dataclass(frozen=True, kw_only=True)
+class RemoteMemory:
+    """A memory outside of the NPUs, which the loads and stores of a workload use.
+
+    Attributes:
+        shared_by: "none" if there is no such memory; "npu" if each NPU has one of its own; "node" if the NPUs of
+            a node share one, and "pool" if all NPUs do. A shared memory serves one request at a time.
+        latency: Time of any access, in whole nanoseconds.
+        bandwidth: How fast data moves after that.
+        npus_per_node, nodes: NPUs that share a memory, and the number of memories; for "node" alone.
+    """
+
+    shared_by: Literal["none", "npu", "node", "pool"] = "none"
+    latency: Quantity = "0ns"
+    bandwidth: Quantity = "1GB/s"
+    npus_per_node: int = 0
+    nodes: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("npus_per_node", "nodes"):
+            value = getattr(self, name)
+            least = 1 if self.shared_by == "node" else 0
+            if not isinstance(value, int) or not least <= value < 2**31:
+                raise ValueError(f"{name} is {value!r}, it must be a whole number from {least} on")
+
+
+@dataclass(frozen=True, kw_only=True)
 class AstraSystem:
-    """How ranks make collectives: ASTRA-sim's system file, with the names people read.
+    """How ranks compute and make collectives: ASTRA-sim's system file, with the names people read.
+
+    :func:`tacos.simulate.astra_files.load_system` reads one from ASTRA-sim's files.
 
     Attributes:
         endpoint_delay: Time of a piece of data from the NPU to the network, or back.
-        memory_bandwidth: Of the local memory, which sums are written to and read from.
+        memory_bandwidth: Of the local memory, which sums are written to and read from; None if it is not known.
         splits: Chunks that a collective is cut into (preferred-dataset-splits).
         active_chunks: Chunks that one dimension works on at a time.
         queues: Queues of each dimension (num-queues-per-dim).
@@ -67,10 +95,14 @@ class AstraSystem:
             "doubleBinaryTree", or "oneRing", … over all ranks at once. By default ring on rings,
             direct on cliques, and on switches halving-doubling where it applies, else direct.
         algorithms: Workloads that serve as custom collectives, by kind, or by node id.
+        roofline: Whether a computation takes the time that its operations and bytes need, instead of its duration.
+        peak_flops: Operations per second of an NPU, for the roofline.
+        replay_only: Whether every node takes its duration, messages and collectives too.
+        remote_memory: The memory of loads and stores.
     """
 
     endpoint_delay: Quantity = "10ns"
-    memory_bandwidth: Quantity = "1600GB/s"
+    memory_bandwidth: Quantity | None = "1600GB/s"
     splits: int = 1
     active_chunks: int = 1
     queues: int = 1
@@ -78,6 +110,10 @@ class AstraSystem:
     local_bandwidth_aware: bool = True
     implementations: Implementations = field(default_factory=dict)
     algorithms: Algorithms = field(default_factory=dict)
+    roofline: bool = False
+    peak_flops: float = 0.0
+    replay_only: bool = False
+    remote_memory: RemoteMemory = RemoteMemory()
 
     def __post_init__(self) -> None:
         for name in ("splits", "active_chunks", "queues"):
@@ -102,6 +138,8 @@ class AstraResult:
         aware: Whether links were shared.
         npu_finish_ns: When each rank was done.
         npu_compute_ns: How long each rank computed.
+        node_begin_ns: When each node of the workload began; empty with `as_custom`, whose nodes are not the workload's.
+        node_end_ns: When each node had ended.
         src: Sender of each message. Messages come in the order in which either side was first;
             handshakes of the rendezvous protocol are messages too.
         dst: Receiver of each message.
@@ -121,6 +159,8 @@ class AstraResult:
     aware: bool
     npu_finish_ns: NDArray[np.int64]
     npu_compute_ns: NDArray[np.int64]
+    node_begin_ns: NDArray[np.int64]
+    node_end_ns: NDArray[np.int64]
     src: NDArray[np.int32]
     dst: NDArray[np.int32]
     bytes: NDArray[np.int64]
@@ -134,13 +174,21 @@ class AstraResult:
     hop_end_ns: NDArray[np.int64]
 
     @property
+    def profile(self) -> str:
+        """Name of the backend, in `PROFILES`."""
+        return next(name for name, aware in PROFILES.items() if aware == self.aware)
+
+    @property
     def time_ns(self) -> int:
         """When the last rank was done."""
         return int(self.npu_finish_ns.max())
 
     @property
     def npu_exposed_ns(self) -> NDArray[np.int64]:
-        """How long each rank did not compute: ASTRA-sim's exposed communication."""
+        """How long each rank did not compute: ASTRA-sim's exposed communication.
+
+        Under `replay_only` all nodes count as computations, so it may be negative where they overlap.
+        """
         exposed: NDArray[np.int64] = self.npu_finish_ns - self.npu_compute_ns
         return exposed
 
@@ -150,13 +198,12 @@ class AstraResult:
         Args:
             schedule: Provenance of the schedule that was run, if there is one.
         """
-        simulator = next(name for name, aware in PROFILES.items() if aware == self.aware)
         return Trace(
             self.topology,
-            simulator=simulator,
+            simulator=self.profile,
             clean_time_ps=self.time_ns * 1000,
             provenance={
-                "simulator": simulator,
+                "simulator": self.profile,
                 "transfers": len(self.src),
                 "clean_time_ps": self.time_ns * 1000,
                 "schedule": dict(schedule or {}),
@@ -181,6 +228,7 @@ def run(
     as_custom: bool = True,
     system: AstraSystem | None = None,
     rendezvous: bool = False,
+    record: bool = True,
     progress: Callable[[float], object] | None = None,
 ) -> AstraResult:
     """Simulate a workload as ASTRA-sim's analytical backends do.
@@ -200,6 +248,8 @@ def run(
             once; or a workload, in which a rank has one send or collective in flight at a time.
         system: How collectives are made; `AstraSystem()` by default.
         rendezvous: Whether 8 KiB from the receiver must have arrived before data is sent.
+        record: Whether the result has every message and hop; without, it has the times of ranks and nodes, and the
+            run takes less time and memory.
         progress: Called with the share done, now and then.
 
     Raises:
@@ -230,6 +280,7 @@ def run(
         _check_parts(workload, system)
         algorithms = list(system.algorithms.values())
         algorithm_of = _algorithms(workload, system)
+    remote = system.remote_memory
     columns = astra_simulate(
         topology,
         dims,
@@ -238,7 +289,9 @@ def run(
         algorithms,
         algorithm_of,
         endpoint_delay_ns=_nanoseconds(system.endpoint_delay),
-        memory_Bps=bandwidth_Bps(system.memory_bandwidth, what="memory_bandwidth"),
+        memory_Bps=0
+        if system.memory_bandwidth is None
+        else bandwidth_Bps(system.memory_bandwidth, what="memory_bandwidth"),
         splits=1 if as_custom else system.splits,
         active_chunks=system.active_chunks,
         queues=system.queues,
@@ -246,10 +299,23 @@ def run(
         local_bandwidth_aware=system.local_bandwidth_aware,
         rendezvous=rendezvous,
         implementations=[
-            list(system.implementations.get(comm) or _defaults(comm, dims)) for comm in _NATIVE
+            list(system.implementations.get(comm, _defaults(comm, dims))) for comm in _NATIVE
         ],
+        roofline=system.roofline,
+        peak_flops=system.peak_flops,
+        replay_only=system.replay_only,
+        remote=(
+            remote.shared_by,
+            _nanoseconds(remote.latency, "latency"),
+            bandwidth_Bps(remote.bandwidth, what="bandwidth"),
+            remote.npus_per_node,
+            remote.nodes,
+        ),
+        record=record,
         progress=progress,
     )
+    if as_custom:
+        columns |= {name: np.empty(0, np.int64) for name in ("node_begin_ns", "node_end_ns")}
     return AstraResult(topology=topology, aware=aware, **columns)
 
 
@@ -322,10 +388,10 @@ def _check_parts(workload: Workload, system: AstraSystem) -> None:
         )
 
 
-def _nanoseconds(delay: Quantity) -> int:
-    exact = time_ps(delay, what="endpoint_delay")
+def _nanoseconds(delay: Quantity, what: str = "endpoint_delay") -> int:
+    exact = time_ps(delay, what=what)
     if exact % 1000:
-        raise ValueError(f"endpoint_delay {delay!r} must be a whole number of nanoseconds")
+        raise ValueError(f"{what} {delay!r} must be a whole number of nanoseconds")
     return exact // 1000
 
 

@@ -1,0 +1,27 @@
+// The checker of workloads: can all ranks finish what they are to do?
+//
+// The rules, each a value of Violation::rule:
+//   unmatched   every send has one receive with the same ranks, tag and size, and the other way round;
+//   alone       no collective is one of a single rank;
+//   missing     all members of a group join each of its collectives;
+//   mismatch    all members join with the same kind of collective and the same size;
+//   deadlock    no nodes wait for each other in a circle across ranks.
+//
+// The k-th send meets the k-th receive of its key, and the k-th collective of a group on one rank meets
+// the k-th on the others. Nodes of a rank are counted in the order in which they become ready if nothing
+// takes time, lower ids first. Sends are buffered: they wait for no receive. A collective ends
+// on every member after it has begun on all of them. Nothing else makes a node wait: whether a simulator that
+// runs one communication at a time gets stuck on an order of two groups, its run tells.
+//
+// Cost: O(nodes · log nodes).
+#pragma once
+
+#include "model/workload.hpp"
+#include "verify/verify.hpp"
+
+namespace tacos {
+
+// Violations name a row as their `transfer`.
+VerifyReport verify(const Workload& workload, std::int64_t limit);
+
+}  // namespace tacos
