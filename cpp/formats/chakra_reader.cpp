@@ -497,7 +497,7 @@ void Traces::chain_streams(std::size_t first_row) {
     if (waits[row - first_row] == 0) free(row);
   }
   std::map<std::pair<std::int64_t, std::int64_t>, std::size_t> last;  // of each stream
-  std::vector<std::int64_t> before(rows, kNobody);
+  std::vector<std::int64_t> before(rows, kNoRow);
   while (!ready.empty()) {
     const auto row = std::get<2>(ready.top());
     ready.pop();
@@ -516,7 +516,7 @@ void Traces::chain_streams(std::size_t first_row) {
   auto from = begin;
   for (auto row = first_row; row < nodes(); ++row) {
     const auto to = dep_begin[row + 1];
-    bool known = before[row - first_row] == kNobody;
+    bool known = before[row - first_row] == kNoRow;
     for (auto d = from; d < to; ++d) {
       known = known || dep[at(d)] == before[row - first_row];
       deps.push_back(dep[at(d)]);
@@ -562,7 +562,7 @@ void Traces::drop_notes() {
     std::sort(mine.begin(), mine.end());
     mine.erase(std::unique(mine.begin(), mine.end()), mine.end());
   }
-  std::vector<std::int64_t> place(nodes(), kNobody);
+  std::vector<std::int64_t> place(nodes(), kNoRow);
   std::size_t rows = 0;
   for (std::size_t row = 0; row < nodes(); ++row) {
     if (is_note_[row] == 0) place[row] = static_cast<std::int64_t>(rows++);
@@ -570,14 +570,14 @@ void Traces::drop_notes() {
   const auto squeeze = [&](auto& column) {
     std::size_t out = 0;
     for (std::size_t row = 0; row < place.size(); ++row) {
-      if (place[row] != kNobody) column[out++] = column[row];
+      if (place[row] != kNoRow) column[out++] = column[row];
     }
     column.resize(out);
   };
   dep.clear();
   dep_begin.assign(1, 0);
   for (std::size_t row = 0; row < place.size(); ++row) {
-    if (place[row] == kNobody) continue;
+    if (place[row] == kNoRow) continue;
     for (const auto parent : waits[row]) dep.push_back(place[at(parent)]);
     dep_begin.push_back(static_cast<std::int64_t>(dep.size()));
   }
