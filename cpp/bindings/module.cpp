@@ -15,6 +15,7 @@ void bind_verify(nb::module_& m);
 void bind_bound(nb::module_& m);
 void bind_simulate(nb::module_& m);
 void bind_run_program(nb::module_& m);
+void bind_order(nb::module_& m);
 void bind_synth(nb::module_& m);
 void bind_forest(nb::module_& m);
 void bind_program(nb::module_& m);
@@ -46,6 +47,7 @@ NB_MODULE(_core, m) {
   tacos::bindings::bind_bound(m);
   tacos::bindings::bind_simulate(m);
   tacos::bindings::bind_run_program(m);
+  tacos::bindings::bind_order(m);
   tacos::bindings::bind_synth(m);
   tacos::bindings::bind_forest(m);
   tacos::bindings::bind_program(m);

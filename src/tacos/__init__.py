@@ -21,6 +21,7 @@ from tacos.bound import Bound, bound
 from tacos.errors import FormatError, InfeasibleError, SpecError, TacosError, VerificationError
 from tacos.nodes import Nodes, link_of
 from tacos.program import Program, lift, lower
+from tacos.reorder import Order, reorder
 from tacos.schedule import Routes, retime, routes, summary
 from tacos.search.compare import compare
 from tacos.search.comparison import Candidate, Comparison, Figures, Sweep
@@ -35,6 +36,7 @@ from tacos.verify import Report, Violation, verify
 if TYPE_CHECKING:
     from tacos import training
     from tacos.formats import load, save
+    from tacos.judgement import judge
 
     __version__: str
 
@@ -48,6 +50,7 @@ __all__ = [
     "FormatError",
     "Front",
     "InfeasibleError",
+    "Order",
     "Point",
     "Program",
     "Range",
@@ -70,12 +73,14 @@ __all__ = [
     "collective",
     "compare",
     "engines",
+    "judge",
     "lift",
     "load",
     "lower",
     "nccl",
     "pareto",
     "refine",
+    "reorder",
     "retime",
     "routes",
     "save",
@@ -112,6 +117,10 @@ def __getattr__(name: str) -> Any:
         from tacos import formats
 
         return getattr(formats, name)
+    if name == "judge":
+        from tacos.judgement import judge
+
+        return judge
     if name == "training":
         from tacos import training
 

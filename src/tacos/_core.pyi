@@ -737,6 +737,31 @@ def departures(schedule: Schedule) -> dict[str, numpy.typing.NDArray[Any]]:
     The channel of every transfer in the program of a schedule, by (src, dst, start).
     """
 
+class OrderProblem:
+    """
+    Messages between places, and what they cost between hosts; see tacos.reorder.
+    """
+
+    def __init__(self, hosts: int, *, src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], term_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], size_class: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], weight: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], ring: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], latency_counts: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], latency: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], bytes: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]], route_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], route_links: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], link_bytes: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]]) -> None: ...
+
+    def cost(self, order: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int:
+        """Picoseconds of an order."""
+
+    def exact(self, start: numpy.typing.NDArray[numpy.int32], *, fixed: bool, nodes: int, progress: object | None = None) -> tuple[numpy.typing.NDArray[numpy.int32], int, bool]:
+        """The cheapest order, its cost, and whether that is proven."""
+
+    def place_search(self, pair: Sequence[numpy.typing.NDArray[numpy.int64]], start: numpy.typing.NDArray[numpy.int32], *, seed: int, work: int, progress: object | None = None) -> numpy.typing.NDArray[numpy.int32]:
+        """A cheaper order by swaps of two hosts."""
+
+def tour_search(hop: numpy.typing.NDArray[numpy.int64], start: numpy.typing.NDArray[numpy.int32], *, seed: int, work: int, progress: object | None = None) -> numpy.typing.NDArray[numpy.int32]:
+    """A short closed tour, by local search."""
+
+def one_tree_bound(hop: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], hosts: int, *, upper: int, rounds: int, progress: object | None = None) -> float:
+    """No closed tour is shorter: one-trees with prices."""
+
+def assignment_bound(hop: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], hosts: int, *, progress: object | None = None) -> int:
+    """No closed tour is shorter: one successor for each host."""
+
 def greedy(topology: Topology, collective: Collective, *, seed: int = 0, threads: int = 0, steps: bool = True, backwards: bool = False, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """A schedule of a collective that sums nothing; see tacos.synth.greedy."""
 

@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
     from tacos._core import Schedule, Topology
     from tacos.doctor import Check
+    from tacos.judgement import Judgement
     from tacos.topology import Summary
 
 __all__ = [
     "check_table",
     "front_table",
     "human",
+    "judgement_table",
     "label",
     "print_table",
     "progress",
@@ -225,6 +227,28 @@ def ranges_table(title: str, rows: list[dict[str, Any]]) -> Table:
             units.format_time(row["time_s"]),
             human("busbw_Bps", row["busbw_Bps"]),
             human("efficiency", row["efficiency"]),
+        )
+    return table
+
+
+def judgement_table(found: Judgement) -> Table:
+    """Measured times beside what the network allows, one line for each size."""
+    from rich import box
+    from rich.table import Table
+
+    title = f"{found.collective} of {found.ranks} ranks ({found.tool}, {found.source})"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE)
+    for name in ("size", "measured", "busbw", "bound", "share", "NCCL", "best"):
+        table.add_column(name, justify="right")
+    for row in found.rows:
+        table.add_row(
+            units.format_size(row.size_bytes),
+            units.format_time(row.time_s),
+            human("busbw_Bps", row.busbw_Bps),
+            units.format_time(row.bound_s),
+            f"{row.share:.1%}",
+            "" if row.nccl_s is None else units.format_time(row.nccl_s),
+            "" if row.best_s is None else units.format_time(row.best_s),
         )
     return table
 

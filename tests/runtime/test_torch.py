@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -134,6 +135,21 @@ def test_plans_serve_the_whole_and_groups_in_any_order(ranks, tmp_path):
     ranks.run("planned", variables={"TACOS_PLANS": folder}, members=[0, 1, n - 1])
 
 
+def test_defaults_follow_an_order(ranks, tmp_path):
+    """Given by ranks, by hosts in a file, or found by measuring; groups of some ranks follow it too."""
+    n = ranks.size
+    backwards = ",".join(str(rank) for rank in reversed(range(n)))
+    ranks.run("planned", variables={"TACOS_ORDER": backwards})
+    ranks.run("planned", variables={"TACOS_ORDER": backwards}, members=[0, 1, n - 1])
+    (tmp_path / "order.txt").write_text(f"elsewhere\n{socket.gethostname()}\n")
+    ranks.run("planned", variables={"TACOS_ORDER": str(tmp_path / "order.txt")})
+
+
+@pytest.mark.slow
+def test_the_network_is_probed_for_an_order(ranks):
+    ranks.run("planned", variables={"TACOS_PROBE": "1"})
+
+
 @pytest.mark.parametrize(
     "spec", ["ring:4", *(pytest.param(s, marks=pytest.mark.slow) for s in ("fc:4", "switch:4"))]
 )
@@ -180,6 +196,8 @@ def test_a_topology_is_enough(ranks, tmp_path):
         ({"TACOS_TOPOLOGY": "other.yaml"}, r"the topology has 6 NPUs and the job \d ranks"),
         ({"TACOS_TOPOLOGY": "bad.yaml"}, "bad.yaml: "),
         ({"TACOS_PLANS": "good", "TACOS_PLACEMENT": "0,0"}, "TACOS_PLACEMENT has 2 entries"),
+        ({"TACOS_ORDER": "0,2"}, "TACOS_ORDER must name rank 1 once, and does not"),
+        ({"TACOS_PROBE": "yes"}, 'TACOS_PROBE is "yes"; it must be 0 or 1'),
         ({"TACOS_DEBUG": "yes"}, 'TACOS_DEBUG is "yes"; it must be info or off'),
     ],
 )

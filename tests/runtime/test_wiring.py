@@ -21,6 +21,7 @@ class Known:
     def __init__(self, network, seed=0):
         self.network, self.size = network, network.npus
         self.random = Random(seed)
+        self.paths: dict[tuple[int, int], list[int]] = {}
         self.out: list[list[tuple[int, int]]] = [[] for _ in range(network.nodes)]
         for link, (src, dst) in enumerate(zip(network.link_src, network.link_dst, strict=True)):
             self.out[src].append((int(dst), link))
@@ -29,6 +30,11 @@ class Known:
         return self.random.uniform(0.95, 1.05)
 
     def path(self, src, dst):
+        if (src, dst) not in self.paths:
+            self.paths[src, dst] = self.shortest(src, dst)
+        return self.paths[src, dst]
+
+    def shortest(self, src, dst):
         before: dict[int, Any] = {src: None}
         queue = deque([src])
         while dst not in before:
@@ -61,6 +67,16 @@ class Known:
         slow = max(b / int(self.network.link_bandwidth_Bps[link]) for link, b in load.items())
         slow *= self.noise()
         return Together(slow, sum(pair.bandwidth_Bps.median for pair in messages) / slow)
+
+    def each(self, messages):
+        load: Counter[int] = Counter()
+        for pair in messages:
+            for link in self.path(pair.src, pair.dst):
+                load[link] += pair.bandwidth_Bps.median
+        full = {link: b / int(self.network.link_bandwidth_Bps[link]) for link, b in load.items()}
+        return [
+            self.noise() * max(full[link] for link in self.path(m.src, m.dst)) for m in messages
+        ]
 
 
 def found(network, seed=0):
@@ -189,3 +205,31 @@ def test_what_was_measured_is_plain_json():
     assert [
         pair["relayed_by"] for pair in plain["pairs"] if (pair["src"], pair["dst"]) == (0, 2)
     ] != [None]
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 1000), racks=st.integers(2, 4), hosts=st.integers(2, 4))
+def test_racks_are_found_whatever_the_order(seed, racks, hosts):
+    """Hosts in racks whose uplinks carry what one host does."""
+    n = racks * hosts
+    if n < 6:
+        return
+    rack = [i // hosts for i in range(n)]
+    Random(seed).shuffle(rack)
+    rows = [(i, n + rack[i], 1e9, 1e-6) for i in range(n)]
+    rows += [(n + r, n + racks, 1e9, 1e-6) for r in range(racks)]
+    network = tp.from_links(
+        n, rows + [(b, a, rate, late) for a, b, rate, late in rows], switches=racks + 1
+    )
+    wiring = find_wiring(Known(network, seed), [f"h{i}" for i in range(n)])
+    [fabric] = wiring.switches
+    expected = {tuple(i for i in range(n) if rack[i] == r) for r in range(racks)}
+    assert {one.ranks for one in fabric.racks} == expected
+    for one in fabric.racks:
+        assert one.up_Bps == pytest.approx(1e9, rel=0.12)
+        assert one.down_Bps == pytest.approx(1e9, rel=0.12)
+    measured = wiring.topology()
+    assert measured.switches == racks + 1
+    order = tacos.reorder(measured, effort=0.05).order
+    changes = sum(rack[a] != rack[b] for a, b in zip(order, order[1:] + order[:1], strict=True))
+    assert changes == racks

@@ -11,6 +11,7 @@ from tacos.view.comparison import comparison_tables, picture, remarks, write_csv
 from tacos.view.draw import draw
 from tacos.view.heat import heat_picture, heat_text
 from tacos.view.page import page, write_page
+from tacos.view.rings import judgement_picture, ring_picture
 from tacos.view.svg import checked, save
 
 __all__ = [
@@ -23,10 +24,12 @@ __all__ = [
     "heat_map",
     "heat_picture",
     "heat_text",
+    "judgement_picture",
     "lines",
     "page",
     "picture",
     "remarks",
+    "ring_picture",
     "save",
     "stack",
     "write_csv",

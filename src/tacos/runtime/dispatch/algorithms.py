@@ -9,6 +9,8 @@ TACOS_TOPOLOGY     a topology: what no plan serves is synthesized for it on firs
 TACOS_ENGINE       the engine for that, default ``auto``
 TACOS_CACHE        where those schedules are kept, default ``~/.cache/tacos``
 TACOS_PLACEMENT    the NPU of each rank, see :func:`tacos.runtime.dispatch.placement.place`
+TACOS_ORDER        hosts or ranks in the order that default algorithms follow, or a file of them
+TACOS_PROBE        ``1``: measure the network at the start, and find that order
 TACOS_DEBUG        ``info``: say for each call which algorithm serves it, and why
 =================  =====================================================================
 """
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,9 +31,11 @@ from tacos import formats, topology
 from tacos.errors import TacosError, VerificationError
 from tacos.library import Plans, described, difference, fingerprint, unpacked
 from tacos.program import lower
+from tacos.reorder import reorder
 from tacos.runtime import carriers
 from tacos.runtime.dispatch.cache import kept
-from tacos.runtime.dispatch.placement import here, place, renumbered
+from tacos.runtime.dispatch.placement import here, ordered, place, renumbered
+from tacos.runtime.measure.probe import probe
 from tacos.search.synthesis import synthesize
 from tacos.synth import ENGINES
 from tacos.units import format_size
@@ -44,7 +48,7 @@ if TYPE_CHECKING:
     from tacos.runtime.communicator import Algorithm, Communicator
     from tacos.runtime.rendezvous import Rendezvous
 
-__all__ = ["Algorithms", "Settings", "agree", "default", "order_matters"]
+__all__ = ["Algorithms", "Settings", "agree", "default", "order_matters", "probed"]
 
 _KEPT = 4096
 """So many calls of different sizes are remembered; then the memory starts anew."""
@@ -62,6 +66,10 @@ class Settings:
     cache: Path = Path()
     placement: str | None = None
     debug: bool = False
+    order: str | None = None
+    probe: bool = False
+    places: tuple[int, ...] = ()
+    """The place of each rank in that order, once known; empty: rank order."""
 
     @classmethod
     def from_environment(cls, world: int, variables: Mapping[str, str] = os.environ) -> Settings:
@@ -77,6 +85,9 @@ class Settings:
         said = variables.get("TACOS_DEBUG", "")
         if said.lower() not in ("", "off", "info"):
             raise ValueError(f'TACOS_DEBUG is "{said}"; it must be info or off')
+        probe = variables.get("TACOS_PROBE", "")
+        if probe not in ("", "0", "1"):
+            raise ValueError(f'TACOS_PROBE is "{probe}"; it must be 0 or 1')
         named = variables.get("TACOS_TOPOLOGY")
         network = formats.network(named) if named else None
         folder = variables.get("TACOS_PLANS")
@@ -92,6 +103,8 @@ class Settings:
             Path() if network is None else _cache_folder(variables),
             variables.get("TACOS_PLACEMENT"),
             said.lower() == "info",
+            variables.get("TACOS_ORDER") or None,
+            probe == "1",
         )
 
     @property
@@ -105,7 +118,8 @@ class Settings:
     def digest(self) -> str:
         """What must be the same on all ranks, in short."""
         plans = self.plans.digest if self.plans else ""
-        return f"{plans} {fingerprint(self.topology) if self.topology else ''} {self.engine}"
+        network = fingerprint(self.topology) if self.topology else ""
+        return f"{plans} {network} {self.engine} {self.probe}"
 
 
 class _Greeting(msgspec.Struct):
@@ -115,6 +129,7 @@ class _Greeting(msgspec.Struct):
     where: str
     digest: str = ""
     npus: list[int] = []
+    places: list[int] = []
     error: str = ""
 
 
@@ -148,11 +163,15 @@ def agree(
                 "engines: TACOS_PLANS, TACOS_TOPOLOGY and TACOS_ENGINE must mean the same everywhere"
             )
     network = settings.network
-    if network is None:
+    if network is None and settings.order is None:
         return settings, list(range(len(greetings)))
     where = {one.rank: one.where for one in greetings}
+    mine.npus = list(range(len(greetings)))
     try:
-        mine.npus = place(where, world, network.npus, network.names, settings.placement)
+        if network is not None:
+            mine.npus = place(where, world, network.npus, network.names, settings.placement)
+        if settings.order is not None:
+            mine.places = ordered(where, settings.order)
     except (TacosError, ValueError, OSError) as error:
         mine.error = " ".join(str(error).split())
     greetings = _exchanged(rendezvous, "places", mine)
@@ -162,7 +181,26 @@ def agree(
                 f"ranks {greetings[0].rank} and {one.rank} have different places for the ranks: "
                 "TACOS_PLACEMENT must mean the same everywhere"
             )
-    return settings, mine.npus
+        if one.places != greetings[0].places:
+            raise ValueError(
+                f"ranks {greetings[0].rank} and {one.rank} have different orders of the ranks: "
+                "TACOS_ORDER must mean the same everywhere"
+            )
+    return replace(settings, places=tuple(mine.places)), mine.npus
+
+
+def probed(communicator: Communicator) -> tuple[int, ...]:
+    """The place of each rank in the order that makes a ring fastest, measured now; all ranks call this together."""
+    network = probe(communicator).topology()
+    mine = b""
+    if communicator.rank == 0:
+        # Ranks of one host have the names host:number there, and stay together.
+        try:
+            mine = msgspec.json.encode(reorder(network).order)
+        except ValueError:  # all ranks are on one host
+            mine = msgspec.json.encode(range(communicator.size))
+    order = msgspec.json.decode(communicator.exchange("order", mine)[0], type=list[int])
+    return tuple(order.index(rank) for rank in range(communicator.size))
 
 
 def _exchanged(rendezvous: Rendezvous, name: str, mine: _Greeting) -> list[_Greeting]:
@@ -343,17 +381,24 @@ class Algorithms:
     def _default(self, call: _Call, _reasons: list[str]) -> _Candidate:
         ranks = self.communicator.size
         engine, chunks = default(call.kind, call.size_bytes)
+        places = self.settings.places
 
         def program() -> Program:
             network = topology.fully_connected(ranks)
             root = call.root if call.root >= 0 else None
+            root = places[root] if places and root is not None else root
             wanted = collectives.named(call.kind, network, 1 << 20, chunks=chunks, root=root)
             options = ENGINES[engine].blind_options
-            return lower(synthesize(network, wanted, engine=engine, **options), in_place=True)
+            plain = lower(synthesize(network, wanted, engine=engine, **options), in_place=True)
+            try:
+                return renumbered(plain, places) if places else plain
+            except ValueError:  # its steps move what the order tears apart
+                return plain
 
         root = f" from rank {call.root}" if call.root >= 0 else ""
         kind = collectives.parse(call.kind).label
-        return _Candidate(f"default {engine}, {chunks} chunks, {kind}{root}", program)
+        along = " in the given order" if places else ""
+        return _Candidate(f"default {engine}, {chunks} chunks, {kind}{root}{along}", program)
 
 
 def order_matters(dtype: str, op: str) -> bool:

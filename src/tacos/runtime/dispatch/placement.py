@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["here", "place", "renumbered"]
+__all__ = ["here", "ordered", "place", "renumbered"]
 
 _BUFFERS = (0, 1)  # input and output
 _LOCAL_RANKS = ("TACOS_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
@@ -93,7 +93,37 @@ def place(
     return list(where)
 
 
-def _items(given: str) -> list[str | int]:
+def ordered(where: Mapping[int, str], given: str) -> list[int]:
+    """The place of each of some ranks in an order of all.
+
+    Args:
+        where: The ranks and where each runs, as ``"host:local_rank"``.
+        given: Hosts or ranks in their order, separated by commas or as a JSON list, or the path of a file with such a
+            text, one per line, as ``tacos reorder`` writes it.
+
+    Raises:
+        ValueError: A rank is not named, or named twice.
+        FormatError: The file cannot be read.
+
+    >>> ordered({0: "a:0", 1: "a:1", 2: "b:0"}, "b,a")
+    [1, 2, 0]
+    >>> ordered({0: "a:0", 2: "b:0"}, "2,1,0")
+    [1, 0]
+    """
+    items = [str(item) for item in _items(given, "TACOS_ORDER")]
+    hosts = {rank: place.rpartition(":")[0] for rank, place in where.items()}
+    by_host = any(host in items for host in hosts.values())
+    names = {rank: hosts[rank] if by_host else str(rank) for rank in where}
+    for rank, name in names.items():
+        if items.count(name) != 1:
+            times = "twice" if name in items else "not"
+            what = f"host {name}, where rank {rank} runs," if by_host else f"rank {rank}"
+            raise ValueError(f"TACOS_ORDER must name {what} once, and does {times}")
+    inside = sorted(where, key=lambda rank: (items.index(names[rank]), rank))
+    return [inside.index(rank) for rank in where]
+
+
+def _items(given: str, variable: str = "TACOS_PLACEMENT") -> list[str | int]:
     """The entries of a list, which may be in a file."""
     text = given.strip()
     path = Path(text)
@@ -102,13 +132,13 @@ def _items(given: str) -> list[str | int]:
             text = path.read_text().strip()
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise FormatError(f"TACOS_PLACEMENT is {given}, a file that fails: {reason}") from None
+            raise FormatError(f"{variable} is {given}, a file that fails: {reason}") from None
     if not text.startswith("["):
         return [item.strip() for item in text.replace("\n", ",").split(",") if item.strip()]
     try:
         items = json.loads(text)
     except ValueError as error:
-        raise FormatError(f"TACOS_PLACEMENT is {given}: not JSON: {error}") from None
+        raise FormatError(f"{variable} is {given}: not JSON: {error}") from None
     return list(items)
 
 

@@ -115,6 +115,22 @@ class _Meter:
         took = max(took, alone / 10)
         return Together(took / alone, sum(size for _, _, size in rows) / took)
 
+    def each(self, messages: Sequence[Pair]) -> list[float]:
+        """How much longer each of some messages takes than alone, all at the same time."""
+        sizes = [
+            min(_LARGEST_BYTES, max(1, round(p.bandwidth_Bps.median * self._time)))
+            for p in messages
+        ]
+        prepared = self._prepare(
+            [(p.src, p.dst, size) for p, size in zip(messages, sizes, strict=True)]
+        )
+        rows = self._rounds(prepared, prepared.largest, _ROUNDS - 2)
+        result = []
+        for pair, size in zip(messages, sizes, strict=True):
+            took = min(rows[pair.src]) - 2 * pair.latency_s.median
+            result.append(max(took, 0.0) / (size / pair.bandwidth_Bps.median))
+        return result
+
     def _prepare(self, messages: list[tuple[int, int, int]]) -> _Messages:
         backwards = [(dst, src, 1) for src, dst, _ in messages]
         there, back = (
@@ -125,7 +141,12 @@ class _Meter:
         return _Messages(there, back, senders, max(size for _, _, size in messages))
 
     def _run(self, messages: _Messages, size: int, rounds: int) -> list[float]:
-        """Seconds of each round, of the sender that took longest; the first round is not counted."""
+        """Seconds of each round, of the sender that took longest."""
+        rows = self._rounds(messages, size, rounds)
+        return [max(column) for column in zip(*rows.values(), strict=True)]
+
+    def _rounds(self, messages: _Messages, size: int, rounds: int) -> dict[int, list[float]]:
+        """Seconds of each round by sender; the first round is not counted."""
         given, got = messages.there.buffer_elements(size)
         if given > len(self._source):
             self._source = np.zeros(given, np.uint8)
@@ -141,8 +162,7 @@ class _Meter:
             times.append(time.perf_counter() - begin)
         value = json.dumps(times if self.comm.rank in messages.senders else []).encode()
         rows = self.comm.exchange(f"probe {next(self._names)}", value)
-        columns = zip(*(json.loads(rows[rank]) for rank in messages.senders), strict=True)
-        return [max(column) for column in columns][1:]
+        return {rank: json.loads(rows[rank])[1:] for rank in messages.senders}
 
 
 def _program(ranks: int, messages: list[tuple[int, int, int]]) -> Program:
@@ -224,6 +244,10 @@ def report(wiring: Wiring) -> Iterator[str]:
             listed = ", ".join(wiring.names[port.rank] for port in members)
             way = "out" if members[0].out else "in"
             yield f"{listed} share {units.format_bandwidth(one.bandwidth_Bps)} on the way {way}"
+        for rack in switch.racks:
+            listed = ", ".join(wiring.names[rank] for rank in rack.ranks)
+            up, down = (units.format_bandwidth(rate) for rate in (rack.up_Bps, rack.down_Bps))
+            yield f"{listed} are in one rack, with {up} out of it and {down} into it"
         if switch.trunk_Bps is not None:
             listed = ", ".join(wiring.names[port.rank] for port in switch.ports if port.out)
             yield f"{listed} share {units.format_bandwidth(switch.trunk_Bps)} on their way"

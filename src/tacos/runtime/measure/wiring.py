@@ -11,12 +11,15 @@ that slow each other down share something. Sharing at one end is looked for firs
 - If messages between different ports of one switch slow each other down, wherever else they come from or
   go to, these ports have something in common, as the ranks of a host have its NIC. If that holds for all
   ports on both sides, the switch has a trunk inside.
+- If, while all ranks send, messages between some ranks are as fast as alone and those to others are not, then the former are in
+  one rack, whose uplink carries less than its ranks.
 """
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import asdict, dataclass, field
+from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -24,7 +27,7 @@ import numpy as np
 from tacos import topology as topologies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tacos._core import Topology
 
@@ -32,6 +35,7 @@ __all__ = [
     "Meter",
     "Pair",
     "Port",
+    "Rack",
     "Shared",
     "Spread",
     "Switch",
@@ -48,6 +52,18 @@ _ALIKE = 1.35
 """Bandwidths that differ by less are those of one port."""
 _LEAST_TRIES, _TRIES = 3, 6
 """So many pairs of messages tell whether what two ports share is theirs."""
+_LEAST_RACKED, _FEW_RELAYED, _UNEQUAL = 6, 0.1, 2.0
+"""Racks are looked for among at least so many ranks, of whose pairs few are relayed, and which are about equally fast alone."""
+_MIXINGS, _FEW_RACKED = 3, 12
+"""How often all pairs send to tell racks; twice as often among few ranks, which meet less often."""
+_FIRST_ROUNDS = 6
+"""Rounds of pairs after which a switch that carries everything is known; a third among many ranks."""
+_NEAR = 1.4
+"""Messages inside a rack take less than so many times longer while all ranks send."""
+_DENSE = 0.8
+"""Share of the pairs inside a rack that must look so."""
+_STRAY = 0.1
+"""Share of the pairs across racks that may look so."""
 _FEW = 8
 """Up to so many ranks, all pairs of messages with a common end are looked at, one by one."""
 
@@ -96,6 +112,9 @@ class Meter(Protocol):
     def together(self, messages: Sequence[Pair]) -> Together:
         """Messages at the same time, each of a size that takes equally long alone."""
 
+    def each(self, messages: Sequence[Pair]) -> list[float]:
+        """Of messages at the same time, from different ranks: how much longer each takes than alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Port:
@@ -121,6 +140,14 @@ class Shared(NamedTuple):
     bandwidth_Bps: float
 
 
+class Rack(NamedTuple):
+    """Ranks whose messages among each other are free, and share a wire to and from all others."""
+
+    ranks: tuple[int, ...]
+    up_Bps: float
+    down_Bps: float
+
+
 @dataclass(frozen=True, slots=True)
 class Switch:
     """What lies between some ports; with a trunk if it carries less than they do."""
@@ -128,6 +155,7 @@ class Switch:
     ports: tuple[Port, ...]
     trunk_Bps: float | None = None
     shared: tuple[Shared, ...] = ()
+    racks: tuple[Rack, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +201,12 @@ class Wiring:
                 last = new_switch()
                 rows.append((first, last, switch.trunk_Bps, 0.0))
             inner = [first if port.out else last for port in switch.ports]
+            for rack in switch.racks:
+                top = new_switch()
+                rows += [(top, first, rack.up_Bps, 0.0), (first, top, rack.down_Bps, 0.0)]
+                for i, port in enumerate(switch.ports):
+                    if port.rank in rack.ranks:
+                        inner[i] = top
             for group in switch.shared:
                 wire = new_switch()
                 port = switch.ports[group.ports[0]]
@@ -238,6 +272,9 @@ def find_wiring(meter: Meter, names: Sequence[str]) -> Wiring:
             if arriving[b].apart(a, c):
                 pairs[a, c] = Pair(a, c, pair.latency_s, pair.bandwidth_Bps, relayed_by=b)
                 break
+    if racks := _find_racks(meter, pairs):
+        found = tuple(pairs[key] for key in sorted(pairs))
+        return Wiring(tuple(names), found, (_racked(racks, pairs, ranks),))
     direct = [pair for pair in pairs.values() if pair.relayed_by is None]
     ports = [
         port
@@ -365,6 +402,106 @@ def _components(nodes: Iterable[int], edges: Iterable[frozenset[int]]) -> list[l
     for node in root:
         groups.setdefault(find(node), []).append(node)
     return [sorted(groups[key]) for key in sorted(groups)]
+
+
+def _find_racks(meter: Meter, pairs: dict[tuple[int, int], Pair]) -> list[Rack]:
+    """Ranks in racks, if messages across racks are slow while many ranks send, and those inside are not.
+
+    Ranks are paired at random, every pair several times, and one rank of each pair sends. So the racks' wires are loaded
+    whatever the ranks' order is, and no rank waits for a message but its own.
+    """
+    ranks = list(range(meter.size))
+    n = len(ranks)
+    rates = [pair.bandwidth_Bps.median for pair in pairs.values()]
+    relayed = sum(pair.relayed_by is not None for pair in pairs.values())
+    slow_rate, fast_rate = np.quantile(rates, [0.1, 0.9])
+    # Where pairs differ alone, or ranks relay, ports say more than messages at once.
+    if n < _LEAST_RACKED or relayed > _FEW_RELAYED * len(pairs) or fast_rate > _UNEQUAL * slow_rate:
+        return []
+    random = Random(n)
+    slow: dict[frozenset[int], list[float]] = {}
+    few = n <= _FEW_RACKED
+    rounds = [
+        met
+        for _ in range(2 * _MIXINGS if few else _MIXINGS)
+        for met in _rounds_of_pairs(random.sample(ranks, n))
+    ]
+    for number, met in enumerate(rounds, 1):
+        mixed = [pair if random.random() < 0.5 else pair[::-1] for pair in met]
+        for ends in (mixed, [pair[::-1] for pair in mixed]):
+            found = meter.each([pairs[pair] for pair in ends])
+            for pair, value in zip(ends, found, strict=True):
+                slow.setdefault(frozenset(pair), []).append(value)
+        # A switch that carries everything shows it soon, and needs no more messages.
+        if (
+            number == (_FIRST_ROUNDS if few else _FIRST_ROUNDS // 3)
+            and max(max(some) for some in slow.values()) <= SHARES
+        ):
+            return []
+    # Messages across racks may meet no others by chance, and those inside may meet noise: one value may differ.
+    near = {pair for pair, some in slow.items() if sorted(some)[-2] < _NEAR}
+    # Chance and noise make some pairs wrong: ranks whose near ranks are mostly the same are in one rack.
+    around = {a: {b for b in ranks if a == b or frozenset((a, b)) in near} for a in ranks}
+    alike = [
+        frozenset((a, b))
+        for a, b in itertools.combinations(ranks, 2)
+        if 2 * len(around[a] & around[b]) > len(around[a] | around[b])
+    ]
+    parts = _components(ranks, alike)
+    together = {frozenset(pair) for part in parts for pair in itertools.combinations(part, 2)}
+    if len(parts) < 2 or not together or len(near & together) < _DENSE * len(together):
+        return []
+    if len(near - together) > _STRAY * (len(slow) - len(together)):
+        return []
+    found_racks = []
+    for part in parts:
+        if len(part) > 1:
+            up, down = (_uplink(meter, pairs, part, parts, out=out) for out in (True, False))
+            found_racks.append(Rack(tuple(part), up, down))
+    return found_racks
+
+
+def _uplink(
+    meter: Meter,
+    pairs: dict[tuple[int, int], Pair],
+    part: list[int],
+    parts: list[list[int]],
+    *,
+    out: bool,
+) -> float:
+    """Bytes per second between a rack and all others, whose ranks take turns rack by rack."""
+    columns = itertools.zip_longest(*(other for other in parts if other is not part))
+    others = [rank for column in columns for rank in column if rank is not None]
+    ends = list(zip(part, others, strict=False))
+    messages = [pairs[pair if out else pair[::-1]] for pair in ends]
+    return meter.together(messages).bandwidth_Bps
+
+
+def _racked(racks: list[Rack], pairs: dict[tuple[int, int], Pair], ranks: range) -> Switch:
+    """One port each way for every rank, and the racks."""
+    ports = []
+    for out in (True, False):
+        for rank in ranks:
+            mine = [p for p in pairs.values() if (p.src if out else p.dst) == rank]
+            rate = float(np.median([p.bandwidth_Bps.median for p in mine]))
+            latency = float(np.median([p.latency_s.median for p in mine]))
+            peers = tuple(other for other in ranks if other != rank)
+            ports.append(Port(rank, out, peers, rate, latency))
+    return Switch(tuple(ports), racks=tuple(racks))
+
+
+def _rounds_of_pairs(ranks: list[int]) -> Iterator[list[tuple[int, int]]]:
+    """Rounds in which ranks meet in pairs, every two once; with an odd number of ranks, one rests.
+
+    >>> [sorted(map(sorted, pairs)) for pairs in _rounds_of_pairs([0, 1, 2, 3])]
+    [[[0, 3], [1, 2]], [[0, 2], [1, 3]], [[0, 1], [2, 3]]]
+    """
+    places = [*ranks, None] if len(ranks) % 2 else list[int | None](ranks)
+    half = len(places) // 2
+    for _ in range(len(places) - 1):
+        both = zip(places[:half], reversed(places[half:]), strict=True)
+        yield [(a, b) for a, b in both if a is not None and b is not None]
+        places = [places[0], places[-1], *places[1:-1]]
 
 
 class _Crossing:

@@ -10,6 +10,7 @@ import atexit
 import os
 import sys
 import weakref
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from torch.distributed import ProcessGroup, ReduceOp
 from tacos.runtime.carriers import Unavailable, chosen
 from tacos.runtime.carriers.nccl import Nccl
 from tacos.runtime.communicator import Communicator
-from tacos.runtime.dispatch.algorithms import Algorithms, agree
+from tacos.runtime.dispatch.algorithms import Algorithms, Settings, agree, probed
 from tacos.runtime.rendezvous.store import StoreRendezvous
 from tacos.runtime.torch.messages import Messages
 from tacos.runtime.torch.pending import Joined, Task, Worker
@@ -53,6 +54,25 @@ _FAREWELL = 5.0
 _OPEN: weakref.WeakSet[TacosGroup] = weakref.WeakSet()
 
 
+_world_places: tuple[int, ...] = ()
+"""What TACOS_PROBE=1 has found for all ranks; groups of some follow it."""
+
+
+def _with_probe(
+    settings: Settings, communicator: Communicator, members: list[int], world: int
+) -> Settings:
+    """The settings with the order that measuring the network suggests, if it is to be measured."""
+    global _world_places  # noqa: PLW0603, one network for all groups of the process
+    if not settings.probe or settings.order is not None or len(members) < 2:
+        return settings
+    if len(members) == world:
+        _world_places = probed(communicator)
+    if len(_world_places) != world:
+        return settings
+    inside = sorted(members, key=lambda rank: _world_places[rank])
+    return replace(settings, places=tuple(inside.index(rank) for rank in members))
+
+
 class TacosGroup(ProcessGroup):
     """A process group whose collectives run on synthesized algorithms.
 
@@ -70,6 +90,7 @@ class TacosGroup(ProcessGroup):
         self._communicator = Communicator(
             rendezvous, timeout=timeout.total_seconds(), members=members
         )
+        settings = _with_probe(settings, self._communicator, members, world)
         self._nccl: Any = None
         self._messages: Messages | None = None
         on_gpus = self._connect_gpus(report=settings.debug and rank == 0)

@@ -1,0 +1,181 @@
+"""Rank orders: planted racks in the model, and unmodified gloo on a lab network in racks.
+
+Model: costs between hosts in racks, with noise of 10 %, shuffled. Printed are the gain over the mean of random orders,
+the planted order's cost beside the one found, the gap to the lower bound, and the time of the search.
+
+Lab: 16 hosts in 4 racks, each rack's uplink as fast as one host's link, numbered at random. The network is probed, the order is
+found from what the probe wrote, and gloo's all-reduce (torch.distributed, unmodified) runs in ten random orders, in the
+order found and in the planted one. Orders take turns; a time is that of the slowest rank.
+
+    python benchmarks/reorder.py [--size 1MiB] [--rounds 5] [--model-only]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+import tacos
+from tacos import units
+from tacos.reorder.costs import costs_of
+from tacos.reorder.patterns import PATTERNS
+from tacos.reorder.search import Question, cost_of
+from tacos.runtime.lab import Lab
+
+RACKS, HOSTS, RANDOM_ORDERS = 4, 4, 10
+
+
+def matrix(racks, hosts, cross, seed):
+    random = np.random.default_rng(seed)
+    rack = random.permutation(np.repeat(np.arange(racks), hosts))
+    n = racks * hosts
+    plain = np.where(rack[:, None] == rack, 1.0, cross)
+    np.fill_diagonal(plain, 0)
+    noise = random.uniform(0.9, 1.1, (n, n))
+    return plain * noise, plain, np.argsort(rack, kind="stable")
+
+
+def ring(costs, order):
+    n = len(order)
+    return 2 * (n - 1) / n * costs[order, np.roll(order, -1)].sum()
+
+
+def model():
+    print("planted racks, hops of 1 and `cross` with 10 % of noise; costs without the noise")
+    print("hosts  racks  cross  over random  of the planted  gap      seconds")
+    for racks, hosts, cross in ((4, 16, 5.0), (4, 16, 6.1), (16, 64, 5.0)):
+        noisy, plain, planted = matrix(racks, hosts, cross, 1)
+        begin = time.perf_counter()
+        found = tacos.reorder(noisy)
+        took = time.perf_counter() - begin
+        order = np.array(found.order)
+        n = racks * hosts
+        random = np.mean([ring(plain, np.random.default_rng(s).permutation(n)) for s in range(100)])
+        print(
+            f"{n:5}  {racks:5}  {cross:5}  {random / ring(plain, order):11.2f}  "
+            f"{ring(plain, order) / ring(plain, planted):14.3f}  {found.gap:7.2%}  {took:7.1f}"
+        )
+    print("pattern             hosts  gain   gap      seconds")
+    for pattern in PATTERNS:
+        for hosts in (12, 64):
+            noisy, _, _ = matrix(4, hosts // 4, 5.0, 1)
+            begin = time.perf_counter()
+            found = tacos.reorder(noisy, pattern)
+            took = time.perf_counter() - begin
+            print(f"{pattern:18}  {hosts:5}  {found.speedup:4.2f}  {found.gap:7.2%}  {took:7.1f}")
+
+
+def network(seed):
+    """Hosts in racks, numbered at random, and the planted order."""
+    n = RACKS * HOSTS
+    planted = np.random.default_rng(seed).permutation(n)
+    rows = [(int(host), n + place // HOSTS, 1e9, 0) for place, host in enumerate(planted)]
+    rows += [(n + rack, n + RACKS, 1e9, 0) for rack in range(RACKS)]
+    both = rows + [(b, a, rate, late) for a, b, rate, late in rows]
+    return tacos.topology.from_links(n, both, switches=RACKS + 1), planted
+
+
+def work(orders, elements, rounds):
+    """What a rank does in the lab: gloo's all-reduce in every order, in turns."""
+    import torch
+    from torch import distributed
+
+    distributed.init_process_group("gloo")
+    groups = [distributed.new_group(order, sort_ranks=False) for order in orders]
+    data = torch.ones(elements)
+    times = [[] for _ in orders]
+    wrong = 0
+    for number in range(rounds + 1):
+        for some, group in zip(times, groups, strict=True):
+            data.fill_(1.0)
+            distributed.barrier()
+            begin = time.perf_counter()
+            distributed.all_reduce(data, group=group)
+            took = torch.tensor(time.perf_counter() - begin)
+            wrong += int((data != len(orders[0])).sum())
+            distributed.all_reduce(took, distributed.ReduceOp.MAX)
+            if number:  # the first opens connections
+                some.append(float(took))
+    if distributed.get_rank() == 0:
+        print(json.dumps({"times": times, "wrong": wrong}))
+    distributed.destroy_process_group()
+
+
+def from_first(order):
+    """The same ring, beginning at host 0, where the rendezvous is."""
+    order = [int(host) for host in order]
+    at = order.index(0)
+    return order[at:] + order[:at]
+
+
+def lab(size, rounds, seed):
+    topology, planted = network(seed)
+    n = topology.npus
+    with Lab(topology) as built, tempfile.TemporaryDirectory() as folder:
+        print(f"\n{built.describe()}")
+        file = Path(folder, "found.yaml")
+        command = [sys.executable, "-m", "tacos", "probe", "--seconds", "20", "-o", str(file)]
+        begin = time.perf_counter()
+        run = built.run(command, output="returned", time_limit=500)
+        if run.code:
+            raise SystemExit(f"{run.why}\n" + "".join(run.stderr))
+        probed = tacos.load(file)
+        print(f"probed in {time.perf_counter() - begin:.0f} s: {probed!r}")
+        found = tacos.reorder(probed, size=size)
+        random = [np.random.default_rng(100 + s).permutation(n) for s in range(RANDOM_ORDERS)]
+        orders = [from_first(o) for o in (found.order, planted, *random)]
+        worker = [
+            sys.executable,
+            __file__,
+            "--worker",
+            json.dumps(orders),
+            str(size // 4),
+            str(rounds),
+        ]
+        run = built.run(
+            worker, output="returned", time_limit=900, environment={"OMP_NUM_THREADS": "1"}
+        )
+        if run.code:
+            raise SystemExit(f"{run.why}\n" + "".join(run.stderr))
+        measured = json.loads(run.stdout[0].splitlines()[-1])
+        terms = PATTERNS["ring"].terms(n, float(size))
+        question = Question(costs_of(probed), terms, latency=True, turns=True)
+        predicted = [cost_of(question, order) for order in orders]
+    middle = [float(np.median(times)) for times in measured["times"]]
+    print(
+        f"gloo, all-reduce of {units.format_size(size)}" + ("  WRONG" if measured["wrong"] else "")
+    )
+    print("order      measured ms  predicted ms  ratio")
+    names = ["found", "planted", *(f"random {s}" for s in range(RANDOM_ORDERS))]
+    for name, took, said in zip(names, middle, predicted, strict=True):
+        print(f"{name:10} {1e3 * took:11.1f}  {1e3 * said:12.1f}  {took / said:5.3f}")
+    print(f"over the mean of random orders: {np.mean(middle[2:]) / middle[0]:.2f}")
+    print(f"of the planted order's speed:   {middle[1] / middle[0]:.1%}")
+    print(f"predicted over measured:        {predicted[0] / middle[0]:.3f}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", default="1MiB")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--model-only", action="store_true")
+    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        orders, elements, rounds = options.worker
+        work(json.loads(orders), int(elements), int(rounds))
+        return
+    model()
+    if not options.model_only:
+        lab(units.size_bytes(options.size), options.rounds, options.seed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""The commands for clusters that run stock software: a faster order of ranks, and what measurements are worth."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+import tacos
+from tacos import formats, units, view
+from tacos.cli.app import Json, Network, Quiet, Seed, app, check_folder
+from tacos.console import judgement_table, print_table, progress
+from tacos.judgement import Judgement
+from tacos.judgement import judge as judged
+from tacos.reorder import Order
+from tacos.reorder.costs import costs_of, hosts_in
+from tacos.reorder.files import write
+from tacos.reorder.patterns import PATTERNS
+
+__all__ = ["judge", "reorder"]
+
+
+@app.command
+def reorder(
+    costs: Annotated[
+        str,
+        Parameter(
+            help="A matrix or table of pairs (CSV), the output of tacos probe, a topology of Slurm, topograph or "
+            "EC2, or any topology file or spec."
+        ),
+    ],
+    /,
+    *,
+    pattern: Annotated[
+        str,
+        Parameter(help=f"What to make fast: {', '.join(PATTERNS)}, or a file with a program."),
+    ] = "ring",
+    size: Annotated[
+        str | None,
+        Parameter(
+            help="Buffer size such as 64MB; latency or bandwidth count these only. Default: 64MB, or latency."
+        ),
+    ] = None,
+    hosts: Annotated[
+        Path | None, Parameter(help="Host file of the job: its hosts in their present order.")
+    ] = None,
+    npus_per_host: Annotated[
+        int | None, Parameter(help="NPUs of a topology that form a host, if names do not tell.")
+    ] = None,
+    slots: Annotated[
+        int | None, Parameter(help="Ranks to start on each host, for the files.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        Parameter(alias="-o", help="Write files for launchers and NCCL into this directory."),
+    ] = None,
+    seed: Seed = 0,
+    effort: Annotated[float, Parameter(help="How much to search; 2 searches twice as long.")] = 1.0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Find the order of ranks that makes unmodified jobs fastest, and write the files that launchers need.
+
+    NCCL, gloo and MPI lay rings and trees along rank numbers. The order printed
+    makes them follow the network. It is never slower than the order given.
+
+    Example: tacos reorder cluster.yaml --size 64MB -o order
+    Example: tacos reorder ping.txt --pattern nccl --hosts hostfile
+    """
+    if output is not None:
+        check_folder("--output", output)
+    known = costs_of(costs, npus_per_host=npus_per_host)
+    if hosts is not None:
+        known = known.only(hosts_in(hosts), str(hosts))
+    wanted: str | tacos.Program = pattern
+    if pattern not in PATTERNS and Path(pattern).is_file():
+        loaded = tacos.load(Path(pattern))
+        wanted = tacos.lower(loaded) if isinstance(loaded, tacos.Schedule) else loaded
+    with progress("searching", as_json or quiet) as report:
+        found = tacos.reorder(known, wanted, size=size, seed=seed, effort=effort, progress=report)
+    paths = [] if output is None else write(found, output, slots=slots, costs=known)
+    if as_json:
+        print(json.dumps(found.to_json() | {"files": [str(path) for path in paths]}, indent=2))
+    elif not quiet:
+        _print(found)
+        if output is not None:
+            print(
+                f"{len(paths)} files written to {output}; {output / 'README.md'} says how to use them"
+            )
+    return 0
+
+
+def _print(found: Order) -> None:
+    before, after = units.format_time(found.cost_before), units.format_time(found.cost)
+    print(f"{found.pattern} of {len(found.hosts)} hosts, size {found.size}:")
+    print(f"  before {before}, after {after}: {found.speedup:.2f} times as fast")
+    proof = "no order is faster"
+    if not found.exact:
+        bound = units.format_time(found.lower_bound)
+        proof = f"no order takes less than {bound}, so at most {found.gap:.1%} could be gained"
+    print(f"  {proof}")
+    print("order:")
+    for host in found.hosts:
+        print(f"  {host}")
+
+
+@app.command
+def judge(
+    log: Annotated[
+        Path,
+        Parameter(
+            help="Output of nccl-tests, rccl-tests (text or JSON), an OSU benchmark or tacos run, or a log of "
+            "NCCL_DEBUG=INFO."
+        ),
+    ],
+    network: Network,
+    /,
+    *,
+    collective: Annotated[
+        str | None, Parameter(help="What was measured, if the log does not say.")
+    ] = None,
+    nccl_log: Annotated[
+        Path | None,
+        Parameter(
+            help="A log of NCCL_DEBUG=INFO or a file of NCCL_GRAPH_DUMP_FILE, with NCCL's rings."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        Parameter(alias="-o", help="Write a chart, and NCCL's rings if known: judge.svg."),
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Say how good measured bandwidths are for a network, and what may be wrong.
+
+    For every size: the share of the bound, what stock NCCL and the best
+    algorithm should reach, and what binds. Rank i is NPU i of the network.
+
+    Example: tacos judge all_reduce_perf.log dgx-h100:4 -o judge.svg
+    """
+    if output is not None:
+        check_folder("--output", output)
+        view.checked(output)
+    with progress("judging", as_json or quiet) as report:
+        found = judged(log, network, collective=collective, nccl_log=nccl_log, progress=report)
+    if output is not None:
+        view.save(_picture(found, network), output)
+    if as_json:
+        print(json.dumps(found.to_json(), indent=2))
+    elif not quiet:
+        _print_judgement(found)
+    return 0
+
+
+def _picture(found: Judgement, network: str) -> str:
+    pictures = [view.judgement_picture(found)] if found.rows else []
+    if found.rings is not None:
+        topology = formats.network(network)
+        for words, rings in (
+            ("NCCL's rings", found.rings.rings),
+            ("suggested", found.rings.suggested),
+        ):
+            pictures.append(view.ring_picture(topology, rings, title=words))
+    return view.stack(pictures)
+
+
+def _print_judgement(found: Judgement) -> None:
+    if found.rows:
+        print_table(judgement_table(found))
+        best = ", ".join(dict.fromkeys(row.best for row in found.rows if row.best))
+        print(
+            "NCCL: what stock NCCL should take, by its model" + (f"; best: {best}" if best else "")
+        )
+        for row in dict.fromkeys((found.rows[0], found.rows[-1])):
+            print(f"what binds at {units.format_size(row.size_bytes)}: {row.why}")
+    if found.rings is not None:
+        has, could = (
+            units.format_bandwidth(rate)
+            for rate in (found.rings.busbw_Bps, found.rings.suggested_Bps)
+        )
+        print(f"NCCL's rings: {len(found.rings.rings)}, which can carry {has} over these links")
+        print(f"suggested:    {len(found.rings.suggested)}, which can carry {could}")
+    if found.causes:
+        print("likely causes of a gap:")
+        for cause in found.causes:
+            print(f"  - {cause}")
+    elif found.rows:
+        print("nothing looks wrong")

@@ -1,0 +1,358 @@
+"""Is my bandwidth good? Measurements of a cluster beside what its network allows.
+
+:func:`judge` reads the output of a benchmark and says for every size which share of the bound was reached, what binds, what
+stock NCCL and the best algorithm should reach, and what may be wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos import collective as collectives
+from tacos import formats, units
+from tacos._core import Topology
+from tacos.bound import bound
+from tacos.errors import TacosError
+from tacos.execution import execution
+from tacos.judgement.logs import Log, read_log
+from tacos.program import lower
+from tacos.reorder import reorder
+from tacos.reorder.costs import costs_of
+from tacos.search.synthesis import engines, synthesize
+from tacos.synth.baselines.nccl.boxes import layout
+from tacos.synth.baselines.nccl.channels import network_of, rings
+from tacos.synth.baselines.nccl.tuner import estimate
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+    from tacos._core import Collective, Program
+
+__all__ = ["Judgement", "RingVerdict", "Verdict", "judge"]
+
+_ENGINES = ("forest", "symmetric", "hierarchical", "one-shot")
+"""Engines whose algorithms stand for the best: quick to find, and near the bound for large or small buffers."""
+_SAMPLES = 3
+"""Sizes for which algorithms are found; each is then executed at every size."""
+_LARGE = 16 << 20
+"""From this size bandwidth decides (chosen)."""
+_GOOD, _FLAT, _NEAR = 0.85, 0.1, 0.12
+"""What counts as good beside NCCL's model, as a flat curve, and as near to a fraction (chosen)."""
+_SLOW_START = 3.0
+"""Small buffers that take so many times longer than NCCL's model says have a cause of their own."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One size.
+
+    Attributes:
+        size_bytes: As nccl-tests counts it.
+        time_s: What was measured.
+        busbw_Bps: The same as nccl-tests' busbw.
+        bound_s: A time that nothing beats.
+        share: bound / measured.
+        why: What binds, in words.
+        nccl_s: What stock NCCL should take, by its model; None where NCCL has no such collective.
+        best_s: What the best algorithm that was found takes; None if none was found.
+        best: Its engine.
+    """
+
+    size_bytes: int
+    time_s: float
+    busbw_Bps: float
+    bound_s: float
+    share: float
+    why: str
+    nccl_s: float | None
+    best_s: float | None
+    best: str
+
+
+@dataclass(frozen=True)
+class RingVerdict:
+    """NCCL's rings, and those that the network suggests.
+
+    Attributes:
+        rings: The NPUs of each ring that NCCL chose.
+        busbw_Bps: What these rings carry together.
+        suggested: The rings that the model of NCCL would choose.
+        suggested_Bps: What those carry together.
+    """
+
+    rings: tuple[tuple[int, ...], ...]
+    busbw_Bps: float
+    suggested: tuple[tuple[int, ...], ...]
+    suggested_Bps: float
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a log says about a network.
+
+    Attributes:
+        source: The log.
+        tool: What wrote it.
+        collective: The collective in words.
+        ranks: How many ranks took part.
+        rows: A verdict for every size.
+        causes: What may explain a gap, the likeliest first.
+        rings: NCCL's rings, if the log has them.
+    """
+
+    source: str
+    tool: str
+    collective: str
+    ranks: int
+    rows: tuple[Verdict, ...]
+    causes: tuple[str, ...]
+    rings: RingVerdict | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The judgement as plain values."""
+        return asdict(self)
+
+
+def judge(
+    log: str | os.PathLike[str] | Log,
+    network: str | Topology,
+    *,
+    collective: str | None = None,
+    nccl_log: str | os.PathLike[str] | Log | None = None,
+    progress: Callable[[float], object] | None = None,
+) -> Judgement:
+    """Say how good measured times are for a network, and what may be wrong.
+
+    Args:
+        log: Output of nccl-tests, rccl-tests, an OSU benchmark or ``tacos run``; lines of ``NCCL_DEBUG=INFO`` in it count too.
+        network: The topology, a file or a spec. Rank i is NPU i.
+        collective: What was measured, if the log does not say.
+        nccl_log: A log of ``NCCL_DEBUG=INFO`` or a file of ``NCCL_GRAPH_DUMP_FILE`` beside it.
+        progress: Called with the share done, now and then.
+
+    Raises:
+        ValueError: The log has another number of ranks than the network, or its collective is unknown.
+        FormatError: The log has no results.
+
+    >>> from tacos.judgement.logs import Measured
+    >>> fast = Log("a.log", "nccl-tests", "all_reduce", (Measured(10**9, 0.00525),))
+    >>> found = judge(fast, "dgx-h100:2")
+    >>> f"{found.rows[0].share:.0%}", found.rows[0].best, found.causes
+    ('71%', 'hierarchical', ())
+    """
+    known = log if isinstance(log, Log) else read_log(log)
+    topology = network if isinstance(network, Topology) else formats.network(network)
+    inside = known
+    if nccl_log is not None:
+        inside = nccl_log if isinstance(nccl_log, Log) else read_log(nccl_log)
+    ranks = known.ranks or (0 if inside.local else inside.ranks) or topology.npus
+    if ranks != topology.npus:
+        raise ValueError(
+            f"{known.source} is of {ranks} ranks, but the network has {topology.npus} NPUs; "
+            "describe the NPUs that took part, with tacos.topology.subset or a spec of that size"
+        )
+    kind = _kind(known, collective, topology.npus) if known.rows else ""
+    rows = _rows(known, kind, topology, progress)
+    verdict = _rings(inside, topology)
+    return Judgement(
+        known.source,
+        known.tool,
+        collectives.parse(kind).label if kind else "",
+        ranks,
+        rows,
+        tuple(_causes(rows, inside, verdict, topology)),
+        verdict,
+    )
+
+
+def _kind(log: Log, given: str | None, ranks: int) -> str:
+    """The collective: given, named by the log, or inferred from busbw / algbw."""
+    if given is not None:
+        return collectives.parse(given).name
+    if log.kind:
+        return log.kind
+    share = (ranks - 1) / ranks
+    if log.bus_factor and abs(log.bus_factor - 2 * share) < 0.02 * share:
+        return "all_reduce"
+    if log.bus_factor and log.reduces and abs(log.bus_factor - share) < 0.02 * share:
+        return "reduce_scatter"
+    raise ValueError(f"{log.source} does not say which collective was measured; name it")
+
+
+def _collective(kind: str, topology: Topology, size: int) -> Collective:
+    rooted = collectives.parse(kind).rooted
+    return collectives.named(kind, topology, size, chunks="auto", root=0 if rooted else None)
+
+
+def _rows(
+    log: Log, kind: str, topology: Topology, progress: Callable[[float], object] | None
+) -> tuple[Verdict, ...]:
+    if not log.rows:
+        return ()
+    scale = topology.npus if log.per_rank else 1
+    rows = [(row.size_bytes * scale, row.time_s) for row in log.rows]
+    sizes = [size for size, _ in rows]
+    algorithms = _algorithms(kind, topology, sizes, progress)
+    found = []
+    for number, (size, time_s) in enumerate(rows):
+        if progress is not None:
+            progress(0.5 + 0.5 * number / len(rows))
+        collective = _collective(kind, topology, size)
+        limit = bound(topology, collective)
+        best_s, best = _best(algorithms, topology, size)
+        try:
+            nccl_s: float | None = estimate(topology, collective).time_s
+        except (TacosError, ValueError):
+            nccl_s = None
+        found.append(
+            Verdict(
+                size,
+                time_s,
+                size / time_s * (collective.bus_factor or 1),
+                limit.time_s,
+                limit.time_s / time_s,
+                limit.why,
+                nccl_s,
+                best_s,
+                best,
+            )
+        )
+    return tuple(found)
+
+
+def _algorithms(
+    kind: str, topology: Topology, sizes: list[int], progress: Callable[[float], object] | None
+) -> list[tuple[str, Program]]:
+    """Programs that are good at some of the sizes."""
+    picked = np.unique(np.geomspace(max(min(sizes), 1), max(sizes), _SAMPLES).round())
+    sample = sorted({min(sizes, key=lambda size: abs(np.log(size / want))) for want in picked})
+    found: list[tuple[str, Program]] = []
+    for number, size in enumerate(sample):
+        collective = _collective(kind, topology, size)
+        able = engines(topology, collective)
+        for name in (name for name in _ENGINES if name in able):
+            try:
+                found.append((name, lower(synthesize(topology, collective, engine=name))))
+            except (TacosError, ValueError):
+                continue  # it cannot be lowered, or does not suit this size: others remain
+        if progress is not None:
+            progress(0.5 * (number + 1) / len(sample))
+    return found
+
+
+def _best(
+    algorithms: list[tuple[str, Program]], topology: Topology, size: int
+) -> tuple[float | None, str]:
+    times: list[tuple[float, str]] = []
+    for name, program in algorithms:
+        try:
+            took = execution(program, topology, size=size)
+        except (TacosError, ValueError):
+            continue  # fewer bytes than chunks
+        if took is not None:
+            times.append((took.time_ps("nccl") / 1e12, name))
+    return min(times) if times else (None, "")
+
+
+# --- rings ----------------------------------------------------------------------------------------
+
+
+def _rings(log: Log, topology: Topology) -> RingVerdict | None:
+    """NCCL's rings beside those that its model suggests, and what both carry over the network's links."""
+    if not log.rings:
+        return None
+    members = np.arange(topology.npus, dtype=np.int32)
+    if log.local:
+        members = np.array(layout(topology, members).boxes[0], np.int32)
+    size = len(log.rings[0])
+    if size != len(members):
+        where = "a box of the network has" if log.local else "the network has"
+        raise ValueError(f"{log.source} has rings of {size} ranks, but {where} {len(members)} NPUs")
+    chosen = [tuple(int(members[rank]) for rank in ring) for ring in log.rings]
+    model = network_of(topology)
+    suggested = rings(model, layout(topology, members))
+    return RingVerdict(
+        tuple(chosen), model.bandwidth(chosen), tuple(suggested), model.bandwidth(suggested)
+    )
+
+
+# --- causes ---------------------------------------------------------------------------------------
+
+
+def _causes(
+    rows: tuple[Verdict, ...], log: Log, verdict: RingVerdict | None, topology: Topology
+) -> list[str]:
+    """What may explain a gap: first what the log shows, then what the curve suggests."""
+    causes = []
+    boxes = layout(topology, np.arange(topology.npus, dtype=np.int32))
+    nics = log.nics_found or (boxes.rails if len(boxes.boxes) > 1 else 0)
+    few = bool(log.nics and nics and log.nics < nics)
+    if few:
+        causes.append(
+            f"NCCL used {log.nics} of {nics} NICs: check NCCL_IB_HCA, the PCIe paths (nvidia-smi topo -m), and that "
+            "all ports are up"
+        )
+    if verdict is not None and verdict.busbw_Bps < _GOOD * verdict.suggested_Bps:
+        has, could = (units.format_bandwidth(b) for b in (verdict.busbw_Bps, verdict.suggested_Bps))
+        causes.append(
+            f"NCCL's {_count(len(verdict.rings), 'ring')} can carry {has} over these links, where "
+            f"{_count(len(verdict.suggested), 'ring')} could carry {could}: check NCCL_TOPO_FILE and NCCL_GRAPH_FILE"
+        )
+    causes += _order_cause(topology, len(boxes.boxes))
+    large = [row for row in rows if row.size_bytes >= _LARGE and row.nccl_s is not None]
+    if large and not few:
+        causes += _curve_causes(large, nics)
+    small = [row for row in rows if row.size_bytes <= 1 << 16 and row.nccl_s is not None]
+    if small:
+        slow = float(np.median([row.time_s / (row.nccl_s or 1) for row in small]))
+        if slow > _SLOW_START:
+            causes.append(
+                f"small buffers take {slow:.1f} times as long as NCCL's model says: look for a slow start of messages, such "
+                "as TCP instead of RDMA, or processes that are not bound to cores near their NICs"
+            )
+    return causes
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _order_cause(topology: Topology, boxes: int) -> list[str]:
+    """Whether another order of the hosts would make NCCL's rings faster."""
+    if boxes < 3 or topology.npus % boxes:
+        return []
+    try:
+        hosts = costs_of(topology, npus_per_host=topology.npus // boxes)
+        found = reorder(hosts, size="bandwidth", effort=0.1)
+    except (TacosError, ValueError):
+        return []
+    if found.speedup < 1 / _GOOD:
+        return []
+    words = f"rings in another order are {found.speedup:.2f} times as fast; see tacos reorder"
+    return [f"the order of the hosts costs bandwidth: {words}"]
+
+
+def _curve_causes(large: list[Verdict], nics: int) -> list[str]:
+    """What the bandwidth of large buffers suggests."""
+    last = large[-1]
+    share = float(last.nccl_s or 0) / last.time_s
+    if share >= _GOOD:
+        return []
+    rates = [row.busbw_Bps for row in large]
+    if len(large) > 1 and rates[-1] > (1 + _FLAT) * rates[-2]:
+        return ["the bandwidth still grows at the largest size: measure larger buffers"]
+    fractions = [k for k in range(1, nics) if abs(share * nics / k - 1) < _NEAR]
+    if fractions:
+        k = min(fractions, key=lambda k: abs(share * nics / k - 1))
+        words = f"as if {k} of {nics} NICs carried the data; NCCL_DEBUG=INFO shows which are used"
+        return [f"large buffers reach {share:.0%} of what NCCL should: {words}"]
+    has = units.format_bandwidth(last.busbw_Bps)
+    whole = units.format_bandwidth(last.busbw_Bps / share)
+    words = f"one link at {share:.0%} of its speed on the rings' path would explain the curve"
+    return [
+        f"large buffers stay at {has} where NCCL should reach {whole}: {words}; tacos probe finds it"
+    ]
