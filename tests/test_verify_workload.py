@@ -123,7 +123,8 @@ def workloads(draw):
         rank = draw(st.integers(0, 2))
         nodes[rank].pop(draw(st.integers(0, len(nodes[rank]) - 1)))
         nodes[rank].append({"kind": COMP})
-    rows, begin, dep = [], [0], []
+    rows: list[dict[str, int]] = []
+    begin, dep = [0], []
     for rank, mine in enumerate(nodes):
         first = len(rows)
         for position, node in enumerate(draw(st.permutations(mine))):

@@ -103,7 +103,7 @@ class Simulator : public Listener {
     bool busy = false;
     std::deque<std::pair<std::int32_t, std::uint32_t>> waiting;
   };
-  static constexpr Nanoseconds kNever = -1;
+  static constexpr Nanoseconds kEndless = -1;
 
   // A send or receive that waits for its handshake.
   struct Deferred {
@@ -193,7 +193,7 @@ class Simulator : public Listener {
     if (of_workload) begin_[row] = network_.now();
     if (of_workload && (system_.replay_only || program.workload.kind(row) == NodeKind::comp)) {
       const auto time = uses_roofline(row) ? roofline(row) : duration(c, row);
-      if (time == kNever) return;
+      if (time == kEndless) return;
       if (c.on_cpu[row] == 0) ranks_[at(rank)].compute += time;
       if (time == 0 && network_.now() == 0) refuse_zero(row);
       return network_.later(rank, time, done);
@@ -224,7 +224,7 @@ class Simulator : public Listener {
     const double speed = std::min(system_.memory_Bps * intensity, system_.peak_flops);
     const double time = flops / speed * 1e9;
     constexpr auto kMost = static_cast<double>(std::numeric_limits<Nanoseconds>::max());
-    return time < kMost ? static_cast<Nanoseconds>(time) : kNever;  // nor is 0/0
+    return time < kMost ? static_cast<Nanoseconds>(time) : kEndless;  // nor is 0/0
   }
 
   [[noreturn]] void refuse_zero(std::uint32_t row) const {
