@@ -44,7 +44,7 @@ PAIR = {"rank": [0, 1], "kind": [SEND, RECV], "peer": [1, 0], "bytes": 8}
         ({"duration_ps": -1}, "node 0 of rank 0: duration_ps is -1"),
         ({"kind": COLL, "comm": 10}, "node 0 of rank 0: comm is 10"),
         ({"kind": COLL, "group": 1}, "group 1 is not defined"),
-        ({"kind": COLL, "group": 1, "groups": {1: [1, 0]}}, "group 1 names rank 2, but the ranks are 0 to 1"),
+        ({"kind": COLL, "group": 1, "groups": {1: [1, 0]}}, "group 1 must list its ranks"),
         ({"kind": COLL, "group": 1, "groups": {1: [1]}}, "node 0 of rank 0: group 1 does not hold"),
         ({"groups": {0: [0, 1]}}, "group 0: groups are numbered from 1"),
         ({"groups": {1: []}}, "group 1 has no ranks"),
