@@ -136,7 +136,7 @@ class Communication:
         return self.families[key]
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def communication(topology: Topology, collectives: str = "nccl") -> Communication:
     """Return the costs on a topology, with what was found before.
 

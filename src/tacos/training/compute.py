@@ -39,6 +39,7 @@ class LayerTimes:
         inputs: The part of the backward pass that gradients of inputs need, and of elementwise operators.
         weights: The part of the backward pass that only gradients of weights need.
         attention: The part of the forward pass that attention itself takes (scores, softmax, values).
+        products: The part of the forward pass that matrix products of layers take.
         enter: Products of the forward pass that follow a gather of tensor parallelism.
         leave: Products of the forward pass that a reduction of tensor parallelism follows.
         operators: Operators that the host starts in the forward pass.
@@ -48,6 +49,7 @@ class LayerTimes:
     inputs: float
     weights: float
     attention: float = 0.0
+    products: float = 0.0
     enter: tuple[float, ...] = ()
     leave: tuple[float, ...] = ()
     operators: float = 0.0
@@ -63,7 +65,7 @@ class _Sum:
 
     def __init__(self, device: Device, dtype: str) -> None:
         self.device, self.dtype = device, dtype
-        self.forward = self.inputs = self.weights = 0.0
+        self.forward = self.inputs = self.weights = self.products = 0.0
 
     def product(
         self, m: float, n: float, k: float, *, dtype: str = "", count: float = 1.0
@@ -72,6 +74,7 @@ class _Sum:
         chosen = dtype or self.dtype
         forward = self.device.gemm_s(m, n, k, chosen, count)
         self.forward += forward
+        self.products += forward
         self.inputs += self.device.gemm_s(m, k, n, chosen, count)
         self.weights += self.device.gemm_s(k, n, m, chosen, count)
         return forward
@@ -148,6 +151,7 @@ def layer_times(
         inputs=total.inputs,
         weights=total.weights,
         attention=attention[0],
+        products=total.products,
         enter=tuple(enter),
         leave=tuple(leave),
         operators=software.operators,
@@ -176,7 +180,9 @@ def _attention(
         flops = 2.0 * tokens * model.sequence * heads * (key + value)
         if model.causal:
             flops /= 2.0
-        peak = device.peak[_wide(device)]
+        peak = device.peak[_wide(device)] * software.attention
+        if not software.native:
+            peak *= device.legacy
         core = flops / (peak * device.attention) + device.kernel_s
         # The backward pass computes the scores again: five products instead of two.
         total.forward += core

@@ -42,6 +42,7 @@ class Device:
         share: Share of the peak that large matrix products reach, by data type.
         attention: Share of the 16-bit peak that a fused attention kernel reaches going forward.
         attention_backward: The same going backward.
+        legacy: What is left of these shares with attention kernels that were written for an earlier generation.
         memory_share: Share of the memory bandwidth that kernels without matrix products reach.
         fill: Elements of the result that the last wave of tiles is short of, on average.
         depth: Elements of the inner dimension that the start of a tile costs.
@@ -56,6 +57,7 @@ class Device:
     share: Mapping[str, float] = field(repr=False)
     attention: float
     attention_backward: float
+    legacy: float
     memory_share: float
     fill: float
     depth: float
@@ -95,22 +97,33 @@ class Software:
     Attributes:
         name: Such as ``"current"``.
         fused_attention: Whether attention is one kernel that keeps its scores on the chip and skips what is masked.
+        attention: Share of what good attention kernels reach on a device that this software's kernels reach.
+        native: Whether its attention kernels use the instructions of the device's generation.
         passes: How often an element of the residual stream is read or written by kernels other than matrix products,
             in one layer's forward pass.
         score_passes: The same for an attention score, where attention is not fused.
         operators: Operators that the host starts for one layer's forward pass; the backward pass has twice that.
         dispatch_s: Time that the host needs to start an operator, in seconds. A pass cannot take less than its
             operators' dispatch.
+        pass_s: Time that the host adds to every pass of a stage, in seconds: it takes the next micro-batch, and waits for messages.
+        step_s: Time that the host adds to every step, in seconds: checks of gradients, logs, and the next batch.
+        interference: Seconds that a second of hidden communication costs: its kernels take multiprocessors and memory bandwidth
+            from computation.
         blocking_sends: Whether a pipeline stage waits while its output is sent.
         gradient_bytes: Bytes of a gradient when gradients are summed between ranks.
     """
 
     name: str
     fused_attention: bool
+    attention: float
+    native: bool
     passes: float
     score_passes: float
     operators: float
     dispatch_s: float
+    pass_s: float
+    step_s: float
+    interference: float
     blocking_sends: bool
     gradient_bytes: float
 
@@ -122,31 +135,62 @@ SOFTWARE: Mapping[str, Software] = {
         Software(
             name="megatron-2021",
             fused_attention=False,
-            passes=26.0,
-            score_passes=8.0,
-            operators=40.0,
-            dispatch_s=22e-6,
+            attention=0.0,
+            native=True,
+            passes=21.5,
+            score_passes=7.8,
+            operators=38.5,
+            dispatch_s=21e-6,
+            pass_s=0.8e-3,
+            step_s=0.0,
+            interference=0.33,
             blocking_sends=True,
             gradient_bytes=2.0,
         ),
         Software(
             name="current",
             fused_attention=True,
-            passes=16.0,
+            attention=1.0,
+            native=True,
+            passes=18.0,
             score_passes=0.0,
             operators=20.0,
             dispatch_s=5e-6,
+            pass_s=0.0,
+            step_s=0.1,
+            interference=0.33,
             blocking_sends=False,
             gradient_bytes=4.0,
         ),
-        # torch without a compiler or fused norms: more kernels, and more traffic.
+        # torch.compile and FlashAttention 2, as torchtitan uses them.
+        Software(
+            name="compiled",
+            fused_attention=True,
+            attention=1.0,
+            native=False,
+            passes=18.0,
+            score_passes=0.0,
+            operators=30.0,
+            dispatch_s=8e-6,
+            pass_s=0.0,
+            step_s=0.0,
+            interference=0.33,
+            blocking_sends=False,
+            gradient_bytes=4.0,
+        ),
+        # torch without a compiler: every operator is a kernel.
         Software(
             name="eager",
             fused_attention=True,
-            passes=30.0,
+            attention=0.54,
+            native=False,
+            passes=38.0,
             score_passes=0.0,
             operators=45.0,
             dispatch_s=8e-6,
+            pass_s=0.0,
+            step_s=0.0,
+            interference=0.33,
             blocking_sends=False,
             gradient_bytes=4.0,
         ),
@@ -162,8 +206,9 @@ def _device(
     memory_GBps: float,
     memory_GB: float,
     share: Mapping[str, float],
-    attention: float = 0.55,
-    attention_backward: float = 0.45,
+    attention: float = 0.65,
+    attention_backward: float = 0.55,
+    legacy: float = 1.0,
     memory_share: float = 0.85,
     fill: float = 1.0e6,
     depth: float = 128.0,
@@ -178,6 +223,7 @@ def _device(
         share=share,
         attention=attention,
         attention_backward=attention_backward,
+        legacy=legacy,
         memory_share=memory_share,
         fill=fill,
         depth=depth,
@@ -187,10 +233,10 @@ def _device(
 
 
 _A100 = {"fp32": 19.5, "tf32": 156.0, "fp16": 312.0, "bf16": 312.0}
-_A100_SHARE = {"fp32": 0.9, "tf32": 0.80, "fp16": 0.80, "bf16": 0.80}
+_A100_SHARE = {"fp32": 0.9, "tf32": 0.80, "fp16": 0.82, "bf16": 0.82}
 _HOPPER = {"fp32": 67.0, "tf32": 494.5, "fp16": 989.0, "bf16": 989.0, "fp8": 1979.0}
-_HOPPER_SHARE = {"fp32": 0.9, "tf32": 0.70, "fp16": 0.72, "bf16": 0.72, "fp8": 0.62}
-_BLACKWELL_SHARE = {"fp32": 0.9, "tf32": 0.7, "fp16": 0.75, "bf16": 0.75, "fp8": 0.70, "fp4": 0.60}
+_HOPPER_SHARE = {"fp32": 0.9, "tf32": 0.75, "fp16": 0.78, "bf16": 0.78, "fp8": 0.71}
+_BLACKWELL_SHARE = {"fp32": 0.9, "tf32": 0.70, "fp16": 0.70, "bf16": 0.70, "fp8": 0.53, "fp4": 0.41}
 
 DEVICES: Mapping[str, Device] = {
     one.name: one
@@ -201,6 +247,10 @@ DEVICES: Mapping[str, Device] = {
             memory_GBps=1555.0,
             memory_GB=42.9,  # 40 GiB
             share=_A100_SHARE,
+            memory_share=0.9,
+            fill=1.2e6,
+            depth=110.0,
+            kernel_us=5.0,
             source="fitted on MPT's steps on A100 40 GB",
         ),
         _device(
@@ -209,6 +259,10 @@ DEVICES: Mapping[str, Device] = {
             memory_GBps=2039.0,
             memory_GB=85.9,  # 80 GiB
             share=_A100_SHARE,
+            memory_share=0.9,
+            fill=1.2e6,
+            depth=110.0,
+            kernel_us=5.0,
             source="fitted on vTrain's and Megatron's steps on A100 80 GB",
         ),
         _device(
@@ -217,6 +271,8 @@ DEVICES: Mapping[str, Device] = {
             memory_GBps=3350.0,
             memory_GB=85.9,
             share=_HOPPER_SHARE,
+            legacy=0.6,
+            fill=1.1e7,
             source="fitted on MLPerf's and MPT's steps on H100",
         ),
         _device(
@@ -225,6 +281,8 @@ DEVICES: Mapping[str, Device] = {
             memory_GBps=4800.0,
             memory_GB=141.0,
             share=_HOPPER_SHARE,
+            legacy=0.6,
+            fill=1.1e7,
             source="shares of h100",
         ),
         _device(
@@ -240,6 +298,8 @@ DEVICES: Mapping[str, Device] = {
             memory_GBps=8000.0,
             memory_GB=180.0,
             share=_BLACKWELL_SHARE,
+            legacy=0.3,
+            fill=1.1e7,
             source="fitted on Megatron-Bridge's steps on B200",
         ),
         _device(
@@ -255,6 +315,8 @@ DEVICES: Mapping[str, Device] = {
             memory_GBps=8000.0,
             memory_GB=186.0,
             share=_BLACKWELL_SHARE,
+            legacy=0.3,
+            fill=1.1e7,
             source="fitted on MLPerf's and Megatron-Bridge's steps on GB200",
         ),
         _device(

@@ -174,6 +174,9 @@ def activation_bytes(
         scores = (
             (4.0 + dropout) * parallel.microbatch * model.heads * model.sequence**2 / parallel.cp
         )
+    if again == "alternate":
+        # Of every two products one result stays, and that of attention; norms and activations are computed again.
+        return 4.0 * rows / shared + 0.5 * inside / tp
     return outside + (inside + scores) / tp
 
 

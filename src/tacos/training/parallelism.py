@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ORDER", "RECOMPUTE", "SCHEDULES", "Groups", "Parallelism"]
 
-RECOMPUTE = ("none", "selective", "full")
-"""What the backward pass computes again: nothing, attention, or whole layers."""
+RECOMPUTE = ("none", "selective", "alternate", "full")
+"""What the backward pass computes again: nothing, attention, every second matrix product, or whole layers."""
 
 SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble")
 """Orders of the passes of a pipeline."""
@@ -46,7 +46,8 @@ class Parallelism:
         vp: Virtual stages per stage of an interleaved pipeline.
         microbatch: Sequences per replica and pass.
         batch: Sequences per step, in all replicas; one micro-batch for each replica if it is 0.
-        recompute: ``"none"``, ``"selective"`` (attention) or ``"full"`` (whole layers).
+        recompute: ``"none"``, ``"selective"`` (attention, as Megatron does), ``"alternate"`` (every second matrix product and
+            what is not one, as torchtitan's per-operator choice does) or ``"full"`` (whole layers).
         sequence_parallel: Whether tensor parallelism also splits norms and dropout along the sequence, so that an all-gather and a
             reduce-scatter take the place of each all-reduce.
         zero: What replicas share instead of holding copies: nothing (0), optimizer states (1), and gradients (2), and parameters
@@ -177,9 +178,11 @@ class Parallelism:
         else:
             self._check_transformer(model)
         stages = self.pp * self.vp
-        if stages > model.layers:
+        layers = model.layers + (2 if self.count_embedding else 0)
+        if stages > layers:
+            counted = " and its embedding and output" if self.count_embedding else ""
             raise ValueError(
-                f"pp · vp = {stages} must be at most the {model.layers} layers of {model.name}"
+                f"pp · vp = {stages} must be at most the {model.layers} layers of {model.name}{counted}"
             )
         if self.layers and sum(self.layers) != model.layers:
             raise ValueError(

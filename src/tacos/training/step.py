@@ -204,7 +204,7 @@ class _Passes:
     total: dict[str, float] = field(default_factory=dict)
 
     def wait(self, name: str, seconds: float, hidden: float = 0.0) -> None:
-        """Add communication of which `hidden` seconds do not count."""
+        """Add communication that makes the pass `seconds` - `hidden` longer."""
         if seconds > 0:
             self.total[name] = self.total.get(name, 0.0) + seconds
             self.exposed[name] = self.exposed.get(name, 0.0) + seconds - hidden
@@ -264,6 +264,9 @@ class _Folded:
             elif parallel.recompute == "selective":
                 back.compute += times.attention
                 back.operators += 0.2 * times.operators
+            elif parallel.recompute == "alternate":
+                back.compute += times.forward - times.attention - 0.5 * times.products
+                back.operators += 0.8 * times.operators
             self._layers[sparse] = times, ahead, back
         return self._layers[sparse]
 
@@ -290,14 +293,9 @@ class _Folded:
                 for product in times.leave:
                     into.wait("tp reduce-scatter", scatter, self._hidden(scatter, product * factor))
                 if factor > 1:
-                    # The gathered input is not kept, so that gradients of weights need it again.
+                    # The gathered input is not kept, so that gradients of weights need it again; the product of inputs hides it.
                     for product in times.enter:
-                        hidden = (
-                            self._hidden(gather, product)
-                            if parallel.overlap_tensor
-                            else min(gather, product)
-                        )
-                        into.wait("tp all-gather", gather, hidden)
+                        into.wait("tp all-gather", gather, self._free(min(gather, product)))
                 into.operators += 4 * _COLLECTIVE_OPERATORS
             else:
                 both = costs.seconds("all_reduce", self.groups.tp, size)
@@ -312,13 +310,13 @@ class _Folded:
             # A block of keys and values travels on while attention works with the one before.
             piece = times.attention * (2.5 if factor > 1 else 1.0) / parallel.cp
             seconds = (parallel.cp - 1) * one
-            into.wait("cp send", seconds, (parallel.cp - 1) * min(one, piece))
+            into.wait("cp send", seconds, self._free((parallel.cp - 1) * min(one, piece)))
         if sparse and parallel.ep > 1 and model.experts is not None:
             shared = parallel.tp if parallel.sequence_parallel else 1
             sent = 2.0 * tokens * model.experts.active * model.hidden / shared
             seconds = 2 * costs.seconds("all_to_all", self.groups.ep, sent)
             hidden = min(seconds, into.compute) if parallel.overlap_experts else 0.0
-            into.wait("ep all-to-all", seconds, hidden)
+            into.wait("ep all-to-all", seconds, self._free(hidden))
             into.operators += 2 * _COLLECTIVE_OPERATORS
 
     def _hidden(self, seconds: float, product: float) -> float:
@@ -326,7 +324,11 @@ class _Folded:
         if not self.parallel.overlap_tensor or seconds <= 0:
             return 0.0
         pieces = self.parallel.tp
-        return min(seconds, product) * (1 - 1 / pieces)
+        return self._free(min(seconds, product) * (1 - 1 / pieces))
+
+    def _free(self, hidden: float) -> float:
+        """How much shorter a pass is with so many seconds of communication hidden."""
+        return hidden * (1 - self.software.interference)
 
     def chunk(self, stage: int, chunk: int) -> tuple[_Passes, _Passes, list[float], list[float]]:
         """The passes of a chunk, and the time of each of its layers forward and backward."""
@@ -440,7 +442,7 @@ class _Folded:
                     self._shard(passes[s][c], s)
 
         def lasting(one: _Passes) -> float:
-            return max(one.busy, one.operators * software.dispatch_s)
+            return max(one.busy, one.operators * software.dispatch_s) + software.pass_s
 
         forward = np.array(
             [[lasting(passes[s][c][0]) for c in range(chunks)] for s in range(stages)]
@@ -512,15 +514,12 @@ class _Folded:
             # What does not belong to a layer is computed with the last one.
             rest = one.busy - sum(times)
             own = [*times[:-1], times[-1] + rest] if times else [rest]
-            extra = self.sharded_pass(own, gather, last) - one.busy
-            hidden = max(0.0, count * gather - extra) if not last else 0.0
-            if last:
-                total = count * (gather + scatter)
-                share = extra / total if total else 0.0
-                one.wait("dp all-gather", count * gather, count * gather * (1 - share))
-                one.wait("dp reduce-scatter", count * scatter, count * scatter * (1 - share))
-            else:
-                one.wait("dp all-gather", count * gather, hidden)
+            total = count * (gather + last)
+            if not total:
+                continue
+            hidden = self._free(max(0.0, total - self.sharded_pass(own, gather, last) + one.busy))
+            one.wait("dp all-gather", count * gather, hidden * count * gather / total)
+            one.wait("dp reduce-scatter", count * last, hidden * count * last / total)
 
     def _sends(self) -> NDArray[np.float64]:
         """Seconds that a stage's output takes to the next one."""
@@ -597,14 +596,20 @@ class _Folded:
             # The first and the last stage add up their gradients of the embedding.
             summed[0] = summed[-1] = max(summed[0], summed[-1]) + tie
         last = int(np.argmax(summed))
-        update = [self._update(s) * slow[s] for s in range(stages)]
+        update = [self._update(s) * slow[s] + self.software.step_s for s in range(stages)]
         gather = [
             0.0
             if not self._gathers() or parallel.overlap_parameters
             else self.replicate("all_gather", s, 1.0, 2.0)
             for s in range(stages)
         ]
-        after = max(u + g for u, g in zip(update, gather, strict=True))
+        slowed = [0.0] * stages
+        if self._gathers() and parallel.overlap_parameters:
+            slowed = [
+                self.software.interference * self.replicate("all_gather", s, 1.0, 2.0)
+                for s in range(stages)
+            ]
+        after = max(map(sum, zip(update, gather, slowed, strict=True)))
         time_s = summed[last] + after
 
         compute = update[last]
@@ -635,7 +640,7 @@ class _Folded:
                 extra = max(0.0, took - forward[last, c])
                 waited += extra
                 beyond -= extra
-            exposed[kind] = exposed.get(kind, 0.0) + waited
+            exposed[kind] = exposed.get(kind, 0.0) + waited + slowed[last]
         else:
             begin = 0.0
         idle += max(0.0, beyond)
@@ -713,14 +718,18 @@ class _Folded:
         rows &= times.microbatch == parallel.microbatches - 1
         if parallel.schedule == "gpipe":
             rows = (times.stage == stage) & (times.kind == 1) & (times.microbatch == 0)
-        free = 0.0
+        free = total = 0.0
         for row in np.flatnonzero(rows).tolist():
             begin, done = float(times.start_ps[row]) * 1e-12, float(times.end_ps[row]) * 1e-12
             own = shares[int(times.chunk[row])]
             for i, share in enumerate(reversed(own)):
                 ready = begin + (done - begin) * (i + 1) / len(own)
-                free = max(free, ready) + self.replicate(kind, stage, share, size)
-        return max(end, free)
+                seconds = self.replicate(kind, stage, share, size)
+                free = max(free, ready) + seconds
+                total += seconds
+        after = max(end, free)
+        # What was hidden has slowed the passes down.
+        return after + self.software.interference * max(0.0, total - (after - end))
 
     def _tie(self) -> float:
         """Seconds in which the first and the last stage add up gradients of a shared embedding."""
