@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.training import Case, cases, known_devices
+from benchmarks.training import GOALS, Case, cases, known_devices
 from tacos.training import SOFTWARE
 
 if TYPE_CHECKING:
@@ -58,16 +58,21 @@ def error(chosen: Sequence[Case], tables: Tables) -> dict[str, float]:
     return {source: mean(values) for source, values in found.items()}
 
 
+def loss(chosen: Sequence[Case], tables: Tables) -> float:
+    """Mean of all sources' errors over what is aimed at, large ones weighted most."""
+    return mean((value / GOALS[source]) ** 3 for source, value in error(chosen, tables).items())
+
+
 def fit(chosen: Sequence[Case], tables: Tables, paths: Sequence[str], rounds: int) -> Tables:
-    """Search for the constants with the smallest mean of all sources' errors."""
-    best = mean(error(chosen, tables).values())
+    """Search for the constants with the smallest loss."""
+    best = loss(chosen, tables)
     factors = dict.fromkeys(paths, 1.25)
     for _ in range(rounds):
         for path in paths:
             moved = False
             for factor in (factors[path], 1 / factors[path]):
                 other = written(tables, path, read(tables, path) * factor)
-                value = mean(error(chosen, other).values())
+                value = loss(chosen, other)
                 if value < best - 1e-6:
                     best, tables, moved = value, other, True
                     break

@@ -9,7 +9,7 @@ A cost is computed for sizes that are powers of two, once, and interpolated betw
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import ceil, exp, floor, log, log2
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Schedule, Topology
 
-__all__ = ["KINDS", "Communication", "communication"]
+__all__ = ["KINDS", "Communication", "Family", "communication"]
 
 KINDS = {
     "all_reduce": all_reduce,
@@ -56,7 +56,7 @@ class Communication:
     >>> import tacos, numpy as np
     >>> costs = Communication(tacos.topology.dgx_h100(2), "nccl")
     >>> one, rails = np.arange(16).reshape(1, 16), np.arange(16).reshape(2, 8).T.copy()
-    >>> costs.seconds("all_reduce", one, 2**30) > costs.seconds("all_reduce", rails, 2**27)
+    >>> costs.of(one).seconds("all_reduce", 2**30) > costs.of(rails).seconds("all_reduce", 2**27)
     True
 
     Args:
@@ -70,23 +70,15 @@ class Communication:
         if self.plans is None and collectives not in ("nccl", "auto"):
             check_engine(collectives)
         self.network = network_of(topology)
-        self.families: dict[tuple[bytes, int], _Family] = {}
-        self.known: dict[tuple[str, bytes, int, int], float] = {}
+        self.families: dict[tuple[bytes, int], Family] = {}
         self.pairs: dict[tuple[bytes, bytes], tuple[float, float]] = {}
 
-    def seconds(self, kind: str, groups: NDArray[np.int32], size: float) -> float:
-        """Return how long a collective of `size` bytes takes that all groups run at once, one group per row."""
-        members = groups.shape[1]
-        if members < 2 or size <= 0:
-            return 0.0
-        place = min(max(log2(size), _SMALLEST), _LARGEST)
-        low, high = floor(place), ceil(place)
-        name = groups.tobytes()
-        first = self._at(kind, groups, name, low)
-        if low == high:
-            return first
-        second = self._at(kind, groups, name, high)
-        return exp(log(first) + (place - low) * (log(second) - log(first)))
+    def of(self, groups: NDArray[np.int32]) -> Family:
+        """Return the costs of collectives that all groups run at once, one group per row."""
+        key = groups.tobytes(), groups.shape[1]
+        if key not in self.families:
+            self.families[key] = Family(self, groups)
+        return self.families[key]
 
     def messages(
         self, sources: NDArray[np.int32], targets: NDArray[np.int32], size: float
@@ -107,7 +99,7 @@ class Communication:
         table = routes(topology, pairs=(sources, targets))
         load = np.bincount(table.links, minlength=topology.links)
         inside = label[topology.link_src] == label[topology.link_dst]
-        first = self._family(np.stack([sources, targets], axis=1)[:1])
+        first = self.of(np.stack([sources, targets], axis=1)[:1])
         share = np.where(inside, first.group.generation.link_efficiency, p.NIC_EFFICIENCY)
         used = load > 0
         speed = topology.link_bandwidth_Bps[used] * share[used] / load[used]
@@ -115,25 +107,6 @@ class Communication:
         between = bool((label[sources] != label[targets]).any())
         least = (p.NET_HOP_US if between else p.BOX_HOP_US)["ring"][2] * 1e-6
         return _LAUNCH_S + max(float(hop_ps.max()) * 1e-12, least), float(speed.min())
-
-    def _at(self, kind: str, groups: NDArray[np.int32], name: bytes, power: int) -> float:
-        key = kind, name, groups.shape[1], power
-        if key not in self.known:
-            family = self._family(groups)
-            time_s = family.nccl(kind, 1 << power)
-            # Stock NCCL is there as well, so that no other choice costs more.
-            if self.plans is not None:
-                time_s = min(family.tuned(kind, 1 << power, self.plans) or time_s, time_s)
-            elif self.collectives != "nccl":
-                time_s = min(family.synthesized(kind, 1 << power, self.collectives), time_s)
-            self.known[key] = time_s
-        return self.known[key]
-
-    def _family(self, groups: NDArray[np.int32]) -> _Family:
-        key = groups.tobytes(), groups.shape[1]
-        if key not in self.families:
-            self.families[key] = _Family(self, groups)
-        return self.families[key]
 
 
 @lru_cache(maxsize=64)
@@ -148,20 +121,53 @@ def communication(topology: Topology, collectives: str = "nccl") -> Communicatio
     return Communication(topology, collectives)
 
 
-class _Family:
-    """Groups that communicate at once."""
+class Family:
+    """Groups that run the same collective at once."""
 
     def __init__(self, costs: Communication, groups: NDArray[np.int32]) -> None:
         self.costs, self.groups = costs, groups
         self.topology = costs.topology
-        # The group with the most members in different boxes first: it is the slowest of its kind.
-        label = costs.network.label[groups]
-        spans = np.array([len(np.unique(row)) for row in label])
-        self.first = groups[int(np.argmax(spans))]
-        self.group = Group(costs.network, self._part("all_reduce", 1 << 20))
+        self._known: dict[tuple[str, int], float] = {}
         self._shares: dict[str, float] = {}
         self._loads: dict[str, NDArray[np.float64]] = {}
         self._network: Topology | None = None
+
+    def seconds(self, kind: str, size: float) -> float:
+        """Return how long a collective of `size` bytes takes."""
+        if self.groups.shape[1] < 2 or size <= 0:
+            return 0.0
+        place = min(max(log2(size), _SMALLEST), _LARGEST)
+        low, high = floor(place), ceil(place)
+        first = self._at(kind, low)
+        if low == high:
+            return first
+        return exp(log(first) + (place - low) * (log(self._at(kind, high)) - log(first)))
+
+    def _at(self, kind: str, power: int) -> float:
+        key = kind, power
+        if key not in self._known:
+            size, costs = 1 << power, self.costs
+            time_s = self.nccl(kind, size)
+            # Stock NCCL is there as well, so that no other choice costs more.
+            if costs.plans is not None:
+                time_s = min(self.tuned(kind, size, costs.plans) or time_s, time_s)
+            elif costs.collectives != "nccl":
+                time_s = min(self.synthesized(kind, size, costs.collectives), time_s)
+            self._known[key] = time_s
+        return self._known[key]
+
+    @cached_property
+    def first(self) -> NDArray[np.int32]:
+        """The group with members in the most boxes, which stands for all: it is the slowest."""
+        label = np.sort(self.costs.network.label[self.groups], axis=1)
+        spans = (np.diff(label, axis=1) > 0).sum(axis=1)
+        found: NDArray[np.int32] = self.groups[int(np.argmax(spans))]
+        return found
+
+    @cached_property
+    def group(self) -> Group:
+        """The channels of the first group."""
+        return Group(self.costs.network, self._part("all_reduce", 1 << 20))
 
     def _part(self, kind: str, size: int) -> Any:
         build = KINDS[kind]

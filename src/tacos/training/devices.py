@@ -105,7 +105,8 @@ class Software:
         operators: Operators that the host starts for one layer's forward pass; the backward pass has twice that.
         dispatch_s: Time that the host needs to start an operator, in seconds. A pass cannot take less than its
             operators' dispatch.
-        pass_s: Time that the host adds to every pass of a stage, in seconds: it takes the next micro-batch, and waits for messages.
+        pass_s: Time that the host adds to every pass of a stage, in seconds: it prepares the micro-batch.
+        message_s: Time that the host adds to a pass that receives from or sends to another stage, in seconds.
         step_s: Time that the host adds to every step, in seconds: checks of gradients, logs, and the next batch.
         interference: Seconds that a second of hidden communication costs: its kernels take multiprocessors and memory bandwidth
             from computation.
@@ -122,6 +123,7 @@ class Software:
     operators: float
     dispatch_s: float
     pass_s: float
+    message_s: float
     step_s: float
     interference: float
     blocking_sends: bool
@@ -141,7 +143,8 @@ SOFTWARE: Mapping[str, Software] = {
             score_passes=7.8,
             operators=38.5,
             dispatch_s=21e-6,
-            pass_s=0.8e-3,
+            pass_s=0.5e-3,
+            message_s=1.0e-3,
             step_s=0.0,
             interference=0.33,
             blocking_sends=True,
@@ -157,6 +160,7 @@ SOFTWARE: Mapping[str, Software] = {
             operators=20.0,
             dispatch_s=5e-6,
             pass_s=0.0,
+            message_s=0.0,
             step_s=0.1,
             interference=0.33,
             blocking_sends=False,
@@ -173,6 +177,7 @@ SOFTWARE: Mapping[str, Software] = {
             operators=30.0,
             dispatch_s=8e-6,
             pass_s=0.0,
+            message_s=0.0,
             step_s=0.0,
             interference=0.33,
             blocking_sends=False,
@@ -189,6 +194,7 @@ SOFTWARE: Mapping[str, Software] = {
             operators=45.0,
             dispatch_s=8e-6,
             pass_s=0.0,
+            message_s=0.0,
             step_s=0.0,
             interference=0.33,
             blocking_sends=False,

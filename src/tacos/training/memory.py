@@ -12,14 +12,27 @@ from typing import TYPE_CHECKING
 from tacos.training.models import Stack
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tacos.training.devices import Device, Software
     from tacos.training.models import Model, Transformer
     from tacos.training.parallelism import Parallelism
 
-__all__ = ["Memory", "activation_bytes", "memory_of", "parameters_of"]
+__all__ = [
+    "Memory",
+    "StageParameters",
+    "activation_bytes",
+    "memory_of",
+    "over_capacity",
+    "parameters_of",
+]
 
-_STATES = 12
+_STATES = 12.0
 """Bytes of Adam's states per parameter: weight, mean and variance in fp32."""
+_WEIGHT = 2.0
+"""Bytes of a parameter that computes: 16 bits."""
+_GRADIENT = 4.0
+"""Bytes of a gradient while micro-batches add to it: fp32."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +45,7 @@ class Memory:
         optimizer: States of the optimizer.
         activations: What forward passes leave for backward passes.
         logits: Logits and their gradients.
-        buffers: Parameters that are gathered for a short time, and messages.
+        buffers: Parameters that are gathered for a short time, a layer that is computed again, and messages.
         stage: The pipeline stage that stores most.
     """
 
@@ -90,33 +103,28 @@ def parameters_of(model: Model, parallel: Parallelism, stage: int) -> StageParam
     22.07...
     """
     counts = parallel.stage_layers(model.layers)
-    first = [sum(counts[:k]) for k in range(len(counts))]
-    own = [
-        layer
-        for chunk in range(parallel.vp)
-        for layer in range(
-            first[chunk * parallel.pp + stage],
-            first[chunk * parallel.pp + stage] + counts[chunk * parallel.pp + stage],
-        )
-    ]
+    places = [chunk * parallel.pp + stage for chunk in range(parallel.vp)]
+    own = [(sum(counts[:place]), counts[place]) for place in places]
     if isinstance(model, Stack):
-        each = [model.layer_list[layer].parameters for layer in own]
+        layers = [one for begin, count in own for one in model.layer_list[begin : begin + count]]
         spread = [
-            count / parallel.dp if model.layer_list[layer].sharded else float(count)
-            for layer, count in zip(own, each, strict=True)
+            one.parameters / parallel.dp if one.sharded else float(one.parameters) for one in layers
         ]
         return StageParameters(sum(spread), 0.0, max(spread, default=0.0))
     dense = experts = largest = 0.0
-    for layer in own:
-        whole = float(model.layer_parameters(layer))
-        routed = 0.0
-        if model.experts is not None and layer >= model.experts.dense:
-            routed = float(model.experts.count * model.expert_parameters)
-        dense += (whole - routed) / parallel.tp
-        experts += routed / (parallel.tp * parallel.ep)
-        largest = max(
-            largest, (whole - routed) / parallel.tp + routed / (parallel.tp * parallel.ep)
-        )
+    plain = model.layers if model.experts is None else model.experts.dense
+    for begin, count in own:
+        before = min(max(plain - begin, 0), count)
+        for number, first, routed in (
+            (before, begin, 0.0),
+            (count - before, begin + before, _routed(model)),
+        ):
+            if number:
+                rest = (model.layer_parameters(first) - routed) / parallel.tp
+                held = routed / (parallel.tp * parallel.ep)
+                dense += number * rest
+                experts += number * held
+                largest = max(largest, rest + held)
     if stage == 0:
         dense += model.embedding_parameters / parallel.tp
         largest = max(largest, model.embedding_parameters / parallel.tp)
@@ -126,6 +134,11 @@ def parameters_of(model: Model, parallel: Parallelism, stage: int) -> StageParam
             # The last stage has a copy of the embedding.
             dense += model.vocabulary * model.hidden / parallel.tp
     return StageParameters(dense, experts, largest)
+
+
+def _routed(model: Transformer) -> float:
+    """Parameters of all routed experts of a layer."""
+    return 0.0 if model.experts is None else float(model.experts.count * model.expert_parameters)
 
 
 def activation_bytes(
@@ -185,24 +198,33 @@ def memory_of(
     parallel: Parallelism,
     software: Software,
     in_flight: tuple[int, ...],
+    parts: Sequence[StageParameters] | None = None,
 ) -> Memory:
     """Return what the NPU that stores most stores.
 
     Args:
         model, parallel: What is trained, and how it is split.
-        software: Whether attention is fused, and how large gradients are.
+        software: Whether attention is fused.
         in_flight: Per pipeline stage, the most forward passes of a chunk whose backward pass has not run.
+        parts: The parameters of each stage, if they are known.
     """
+    if parts is None:
+        parts = [parameters_of(model, parallel, stage) for stage in range(parallel.pp)]
     found = [
-        _stage(model, parallel, software, stage, passes) for stage, passes in enumerate(in_flight)
+        _stage(model, parallel, software, stage, passes, parts[stage])
+        for stage, passes in enumerate(in_flight)
     ]
     return max(found, key=lambda one: one.total)
 
 
 def _stage(
-    model: Model, parallel: Parallelism, software: Software, stage: int, passes: int
+    model: Model,
+    parallel: Parallelism,
+    software: Software,
+    stage: int,
+    passes: int,
+    parts: StageParameters,
 ) -> Memory:
-    parts = parameters_of(model, parallel, stage)
     dense_shared = parallel.dp * parallel.cp
     expert_shared = dense_shared // parallel.ep
 
@@ -211,8 +233,6 @@ def _stage(
             return parts.dense + parts.experts
         return parts.dense / dense_shared + parts.experts / expert_shared
 
-    size = 2.0
-    gradient = software.gradient_bytes
     logits = buffers = 0.0
     if isinstance(model, Stack):
         samples = parallel.microbatch
@@ -227,7 +247,7 @@ def _stage(
         activations = each * passes * sum(mine) / parallel.vp
         if parallel.recompute == "full":
             # One layer at a time is computed again.
-            activations += activation_bytes(
+            buffers += activation_bytes(
                 model, parallel, experts=sparse, fused=software.fused_attention, recompute="none"
             )
         tokens = parallel.microbatch * model.sequence / parallel.cp
@@ -239,14 +259,14 @@ def _stage(
             logits = tokens * (4.0 * model.hidden / shared + 4.0 * model.vocabulary / parallel.tp)
             if software.fused_attention:
                 logits += 2.0 * tokens * model.vocabulary / parallel.tp
-        buffers = 2.0 * tokens * model.hidden * (2.0 if parallel.pp > 1 else 0.0)
+        buffers += 2.0 * tokens * model.hidden * (2.0 if parallel.pp > 1 else 0.0)
     if parallel.zero == 3:
-        buffers += parts.largest * (size * (1 + parallel.prefetch) + gradient)
+        buffers += parts.largest * (_WEIGHT * (1 + parallel.prefetch) + _GRADIENT)
     elif parallel.zero == 2 and parallel.overlap_gradients:
-        buffers += parts.largest * gradient
+        buffers += parts.largest * _GRADIENT
     return Memory(
-        parameters=size * held(parallel.zero >= 3),
-        gradients=gradient * held(parallel.zero >= 2),
+        parameters=_WEIGHT * held(parallel.zero >= 3),
+        gradients=_GRADIENT * held(parallel.zero >= 2),
         optimizer=_STATES * held(parallel.zero >= 1),
         activations=activations,
         logits=logits,

@@ -230,6 +230,8 @@ class _Folded:
         self.model, self.parallel, self.topology = model, parallel, topology
         self.device, self.dtype, self.software, self.costs = device, dtype, software, costs
         self.groups: Groups = parallel.groups()
+        self.tp, self.ep = costs.of(self.groups.tp), costs.of(self.groups.ep)
+        self.dp, self.edp = costs.of(self.groups.dp), costs.of(self.groups.edp)
         self.counts = parallel.stage_layers(model.layers)
         self.starts = np.concatenate([[0], np.cumsum(self.counts)]).tolist()
         self._layers: dict[bool, tuple[LayerTimes, _Passes, _Passes]] = {}
@@ -273,7 +275,7 @@ class _Folded:
     def _exchange_stack(self, model: Stack, number: int, ahead: _Passes, back: _Passes) -> None:
         exchanged = model.layer_list[number].exchanged * self.parallel.microbatch * 2.0
         if exchanged:
-            seconds = self.costs.seconds("all_to_all", self.groups.dp, exchanged)
+            seconds = self.dp.seconds("all_to_all", exchanged)
             ahead.wait("dp all-to-all", seconds)
             back.wait("dp all-to-all", seconds)
 
@@ -285,8 +287,8 @@ class _Folded:
         size = 2.0 * tokens * model.hidden
         if parallel.tp > 1:
             if parallel.sequence_parallel:
-                gather = costs.seconds("all_gather", self.groups.tp, size)
-                scatter = costs.seconds("reduce_scatter", self.groups.tp, size)
+                gather = self.tp.seconds("all_gather", size)
+                scatter = self.tp.seconds("reduce_scatter", size)
                 # Backward, gathers stand before products of inputs and of weights, which take twice as long.
                 for product in times.enter:
                     into.wait("tp all-gather", gather, self._hidden(gather, product * factor))
@@ -298,7 +300,7 @@ class _Folded:
                         into.wait("tp all-gather", gather, self._free(min(gather, product)))
                 into.operators += 4 * _COLLECTIVE_OPERATORS
             else:
-                both = costs.seconds("all_reduce", self.groups.tp, size)
+                both = self.tp.seconds("all_reduce", size)
                 for product in times.leave:
                     into.wait("tp all-reduce", both, self._hidden(both, product * factor))
                 into.operators += 2 * _COLLECTIVE_OPERATORS
@@ -314,7 +316,7 @@ class _Folded:
         if sparse and parallel.ep > 1 and model.experts is not None:
             shared = parallel.tp if parallel.sequence_parallel else 1
             sent = 2.0 * tokens * model.experts.active * model.hidden / shared
-            seconds = 2 * costs.seconds("all_to_all", self.groups.ep, sent)
+            seconds = 2 * self.ep.seconds("all_to_all", sent)
             hidden = min(seconds, into.compute) if parallel.overlap_experts else 0.0
             into.wait("ep all-to-all", seconds, self._free(hidden))
             into.operators += 2 * _COLLECTIVE_OPERATORS
@@ -337,19 +339,19 @@ class _Folded:
         forward: list[float] = []
         backward: list[float] = []
 
-        def add(one: _Passes, other: _Passes) -> None:
+        def add(one: _Passes, other: _Passes, count: int = 1) -> None:
             for into, part in ((ahead, one), (back, other)):
-                into.compute += part.compute
-                into.weights += part.weights
-                into.operators += part.operators
+                into.compute += count * part.compute
+                into.weights += count * part.weights
+                into.operators += count * part.operators
                 for name, seconds in part.total.items():
-                    into.wait(name, seconds, seconds - part.exposed[name])
+                    into.wait(name, count * seconds, count * (seconds - part.exposed[name]))
 
-        for number in range(self.starts[place], self.starts[place + 1]):
-            _, one, other = self.layer(number)
-            add(one, other)
-            forward.append(one.busy)
-            backward.append(other.busy)
+        for first, count in self._alike(self.starts[place], self.starts[place + 1]):
+            _, one, other = self.layer(first)
+            add(one, other, count)
+            forward += [one.busy] * count
+            backward += [other.busy] * count
         if isinstance(self.model, Transformer):
             if place == 0:
                 times = embedding_times(self.model, self.parallel, self.device)
@@ -358,6 +360,15 @@ class _Folded:
                 times = output_times(self.model, self.parallel, self.device)
                 add(*self._outer(times, first=False))
         return ahead, back, forward, backward
+
+    def _alike(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """Runs of equal layers: the first one's number, and how many there are."""
+        model = self.model
+        if isinstance(model, Stack):
+            return [(number, 1) for number in range(begin, end)]
+        middle = end if model.experts is None else min(max(model.experts.dense, begin), end)
+        runs = [(begin, middle - begin), (middle, end - middle)]
+        return [(first, count) for first, count in runs if count]
 
     def _outer(self, times: LayerTimes, *, first: bool) -> tuple[_Passes, _Passes]:
         """Passes of the embedding or the output layer."""
@@ -368,15 +379,13 @@ class _Folded:
         if parallel.tp > 1:
             size = 2.0 * parallel.microbatch * model.sequence / parallel.cp * model.hidden
             # The embedding is summed forward; the gradient of the output layer's input backward.
-            one = self.costs.seconds(
-                "reduce_scatter" if parallel.sequence_parallel else "all_reduce",
-                self.groups.tp,
-                size,
+            one = self.tp.seconds(
+                "reduce_scatter" if parallel.sequence_parallel else "all_reduce", size
             )
             kind = "reduce-scatter" if parallel.sequence_parallel else "all-reduce"
             (ahead if first else back).wait(f"tp {kind}", one)
             if parallel.sequence_parallel:
-                gather = self.costs.seconds("all_gather", self.groups.tp, size)
+                gather = self.tp.seconds("all_gather", size)
                 (back if first else ahead).wait("tp all-gather", gather)
         return ahead, back
 
@@ -385,19 +394,10 @@ class _Folded:
     def replicate(self, kind: str, stage: int, share: float, size: float) -> float:
         """Seconds of a collective between replicas over a share of a stage's parameters, `size` bytes each."""
         parts = self._parts[stage]
-        seconds = self.costs.seconds(
-            kind, self._of_stage(self.groups.dp, stage), share * parts.dense * size
-        )
+        seconds = self.dp.seconds(kind, share * parts.dense * size)
         if parts.experts:
-            seconds += self.costs.seconds(
-                kind, self._of_stage(self.groups.edp, stage), share * parts.experts * size
-            )
+            seconds += self.edp.seconds(kind, share * parts.experts * size)
         return seconds
-
-    def _of_stage(self, groups: NDArray[np.int32], stage: int) -> NDArray[np.int32]:
-        # Stages reach their gradients at about the same time, so that all groups share the links.
-        del stage
-        return groups
 
     def sharded_pass(self, times: list[float], gather: float, scatter: float) -> float:
         """Seconds of a pass whose layers gather their parameters shortly before, and scatter gradients after."""
@@ -441,8 +441,10 @@ class _Folded:
                 for c in range(chunks):
                     self._shard(passes[s][c], s)
 
+        host_s = software.pass_s + (software.message_s if stages > 1 else 0.0)
+
         def lasting(one: _Passes) -> float:
-            return max(one.busy, one.operators * software.dispatch_s) + software.pass_s
+            return max(one.busy, one.operators * software.dispatch_s) + host_s
 
         forward = np.array(
             [[lasting(passes[s][c][0]) for c in range(chunks)] for s in range(stages)]
@@ -472,7 +474,9 @@ class _Folded:
             ready_end=_ps(ready_end),
             stretch_ppm=stretch,
         )
-        memory = memory_of(self.model, parallel, software, tuple(times.in_flight.tolist()))
+        memory = memory_of(
+            self.model, parallel, software, tuple(times.in_flight.tolist()), self._parts
+        )
         if not oversubscribe and (problem := over_capacity(memory, self.device)):
             raise MemoryExceededError(
                 f"{problem}; raise tp, pp, zero or recompute, or accept it with oversubscribe"
@@ -589,7 +593,8 @@ class _Folded:
     ) -> Step:
         parallel = self.parallel
         stages, chunks, count = parallel.pp, parallel.vp, parallel.microbatches
-        ends = [float(times.end_ps[times.stage == s].max()) * 1e-12 for s in range(stages)]
+        # Every stage runs as many passes.
+        ends = (times.end_ps.reshape(stages, -1).max(axis=1) * 1e-12).tolist()
         summed = [self._sum_gradients(s, times, ends[s]) for s in range(stages)]
         tie = self._tie()
         if tie:
@@ -738,7 +743,7 @@ class _Folded:
             return 0.0
         ends = np.ascontiguousarray(self.groups.pp[:, [0, -1]])
         size = model.vocabulary * model.hidden / parallel.tp * self.software.gradient_bytes
-        return self.costs.seconds("all_reduce", ends, size)
+        return self.costs.of(ends).seconds("all_reduce", size)
 
     def _update(self, stage: int) -> float:
         parts, parallel = self._parts[stage], self.parallel
