@@ -39,15 +39,18 @@ void check(const Pipeline& p) {
   }
 }
 
-// Forward passes of a stage in order: micro-batches in groups of `stages`, each group chunk by chunk. The last group takes
-// what remains, so that no group is smaller than the pipeline is deep.
+// Micro-batches of the first group: as many as there are stages, and those that would not fill a group of their own.
+// Groups that are smaller than the pipeline is deep would make stages wait for each other.
+std::int32_t first_group(const Pipeline& p) {
+  return p.microbatches < 2 * p.stages ? p.microbatches : p.stages + p.microbatches % p.stages;
+}
+
+// Passes of a stage in order: micro-batches in groups of about `stages`, each group chunk by chunk.
 std::vector<Step> passes(const Pipeline& p, Pass pass) {
   std::vector<Step> found;
   found.reserve(static_cast<std::size_t>(p.microbatches) * static_cast<std::size_t>(p.chunks));
-  const std::int32_t groups = std::max(1, p.microbatches / p.stages);
-  for (std::int32_t group = 0; group < groups; ++group) {
-    const std::int32_t begin = group * p.stages;
-    const std::int32_t end = group + 1 == groups ? p.microbatches : begin + p.stages;
+  for (std::int32_t begin = 0, end = first_group(p); begin < p.microbatches;
+       begin = end, end += p.stages) {
     for (std::int32_t i = 0; i < p.chunks; ++i) {
       const std::int32_t chunk = pass == Pass::forward ? i : p.chunks - 1 - i;
       for (std::int32_t microbatch = begin; microbatch < end; ++microbatch) {
@@ -68,10 +71,7 @@ std::vector<Step> order_of(const Pipeline& p, std::int32_t stage) {
   } else if (p.chunks == 1) {
     warm_up = std::min<std::size_t>(count, static_cast<std::size_t>(p.stages - 1 - stage));
   } else if (p.microbatches > p.stages) {
-    // A last group that is larger than the others needs as many more passes before the first backward one.
-    const std::int32_t groups = std::max(1, p.microbatches / p.stages);
-    const std::int32_t largest = groups == 1 ? p.microbatches : p.stages;
-    const std::int32_t needed = 2 * (p.stages - stage - 1) + (p.chunks - 1) * largest;
+    const std::int32_t needed = 2 * (p.stages - stage - 1) + (p.chunks - 1) * first_group(p);
     warm_up = std::min<std::size_t>(count, static_cast<std::size_t>(needed));
   }
   std::vector<Step> order(ahead.begin(), ahead.begin() + static_cast<std::ptrdiff_t>(warm_up));

@@ -631,7 +631,6 @@ class _Folded:
         rows = times.stage == last
         lasted = float((times.end_ps[rows] - times.start_ps[rows]).sum()) * 1e-12
         busy = compute - update[last] + sum(exposed.values())
-        idle = 0.0
         # What passes last beyond their work: parameters that were awaited, or the host.
         begin = float(times.start_ps[rows].min()) * 1e-12 if last == 0 else 0.0
         beyond = max(0.0, lasted - busy)
@@ -648,7 +647,6 @@ class _Folded:
             exposed[kind] = exposed.get(kind, 0.0) + waited + slowed[last]
         else:
             begin = 0.0
-        idle += max(0.0, beyond)
         sent = 0.0
         if self.software.blocking_sends and stages > 1:
             sent = self._blocked(last, float(sends.max()))
@@ -673,9 +671,9 @@ class _Folded:
             round(max(0.0, bubble) * 1e12),
         )
         rest = whole - work - waits - sum(parts.values())
-        del idle
         if rest < 0:
-            waits += rest
+            # Passes were rounded one by one.
+            work += rest
             rest = 0
         return Step(
             model=self.model,
