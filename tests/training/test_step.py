@@ -339,6 +339,17 @@ def test_jitter_depends_on_the_seed_alone():
     assert times[0] == times[1] != times[2]
 
 
+def test_free_communication_bounds_every_other():
+    topology = tacos.topology.dgx_h100(2)
+    parallel = Parallelism(tp=2, pp=2, batch=64, zero=1)
+    free, nccl = (
+        training.step(SMALL, parallel, topology, collectives=one) for one in ("free", "nccl")
+    )
+    assert free.exposed_s == 0
+    assert free.compute_s == pytest.approx(nccl.compute_s)
+    assert free.time_s < nccl.time_s
+
+
 def test_experts_exchange_tokens():
     found = training.step(
         training.model("mixtral-8x7b"), Parallelism(dp=16, ep=8, zero=1), tacos.topology.dgx_h100(2),

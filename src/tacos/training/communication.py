@@ -4,7 +4,7 @@ All groups of a kind communicate at the same time, and links that several of the
 that are laid out on boxes alike; the rings of all of them are laid on the network, and the link that they load most decides how
 much slower each group is than it would be alone.
 
-A cost is computed for sizes that are powers of two, once, and interpolated between them.
+A cost is computed for sizes that are powers of two (of four if algorithms are synthesized), once, and interpolated between them.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class Communication:
 
     Args:
         topology: The network.
-        collectives: ``"nccl"``, ``"auto"``, the name of an engine, or a directory of tuned algorithms.
+        collectives: ``"nccl"``, ``"auto"``, the name of an engine, a directory of tuned algorithms, or ``"free"``.
     """
 
     def __init__(self, topology: Topology, collectives: str = "nccl") -> None:
         self.topology, self.collectives = topology, collectives
         self.plans = Plans.load(collectives) if Path(collectives).is_dir() else None
-        if self.plans is None and collectives not in ("nccl", "auto"):
+        if self.plans is None and collectives not in ("nccl", "auto", "free"):
             check_engine(collectives)
         self.network = network_of(topology)
         self.families: dict[tuple[bytes, int], Family] = {}
@@ -84,7 +84,7 @@ class Communication:
         self, sources: NDArray[np.int32], targets: NDArray[np.int32], size: float
     ) -> float:
         """Return how long messages of `size` bytes take that all sources send to their targets at once."""
-        if not len(sources) or size <= 0:
+        if not len(sources) or size <= 0 or self.collectives == "free":
             return 0.0
         key = sources.tobytes(), targets.tobytes()
         if key not in self.pairs:
@@ -136,12 +136,17 @@ class Family:
         """Return how long a collective of `size` bytes takes."""
         if self.groups.shape[1] < 2 or size <= 0:
             return 0.0
-        place = min(max(log2(size), _SMALLEST), _LARGEST)
-        low, high = floor(place), ceil(place)
+        if self.costs.collectives == "free":
+            return 0.0
+        # Synthesis takes longer than NCCL's formulas, so that fewer sizes are looked up.
+        step = 1 if self.costs.collectives == "nccl" else 2
+        place = min(max(log2(size), _SMALLEST), _LARGEST) / step
+        low, high = step * floor(place), step * ceil(place)
         first = self._at(kind, low)
         if low == high:
             return first
-        return exp(log(first) + (place - low) * (log(self._at(kind, high)) - log(first)))
+        part = (place * step - low) / step
+        return exp(log(first) + part * (log(self._at(kind, high)) - log(first)))
 
     def _at(self, kind: str, power: int) -> float:
         key = kind, power

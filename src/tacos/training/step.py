@@ -160,8 +160,8 @@ def step(
         topology: The network; edit it to see a slow link or a dead NIC.
         device: A name in ``DEVICES``, or a table of your own.
         dtype: Type of matrix products.
-        collectives: ``"nccl"`` (what stock NCCL would do), ``"auto"`` (synthesized), the name of an engine, or a directory of
-            tuned algorithms.
+        collectives: ``"nccl"`` (what stock NCCL would do), ``"auto"`` (synthesized), the name of an engine, a directory of
+            tuned algorithms, or ``"free"``: communication takes no time, which bounds what better collectives can gain.
         software: A name in ``SOFTWARE``, or a record of your own.
         stragglers: How many times longer some NPUs compute, by number.
         jitter: Standard deviation of the duration of passes, as a share.
