@@ -71,7 +71,7 @@ class Communication:
             check_engine(collectives)
         self.network = network_of(topology)
         self.families: dict[tuple[bytes, int], Family] = {}
-        self.pairs: dict[tuple[bytes, bytes], tuple[float, float]] = {}
+        self.pairs: dict[tuple[bytes, bytes], tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
 
     def of(self, groups: NDArray[np.int32]) -> Family:
         """Return the costs of collectives that all groups run at once, one group per row."""
@@ -82,10 +82,10 @@ class Communication:
 
     def messages(
         self, sources: NDArray[np.int32], targets: NDArray[np.int32], size: float
-    ) -> float:
-        """Return how long messages of `size` bytes take that all sources send to their targets at once."""
+    ) -> NDArray[np.float64]:
+        """Return how long each message of `size` bytes takes if all sources send to their targets at once."""
         if not len(sources) or size <= 0 or self.collectives == "free":
-            return 0.0
+            return np.zeros(len(sources))
         key = sources.tobytes(), targets.tobytes()
         if key not in self.pairs:
             self.pairs[key] = self._pair_costs(sources, targets)
@@ -94,19 +94,20 @@ class Communication:
 
     def _pair_costs(
         self, sources: NDArray[np.int32], targets: NDArray[np.int32]
-    ) -> tuple[float, float]:
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Seconds before the first byte of each message arrives, and bytes per second from then on."""
         topology, label = self.topology, self.network.label
         table = routes(topology, pairs=(sources, targets))
-        load = np.bincount(table.links, minlength=topology.links)
+        load = np.maximum(np.bincount(table.links, minlength=topology.links), 1)
         inside = label[topology.link_src] == label[topology.link_dst]
         first = self.of(np.stack([sources, targets], axis=1)[:1])
         share = np.where(inside, first.group.generation.link_efficiency, p.NIC_EFFICIENCY)
-        used = load > 0
-        speed = topology.link_bandwidth_Bps[used] * share[used] / load[used]
-        hop_ps = np.add.reduceat(topology.link_latency_ps[table.links], table.link_begin[:-1])
-        between = bool((label[sources] != label[targets]).any())
-        least = (p.NET_HOP_US if between else p.BOX_HOP_US)["ring"][2] * 1e-6
-        return _LAUNCH_S + max(float(hop_ps.max()) * 1e-12, least), float(speed.min())
+        speed = (topology.link_bandwidth_Bps * share / load)[table.links]
+        begin = table.link_begin[:-1]
+        hop_s = np.add.reduceat(topology.link_latency_ps[table.links], begin) * 1e-12
+        between = label[sources] != label[targets]
+        least = np.where(between, p.NET_HOP_US["ring"][2], p.BOX_HOP_US["ring"][2]) * 1e-6
+        return _LAUNCH_S + np.maximum(hop_s, least), np.minimum.reduceat(speed, begin)
 
 
 @lru_cache(maxsize=64)

@@ -110,10 +110,12 @@ def layer_times(
     # Norms, dropout and residual additions work on whole rows, or on a share of the sequence.
     spread = tokens / tp if parallel.sequence_parallel else tokens
     rows = model.hidden * spread * 2.0
-    outer = software.passes * 0.5
+    # Biases and dropout come with norms that have them.
+    passes = software.passes * (1.5 if model.bias else 1.0)
+    outer = passes * 0.5
     total.traffic(rows * outer, kernels=3.0)
     attention = _attention(total, model, parallel, software, tokens)
-    inner = 2.0 * tokens * (software.passes - outer) / 4.0
+    inner = 2.0 * tokens * (passes - outer) / 4.0
     enter, leave = [attention[1]], [attention[2]]
     if experts and model.experts is not None:
         one = model.experts

@@ -308,7 +308,7 @@ class _Folded:
             heads = max(model.kv_heads / parallel.tp, 1.0)
             part = 2.0 * 2.0 * tokens * heads * model.head * factor
             ring = self.groups.cp
-            one = costs.messages(ring.ravel(), np.roll(ring, -1, axis=1).ravel(), part)
+            one = float(costs.messages(ring.ravel(), np.roll(ring, -1, axis=1).ravel(), part).max())
             # A block of keys and values travels on while attention works with the one before.
             piece = times.attention * (2.5 if factor > 1 else 1.0) / parallel.cp
             seconds = (parallel.cp - 1) * one
@@ -442,6 +442,12 @@ class _Folded:
                     self._shard(passes[s][c], s)
 
         host_s = software.pass_s + (software.message_s if stages > 1 else 0.0)
+        sends = self._sends()
+        if not software.blocking_sends and stages > 1:
+            # Messages travel while the stage computes.
+            for s in range(stages):
+                for one in (part for c in range(chunks) for part in passes[s][c][:2]):
+                    one.wait("pp send", sends[s, 0], self._free(sends[s, 0]))
 
         def lasting(one: _Passes) -> float:
             return max(one.busy, one.operators * software.dispatch_s) + host_s
@@ -453,7 +459,6 @@ class _Folded:
             [[lasting(passes[s][c][1]) for c in range(chunks)] for s in range(stages)]
         )
         weight = np.array([[passes[s][c][1].weights for c in range(chunks)] for s in range(stages)])
-        sends = self._sends()
         ready_start, ready_end = self._ready(forward)
         stretch = np.zeros(0, np.int64)
         if jitter > 0:
@@ -469,7 +474,8 @@ class _Folded:
             backward=_ps(backward),
             weight=_ps(weight),
             send_forward=_ps(sends),
-            send_backward=_ps(sends),
+            # What a stage sends back takes the links of what it received.
+            send_backward=_ps(np.roll(sends, 1, axis=0)),
             ready_start=_ps(ready_start),
             ready_end=_ps(ready_end),
             stretch_ppm=stretch,
@@ -532,11 +538,17 @@ class _Folded:
         if parallel.pp == 1:
             return np.zeros(shape)
         line = self.groups.pp
-        if parallel.vp > 1:
-            pairs = line.ravel(), np.roll(line, -1, axis=1).ravel()
-        else:
-            pairs = line[:, :-1].ravel(), line[:, 1:].ravel()
-        return np.full(shape, self.costs.messages(*pairs, self._message()))
+        # With virtual stages, the last stage sends to the first.
+        to = np.roll(line, -1, axis=1)
+        kept = slice(None) if parallel.vp > 1 else slice(0, -1)
+        pairs = line[:, kept].ravel(), to[:, kept].ravel()
+        each = self.costs.messages(*pairs, self._message()).reshape(len(line), -1).max(axis=0)
+        seconds = np.zeros(parallel.pp)
+        seconds[: len(each)] = each
+        if parallel.tp > 1 and parallel.vp > 1 and not parallel.sequence_parallel:
+            # The shares that NPUs of a tensor-parallel group received are gathered.
+            seconds += self.tp.seconds("all_gather", self._message() * parallel.tp)
+        return np.repeat(seconds[:, None], parallel.vp, axis=1)
 
     def _message(self) -> float:
         """Bytes that an NPU sends to the next stage for one micro-batch."""
@@ -649,10 +661,8 @@ class _Folded:
             begin = 0.0
         sent = 0.0
         if self.software.blocking_sends and stages > 1:
-            sent = self._blocked(last, float(sends.max()))
-            exposed["pp send"] = sent
-        if stages > 1:
-            total["pp send"] = 2 * count * chunks * float(sends.max())
+            sent = self._blocked(last, sends)
+            exposed["pp send"] = total["pp send"] = sent
         bubble = ends[last] - lasted - sent - begin
         reduce_kind = "all-reduce" if parallel.zero == 0 else "reduce-scatter"
         if parallel.zero != 3 and parallel.dp * parallel.cp > 1:
@@ -692,15 +702,15 @@ class _Folded:
             message_bytes=self._message(),
         )
 
-    def _blocked(self, stage: int, send: float) -> float:
+    def _blocked(self, stage: int, sends: NDArray[np.float64]) -> float:
         """Seconds that a stage waits while it sends."""
         parallel = self.parallel
-        places = parallel.pp * parallel.vp
-        sent = 0
-        for chunk in range(parallel.vp):
-            place = chunk * parallel.pp + stage
-            sent += (place < places - 1) + (place > 0)
-        return sent * parallel.microbatches * send
+        last = parallel.pp * parallel.vp - 1
+        sent = 0.0
+        for place in range(stage, last + 1, parallel.pp):
+            sent += float(sends[stage, 0]) if place < last else 0.0
+            sent += float(sends[stage - 1, 0]) if place > 0 else 0.0
+        return sent * parallel.microbatches
 
     def _gradient_s(self, stage: int) -> float:
         kind = "all_reduce" if self.parallel.zero == 0 else "reduce_scatter"
