@@ -1,6 +1,7 @@
 """Predicted and measured training steps: errors by source, and the rows behind the worst.
 
     python -m benchmarks.training --data DIRECTORY        # or TACOS_TEST_DATA; add --rows for every row
+    python -m benchmarks.training --headline              # what synthesized collectives gain; takes minutes
 
 The directory holds ``training/steps.csv`` and ``training/vtrain-single-node.csv``: published steps, one row each. What a source does
 not say is in :data:`SOURCES`: the network, the software, and what overlaps. Nothing is set by row.
@@ -283,10 +284,13 @@ def bridge(rows: list[Row]) -> Iterator[Case]:
             continue
         if row["notes"] or row["system"] not in ("DGX-H100", "DGX-B200", "DGX-GB200"):
             continue
-        key = tuple(
-            row[name]
-            for name in ("model", "seq", "system", "gpus", "tp", "pp", "vp", "cp", "mbs", "gbs")
-        ) + (row["precision"].split(" ")[0].split("-")[0],)
+        key = (
+            *tuple(
+                row[name]
+                for name in ("model", "seq", "system", "gpus", "tp", "pp", "vp", "cp", "mbs", "gbs")
+            ),
+            row["precision"].split(" ")[0].split("-")[0],
+        )
         if key not in newest or newest[key]["source"] < row["source"]:
             newest[key] = row
     networks = {"DGX-H100": hopper, "DGX-B200": blackwell, "DGX-GB200": racks}
@@ -364,7 +368,9 @@ def report(data: Path, *, rows: bool = False, worst: int = 4, only: str = "") ->
     for case in cases(data):
         if only in case.source:
             found.setdefault(case.source, []).append((case, case.predict().time_s))
-    print(f"{'source':20} {'rows':>5} {'mean':>7} {'goal':>7} {'median':>7} {'worst':>7} {'signed':>7}")
+    print(
+        f"{'source':20} {'rows':>5} {'mean':>7} {'goal':>7} {'median':>7} {'worst':>7} {'signed':>7}"
+    )
     for source, listed in found.items():
         ranked = errors(listed)
         sizes = [abs(one[0]) for one in ranked]
@@ -382,16 +388,67 @@ def report(data: Path, *, rows: bool = False, worst: int = 4, only: str = "") ->
             )
 
 
+HEADLINE: tuple[tuple[str, str, str, str, int, dict[str, Any]], ...] = (
+    ("Llama 3.1 405B, MLPerf", "llama3-405b", "h100", "fp8", 64, {"tp": 8, "pp": 8, "vp": 8, "cp": 2, "batch": 1152, "count_embedding": True} | OVERLAPPED),
+    ("Llama 3.1 405B, MLPerf", "llama3-405b", "h100", "fp8", 304, {"tp": 8, "pp": 8, "vp": 8, "cp": 2, "batch": 1216, "count_embedding": True} | OVERLAPPED),
+    ("GPT-3 175B, MLPerf", "gpt3-175b", "h100", "fp8", 64, {"tp": 4, "pp": 8, "vp": 12, "batch": 2048} | OVERLAPPED),
+    ("GPT-3 175B, MLPerf", "gpt3-175b", "h100", "fp8", 1024, {"tp": 4, "pp": 8, "vp": 12, "batch": 4096} | OVERLAPPED),
+    ("Llama 3 70B, Megatron-Bridge", "llama3-70b", "h100", "fp8", 8, {"tp": 4, "pp": 8, "vp": 5, "batch": 256} | OVERLAPPED),
+    ("Llama 3 8B, torchtitan", "llama3-8b", "h100", "bf16", 16, {"zero": 3, "microbatch": 2, "recompute": "alternate"}),
+    ("Llama 3 70B, torchtitan", "llama3-70b", "h100", "bf16", 32, {"tp": 8, "zero": 3, "microbatch": 16, "recompute": "full", "sequence_parallel": True}),
+    ("MPT 13B, FSDP", "mpt-13b", "h100", "bf16", 8, {"zero": 3, "microbatch": 2}),
+    ("GPT 18B, SC'21", "gpt-18b", "a100-80gb", "fp16", 32, {"tp": 8, "microbatch": 8, "batch": 1024, "recompute": "full"}),
+    ("GPT 145B, SC'21", "gpt-145b", "a100-80gb", "fp16", 192, {"tp": 8, "pp": 8, "vp": 2, "microbatch": 2, "batch": 2304, "recompute": "full"}),
+)  # fmt: skip
+"""Ten published configurations: what, model, device, type, boxes of eight GPUs, parallelism."""
+
+
+def headline() -> None:
+    """Print what synthesized collectives, and free communication, do for ten published steps."""
+    print(
+        f"{'step':30} {'GPUs':>5} {'network':>12} {'NCCL':>9} {'synthesized':>12} {'gain':>6} {'free':>9} {'most':>6}"
+    )
+    for name, model, device, dtype, boxes, degrees in HEADLINE:
+        build = tacos.topology.dgx_a100 if device.startswith("a100") else tacos.topology.dgx_h100
+        healthy = build(boxes)
+        nic = healthy.link_bandwidth_Bps.min()
+        narrow = (healthy.link_bandwidth_Bps == nic) & (healthy.link_src == 3)
+        slow = tacos.topology.degrade(healthy, int(narrow.argmax()), factor=0.5)
+        quarter = build(boxes, nic_bandwidth=f"{nic / 4e9}GB/s")
+        for network, topology in (
+            ("healthy", healthy),
+            ("NICs / 4", quarter),
+            ("a slow NIC", slow),
+        ):
+            times = [
+                training.step(
+                    training.model(model), Parallelism(**degrees), topology, device=device, dtype=dtype,
+                    collectives=collectives, oversubscribe=True,
+                    software="megatron-2021" if device.startswith("a100") else "current",
+                ).time_s
+                for collectives in ("nccl", "auto", "free")
+            ]  # fmt: skip
+            nccl, auto, free = times
+            print(
+                f"{name:30} {8 * boxes:5} {network:>12} {nccl:7.3f} s {auto:10.3f} s {1 - auto / nccl:6.1%}"
+                f" {free:7.3f} s {1 - free / nccl:6.1%}",
+                flush=True,
+            )
+
+
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default=os.environ.get("TACOS_TEST_DATA"))
     parser.add_argument("--rows", action="store_true", help="print every row")
     parser.add_argument("--only", default="", help="a part of the name of a source")
+    parser.add_argument("--headline", action="store_true", help="what better collectives gain")
     arguments = parser.parse_args()
+    if arguments.headline:
+        return headline()
     if not arguments.data or not (Path(arguments.data) / "training" / "steps.csv").exists():
         sys.exit("name the directory of measured steps with --data or TACOS_TEST_DATA")
-    report(Path(arguments.data), rows=arguments.rows, only=arguments.only)
+    return report(Path(arguments.data), rows=arguments.rows, only=arguments.only)
 
 
 if __name__ == "__main__":
