@@ -122,9 +122,10 @@ def __getattr__(name: str) -> Any:
 
         return judge
     if name == "training":
-        from tacos import training
+        from importlib import import_module
 
-        return training
+        # `from tacos import training` would ask this function again until the submodule is there.
+        return import_module("tacos.training")
     if name == "__version__":
         from importlib.metadata import version
 
