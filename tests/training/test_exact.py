@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -97,7 +98,9 @@ def test_the_graph_has_what_every_rank_does():
         assert ((w.kind == kind) & (w.rank == 0)).sum() == 2
     computed = np.bincount(w.rank[w.kind == COMP], w.duration_ps[w.kind == COMP])
     assert computed.sum() / 16 * 1e-12 == pytest.approx(step.compute_s, rel=1e-6)
-    assert astra.run(w, tacos.topology.fully_connected(16)).time_ns > 0
+    assert (
+        astra.run(w, tacos.topology.fully_connected(16), aware=False, as_custom=False).time_ns > 0
+    )
 
 
 def test_gradients_are_summed_layer_by_layer_where_they_overlap():
@@ -126,14 +129,19 @@ def random_case(number):
     return model, split, net
 
 
+# Links take nothing from computation in a simulation of links.
+PLAIN = replace(training.SOFTWARE["compiled"], interference=0.0, dispatch_s=0.0)
+
+
 def compared(numbers):
+    how = {"collectives": "ring", "oversubscribe": True, "software": PLAIN}
     for number in numbers:
         model, split, net = random_case(number)
-        rough = training.step(model, split, net, collectives="ring", oversubscribe=True)
-        fine = training.step(
-            model, split, net, collectives="ring", oversubscribe=True, fidelity="exact"
-        )
-        assert fine.time_s == pytest.approx(rough.time_s, rel=0.02), (number, split)
+        rough = training.step(model, split, net, **how)
+        fine = training.step(model, split, net, **how, fidelity="exact")
+        # Where communication is most of the step, what little the costs of collectives differ by shows.
+        near = 0.02 if rough.exposed_s < 0.2 * rough.time_s else 0.15
+        assert fine.time_s == pytest.approx(rough.time_s, rel=near), (number, split)
         assert sum(fine.parts.values()) == pytest.approx(fine.time_s, rel=1e-9)
         assert fine.compute_s == pytest.approx(rough.compute_s, rel=1e-6)
         assert fine.fidelity == "exact"

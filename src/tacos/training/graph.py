@@ -329,7 +329,7 @@ class _Stage:
         if ends and isinstance(model, Transformer) and model.tied:
             weights = model.vocabulary * model.hidden / parallel.tp
             out.blocking("all_reduce", "embedding", weights * folded.software.gradient_bytes, 2)
-        out.compute("optimizer", folded._update(self.stage))
+        out.compute("optimizer", folded._update(self.stage) + folded.software.step_s)
         if folded._gathers() and not parallel.overlap_parameters:
             self._replicated("all_gather", 2.0, out.tail, layers)
 
