@@ -133,6 +133,9 @@ class _Stage:
                 family="before" if kind == _FORWARD else "after",
             )  # fmt: skip
             out.tail = [*out.tail, came]
+            if parallel.tp > 1 and parallel.vp > 1 and not parallel.sequence_parallel:
+                # Each rank of a tensor-parallel group has received its share.
+                out.blocking("all_gather", "tp", folded._message() * parallel.tp, parallel.tp)
         first, end = folded.starts[place], folded.starts[place + 1]
         layers = range(first, end) if kind == _FORWARD else range(end - 1, first - 1, -1)
         if place == 0 and kind == _FORWARD:
