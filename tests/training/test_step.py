@@ -380,16 +380,6 @@ def test_any_network_will_do():
         assert found.time_s > 0
 
 
-def test_the_workload_is_a_graph_of_the_passes():
-    found = training.step(
-        SMALL, Parallelism(pp=4, dp=2, batch=16), tacos.topology.dgx_h100(1), oversubscribe=True
-    )
-    graph = found.workload
-    assert graph.npus == 4
-    # Per stage 8 forward and 8 backward passes and the update; per boundary and direction a send and a receive.
-    assert graph.nodes == 4 * (2 * 8 + 1) + 3 * 2 * 8 * 2
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [

@@ -14,13 +14,16 @@ from tacos.training.catalog import MODELS, from_hugging_face, model, transformer
 from tacos.training.devices import DEVICES, DTYPES, SOFTWARE, Device, Software
 from tacos.training.memory import Memory
 from tacos.training.models import Experts, LatentAttention, Layer, Model, Stack, Transformer
-from tacos.training.parallelism import Groups, Parallelism
+from tacos.training.parallelism import ORDER, Groups, Parallelism
+from tacos.training.search import Ranking, parallelisms, search
 from tacos.training.step import MemoryExceededError, Step, step
+from tacos.training.what_if import changed
 
 __all__ = [
     "DEVICES",
     "DTYPES",
     "MODELS",
+    "ORDER",
     "SOFTWARE",
     "Device",
     "Experts",
@@ -31,12 +34,16 @@ __all__ = [
     "MemoryExceededError",
     "Model",
     "Parallelism",
+    "Ranking",
     "Software",
     "Stack",
     "Step",
     "Transformer",
+    "changed",
     "from_hugging_face",
     "model",
+    "parallelisms",
+    "search",
     "step",
     "transformer",
 ]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Schedule, Topology
 
-__all__ = ["KINDS", "Communication", "Family", "communication"]
+__all__ = ["KINDS", "LAUNCH_S", "Communication", "Family", "communication"]
 
 KINDS = {
     "all_reduce": all_reduce,
@@ -46,7 +46,7 @@ _SMALLEST = 10
 """Binary logarithm of the smallest size that is looked up, in bytes."""
 _LARGEST = 36
 """The same for the largest size."""
-_LAUNCH_S = 4e-6
+LAUNCH_S = 4e-6
 """Seconds that a collective takes besides what NCCL's tuner counts: a kernel's start on the device (chosen)."""
 
 
@@ -107,7 +107,14 @@ class Communication:
         hop_s = np.add.reduceat(topology.link_latency_ps[table.links], begin) * 1e-12
         between = label[sources] != label[targets]
         least = np.where(between, p.NET_HOP_US["ring"][2], p.BOX_HOP_US["ring"][2]) * 1e-6
-        return _LAUNCH_S + np.maximum(hop_s, least), np.minimum.reduceat(speed, begin)
+        return LAUNCH_S + np.maximum(hop_s, least), np.minimum.reduceat(speed, begin)
+
+    def physical(self) -> Topology:
+        """Return the network with what messages reach on its links, for simulations of all transfers."""
+        topology, label = self.topology, self.network.label
+        inside = label[topology.link_src] == label[topology.link_dst]
+        one = self.of(np.arange(topology.npus, dtype=np.int32)[None]).group.generation
+        return _reached(topology, inside, one.link_efficiency, np.ones(topology.links))
 
 
 @lru_cache(maxsize=64)
@@ -135,9 +142,7 @@ class Family:
 
     def seconds(self, kind: str, size: float) -> float:
         """Return how long a collective of `size` bytes takes."""
-        if self.groups.shape[1] < 2 or size <= 0:
-            return 0.0
-        if self.costs.collectives == "free":
+        if self.groups.shape[1] < 2 or size <= 0 or self.costs.collectives == "free":
             return 0.0
         # Synthesis takes longer than NCCL's formulas, so that fewer sizes are looked up.
         step = 1 if self.costs.collectives == "nccl" else 2
@@ -184,7 +189,7 @@ class Family:
         group = self.group.of(self._part(kind, size))
         best = choose(group).candidates[0]
         how = "pairs" if best.algorithm == "direct" else "ring"
-        return _LAUNCH_S + best.steps_s + best.bytes_s * self._share(how)
+        return LAUNCH_S + best.steps_s + best.bytes_s * self._share(how)
 
     def _share(self, how: str) -> float:
         """How much longer the bytes take because other groups use the same links."""
@@ -225,10 +230,19 @@ class Family:
 
     def synthesized(self, kind: str, size: int, engine: str) -> float:
         """Seconds that a synthesized algorithm takes on the links that are left to one group."""
+        return LAUNCH_S + _executed_s(self.schedule(kind, size, engine))
+
+    def algorithm(self, kind: str, size: int) -> Schedule:
+        """The algorithm that each group uses: the one that was asked for, or NCCL's where that is faster."""
+        engine = self.costs.collectives
+        if engine != "nccl" and self.nccl(kind, size) < self.synthesized(kind, size, engine):
+            engine = "nccl"
+        return self.schedule(kind, size, engine)
+
+    def schedule(self, kind: str, size: int, engine: str) -> Schedule:
+        """A synthesized algorithm for the links that are left to one group."""
         network = self._own()
-        build = KINDS[kind]
-        schedule = synthesize(network, build(network, size), engine=engine, effort="fast", seed=0)
-        return _LAUNCH_S + _executed_s(schedule)
+        return synthesize(network, KINDS[kind](network, size), engine=engine, effort="fast", seed=0)
 
     def tuned(self, kind: str, size: int, plans: Plans) -> float | None:
         """Seconds that the tuned algorithm for the group takes; None where there is none."""
@@ -245,7 +259,7 @@ class Family:
                 time_s = (
                     found.time_ps() * 1e-12 if found else schedule.time_s * size / plan.size_bytes
                 )
-                return _LAUNCH_S + time_s * self._share("ring")
+                return LAUNCH_S + time_s * self._share("ring")
         return None
 
     def _own(self) -> Topology:
@@ -255,22 +269,31 @@ class Family:
         """
         if self._network is None:
             topology, one = self.topology, self.group.generation
-            inside = self.group.inside
             used, own = self._load("ring"), self._load("ring", alone=True)
             shared = np.where(own > 0, np.maximum(used / np.maximum(own, 1e-12), 1.0), 1.0)
-            share = np.where(inside, one.link_efficiency, p.NIC_EFFICIENCY) / shared
-            leaves = topology.link_src < topology.npus
-            least = np.where(inside, p.BOX_HOP_US["ring"][2], p.NET_HOP_US["ring"][2]) * 1e6
-            latency = np.where(
-                leaves, np.maximum(topology.link_latency_ps, least), topology.link_latency_ps
-            )
-            changed = reweighted(
-                topology,
-                bandwidth_Bps=np.maximum(topology.link_bandwidth_Bps * share, 1).astype(np.int64),
-                latency_ps=latency.astype(np.int64),
-            )
+            changed = _reached(topology, self.group.inside, one.link_efficiency, shared)
             self._network = subset(changed, self.first.tolist())
         return self._network
+
+
+def _reached(
+    topology: Topology,
+    inside: NDArray[np.bool_],
+    efficiency: float,
+    shared: NDArray[np.float64],
+) -> Topology:
+    """The network with the bandwidths that NCCL's channels reach, and the latencies of its Simple protocol."""
+    share = np.where(inside, efficiency, p.NIC_EFFICIENCY) / shared
+    leaves = topology.link_src < topology.npus
+    least = np.where(inside, p.BOX_HOP_US["ring"][2], p.NET_HOP_US["ring"][2]) * 1e6
+    latency = np.where(
+        leaves, np.maximum(topology.link_latency_ps, least), topology.link_latency_ps
+    )
+    return reweighted(
+        topology,
+        bandwidth_Bps=np.maximum(topology.link_bandwidth_Bps * share, 1).astype(np.int64),
+        latency_ps=latency.astype(np.int64),
+    )
 
 
 def _executed_s(schedule: Schedule) -> float:

@@ -7,12 +7,13 @@ passes where the parallelism says so. A collective costs what it costs while all
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacos import units
 from tacos._core import pipeline
 from tacos.training.communication import communication
 from tacos.training.compute import (
@@ -26,15 +27,13 @@ from tacos.training.compute import (
 from tacos.training.devices import DTYPES
 from tacos.training.devices import device as device_named
 from tacos.training.devices import software as software_named
+from tacos.training.graph import graph
 from tacos.training.memory import Memory, memory_of, over_capacity, parameters_of
 from tacos.training.models import Stack, Transformer
-from tacos.workload import COMP as _COMP
-from tacos.workload import RECV as _RECV
-from tacos.workload import SEND as _SEND
-from tacos.workload import from_nodes
+from tacos.training.parallelism import Parallelism
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -42,10 +41,11 @@ if TYPE_CHECKING:
     from tacos.training.communication import Communication
     from tacos.training.devices import Device, Software
     from tacos.training.models import Model
-    from tacos.training.parallelism import Groups, Parallelism
+    from tacos.training.parallelism import Groups
 
 __all__ = ["MemoryExceededError", "Step", "step"]
 
+_DEGREES = ("tp", "pp", "dp", "cp", "ep", "vp", "microbatch", "batch")
 _RULES = {"gpipe": 0, "1f1b": 1, "interleaved": 1, "zero-bubble": 2}
 _COLLECTIVE_OPERATORS = 2.0
 """Operators that the host starts for a collective (chosen)."""
@@ -59,7 +59,7 @@ class MemoryExceededError(ValueError):
 class Step:
     """How long a training step takes, and where the time goes.
 
-    The parts are those of the pipeline stage that finishes last: `compute_s`, `exposed_s`, `bubble_s` and `idle_s` add up to `time_s`.
+    The parts are means over all pipeline stages: `compute_s`, `exposed_s`, `bubble_s` and `idle_s` add up to `time_s`.
 
     Attributes:
         model, parallel: What was trained, and how it was split.
@@ -68,12 +68,14 @@ class Step:
         time_s: Duration of a step in seconds.
         compute_s: Time that the NPU computes, the optimizer included.
         exposed: Time that the NPU waits for communication, by group and kind, such as ``"tp all-reduce"``.
-        bubble_s: Time that the stage waits for other stages.
-        idle_s: Time that the NPU waits for its host, or for slower stages at the end of the step.
+        bubble_s: Time that a stage waits for other stages, at the end of the step too.
+        idle_s: Time that the NPU waits for its host.
         memory: What the NPU that stores most stores.
         communication_s: Time of all communication, exposed or not, by group and kind.
-        passes: When each stage runs each pass.
+        passes: When each stage runs each pass; None for a step of a search, which keeps figures only.
         message_bytes: Size of a message from one stage to the next.
+        folded: What the workload is made from.
+        fidelity: ``"folded"`` or ``"exact"``.
     """
 
     model: Model
@@ -88,8 +90,10 @@ class Step:
     idle_s: float
     memory: Memory
     communication_s: Mapping[str, float]
-    passes: PipelineTimes = field(repr=False)
+    passes: PipelineTimes | None = field(repr=False)
     message_bytes: float = 0.0
+    folded: _Folded | None = field(repr=False, compare=False, default=None)
+    fidelity: str = "folded"
 
     @property
     def exposed_s(self) -> float:
@@ -132,10 +136,55 @@ class Step:
             "idle": self.idle_s,
         }
 
+    def summary(self) -> dict[str, Any]:
+        """Return the figures by name, for tables and files.
+
+        >>> import tacos
+        >>> from tacos import training
+        >>> found = training.step(training.model("llama3-8b"), training.Parallelism(tp=8, zero=1, batch=16), tacos.topology.dgx_h100(1))
+        >>> list(found.summary())[:4]
+        ['model', 'npus', 'device', 'dtype']
+        """
+        usual = Parallelism()
+        split = {
+            one.name: getattr(self.parallel, one.name)
+            for one in fields(Parallelism)
+            if one.name in _DEGREES or getattr(self.parallel, one.name) != getattr(usual, one.name)
+        }
+        return {
+            "model": self.model.name,
+            "npus": self.parallel.npus,
+            "device": self.device.name,
+            "dtype": self.dtype,
+            "collectives": self.collectives,
+            "parallelism": split,
+            "time_s": self.time_s,
+            "tokens_per_s": self.tokens_per_s,
+            "mfu": self.mfu,
+            "memory_bytes": self.memory_bytes,
+            "compute_s": self.compute_s,
+            "exposed_s": self.exposed_s,
+            "bubble_s": self.bubble_s,
+            "idle_s": self.idle_s,
+            "exposed": dict(self.exposed),
+            "communication": dict(self.communication_s),
+            "memory": self.memory.terms,
+        }
+
+    def __str__(self) -> str:
+        """Return a line for people."""
+        return (
+            f"{self.model.name} on {self.parallel.npus:,} {self.device.name}: "
+            f"{units.format_time(self.time_s)} per step, MFU {100 * self.mfu:.1f} %, "
+            f"{units.format_size(self.memory_bytes)} per NPU"
+        )
+
     @cached_property
     def workload(self) -> Workload:
-        """The graph of the passes and their messages, one rank per pipeline stage."""
-        return _workload(self)
+        """What every rank computes and communicates, as a graph."""
+        if self.folded is None or self.passes is None:
+            raise ValueError("a step of a search has no workload: predict it again with step()")
+        return graph(self.folded, self.passes)
 
 
 def step(
@@ -151,6 +200,8 @@ def step(
     jitter: float = 0.0,
     seed: int = 0,
     oversubscribe: bool = False,
+    fidelity: str = "folded",
+    progress: Callable[[float], object] | None = None,
 ) -> Step:
     """Predict how long a training step takes.
 
@@ -167,6 +218,10 @@ def step(
         jitter: Standard deviation of the duration of passes, as a share.
         seed: Random seed of the jitter.
         oversubscribe: Whether to accept a step that does not fit into memory.
+        fidelity: ``"folded"`` simulates one NPU of each pipeline stage, and takes milliseconds for thousands of NPUs;
+            ``"exact"`` every NPU and every transfer over shared links, up to about a thousand NPUs. Both agree within 2 %
+            where communication does not dominate.
+        progress: Called with the share done, now and then, by ``"exact"``.
 
     Raises:
         ValueError: Degrees that do not go with the model or the network.
@@ -180,6 +235,8 @@ def step(
     >>> 0.2 < found.mfu < 0.7
     True
     """
+    if fidelity not in ("folded", "exact"):
+        raise ValueError(f"fidelity must be folded or exact; got {fidelity!r}")
     table, stack = device_named(device), software_named(software)
     if dtype not in DTYPES or dtype not in table.peak:
         raise ValueError(
@@ -190,7 +247,14 @@ def step(
     folded = _Folded(
         model, split, topology, table, dtype, stack, communication(topology, collectives)
     )
-    return folded.run(collectives, stragglers or {}, jitter, seed, oversubscribe)
+    found = folded.run(collectives, stragglers or {}, jitter, seed, oversubscribe)
+    if fidelity == "folded":
+        return found
+    if stragglers or jitter:
+        raise ValueError("stragglers and jitter go with the fidelity folded only")
+    from tacos.training.exact import exact
+
+    return exact(found, progress=progress)
 
 
 @dataclass
@@ -604,15 +668,14 @@ class _Folded:
         slow: list[float],
     ) -> Step:
         parallel = self.parallel
-        stages, chunks, count = parallel.pp, parallel.vp, parallel.microbatches
+        stages = parallel.pp
         # Every stage runs as many passes.
         ends = (times.end_ps.reshape(stages, -1).max(axis=1) * 1e-12).tolist()
-        summed = [self._sum_gradients(s, times, ends[s]) for s in range(stages)]
-        tie = self._tie()
+        own_sums = [self._sum_gradients(s, times, ends[s]) for s in range(stages)]
+        summed, tie = list(own_sums), self._tie()
         if tie:
-            # The first and the last stage add up their gradients of the embedding.
+            # The first and the last stage wait for each other, and add up their gradients of the embedding.
             summed[0] = summed[-1] = max(summed[0], summed[-1]) + tie
-        last = int(np.argmax(summed))
         update = [self._update(s) * slow[s] + self.software.step_s for s in range(stages)]
         gather = [
             0.0
@@ -627,64 +690,32 @@ class _Folded:
                 for s in range(stages)
             ]
         after = max(map(sum, zip(update, gather, slowed, strict=True)))
-        time_s = summed[last] + after
+        time_s = max(summed) + after
 
-        compute = update[last]
-        exposed: dict[str, float] = {}
+        whole = round(time_s * 1e12)
+        sums: dict[str, float] = {}
         total: dict[str, float] = {}
-        busy = 0.0
-        for c in range(chunks):
-            for one in passes[last][c][:2]:
-                compute += count * one.compute
-                for name, seconds in one.exposed.items():
-                    exposed[name] = exposed.get(name, 0.0) + count * seconds
-                for name, seconds in one.total.items():
-                    total[name] = total.get(name, 0.0) + count * seconds
-        rows = times.stage == last
-        lasted = float((times.end_ps[rows] - times.start_ps[rows]).sum()) * 1e-12
-        busy = compute - update[last] + sum(exposed.values())
-        # What passes last beyond their work: parameters that were awaited, or the host.
-        begin = float(times.start_ps[rows].min()) * 1e-12 if last == 0 else 0.0
-        beyond = max(0.0, lasted - busy)
-        if self._gathers() and parallel.overlap_parameters:
-            kind = "dp all-gather"
-            total[kind] = self.replicate("all_gather", last, 1.0, 2.0)
-            waited = begin
-            for c in range(chunks):
-                one = rows & (times.chunk == c) & (times.microbatch == 0) & (times.kind == 0)
-                took = float((times.end_ps[one] - times.start_ps[one]).sum()) * 1e-12
-                extra = max(0.0, took - forward[last, c])
-                waited += extra
-                beyond -= extra
-            exposed[kind] = exposed.get(kind, 0.0) + waited + slowed[last]
-        else:
-            begin = 0.0
-        sent = 0.0
-        if self.software.blocking_sends and stages > 1:
-            sent = self._blocked(last, sends)
-            exposed["pp send"] = total["pp send"] = sent
-        bubble = ends[last] - lasted - sent - begin
-        reduce_kind = "all-reduce" if parallel.zero == 0 else "reduce-scatter"
-        if parallel.zero != 3 and parallel.dp * parallel.cp > 1:
-            total[f"dp {reduce_kind}"] = self._gradient_s(last)
-            waiting = summed[last] - ends[last] - (tie if last in (0, stages - 1) else 0.0)
-            exposed[f"dp {reduce_kind}"] = max(0.0, waiting)
-        if tie and last in (0, stages - 1):
-            exposed["embedding all-reduce"] = total["embedding all-reduce"] = tie
-        if gather[last]:
-            exposed["dp all-gather"] = total["dp all-gather"] = gather[last]
-        # Rounded to picoseconds, so that the parts add up.
-        parts = {name: round(seconds * 1e12) for name, seconds in exposed.items()}
-        whole, work, waits = (
-            round(time_s * 1e12),
-            round(compute * 1e12),
-            round(max(0.0, bubble) * 1e12),
-        )
-        rest = whole - work - waits - sum(parts.values())
-        if rest < 0:
-            # Passes were rounded one by one.
-            work += rest
-            rest = 0
+        for s in range(stages):
+            parts, sent = self._account(s, times, passes[s], forward, sends, own_sums[s] - ends[s])
+            parts["compute"] += update[s]
+            if tie and s in (0, stages - 1):
+                parts["embedding all-reduce"] = sent["embedding all-reduce"] = tie
+                parts["bubble"] += summed[s] - own_sums[s] - tie
+            if gather[s]:
+                parts["dp all-gather"] = sent["dp all-gather"] = gather[s]
+            if slowed[s]:
+                parts["dp all-gather"] += slowed[s]
+            # A stage that has finished waits for the others.
+            parts["bubble"] += time_s - summed[s] - update[s] - gather[s] - slowed[s]
+            for into, found in ((sums, parts), (total, sent)):
+                for name, seconds in found.items():
+                    into[name] = into.get(name, 0.0) + seconds / stages
+        # Rounded to picoseconds, so that the parts add up; what rounding leaves goes to the largest.
+        rounded = {name: max(0, round(seconds * 1e12)) for name, seconds in sums.items()}
+        left = whole - sum(rounded.values())
+        assert abs(left) <= 1e-9 * whole + 16, f"{left} ps of the step belong to no part"
+        rounded[max(rounded, key=rounded.__getitem__)] += left
+        own = ("compute", "bubble", "idle")
         return Step(
             model=self.model,
             parallel=parallel,
@@ -692,15 +723,77 @@ class _Folded:
             dtype=self.dtype,
             collectives=collectives,
             time_s=whole * 1e-12,
-            compute_s=work * 1e-12,
-            exposed={name: ps * 1e-12 for name, ps in parts.items() if ps},
-            bubble_s=waits * 1e-12,
-            idle_s=rest * 1e-12,
+            compute_s=rounded["compute"] * 1e-12,
+            exposed={n: ps * 1e-12 for n, ps in rounded.items() if ps and n not in own},
+            bubble_s=rounded["bubble"] * 1e-12,
+            idle_s=rounded["idle"] * 1e-12,
             memory=memory,
             communication_s=total,
             passes=times,
             message_bytes=self._message(),
+            folded=self,
         )
+
+    def _account(
+        self,
+        stage: int,
+        times: PipelineTimes,
+        passes: list[tuple[_Passes, _Passes, list[float], list[float]]],
+        forward: NDArray[np.float64],
+        sends: NDArray[np.float64],
+        waits: float,
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Where the time of a stage goes until its gradients are summed, and what it communicates, in seconds.
+
+        Args:
+            stage: Which one.
+            times: Of all passes.
+            passes: What each chunk of the stage does.
+            forward: How long the forward passes are, by stage and chunk.
+            sends: Of messages to the next stage.
+            waits: Between the last pass and the sum of the gradients.
+        """
+        parallel = self.parallel
+        count, chunks = parallel.microbatches, parallel.vp
+        compute = 0.0
+        exposed: dict[str, float] = {}
+        total: dict[str, float] = {}
+        for c in range(chunks):
+            for one in passes[c][:2]:
+                compute += count * one.compute
+                for name, seconds in one.exposed.items():
+                    exposed[name] = exposed.get(name, 0.0) + count * seconds
+                for name, seconds in one.total.items():
+                    total[name] = total.get(name, 0.0) + count * seconds
+        rows = times.stage == stage
+        lasted = float((times.end_ps[rows] - times.start_ps[rows]).sum()) * 1e-12
+        # What passes last beyond their work: parameters that were awaited, or the host.
+        beyond = lasted - compute - sum(exposed.values())
+        if beyond < 0:  # jitter has made passes shorter than their work
+            compute, beyond = compute + beyond, 0.0
+        begin = 0.0
+        if self._gathers() and parallel.overlap_parameters:
+            begin = float(times.start_ps[rows].min()) * 1e-12 if stage == 0 else 0.0
+            waited = begin
+            for c in range(chunks):
+                one_row = rows & (times.chunk == c) & (times.microbatch == 0) & (times.kind == 0)
+                took = float((times.end_ps[one_row] - times.start_ps[one_row]).sum()) * 1e-12
+                extra = min(max(0.0, took - forward[stage, c]), beyond)
+                waited += extra
+                beyond -= extra
+            exposed["dp all-gather"] = exposed.get("dp all-gather", 0.0) + waited
+            total["dp all-gather"] = self.replicate("all_gather", stage, 1.0, 2.0)
+        sent = 0.0
+        if self.software.blocking_sends and parallel.pp > 1:
+            sent = self._blocked(stage, sends)
+            exposed["pp send"] = total["pp send"] = sent
+        if parallel.zero != 3 and parallel.dp * parallel.cp > 1:
+            kind = "dp all-reduce" if parallel.zero == 0 else "dp reduce-scatter"
+            total[kind] = self._gradient_s(stage)
+            exposed[kind] = exposed.get(kind, 0.0) + max(0.0, waits)
+        end = float(times.end_ps[rows].max()) * 1e-12
+        own = {"compute": compute, "bubble": max(0.0, end - lasted - sent - begin), "idle": beyond}
+        return own | exposed, total
 
     def _blocked(self, stage: int, sends: NDArray[np.float64]) -> float:
         """Seconds that a stage waits while it sends."""
@@ -764,60 +857,3 @@ class _Folded:
 
 def _ps(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.round(seconds.ravel() * 1e12).astype(np.int64)
-
-
-def _workload(step: Step) -> Workload:
-    """Passes as computations, chained per stage, and a send and a receive where one needs the result of another stage."""
-    times, stages, chunks = step.passes, step.parallel.pp, step.parallel.vp
-    count = step.parallel.microbatches
-    last = stages * chunks - 1
-    rows: list[tuple[int, int, int, int, int, str]] = []  # rank, kind, peer, tag, duration, name
-    waits: list[list[int]] = []
-    before = [-1] * stages
-    size = max(1, round(step.message_bytes))
-    kinds = ("forward", "backward", "weights")
-    for s, c, b, kind, start, end in zip(
-        times.stage.tolist(),
-        times.chunk.tolist(),
-        times.microbatch.tolist(),
-        times.kind.tolist(),
-        times.start_ps.tolist(),
-        times.end_ps.tolist(),
-        strict=True,
-    ):
-        place = c * stages + s
-        needs = [before[s]] if before[s] >= 0 else []
-        source = place - 1 if kind == 0 else place + 1 if kind == 1 else -1
-        label = f"{kinds[kind]} {b} of virtual stage {place}"
-        if stages > 1 and 0 <= source <= last and kind < 2:
-            tag = (2 * source + kind) * count + b
-            rows.append((s, _RECV, source % stages, tag, 0, f"receive for {label}"))
-            waits.append([])
-            needs.append(len(rows) - 1)
-        rows.append((s, _COMP, -1, 0, end - start, label))
-        waits.append(needs)
-        before[s] = own = len(rows) - 1
-        target = place + 1 if kind == 0 else place - 1 if kind == 1 else -1
-        if stages > 1 and 0 <= target <= last and kind < 2:
-            rows.append(
-                (s, _SEND, target % stages, (2 * place + kind) * count + b, 0, f"send of {label}")
-            )
-            waits.append([own])
-    ends = [int(times.end_ps[times.stage == s].max()) for s in range(stages)]
-    for s in range(stages):
-        rest = max(0, round(step.time_s * 1e12) - max(ends))
-        rows.append((s, _COMP, -1, 0, rest, "gradients and update"))
-        waits.append([before[s]])
-    rank, kind_, peer, tag_, duration, names = zip(*rows, strict=True)
-    return from_nodes(
-        stages,
-        rank=rank,
-        kind=kind_,
-        peer=peer,
-        tag=tag_,
-        bytes=[size if kind in (_SEND, _RECV) else 0 for kind in kind_],
-        duration_ps=duration,
-        names=names,
-        dep_begin=np.concatenate([[0], np.cumsum([len(one) for one in waits])]),
-        dep=[row for one in waits for row in one],
-    )
