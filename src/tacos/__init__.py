@@ -32,7 +32,7 @@ from tacos.sketch import Sketch
 from tacos.verify import Report, Violation, verify
 
 if TYPE_CHECKING:
-    from tacos import training
+    from tacos import design, training
     from tacos.formats import load, save
 
     __version__: str
@@ -68,6 +68,7 @@ __all__ = [
     "bound",
     "collective",
     "compare",
+    "design",
     "engines",
     "lift",
     "load",
@@ -109,10 +110,10 @@ def __getattr__(name: str) -> Any:
         from tacos import formats
 
         return getattr(formats, name)
-    if name == "training":
-        from tacos import training
+    if name in ("design", "training"):
+        from importlib import import_module
 
-        return training
+        return import_module(f"tacos.{name}")
     if name == "__version__":
         from importlib.metadata import version
 
