@@ -181,7 +181,7 @@ def optimize(
     if objective not in ("time", "time*cost"):
         raise ValueError(f'objective must be "time" or "time*cost"; got {objective!r}')
     network = dimensions(dims)
-    jobs = _jobs(workloads)
+    jobs = jobs_of(workloads)
     price = prices(network, cost)
     timings: list[Timing] = []
     names: list[str] = []
@@ -210,7 +210,7 @@ def optimize(
     )
 
 
-def _jobs(workloads: Any) -> list[Timed]:
+def jobs_of(workloads: Any) -> list[Timed]:
     single = isinstance(workloads, Timed | Workload | str) or not isinstance(workloads, Iterable)
     found = [job(one) for one in ([workloads] if single else workloads)]
     if not found:

@@ -25,7 +25,7 @@ from tacos.formats.source import about, quoted
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["PRICES", "TIERS", "Dimension", "Price", "dimensions", "prices"]
+__all__ = ["PRICES", "TIERS", "Dimension", "Price", "cost_model", "dimensions", "prices"]
 
 TIERS = ("InterChiplet", "InterPackage", "InterNode", "InterPod")
 """Where a dimension lies, from the inside out; a network of fewer dimensions has the outer ones."""
@@ -208,30 +208,41 @@ def prices(dims: Sequence[Dimension], cost: Cost = None) -> NDArray[np.float64]:
     >>> (prices(dimensions("ring:4*fc:8*ring:4*switch:32")) * 1e9).round(1).tolist()
     [8192.0, 16384.0, 16384.0, 235110.4]
     """
-    if isinstance(cost, str | os.PathLike):
-        cost = _cost_file(Path(cost))
-    if cost is None:
-        cost = PRICES
-    if not isinstance(cost, Mapping):
-        values = [*cost]
-        if len(values) != len(dims) or not all(_is_price(value) for value in values):
+    if isinstance(cost, Sequence) and not isinstance(cost, str):
+        if len(cost) != len(dims) or not all(_is_price(value) for value in cost):
             raise ValueError(
-                f"cost has {len(values)} entries; it must have one number per dimension ({len(dims)}), "
+                f"cost has {len(cost)} entries; it must have one number per dimension ({len(dims)}), "
                 "in dollars per GB/s"
             )
-        return np.array(values, float) / 1e9
-    npus = prod(one.size for one in dims)
-    return np.array([npus * _per_npu(one, cost) for one in dims]) / 1e9
+        return np.array(cost, float) / 1e9
+    table, npus = cost_model(cost), prod(one.size for one in dims)
+    return np.array([npus * _per_npu(one, table) for one in dims]) / 1e9
 
 
-def _per_npu(one: Dimension, cost: Mapping[str, Price | Mapping[str, float]]) -> float:
+def cost_model(cost: Cost) -> Mapping[str, Price]:
+    """Return prices by tier.
+
+    Raises:
+        ValueError: They are given by dimension, or one is not a number.
+    """
+    if cost is None:
+        return PRICES
+    if isinstance(cost, str | os.PathLike):
+        return _cost_file(Path(cost))
+    if not isinstance(cost, Mapping):
+        raise ValueError(f"cost must be prices by tier or a file; got {quoted(cost)}")  # noqa: TRY004
+    return {
+        tier: price if isinstance(price, Price) else _price(price, tier)
+        for tier, price in cost.items()
+    }
+
+
+def _per_npu(one: Dimension, cost: Mapping[str, Price]) -> float:
     if one.tier not in cost:
         close = nearest(one.tier, cost)
         hint = f"; did you mean {close}?" if close else f"; it has {', '.join(cost)}"
         raise ValueError(f"the cost model has no prices for {one.tier}{hint}")
     price = cost[one.tier]
-    if not isinstance(price, Price):
-        price = _price(price, one.tier)
     if one.kind != "switch":
         return price.link
     if price.switch is None:

@@ -25,7 +25,7 @@ from tacos.workload import COLL, COMMS, COMP, EVERY_DIM, RECV
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -170,79 +170,117 @@ class Job:
         npus = prod(one.size for one in dims)
         if self.npus is not None and self.npus != npus:
             raise ValueError(f"{self.name} is for {self.npus} NPUs, the dimensions have {npus}")
-        return _timing(self.steps, dims, overlap, self.name)
+        return serial_timing(self.steps, dims, overlap, self.name)
 
 
-def _timing(
-    steps: Sequence[Compute | Call], dims: Sequence[Dimension], overlap: Overlap, name: str
+def serial_timing(
+    steps: Sequence[Compute | Call],
+    dims: Sequence[Dimension],
+    overlap: Overlap,
+    name: str,
+    moved: Callable[[Call], tuple[NDArray[np.float64], float]] | None = None,
 ) -> Timing:
+    """Return the time of steps that run one after another, but for what overlaps.
+
+    Args:
+        steps: What runs.
+        dims: Dimensions of the network.
+        overlap: As in :meth:`Job.timing`.
+        name: For messages.
+        moved: Gives the bytes of a call in each dimension, and its latency in seconds; by default :func:`messages`, and none.
+    """
     if overlap not in OVERLAPS:
         raise ValueError(f"overlap must be one of {', '.join(OVERLAPS)}; got {overlap!r}")
-    units_: dict[bytes, int] = {}  # operations whose messages are in the same proportions are one
+    known: dict[bytes, int] = {}  # operations whose messages are in the same proportions are one
     rows: list[NDArray[np.float64]] = []
     loads = np.zeros(len(dims))
-    trail: list[tuple[float, int, float, bool]] = []  # seconds, operation, how often, background
+    trail: list[_Piece] = []
     for step in steps:
         if isinstance(step, Compute):
-            trail.append((step.seconds, -1, 0.0, False))
+            trail.append(_Piece(step.seconds))
             continue
         try:
-            moved = messages(step, dims)
+            bytes_, latency = (messages(step, dims), 0.0) if moved is None else moved(step)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
-        size = float(moved.max(initial=0.0))
+        size = float(bytes_.max(initial=0.0))
         if size == 0.0:
             continue
-        loads += step.count * moved
-        unit = moved / size
-        k = units_.setdefault(unit.round(12).tobytes(), len(rows))
+        loads += step.count * bytes_
+        unit = bytes_ / size
+        k = known.setdefault(unit.round(12).tobytes(), len(rows))
         if k == len(rows):
             rows.append(unit)
-        trail.append((0.0, k, step.count * size, step.background))
-    # In bytes of the whole step, so that times have the size of the step's.
-    total = np.zeros(len(rows))
-    for _, k, often, _ in trail:
-        if k >= 0:
-            total[k] += often
+        trail.append(_Piece(step.count * latency, k, step.count * size, step.background))
     paths = _paths(trail, len(rows), overlap)
-    if overlap != "none":
+    if overlap != "none":  # no dimension is busy for longer than the step takes
         for d in np.flatnonzero(loads).tolist():
-            row = np.zeros(len(dims))
-            row[d] = 1.0
-            rows.append(row)
-            total = np.append(total, loads[d])
-            paths = [(fixed, np.append(counts, 0.0)) for fixed, counts in paths]
-            busy = np.zeros(len(rows))
-            busy[-1] = loads[d]
-            paths.append((0.0, busy))
-    if not rows:
-        fixed = np.array([fixed for fixed, _ in paths])
-        return Timing(np.zeros((0, len(dims))), fixed, np.zeros((len(fixed), 0)))
-    found = np.array(rows) * total[:, None]
-    counts = np.array([np.append(c, np.zeros(len(rows) - len(c))) for _, c in paths]) / total
-    return Timing(found, np.array([fixed for fixed, _ in paths]), counts)
+            rows.append(np.eye(len(dims))[d])
+            paths.append((0.0, np.append(np.zeros(len(rows) - 1), loads[d])))
+    counts = np.zeros((len(paths), len(rows)))
+    for row, (_, bytes_) in zip(counts, paths, strict=True):
+        row[: len(bytes_)] = bytes_
+    # Operations are in bytes of the whole step, so that their times have the size of the step's.
+    total = counts.max(axis=0, initial=0.0)
+    return Timing(
+        np.array(rows).reshape(len(rows), len(dims)) * total[:, None],
+        np.array([fixed for fixed, _ in paths]),
+        counts / np.maximum(total, 1e-300),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Seconds that no bandwidth changes, then `bytes` of an operation."""
+
+    seconds: float
+    operation: int = -1
+    bytes: float = 0.0
+    background: bool = False
 
 
 def _paths(
-    trail: Sequence[tuple[float, int, float, bool]], operations: int, overlap: Overlap
+    trail: Sequence[_Piece], operations: int, overlap: Overlap
 ) -> list[tuple[float, NDArray[np.float64]]]:
     """Paths through a step: fixed seconds, and bytes of each operation."""
-    fixed, counts = 0.0, np.zeros(operations)
     if overlap == "full":
-        return [(sum(seconds for seconds, *_ in trail), counts)]
-    begun: list[tuple[float, NDArray[np.float64]]] = []  # paths that enter the background
-    for seconds, k, often, background in trail:
-        fixed += seconds
-        if k < 0:
+        computed = sum(piece.seconds for piece in trail if piece.operation < 0)
+        waited = max((piece.seconds for piece in trail if piece.operation >= 0), default=0.0)
+        return [(max(computed, waited), np.zeros(operations))]
+    fixed, counts = 0.0, np.zeros(operations)
+    entered: list[tuple[float, NDArray[np.float64]]] = []  # paths that enter the background
+    for piece in trail:
+        if piece.background and overlap == "background":
+            entered.append((fixed, counts.copy()))
+            # Those that are there already wait for this one too.
+            for i, (seconds, behind) in enumerate(entered):
+                behind[piece.operation] += piece.bytes
+                entered[i] = (seconds + piece.seconds, behind)
             continue
-        if background and overlap == "background":
-            begun.append((fixed, counts.copy()))
-            for _, behind in begun:  # all that are there already wait for this one too
-                behind[k] += often
+        fixed += piece.seconds
+        if piece.operation >= 0:
+            counts[piece.operation] += piece.bytes
+    return [(fixed, counts), *entered]
+
+
+def elapsed(steps: Sequence[Compute | Call], seconds: Sequence[float], overlap: Overlap) -> float:
+    """Return the time of steps whose calls take `seconds` each, in order.
+
+    With overlap, calls run one after another beside what they overlap.
+
+    >>> elapsed([Compute(1.0), Call("all-gather", 8, background=True), Compute(1.0)], [0.5], "background")
+    2.0
+    """
+    times, trail = iter(seconds), []
+    for step in steps:
+        if isinstance(step, Compute):
+            trail.append(_Piece(step.seconds))
         else:
-            counts = counts.copy()
-            counts[k] += often
-    return [(fixed, counts), *begun]
+            trail.append(_Piece(0.0, 0, next(times) * step.count, step.background))
+    if overlap == "full":
+        computed = sum(piece.seconds for piece in trail)
+        return max(computed, sum(piece.bytes for piece in trail))
+    return max(fixed + float(spent.sum()) for fixed, spent in _paths(trail, 1, overlap))
 
 
 def messages(call: Call, dims: Sequence[Dimension]) -> NDArray[np.float64]:
@@ -491,7 +529,7 @@ class _Ranks:
         if prod(one.size for one in dims) != self.npus:
             total = prod(one.size for one in dims)
             raise ValueError(f"{self.name} is for {self.npus} NPUs, the dimensions have {total}")
-        parts = [_timing(one.steps, dims, overlap, self.name) for one in self.jobs]
+        parts = [serial_timing(one.steps, dims, overlap, self.name) for one in self.jobs]
         rows = sum(len(part.messages) for part in parts)
         counts, first = np.zeros((sum(len(part.fixed) for part in parts), rows)), [0, 0]
         for part in parts:
