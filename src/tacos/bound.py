@@ -149,7 +149,7 @@ def binding(topology: Topology, collective: Collective) -> Binding:
     >>> import tacos
     >>> box = tacos.topology.switch(4, bandwidth="50GB/s")
     >>> found = binding(box, tacos.collective.all_gather(box, "4GB"))
-    >>> found.bytes / (found.weights @ box.link_bandwidth_Bps)
+    >>> round(found.bytes / float(found.weights @ box.link_bandwidth_Bps), 9)
     0.06
     """
     report = _search(topology, collective, None)

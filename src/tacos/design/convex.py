@@ -382,7 +382,8 @@ class Program:
             np.zeros(len(self.rows)),
         )
         lam[pairs[0]], pi[paths[0]] = np.maximum(pairs[1], 0.0), np.maximum(paths[1], 0.0)
-        prices[rows[0]] = rows[1] * self.second / self._row_scale[rows[0]]
+        scaled = np.where(np.abs(rows[1]) > _PROVEN, rows[1], 0.0)  # the rest is rounding
+        prices[rows[0]] = scaled * self.second / self._row_scale[rows[0]]
         time_s, lower = self.seconds(x), self._proof(lam, pi, prices)
         if not time_s - lower <= _PROVEN * time_s:
             return None

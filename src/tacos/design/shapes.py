@@ -14,8 +14,7 @@ only the shapes that may win are solved exactly, the most promising first, until
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import product as combinations
 from math import prod
@@ -30,12 +29,12 @@ from tacos.design.bandwidths import jobs_of
 from tacos.design.constraints import dollars
 from tacos.design.convex import Program
 from tacos.design.dimensions import TIERS, Dimension, cost_model, prices
-from tacos.design.jobs import Call, Group, Job, serial_timing, spread
+from tacos.design.jobs import Call, Group, Job, elapsed, messages, serial_timing, spread
 from tacos.execution import execution
 from tacos.search.synthesis import synthesize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -93,13 +92,17 @@ class Shape:
         """The network as a short name with its speeds, as ``tacos topo`` takes it."""
         return "*".join(
             f"{'fc' if one.kind == 'clique' else one.kind}:{one.size}@{link / 1e9:.6g}GB/s"
-            for one, link in zip(self.dims, _link_speeds(self.dims, self.bandwidths_Bps), strict=True)
+            for one, link in zip(
+                self.dims, _link_speeds(self.dims, self.bandwidths_Bps), strict=True
+            )
         )
 
     @property
     def label(self) -> str:
         """The kinds and sizes alone."""
-        return "*".join(f"{'fc' if one.kind == 'clique' else one.kind}:{one.size}" for one in self.dims)
+        return "*".join(
+            f"{'fc' if one.kind == 'clique' else one.kind}:{one.size}" for one in self.dims
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,18 +182,19 @@ def shapes(
     >>> step = Job((Call("all-reduce", 10**9, Group(8)), Call("all-to-all", 10**8)))
     >>> front = shapes(32, step, budget="$100k", points=3, max_dims=2)
     >>> front.points[-1].label, len(front.points)
-    ('ring:8*switch:4', 3)
+    ('fc:4*ring:8', 3)
     """
     kinds = tuple(dict.fromkeys(kinds))
     _check(npus, kinds, points, max_dims, ports, radix)
     largest = dollars(budget)
     table = cost_model(cost)
-    jobs = jobs_of(workloads)
-    calls = _calls(jobs)
-    space = _Space(npus, jobs, calls, table, dict(extents), units.time_ps(latency, what="latency") / 1e12)
+    jobs = _checked(jobs_of(workloads))
+    space = _Space(npus, jobs, table, dict(extents), units.time_ps(latency, what="latency") / 1e12)
     space.fill(max_dims, kinds, ports, radix)
     most = None if bandwidth is None else float(units.bandwidth_Bps(bandwidth, bare=False))
-    budgets = largest / _SPAN ** np.linspace(1.0, 0.0, points) if points > 1 else np.array([largest])
+    budgets = (
+        largest / _SPAN ** np.linspace(1.0, 0.0, points) if points > 1 else np.array([largest])
+    )
     found, solved = [], 0
     for i, at in enumerate(budgets.tolist()):
         best, tried = _best_at(space, at, most, overlap, 1 if i < points - 1 else max(finalists, 1))
@@ -198,24 +202,21 @@ def shapes(
         solved += tried
         if progress:
             progress((i + 1) / (points + (2 * finalists)))
-    front = [one[0] for one in found]
-    rest = found[-1][1:]
-    for i in range(finalists):
-        judged = front[-1] if i == 0 else rest[i - 1] if i <= len(rest) else None
-        if judged is None:
-            break
-        again = _synthesized(judged, space)
-        if i == 0:
-            front[-1] = again
-        else:
-            rest[i - 1] = again
+    ranked = found[-1]
+    for i in range(min(finalists, len(ranked))):
+        ranked[i] = _synthesized(ranked[i], space, overlap)
         if progress:
             progress((points + 2 * (i + 1)) / (points + 2 * finalists))
-    return Front(tuple(front), len(space.fixed), solved, tuple(rest))
+    return Front(tuple(one[0] for one in found), len(space.fixed), solved, tuple(ranked[1:]))
 
 
 def _check(
-    npus: int, kinds: Sequence[str], points: int, max_dims: int, ports: int | None, radix: int | None
+    npus: int,
+    kinds: Sequence[str],
+    points: int,
+    max_dims: int,
+    ports: int | None,
+    radix: int | None,
 ) -> None:
     for name, value, least in (
         ("npus", npus, 2),
@@ -233,18 +234,20 @@ def _check(
         raise ValueError("kinds is empty; name ring, clique or switch")
 
 
-def _calls(jobs: Sequence[Any]) -> list[Call]:
-    found: list[Call] = []
-    for one in jobs:
+def _checked(given: Sequence[Any]) -> list[Job]:
+    """Jobs whose groups fit any shape."""
+    jobs: list[Job] = []
+    for one in given:
         if not isinstance(one, Job):
-            raise ValueError(f"a search over shapes needs jobs with groups of sizes and strides; got {one!r:.60}")  # noqa: TRY004
+            what = "a search over shapes needs jobs with groups of sizes and strides"
+            raise ValueError(f"{what}; got {one!r:.60}")  # noqa: TRY004
         for call in one.calls:
             if call.group is not None and not isinstance(call.group, Group):
                 raise ValueError(
                     f"{one.name}: a group is given by ranks or by dimensions; a search over shapes needs its size and stride"
                 )
-            found.append(call)
-    return found
+        jobs.append(one)
+    return jobs
 
 
 # --- the shapes ----------------------------------------------------------------------------------
@@ -271,7 +274,9 @@ def _slowdown(kind: str, size: int, used: int, stride: int, pairs: bool) -> floa
         return 1.0
     factor = 1.0
     if kind == "ring":
-        if used < size:  # a line has one link at its ends; a sparse ring shares its links with its siblings
+        if (
+            used < size
+        ):  # a line has one link at its ends; a sparse ring shares its links with its siblings
             factor = 2.0 if stride == 1 and size > 2 else float(stride)
         if pairs:
             factor *= (used * used // 4) / (used - 1)
@@ -296,12 +301,12 @@ class _Space:
         self,
         npus: int,
         jobs: Sequence[Job],
-        calls: Sequence[Call],
         table: Mapping[str, Price],
         extents: dict[str, float],
         latency_s: float,
     ) -> None:
-        self.npus, self.jobs, self.calls = npus, jobs, calls
+        self.npus, self.jobs = npus, jobs
+        self.calls = [call for job in jobs for call in job.calls]
         self.table, self.latency_s = table, latency_s
         self.tiers = [(tier, extents[tier]) for tier in TIERS if tier in extents]
         if not self.tiers or set(extents) - set(TIERS):
@@ -312,7 +317,9 @@ class _Space:
         self.compute_s = sum(job.compute_s for job in jobs)
         self.dims: list[tuple[Dimension, ...]] = []
 
-    def fill(self, max_dims: int, kinds: Sequence[str], ports: int | None, radix: int | None) -> None:
+    def fill(
+        self, max_dims: int, kinds: Sequence[str], ports: int | None, radix: int | None
+    ) -> None:
         """List the shapes and compute their fixed times and bounds."""
         messages, price, fixed = [], [], []
         reason = ""
@@ -327,7 +334,9 @@ class _Space:
                 if ports is not None and sum(map(_ports, chosen, sizes)) > ports:
                     continue
                 dims = self._dimensions(chosen, sizes)
-                if any(one.kind == "switch" and self.table[one.tier].switch is None for one in dims):
+                if any(
+                    one.kind == "switch" and self.table[one.tier].switch is None for one in dims
+                ):
                     continue  # a tier without a price for switches has none
                 self.dims.append(dims)
                 if len(self.dims) > _MOST_SHAPES:
@@ -337,11 +346,15 @@ class _Space:
                     row[k, : len(sizes)] = one.bytes(chosen) * self.calls[k].count
                 messages.append(row)
                 price.append([*(prices(dims, self.table)), *[1e-300] * (max_dims - len(sizes))])
-                waits = sum(one.hops(chosen) * call.count for one, call in zip(moved, self.calls, strict=True))
+                waits = sum(
+                    one.hops(chosen) * call.count
+                    for one, call in zip(moved, self.calls, strict=True)
+                )
                 fixed.append(self.compute_s + waits * self.latency_s)
         if not self.dims:
             raise ValueError(
-                f"no shape of {self.npus:,} NPUs is within the limits" + (f": {reason}" if reason else "; relax ports or radix")
+                f"no shape of {self.npus:,} NPUs is within the limits"
+                + (f": {reason}" if reason else "; relax ports or radix")
             )
         self.fixed = np.array(fixed)
         self.messages, self.price = np.array(messages), np.array(price)
@@ -356,7 +369,8 @@ class _Space:
         return [
             kind
             for kind in kinds
-            if not (kind == "clique" and same) and not (kind == "switch" and radix is not None and size > radix)
+            if not (kind == "clique" and same)
+            and not (kind == "switch" and radix is not None and size > radix)
         ]
 
     def _dimensions(self, kinds: Sequence[str], sizes: Sequence[int]) -> tuple[Dimension, ...]:
@@ -382,12 +396,12 @@ class _Space:
             rest = self.per_dollar / budget
             if most is not None:
                 rest = np.maximum(rest, self.per_byte / most)
-            return self.fixed + rest
+            return np.asarray(self.fixed + rest)
         # The busiest dimension is busy for at least the mean, weighted by what each costs.
         busy = (self.loads * self.price).sum(axis=1) / budget
         if most is not None:
             busy = np.maximum(busy, self.loads.sum(axis=1) / most)
-        return np.maximum(self.compute_s, busy)
+        return np.asarray(np.maximum(self.compute_s, busy))
 
 
 def _ports(kind: str, size: int) -> int:
@@ -407,8 +421,6 @@ class _Moved:
 
     @classmethod
     def of(cls, call: Call, dims: Sequence[Dimension]) -> _Moved:
-        from tacos.design.jobs import messages
-
         sizes = tuple(one.size for one in dims)
         group = call.group if isinstance(call.group, Group) else None
         passes = 2 if call.collective == "all-reduce" else 1
@@ -424,9 +436,11 @@ class _Moved:
     def bytes(self, kinds: Sequence[str]) -> Floats:
         slow = [
             _slowdown(kind, size, used, stride, self.pairs)
-            for kind, size, used, stride in zip(kinds, self.sizes, self.used, self.strides, strict=True)
+            for kind, size, used, stride in zip(
+                kinds, self.sizes, self.used, self.strides, strict=True
+            )
         ]
-        return self.plain * np.array(slow)
+        return np.asarray(self.plain * np.array(slow))
 
     def hops(self, kinds: Sequence[str]) -> int:
         return self.passes * sum(
@@ -469,9 +483,9 @@ def _best_at(
         best.append(_solved(space, s, budget, most, overlap))
         solved += 1
         best = sorted(best, key=lambda shape: (shape.time_s, shape.label))[:count]
-    proof = min(float(lower[order[min(solved, len(order) - 1)]]), best[0].time_s) if solved < len(order) else 0.0
-    floor = min(best[0].lower_bound_s, proof) if proof else best[0].lower_bound_s
-    best[0] = Shape(best[0].dims, best[0].bandwidths_Bps, best[0].cost, best[0].time_s, floor)
+    if solved < len(order):  # the most promising of those that were not solved
+        floor = min(best[0].lower_bound_s, float(lower[order[solved]]))
+        best[0] = replace(best[0], lower_bound_s=floor)
     return best, solved
 
 
@@ -495,7 +509,10 @@ def _solved(space: _Space, s: int, budget: float, most: float | None, overlap: O
 
 
 def _link_speeds(dims: Sequence[Dimension], bandwidths: Sequence[float]) -> list[float]:
-    return [x / (1 if one.kind == "switch" else _ports(one.kind, one.size)) for one, x in zip(dims, bandwidths, strict=True)]
+    return [
+        x / (1 if one.kind == "switch" else _ports(one.kind, one.size))
+        for one, x in zip(dims, bandwidths, strict=True)
+    ]
 
 
 def build(
@@ -520,31 +537,25 @@ def build(
     return factors[0] if len(factors) == 1 else topologies.product(*factors)
 
 
-def _synthesized(shape: Shape, space: _Space) -> Shape:
-    """The shape with the times of synthesized collectives, one after another, on the dimensions that each group spans."""
-    total = space.compute_s
+def _synthesized(shape: Shape, space: _Space, overlap: Overlap) -> Shape:
+    """The shape with the times of synthesized collectives, each on the dimensions that its group spans."""
+    total, sizes = 0.0, [one.size for one in shape.dims]
     for job in space.jobs:
+        seconds = []
         for call in job.calls:
             used = spread(call.group, shape.dims)
             at = [d for d, n in enumerate(used) if n > 1]
-            if not at:
-                continue
-            dims = [shape.dims[d] for d in at]
-            inner = prod(one.size for one in dims)
+            inner = prod(sizes[d] for d in at)
             if inner > _MOST_NPUS or call.collective == "send":
                 why = f"a group spans {inner:,} NPUs" if inner > _MOST_NPUS else "it sends messages"
-                return Shape(shape.dims, shape.bandwidths_Bps, shape.cost, shape.time_s, shape.lower_bound_s, None, why)
-            strides = _strides(call.group if isinstance(call.group, Group) else None, [one.size for one in shape.dims])
-            total += call.count * _call_s(
-                tuple(dims),
-                tuple(shape.bandwidths_Bps[d] for d in at),
-                tuple(used[d] for d in at),
-                tuple(strides[d] for d in at),
-                call.collective,
-                call.size_bytes,
-                space.latency_s,
-            )
-    return Shape(shape.dims, shape.bandwidths_Bps, shape.cost, shape.time_s, shape.lower_bound_s, total)
+                return replace(shape, note=why)
+            strides = _strides(call.group if isinstance(call.group, Group) else None, sizes)
+            columns = (shape.dims, shape.bandwidths_Bps, used, strides)
+            chosen = [tuple(column[d] for d in at) for column in columns]
+            known = (call.collective, call.size_bytes, space.latency_s)
+            seconds.append(_call_s(*chosen, *known) if at else 0.0)
+        total += elapsed(job.steps, seconds, overlap)
+    return replace(shape, synthesized_s=total)
 
 
 @lru_cache(maxsize=256)
@@ -566,9 +577,10 @@ def _call_s(
         # Ranks of one group differ by multiples of the stride, n of them.
         label = label * one.size + place // (stride * n) * stride + place % stride
         inside *= one.size
-    parts = [named(collective, network, size, group=np.flatnonzero(label == one).tolist()) for one in np.unique(label)]
+    parts = [
+        named(collective, network, size, group=np.flatnonzero(label == one).tolist())
+        for one in np.unique(label)
+    ]
     found = synthesize(network, together(*parts), effort="fast")
     executed = execution(found)
     return executed.time_ps() / 1e12 if executed else found.time_s
-
-

@@ -102,7 +102,10 @@ class Upgrade:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row of plain values per kind of links, for tables, CSV and JSON."""
-        return [{name: getattr(kind, name) for name in LinkKind.__dataclass_fields__} for kind in self.kinds]
+        return [
+            {name: getattr(kind, name) for name in LinkKind.__dataclass_fields__}
+            for kind in self.kinds
+        ]
 
 
 def upgrade(
@@ -135,7 +138,7 @@ def upgrade(
     >>> boxes = tacos.topology.dgx_h100(4)
     >>> best = upgrade(boxes, Job((Call("all-reduce", 10**9),)), spend="5%")
     >>> best.kinds[0].name, round(best.bound_before_s / best.bound_after_s, 2)
-    ('npu-switch 50GB/s', 1.07)
+    ('npu-switch 50GB/s', 1.05)
     """
     check_type("topology", topology, Topology)
     task = job(work)
@@ -145,7 +148,10 @@ def upgrade(
         raise ValueError(f'per must be "kind" or "cable"; got {per!r}')
     which, names = _kinds(topology, per)
     if per == "cable" and len(names) > _MOST_CABLES:
-        raise ValueError(f"the network has {len(names):,} cables; upgrade kinds of links (per kind) beyond {_MOST_CABLES}")
+        raise ValueError(
+            f"the network has {len(names):,} cables; upgrade kinds of links (per kind) beyond {_MOST_CABLES}"
+        )
+    check_type("spend", spend, str)
     search = _Search(topology, task, which, names, _prices(names, prices), per)
     budget = _spend(spend, search.price @ (search.count * search.now))
     report = progress or (lambda _: None)
@@ -167,11 +173,15 @@ def upgrade(
             float(after.bandwidths[k]),
             float(spent[k]),
             float(before.worth[k] * 1e9),
-            float(before.worth[k] / (search.price[k] * search.count[k])) if search.price[k] else math.inf,
+            float(before.worth[k] / (search.price[k] * search.count[k]))
+            if search.price[k]
+            else math.inf,
         )
         for k in range(len(names))
     ]
-    kinds.sort(key=lambda kind: (-kind.spent, -kind.saved_s_per_dollar, kind.name))
+    kinds.sort(
+        key=lambda kind: (kind.spent <= 1e-9 * budget, -kind.saved_s_per_dollar, -kind.spent)
+    )
     return Upgrade(
         tuple(kinds),
         better,
@@ -184,21 +194,29 @@ def upgrade(
 
 
 def _spend(text: str, present: float) -> float:
-    share = _SHARE.fullmatch(text) if isinstance(text, str) else None
+    share = _SHARE.fullmatch(text)
     if share is not None and float(share[1]) > 0:
         return present * float(share[1]) / 100
-    if isinstance(text, str) and text.strip().startswith("$"):
+    if text.strip().startswith("$"):
         return dollars(text, what="spend")
-    raise ValueError(f'spend must be a share such as "10%" or dollars such as "$5000"; got {text!r}')
+    raise ValueError(
+        f'spend must be a share such as "10%" or dollars such as "$5000"; got {text!r}'
+    )
 
 
 def _prices(names: Sequence[str], given: Mapping[str, float] | None) -> Floats:
     found = np.ones(len(names))
     for pattern, price in (given or {}).items():
-        at = [k for k, name in enumerate(names) if fnmatchcase(name, pattern) or fnmatchcase(name.split(" ")[0], pattern)]
+        at = [
+            k
+            for k, name in enumerate(names)
+            if fnmatchcase(name, pattern) or fnmatchcase(name.split(" ")[0], pattern)
+        ]
         if not at:
-            raise ValueError(f"no link matches the price {pattern!r}; the links are {', '.join(names[:6])}")
-        if isinstance(price, bool) or not isinstance(price, int | float) or not 0 < price < math.inf:
+            raise ValueError(
+                f"no link matches the price {pattern!r}; the links are {', '.join(names[:6])}"
+            )
+        if not 0 < price < math.inf:
             raise ValueError(f"the price {pattern!r} must be positive; got {price!r}")
         found[at] = price
     return found / 1e9
@@ -251,7 +269,10 @@ class _Search:
         self.topology, self.task, self.which, self.price = topology, task, which, price
         self.count = np.bincount(which, minlength=len(names)).astype(float)
         self.now = np.array(
-            [float(topology.link_bandwidth_Bps[np.flatnonzero(which == k)[0]]) for k in range(len(names))]
+            [
+                float(topology.link_bandwidth_Bps[np.flatnonzero(which == k)[0]])
+                for k in range(len(names))
+            ]
         )
         if not names:
             raise ValueError("the topology has no links to upgrade")
@@ -286,7 +307,9 @@ class _Search:
             ways = {"reduce_scatter": self.topology.link_src, "all_gather": self.topology.link_dst}
             for part in collective.parts:
                 for npu in part.group.tolist() if part.kind in ways else ():
-                    weights = np.bincount(self.which[ways[part.kind] == npu], minlength=len(self.now)).astype(float)
+                    weights = np.bincount(
+                        self.which[ways[part.kind] == npu], minlength=len(self.now)
+                    ).astype(float)
                     n = len(part.group)
                     self.cuts.append((k, part.size * (n - 1) / n, weights))
 
@@ -330,10 +353,13 @@ class _Search:
             capacity = float(found.weights @ rates)
             seconds = found.bytes / capacity if capacity else 0.0
             known = max(
-                (need / float(w @ bandwidths) for call, need, w in self.cuts if call == k), default=0.0
+                (need / float(w @ bandwidths) for call, need, w in self.cuts if call == k),
+                default=0.0,
             )
-            if seconds > max(known, found.latency_s) * (1 + _SAME) or not any(c[0] == k for c in self.cuts):
-                weights = np.bincount(self.which, found.weights, len(self.now))
+            if seconds > max(known, found.latency_s) * (1 + _SAME) or not any(
+                c[0] == k for c in self.cuts
+            ):
+                weights = np.bincount(self.which, found.weights, len(self.now)).astype(float)
                 self.cuts.append((k, found.bytes, weights))
                 broken = True
             total += self.often[k] * max(seconds, found.latency_s)
@@ -378,7 +404,8 @@ def collective_of(topology: Topology, call: Call, name: str) -> Collective:
     """
     npus, group = topology.npus, call.group
     if isinstance(group, tuple):
-        raise ValueError(f"{name}: a group is given by dimensions; a topology needs its size and stride, or its ranks")  # noqa: TRY004
+        what = "a topology needs its size and stride, or its ranks"
+        raise ValueError(f"{name}: a group is given by dimensions; {what}")  # noqa: TRY004
     if call.collective == "send":
         pair = group.members if isinstance(group, Ranks) else ()
         if len(pair) != 2:
@@ -386,7 +413,9 @@ def collective_of(topology: Topology, call: Call, name: str) -> Collective:
         return send_recv(topology, [(pair[0], pair[1], call.size_bytes)])
     if isinstance(group, Ranks):
         if max(group.members) >= npus or min(group.members) < 0:
-            raise ValueError(f"{name}: a group has rank {max(group.members)}, the network {npus} NPUs")
+            raise ValueError(
+                f"{name}: a group has rank {max(group.members)}, the network {npus} NPUs"
+            )
         return named(call.collective, topology, call.size_bytes, group=list(group.members))
     if group is None:
         return named(call.collective, topology, call.size_bytes)
@@ -397,7 +426,12 @@ def collective_of(topology: Topology, call: Call, name: str) -> Collective:
         )
     return together(
         *(
-            named(call.collective, topology, call.size_bytes, group=(first + offset + group.ranks()).tolist())
+            named(
+                call.collective,
+                topology,
+                call.size_bytes,
+                group=(first + offset + group.ranks()).tolist(),
+            )
             for first in range(0, npus, block)
             for offset in range(group.stride)
         )
@@ -416,5 +450,3 @@ def _synthesized(topology: Topology, task: Job) -> float:
             known[key] = executed.time_ps() / 1e12 if executed else found.time_s
         seconds.append(known[key])
     return elapsed(task.steps, seconds, "none")
-
-
