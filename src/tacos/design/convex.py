@@ -37,6 +37,8 @@ _PROVEN = 1e-12
 """Relative gap that Newton's method must prove (chosen; rounding is 1e-15)."""
 _ROUNDS = 200
 """Linear programs for one optimum at most; a dozen is usual."""
+_NEWTON = 12
+"""Steps of Newton's method at most; four are usual."""
 _FIRST = 2.0 ** np.arange(-6, 7)
 """Where the first tangents touch, in units of an even share."""
 
@@ -114,6 +116,7 @@ class Program:
         self._layout()
         self._session = Session(self._linear_program(), tolerance=1e-10)
         self._least = np.full(len(start), _FIRST[0])
+        self._last: _Binding | None = None
 
     def seconds(self, bandwidths: Floats) -> float:
         """Return the sum of the steps' times."""
@@ -132,6 +135,8 @@ class Program:
         Raises:
             TacosError: The solver gave up.
         """
+        if self._last is not None and (near := self._newton(self._last)) is not None:
+            return near  # the same limits bind as before
         best_x, best_s, lower, duals = self.unit, math.inf, -math.inf, np.zeros(0)
         for round_ in range(_ROUNDS):
             found = self._session.solve()
@@ -144,7 +149,7 @@ class Program:
                 best_x, best_s = x, at
             gap = (best_s - lower) / best_s if math.isfinite(best_s) else math.inf
             if gap <= _ENOUGH or round_ % 8 == 7:
-                polished = self._polished(found.values, duals)
+                polished = self._newton(self._binding(found.values, duals))
                 if polished is not None:
                     return polished
             if gap <= _GAP:
@@ -174,6 +179,14 @@ class Program:
         ]
         self._first_path = len(self._pairs)
         self._first_limit = self._first_path + len(self._paths)
+        self._owner = np.array([k for k, *_ in self._pairs], np.intp)
+        self._dim = np.array([d for _, d, *_ in self._pairs], np.intp)
+        self._bytes = np.array([self.timings[w].messages[i, d] for _, d, w, i in self._pairs])
+        self._step_of = np.array([w for w, _ in self._paths], np.intp)
+        self._fixed = np.array([self.timings[w].fixed[p] for w, p in self._paths])
+        self._often = np.zeros((len(self._paths), int(self._operations[-1])))
+        for r, (w, p) in enumerate(self._paths):
+            self._often[r, self._operations[w] : self._operations[w + 1]] = self.timings[w].counts[p]
 
     def _scaled(self, w: int, i: int, d: int) -> float:
         return float(self.timings[w].messages[i, d] / self.unit[d] / self.second)
@@ -238,10 +251,7 @@ class Program:
 
     def _loads(self, pairs: Floats) -> Floats:
         """Bytes that count in each dimension: a[d], the messages weighted by their multipliers."""
-        loads = np.zeros(len(self.unit))
-        for value, (_, d, w, i) in zip(pairs, self._pairs, strict=True):
-            loads[d] += value * self.timings[w].messages[i, d]
-        return loads
+        return np.bincount(self._dim, pairs * self._bytes, len(self.unit))
 
     def _worth(self, x: Floats, pairs: Floats) -> Floats:
         loads, worth = self._loads(pairs), np.zeros(len(x))
@@ -251,140 +261,120 @@ class Program:
 
     def _proof(self, pairs: Floats, paths: Floats, prices: Floats) -> float:
         """A lower bound by weak duality, in plain arithmetic; minus infinity if the multipliers prove nothing."""
-        pairs, paths = pairs.copy(), paths.copy()
-        for w in range(len(self.timings)):  # the multipliers of a step's paths sum to one
-            mine = [r for r, path in enumerate(self._paths) if path[0] == w]
-            if (total := paths[mine].sum()) <= 0:
-                return -math.inf
-            paths[mine] /= total
-        asked = np.zeros(
-            int(self._operations[-1])
-        )  # and those of an operation to how often it is on them
-        for value, (w, p) in zip(paths, self._paths, strict=True):
-            asked[self._operations[w] : self._operations[w + 1]] += (
-                value * self.timings[w].counts[p]
-            )
-        given = np.zeros_like(asked)
-        owner = np.array([k for k, *_ in self._pairs], np.intp)
-        np.add.at(given, owner, pairs)
-        scale = np.divide(asked, given, out=np.zeros_like(asked), where=given > 0)
-        loads = self._loads(pairs * scale[owner])
-        with np.errstate(invalid="ignore"):
-            slack = np.where(prices >= 0, self.upper, self.lower)
-            paid = np.where(prices == 0, 0.0, prices * slack)
-        if not np.isfinite(paid).all():
+        total = np.bincount(self._step_of, paths, len(self.timings))
+        if (total <= 0).any():
             return -math.inf
+        paths = paths / total[self._step_of]  # those of a step's paths sum to one
+        asked = paths @ self._often  # those of an operation to how often it is on them
+        given = np.bincount(self._owner, pairs, len(asked))
+        scale = np.divide(asked, given, out=np.zeros_like(asked), where=given > 0)
+        loads = self._loads(pairs * scale[self._owner])
+        with np.errstate(invalid="ignore"):
+            limit = np.where(prices >= 0, self.upper, self.lower)
+            paid = np.where(prices == 0, 0.0, prices * limit)
         slope = self.rows.T @ prices
         noise = 1e-13 * (np.abs(self.rows).T @ np.abs(prices))
-        if (slope < -noise).any():
+        if not np.isfinite(paid).all() or (slope < -noise).any():
             return -math.inf
-        fixed = sum(
-            value * float(self.timings[w].fixed[p])
-            for value, (w, p) in zip(paths, self._paths, strict=True)
-        )
-        return float(fixed + 2 * np.sqrt(loads * np.maximum(slope, 0.0)).sum() - paid.sum())
+        saved = 2 * np.sqrt(loads * np.maximum(slope, 0.0)).sum()
+        return float(paths @ self._fixed + saved - paid.sum())
 
-    def _polished(self, values: Floats, duals: Floats) -> Optimum | None:
-        """The optimum to rounding, by Newton's method on the equations of the limits that bind; None if it fails.
+    # Newton's method: unknowns are x, t and the steps' times, then the multipliers of what binds.
 
-        Unknowns are x and t and the steps' times, then the multipliers of the binding pairs, paths and limits.
-        """
+    def _binding(self, values: Floats, duals: Floats) -> _Binding:
+        """What binds in a solution of the linear program."""
         pairs, paths, prices = self._multipliers(duals)
+        scaled = prices * self._row_scale / self.second
         on_pair = np.flatnonzero(pairs > 1e-7 * max(float(pairs.max(initial=0.0)), 1e-300))
         on_path = np.flatnonzero(paths > 1e-9)
-        scaled_price = np.abs(prices) * self._row_scale / self.second
-        fixed_row = self.lower == self.upper
-        on_row = np.flatnonzero(fixed_row | (scaled_price > 1e-9))
-        dims, n = len(self.unit), self._columns - len(self.unit)  # x, t and T; u is 1 / x
-        z = np.concatenate([values[:dims], values[self._t :]])
-        lam, pi = pairs[on_pair], paths[on_path]
-        mu = (prices * self._row_scale / self.second)[on_row]
-        z[:dims] = np.maximum(z[:dims], 1e-12)
-        m = np.array([self._scaled(w, i, d) for _, d, w, i in (self._pairs[r] for r in on_pair)])
-        at_d = np.array([self._pairs[r][1] for r in on_pair], np.intp)
-        at_t = np.array([self._pairs[r][0] for r in on_pair], np.intp) + dims
-        sign = np.where(self.lower[on_row] == self.upper[on_row], self.upper[on_row], 0.0)
-        sign = np.where(mu > 0, self.upper[on_row], np.where(mu < 0, self.lower[on_row], sign))
-        if not np.isfinite(sign).all():
+        on_row = np.flatnonzero((self.lower == self.upper) | (np.abs(scaled) > 1e-9))
+        z = np.concatenate([values[: len(self.unit)], values[self._t :]])
+        z[: len(self.unit)] = np.maximum(z[: len(self.unit)], 1e-12)
+        y = np.concatenate([pairs[on_pair], paths[on_path], scaled[on_row]])
+        return _Binding(on_pair, on_path, on_row, z, y)
+
+    def _newton(self, start: _Binding) -> Optimum | None:
+        """The optimum to rounding, from about the right values; None if other limits bind, or nothing is proven."""
+        dims, operations = len(self.unit), int(self._operations[-1])
+        on_pair, on_path, on_row = start.pairs, start.paths, start.rows
+        z, y = start.z.copy(), start.y.copy()
+        n, count = len(z), len(y)
+        end_pair, end_path = len(on_pair), len(on_pair) + len(on_path)
+        at_d, at_t = self._dim[on_pair], self._owner[on_pair] + dims
+        m = self._bytes[on_pair] / self.unit[at_d] / self.second
+        mu = y[end_path:]
+        limit = np.where(mu < 0, self.lower[on_row], self.upper[on_row])
+        if not np.isfinite(limit).all():
             return None
-        right = sign / self._row_scale[on_row]
-        a = self.rows[on_row] * self.unit / self._row_scale[on_row, None]
-        g = np.zeros((len(on_path), n))  # of the paths: c + n t - T
-        c = np.zeros(len(on_path))
-        for r, (w, p) in enumerate(self._paths[q] for q in on_path.tolist()):
-            first = dims + int(self._operations[w])
-            g[r, first : first + len(self.timings[w].messages)] = self.timings[w].counts[p]
-            g[r, dims + int(self._operations[-1]) + w] = -1.0
-            c[r] = self.timings[w].fixed[p] / self.second
+        jacobian = np.zeros((count, n))
+        jacobian[np.arange(end_pair), at_t] = -1.0
+        jacobian[end_pair:end_path, dims : dims + operations] = self._often[on_path]
+        path_rows = np.arange(end_pair, end_path)
+        jacobian[path_rows, dims + operations + self._step_of[on_path]] = -1.0
+        jacobian[end_path:, :dims] = self.rows[on_row] * self.unit / self._row_scale[on_row, None]
+        shift = np.zeros(count)
+        shift[end_pair:end_path] = self._fixed[on_path] / self.second
+        shift[end_path:] = -limit / self._row_scale[on_row]
         gradient = np.zeros(n)
-        gradient[dims + int(self._operations[-1]) :] = 1.0
-        rows_p = np.arange(len(on_pair))
-        for _ in range(12):
-            jp = np.zeros((len(on_pair), n))
-            xd = z[at_d]
-            jp[rows_p, at_d] = -m / xd**2
-            jp[rows_p, at_t] = -1.0
-            jr = np.zeros((len(on_row), n))
-            jr[:, :dims] = a
-            hessian = np.zeros((n, n))
-            np.add.at(hessian, (at_d, at_d), 2 * lam * m / xd**3)
-            jacobian = np.concatenate([jp, g, jr])
-            residual = np.concatenate(
-                [
-                    gradient + jp.T @ lam + g.T @ pi + jr.T @ mu,
-                    m / xd - z[at_t],
-                    c + g @ z,
-                    a @ z[:dims] - right,
-                ]
-            )
+        gradient[dims + operations :] = 1.0
+        system = np.zeros((n + count, n + count))
+        for _ in range(_NEWTON):
+            x = z[at_d]
+            jacobian[np.arange(end_pair), at_d] = 0.0
+            value = jacobian @ z + shift
+            value[:end_pair] += m / x
+            jacobian[np.arange(end_pair), at_d] = -m / x**2
+            residual = np.concatenate([gradient + jacobian.T @ y, value])
             if np.abs(residual).max() < 1e-14:
                 break
-            count = len(jacobian)
-            system = np.block([[hessian, jacobian.T], [jacobian, np.zeros((count, count))]])
-            try:
-                step = np.linalg.lstsq(system, -residual, rcond=1e-13)[0]
-            except np.linalg.LinAlgError:
-                return None
-            share = 1.0
+            curve = np.bincount(at_d, 2 * y[:end_pair] * m / x**3, dims)
+            system[np.arange(dims), np.arange(dims)] = curve
+            system[:n, n:], system[n:, :n] = jacobian.T, jacobian
+            step = _solved(system, -residual)
             falling = step[:dims] < 0
-            if falling.any():
-                share = min(
-                    1.0, float((-0.9 * z[:dims] / np.minimum(step[:dims], -1e-300))[falling].min())
-                )
+            share = min(1.0, float((-0.9 * z[:dims][falling] / step[:dims][falling]).min(initial=1.0)))
             z += share * step[:n]
-            moved = share * step[n:]
-            lam += moved[: len(lam)]
-            pi += moved[len(lam) : len(lam) + len(pi)]
-            mu += moved[len(lam) + len(pi) :]
-        return self._accepted(z[:dims] * self.unit, (on_pair, lam), (on_path, pi), (on_row, mu))
+            y += share * step[n:]
+        return self._accepted(_Binding(on_pair, on_path, on_row, z, y))
 
-    def _accepted(
-        self,
-        x: Floats,
-        pairs: tuple[NDArray[np.intp], Floats],
-        paths: tuple[NDArray[np.intp], Floats],
-        rows: tuple[NDArray[np.intp], Floats],
-    ) -> Optimum | None:
+    def _accepted(self, end: _Binding) -> Optimum | None:
         """What Newton's method found, if it is within the limits and proven."""
-        if (
-            not np.isfinite(x).all()
-            or min(pairs[1].min(initial=0.0), paths[1].min(initial=0.0)) < -1e-9
-        ):
+        pairs, paths, rows = np.split(end.y, np.cumsum([len(end.pairs), len(end.paths)]))
+        if not np.isfinite(end.z).all() or end.y[: len(pairs) + len(paths)].min(initial=0.0) < -1e-9:
             return None
-        x = np.maximum(x, 0.0)
-        room = 1e-12 * self._row_scale
-        sums = self.rows @ x
+        x = np.maximum(end.z[: len(self.unit)], 0.0) * self.unit
+        room, sums = 1e-12 * self._row_scale, self.rows @ x
         if (sums < self.lower - room).any() or (sums > self.upper + room).any():
             return None
-        lam, pi, prices = (
-            np.zeros(len(self._pairs)),
-            np.zeros(len(self._paths)),
-            np.zeros(len(self.rows)),
-        )
-        lam[pairs[0]], pi[paths[0]] = np.maximum(pairs[1], 0.0), np.maximum(paths[1], 0.0)
-        scaled = np.where(np.abs(rows[1]) > _PROVEN, rows[1], 0.0)  # the rest is rounding
-        prices[rows[0]] = scaled * self.second / self._row_scale[rows[0]]
+        lam, pi, prices = (np.zeros(len(one)) for one in (self._pairs, self._paths, self.rows))
+        lam[end.pairs], pi[end.paths] = np.maximum(pairs, 0.0), np.maximum(paths, 0.0)
+        rows = np.where(np.abs(rows) > _PROVEN, rows, 0.0)  # the rest is rounding
+        prices[end.rows] = rows * self.second / self._row_scale[end.rows]
         time_s, lower = self.seconds(x), self._proof(lam, pi, prices)
         if not time_s - lower <= _PROVEN * time_s:
             return None
+        self._last = end
         return Optimum(x, time_s, min(lower, time_s), prices, self._worth(x, lam))
+
+
+@dataclass(frozen=True, slots=True)
+class _Binding:
+    """The pairs of operation and dimension, paths and rows that bind; the unknowns, and their multipliers in this order."""
+
+    pairs: NDArray[np.intp]
+    paths: NDArray[np.intp]
+    rows: NDArray[np.intp]
+    z: Floats
+    y: Floats
+
+
+def _solved(matrix: Floats, right: Floats) -> Floats:
+    """The solution of a linear system; of a singular one, the shortest of the best."""
+    try:
+        found: Floats = np.linalg.solve(matrix, right)
+    except np.linalg.LinAlgError:
+        found = np.full(len(right), math.nan)
+    scale = max(float(np.abs(right).max()), 1e-300)
+    if np.isfinite(found).all() and np.abs(matrix @ found - right).max() <= 1e-6 * scale:
+        return found
+    return np.asarray(np.linalg.lstsq(matrix, right, rcond=1e-13)[0])
