@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +13,7 @@ from tacos import design as networks
 from tacos import formats, units
 from tacos._core import Topology
 from tacos.cli.app import Json, Quiet, app, check_folder
-from tacos.console import print_table, progress
+from tacos.console import print_table, progress, width
 
 
 @app.command
@@ -214,7 +215,7 @@ def design(
     elif not quiet:
         for table in view.design_tables(result, title):
             print_table(table)
-        print(*_remarks(result), sep="\n")
+        print(*(textwrap.fill(line, width()) for line in _remarks(result)), sep="\n")
     return 0
 
 
@@ -269,14 +270,14 @@ def _remarks(result: networks.Design | networks.Front | networks.Upgrade) -> lis
             for one in (result.points[-1], *result.runners_up)
             if one.note
         ]
-        return [*notes, f"Gap: {max(row['gap'] for row in result.rows()):.1e}."]
+        return [*notes, f"Gap: {max(row['gap'] for row in result.rows()):.1g}."]
     if isinstance(result, networks.Upgrade):
         faster = result.bound_before_s / result.bound_after_s
         before, after = (
             units.format_time(s) for s in (result.bound_before_s, result.bound_after_s)
         )
         notes = [
-            f"{units.format_dollars(result.spent)} more: bound {before} to {after}, {faster:.3g} times as fast; gap {result.gap:.1e}."
+            f"{units.format_dollars(result.spent)} more: bound {before} to {after}, {faster:.3g} times as fast; gap {result.gap:.1g}."
         ]
         if result.synthesized_before_s is not None and result.synthesized_after_s is not None:
             before, after = (
@@ -286,7 +287,7 @@ def _remarks(result: networks.Design | networks.Front | networks.Upgrade) -> lis
             notes.append(f"With synthesized collectives: {before} to {after}.")
         return notes
     notes = [
-        f"time {units.format_time(result.time_s)}, cost {units.format_dollars(result.cost)}, gap {result.gap:.1e}"
+        f"time {units.format_time(result.time_s)}, cost {units.format_dollars(result.cost)}, gap {result.gap:.1g}"
     ]
     if len(result.times) > 1:
         notes.append(

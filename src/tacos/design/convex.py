@@ -186,7 +186,9 @@ class Program:
         self._fixed = np.array([self.timings[w].fixed[p] for w, p in self._paths])
         self._often = np.zeros((len(self._paths), int(self._operations[-1])))
         for r, (w, p) in enumerate(self._paths):
-            self._often[r, self._operations[w] : self._operations[w + 1]] = self.timings[w].counts[p]
+            self._often[r, self._operations[w] : self._operations[w + 1]] = self.timings[w].counts[
+                p
+            ]
 
     def _scaled(self, w: int, i: int, d: int) -> float:
         return float(self.timings[w].messages[i, d] / self.unit[d] / self.second)
@@ -332,7 +334,9 @@ class Program:
             system[:n, n:], system[n:, :n] = jacobian.T, jacobian
             step = _solved(system, -residual)
             falling = step[:dims] < 0
-            share = min(1.0, float((-0.9 * z[:dims][falling] / step[:dims][falling]).min(initial=1.0)))
+            share = min(
+                1.0, float((-0.9 * z[:dims][falling] / step[:dims][falling]).min(initial=1.0))
+            )
             z += share * step[:n]
             y += share * step[n:]
         return self._accepted(_Binding(on_pair, on_path, on_row, z, y))
@@ -340,7 +344,10 @@ class Program:
     def _accepted(self, end: _Binding) -> Optimum | None:
         """What Newton's method found, if it is within the limits and proven."""
         pairs, paths, rows = np.split(end.y, np.cumsum([len(end.pairs), len(end.paths)]))
-        if not np.isfinite(end.z).all() or end.y[: len(pairs) + len(paths)].min(initial=0.0) < -1e-9:
+        if (
+            not np.isfinite(end.z).all()
+            or end.y[: len(pairs) + len(paths)].min(initial=0.0) < -1e-9
+        ):
             return None
         x = np.maximum(end.z[: len(self.unit)], 0.0) * self.unit
         room, sums = 1e-12 * self._row_scale, self.rows @ x

@@ -53,14 +53,13 @@ def saved(seconds: float) -> str:
 
 def _bandwidths(result: Design, title: str) -> Table:
     table = _table(
-        title, ("dimension", "kind", "tier"), ("NPUs", "bandwidth", "1 GB/s saves", "$1000 saves")
+        title, ("dim", "kind", "tier"), ("bandwidth", "1 GB/s saves", "$1k saves")
     )
     for row in result.rows():
         table.add_row(
             row["dimension"],
-            row["kind"],
+            f"{row['kind']} of {row['size']:,}",
             row["tier"],
-            f"{row['size']:,}",
             format_bandwidth(row["bandwidth_Bps"]),
             saved(row["saved_s_per_GBps"]),
             saved(1000 * row["saved_s_per_dollar"]),
@@ -86,7 +85,7 @@ def _front(result: Front, title: str) -> Table:
 
 
 def _kinds(result: Upgrade, title: str) -> Table:
-    table = _table(title, ("links",), ("number", "now", "upgraded", "spent", "first GB/s saves", "first $1000 saves"))
+    table = _table(title, ("links",), ("number", "now", "upgraded", "spent", "1 GB/s saves", "$1k saves"))
     for kind in result.kinds:
         more = kind.upgraded_Bps > kind.bandwidth_Bps * (1 + 1e-9)
         table.add_row(
