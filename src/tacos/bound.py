@@ -38,7 +38,19 @@ _DISTANCES = 50_000_000
 """Distances are summed where NPUs times links are fewer: a few seconds."""
 _SAME = 1 + 1e-9
 _UNITS = {"nvl72": "rack", "fat_tree": "leaf", "dragonfly": "group", "rail": "box"} | dict.fromkeys(
-    ("dgx1", "dgx2", "dgx_a100", "dgx_h100", "mi250", "mi300x", "ndv2"), "box"
+    (
+        "dgx1",
+        "dgx2",
+        "dgx_a100",
+        "dgx_b200",
+        "dgx_h100",
+        "mi250",
+        "mi300x",
+        "mi355x",
+        "ndv2",
+        "trn2",
+    ),
+    "box",
 )
 """What the innermost part of a network is called, by its family."""
 
@@ -182,7 +194,9 @@ def _pair_lengths(topology: Topology, collective: Collective) -> Iterator[NDArra
         return
     yield np.ones(topology.links, np.int64)
     kinds, which = np.unique(
-        np.stack([topology.link_bandwidth_Bps, topology.link_latency_ps]), axis=1, return_inverse=True
+        np.stack([topology.link_bandwidth_Bps, topology.link_latency_ps]),
+        axis=1,
+        return_inverse=True,
     )
     for kind in range(kinds.shape[1] if kinds.shape[1] <= 16 else 0):
         yield (which.ravel() == kind).astype(np.int64)

@@ -253,7 +253,7 @@ class Program:
 
     def _loads(self, pairs: Floats) -> Floats:
         """Bytes that count in each dimension: a[d], the messages weighted by their multipliers."""
-        return np.bincount(self._dim, pairs * self._bytes, len(self.unit))
+        return np.asarray(np.bincount(self._dim, pairs * self._bytes, len(self.unit)), np.float64)
 
     def _worth(self, x: Floats, pairs: Floats) -> Floats:
         loads, worth = self._loads(pairs), np.zeros(len(x))
@@ -378,7 +378,7 @@ class _Binding:
 def _solved(matrix: Floats, right: Floats) -> Floats:
     """The solution of a linear system; of a singular one, the shortest of the best."""
     try:
-        found: Floats = np.linalg.solve(matrix, right)
+        found = np.asarray(np.linalg.solve(matrix, right), np.float64)
     except np.linalg.LinAlgError:
         found = np.full(len(right), math.nan)
     scale = max(float(np.abs(right).max()), 1e-300)
