@@ -433,9 +433,18 @@ def test_racks_of_several_kinds_of_boxes(read_text):
     assert (network.npus, network.switches) == (64, 4 + 4 + 1)
     assert network.names[0] == "h100-0/npu0"
     assert network.names[32] == "ours-0/npu0"
-    assert network.names[64:] == [*(f"h100-{b}/switch0" for b in range(4)), "rack0", "rack1", "rack2", "rack3", "spine"]
+    assert network.names[64:] == [
+        *(f"h100-{b}/switch0" for b in range(4)),
+        "rack0",
+        "rack1",
+        "rack2",
+        "rack3",
+        "spine",
+    ]
     speeds = {}
-    for a, b, speed in zip(network.link_src, network.link_dst, network.link_bandwidth_Bps, strict=True):
+    for a, b, speed in zip(
+        network.link_src, network.link_dst, network.link_bandwidth_Bps, strict=True
+    ):
         speeds[network.names[a], network.names[b]] = int(speed)
     assert speeds["rack3", "spine"] == speeds["spine", "rack0"] == 200_000_000_000
     assert speeds["h100-3/npu7", "rack1"] == speeds["rack2", "ours-1/npu0"] == 50_000_000_000
@@ -465,11 +474,20 @@ def test_machines_are_what_their_names_stand_for(read_text):
         ("boxes: []", "boxes is an empty list, it needs at least one kind of boxes"),
         ("boxes: {count: 2}", "boxes.npus is missing, a box needs at least one NPU"),
         ("boxes: [{count: 2, npus: 2, machine: dgx-1}]", "boxes[0].npus does not go with machine"),
-        ("boxes: [{count: 2, machine: dgx-9}]", "boxes[0].machine: topology \"dgx-9\": there is no"),
+        ("boxes: [{count: 2, machine: dgx-9}]", 'boxes[0].machine: topology "dgx-9": there is no'),
         ("npus: 2\nracks: {boxes: 2}", "racks needs boxes to put into racks"),
-        ("boxes: {count: 2, machine: dgx-1}\nracks: {boxes: 2}", "racks has no bandwidth, and there is no defaults.bandwidth"),
-        ("boxes: {count: 2, machine: dgx-1}\nracks: {boxes: 0}", "racks.boxes is 0: expected int >= 1"),
-        ("boxes: {count: 2, machine: dgx-1}\nracks: {boxes: 1, oversubscription: 0}", "racks.oversubscription is 0: expected float > 0"),
+        (
+            "boxes: {count: 2, machine: dgx-1}\nracks: {boxes: 2}",
+            "racks has no bandwidth, and there is no defaults.bandwidth",
+        ),
+        (
+            "boxes: {count: 2, machine: dgx-1}\nracks: {boxes: 0}",
+            "racks.boxes is 0: expected int >= 1",
+        ),
+        (
+            "boxes: {count: 2, machine: dgx-1}\nracks: {boxes: 1, oversubscription: 0}",
+            "racks.oversubscription is 0: expected float > 0",
+        ),
         ("boxes: {count: 2, machine: dgx-1}\nracks: {box: 1}", "there is no field"),
         ("boxes: [{count: 1, npus: 2}, {count: 1, npus: 2}]", "two nodes are named"),
     ],

@@ -23,8 +23,9 @@ import difflib
 import fnmatch
 import re
 from collections import Counter
+from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -186,7 +187,8 @@ def _bits(switches: int | list[str | Switch]) -> list[int]:
     return [0 if isinstance(s, str) else s.multicast + 2 * s.reduce for s in switches]
 
 
-class _BoxKind(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _BoxKind:
     """Boxes of one kind: what one of them holds."""
 
     place: str
