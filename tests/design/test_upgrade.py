@@ -56,7 +56,7 @@ def test_prices_decide():
 
 
 def test_worth_matches_finite_differences():
-    boxes = dgx_h100(4)
+    boxes = dgx_h100(2)
     job = Job((Call("all-gather", 10**9), Call("all-to-all", 10**8)))
     found = upgrade(boxes, job, spend="1%")
     for kind in found.kinds:

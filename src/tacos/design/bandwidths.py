@@ -21,7 +21,7 @@ from tacos import units
 from tacos._core import Workload
 from tacos._support.solver import LinearProgram, solve
 from tacos.design.constraints import Limits, dollars, limits
-from tacos.design.convex import Program
+from tacos.design.convex import LEAST, Program
 from tacos.design.dimensions import dimensions, prices
 from tacos.design.jobs import Timed, job
 from tacos.errors import TacosError, check_type
@@ -287,6 +287,10 @@ class _Search:
         used = np.zeros(len(network))
         for timing in timings:
             used[(timing.messages > 0).any(axis=0)] = 1.0
+        if not used.any():
+            raise ValueError(
+                "the jobs communicate in no dimension, so no bandwidth makes them faster"
+            )
         self.used = used
         # The cost as a row, in its own units, for the search over the cost.
         self.matrix = np.concatenate([rows.rows, price[None, :]])
@@ -299,8 +303,7 @@ class _Search:
 
     def _start(self) -> Floats:
         """Bandwidths within the limits, the least of them as large as it can be."""
-        dims = len(self.network)
-        most = self._extreme(-self.used) if self.used.any() else np.ones(dims)
+        most = self._linear(-self.used)
         if most is None:
             free = [one.name for d, one in enumerate(self.network) if self.used[d]]
             raise ValueError(
@@ -340,9 +343,6 @@ class _Search:
         if found.values is None:
             raise TacosError(f"the linear solver gave up on the constraints: {found.status}")
         return found.values * unit
-
-    def _extreme(self, cost: Floats) -> Floats | None:
-        return self._linear(cost)
 
     def _fair(self) -> Floats:
         """The x whose least used bandwidth is largest, then whose sum is."""
@@ -413,11 +413,11 @@ class _Search:
 
     def least_product(self) -> tuple[Optimum, float]:
         """Minimise time times cost: branch on the cost, bounded by the lines that evaluated points give."""
-        cheapest = self._linear(self.price)
+        cheapest = self._linear(self.price, LEAST * self.used * self.program.unit)
         floor = 0.0 if cheapest is None else float(self.price @ cheapest)
         top = self._cheapest(self.program.solve())
         ceiling = float(self.price @ top.bandwidths)
-        if floor <= 1e-9 * ceiling:
+        if floor <= 1e-7 * ceiling:
             raise ValueError(
                 "time*cost has no minimum where a network may have almost no bandwidth: give a total bandwidth as "
                 "budget, or a constraint such as total >= 100GB/s"
@@ -446,7 +446,10 @@ class _Search:
                 where = floor + 0.5 * (points[0].cost - floor)
             if min(abs(where - point.cost) for point in points) <= 1e-13 * ceiling:
                 break  # the lines are as close as rounding allows
-            evaluate(where)
+            try:
+                evaluate(where)
+            except TacosError:  # next to the lowest cost, rounding decides what can be built
+                break
         self._descend(points, evaluate)
         best = min(points, key=lambda point: point.value)
         bound = max(bound, _least_of_lines(points, floor)[1])

@@ -37,6 +37,9 @@ _PROVEN = 1e-12
 """Relative gap that Newton's method must prove (chosen; rounding is 1e-15)."""
 _ROUNDS = 200
 """Linear programs for one optimum at most; a dozen is usual."""
+LEAST = 1e-8
+"""A used dimension has at least this share of the start's bandwidth (chosen): where next to nothing is as good as nothing, a time
+must still be finite. HiGHS takes coefficients from 1e-9 to 1e15."""
 _NEWTON = 12
 """Steps of Newton's method at most; four are usual."""
 _FIRST = 2.0 ** np.arange(-6, 7)
@@ -218,19 +221,25 @@ class Program:
             upper.append(float(self.upper[r] / scale))
         for d in self.used.tolist():
             for point in _FIRST.tolist():
-                entries += [(len(lower), d, 1 / point**2), (len(lower), dims + d, 1.0)]
-                lower.append(2 / point)
+                entries += [(len(lower), d, 1 / point), (len(lower), dims + d, point)]
+                lower.append(2.0)
                 upper.append(math.inf)
         rows, columns, numbers = zip(*entries, strict=True)
         cost = np.zeros(self._columns)
         cost[self._T :] = 1.0
+        least = np.zeros(self._columns)
+        least[self.used] = LEAST
         return LinearProgram(
-            cost=cost, entries=(rows, columns, numbers), row_lower=lower, row_upper=upper
+            cost=cost,
+            entries=(rows, columns, numbers),
+            row_lower=lower,
+            row_upper=upper,
+            lower=least,
         )
 
     def _touch(self, x: Floats) -> None:
-        """Add tangents ``u >= (2 p - x) / p**2`` where the last solution was."""
-        points = np.where(x > self._least / 4, x, self._least / 4)
+        """Add tangents ``x / p + p u >= 2`` where the last solution was."""
+        points = np.maximum(np.where(x > self._least / 4, x, self._least / 4), LEAST)
         self._least = np.minimum(self._least, points)
         p = points[self.used]
         row = np.arange(len(p))
@@ -238,9 +247,9 @@ class Program:
             (
                 np.concatenate([row, row]),
                 np.concatenate([self.used, self.used + len(x)]),
-                np.concatenate([1 / p**2, np.ones(len(p))]),
+                np.concatenate([1 / p, p]),
             ),
-            row_lower=2 / p,
+            row_lower=np.full(len(p), 2.0),
         )
 
     # Multipliers, in seconds per second for operations and paths, and per unit of a row for the limits.
