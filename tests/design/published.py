@@ -5,7 +5,7 @@ Jobs cover two transformer layers, or one step of a network that is data-paralle
 
 from __future__ import annotations
 
-from tacos.design import Call, Compute, Group, Job
+from tacos.design import Call, Compute, Group, TrainingJob
 
 NETWORKS = {"4D": "ring:4*fc:8*ring:4*switch:32", "3D": "ring:16*fc:8*switch:32"}
 
@@ -13,7 +13,7 @@ NETWORKS = {"4D": "ring:4*fc:8*ring:4*switch:32", "3D": "ring:16*fc:8*switch:32"
 def _hybrid(name, compute_ms, tensor, gradients):
     """Tensor parallelism over `tensor` ranks and data parallelism over the others."""
     inner = Group(tensor)
-    return Job(
+    return TrainingJob(
         (
             Compute(compute_ms / 1e3),
             Call("all-reduce", 805_306_368, inner, 8),
@@ -26,7 +26,7 @@ def _hybrid(name, compute_ms, tensor, gradients):
 
 
 def _data_parallel(name, compute_ms, gradients):
-    return Job((Compute(compute_ms / 1e3), Call("all-reduce", gradients)), name, 4096)
+    return TrainingJob((Compute(compute_ms / 1e3), Call("all-reduce", gradients)), name, 4096)
 
 
 JOBS = {
@@ -36,7 +36,7 @@ JOBS = {
     "ResNet-50": _data_parallel("ResNet-50", 1.095314, 51_005_824),
 }
 
-# Job, network, total, time of the even spread, least time, its bandwidths, time at the least time times cost, and how
+# TrainingJob, network, total, time of the even spread, least time, its bandwidths, time at the least time times cost, and how
 # many times lower that product is than that of the even spread.
 ROWS = [
     ("GPT-3", "4D", 100, 1137.433, 874.266, (67.69, 16.92, 11.63, 3.76), 977.301, 6.929),

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tacos
-from tacos.design import Call, Compute, Dimension, Group, Job, Price, libra, optimize
+from tacos.design import Call, Compute, Dimension, Group, Price, TrainingJob, libra, optimize
 from tacos.errors import InfeasibleError, TacosError
 from tests.design.published import JOBS, NETWORKS, ROWS
 
@@ -78,7 +78,7 @@ def test_small_example_of_libra():
 def test_one_collective_alone_gets_bandwidth_in_proportion_to_its_messages():
     """m = 2 S (3/4, 1/4 7/8) = S (1.5, 0.4375); T = comp + sum m / B."""
     best = optimize(
-        "ring:4*switch:8", Job((Compute(0.25), Call("all-reduce", 10**9))), budget="10GB/s"
+        "ring:4*switch:8", TrainingJob((Compute(0.25), Call("all-reduce", 10**9))), budget="10GB/s"
     )
     assert np.array(best.bandwidths_Bps) / best.bandwidths_Bps[0] == pytest.approx(
         [1, 0.4375 / 1.5], rel=1e-12
@@ -88,7 +88,9 @@ def test_one_collective_alone_gets_bandwidth_in_proportion_to_its_messages():
 
 def test_groups_with_dimensions_of_their_own():
     """T = comp + (sum_g sqrt(G_g))^2 / B with the bytes G of each group."""
-    step = Job((Call("all-gather", 4 * 10**9, Group(4)), Call("all-to-all", 10**9, Group(8, 4))))
+    step = TrainingJob(
+        (Call("all-gather", 4 * 10**9, Group(4)), Call("all-to-all", 10**9, Group(8, 4)))
+    )
     best = optimize("ring:4*switch:8", step, budget="100GB/s")
     roots = math.sqrt(3e9) + math.sqrt(0.875e9)
     assert best.time_s == pytest.approx(roots**2 / 100e9, rel=1e-12)
@@ -97,7 +99,7 @@ def test_groups_with_dimensions_of_their_own():
 @pytest.mark.parametrize("compute", [0.0, 1e-3, 5.0])
 def test_product_of_one_collective(compute):
     """t* = max(sum m / B, sqrt(comp K1 / K0)), K0 = c_min B, K1 = sum (c - c_min) m; without computation any scale is as good."""
-    step = Job((Compute(compute), Call("all-reduce", 10**9)))
+    step = TrainingJob((Compute(compute), Call("all-reduce", 10**9)))
     best = optimize("ring:4*switch:8", step, budget="100GB/s", objective="time*cost", cost=[5, 70])
     m = np.array([1.5e9, 0.4375e9])
     k0, k1 = 5e-9 * 100e9, (70e-9 - 5e-9) * m[1]
@@ -130,7 +132,7 @@ def problems(draw):
             max_size=3,
         )
     )
-    return Job(tuple(steps)), more, draw(st.sampled_from(["none", "background", "full"]))
+    return TrainingJob(tuple(steps)), more, draw(st.sampled_from(["none", "background", "full"]))
 
 
 @settings(max_examples=12)
@@ -197,11 +199,11 @@ def test_a_dollar_more():
     assert one.cost == pytest.approx(1e6, rel=1e-12)
 
 
-JOBS_SMALL = Job((Compute(1e-3), Call("all-reduce", 10**9)))
+JOBS_SMALL = TrainingJob((Compute(1e-3), Call("all-reduce", 10**9)))
 
 
 def test_bandwidth_that_nothing_needs_goes_where_it_is_cheapest():
-    step = Job((Call("all-gather", 10**9, Group(4)),))
+    step = TrainingJob((Call("all-gather", 10**9, Group(4)),))
     best = optimize(
         "ring:4*fc:8*switch:2", step, budget="100GB/s", constraints=["d0 <= 10GB/s"], cost=[1, 5, 3]
     )
@@ -212,22 +214,26 @@ def test_bandwidth_that_nothing_needs_goes_where_it_is_cheapest():
 def test_overlap():
     """One second of computation before and after a collective of 1 s in the background: 2 s instead of 3 s."""
     size = 10**9
-    step = Job((Compute(1.0), Call("all-gather", 2 * size, background=True), Compute(1.0)))
+    step = TrainingJob((Compute(1.0), Call("all-gather", 2 * size, background=True), Compute(1.0)))
     network = [Dimension("switch", 2)]
     times = {
         how: optimize(network, step, budget="1GB/s", overlap=how).time_s
         for how in ("none", "background", "full")
     }
     assert times == pytest.approx({"none": 3.0, "background": 2.0, "full": 2.0})
-    late = Job((Compute(1.5), Call("all-gather", 2 * size, background=True), Compute(0.5)))
+    late = TrainingJob((Compute(1.5), Call("all-gather", 2 * size, background=True), Compute(0.5)))
     assert optimize(network, late, budget="1GB/s", overlap="background").time_s == pytest.approx(
         2.5
     )
     # Two collectives in the background run one after the other.
-    two = Job((Compute(1.0), *[Call("all-gather", 2 * size, background=True)] * 2, Compute(1.0)))
+    two = TrainingJob(
+        (Compute(1.0), *[Call("all-gather", 2 * size, background=True)] * 2, Compute(1.0))
+    )
     assert optimize(network, two, budget="1GB/s", overlap="background").time_s == pytest.approx(3.0)
     # What is in the background and what is not share the links: they are busy for 3 s.
-    shared = Job((Call("all-gather", 4 * size, background=True), Call("all-gather", 2 * size)))
+    shared = TrainingJob(
+        (Call("all-gather", 4 * size, background=True), Call("all-gather", 2 * size))
+    )
     assert optimize(network, shared, budget="1GB/s", overlap="background").time_s == pytest.approx(
         3.0
     )
@@ -246,7 +252,7 @@ def test_several_jobs_and_weights():
 
 def test_workloads_and_what_has_one():
     traced = tacos.workload.collective(32, "all_reduce", 10**9)
-    step = Job((Call("all-reduce", 10**9),))
+    step = TrainingJob((Call("all-reduce", 10**9),))
     want = optimize("ring:4*switch:8", step, budget="100GB/s")
     for one in (traced, type("Step", (), {"workload": traced})()):
         assert (
@@ -338,7 +344,7 @@ def test_nothing_limits_the_bandwidth():
 
 def test_bandwidth_next_to_nothing():
     """A job that computes for a second and hardly communicates: time is finite, and the cheapest network wins the product."""
-    step = Job(
+    step = TrainingJob(
         (Compute(1.0), Call("all-to-all", 1000, Group(2, 4)), Call("all-gather", 1000, Group(4)))
     )
     for overlap in ("none", "full"):
@@ -359,11 +365,11 @@ def test_jobs_that_do_not_communicate():
             ValueError,
             match="the jobs communicate in no dimension, so no bandwidth makes them faster",
         ):
-            optimize("ring:4*switch:2", Job(steps), budget="100GB/s")
+            optimize("ring:4*switch:2", TrainingJob(steps), budget="100GB/s")
 
 
 def test_groups_that_do_not_fit():
-    step = Job((Call("all-reduce", 10**9, Group(6)),), "odd")
+    step = TrainingJob((Call("all-reduce", 10**9, Group(6)),), "odd")
     with pytest.raises(
         ValueError, match="odd: a group of 6 ranks, 1 apart, does not fit dimensions of 4 x 8 NPUs"
     ):

@@ -10,7 +10,17 @@ import pytest
 
 import tacos
 from tacos.cli import main
-from tacos.design import Call, Compute, Group, Job, Ranks, dimensions, libra, load_job, prices
+from tacos.design import (
+    Call,
+    Compute,
+    Group,
+    Ranks,
+    TrainingJob,
+    dimensions,
+    libra,
+    load_job,
+    prices,
+)
 from tacos.design.constraints import limits
 from tacos.errors import FormatError
 
@@ -45,7 +55,7 @@ def folder(tmp_path):
 
 def test_a_job_file(folder):
     found = load_job(folder / "job.yaml")
-    assert found == Job(
+    assert found == TrainingJob(
         (
             Compute(20e-6),
             Call("all-reduce", 8_000_000, Group(4), 2),

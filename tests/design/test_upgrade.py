@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tacos
-from tacos.design import Call, Compute, Group, Job, Ranks, upgrade
+from tacos.design import Call, Compute, Group, Ranks, TrainingJob, upgrade
 from tacos.topology import degrade, dgx_h100, fully_connected, ring, switch, torus
 
 
@@ -15,7 +15,7 @@ def test_one_switch():
     star = switch(4, bandwidth="100GB/s", latency=0)
     found = upgrade(
         star,
-        Job(
+        TrainingJob(
             (
                 Compute(1.0),
                 Call("all-gather", 4 * 10**11),
@@ -34,7 +34,7 @@ def test_one_switch():
 
 def test_the_slow_cable_comes_first():
     slow = degrade(torus(4, 4), (0, 1), factor=0.25)
-    job = Job((Call("all-gather", 10**9),))
+    job = TrainingJob((Call("all-gather", 10**9),))
     by_kind, by_cable = (upgrade(slow, job, spend="10%", per=per) for per in ("kind", "cable"))
     assert by_kind.kinds[0].name == "npu-npu 12.5GB/s"
     assert by_cable.kinds[0].name == "npu0-npu1 12.5GB/s"
@@ -45,7 +45,7 @@ def test_the_slow_cable_comes_first():
 def test_prices_decide():
     """Boxes of 8 on a fabric: where NICs cost too much, the money goes into the boxes, which half of the job uses."""
     boxes = dgx_h100(2)
-    job = Job((Call("all-reduce", 10**9, Group(8), 20), Call("all-reduce", 10**8)))
+    job = TrainingJob((Call("all-reduce", 10**9, Group(8), 20), Call("all-reduce", 10**8)))
     dear = upgrade(boxes, job, spend="$100", prices={"npu-switch 50*": 1000})
     assert dear.kinds[0].bandwidth_Bps == 450e9
     assert dear.kinds[-1].spent == pytest.approx(0, abs=1e-6)
@@ -57,7 +57,7 @@ def test_prices_decide():
 
 def test_worth_matches_finite_differences():
     boxes = dgx_h100(2)
-    job = Job((Call("all-gather", 10**9), Call("all-to-all", 10**8)))
+    job = TrainingJob((Call("all-gather", 10**9), Call("all-to-all", 10**8)))
     found = upgrade(boxes, job, spend="1%")
     for kind in found.kinds:
         rates = boxes.link_bandwidth_Bps.astype(float)
@@ -82,7 +82,9 @@ def test_worth_matches_finite_differences():
 
 
 def test_synthesized_times_follow():
-    found = upgrade(ring(4), Job((Call("all-gather", 10**9),)), spend="50%", synthesized=True)
+    found = upgrade(
+        ring(4), TrainingJob((Call("all-gather", 10**9),)), spend="50%", synthesized=True
+    )
     assert found.synthesized_before_s
     assert found.synthesized_after_s
     assert found.synthesized_before_s / found.synthesized_after_s == pytest.approx(1.5, rel=1e-2)
@@ -93,9 +95,11 @@ def test_groups():
     """Lists of ranks, strides and messages; latency bounds what bandwidth can do."""
     clique = fully_connected(4, bandwidth="10GB/s", latency="1ms")
     for group in (Ranks((0, 2)), Group(2, 2), None):
-        found = upgrade(clique, Job((Call("all-gather", 10**6, group),)), spend="100%")
+        found = upgrade(clique, TrainingJob((Call("all-gather", 10**6, group),)), spend="100%")
         assert found.bound_after_s >= 1e-3
-    sent = upgrade(clique, Job((Call("send", 10**9, Ranks((0, 3))),)), spend="100%", per="cable")
+    sent = upgrade(
+        clique, TrainingJob((Call("send", 10**9, Ranks((0, 3))),)), spend="100%", per="cable"
+    )
     assert sent.kinds[0].spent > 0
     assert np.isfinite(sent.bound_after_s)
 
@@ -103,36 +107,48 @@ def test_groups():
 @pytest.mark.parametrize(
     ("job", "arguments", "message"),
     [
-        (Job((Call("all-gather", 8),)), {"spend": "ten"}, 'spend must be a share such as "10%"'),
-        (Job((Call("all-gather", 8),)), {"spend": "0%"}, 'spend must be a share such as "10%"'),
         (
-            Job((Call("all-gather", 8),)),
+            TrainingJob((Call("all-gather", 8),)),
+            {"spend": "ten"},
+            'spend must be a share such as "10%"',
+        ),
+        (
+            TrainingJob((Call("all-gather", 8),)),
+            {"spend": "0%"},
+            'spend must be a share such as "10%"',
+        ),
+        (
+            TrainingJob((Call("all-gather", 8),)),
             {"per": "box"},
             'per must be "kind" or "cable"; got \'box\'',
         ),
         (
-            Job((Call("all-gather", 8),)),
+            TrainingJob((Call("all-gather", 8),)),
             {"prices": {"nic*": 3}},
             "no link matches the price 'nic\\*'; the links are npu-npu 50GB/s",
         ),
         (
-            Job((Call("all-gather", 8),)),
+            TrainingJob((Call("all-gather", 8),)),
             {"prices": {"npu*": 0}},
             "the price 'npu\\*' must be positive; got 0",
         ),
-        (Job((Compute(1.0),), "idle"), {}, "idle has no collectives, so no link makes it faster"),
         (
-            Job((Call("all-gather", 8, Group(3)),), "odd"),
+            TrainingJob((Compute(1.0),), "idle"),
+            {},
+            "idle has no collectives, so no link makes it faster",
+        ),
+        (
+            TrainingJob((Call("all-gather", 8, Group(3)),), "odd"),
             {},
             "odd: groups of 3 ranks, 1 apart, do not divide 4 NPUs",
         ),
         (
-            Job((Call("all-gather", 8, Ranks((0, 9))),), "far"),
+            TrainingJob((Call("all-gather", 8, Ranks((0, 9))),), "far"),
             {},
             "far: a group has rank 9, the network 4 NPUs",
         ),
         (
-            Job((Call("all-gather", 8, (2, 2)),)),
+            TrainingJob((Call("all-gather", 8, (2, 2)),)),
             {},
             "a topology needs its size and stride, or its ranks",
         ),

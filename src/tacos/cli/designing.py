@@ -149,7 +149,7 @@ def design(
             "--job is missing: a job file, Chakra traces, or --libra WORKLOAD COMMUNICATOR"
         )
     silent = quiet or as_json
-    result: networks.Design | networks.Front | networks.Upgrade
+    result: networks.Design | networks.NetworkFront | networks.Upgrade
     if dims is not None:
         with progress("designing", silent) as report:
             result = networks.optimize(
@@ -220,12 +220,12 @@ def design(
 
 
 def _topology(
-    result: networks.Design | networks.Front | networks.Upgrade, latency: str
+    result: networks.Design | networks.NetworkFront | networks.Upgrade, latency: str
 ) -> Topology:
     """The network that was found."""
     if isinstance(result, networks.Upgrade):
         return result.topology
-    best = result.points[-1] if isinstance(result, networks.Front) else result
+    best = result.points[-1] if isinstance(result, networks.NetworkFront) else result
     return networks.build(best.dims, best.bandwidths_Bps, latency=latency)
 
 
@@ -239,13 +239,13 @@ def _price(text: str) -> tuple[str, float]:
         ) from None
 
 
-def _facts(result: networks.Design | networks.Front | networks.Upgrade) -> dict[str, Any]:
+def _facts(result: networks.Design | networks.NetworkFront | networks.Upgrade) -> dict[str, Any]:
     """Figures of the whole result, for scripts."""
-    if isinstance(result, networks.Front):
+    if isinstance(result, networks.NetworkFront):
         return {
             "shapes": result.shapes,
             "solved": result.solved,
-            "runners_up": networks.Front(result.runners_up, 0, 0).rows(),
+            "runners_up": networks.NetworkFront(result.runners_up, 0, 0).rows(),
         }
     if isinstance(result, networks.Upgrade):
         names = ["spent", "bound_before_s", "bound_after_s", "lower_bound_s", "gap"]
@@ -259,9 +259,9 @@ def _facts(result: networks.Design | networks.Front | networks.Upgrade) -> dict[
     }
 
 
-def _remarks(result: networks.Design | networks.Front | networks.Upgrade) -> list[str]:
+def _remarks(result: networks.Design | networks.NetworkFront | networks.Upgrade) -> list[str]:
     """What a table does not say, for people."""
-    if isinstance(result, networks.Front):
+    if isinstance(result, networks.NetworkFront):
         notes = [
             f"The best of {result.shapes:,} shapes at each cost; {result.solved:,} were solved, bounds exclude the others."
         ]

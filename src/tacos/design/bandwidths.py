@@ -21,7 +21,7 @@ from tacos import units
 from tacos._core import Workload
 from tacos._support.solver import LinearProgram, solve
 from tacos.design.constraints import Limits, dollars, limits
-from tacos.design.convex import LEAST, Program
+from tacos.design.convex import LEAST, LeastTime
 from tacos.design.dimensions import dimensions, prices
 from tacos.design.jobs import Timed, job
 from tacos.errors import TacosError, check_type
@@ -121,8 +121,8 @@ class Design:
     def rows(self) -> list[dict[str, Any]]:
         """Return one row of plain values per dimension, for tables, CSV and JSON.
 
-        >>> from tacos.design import Call, Job
-        >>> best = optimize("ring:4*switch:8", [Job((Call("all-reduce", 10**9),))], budget="100GB/s")
+        >>> from tacos.design import Call, TrainingJob
+        >>> best = optimize("ring:4*switch:8", [TrainingJob((Call("all-reduce", 10**9),))], budget="100GB/s")
         >>> [(row["dimension"], round(row["bandwidth_Bps"] / 1e9, 2)) for row in best.rows()]
         [('d0', 77.42), ('d1', 22.58)]
         """
@@ -134,7 +134,7 @@ class Design:
                 "tier": one.tier,
                 "bandwidth_Bps": bandwidth,
                 "saved_s_per_GBps": self.sensitivity.dimensions[one.name],
-                "saved_s_per_dollar": self.sensitivity.dollars[one.name],
+                "saved_s_per_dollar": _finite(self.sensitivity.dollars[one.name]),
             }
             for one, bandwidth in zip(self.dims, self.bandwidths_Bps, strict=True)
         ]
@@ -156,15 +156,15 @@ def optimize(
 
     Args:
         dims: The network: a spec such as ``ring:4*fc:8*switch:32``, LIBRA's network file, a topology with
-            dimensions, or a list of :class:`Dimension` or (kind, size), the innermost first.
-        workloads: One or several: jobs (:class:`Job`, :func:`libra`, a job file), `tacos.Workload`, prefixes of Chakra traces,
+            dimensions, or a list of :class:`~tacos.design.dimensions.Dimension` or (kind, size), the innermost first.
+        workloads: One or several: jobs (:class:`~tacos.design.jobs.TrainingJob`, :func:`~tacos.design.libra.libra`, a job file), `tacos.Workload`, prefixes of Chakra traces,
             training steps. Their times are added up.
         budget: Total bandwidth per NPU, such as ``"1000GB/s"``, which is spent in full; or dollars at most, such as ``"$20M"``.
         objective: ``"time"`` or ``"time*cost"``.
         cost: Prices: LIBRA's cost file, prices by tier, or dollars per GB/s for each dimension; by default LIBRA's.
         constraints: Such as ``"d0 >= d1"``, ``"d2 + d3 == 200GB/s"``, ``"cost <= $20M"``.
         overlap: Whether computation hides communication: ``"none"`` (LIBRA), ``"background"`` or ``"full"``, see
-            :meth:`Job.timing`.
+            :meth:`~tacos.design.jobs.TrainingJob.timing`.
         weights: How often each job runs; once by default.
         progress: Called with the share done, now and then.
 
@@ -172,8 +172,8 @@ def optimize(
         InfeasibleError: The constraints contradict each other; the message names the smallest set that does.
         ValueError: An argument is wrong, or nothing limits the bandwidth.
 
-    >>> from tacos.design import Call, Compute, Job
-    >>> step = Job((Compute(10e-3), Call("all-reduce", 10**9)))
+    >>> from tacos.design import Call, Compute, TrainingJob
+    >>> step = TrainingJob((Compute(10e-3), Call("all-reduce", 10**9)))
     >>> best = optimize("ring:4*switch:8", step, budget="100GB/s", constraints=["d0 <= 2 * d1"])
     >>> [round(x / 1e9, 2) for x in best.bandwidths_Bps], round(best.time_s * 1e3, 3)
     ([66.67, 33.33], 32.5)
@@ -208,6 +208,11 @@ def optimize(
         },
         even=search.even(budget),
     )
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity: what costs nothing has no price."""
+    return value if math.isfinite(value) else None
 
 
 def jobs_of(workloads: Any) -> list[Timed]:
@@ -264,7 +269,7 @@ def _sensitivity(
     return Sensitivity(
         {one.name: float(w * 1e9) for one, w in zip(network, best.worth, strict=True)},
         {
-            one.name: float(w / c) if c else math.inf * bool(w)
+            one.name: float(w / c) if c else math.inf if w else 0.0
             for one, w, c in zip(network, best.worth, price, strict=True)
         },
         {text: value + 0.0 for text, value in raised.items()},
@@ -299,7 +304,7 @@ class _Search:
         conflict = rows.conflict(used)
         if conflict is not None:
             raise conflict
-        self.program = Program(timings, self.matrix, self.low, self.high, self._start())
+        self.program = LeastTime(timings, self.matrix, self.low, self.high, self._start())
 
     def _start(self) -> Floats:
         """Bandwidths within the limits, the least of them as large as it can be."""

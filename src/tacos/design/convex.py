@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Floats: TypeAlias = NDArray[np.float64]
 
-__all__ = ["Optimum", "Program", "Timing"]
+__all__ = ["LeastTime", "Optimum", "Timing"]
 
 _ENOUGH = 1e-6
 """Relative gap at which the binding limits are known well enough for Newton's method (chosen)."""
@@ -89,7 +89,7 @@ class Optimum:
     worth: Floats
 
 
-class Program:
+class LeastTime:
     """The bandwidths of least time under linear limits, which may be moved and asked again.
 
     Args:
@@ -99,8 +99,8 @@ class Program:
         start: Positive bandwidths of about the right size.
 
     >>> step = Timing(np.array([[6.0, 3.0]]), np.array([1.0]), np.array([[1.0]]))
-    >>> best = Program([step], np.array([[1.0, 1.0]]), np.array([9.0]), np.array([9.0]), np.array([4.0, 4.0])).solve()
-    >>> best.bandwidths.tolist(), best.time_s, best.prices.round(9).tolist()
+    >>> best = LeastTime([step], np.array([[1.0, 1.0]]), np.array([9.0]), np.array([9.0]), np.array([4.0, 4.0])).solve()
+    >>> best.bandwidths.round(9).tolist(), round(best.time_s, 9), best.prices.round(9).tolist()
     ([6.0, 3.0], 2.0, [0.111111111])
     """
 

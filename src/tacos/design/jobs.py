@@ -1,7 +1,7 @@
 """Jobs: what a training step computes and communicates, one thing after another.
 
 A job is a list of steps: computations, and collectives with their sizes, groups and counts. It knows nothing of a network.
-:meth:`Job.timing` maps it to the dimensions of one: a collective moves ``m[d]`` bytes per NPU in dimension d, in all
+:meth:`TrainingJob.timing` maps it to the dimensions of one: a collective moves ``m[d]`` bytes per NPU in dimension d, in all
 dimensions at once, and takes ``max_d m[d] / bandwidth[d]``.
 """
 
@@ -31,7 +31,17 @@ if TYPE_CHECKING:
 
     from tacos.design.dimensions import Dimension
 
-__all__ = ["Call", "Compute", "Group", "Job", "Timed", "from_workload", "job", "load_job"]
+__all__ = [
+    "Call",
+    "Compute",
+    "Group",
+    "Ranks",
+    "Timed",
+    "TrainingJob",
+    "from_workload",
+    "job",
+    "load_job",
+]
 
 Overlap: TypeAlias = Literal["none", "background", "full"]
 OVERLAPS: tuple[Overlap, ...] = ("none", "background", "full")
@@ -127,7 +137,7 @@ class Timed(Protocol):
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """What a step computes and communicates.
 
     Attributes:
@@ -136,7 +146,7 @@ class Job:
         npus: How many ranks it needs; None if any number will do.
 
     >>> from tacos.design import dimensions
-    >>> step = Job((Compute(1e-3), Call("all-reduce", 8_000_000)))
+    >>> step = TrainingJob((Compute(1e-3), Call("all-reduce", 8_000_000)))
     >>> step.timing(dimensions("ring:4*switch:2")).messages.tolist()   # 2 S 3/4, then 2 S/4 1/2
     [[12000000.0, 2000000.0]]
     """
@@ -185,7 +195,7 @@ def serial_timing(
     Args:
         steps: What runs.
         dims: Dimensions of the network.
-        overlap: As in :meth:`Job.timing`.
+        overlap: As in :meth:`TrainingJob.timing`.
         name: For messages.
         moved: Gives the bytes of a call in each dimension, and its latency in seconds; by default :func:`messages`, and none.
     """
@@ -431,7 +441,7 @@ class _JobFields(Struct, forbid_unknown_fields=True):
     npus: Annotated[int, Meta(ge=1)] | None = None
 
 
-def load_job(path: str | os.PathLike[str]) -> Job:
+def load_job(path: str | os.PathLike[str]) -> TrainingJob:
     """Read a job file.
 
     ::
@@ -466,7 +476,7 @@ def load_job(path: str | os.PathLike[str]) -> Job:
         if not fields.steps:
             raise ValueError("steps is empty; a job computes or communicates something")
         steps = tuple(_step(step, f"steps[{i}]") for i, step in enumerate(fields.steps))
-        return Job(steps, fields.name or Path(path).stem, fields.npus)
+        return TrainingJob(steps, fields.name or Path(path).stem, fields.npus)
 
 
 def _step(given: Any, place: str) -> Compute | Call:
@@ -521,7 +531,7 @@ _LABELS = {
 class _Ranks:
     """A workload: what each rank does. The slowest rank counts."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[TrainingJob, ...]
     name: str
     npus: int
 
@@ -570,7 +580,7 @@ def from_workload(workload: Workload, *, name: str = "workload") -> Timed:
     awaited = np.zeros(workload.nodes, bool)
     awaited[np.asarray(workload.dep)] = True
     begin = np.searchsorted(rank, np.arange(workload.npus + 1))
-    seen: dict[Any, Job] = {}
+    seen: dict[Any, TrainingJob] = {}
     columns = {
         column: getattr(workload, column).tolist()
         for column in ("kind", "bytes", "duration_ps", "comm", "group", "peer")
@@ -596,7 +606,7 @@ def from_workload(workload: Workload, *, name: str = "workload") -> Timed:
                 pair = Ranks(tuple(sorted((r, columns["peer"][node]))))
                 steps.append(Call("send", size, pair))
         key = tuple(_folded(step) for step in steps)
-        seen.setdefault(key, Job(tuple(_joined(steps)), name))
+        seen.setdefault(key, TrainingJob(tuple(_joined(steps)), name))
     return _Ranks(tuple(seen.values()), name, workload.npus)
 
 

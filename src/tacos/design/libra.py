@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacos.design.jobs import Call, Compute, Job
+from tacos.design.jobs import Call, Compute, TrainingJob
 from tacos.formats import markup
 from tacos.formats.source import about, quoted, text_of
 
@@ -24,7 +24,7 @@ _TYPES = {
 _PHASES = ("Forward", "InputGrad", "WeightGrad")
 
 
-def libra(workload: str | os.PathLike[str], communicator: str | os.PathLike[str]) -> Job:
+def libra(workload: str | os.PathLike[str], communicator: str | os.PathLike[str]) -> TrainingJob:
     """Read a workload of LIBRA with its communicators.
 
     A line of the workload is a layer: its name, a number that is ignored, duration in ns, collective and bytes of the forward,
@@ -49,7 +49,7 @@ def libra(workload: str | os.PathLike[str], communicator: str | os.PathLike[str]
             steps += _phase(layer[0], groups, 0)
         for layer in reversed(layers):
             steps += [*_phase(layer[1], groups, 1), *_phase(layer[2], groups, 2)]
-        return Job(tuple(steps), path.stem)
+        return TrainingJob(tuple(steps), path.stem)
 
 
 def _phase(

@@ -1,6 +1,6 @@
 """Which dimensions: all ways to build a network of N NPUs from rings, cliques and switches, and the best for each budget.
 
-Time and cost follow :func:`tacos.design.optimize`, but here the kind of a dimension counts for the time too:
+Time and cost follow :func:`tacos.design.bandwidths.optimize`, but here the kind of a dimension counts for the time too:
 
 - a hop takes the latency of a link; a ring of n takes n // 2 hops, a clique one, a switch two;
 - an all-to-all sends its bytes over several links of a ring: ``n**2 // 4`` of n parts instead of n - 1;
@@ -27,9 +27,9 @@ from tacos import units
 from tacos.collective import named, together
 from tacos.design.bandwidths import jobs_of
 from tacos.design.constraints import dollars
-from tacos.design.convex import Program
+from tacos.design.convex import LeastTime
 from tacos.design.dimensions import TIERS, Dimension, cost_model, prices
-from tacos.design.jobs import Call, Group, Job, elapsed, messages, serial_timing, spread
+from tacos.design.jobs import Call, Group, TrainingJob, elapsed, messages, serial_timing, spread
 from tacos.execution import execution
 from tacos.search.synthesis import synthesize
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     Floats: TypeAlias = NDArray[np.float64]
 
-__all__ = ["Front", "Shape", "build", "shapes"]
+__all__ = ["NetworkFront", "Shape", "build", "shapes"]
 
 EXTENTS: Mapping[str, float] = {
     "InterChiplet": 4,
@@ -106,7 +106,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
+class NetworkFront:
     """The best networks from the cheapest to the fastest.
 
     Attributes:
@@ -155,12 +155,12 @@ def shapes(
     overlap: Overlap = "none",
     finalists: int = 0,
     progress: Callable[[float], object] | None = None,
-) -> Front:
+) -> NetworkFront:
     """Find the best dimensions, their kinds and their bandwidths for budgets up to a largest one.
 
     Args:
         npus: How many NPUs.
-        workloads: Jobs, as for :func:`tacos.design.optimize`, whose groups are sizes with strides.
+        workloads: Jobs, as for :func:`tacos.design.bandwidths.optimize`, whose groups are sizes with strides.
         budget: The largest budget, such as ``"$20M"``; the front begins at a sixteenth of it.
         points: How many budgets, in equal ratios.
         max_dims: Dimensions at most.
@@ -171,15 +171,15 @@ def shapes(
         cost: Prices by tier, or LIBRA's cost file; LIBRA's prices by default.
         extents: How many NPUs each tier holds at most: a dimension lies in the first tier that holds it and all inside it.
         latency: Of one link.
-        overlap: As for :func:`tacos.design.optimize`.
+        overlap: As for :func:`tacos.design.bandwidths.optimize`.
         finalists: For how many of the best networks at the largest budget collectives are synthesized.
         progress: Called with the share done, now and then.
 
     Raises:
         ValueError: An argument is wrong, or no shape is within the limits.
 
-    >>> from tacos.design import Call, Group, Job
-    >>> step = Job((Call("all-reduce", 10**9, Group(8)), Call("all-to-all", 10**8)))
+    >>> from tacos.design import Call, Group, TrainingJob
+    >>> step = TrainingJob((Call("all-reduce", 10**9, Group(8)), Call("all-to-all", 10**8)))
     >>> front = shapes(32, step, budget="$100k", points=3, max_dims=2)
     >>> front.points[-1].label, len(front.points)
     ('fc:4*ring:8', 3)
@@ -207,7 +207,7 @@ def shapes(
         ranked[i] = _synthesized(ranked[i], space, overlap)
         if progress:
             progress((points + 2 * (i + 1)) / (points + 2 * finalists))
-    return Front(tuple(one[0] for one in found), len(space.fixed), solved, tuple(ranked[1:]))
+    return NetworkFront(tuple(one[0] for one in found), len(space.fixed), solved, tuple(ranked[1:]))
 
 
 def _check(
@@ -234,11 +234,11 @@ def _check(
         raise ValueError("kinds is empty; name ring, clique or switch")
 
 
-def _checked(given: Sequence[Any]) -> list[Job]:
+def _checked(given: Sequence[Any]) -> list[TrainingJob]:
     """Jobs whose groups fit any shape."""
-    jobs: list[Job] = []
+    jobs: list[TrainingJob] = []
     for one in given:
-        if not isinstance(one, Job):
+        if not isinstance(one, TrainingJob):
             what = "a search over shapes needs jobs with groups of sizes and strides"
             raise ValueError(f"{what}; got {one!r:.60}")  # noqa: TRY004
         for call in one.calls:
@@ -300,7 +300,7 @@ class _Space:
     def __init__(
         self,
         npus: int,
-        jobs: Sequence[Job],
+        jobs: Sequence[TrainingJob],
         table: Mapping[str, Price],
         extents: dict[str, float],
         latency_s: float,
@@ -499,7 +499,7 @@ def _solved(space: _Space, s: int, budget: float, most: float | None, overlap: O
     even = budget / (len(dims) * price)
     if most is not None:
         even *= min(1.0, most / even.sum())
-    program = Program(timings, np.array(rows), np.full(len(rows), -np.inf), np.array(upper), even)
+    program = LeastTime(timings, np.array(rows), np.full(len(rows), -np.inf), np.array(upper), even)
     found = program.solve()
     x = found.bandwidths
     return Shape(dims, tuple(x.tolist()), float(price @ x), found.time_s, found.lower_s)

@@ -21,8 +21,8 @@ from tacos._core import Topology
 from tacos.bound import binding
 from tacos.collective import named, send_recv, together
 from tacos.design.constraints import dollars
-from tacos.design.convex import Program, Timing
-from tacos.design.jobs import Job, Ranks, elapsed, job
+from tacos.design.convex import LeastTime, Timing
+from tacos.design.jobs import Ranks, TrainingJob, elapsed, job
 from tacos.errors import check_type
 from tacos.execution import execution
 from tacos.search.synthesis import synthesize
@@ -80,10 +80,12 @@ class Upgrade:
         kinds: Links, the most worthwhile upgrade first.
         topology: The upgraded network.
         spent: What the upgrade costs.
-        bound_before_s, bound_after_s: No collectives can make the job faster, before and after. An all-reduce counts as a
-            reduce-scatter and an all-gather, unless switches reduce.
+        bound_before_s: No collectives can make the job faster before the upgrade. An all-reduce counts as a reduce-scatter
+            and an all-gather, unless switches reduce.
+        bound_after_s: The same after it.
         lower_bound_s: No upgrade of this price brings the bound below this.
-        synthesized_before_s, synthesized_after_s: The job with the executed times of synthesized collectives; None if not asked for.
+        synthesized_before_s: The job with the executed times of synthesized collectives; None if not asked for.
+        synthesized_after_s: The same after the upgrade.
     """
 
     kinds: tuple[LinkKind, ...]
@@ -134,15 +136,15 @@ def upgrade(
         ValueError: An argument is wrong, or the job does not fit the network.
 
     >>> import tacos
-    >>> from tacos.design import Call, Job
+    >>> from tacos.design import Call, TrainingJob
     >>> boxes = tacos.topology.dgx_h100(4)
-    >>> best = upgrade(boxes, Job((Call("all-reduce", 10**9),)), spend="5%")
+    >>> best = upgrade(boxes, TrainingJob((Call("all-reduce", 10**9),)), spend="5%")
     >>> best.kinds[0].name, round(best.bound_before_s / best.bound_after_s, 2)
     ('npu-switch 50GB/s', 1.05)
     """
     check_type("topology", topology, Topology)
     task = job(work)
-    if not isinstance(task, Job):
+    if not isinstance(task, TrainingJob):
         raise ValueError("an upgrade needs a job with collectives and groups, such as a job file")  # noqa: TRY004
     if per not in ("kind", "cable"):
         raise ValueError(f'per must be "kind" or "cable"; got {per!r}')
@@ -260,7 +262,7 @@ class _Search:
     def __init__(
         self,
         topology: Topology,
-        task: Job,
+        task: TrainingJob,
         which: NDArray[np.intp],
         names: Sequence[str],
         price: Floats,
@@ -365,7 +367,7 @@ class _Search:
             total += self.often[k] * max(seconds, found.latency_s)
         return total, broken
 
-    def _program(self, budget: float) -> Program:
+    def _program(self, budget: float) -> LeastTime:
         """Bandwidths of the kinds, capacities of the cuts, and 1, in units of the present ones."""
         kinds, cuts = len(self.now), len(self.cuts)
         columns = kinds + cuts + 1
@@ -393,7 +395,7 @@ class _Search:
             high.append(math.inf)
         start = np.concatenate([self.now, [float(w @ self.now) for _, _, w in self.cuts], [1.0]])
         timing = Timing(messages, np.zeros(1), np.array([self.often]))
-        return Program([timing], np.array(rows), np.array(low), np.array(high), start)
+        return LeastTime([timing], np.array(rows), np.array(low), np.array(high), start)
 
 
 def collective_of(topology: Topology, call: Call, name: str) -> Collective:
@@ -438,7 +440,7 @@ def collective_of(topology: Topology, call: Call, name: str) -> Collective:
     )
 
 
-def _synthesized(topology: Topology, task: Job) -> float:
+def _synthesized(topology: Topology, task: TrainingJob) -> float:
     """The time of a job with synthesized collectives, executed, one after another."""
     known: dict[Any, float] = {}
     seconds = []

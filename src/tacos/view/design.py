@@ -7,7 +7,7 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from tacos._support.files import replacing
-from tacos.design import Design, Front, Upgrade
+from tacos.design import Design, NetworkFront, Upgrade
 from tacos.units import format_bandwidth, format_dollars, format_time
 from tacos.view.axes import Axis
 from tacos.view.charts import Series, bars, lines
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["design_picture", "design_tables", "rows_csv"]
 
 
-def design_tables(result: Design | Front | Upgrade, title: str) -> list[Table]:
+def design_tables(result: Design | NetworkFront | Upgrade, title: str) -> list[Table]:
     """Return the tables of a result."""
     if isinstance(result, Design):
         return [_bandwidths(result, title)]
@@ -52,9 +52,7 @@ def saved(seconds: float) -> str:
 
 
 def _bandwidths(result: Design, title: str) -> Table:
-    table = _table(
-        title, ("dim", "kind", "tier"), ("bandwidth", "1 GB/s saves", "$1k saves")
-    )
+    table = _table(title, ("dim", "kind", "tier"), ("bandwidth", "1 GB/s saves", "$1k saves"))
     for row in result.rows():
         table.add_row(
             row["dimension"],
@@ -62,12 +60,12 @@ def _bandwidths(result: Design, title: str) -> Table:
             row["tier"],
             format_bandwidth(row["bandwidth_Bps"]),
             saved(row["saved_s_per_GBps"]),
-            saved(1000 * row["saved_s_per_dollar"]),
+            saved(1000 * (row["saved_s_per_dollar"] or 0.0)),
         )
     return table
 
 
-def _front(result: Front, title: str) -> Table:
+def _front(result: NetworkFront, title: str) -> Table:
     judged = any(point.synthesized_s is not None for point in (*result.points, *result.runners_up))
     table = _table(title, (), ("cost", "time", *(["synthesized"] if judged else [])))
     table.add_column("network, with the bandwidth of a link", overflow="fold")
@@ -85,7 +83,9 @@ def _front(result: Front, title: str) -> Table:
 
 
 def _kinds(result: Upgrade, title: str) -> Table:
-    table = _table(title, ("links",), ("number", "now", "upgraded", "spent", "1 GB/s saves", "$1k saves"))
+    table = _table(
+        title, ("links",), ("number", "now", "upgraded", "spent", "1 GB/s saves", "$1k saves")
+    )
     for kind in result.kinds:
         more = kind.upgraded_Bps > kind.bandwidth_Bps * (1 + 1e-9)
         table.add_row(
@@ -100,18 +100,20 @@ def _kinds(result: Upgrade, title: str) -> Table:
     return table
 
 
-def design_picture(result: Design | Front | Upgrade, title: str) -> str:
+def design_picture(result: Design | NetworkFront | Upgrade, title: str) -> str:
     """Return a chart: bandwidths of dimensions or links, or time over cost.
 
-    >>> from tacos.design import Call, Job, optimize
-    >>> best = optimize("ring:4*switch:8", Job((Call("all-reduce", 10**9),)), budget="100GB/s")
+    >>> from tacos.design import Call, TrainingJob, optimize
+    >>> best = optimize("ring:4*switch:8", TrainingJob((Call("all-reduce", 10**9),)), budget="100GB/s")
     >>> "77.42 GB/s" in design_picture(best, "two dimensions")
     True
     """
     bandwidth = Axis("bandwidth", "bandwidth")
     if isinstance(result, Design):
         names = [f"{one.name} ({one.kind} of {one.size})" for one in result.dims]
-        return bars(names, [Series("bandwidth per NPU", result.bandwidths_Bps)], bandwidth, title=title)
+        return bars(
+            names, [Series("bandwidth per NPU", result.bandwidths_Bps)], bandwidth, title=title
+        )
     if isinstance(result, Upgrade):
         kinds = result.kinds[:24]
         return bars(
@@ -125,9 +127,12 @@ def design_picture(result: Design | Front | Upgrade, title: str) -> str:
         )
     cost = [point.cost for point in result.points]
     series = [Series("model", [point.time_s for point in result.points], cost, "strong")]
-    judged = [point for point in (*result.points, *result.runners_up) if point.synthesized_s is not None]
+    judged = [
+        point for point in (*result.points, *result.runners_up) if point.synthesized_s is not None
+    ]
     series += [
-        Series(f"synthesized, {point.label}", [point.synthesized_s or 0.0], [point.cost]) for point in judged
+        Series(f"synthesized, {point.label}", [point.synthesized_s or 0.0], [point.cost])
+        for point in judged
     ]
     return lines(series, Axis("cost", "dollars", log=True), Axis("time", "time"), title=title)
 
