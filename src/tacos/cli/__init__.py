@@ -14,6 +14,7 @@ from cyclopts import CycloptsError, Group, MissingArgumentError, UnusedCliTokens
 
 from tacos._support.files import watched
 from tacos.cli import (  # noqa: F401, their verbs register at import
+    designing,
     ordering,
     reading,
     running,
@@ -33,7 +34,7 @@ __all__ = ["main"]
 
 _GROUPS = {  # in the order of the help; a verb that is not named here stands under "Other"
     "Find algorithms": ("synth", "compare", "tune", "bound", "pareto"),
-    "Ask about jobs": ("train",),
+    "Ask about jobs and networks": ("train", "design"),
     "Inspect and check": ("topo", "info", "view", "verify", "sim", "judge"),
     "Export and run": ("convert", "run", "lab", "probe", "reorder"),
     "Set up": ("doctor", "completion"),

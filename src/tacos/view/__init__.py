@@ -8,6 +8,7 @@ from __future__ import annotations
 from tacos.view.axes import Axis
 from tacos.view.charts import Series, bars, heat_map, lines, stack, stacked_bars
 from tacos.view.comparison import comparison_tables, picture, remarks, write_csv
+from tacos.view.design import design_picture, design_tables, rows_csv
 from tacos.view.draw import draw
 from tacos.view.heat import heat_picture, heat_text
 from tacos.view.page import page, write_page
@@ -21,6 +22,8 @@ __all__ = [
     "bars",
     "checked",
     "comparison_tables",
+    "design_picture",
+    "design_tables",
     "draw",
     "heat_map",
     "heat_picture",
@@ -31,6 +34,7 @@ __all__ = [
     "picture",
     "remarks",
     "ring_picture",
+    "rows_csv",
     "save",
     "stack",
     "stacked_bars",
