@@ -515,7 +515,7 @@ std::vector<std::int32_t> tour_search(std::span<const std::int64_t> hop, std::in
     } else {
       tour.set(best);
     }
-    used += 3 * hosts;  // the prefix sums
+    used += std::int64_t{3} * hosts;  // the prefix sums
     if (progress) progress(static_cast<double>(used + tour.looked()) / static_cast<double>(work));
   }
   return best;

@@ -164,6 +164,7 @@ def test_a_graph_dump(log):
     assert (found.rings, found.local, found.nics) == (((0, 2, 1),), True, 1)
 
 
+@pytest.mark.slow
 def test_one_nic_of_eight_is_recognized_from_the_curve():
     topology = tacos.topology.dgx_h100(2)
     size = 1 << 30

@@ -73,6 +73,7 @@ def test_the_torchrun_wrapper_finds_the_node_rank(order, tmp_path):
     assert "does not name other" in wrong.stderr
 
 
+@pytest.mark.slow
 def test_files_for_nccl(tmp_path):
     """Four H100 boxes: eight channels, each visits all GPUs of the box between its NIC and itself."""
     costs = costs_of(tacos.topology.dgx_h100(4), npus_per_host=8)
