@@ -43,7 +43,7 @@ Objective: TypeAlias = Literal["time", "time*cost"]
 
 _GAP = 1e-9
 """Relative gap at which the search over the cost stops (chosen)."""
-_POINTS = 400
+_POINTS = 120
 """Costs at most that the search looks at; 20 to 60 are usual."""
 _FALSE_POSITIONS = 30
 """Costs at most that are tried to find where the product is flat; six are usual."""

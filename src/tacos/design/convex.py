@@ -35,8 +35,10 @@ _GAP = 1e-10
 """Relative gap at which cutting planes stop where Newton's method does not apply (chosen; the solver's tolerance)."""
 _PROVEN = 1e-12
 """Relative gap that Newton's method must prove (chosen; rounding is 1e-15)."""
-_ROUNDS = 200
+_ROUNDS = 60
 """Linear programs for one optimum at most; a dozen is usual."""
+_PATIENCE = 6
+"""Rounds without a smaller gap after which the solver's tolerance is taken to be reached (chosen)."""
 LEAST = 1e-8
 """A used dimension has at least this share of the start's bandwidth (chosen): where next to nothing is as good as nothing, a time
 must still be finite. HiGHS takes coefficients from 1e-9 to 1e15."""
@@ -141,6 +143,7 @@ class LeastTime:
         if self._last is not None and (near := self._newton(self._last)) is not None:
             return near  # the same limits bind as before
         best_x, best_s, lower, duals = self.unit, math.inf, -math.inf, np.zeros(0)
+        least, stalled = math.inf, 0
         for round_ in range(_ROUNDS):
             found = self._session.solve()
             if found.status != "optimal" or found.values is None or found.duals is None:
@@ -155,7 +158,9 @@ class LeastTime:
                 polished = self._newton(self._binding(found.values, duals))
                 if polished is not None:
                     return polished
-            if gap <= _GAP:
+            stalled = stalled + 1 if gap > 0.9 * least else 0
+            least = min(least, gap)
+            if gap <= _GAP or (stalled >= _PATIENCE and gap <= _ENOUGH):
                 break
             self._touch(x / self.unit)
         multipliers = self._multipliers(duals)
