@@ -89,7 +89,7 @@ def work(orders, elements, rounds):
     distributed.init_process_group("gloo")
     groups = [distributed.new_group(order, sort_ranks=False) for order in orders]
     data = torch.ones(elements)
-    times = [[] for _ in orders]
+    times: list[list[float]] = [[] for _ in orders]
     wrong = 0
     for number in range(rounds + 1):
         for some, group in zip(times, groups, strict=True):

@@ -29,6 +29,7 @@ HERE = Path(__file__).parent
 NAMES = (
     "foundation", "synthesis", "symmetric", "forest", "quality", "milp", "bound", "baselines", "nccl", "paper_tacos",
     "simulate", "sharing", "execution", "astra", "lift", "formats", "view", "runtime", "ddp", "lab",
+    "design",
 )  # fmt: skip
 MORE = {"paper_tacos": ["-o", "out/paper_tacos"], "quality": ["--every", "4"]}
 

@@ -24,6 +24,8 @@ void bind_chakra(nb::module_& m);
 void bind_astra(nb::module_& m);
 void bind_msccl(nb::module_& m);
 void bind_perfetto(nb::module_& m);
+void bind_job(nb::module_& m);
+void bind_pipeline(nb::module_& m);
 void bind_runtime(nb::module_& m);
 void bind_waves(nb::module_& m);
 void bind_arrow(nb::module_& m);
@@ -56,6 +58,8 @@ NB_MODULE(_core, m) {
   tacos::bindings::bind_astra(m);
   tacos::bindings::bind_msccl(m);
   tacos::bindings::bind_perfetto(m);
+  tacos::bindings::bind_job(m);
+  tacos::bindings::bind_pipeline(m);
   tacos::bindings::bind_runtime(m);
   tacos::bindings::bind_waves(m);
   tacos::bindings::bind_arrow(m);

@@ -19,6 +19,7 @@
 //   void on_sent(Item, leg, Time started, now, windows, Submit)   the last byte is out
 //   Time delay(Item, leg, end)                 what an arrival takes beyond the latency
 //   void on_arrival(Item, end, now, Submit)    whole at destination number `end`
+//   void on_alarm(Item, now, Submit)           a time that the user has set, if it has a member `alarms`
 #pragma once
 
 #include <algorithm>
@@ -82,6 +83,9 @@ class SharedLoop {
     return sent_;
   }
 
+  // Calls the user's on_alarm(item, time, Submit) at a time, which is not before now.
+  void alarm(Item item, Time time) { agenda_.add(time, service::Arrival{item, kAlarm}); }
+
   // A message whose links are down for ever, or kNone.
   Item stopped() const {
     const auto place = shares_.some_in_flight();
@@ -90,7 +94,8 @@ class SharedLoop {
 
  private:
   using Place = FairShare::Place;
-  static constexpr Leg kFree = 1u << 31, kReady = 1u << 30;  // events other than arrivals
+  static constexpr Leg kFree = 1u << 31, kReady = 1u << 30,
+                       kAlarm = 1u << 29;  // events other than arrivals
 
   struct Layout {
     std::vector<RouteId> route;              // per connection
@@ -220,6 +225,10 @@ class SharedLoop {
         fresh_.push_back(item);
       } else if (what == kFree) {
         free(item);
+      } else if (what == kAlarm) {
+        if constexpr (requires { &User::alarms; }) {
+          user_.on_alarm(item, now_, [this](Item next, Time time) { submit(next, time); });
+        }
       } else {
         arrived(item, what);
       }

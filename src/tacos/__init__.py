@@ -34,7 +34,7 @@ from tacos.sketch import Sketch
 from tacos.verify import Report, Violation, verify
 
 if TYPE_CHECKING:
-    from tacos import training
+    from tacos import design, training
     from tacos.formats import load, save
     from tacos.judgement import judge
 
@@ -72,6 +72,7 @@ __all__ = [
     "bound",
     "collective",
     "compare",
+    "design",
     "engines",
     "judge",
     "lift",
@@ -121,10 +122,11 @@ def __getattr__(name: str) -> Any:
         from tacos.judgement import judge
 
         return judge
-    if name == "training":
-        from tacos import training
+    if name in ("design", "training"):
+        from importlib import import_module
 
-        return training
+        # `from tacos import training` would ask this function again until the submodule is there.
+        return import_module(f"tacos.{name}")
     if name == "__version__":
         from importlib.metadata import version
 

@@ -1312,6 +1312,47 @@ def write_perfetto(topology: Topology, *, link: numpy.typing.NDArray[numpy.int32
     Writes a trace as Perfetto's protobuf, block by block; see tacos.simulate.trace_export.
     """
 
+def run_job(routes: Routes, *, rank: numpy.typing.NDArray[numpy.int32], kind: numpy.typing.NDArray[numpy.uint8], duration_ps: numpy.typing.NDArray[numpy.int64], message: numpy.typing.NDArray[numpy.int32], dep_begin: numpy.typing.NDArray[numpy.int64], dep: numpy.typing.NDArray[numpy.int64], bytes: numpy.typing.NDArray[numpy.int64], connection: numpy.typing.NDArray[numpy.int32], connection_route: numpy.typing.NDArray[numpy.int32], progress: object | None = None) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64]]:
+    """
+    Start and end of each node of a job, in picoseconds; see cpp/simulate/run_job.hpp.
+    """
+
+class PipelineTimes:
+    """When each stage of a pipeline runs each pass."""
+
+    @property
+    def stage(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Per pass, its stage; the passes of a stage follow each other in order."""
+
+    @property
+    def chunk(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Per pass, which part of the stage's layers."""
+
+    @property
+    def microbatch(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Per pass, its micro-batch."""
+
+    @property
+    def kind(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """Per pass: 0 forward, 1 backward, 2 gradients of weights alone."""
+
+    @property
+    def start_ps(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Per pass, when it starts, in picoseconds."""
+
+    @property
+    def end_ps(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Per pass, when it ends, in picoseconds."""
+
+    @property
+    def in_flight(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Per stage, the most forward passes whose backward pass has not run."""
+
+def pipeline(rule: int, stages: int, chunks: int, microbatches: int, blocking: bool, forward: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], backward: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], weight: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], send_forward: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], send_backward: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], ready_start: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], ready_end: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], stretch_ppm: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> PipelineTimes:
+    """
+    Simulates a training pipeline; durations are in picoseconds, by stage and chunk.
+    """
+
 class RankExecutor:
     """
     One rank's share of a program, and the state of the call that runs.

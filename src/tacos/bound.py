@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tacos._core import BoundReport, CollectivePart
 
-__all__ = ["Bound", "bound"]
+__all__ = ["Binding", "Bound", "binding", "bound"]
 
 _LP_COLUMNS = 8_000
 """A linear program of more flows than this (sources times links) takes more than a second."""
@@ -38,7 +38,19 @@ _DISTANCES = 50_000_000
 """Distances are summed where NPUs times links are fewer: a few seconds."""
 _SAME = 1 + 1e-9
 _UNITS = {"nvl72": "rack", "fat_tree": "leaf", "dragonfly": "group", "rail": "box"} | dict.fromkeys(
-    ("dgx1", "dgx2", "dgx_a100", "dgx_h100", "mi250", "mi300x", "ndv2"), "box"
+    (
+        "dgx1",
+        "dgx2",
+        "dgx_a100",
+        "dgx_b200",
+        "dgx_h100",
+        "mi250",
+        "mi300x",
+        "mi355x",
+        "ndv2",
+        "trn2",
+    ),
+    "box",
 )
 """What the innermost part of a network is called, by its family."""
 
@@ -121,6 +133,73 @@ def bound(
         why=_why(topology, report, pairs, time_ps, doubts),
         cut=() if pairs.time_s > report.bandwidth_s else tuple(report.bottleneck.nodes),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What limits a collective's bandwidth: no schedule is faster than ``bytes / (weights @ link_bandwidth_Bps)``.
+
+    This holds for any bandwidths of the links, so it says what more bandwidth would be worth.
+
+    Attributes:
+        bytes: What must pass.
+        weights: How much each link's bandwidth counts.
+        latency_s: The longest way that some chunk has to go.
+    """
+
+    bytes: float
+    weights: NDArray[np.float64]
+    latency_s: float
+
+
+def binding(topology: Topology, collective: Collective) -> Binding:
+    """Return what limits the bandwidth of a collective: the narrowest cut, or the prices of links for pairs.
+
+    Raises:
+        InfeasibleError: An NPU that needs a chunk cannot be reached.
+
+    >>> import tacos
+    >>> box = tacos.topology.switch(4, bandwidth="50GB/s")
+    >>> found = binding(box, tacos.collective.all_gather(box, "4GB"))
+    >>> round(found.bytes / float(found.weights @ box.link_bandwidth_Bps), 9)
+    0.06
+    """
+    report = _search(topology, collective, None)
+    rates = topology.link_bandwidth_Bps.astype(float)
+    cut, weights, bytes_ = report.bottleneck, np.zeros(topology.links), 0.0
+    if cut.nodes and cut.bandwidth_Bps:
+        inside = np.zeros(topology.nodes, bool)
+        inside[cut.nodes] = True
+        there, back = (topology.link_src, topology.link_dst)[:: 1 if cut.leaving else -1]
+        weights = (inside[there] & ~inside[back]).astype(float)
+        # Of several sets alike, the first stands for all.
+        weights *= cut.bandwidth_Bps / float(weights @ rates)
+        bytes_ = cut.bytes
+    if any(_has_pairs(part) for part in collective.parts) and topology.links:
+        for lengths in _pair_lengths(topology, collective):
+            passing = distance_sum(topology, collective, lengths, None)
+            capacity = float(lengths.astype(float) @ rates)
+            if capacity and passing / capacity > bytes_ / max(float(weights @ rates), 1e-300):
+                bytes_, weights = passing, lengths.astype(float)
+    return Binding(bytes_, weights, report.latency_ps / 1e12)
+
+
+def _pair_lengths(topology: Topology, collective: Collective) -> Iterator[NDArray[np.int64]]:
+    """Lengths of links that may bind what is sent between pairs."""
+    small = topology.npus * topology.links <= _LP_COLUMNS
+    if small and installed() and all(_has_pairs(part) for part in collective.parts):
+        yield _concurrent_flow(topology, collective)[1]
+        return
+    if topology.npus * topology.links > _DISTANCES:
+        return
+    yield np.ones(topology.links, np.int64)
+    kinds, which = np.unique(
+        np.stack([topology.link_bandwidth_Bps, topology.link_latency_ps]),
+        axis=1,
+        return_inverse=True,
+    )
+    for kind in range(kinds.shape[1] if kinds.shape[1] <= 16 else 0):
+        yield (which.ravel() == kind).astype(np.int64)
 
 
 # --- pairs: all-to-all and messages --------------------------------------------------------------

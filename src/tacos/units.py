@@ -23,6 +23,7 @@ __all__ = [
     "bandwidth_Bps",
     "bandwidth_text",
     "format_bandwidth",
+    "format_dollars",
     "format_size",
     "format_time",
     "size_bytes",
@@ -283,6 +284,18 @@ def format_bandwidth(bytes_per_second: float) -> str:
     ('50 GB/s', '342.9 GB/s')
     """
     return _scaled(bytes_per_second, _DECIMAL_BYTES, "B") + "/s"
+
+
+def format_dollars(amount: float) -> str:
+    """An amount of money for people, to five digits.
+
+    >>> format_dollars(22_966_123), format_dollars(1500), format_dollars(0)
+    ('$22.966M', '$1.5k', '$0')
+    """
+    for factor, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(amount) >= 0.999995 * factor:
+            return f"${amount / factor:.5g}{letter}"
+    return f"${amount:.5g}"
 
 
 def format_size(size: float) -> str:

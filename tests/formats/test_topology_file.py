@@ -426,6 +426,78 @@ def schema_text() -> str:
     return json.dumps(topology_file.schema(), indent=2) + "\n"
 
 
+def test_racks_of_several_kinds_of_boxes(read_text):
+    """4 boxes of 8 H100 and 4 of our own, 2 per rack: 4 racks, whose uplinks carry 16 x 50 / 4 GB/s."""
+    text = (ROOT / "examples" / "topologies" / "racks.yaml").read_text()
+    network = read_text(text)
+    assert (network.npus, network.switches) == (64, 4 + 4 + 1)
+    assert network.names[0] == "h100-0/npu0"
+    assert network.names[32] == "ours-0/npu0"
+    assert network.names[64:] == [
+        *(f"h100-{b}/switch0" for b in range(4)),
+        "rack0",
+        "rack1",
+        "rack2",
+        "rack3",
+        "spine",
+    ]
+    speeds = {}
+    for a, b, speed in zip(
+        network.link_src, network.link_dst, network.link_bandwidth_Bps, strict=True
+    ):
+        speeds[network.names[a], network.names[b]] = int(speed)
+    assert speeds["rack3", "spine"] == speeds["spine", "rack0"] == 200_000_000_000
+    assert speeds["h100-3/npu7", "rack1"] == speeds["rack2", "ours-1/npu0"] == 50_000_000_000
+    assert speeds["h100-1/npu2", "h100-1/switch0"] == 450_000_000_000
+    assert speeds["ours-3/npu0", "ours-3/npu7"] == 64_000_000_000
+    assert ("ours-3/npu0", "rack2") not in speeds
+    assert network.dims == [("box", 8), ("switch", 2), ("switch", 4)]
+    equal = read_text(text.replace("oversubscription: 4", "oversubscription: 1"))
+    assert int(equal.link_bandwidth_Bps.max()) == 800_000_000_000
+
+
+def test_machines_are_what_their_names_stand_for(read_text):
+    """One rack of machines is the machine's own cluster on one switch."""
+    racks = "racks: {boxes: 2, bandwidth: 50GB/s, latency: 1.3us}"
+    network = read_text(f"tacos: 1\nboxes: {{count: 2, machine: dgx-h100}}\n{racks}")
+    cluster = build.dgx_h100(2)
+    ends = [
+        sorted(zip(t.link_src, t.link_dst, t.link_bandwidth_Bps, t.link_latency_ps, strict=True))
+        for t in (network, cluster)
+    ]
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("boxes: []", "boxes is an empty list, it needs at least one kind of boxes"),
+        ("boxes: {count: 2}", "boxes.npus is missing, a box needs at least one NPU"),
+        ("boxes: [{count: 2, npus: 2, machine: dgx-1}]", "boxes[0].npus does not go with machine"),
+        ("boxes: [{count: 2, machine: dgx-9}]", 'boxes[0].machine: topology "dgx-9": there is no'),
+        ("npus: 2\nracks: {boxes: 2}", "racks needs boxes to put into racks"),
+        (
+            "boxes: {count: 2, machine: dgx-1}\nracks: {boxes: 2}",
+            "racks has no bandwidth, and there is no defaults.bandwidth",
+        ),
+        (
+            "boxes: {count: 2, machine: dgx-1}\nracks: {boxes: 0}",
+            "racks.boxes is 0: expected int >= 1",
+        ),
+        (
+            "boxes: {count: 2, machine: dgx-1}\nracks: {boxes: 1, oversubscription: 0}",
+            "racks.oversubscription is 0: expected float > 0",
+        ),
+        ("boxes: {count: 2, machine: dgx-1}\nracks: {box: 1}", "there is no field"),
+        ("boxes: [{count: 1, npus: 2}, {count: 1, npus: 2}]", "two nodes are named"),
+    ],
+)
+def test_bad_boxes_and_racks(text, message, read_text):
+    with pytest.raises(FormatError) as caught:
+        read_text(f"tacos: 1\n{text}\n")
+    assert message in str(caught.value)
+
+
 def test_the_schema_file_is_current():
     assert SCHEMA.read_text() == schema_text(), (
         "the fields changed: run python -m tests.formats.test_topology_file and look at the diff"

@@ -188,7 +188,7 @@ def test_the_command_draws_and_prints(log, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "share" in printed
     assert "likely causes of a gap" in printed
-    assert picture.read_text().count("<polygon") == 2 + 2
+    assert picture.read_text().count('class="ring"') == 2 + 2
     assert main(["judge", str(log(TABLE)), "ring:4", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["rows"]) == 2
 

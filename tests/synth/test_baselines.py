@@ -491,3 +491,25 @@ def test_one_shot_is_refused_before_it_fills_the_memory():
     assert "one-shot" not in tacos.engines(topology, collective)
     with pytest.raises(ValueError, match=r"one-shot needs an all-reduce of fewer NPUs: 1024 take"):
         tacos.synthesize(topology, collective, engine="one-shot")
+
+
+def test_hierarchical_goes_by_the_names_of_boxes():
+    """Two boxes of two, on a switch each, and a slow fabric: as fast as with dimensions, and valid."""
+    names = ["a/g0", "a/g1", "b/g0", "b/g1", "a/sw", "b/sw", "fabric"]
+    cables = [(npu, 4 + npu // 2, "100GB/s", "1us") for npu in range(4)]
+    cables += [(npu, 6, "10GB/s", "2us") for npu in range(4)]
+    rows = [row for a, b, *speed in cables for row in ((a, b, *speed), (b, a, *speed))]
+    network = tacos.topology.from_links(4, rows, switches=3, names=names)
+    assert not network.dims
+    collective = tacos.collective.all_reduce(network, "4MB", chunks=1)
+    found = tacos.synthesize(network, collective, engine="hierarchical")
+    assert tacos.verify(found).ok
+    told = tacos.synthesize(
+        network, collective, engine="hierarchical", dims=[("box", 2), ("switch", 2)]
+    )
+    assert found.time_ps == told.time_ps
+    mixed = tacos.topology.from_links(
+        4, rows, switches=3, names=["a/g0", "b/g0", "a/g1", "b/g1", *names[4:]]
+    )
+    with pytest.raises(ValueError, match="dimensions"):
+        tacos.synthesize(mixed, collective, engine="hierarchical")

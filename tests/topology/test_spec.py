@@ -36,6 +36,17 @@ EXAMPLES = {
     "nvl72-nvls": lambda: tp.nvl72(nvls=True),
     "mi250": tp.mi250,
     "mi300x:2": lambda: tp.mi300x(2),
+    "mi355x": tp.mi355x,
+    "dgx-b200:2": lambda: tp.dgx_b200(2),
+    "dgx-b200-nvls": lambda: tp.dgx_b200(nvls=True),
+    "dgx-b300:2": lambda: tp.dgx_b200(2, nic_bandwidth="800Gb/s"),
+    "gb300-nvl72:2": lambda: tp.nvl72(2, nic_bandwidth="800Gb/s"),
+    "dgx-spark:8": lambda: tp.dgx_spark(8, wiring="switch"),
+    "dgx-spark-ring:4": lambda: tp.dgx_spark(4),
+    "dgx-spark-line:4": lambda: tp.dgx_spark(4, wiring="line"),
+    "dgx-spark-mesh:3": lambda: tp.dgx_spark(3, wiring="mesh"),
+    "trn2:2": lambda: tp.trn2(2),
+    "trn2-ultra": lambda: tp.trn2(ultra=True),
     "ring:4*fc:8*switch:4": lambda: tp.product(tp.ring(4), tp.fully_connected(8), tp.switch(4)),
     "ring:4@9GB/s * switch:2@8GB/s,1us": lambda: tp.product(
         tp.ring(4, bandwidth="9GB/s"), tp.switch(2, bandwidth="8GB/s", latency="1us")
@@ -56,6 +67,23 @@ def test_every_name_has_an_example():
     }
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("b200:2", "dgx-b200:2"),
+        ("HGX_H200:2", "dgx-h100:2"),
+        ("gb200-nvl72", "nvl72"),
+        ("GB300", "gb300-nvl72"),
+        ("mi325x", "mi300x"),
+        ("mi350x:2", "mi355x:2"),
+        ("trainium2", "trn2"),
+        ("dgx-spark-triangle", "dgx-spark-mesh:3"),
+    ],
+)
+def test_other_names_of_machines(text, meant):
+    assert tp.parse(text) == tp.parse(meant)
+
+
 def test_the_model_is_passed_to_every_factor():
     assert tp.parse("ring:4*fc:2", link_model="blocking").link_model == "blocking"
     assert tp.parse("nvl72", forwarding="store_and_forward").forwarding == "store_and_forward"
@@ -69,7 +97,7 @@ def test_the_model_is_passed_to_every_factor():
         ("torus8,8@50GB/s", "did you mean torus:8x8@50GB/s?"),
         ("torus:4*4", "did you mean torus:4x4?"),
         ("dgxh100", "did you mean dgx-h100?"),
-        ("dgx-h200:4", "did you mean dgx-h100:4?"),
+        ("dgx-h10:4", "did you mean dgx-h100:4?"),
         ("ring:4*fc8", "did you mean ring:4*fc:8?"),
         ("xyzzy", "known are ring, mesh, torus"),
         ("torus", '"torus" does not have the form torus:AxBx…'),

@@ -364,6 +364,13 @@ def gathers_at(topology, x_Bps, npus):
         (lambda: tp.mi250(2), Fraction(332, 30), 354.13),
         (tp.mi300x, Fraction(448, 7), 512),
         (lambda: tp.mi300x(2), Fraction(498, 15), 531.2),
+        (tp.mi355x, Fraction(5376, 70), 614.4),
+        (tp.dgx_b200, Fraction(900, 7), 1028.57),
+        (lambda: tp.dgx_b200(2), Fraction(400, 8), 800),
+        (tp.trn2, Fraction(512, 15), 546.13),
+        (lambda: tp.dgx_spark(4), Fraction(25, 3), 33.33),
+        (lambda: tp.dgx_spark(3, wiring="mesh"), Fraction(25, 2), 37.5),
+        (lambda: tp.dgx_spark(4, wiring="line"), Fraction(125, 30), 16.67),
         (lambda: tp.dgx2(2, relay=True), Fraction(125, 31), 129.03),
         (lambda: tp.ndv2(2), Fraction(25, 16), 25),
         (lambda: tp.ndv2(4), Fraction(25, 48), 16.67),
@@ -380,6 +387,27 @@ def test_all_gather_optimum_of_machines(build, x, algbw):
     seen = range(16) if topology.npus < 72 else range(2)
     assert gathers_at(topology, x * GB, [npu for npu in seen if npu < topology.npus])
     assert not gathers_at(topology, x * GB * Fraction(101, 100), range(topology.npus))
+
+
+def test_an_ultraserver_has_what_a_chip_of_trainium2_has():
+    """1.28 TB/s for both directions: four links of 128 GB/s and two of 64 GB/s, each way."""
+    chips = tp.trn2(ultra=True)
+    assert np.bincount(chips.link_src, chips.link_bandwidth_Bps).tolist() == [640e9] * 64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"boxes": 4, "wiring": "mesh"},
+            "a mesh of 4 boxes needs 3 ports per box, a DGX Spark has 2; use a ring",
+        ),
+        ({"boxes": 4, "wiring": "star"}, "wiring must be ring, line, mesh or switch; got 'star'"),
+    ],
+)
+def test_wirings_that_a_spark_does_not_have(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        tp.dgx_spark(**arguments)
 
 
 def test_dgx2_without_relay_receives_everywhere():

@@ -38,6 +38,7 @@ _PARTING_S = 1.0
 """Seconds that the end of the interpreter waits for HiGHS to stop."""
 _RETURN_S = 0.05
 """Seconds for a callback that has begun to return."""
+_TOLERANCES = ("primal_feasibility_tolerance", "dual_feasibility_tolerance")
 _FEASIBLE = 2
 """HiGHS's ``primal_solution_status`` where there is a feasible solution."""
 _begun: list[tuple[threading.Event, Any]] = []
@@ -143,6 +144,7 @@ def solve(
     nodes: int | None = None,
     seed: int = 0,
     threads: int = 1,
+    tolerance: float | None = None,
     start: Floats | None = None,
     progress: Progress | None = None,
 ) -> Solution:
@@ -153,6 +155,7 @@ def solve(
         deadline: When to stop, by ``time.monotonic()``.
         nodes: How many nodes of the search tree to look at, at most; on any machine the same.
         seed, threads: For HiGHS; the answer may depend on both.
+        tolerance: By how much rows and reduced costs of a linear program may be off; 1e-7 if not given, 1e-10 at best.
         start: Values of the columns to begin with.
         progress: Called now and then with the share of the time that is gone; what it raises ends the
             search and is raised here.
@@ -162,7 +165,7 @@ def solve(
     >>> found.objective, found.duals.tolist(), found.reduced_costs.tolist()
     (3.0, [3.0], [0.0, -2.0])
     """
-    session = Session(program, nodes=nodes, seed=seed, threads=threads)
+    session = Session(program, nodes=nodes, seed=seed, threads=threads, tolerance=tolerance)
     return session.solve(deadline=deadline, start=start, progress=progress)
 
 
@@ -178,7 +181,13 @@ class Session:
     """
 
     def __init__(
-        self, program: LinearProgram, *, nodes: int | None = None, seed: int = 0, threads: int = 1
+        self,
+        program: LinearProgram,
+        *,
+        nodes: int | None = None,
+        seed: int = 0,
+        threads: int = 1,
+        tolerance: float | None = None,
     ) -> None:
         """Pass a program to HiGHS; the arguments are those of :func:`solve`."""
         highspy = highs()
@@ -191,6 +200,7 @@ class Session:
             "random_seed": seed % 2**31,
             "mip_rel_gap": 0.0,
             **({} if nodes is None else {"mip_max_nodes": nodes}),
+            **({} if tolerance is None else dict.fromkeys(_TOLERANCES, tolerance)),
         }.items():
             solver.setOptionValue(option, value)
         status = solver.passModel(
@@ -232,6 +242,18 @@ class Session:
         begin = np.searchsorted(row, np.arange(len(upper))).astype(np.int32)
         status = self._solver.addRows(len(upper), lower, upper, len(value), begin, column, value)
         _check(highs(), status)
+
+    def limit_row(self, row: int, lower: float, upper: float) -> None:
+        """Give a row other limits.
+
+        >>> below = Session(LinearProgram(cost=[-1], entries=([0], [0], [1]), row_upper=[4]))
+        >>> below.solve().objective
+        -4.0
+        >>> below.limit_row(0, 0.0, 3.0)
+        >>> below.solve().objective
+        -3.0
+        """
+        _check(highs(), self._solver.changeRowBounds(row, lower, upper))
 
     def solve(
         self,

@@ -20,6 +20,7 @@ __all__ = [
     "File",
     "Link",
     "Quantity",
+    "Racks",
     "Scale",
     "Switch",
     "decoded",
@@ -71,9 +72,27 @@ class Boxes(Struct, forbid_unknown_fields=True):
     """Equal boxes; their nodes are called box0/npu0, box0/switch0, and so on."""
 
     count: Count
-    npus: Count | list[str]
+    npus: Annotated[int, Meta(ge=0)] | list[str] = 0
+    name: Annotated[str, Meta(min_length=1, description="In place of box, such as a100.")] = "box"
+    machine: (
+        Annotated[
+            str, Meta(description='A short name such as "dgx-h100", in place of npus and links.')
+        ]
+        | None
+    ) = None
     switches: Annotated[int, Meta(ge=0)] | list[str | Switch] = 0
     links: Annotated[list[Link], Meta(description="Inside one box, with its own names.")] = []
+
+
+class Racks(Struct, forbid_unknown_fields=True):
+    """Racks of boxes: a switch in each, to which all its NPUs have a link, and a spine that joins them."""
+
+    boxes: Annotated[int, Meta(ge=1, description="Boxes in each rack.")]
+    bandwidth: Annotated[Quantity, Meta(description="Of an NPU's link to its rack.")] | None = None
+    latency: Quantity | None = None
+    oversubscription: Annotated[
+        float, Meta(gt=0, description="Bandwidth from a rack's NPUs over that to the spine.")
+    ] = 1
 
 
 Choices = list[int | str | tuple[int | str, int | str]]
@@ -122,7 +141,10 @@ class File(Struct, forbid_unknown_fields=True):
     ) = None
     edits: list[Edit] = []
     npus: Annotated[int, Meta(ge=0)] | list[str] = 0
-    boxes: Boxes | None = None
+    boxes: (
+        Annotated[Boxes | list[Boxes], Meta(description="Of one kind, or of several.")] | None
+    ) = None
+    racks: Racks | None = None
     switches: Annotated[int, Meta(ge=0)] | list[str | Switch] = 0
     defaults: Defaults = Defaults()
     links: list[Link] = []
@@ -185,7 +207,9 @@ def _reworded(message: str) -> str:
     unknown = re.fullmatch("Object contains unknown field `(.*)`", message, re.DOTALL)
     if unknown is None:
         return message[0].lower() + message[1:].replace("`", "")
-    fields = {f for struct in (File, Boxes, Link, Switch, Edit) for f in struct.__struct_fields__}
+    fields = {
+        f for struct in (File, Boxes, Racks, Link, Switch, Edit) for f in struct.__struct_fields__
+    }
     close = difflib.get_close_matches(unknown[1], sorted(fields), n=1)
     hint = f", did you mean {close[0]}?" if close else ""
     return f"there is no field {json.dumps(unknown[1], ensure_ascii=False)}{hint}"

@@ -14,7 +14,7 @@ A file starts from a short name and edits it, or lists NPUs, switches, links and
 
 ``formats/markup.py`` knows the syntax, ``topology_fields`` the fields and their JSON Schema. This module
 knows what they mean: nodes by number, by name, by a range ``"0..7"``, by a pattern such as ``"box*/npu0"``, or a
-list of these; boxes that repeat; edits of a base. A wrong file gets one FormatError that names file, field and value.
+list of these; boxes of one or several kinds that repeat; racks; edits of a base. A wrong file gets one FormatError that names file, field and value.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import difflib
 import fnmatch
 import re
 from collections import Counter
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -33,8 +34,24 @@ from tacos import topology as build
 from tacos._support.files import Location, Stream, location, replacing
 from tacos.errors import FormatError
 from tacos.formats import markup
-from tacos.formats.topology_fields import VERSION, File, Link, Scale, Switch, decoded, schema
-from tacos.topology.links import Links, assemble, columns_of, model_of, raise_if_disconnected
+from tacos.formats.topology_fields import (
+    VERSION,
+    Boxes,
+    File,
+    Link,
+    Scale,
+    Switch,
+    decoded,
+    schema,
+)
+from tacos.topology.links import (
+    Links,
+    assemble,
+    columns_of,
+    duplex,
+    model_of,
+    raise_if_disconnected,
+)
 from tacos.units import bandwidth_Bps, bandwidth_text, time_ps, time_text
 
 if TYPE_CHECKING:
@@ -42,7 +59,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tacos._core import Topology
-    from tacos.formats.topology_fields import Choices, Edit
+    from tacos.formats.topology_fields import Choices, Edit, Racks
     from tacos.nodes import LinkChoice
 
 __all__ = ["read", "schema", "write"]
@@ -170,6 +187,39 @@ def _bits(switches: int | list[str | Switch]) -> list[int]:
     return [0 if isinstance(s, str) else s.multicast + 2 * s.reduce for s in switches]
 
 
+@dataclass(frozen=True, slots=True)
+class _BoxKind:
+    """Boxes of one kind: what one of them holds."""
+
+    place: str
+    name: str
+    count: int
+    npus: int
+    inner: list[str]
+    bits: list[int]
+    links: list[Link]
+    machine: Topology | None = None
+
+    @property
+    def switches(self) -> int:
+        return len(self.inner) - self.npus
+
+    def named(self, begin: int, end: int) -> list[str]:
+        """The names of some nodes of all boxes."""
+        return [
+            f"{self.name}{b}/{name}" for b in range(self.count) for name in self.inner[begin:end]
+        ]
+
+    def ids(self, first_npu: int, first_switch: int) -> Ints:
+        """The numbers of each box's nodes, one row per box."""
+        local, box = np.arange(len(self.inner)), np.arange(self.count)[:, None]
+        return np.where(
+            local < self.npus,
+            first_npu + box * self.npus + local,
+            first_switch + box * self.switches + local - self.npus,
+        )
+
+
 class _Reader:
     """Turns the fields of one file into a topology."""
 
@@ -279,15 +329,13 @@ class _Reader:
     # Nodes and links one by one.
 
     def _listed(self) -> Topology:
-        file, boxes = self.file, self.file.boxes
-        count, box_npus, box_switches = 0, 0, 0
-        if boxes is not None:
-            count, box_npus = boxes.count, _length(boxes.npus)
-            box_switches = _length(boxes.switches)
-            if box_npus == 0:
-                raise ValueError("boxes.npus is an empty list, a box needs at least one NPU")
+        file = self.file
+        kinds = [self._box_kind(boxes, place) for boxes, place in self._all_boxes()]
         own_npus, own_switches = _length(file.npus), _length(file.switches)
-        npus, switches = count * box_npus + own_npus, count * box_switches + own_switches
+        racked = self._racks(kinds)
+        boxed = sum(kind.count * kind.npus for kind in kinds)
+        npus = boxed + own_npus
+        switches = sum(kind.count * kind.switches for kind in kinds) + own_switches + len(racked)
         if npus == 0:
             raise ValueError("the topology has no NPUs, it needs npus, boxes or a base")
         if npus + switches > _MOST_NODES:
@@ -295,33 +343,113 @@ class _Reader:
                 f"the topology has {npus + switches} nodes; the limit is {_MOST_NODES}"
             )
 
-        names = _names("npu", file.npus) + _names("switch", file.switches)
-        bits = _bits(file.switches)
-        dims = list(file.dims)
-        if boxes is not None:
-            inner = _names("npu", boxes.npus) + _names("switch", boxes.switches)
-            each = [[f"box{b}/{name}" for name in inner] for b in range(count)]
-            names = [
-                *(name for box in each for name in box[:box_npus]),
-                *names[:own_npus],
-                *(name for box in each for name in box[box_npus:]),
-                *names[own_npus:],
-            ]
-            bits = _bits(boxes.switches) * count + bits
-            if own_npus == 0 and not dims:
-                dims = [("box", box_npus), ("switch" if own_switches else "box", count)]
-            local = np.arange(box_npus + box_switches)
-            first = np.arange(count)[:, None]
-            ids = np.where(
-                local < box_npus,
-                first * box_npus + local,
-                npus + first * box_switches + local - box_npus,
+        plain = _names("npu", file.npus) + _names("switch", file.switches)
+        names, bits = [name for kind in kinds for name in kind.named(0, kind.npus)], []
+        names += plain[:own_npus]
+        first_npu, first_switch = 0, npus
+        for kind in kinds:
+            names += kind.named(kind.npus, kind.npus + kind.switches)
+            bits += kind.bits * kind.count
+            ids = kind.ids(first_npu, first_switch)
+            if kind.machine is not None:
+                self._add_machine(kind.machine, ids)
+            self._add_links(
+                kind.links, _Nodes(kind.inner, f"{kind.place}: "), f"{kind.place}.links", ids
             )
-            self._add_links(boxes.links, _Nodes(inner, "boxes: "), "boxes.links", ids)
+            first_npu += kind.count * kind.npus
+            first_switch += kind.count * kind.switches
+        names += plain[own_npus:] + racked
+        bits += _bits(file.switches) + [0] * len(racked)
         nodes = _Nodes(names)
+        if file.racks is not None:
+            self._add_racks(file.racks, kinds, npus + switches - len(racked))
         self._add_links(file.links, nodes, "links", np.arange(npus + switches)[None])
         self._add_directed(nodes)
-        return self._assembled(npus, bits, names if self._named() else [], dims)
+        return self._assembled(
+            npus, bits, names if self._named() else [], self._dims(kinds, own_npus)
+        )
+
+    def _all_boxes(self) -> list[tuple[Boxes, str]]:
+        boxes = self.file.boxes
+        if boxes is None:
+            return []
+        if isinstance(boxes, Boxes):
+            return [(boxes, "boxes")]
+        if not boxes:
+            raise ValueError("boxes is an empty list, it needs at least one kind of boxes")
+        return [(one, f"boxes[{i}]") for i, one in enumerate(boxes)]
+
+    def _box_kind(self, boxes: Boxes, place: str) -> _BoxKind:
+        if boxes.machine is None:
+            if _length(boxes.npus) == 0:
+                what = "an empty list" if isinstance(boxes.npus, list) else "missing"
+                raise ValueError(f"{place}.npus is {what}, a box needs at least one NPU")
+            inner = _names("npu", boxes.npus) + _names("switch", boxes.switches)
+            return _BoxKind(
+                place,
+                boxes.name,
+                boxes.count,
+                _length(boxes.npus),
+                inner,
+                _bits(boxes.switches),
+                boxes.links,
+            )
+        for field in ("npus", "switches"):
+            if getattr(boxes, field):
+                raise ValueError(f"{place}.{field} does not go with machine, which has its own")
+        try:
+            machine = build.parse(boxes.machine, **self._model())
+        except ValueError as error:
+            raise ValueError(f"{place}.machine: {error}") from None
+        inner = _names("npu", machine.npus) + _names("switch", machine.switches)
+        bits = machine.switch_capabilities.tolist()
+        return _BoxKind(
+            place, boxes.name, boxes.count, machine.npus, inner, bits, boxes.links, machine
+        )
+
+    def _add_machine(self, machine: Topology, ids: Ints) -> None:
+        """The links of a machine, once for each row of `ids`."""
+        self._make_room(len(ids) * machine.links)
+        block = columns_of(machine)
+        self.blocks += [block._replace(src=row[block.src], dst=row[block.dst]) for row in ids]
+
+    def _racks(self, kinds: list[_BoxKind]) -> list[str]:
+        """The names of the racks' switches, and of the spine if there are several."""
+        if self.file.racks is None:
+            return []
+        boxes = sum(kind.count for kind in kinds)
+        if boxes == 0:
+            raise ValueError("racks needs boxes to put into racks")
+        racks = -(-boxes // self.file.racks.boxes)
+        return [*(f"rack{r}" for r in range(racks)), *(["spine"] if racks > 1 else [])]
+
+    def _add_racks(self, racks: Racks, kinds: list[_BoxKind], first: int) -> None:
+        """A link from each NPU to its rack's switch, which is number `first` in rack 0, and from there to the spine."""
+        link = Link(bandwidth=racks.bandwidth, latency=racks.latency)
+        bandwidth, latency = self._speed(link, "racks")
+        sizes = np.concatenate([np.full(kind.count, kind.npus) for kind in kinds])
+        rack = np.repeat(np.arange(len(sizes)) // racks.boxes, sizes)
+        npus = np.arange(len(rack))
+        self._make_room(2 * (len(npus) + int(rack.max()) + 1))
+        blocks = duplex(npus, first + rack, f"{bandwidth}B/s", f"{latency}ps")
+        below = np.bincount(rack) * bandwidth
+        if len(below) > 1:
+            up = np.maximum(np.rint(below / racks.oversubscription), 1).astype(np.int64)
+            at, spine = first + np.arange(len(below)), np.full(len(below), first + len(below))
+            blocks += [Links(at, spine, up, latency), Links(spine, at, up, latency)]
+        self.blocks += blocks
+
+    def _dims(self, kinds: list[_BoxKind], own_npus: int) -> list[tuple[str, int]]:
+        """The dimensions that boxes of one size have; none where boxes differ."""
+        dims, racks = list(self.file.dims), self.file.racks
+        if not kinds or own_npus or dims or len({kind.npus for kind in kinds}) > 1:
+            return dims
+        count, joined = sum(kind.count for kind in kinds), bool(_length(self.file.switches))
+        if racks is None:
+            return [("box", kinds[0].npus), ("switch" if joined else "box", count)]
+        if count % racks.boxes:
+            return [("box", kinds[0].npus), ("switch", count)]
+        return [("box", kinds[0].npus), ("switch", racks.boxes), ("switch", count // racks.boxes)]
 
     def _named(self) -> bool:
         """Whether the file names any node; numbers do otherwise."""

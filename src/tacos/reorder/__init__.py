@@ -181,7 +181,6 @@ def _patterns(pattern: str | Program, hosts: int, size: float) -> list[tuple[str
         record = PATTERNS[name]
         if obstacle := record.obstacle(hosts):
             raise ValueError(f"pattern {name} does not suit {hosts} hosts: it {obstacle}")
-        assert record.terms is not None
         result.append((name, record.terms(hosts, size)))
     return result
 

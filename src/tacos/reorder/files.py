@@ -293,9 +293,8 @@ def _tuner(plan: Plan) -> dict[str, str] | str:
     for size in _TUNED_SIZES:
         times = {}
         for name in ("ring", "double-binary-tree"):
-            terms = PATTERNS[name].terms
-            assert terms is not None
-            question = Question(plan.costs, terms(len(hosts), size), latency=True, turns=False)
+            terms = PATTERNS[name].terms(len(hosts), size)
+            question = Question(plan.costs, terms, latency=True, turns=False)
             times[name] = cost_of(question, hosts)
         best = "ring" if times["ring"] <= times["double-binary-tree"] else "tree"
         if rows and rows[-1][2] == best:

@@ -61,7 +61,7 @@ class Pattern:
     """
 
     name: str
-    terms: Callable[[int, float], list[Term]] | None = None
+    terms: Callable[[int, float], list[Term]] = lambda _hosts, _size: []
     turns: bool = False
     choices: tuple[str, ...] = ()
     obstacle: Callable[[int], str] = lambda _hosts: ""

@@ -15,7 +15,17 @@ if TYPE_CHECKING:
     from tacos._core import Collective, CollectivePart, Topology
     from tacos.collective import Kind
 
-__all__ = ["Dims", "dimensions", "few_hops", "kind", "listed_kinds", "members", "one_part", "shape"]
+__all__ = [
+    "Dims",
+    "boxed",
+    "dimensions",
+    "few_hops",
+    "kind",
+    "listed_kinds",
+    "members",
+    "one_part",
+    "shape",
+]
 
 Dims = Sequence[tuple[str, int]]
 """Kind and size of each dimension."""
@@ -97,6 +107,25 @@ def dimensions(topology: Topology, dims: Dims) -> str:
         return ""
     kinds = ", ".join(sorted(_DIMENSIONS))
     return f"dimensions ({kinds}) that hold {topology.npus} NPUs, not {shape(dims)}"
+
+
+def boxed(topology: Topology) -> Dims:
+    """The topology's dimensions; where it has none, those that the names of its NPUs say: equal boxes, one after another.
+
+    >>> import tacos
+    >>> names = ["a/gpu0", "a/gpu1", "b/gpu0", "b/gpu1", "tor"]
+    >>> rows = [(npu, 4, "50GB/s", "1us") for npu in range(4)] + [(4, npu, "50GB/s", "1us") for npu in range(4)]
+    >>> boxed(tacos.topology.from_links(4, rows, switches=1, names=names))
+    [('box', 2), ('switch', 2)]
+    """
+    if topology.dims or not topology.names:
+        return topology.dims
+    homes = [name.rpartition("/")[0] for name in topology.names[: topology.npus]]
+    order = list(dict.fromkeys(homes))
+    size = topology.npus // len(order)
+    if len(order) < 2 or "" in order or homes != [home for home in order for _ in range(size)]:
+        return topology.dims
+    return [("box", size), ("switch" if topology.switches else "box", len(order))]
 
 
 def shape(dims: Dims) -> str:

@@ -3,7 +3,8 @@
 ========  =====================================================================
 regular   `ring`, `mesh`, `torus`, `hypercube`, `fully_connected`, `switch`, `product`
 clusters  `fat_tree`, `rail`, `dragonfly`, `dragonfly_plus`
-machines  `dgx1`, `dgx2`, `ndv2`, `dgx_a100`, `dgx_h100`, `nvl72`, `mi250`, `mi300x`, `tpu`
+machines  `dgx1`, `dgx2`, `ndv2`, `dgx_a100`, `dgx_h100`, `dgx_b200`, `nvl72`, `dgx_spark`, `mi250`, `mi300x`, `mi355x`, `tpu`,
+          `trn2`
 your own  `from_links`, `from_networkx`, and back: `to_networkx`
 changes   `drop_links`, `drop_npus`, `degrade`, `scale`, `renumber`, `subset`
 names     `parse` reads ``torus:4x4@50GB/s``, `specs` lists all such names
@@ -19,7 +20,21 @@ from tacos.topology.clusters import dragonfly, dragonfly_plus, fat_tree, rail
 from tacos.topology.edits import degrade, drop_links, drop_npus, renumber, scale, subset
 from tacos.topology.graphs import from_networkx, to_networkx
 from tacos.topology.links import Model, from_links
-from tacos.topology.machines import dgx1, dgx2, dgx_a100, dgx_h100, mi250, mi300x, ndv2, nvl72, tpu
+from tacos.topology.machines import (
+    dgx1,
+    dgx2,
+    dgx_a100,
+    dgx_b200,
+    dgx_h100,
+    dgx_spark,
+    mi250,
+    mi300x,
+    mi355x,
+    ndv2,
+    nvl72,
+    tpu,
+    trn2,
+)
 from tacos.topology.spec import parse, specs
 from tacos.topology.summary import Summary, describe
 
@@ -32,7 +47,9 @@ __all__ = [
     "dgx1",
     "dgx2",
     "dgx_a100",
+    "dgx_b200",
     "dgx_h100",
+    "dgx_spark",
     "dragonfly",
     "dragonfly_plus",
     "drop_links",
@@ -45,6 +62,7 @@ __all__ = [
     "mesh",
     "mi250",
     "mi300x",
+    "mi355x",
     "ndv2",
     "nvl72",
     "parse",
@@ -59,4 +77,5 @@ __all__ = [
     "to_networkx",
     "torus",
     "tpu",
+    "trn2",
 ]

@@ -115,6 +115,20 @@ def scale(topology: Topology, *, bandwidth: float = 1, latency: float = 1) -> To
     return _with_links(topology, links, regular=True)
 
 
+def reweighted(
+    topology: Topology, *, bandwidth_Bps: NDArray[np.int64], latency_ps: NDArray[np.int64]
+) -> Topology:
+    """The topology with other bandwidths and latencies, one entry per link.
+
+    >>> from tacos.topology import ring
+    >>> topo = ring(4)
+    >>> reweighted(topo, bandwidth_Bps=topo.link_bandwidth_Bps, latency_ps=topo.link_latency_ps) == topo
+    False
+    """
+    links = columns_of(topology)._replace(bandwidth_Bps=bandwidth_Bps, latency_ps=latency_ps)
+    return _with_links(topology, links, regular=False)
+
+
 @keywords()
 def subset(topology: Topology, npus: Iterable[Node]) -> Topology:
     """The network of some NPUs and of the switches around them.

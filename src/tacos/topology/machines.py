@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Unpack
 import numpy as np
 
 from tacos.errors import keywords
-from tacos.topology.builders import copies, fully_connected, switch, torus
+from tacos.topology.builders import copies, fully_connected, mesh, product, ring, switch, torus
 from tacos.topology.links import (
     Links,
     Model,
@@ -33,7 +33,7 @@ from tacos.topology.links import (
     model_of,
     whole_number,
 )
-from tacos.units import Quantity, bandwidth_Bps
+from tacos.units import Quantity, bandwidth_Bps, time_ps
 
 if TYPE_CHECKING:
     from tacos._core import Topology
@@ -42,12 +42,16 @@ __all__ = [
     "dgx1",
     "dgx2",
     "dgx_a100",
+    "dgx_b200",
     "dgx_h100",
+    "dgx_spark",
     "mi250",
     "mi300x",
+    "mi355x",
     "ndv2",
     "nvl72",
     "tpu",
+    "trn2",
 ]
 
 # Pairs of GPUs and how many cables join them.
@@ -217,14 +221,15 @@ def nvl72(
     fabric: str = "switch",
     **model: Unpack[Model],
 ) -> Topology:
-    """NVIDIA GB200 NVL72: 72 GPUs on one NVLink domain, a 400 Gb/s NIC for each.
+    """NVIDIA GB200 or GB300 NVL72: 72 GPUs on one NVLink domain, a NIC for each.
 
     Args:
         racks: how many.
         nvls: whether the switches multicast and reduce (NVLink SHARP).
         bandwidth, latency: of a GPU's port: eighteen NVLink 5 of 50 GB/s, one to each of the
             rack's 18 switch chips, which are one switch here.
-        nic_bandwidth, nic_latency: between a GPU and the fabric.
+        nic_bandwidth, nic_latency: between a GPU and the fabric: 400 Gb/s (ConnectX-7); GB300 has 800 Gb/s
+            (ConnectX-8), the spec ``gb300-nvl72``.
         fabric: ``"switch"`` or ``"rail"``.
         model: `Model`, as for every builder.
 
@@ -233,6 +238,91 @@ def nvl72(
     """
     box = switch(72, multicast=nvls, reduce=nvls, bandwidth=bandwidth, latency=latency, **model)
     return _cluster("nvl72", box, whole_number("racks", racks), nic_bandwidth, nic_latency, fabric)
+
+
+@keywords(*Model.__annotations__)
+def dgx_b200(
+    boxes: int = 1,
+    *,
+    nvls: bool = False,
+    bandwidth: Quantity = "900GB/s",
+    latency: Quantity = "350ns",
+    nic_bandwidth: Quantity = "50GB/s",
+    nic_latency: Quantity = "1.3us",
+    fabric: str = "switch",
+    **model: Unpack[Model],
+) -> Topology:
+    """NVIDIA DGX B200 or B300: 8 GPUs on NVSwitch, a NIC for each.
+
+    Args:
+        boxes: how many.
+        nvls: whether NVSwitch multicasts and reduces (NVLink SHARP).
+        bandwidth, latency: of a GPU's port into NVSwitch: eighteen NVLink 5 of 50 GB/s.
+        nic_bandwidth, nic_latency: between a GPU and the fabric: 400 Gb/s (ConnectX-7); DGX B300 has 800 Gb/s
+            (ConnectX-8), the spec ``dgx-b300``.
+        fabric: ``"switch"`` or ``"rail"``.
+        model: `Model`, as for every builder.
+
+    >>> dgx_b200(2)
+    <tacos.Topology dgx_b200: 16 NPUs, 3 switches, 64 links>
+    """
+    box = switch(8, multicast=nvls, reduce=nvls, bandwidth=bandwidth, latency=latency, **model)
+    return _cluster("dgx_b200", box, boxes, nic_bandwidth, nic_latency, fabric)
+
+
+@keywords(*Model.__annotations__)
+def dgx_spark(
+    boxes: int,
+    *,
+    wiring: str = "ring",
+    bandwidth: Quantity | None = None,
+    latency: Quantity = "2.6us",
+    **model: Unpack[Model],
+) -> Topology:
+    """NVIDIA DGX Spark, one GPU each, joined by cables without a switch, or by one switch.
+
+    A Spark has two 200 Gb/s ports, but its NIC (ConnectX-7) hangs on two PCIe 5.0 x4 links of about 100 Gb/s each: 25 GB/s per
+    direction for both ports together (measured by ServeTheHome: 160 to 198 Gb/s). So where both ports are in use, each
+    cable counts with half of that, and NPUs in between forward.
+
+    Args:
+        boxes: how many.
+        wiring: ``"ring"`` in cable order, ``"line"`` (a ring whose last cable is missing), ``"mesh"`` (every two are joined, which two
+            ports allow for two or three boxes: the triangle), or ``"switch"``.
+        bandwidth: of a cable; 12.5 GB/s where a box has two cables to others, else 25 GB/s.
+        latency: of a cable, NIC to NIC; of a switch's port half of it.
+        model: `Model`, as for every builder.
+
+    >>> dgx_spark(4)
+    <tacos.Topology dgx_spark: 4 NPUs, 0 switches, 8 links>
+    >>> dgx_spark(3, wiring="mesh").link_bandwidth_Bps[0].item()
+    12500000000
+    """
+    if wiring not in ("ring", "line", "mesh", "switch"):
+        raise ValueError(f"wiring must be ring, line, mesh or switch; got {wiring!r}")
+    whole_number("boxes", boxes)
+    if wiring == "mesh" and boxes > 3:
+        raise ValueError(
+            f"a mesh of {boxes} boxes needs {boxes - 1} ports per box, a DGX Spark has 2; use a ring"
+        )
+    if bandwidth is None:
+        bandwidth = "25GB/s" if wiring == "switch" or boxes <= 2 else "12.5GB/s"
+    if wiring == "switch":
+        half = f"{time_ps(latency, what='latency') // 2}ps"
+        wired = switch(boxes, bandwidth=bandwidth, latency=half, **model)
+    elif wiring == "line":
+        wired = mesh(boxes, bandwidth=bandwidth, latency=latency, **model)
+    else:
+        wired = ring(boxes, bandwidth=bandwidth, latency=latency, **model)
+    return assemble(
+        boxes,
+        [columns_of(wired)],
+        capabilities=wired.switch_capabilities,
+        family="dgx_spark",
+        dims=wired.dims,
+        symmetric=wired.symmetric,
+        **model,
+    )
 
 
 @keywords(*Model.__annotations__)
@@ -274,7 +364,7 @@ def mi300x(
     fabric: str = "switch",
     **model: Unpack[Model],
 ) -> Topology:
-    """AMD MI300X platform: 8 fully connected GPUs, a 400 Gb/s NIC for each.
+    """AMD MI300X or MI325X platform: 8 fully connected GPUs, a 400 Gb/s NIC for each.
 
     Args:
         boxes: how many.
@@ -288,6 +378,68 @@ def mi300x(
     """
     box = fully_connected(8, bandwidth=bandwidth, latency=latency, **model)
     return _cluster("mi300x", box, boxes, nic_bandwidth, nic_latency, fabric)
+
+
+@keywords(*Model.__annotations__)
+def mi355x(
+    boxes: int = 1,
+    *,
+    bandwidth: Quantity = "76.8GB/s",
+    latency: Quantity = "700ns",
+    nic_bandwidth: Quantity = "50GB/s",
+    nic_latency: Quantity = "1.3us",
+    fabric: str = "switch",
+    **model: Unpack[Model],
+) -> Topology:
+    """AMD MI350X or MI355X platform: 8 fully connected GPUs, a 400 Gb/s NIC for each.
+
+    Args:
+        boxes: how many.
+        bandwidth, latency: of the link between two GPUs; the data sheet has 153.6 GB/s for both directions.
+        nic_bandwidth, nic_latency: between a GPU and the fabric.
+        fabric: ``"switch"`` or ``"rail"``.
+        model: `Model`, as for every builder.
+
+    >>> mi355x()
+    <tacos.Topology mi355x: 8 NPUs, 0 switches, 56 links>
+    """
+    box = fully_connected(8, bandwidth=bandwidth, latency=latency, **model)
+    return _cluster("mi355x", box, boxes, nic_bandwidth, nic_latency, fabric)
+
+
+@keywords(*Model.__annotations__)
+def trn2(
+    boxes: int = 1,
+    *,
+    ultra: bool = False,
+    bandwidth: Quantity = "128GB/s",
+    ultra_bandwidth: Quantity = "64GB/s",
+    latency: Quantity = "1us",
+    nic_bandwidth: Quantity = "25GB/s",
+    nic_latency: Quantity = "1.3us",
+    fabric: str = "switch",
+    **model: Unpack[Model],
+) -> Topology:
+    """AWS Trainium2: instances of 16 chips in a 4 x 4 torus, or UltraServers of 64, four instances in rings.
+
+    Args:
+        boxes: how many instances (trn2.48xlarge) or UltraServers (trn2u).
+        ultra: whether a box is an UltraServer: a 4 x 4 x 4 torus.
+        bandwidth: of a NeuronLink-v3 within an instance. A chip has 1.28 TB/s for both directions: four links
+            of 128 GB/s each way within the instance, two of 64 GB/s between instances.
+        ultra_bandwidth: of a NeuronLink between the instances of an UltraServer.
+        latency: of a NeuronLink; not published, an assumption.
+        nic_bandwidth, nic_latency: between a chip and the fabric: 3.2 Tb/s of EFA for 16 chips.
+        fabric: ``"switch"`` or ``"rail"``.
+        model: `Model`, as for every builder.
+
+    >>> trn2(), trn2(ultra=True)
+    (<tacos.Topology trn2: 16 NPUs, 0 switches, 64 links>, <tacos.Topology trn2: 64 NPUs, 0 switches, 384 links>)
+    """
+    box = torus(4, 4, bandwidth=bandwidth, latency=latency, **model)
+    if ultra:
+        box = product(box, ring(4, bandwidth=ultra_bandwidth, latency=latency, **model))
+    return _cluster("trn2", box, boxes, nic_bandwidth, nic_latency, fabric)
 
 
 @keywords(*Model.__annotations__)

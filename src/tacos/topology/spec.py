@@ -32,7 +32,11 @@ class _Network(NamedTuple):
     speed: bool = True  # whether @bandwidth,latency is allowed
 
 
-def _machine(build: Callable[..., Topology], what: str, boxes: str = "boxes") -> _Network:
+def _machine(
+    build: Callable[..., Topology], what: str, boxes: str = "boxes", count: str = "optional"
+) -> _Network:
+    if count == "required":
+        return _Network(build, f":{boxes}", 1, 1, what, speed=False)
     return _Network(build, f"[:{boxes}]", 0, 1, what, speed=False)
 
 
@@ -62,15 +66,70 @@ _NETWORKS = {
     "dgx-h100-nvls": _machine(
         partial(machines.dgx_h100, nvls=True), "the same, NVSwitch multicasts and reduces"
     ),
+    "dgx-b200": _machine(machines.dgx_b200, "8 B200 on NVSwitch"),
+    "dgx-b200-nvls": _machine(
+        partial(machines.dgx_b200, nvls=True), "the same, NVSwitch multicasts and reduces"
+    ),
+    "dgx-b300": _machine(
+        partial(machines.dgx_b200, nic_bandwidth="100GB/s"), "8 B300 on NVSwitch, NICs of 800 Gb/s"
+    ),
     "nvl72": _machine(machines.nvl72, "72 GPUs on one NVLink domain", "racks"),
     "nvl72-nvls": _machine(
         partial(machines.nvl72, nvls=True), "the same, its switches multicast and reduce", "racks"
     ),
+    "gb300-nvl72": _machine(
+        partial(machines.nvl72, nic_bandwidth="100GB/s"), "nvl72 with NICs of 800 Gb/s", "racks"
+    ),
+    "dgx-spark": _machine(
+        partial(machines.dgx_spark, wiring="switch"), "DGX Spark on one switch", count="required"
+    ),
+    "dgx-spark-ring": _machine(
+        machines.dgx_spark, "DGX Spark in a ring of cables", count="required"
+    ),
+    "dgx-spark-line": _machine(
+        partial(machines.dgx_spark, wiring="line"),
+        "the same without the last cable",
+        count="required",
+    ),
+    "dgx-spark-mesh": _machine(
+        partial(machines.dgx_spark, wiring="mesh"),
+        "two or three DGX Spark, each joined to each",
+        count="required",
+    ),
     "mi250": _machine(machines.mi250, "16 MI250 dies"),
-    "mi300x": _machine(machines.mi300x, "8 fully connected MI300X"),
+    "mi300x": _machine(machines.mi300x, "8 fully connected MI300X or MI325X"),
+    "mi355x": _machine(machines.mi355x, "8 fully connected MI350X or MI355X"),
+    "trn2": _machine(machines.trn2, "16 Trainium2 in a 4x4 torus", "instances"),
+    "trn2-ultra": _machine(
+        partial(machines.trn2, ultra=True), "64 Trainium2 in a 4x4x4 torus", "servers"
+    ),
 }
 
-_ALSO = {"fully-connected": "fc", "clique": "fc"}  # what else people call them
+_ALSO = {  # what else people call them
+    "fully-connected": "fc",
+    "clique": "fc",
+    "a100": "dgx-a100",
+    "hgx-a100": "dgx-a100",
+    "h100": "dgx-h100",
+    "hgx-h100": "dgx-h100",
+    "h200": "dgx-h100",
+    "dgx-h200": "dgx-h100",
+    "hgx-h200": "dgx-h100",
+    "b200": "dgx-b200",
+    "hgx-b200": "dgx-b200",
+    "b300": "dgx-b300",
+    "hgx-b300": "dgx-b300",
+    "gb200": "nvl72",
+    "gb200-nvl72": "nvl72",
+    "gb200-nvl72-nvls": "nvl72-nvls",
+    "gb300": "gb300-nvl72",
+    "mi325x": "mi300x",
+    "mi350x": "mi355x",
+    "trainium2": "trn2",
+    "trn2u": "trn2-ultra",
+}
+_WHOLE = {"dgx-spark-triangle": "dgx-spark-mesh:3"}
+"""Names that stand for a network with its sizes."""
 
 _SIZES = re.compile(r"[0-9]+(?:x[0-9]+)*")
 _LARGEST = 10**9
@@ -124,6 +183,7 @@ class _Factor(NamedTuple):
 def _factor(text: str) -> _Factor:
     """What a factor says; a ValueError if it does not have the form of one."""
     head, at, speed = text.partition("@")
+    head = _WHOLE.get(head.strip().lower().replace("_", "-"), head)
     name, colon, sizes = (part.strip() for part in head.lower().partition(":"))
     name = name.replace("_", "-")
     name = _ALSO.get(name, name)

@@ -1,24 +1,49 @@
 """Training steps: how long a step of a model takes on a network, and where the time goes.
 
->>> import tacos.training
->>> tacos.training.model("llama3-8b").parameters
-8030261248
+>>> import tacos
+>>> from tacos import training
+>>> parallel = training.Parallelism(tp=8, pp=4, batch=64, sequence_parallel=True, zero=1)
+>>> found = training.step(training.model("llama3-70b"), parallel, tacos.topology.dgx_h100(8), device="h100", dtype="fp8")
+>>> found.time_s < 20
+True
 """
 
 from __future__ import annotations
 
 from tacos.training.catalog import MODELS, from_hugging_face, model, transformer
+from tacos.training.devices import DEVICES, DTYPES, SOFTWARE, Device, Software
+from tacos.training.memory import Memory
 from tacos.training.models import Experts, LatentAttention, Layer, Model, Stack, Transformer
+from tacos.training.parallelism import ORDER, Groups, Parallelism
+from tacos.training.search import Ranking, parallelisms, search
+from tacos.training.step import MemoryExceededError, Step, step
+from tacos.training.what_if import changed
 
 __all__ = [
+    "DEVICES",
+    "DTYPES",
     "MODELS",
+    "ORDER",
+    "SOFTWARE",
+    "Device",
     "Experts",
+    "Groups",
     "LatentAttention",
     "Layer",
+    "Memory",
+    "MemoryExceededError",
     "Model",
+    "Parallelism",
+    "Ranking",
+    "Software",
     "Stack",
+    "Step",
     "Transformer",
+    "changed",
     "from_hugging_face",
     "model",
+    "parallelisms",
+    "search",
+    "step",
     "transformer",
 ]

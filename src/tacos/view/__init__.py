@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 from tacos.view.axes import Axis
-from tacos.view.charts import Series, bars, heat_map, lines, stack
+from tacos.view.charts import Series, bars, heat_map, lines, stack, stacked_bars
 from tacos.view.comparison import comparison_tables, picture, remarks, write_csv
+from tacos.view.design import design_picture, design_tables, rows_csv
 from tacos.view.draw import draw
 from tacos.view.heat import heat_picture, heat_text
 from tacos.view.page import page, write_page
 from tacos.view.rings import judgement_picture, ring_picture
+from tacos.view.steps import step_picture, step_table, sweep_picture, sweep_table, write_steps
 from tacos.view.svg import checked, save
 
 __all__ = [
@@ -20,6 +22,8 @@ __all__ = [
     "bars",
     "checked",
     "comparison_tables",
+    "design_picture",
+    "design_tables",
     "draw",
     "heat_map",
     "heat_picture",
@@ -30,8 +34,15 @@ __all__ = [
     "picture",
     "remarks",
     "ring_picture",
+    "rows_csv",
     "save",
     "stack",
+    "stacked_bars",
+    "step_picture",
+    "step_table",
+    "sweep_picture",
+    "sweep_table",
     "write_csv",
     "write_page",
+    "write_steps",
 ]

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from tacos.units import format_bandwidth, format_size, format_time
+from tacos.units import format_bandwidth, format_dollars, format_size, format_time
 from tacos.view import svg
 from tacos.view.svg import INK
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CENTRE", "RIGHT", "TEXTS", "Axis", "Frame", "Scale", "fitted"]
 
-Unit: TypeAlias = Literal["number", "share", "size", "time", "bandwidth"]
+Unit: TypeAlias = Literal["number", "share", "size", "time", "bandwidth", "dollars"]
 
 TEXTS: dict[Unit, Callable[[float], str]] = {
     "number": lambda value: f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}",
@@ -23,6 +23,7 @@ TEXTS: dict[Unit, Callable[[float], str]] = {
     "size": format_size,
     "time": format_time,
     "bandwidth": format_bandwidth,
+    "dollars": format_dollars,
 }
 """A number as people read it, by its unit."""
 RIGHT, CENTRE = 'text-anchor="end"', 'text-anchor="middle"'
@@ -35,7 +36,7 @@ class Axis:
 
     Attributes:
         label: Its name, without the unit.
-        unit: What the numbers are: bytes, seconds, bytes per second, shares of 1, or just numbers.
+        unit: What the numbers are: bytes, seconds, bytes per second, dollars, shares of 1, or just numbers.
         log: Whether each step multiplies.
     """
 

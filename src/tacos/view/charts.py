@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Axis", "Series", "bars", "heat_map", "lines", "stack"]
+__all__ = ["Axis", "Series", "bars", "heat_map", "lines", "stack", "stacked_bars"]
 
 _SHADE = "#f0f2f5"
 _DASHES = ("", "7 3", "2 3")
@@ -171,6 +171,62 @@ def bars(
         rows, bottom = _row_legend(zip(signs, series, strict=False), width, bottom - 4)
         shapes += rows
     return svg.document(shapes, width, bottom, title or x.label)
+
+
+def stacked_bars(
+    groups: Sequence[str],
+    series: Sequence[Series],
+    x: Axis,
+    *,
+    title: str = "",
+    notes: Sequence[str] = (),
+    width: int = 900,
+) -> str:
+    """One bar per group, made of a piece per series: what a whole consists of.
+
+    Args:
+        groups: A label for each bar.
+        series: The pieces, from the left; each has a value per group, 0 or more.
+        x: What the lengths are.
+        title: Above the picture.
+        notes: Words to write behind each bar, after its sum.
+        width: In pixels.
+
+    >>> chart = stacked_bars(["nccl", "auto"], [Series("compute", [3, 3]), Series("wait", [2, 1])], Axis("step", "time"))
+    >>> "nccl, wait: 2 s" in chart, "5 s" in chart
+    (True, True)
+    """
+    flat = [Series(one.name, one.y, range(len(groups)), one.role) for one in series]
+    _check(flat, Axis(""), x, width)
+    thick, gap = 26.0, 12.0
+    top = 52.0 if title else 22.0
+    left = MARGIN + max(len(name) for name in groups) * 6.7 + 8
+    sums = [sum(one.y[g] for one in series) for g in range(len(groups))]
+    words = max((len(note) for note in notes), default=0) * 6.2
+    scale = fitted(x, sums, left, width - 90 - words)
+    frame = Frame(left, top, width - MARGIN - left, (thick + gap) * len(groups) + 6)
+    shapes = [*_heading(title), *_patterns(len(series)), *frame.ticks(scale)]
+    for g, group in enumerate(groups):
+        y = top + 3 + (thick + gap) * g + gap / 2
+        shapes.append(svg.text(left - 8, y + thick / 2 + 4.2, group, size=12.5, more=RIGHT))
+        done = 0.0
+        for k, one in enumerate(series):
+            begin, end = scale(done), scale(done + one.y[g])
+            done += one.y[g]
+            if end > begin:
+                said = f"{group}, {one.name}: {TEXTS[x.unit](one.y[g])}"
+                shapes.append(
+                    f'<rect x="{begin:.1f}" y="{y:.1f}" width="{end - begin:.1f}" height="{thick:.1f}" '
+                    f'fill="{_fill(k)}"><title>{svg.escaped(said)}</title></rect>'
+                )
+        said = TEXTS[x.unit](sums[g]) + (f", {notes[g]}" if g < len(notes) and notes[g] else "")
+        shapes.append(svg.text(scale(done) + 6, y + thick / 2 + 4, said, size=11.5, more=_HALO))
+    shapes.append(frame.below(x.label))
+    signs = [
+        f'<rect y="-11" width="26" height="12" fill="{_fill(k)}"/>' for k in range(len(series))
+    ]
+    rows, bottom = _row_legend(zip(signs, series, strict=True), width, top + frame.height + 56 + 20)
+    return svg.document([*shapes, *rows], width, bottom, title or x.label)
 
 
 def heat_map(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -36,14 +37,15 @@ def ring_picture(
 
     >>> import tacos.topology
     >>> picture = ring_picture(tacos.topology.ring(4), [(0, 1, 2, 3)], title="one ring")
-    >>> picture.startswith("<svg ") and picture.count("<polygon") == 1
+    >>> picture.startswith("<svg ") and picture.count('class="ring"') == 1
     True
     """
     xy = np.array(place(topology).xy, float)
     low, span = xy.min(axis=0), np.maximum(np.ptp(xy, axis=0), 1e-9)
     scale = (_WIDE - 2 * _MARGIN) / max(span[0], span[1] / 2)
     at = (xy - low) * scale + _MARGIN
-    tall = float(at[:, 1].max()) + _MARGIN + 30
+    at[:, 1] += 0.1 * float(np.ptp(at[:, 0]))  # long hops along a row bow above and below it
+    tall = float(at[:, 1].max()) + _MARGIN + 0.1 * float(np.ptp(at[:, 0]))
     shown = list(rings)[:most]
     words = title if len(shown) == len(rings) else f"{title} ({len(shown)} of {len(rings)} drawn)"
     size = f'width="{_WIDE}" height="{tall:.0f}" viewBox="0 0 {_WIDE} {tall:.0f}"'
@@ -59,12 +61,16 @@ def ring_picture(
                 f'y2="{at[dst, 1]:.1f}" stroke="#cccccc"/>'
             )
     for number, ring in enumerate(shown):
-        shift = 3.0 * (number - (len(shown) - 1) / 2)  # rings on the same path stay apart
-        points = " ".join(f"{at[npu, 0] + shift:.1f},{at[npu, 1] + shift:.1f}" for npu in ring)
-        colour = _COLOURS[number % len(_COLOURS)]
-        parts.append(
-            f'<polygon points="{points}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
-        )
+        stops = [*ring, ring[0]]
+        way = f"M{at[stops[0], 0]:.1f} {at[stops[0], 1]:.1f}"
+        for a, b in itertools.pairwise(stops):
+            # Hops bow to one side, each ring a little further, so that those along a row stay apart.
+            along = at[b] - at[a]
+            bow = 0.18 + 0.05 * number
+            middle = (at[a] + at[b]) / 2 + bow * np.array([along[1], -along[0]])
+            way += f"Q{middle[0]:.1f} {middle[1]:.1f} {at[b, 0]:.1f} {at[b, 1]:.1f}"
+        stroke = f'stroke="{_COLOURS[number % len(_COLOURS)]}" stroke-width="1.6"'
+        parts.append(f'<path class="ring" d="{way}" fill="none" {stroke}/>')
     for node in range(topology.nodes):
         npu = node < topology.npus
         shape = f'cx="{at[node, 0]:.1f}" cy="{at[node, 1]:.1f}" r="{9 if npu else 5}"'

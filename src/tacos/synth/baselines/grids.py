@@ -47,7 +47,8 @@ def hierarchical(
 
     Args:
         topology, collective, progress: As for :func:`ring`; the group must be all NPUs.
-        dims: Kind and size of each dimension, instead of the topology's own.
+        dims: Kind and size of each dimension, instead of the topology's own; a topology without any has boxes and a switch
+            if its NPUs are named so (``a/gpu0``, ``a/gpu1``, ``b/gpu0``, …), in equal boxes one after another.
         order: In which order sums go through the dimensions; ``[0, 1, …]`` if not given.
 
     >>> import tacos
@@ -56,7 +57,7 @@ def hierarchical(
     >>> hierarchical(topo, coll).time_ps // 10**6           # 4 us and 2 us, there and back
     10
     """
-    shape = list(topology.dims if dims is None else dims)
+    shape = list(requirements.boxed(topology) if dims is None else dims)
     turns = list(range(len(shape)) if order is None else order)
     if sorted(turns) != list(range(len(shape))):
         raise ValueError(f"order is {turns}, it must name each of {len(shape)} dimensions once")
@@ -154,6 +155,12 @@ def grid_obstacle(
     return requirements.dimensions(topology, topology.dims if dims is None else dims)
 
 
+def _boxed_obstacle(topology: Topology, collective: Collective, dims: Dims | None = None) -> str:
+    return grid_obstacle(
+        topology, collective, requirements.boxed(topology) if dims is None else dims
+    )
+
+
 def _two_d_obstacle(topology: Topology, collective: Collective) -> str:
     if needed := grid_obstacle(topology, collective, serves=lambda kind: kind.two_phases):
         return needed
@@ -187,6 +194,6 @@ TWO_D_RING = Engine(
     name="2d-ring", solve=two_d_ring, baseline=True, obstacle=_two_d_obstacle, work=_work
 )
 HIERARCHICAL = Engine(
-    name="hierarchical", solve=hierarchical, baseline=True, obstacle=grid_obstacle, work=_work
+    name="hierarchical", solve=hierarchical, baseline=True, obstacle=_boxed_obstacle, work=_work
 )
 SWING = Engine(name="swing", solve=swing, baseline=True, obstacle=_swing_obstacle, work=_work)

@@ -62,6 +62,8 @@ class Candidate:
         time_s: What nccl-tests would measure, in seconds.
         latency_s: The part of the cost that does not depend on the size.
         algbw_Bps: Size over the other part of the cost, in bytes per second.
+        bytes_s: The part of the time that grows with the size, in seconds.
+        steps_s: The part of the time that messages take to start and to travel, in seconds.
     """
 
     algorithm: str
@@ -70,6 +72,8 @@ class Candidate:
     time_s: float
     latency_s: float
     algbw_Bps: float
+    bytes_s: float
+    steps_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,6 +452,8 @@ def _candidate(
         time_s=max(time_s, launch_s),
         latency_s=latency_s,
         algbw_Bps=size / bandwidth_s if bandwidth_s else 0.0,
+        bytes_s=measured_s,
+        steps_s=latency_s * latency_factor,
     )
 
 

@@ -1,0 +1,46 @@
+"""Which network: bandwidths, sizes and kinds of its dimensions, and which links to upgrade first.
+
+:func:`~tacos.design.bandwidths.optimize` spends a budget of bandwidth or dollars over the dimensions of a network, :func:`~tacos.design.shapes.shapes` also searches the
+dimensions, and :func:`~tacos.design.upgrade.upgrade` says which links of any network to make faster.
+
+>>> from tacos.design import Call, Compute, TrainingJob, optimize
+>>> step = TrainingJob((Compute(20e-3), Call("all-reduce", 10**9)))
+>>> best = optimize("ring:4*fc:8*switch:32", [step], budget="500GB/s")
+>>> [round(x / 1e9, 1) for x in best.bandwidths_Bps]
+[375.4, 109.5, 15.2]
+"""
+
+from __future__ import annotations
+
+from tacos.design.bandwidths import Design, Sensitivity, optimize
+from tacos.design.dimensions import PRICES, Dimension, Price, dimensions, prices
+from tacos.design.jobs import Call, Compute, Group, Ranks, TrainingJob, from_workload, load_job
+from tacos.design.libra import libra
+from tacos.design.shapes import NetworkFront, Shape, build, shapes
+from tacos.design.upgrade import LinkKind, Upgrade, upgrade
+
+__all__ = [
+    "PRICES",
+    "Call",
+    "Compute",
+    "Design",
+    "Dimension",
+    "Group",
+    "LinkKind",
+    "NetworkFront",
+    "Price",
+    "Ranks",
+    "Sensitivity",
+    "Shape",
+    "TrainingJob",
+    "Upgrade",
+    "build",
+    "dimensions",
+    "from_workload",
+    "libra",
+    "load_job",
+    "optimize",
+    "prices",
+    "shapes",
+    "upgrade",
+]

@@ -1,0 +1,487 @@
+"""The graph of a training step: what every rank computes and communicates, and what waits for what.
+
+A stage's ranks do the same, so a stage is written down once, as a template, and copied to its ranks with their own peers and
+groups. Passes come in the order of the pipeline's schedule. What overlaps follows from the graph: gradients are summed, and
+parameters gathered, by nodes that only what needs their result waits for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos.training.compute import embedding_times, output_times
+from tacos.training.models import Stack, Transformer
+from tacos.workload import COLL, COMMS, COMP, RECV, SEND, from_nodes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tacos._core import PipelineTimes, Workload
+    from tacos.training.step import _Folded
+
+__all__ = ["MOST_NODES", "graph"]
+
+MOST_NODES = 20_000_000
+"""Nodes beyond which a graph is refused: gigabytes of traces that no simulator reads."""
+
+_FORWARD, _BACKWARD, _WEIGHTS = range(3)
+
+
+@dataclass
+class _Template:
+    """The nodes of a stage's ranks; a node is known by its place."""
+
+    kind: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    size: list[float] = field(default_factory=list)
+    comm: list[int] = field(default_factory=list)
+    family: list[str] = field(default_factory=list)  # of groups, or of peers
+    tag: list[int] = field(default_factory=list)
+    name: list[str] = field(default_factory=list)
+    waits: list[list[int]] = field(default_factory=list)
+    tail: list[int] = field(default_factory=list)
+    """What the next computation waits for."""
+
+    def add(
+        self,
+        kind: int,
+        name: str,
+        waits: list[int],
+        *,
+        seconds: float = 0.0,
+        size: float = 0.0,
+        comm: int = 0,
+        family: str = "",
+        tag: int = 0,
+    ) -> int:
+        self.kind.append(kind)
+        self.seconds.append(seconds)
+        self.size.append(size)
+        self.comm.append(comm)
+        self.family.append(family)
+        self.tag.append(tag)
+        self.name.append(name)
+        self.waits.append(list(dict.fromkeys(waits)))
+        return len(self.kind) - 1
+
+    def compute(self, name: str, seconds: float) -> int:
+        """A computation after all that the rank has to wait for."""
+        node = self.add(COMP, name, self.tail, seconds=seconds)
+        self.tail = [node]
+        return node
+
+    def exchange(
+        self, kind: str, family: str, size: float, members: int, waits: list[int]
+    ) -> list[int]:
+        """A collective; nothing where the group has one member. The size is that of the whole buffer."""
+        if members < 2 or size <= 0:
+            return []
+        part = size / members if kind == "all_gather" else size
+        name = f"{family} {kind.replace('_', '-')}"
+        return [self.add(COLL, name, waits, size=part, comm=COMMS[kind], family=family)]
+
+    def blocking(self, kind: str, family: str, size: float, members: int) -> None:
+        """A collective that the next computation waits for."""
+        self.tail = self.exchange(kind, family, size, members, self.tail) or self.tail
+
+
+class _Stage:
+    """Writes the template of one pipeline stage."""
+
+    def __init__(self, folded: _Folded, stage: int) -> None:
+        self.folded, self.stage = folded, stage
+        self.model, self.parallel = folded.model, folded.parallel
+        self.out = _Template()
+        self.summed: list[int] = []  # sums of gradients, in order
+        self.history: list[list[int]] = []  # what each layer that gathers its parameters waited for
+        self.gathers: list[int] = []  # the last of these gathers
+        self.gathered: dict[int, list[int]] = {}  # parameters of each layer that is gathered ahead
+        parts = folded._parts[stage]
+        layers = [folded.counts[c * self.parallel.pp + stage] for c in range(self.parallel.vp)]
+        total = max(sum(layers), 1)
+        self.dense, self.experts = parts.dense / total, parts.experts / total
+
+    def write(self, times: PipelineTimes) -> _Template:
+        parallel, out = self.parallel, self.out
+        rows = np.flatnonzero(times.stage == self.stage)
+        rows = rows[np.argsort(times.start_ps[rows], kind="stable")]
+        if self.folded._gathers() and parallel.overlap_parameters:
+            self._gather_ahead()
+        last = parallel.microbatches - 1
+        split = parallel.schedule == "zero-bubble"
+        for row in rows.tolist():
+            chunk, batch = int(times.chunk[row]), int(times.microbatch[row])
+            kind = int(times.kind[row])
+            final = batch == (0 if parallel.schedule == "gpipe" else last)
+            self._one_pass(kind, chunk, batch, final, split)
+        self._finish()
+        return out
+
+    def _one_pass(self, kind: int, chunk: int, batch: int, final: bool, split: bool) -> None:
+        folded, parallel, out = self.folded, self.parallel, self.out
+        stages = parallel.pp
+        place, places = chunk * stages + self.stage, stages * parallel.vp
+        label = ("forward", "backward", "weights")[kind]
+        source = place - 1 if kind == _FORWARD else place + 1
+        if kind != _WEIGHTS and stages > 1 and 0 <= source < places:
+            tag = (2 * source + kind) * parallel.microbatches + batch
+            came = out.add(
+                RECV, f"{label} in {batch}", [], size=folded._message(), tag=tag,
+                family="before" if kind == _FORWARD else "after",
+            )  # fmt: skip
+            out.tail = [*out.tail, came]
+            if parallel.tp > 1 and parallel.vp > 1 and not parallel.sequence_parallel:
+                # Each rank of a tensor-parallel group has received its share.
+                out.blocking("all_gather", "tp", folded._message() * parallel.tp, parallel.tp)
+        first, end = folded.starts[place], folded.starts[place + 1]
+        layers = range(first, end) if kind == _FORWARD else range(end - 1, first - 1, -1)
+        if place == 0 and kind == _FORWARD:
+            self._outer("embedding", kind, split)
+        if place == places - 1 and kind != _FORWARD:
+            self._outer("output", kind, split)
+        for layer in layers:
+            if kind == _WEIGHTS:
+                times, _, _ = folded.layer(layer)
+                out.compute(f"weights {layer}", times.weights)
+            else:
+                self._layer(kind, layer, split)
+            sums = parallel.overlap_gradients and parallel.zero != 3
+            if final and sums and kind == (_WEIGHTS if split else _BACKWARD):
+                self._sum()
+        if place == places - 1 and kind == _FORWARD:
+            self._outer("output", kind, split)
+        if place == 0 and kind != _FORWARD:
+            self._outer("embedding", kind, split)
+        target = place + 1 if kind == _FORWARD else place - 1
+        if kind != _WEIGHTS and stages > 1 and 0 <= target < places:
+            tag = (2 * place + kind) * parallel.microbatches + batch
+            out.add(
+                SEND, f"{label} out {batch}", out.tail, size=folded._message(), tag=tag,
+                family="after" if kind == _FORWARD else "before",
+            )  # fmt: skip
+
+    # Layers.
+
+    def _layer(self, kind: int, layer: int, split: bool) -> None:
+        folded, parallel, model = self.folded, self.parallel, self.model
+        times, ahead, back = folded.layer(layer)
+        sharded = parallel.zero == 3 and parallel.dp * parallel.cp > 1
+        if sharded:
+            self._gather_layer()
+        elif kind == _FORWARD and layer in self.gathered:
+            self.out.tail = [*self.out.tail, *self.gathered.pop(layer)]
+        if isinstance(model, Stack):
+            self._stack_layer(kind, layer, ahead.compute, back.compute)
+        elif kind == _FORWARD:
+            self._passed(layer, "forward", times.forward, times.attention, again=False)
+        else:
+            if parallel.recompute == "full":
+                self._passed(layer, "again", times.forward, times.attention, again=False)
+            elif parallel.recompute == "selective":
+                self.out.compute(f"attention again {layer}", times.attention)
+            whole = times.inputs if split else times.backward
+            self._passed(layer, "backward", whole, 2.5 * times.attention, again=True)
+        if sharded and kind == _BACKWARD:
+            self._sum()
+
+    def _passed(
+        self, layer: int, label: str, seconds: float, attention: float, *, again: bool
+    ) -> None:
+        """One pass through a layer: attention, then the feed-forward network, each between its exchanges."""
+        parallel, model, out = self.parallel, self.model, self.out
+        assert isinstance(model, Transformer)
+        tokens = parallel.microbatch * model.sequence / parallel.cp
+        size = 2.0 * tokens * model.hidden
+        sparse = model.experts is not None and layer >= model.experts.dense
+        halves = ("attention", "network") if label != "backward" else ("network", "attention")
+        for half in halves:
+            name = f"{label} {half} {layer}"
+            if parallel.tp > 1 and parallel.sequence_parallel:
+                out.blocking("all_gather", "tp", size, parallel.tp)
+            if half == "network" and sparse:
+                self._to_experts(tokens)
+            before = list(out.tail)
+            share = seconds / 2
+            if half == "attention" and parallel.cp > 1:
+                self._ring(name, share, min(attention, share), tokens, 2.0 if again else 1.0)
+            else:
+                out.compute(name, share)
+            if again and parallel.tp > 1 and parallel.sequence_parallel:
+                # Gradients of weights need the gathered input again, which comes beside the computation.
+                out.tail += out.exchange("all_gather", "tp", size, parallel.tp, before)
+            if half == "network" and sparse:
+                self._to_experts(tokens)
+            if parallel.tp > 1:
+                kind = "reduce_scatter" if parallel.sequence_parallel else "all_reduce"
+                out.blocking(kind, "tp", size, parallel.tp)
+
+    def _ring(
+        self, name: str, seconds: float, attention: float, tokens: float, factor: float
+    ) -> None:
+        """Attention over a sequence of which each rank has a part: keys and values go round while it computes."""
+        parallel, model, out = self.parallel, self.model, self.out
+        assert isinstance(model, Transformer)
+        heads = max(model.kv_heads / parallel.tp, 1.0)
+        part = 4.0 * tokens * heads * model.head * factor
+        out.compute(name, seconds - attention)
+        there = list(out.tail)
+        for turn in range(parallel.cp):
+            coming: list[int] = []
+            if turn + 1 < parallel.cp:
+                out.add(SEND, f"{name} keys {turn}", there, size=part, family="next", tag=-1)
+                coming = [
+                    out.add(RECV, f"{name} keys {turn}", there, size=part, family="last", tag=-1)
+                ]
+            out.compute(f"{name} part {turn}", attention / parallel.cp)
+            there = coming
+            out.tail = [*out.tail, *coming]
+
+    def _to_experts(self, tokens: float) -> None:
+        parallel, model = self.parallel, self.model
+        assert isinstance(model, Transformer)
+        assert model.experts is not None
+        shared = parallel.tp if parallel.sequence_parallel else 1
+        sent = 2.0 * tokens * model.experts.active * model.hidden / shared
+        self.out.blocking("all_to_all", "ep", sent, parallel.ep)
+
+    def _stack_layer(self, kind: int, layer: int, forward: float, backward: float) -> None:
+        model = self.model
+        assert isinstance(model, Stack)
+        label = "forward" if kind == _FORWARD else "backward"
+        self.out.compute(f"{label} {layer}", forward if kind == _FORWARD else backward)
+        exchanged = model.layer_list[layer].exchanged * self.parallel.microbatch * 2.0
+        self.out.blocking("all_to_all", "dp", exchanged, self.parallel.dp * self.parallel.cp)
+
+    def _outer(self, what: str, kind: int, split: bool) -> None:
+        """The embedding, or the output layer with the loss."""
+        folded, parallel, out = self.folded, self.parallel, self.out
+        if isinstance(self.model, Stack):
+            return
+        first = what == "embedding"
+        build = embedding_times if first else output_times
+        times = build(self.model, parallel, folded.device)
+        if kind == _WEIGHTS:
+            if times.weights:
+                out.compute(f"{what} weights", times.weights)
+            return
+        back = times.inputs if split else times.backward
+        size = 2.0 * parallel.microbatch * self.model.sequence / parallel.cp * self.model.hidden
+        sums = (kind == _FORWARD) == first
+        gathers = parallel.sequence_parallel and not sums
+        if parallel.tp > 1 and gathers:
+            out.blocking("all_gather", "tp", size, parallel.tp)
+        out.compute(what, times.forward if kind == _FORWARD else back)
+        if parallel.tp > 1 and sums:
+            name = "reduce_scatter" if parallel.sequence_parallel else "all_reduce"
+            out.blocking(name, "tp", size, parallel.tp)
+
+    # Parameters and gradients.
+
+    def _replicated(self, kind: str, each: float, waits: list[int], layers: int = 1) -> list[int]:
+        """A collective between replicas over the parameters of layers, `each` bytes per parameter."""
+        each *= layers
+        parallel, out = self.parallel, self.out
+        replicas = parallel.dp * parallel.cp
+        found = out.exchange(kind, "dp", self.dense * each, replicas, waits)
+        if self.experts:
+            after = found or waits
+            found += out.exchange(kind, "edp", self.experts * each, replicas // parallel.ep, after)
+        return found[-1:]
+
+    def _gather_ahead(self) -> None:
+        """Parameters that the optimizer has changed are gathered while the first passes run."""
+        before: list[int] = []
+        for chunk in range(self.parallel.vp):
+            place = chunk * self.parallel.pp + self.stage
+            for layer in range(self.folded.starts[place], self.folded.starts[place + 1]):
+                before = self._replicated("all_gather", 2.0, before) or before
+                self.gathered[layer] = before
+
+    def _gather_layer(self) -> None:
+        """With sharded parameters a layer waits for its own; they are gathered some layers ahead."""
+        ahead, out = self.parallel.prefetch, self.out
+        waits = [*self.gathers, *self.summed[-1:]]
+        # Memory is free once the layer that many before has been computed.
+        if len(self.history) > ahead:
+            waits += self.history[-ahead]
+        found = self._replicated("all_gather", 2.0, waits)
+        self.gathers = found or self.gathers
+        self.history.append(list(out.tail))
+        out.tail = [*out.tail, *found]
+
+    def _sum(self, layers: int = 1) -> None:
+        """Gradients of layers are summed over replicas, one sum after the other."""
+        parallel, folded = self.parallel, self.folded
+        kind = "all_reduce" if parallel.zero == 0 else "reduce_scatter"
+        waits = [*self.out.tail, *self.summed[-1:]]
+        self.summed += self._replicated(kind, folded.software.gradient_bytes, waits, layers)
+
+    def _finish(self) -> None:
+        """The optimizer, after all gradients, and the new parameters."""
+        folded, parallel, out = self.folded, self.parallel, self.out
+        chunks = range(parallel.vp)
+        layers = sum(folded.counts[c * parallel.pp + self.stage] for c in chunks)
+        if not parallel.overlap_gradients and parallel.zero != 3:
+            self._sum(layers)
+        out.tail = [*out.tail, *self.summed[-1:]]
+        model = self.model
+        ends = parallel.pp > 1 and self.stage in (0, parallel.pp - 1)
+        if ends and isinstance(model, Transformer) and model.tied:
+            weights = model.vocabulary * model.hidden / parallel.tp
+            out.blocking("all_reduce", "embedding", weights * folded.software.gradient_bytes, 2)
+        out.compute("optimizer", folded._update(self.stage) + folded.software.step_s)
+        if folded._gathers() and not parallel.overlap_parameters:
+            self._replicated("all_gather", 2.0, out.tail, layers)
+
+
+def graph(folded: _Folded, times: PipelineTimes) -> Workload:
+    """Return what all ranks of a step do.
+
+    Args:
+        folded: The step.
+        times: When its passes run: their order counts.
+
+    Raises:
+        ValueError: There are too many nodes.
+    """
+    parallel, groups = folded.parallel, folded.groups
+    ends = np.ascontiguousarray(groups.pp[:, [0, -1]]) if parallel.pp > 1 else groups.pp
+    tables = {
+        "tp": groups.tp,
+        "cp": groups.cp,
+        "ep": groups.ep,
+        "dp": groups.dp,
+        "edp": groups.edp,
+        "embedding": ends,
+    }
+    number, members = _numbered(tables, parallel.npus)
+    stage_of = np.empty(parallel.npus, np.int64)
+    stage_of[groups.pp] = np.arange(parallel.pp)
+    peers = _peers(groups.pp, groups.cp, parallel.npus)
+    columns: dict[str, list[NDArray[Any]]] = {
+        name: []
+        for name in (
+            "rank",
+            "kind",
+            "peer",
+            "bytes",
+            "tag",
+            "duration_ps",
+            "comm",
+            "group",
+            "name",
+            "waits",
+            "dep",
+        )
+    }
+    names: dict[str, int] = {}
+    rows = 0
+    for stage in range(parallel.pp):
+        template = _Stage(folded, stage).write(times)
+        ranks = np.flatnonzero(stage_of == stage)
+        count = len(template.kind)
+        rows += count * len(ranks)
+        if rows > MOST_NODES:
+            raise ValueError(
+                f"the graph of this step has more than {MOST_NODES:,} nodes; take fewer NPUs or micro-batches"
+            )
+        _copy(template, ranks, number, peers, names, columns)
+    starts = np.cumsum([0, *(len(block) for block in columns["rank"])])
+    waits = np.concatenate(columns["waits"])
+    dep = np.concatenate(
+        [block + start for block, start in zip(columns["dep"], starts, strict=False)]
+    )
+    named = list(names)
+    return from_nodes(
+        parallel.npus,
+        **{
+            name: np.concatenate(columns[name])
+            for name in ("rank", "kind", "peer", "bytes", "tag", "duration_ps", "comm", "group")
+        },
+        names=[named[i] for i in np.concatenate(columns["name"]).tolist()],
+        dep_begin=np.concatenate([[0], np.cumsum(waits)]),
+        dep=dep,
+        groups=members,
+    )
+
+
+def _numbered(
+    tables: dict[str, NDArray[np.int32]], npus: int
+) -> tuple[dict[str, NDArray[np.int64]], dict[int, list[int]]]:
+    """Of each family the group of each rank; groups with the same members share a number."""
+    known: dict[tuple[int, ...], int] = {}
+    number = {}
+    for family, table in tables.items():
+        mine = np.zeros(npus, np.int64)
+        if table.shape[1] > 1:
+            for row in table.tolist():
+                key = tuple(sorted(row))
+                mine[row] = known.setdefault(key, len(known) + 1)
+        number[family] = mine
+    return number, {place: list(key) for key, place in known.items()}
+
+
+def _peers(
+    line: NDArray[np.int32], ring: NDArray[np.int32], npus: int
+) -> dict[str, NDArray[np.int64]]:
+    """The rank before and after each one in its pipeline, and in its ring of sequence parts."""
+    found = {}
+    for name, table, shift in (
+        ("before", line, 1),
+        ("after", line, -1),
+        ("last", ring, 1),
+        ("next", ring, -1),
+    ):
+        found[name] = np.empty(npus, np.int64)
+        found[name][table] = np.roll(table, shift, axis=1)
+    return found
+
+
+def _copy(
+    template: _Template,
+    ranks: NDArray[np.int64],
+    number: dict[str, NDArray[np.int64]],
+    peers: dict[str, NDArray[np.int64]],
+    names: dict[str, int],
+    columns: dict[str, list[NDArray[Any]]],
+) -> None:
+    """Append the nodes of all ranks of a stage."""
+    count, many = len(template.kind), len(ranks)
+    kind = np.array(template.kind, np.int64)
+    # Keys and values of one rank's attention are told apart by their order among messages to one peer.
+    tag = np.array(template.tag, np.int64)
+    family = np.array(template.family)
+    for name in ("next", "last"):
+        here = np.flatnonzero(family == name)
+        tag[here] = 2**30 + np.arange(len(here))
+    peer = np.full((many, count), -1, np.int64)
+    group = np.zeros((many, count), np.int64)
+    for name, table in peers.items():
+        here = np.flatnonzero(family == name)
+        peer[:, here] = table[ranks][:, None]
+    for name, table in number.items():
+        here = np.flatnonzero((family == name) & (kind == COLL))
+        group[:, here] = table[ranks][:, None]
+    waits = np.array([len(one) for one in template.waits], np.int64)
+    dep = np.array([place for one in template.waits for place in one], np.int64)
+    block = np.arange(many)[:, None] * count
+    size = np.maximum(np.rint(template.size), (np.array(template.size) > 0).astype(float))
+    place = np.array([names.setdefault(name, len(names)) for name in template.name], np.int64)
+    duration = np.maximum(np.rint(np.array(template.seconds) * 1e12), 0).astype(np.int64)
+    for name, values in {
+        "kind": kind,
+        "bytes": size.astype(np.int64),
+        "tag": tag,
+        "duration_ps": duration,
+        "comm": np.array(template.comm, np.int64),
+        "name": place,
+        "waits": waits,
+    }.items():
+        columns[name].append(np.tile(values, many))
+    columns["rank"].append(np.repeat(ranks, count))
+    columns["peer"].append(peer.ravel())
+    columns["group"].append(group.ravel())
+    columns["dep"].append((block + dep[None, :]).ravel())

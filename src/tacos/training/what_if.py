@@ -1,0 +1,97 @@
+"""What if: the same step on a changed network or device.
+
+A change is ``WHAT=FACTORx``: ``nic=2x`` doubles the bandwidth between boxes, ``box=2x`` within boxes, ``links=2x``
+everywhere; ``latency=0.5x`` halves latencies; ``compute=2x`` and ``memory=2x`` change the device's peak and its memory
+bandwidth; ``a-b=0.1x`` changes the link between two named nodes, both ways. ``device=h200`` takes another device.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tacos.errors import SpecError
+from tacos.synth.baselines.nccl.channels import network_of
+from tacos.topology.edits import chosen_links, reweighted
+from tacos.training.devices import device as device_named
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tacos._core import Topology
+    from tacos.training.devices import Device
+
+__all__ = ["changed"]
+
+_FACTOR = re.compile(r"(\d+(?:\.\d+)?|\.\d+)x?")
+_EXAMPLES = "nic=2x, box=2x, links=2x, latency=0.5x, compute=2x, memory=2x, a-b=0.1x or device=h200"
+
+
+def changed(topology: Topology, device: str | Device, changes: str) -> tuple[Topology, Device]:
+    """Return the network and the device with changes that are separated by commas.
+
+    Raises:
+        SpecError: A change that cannot be read, or that changes nothing on this network.
+
+    >>> import tacos
+    >>> faster, _ = changed(tacos.topology.dgx_h100(2), "h100", "nic=2x")
+    >>> from tacos import training
+    >>> job = training.model("llama3-8b"), training.Parallelism(tp=2, zero=1, batch=16)
+    >>> training.step(*job, faster).exposed_s < training.step(*job, tacos.topology.dgx_h100(2)).exposed_s
+    True
+    """
+    table = device_named(device)
+    for change in filter(None, (one.strip() for one in changes.split(","))):
+        what, sign, value = (part.strip() for part in change.partition("="))
+        if not sign or not what or not value:
+            raise SpecError(f"a change is {_EXAMPLES}; got {change!r}")
+        if what == "device":
+            table = device_named(value)
+            continue
+        factor = _factor(change, value)
+        if what == "compute":
+            peak = {dtype: flops * factor for dtype, flops in table.peak.items()}
+            table = replace(table, peak=peak)
+        elif what == "memory":
+            table = replace(table, memory_Bps=table.memory_Bps * factor)
+        elif what == "latency":
+            slower = np.round(topology.link_latency_ps * factor).astype(np.int64)
+            topology = reweighted(
+                topology, bandwidth_Bps=topology.link_bandwidth_Bps, latency_ps=slower
+            )
+        else:
+            topology = _scaled(topology, what, change, factor)
+    return topology, table
+
+
+def _factor(change: str, value: str) -> float:
+    match = _FACTOR.fullmatch(value)
+    if match is None or float(match[1]) <= 0:
+        raise SpecError(f"the factor of a change is a positive number such as 2x; got {change!r}")
+    return float(match[1])
+
+
+def _scaled(topology: Topology, what: str, change: str, factor: float) -> Topology:
+    chosen = _links(topology, what, change)
+    if not chosen.any():
+        where = "between boxes" if what == "nic" else "within boxes"
+        raise SpecError(f"{change!r} changes nothing: the network has no links {where}")
+    bandwidth = topology.link_bandwidth_Bps.copy()
+    bandwidth[chosen] = np.maximum(np.round(bandwidth[chosen] * factor), 1)
+    return reweighted(topology, bandwidth_Bps=bandwidth, latency_ps=topology.link_latency_ps)
+
+
+def _links(topology: Topology, what: str, change: str) -> NDArray[np.bool_]:
+    if what == "links":
+        return np.ones(topology.links, bool)
+    if what in ("nic", "box"):
+        label = network_of(topology).label
+        inside = label[topology.link_src] == label[topology.link_dst]
+        return np.asarray(inside if what == "box" else ~inside)
+    if "-" not in what:
+        raise SpecError(f"a change is {_EXAMPLES}; got {change!r}")
+    chosen: NDArray[np.bool_] = chosen_links(topology, [what], both=True)
+    return chosen

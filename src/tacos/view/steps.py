@@ -1,0 +1,195 @@
+"""Training steps for people: where the time goes, as tables and pictures."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tacos._support.files import replacing
+from tacos.units import format_size, format_time
+from tacos.view.axes import Axis
+from tacos.view.charts import Series, lines, stacked_bars
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from tacos.training.step import Step
+
+__all__ = ["step_picture", "step_table", "sweep_picture", "sweep_table", "write_steps"]
+
+
+_LEAST = 1e-4
+"""Percent of a step below which a part is not worth a number."""
+
+
+_SHORT = {"microbatch": "micro"}
+
+
+def step_table(steps: Mapping[str, Step], title: str = "") -> Table:
+    """A column per step: its time, what it consists of, and how the others compare with the first.
+
+    >>> import tacos
+    >>> from tacos import training
+    >>> job = training.model("llama3-8b"), training.Parallelism(tp=8, zero=1, batch=16), tacos.topology.dgx_h100(1)
+    >>> table = step_table({name: training.step(*job, collectives=name) for name in ("nccl", "free")})
+    >>> [column.header for column in table.columns]
+    ['', 'nccl', 'free']
+    """
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE)
+    table.add_column("", style="bold", no_wrap=True)
+    for name in steps:
+        table.add_column(name, justify="right")
+    found = list(steps.values())
+    first = found[0]
+
+    def row(label: str, texts: Sequence[str], end: bool = False) -> None:
+        table.add_row(label, *texts, end_section=end)
+
+    row("step", [format_time(one.time_s) for one in found])
+    what = "tokens/s" if hasattr(first.model, "sequence") else "samples/s"
+    row(what, [f"{one.tokens_per_s:,.0f}" for one in found])
+    row("MFU", [f"{100 * one.mfu:.1f} %" for one in found])
+    row("memory per NPU", [format_size(one.memory_bytes) for one in found], end=True)
+    for name in _part_names(found):
+        row(name, [_part(one, name) for one in found])
+    if len(found) > 1:
+        table.add_section()
+        gains = [f"{first.time_s / one.time_s:.3f} x" for one in found[1:]]
+        row("as fast as the first", ["", *gains])
+    return table
+
+
+def _part_names(steps: Sequence[Step]) -> list[str]:
+    names: dict[str, None] = {"compute": None}
+    for one in steps:
+        names |= dict.fromkeys(one.parts)
+    for name in ("bubble", "idle"):  # after what is communicated
+        del names[name]
+        names[name] = None
+    return list(names)
+
+
+def _part(step: Step, name: str) -> str:
+    seconds = step.parts.get(name, 0.0)
+    share = 100 * seconds / step.time_s
+    return f"{format_time(seconds)} {share:5.1f} %" if share >= _LEAST else "-"
+
+
+def step_picture(steps: Mapping[str, Step], title: str = "") -> str:
+    """Bars that show what each step consists of.
+
+    >>> import tacos
+    >>> from tacos import training
+    >>> job = training.model("llama3-8b"), training.Parallelism(tp=8, zero=1, batch=16), tacos.topology.dgx_h100(1)
+    >>> "compute" in step_picture({name: training.step(*job, collectives=name) for name in ("nccl", "free")})
+    True
+    """
+    found = list(steps.values())
+    names = [
+        name
+        for name in _part_names(found)
+        if any(100 * one.parts.get(name, 0) / one.time_s >= _LEAST for one in found)
+    ]
+    pieces = [Series(name, [one.parts.get(name, 0.0) for one in found]) for name in names]
+    notes = [f"MFU {100 * one.mfu:.1f} %" for one in found]
+    return stacked_bars(
+        list(steps), pieces, Axis("time of a step", "time"), title=title, notes=notes
+    )
+
+
+def sweep_table(steps: Sequence[Step], title: str = "", limit: int = 20) -> Table:
+    """A row per step, with the degrees that differ between them.
+
+    >>> import tacos
+    >>> from tacos import training
+    >>> best = training.search(training.model("llama3-8b"), tacos.topology.dgx_h100(1), batch=32, vp=1, recompute="none")
+    >>> [column.header for column in sweep_table(best, limit=3).columns][:2]
+    ['tp', 'pp']
+    """
+    from rich import box
+    from rich.table import Table
+
+    degrees = _differing(steps)
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE)
+    for name in degrees:
+        table.add_column(_SHORT.get(name, name), justify="right", no_wrap=True)
+    for name in ("step", "MFU", "memory", "compute", "exposed", "bubble", "idle"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in steps[:limit]:
+        shares = (one.compute_s, one.exposed_s, one.bubble_s, one.idle_s)
+        table.add_row(
+            *(str(getattr(one.parallel, name)) for name in degrees),
+            format_time(one.time_s),
+            f"{100 * one.mfu:.1f} %",
+            format_size(one.memory_bytes),
+            *(f"{100 * seconds / one.time_s:.1f} %" for seconds in shares),
+        )
+    return table
+
+
+def _differing(steps: Sequence[Step]) -> list[str]:
+    names = ("tp", "pp", "dp", "cp", "ep", "vp", "microbatch", "recompute", "zero", "schedule")
+    always = ("tp", "pp", "dp")
+    return [
+        name
+        for name in names
+        if name in always or len({getattr(one.parallel, name) for one in steps}) > 1
+    ]
+
+
+def sweep_picture(
+    points: Sequence[Any], curves: Mapping[str, Sequence[Step]], x: Axis, title: str = ""
+) -> str:
+    """Curves of the step's time over something that was varied, such as the number of NPUs.
+
+    >>> import tacos
+    >>> from tacos import training
+    >>> model, split = training.model("llama3-8b"), training.Parallelism(tp=8, zero=1, batch=64)
+    >>> found = [training.step(model, split, tacos.topology.dgx_h100(n)) for n in (1, 2, 4)]
+    >>> "NPUs" in sweep_picture([8, 16, 32], {"nccl": found}, Axis("NPUs", log=True))
+    True
+    """
+    series = [Series(name, [one.time_s for one in steps], points) for name, steps in curves.items()]
+    return lines(series, x, Axis("time of a step", "time"), title=title)
+
+
+def write_steps(path: str | os.PathLike[str], steps: Mapping[str, Step] | Sequence[Step]) -> None:
+    """Write the figures of steps as a table with one line per step.
+
+    >>> import tacos, tempfile, pathlib
+    >>> from tacos import training
+    >>> job = training.model("llama3-8b"), training.Parallelism(tp=8, zero=1, batch=16), tacos.topology.dgx_h100(1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "steps.csv")
+    ...     write_steps(file, {"nccl": training.step(*job)})
+    ...     file.read_text().splitlines()[1].split(",")[:3]
+    ['nccl', 'llama3-8b', '8']
+    """
+    named = steps if isinstance(steps, Mapping) else {str(i + 1): s for i, s in enumerate(steps)}
+    rows = [{"case": name} | _flat(one.summary()) for name, one in named.items()]
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, restval="")
+    writer.writeheader()
+    writer.writerows(rows)
+    with replacing(path) as out:
+        out.write(text.getvalue().encode())
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row without dictionaries within."""
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name}.{inner}": item for inner, item in value.items()}
+        else:
+            flat[name] = value
+    return flat
