@@ -390,7 +390,7 @@ def summary(workload: Workload) -> dict[str, Any]:
     """Return what a workload consists of, by name; what it has none of is left out.
 
     ===================  ===============================================================================
-    ``ranks``, ``nodes`` how many there are
+    ``ranks, nodes``     how many there are
     ``computations``     nodes, their ``flops`` and ``memory_bytes``, and ``compute_s``: the durations of the rank
                          that computes longest
     ``collectives``      a list: kind, size of the groups, number of groups, nodes, and their bytes together

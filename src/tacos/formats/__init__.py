@@ -1,26 +1,26 @@
 """Files: `save` and `load` choose the format by the ending of the file's name and what it holds.
 
-===============  ==================================  ===============================================
-``tacos``        ``.tacos``                          a schedule with all that belongs to it
-``yaml``         ``.yaml`` ``.yml``                  a topology, as people write it
-``json``         ``.json``                           the same
-``graphml``      ``.graphml``, read also ``.xml``    a topology, for graph tools
-``csv``          ``.csv``                            a topology as a list of links
-``astra-sim``    ``.astra.yml``, read also ``.yml``  a network of ASTRA-sim's analytical back end
-``msccl``        ``.xml``                            a program, as MSCCL's executors run it
-``mscclpp``      ``.json``                           a program, as MSCCL++'s executor runs it
-``sccl``         ``.json``                           a result of SCCL or TACCL; only read
-``te-ccl``       ``.json``                           a result of TE-CCL; only read
-``forestcoll``   ``.xml``                            a result of ForestColl; only read
-``nccl``         ``.xml``                            a machine as NCCL and RCCL dump it; only read
-``chakra``       ``.et``, or a prefix                a program or a workload, as Chakra traces of all ranks
-``astra-layers`` ``.txt``                            a workload of ASTRA-sim 1.0; only read
-``libra``        ``.txt``                            a workload of LIBRA; only read
-``nvidia-smi``   ``.txt``                            what ``nvidia-smi topo -m`` prints; only read
-``ns3``          ``.txt`` ``.topo``                  a topology of ASTRA-sim's ns-3; only read
-``taccl``        ``.json``                           a topology of TACCL, with a sketch; only read
-``teccl``        ``.json``                           an input of TE-CCL; only read
-===============  ==================================  ===============================================
+================  ==================================  ===============================================
+``tacos``         ``.tacos``                          a schedule with all that belongs to it
+``yaml``          ``.yaml`` ``.yml``                  a topology, as people write it
+``json``          ``.json``                           the same
+``graphml``       ``.graphml``, read also ``.xml``    a topology, for graph tools
+``csv``           ``.csv``                            a topology as a list of links
+``astra-sim``     ``.astra.yml``, read also ``.yml``  a network of ASTRA-sim's analytical back end
+``msccl``         ``.xml``                            a program, as MSCCL's executors run it
+``mscclpp``       ``.json``                           a program, as MSCCL++'s executor runs it
+``sccl``          ``.json``                           a result of SCCL or TACCL; only read
+``te-ccl``        ``.json``                           a result of TE-CCL; only read
+``forestcoll``    ``.xml``                            a result of ForestColl; only read
+``nccl``          ``.xml``                            a machine as NCCL and RCCL dump it; only read
+``chakra``        ``.et``, or a prefix                a program or a workload, as Chakra traces of all ranks
+``astra-layers``  ``.txt``                            a workload of ASTRA-sim 1.0; only read
+``libra``         ``.txt``                            a workload of LIBRA; only read
+``nvidia-smi``    ``.txt``                            what ``nvidia-smi topo -m`` prints; only read
+``ns3``           ``.txt`` ``.topo``                  a topology of ASTRA-sim's ns-3; only read
+``taccl``         ``.json``                           a topology of TACCL, with a sketch; only read
+``teccl``         ``.json``                           an input of TE-CCL; only read
+================  ==================================  ===============================================
 
 A trace is written too, by its own formats (`tacos.simulate.Trace.save`).
 

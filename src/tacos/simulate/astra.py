@@ -58,7 +58,8 @@ class RemoteMemory:
             a node share one, and "pool" if all NPUs do. A shared memory serves one request at a time.
         latency: Time of any access, in whole nanoseconds.
         bandwidth: How fast data moves after that.
-        npus_per_node, nodes: NPUs that share a memory, and the number of memories; for "node" alone.
+        npus_per_node: NPUs that share a memory; for "node" alone.
+        nodes: Number of memories; for "node" alone.
     """
 
     shared_by: Literal["none", "npu", "node", "pool"] = "none"

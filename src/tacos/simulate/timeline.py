@@ -40,7 +40,8 @@ class Timeline:
 
     Attributes:
         workload: The nodes.
-        begin_ps, end_ps: One entry per node.
+        begin_ps: When each node began.
+        end_ps: When it had ended.
 
     >>> from tacos.workload import from_nodes
     >>> one = from_nodes(1, rank=[0], kind=COMP, duration_ps=5000)
