@@ -697,7 +697,8 @@ class _Folded:
         total: dict[str, float] = {}
         for s in range(stages):
             parts, sent = self._account(s, times, passes[s], forward, sends, own_sums[s] - ends[s])
-            parts["compute"] += update[s]
+            parts["compute"] += update[s] - self.software.step_s
+            parts["idle"] += self.software.step_s
             if tie and s in (0, stages - 1):
                 parts["embedding all-reduce"] = sent["embedding all-reduce"] = tie
                 parts["bubble"] += summed[s] - own_sums[s] - tie
