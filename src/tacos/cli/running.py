@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -55,6 +56,13 @@ def run(
         Parameter(help="Move the data over MPI, under mpiexec.", negative="", show_default=False),
     ] = False,
     carrier: Carrier = None,
+    switch: Annotated[
+        str | None,
+        Parameter(
+            help="Send all-reduces through the switch at HOST:PORT (tacos switch), and compare with "
+            "the file's algorithm. Its token is in TACOS_SWITCH_TOKEN."
+        ),
+    ] = None,
     timeout: Annotated[
         float, Parameter(help="Fail after this many seconds without progress.")
     ] = 60.0,
@@ -72,7 +80,10 @@ def run(
     Example: mpiexec -n 8 tacos run --mpi ar.tacos
     """
     from tacos import runtime
+    from tacos.runtime.aggregation.sums import Place, opened
 
+    if switch is not None:
+        Place.parse(switch, "--switch")
     algorithm = load_algorithm(file, format)
     ranks = algorithm.topology.npus if isinstance(algorithm, Schedule) else algorithm.ranks
     if np is not None and np != ranks:
@@ -89,6 +100,7 @@ def run(
         command += [str(word) for option in options.items() for word in option]
         command += ["--check" if check else "--no-check", *(["--format", format] if format else [])]
         command += ["--carrier", carrier] if carrier else []
+        command += ["--switch", switch] if switch else []
         command += ["--json"] * as_json + ["--quiet"] * quiet
         with runtime.launch(command, ranks) as job:
             return job.wait()
@@ -96,9 +108,10 @@ def run(
     try:
         with _connect(kind, timeout) as comm:
             rank = comm.rank
+            sums = opened(comm, switch or "", os.environ.get("TACOS_SWITCH_TOKEN", ""))
             rows = runtime.measure(
                 comm, algorithm, sizes, dtype=dtype, op=op, iters=iters, warmup=warmup,
-                check=check, against=against,
+                check=check, against=against, switched=sums,
             )  # fmt: skip
             found: list[runtime.Row] = []
             for line in runtime.table(_kept(rows, found)):

@@ -339,7 +339,7 @@ SIZES = st.lists(st.integers(0, 200), min_size=1, max_size=4)
 DTYPES = st.sampled_from(["int32", "uint8", "int16", "int64", "uint64", "float32", "float16"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     workers=st.integers(1, 6),
@@ -375,7 +375,7 @@ def test_sums_are_right_and_counted_once_in_any_weather(
     assert switch.counters["generations"] == 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     workers=st.integers(1, 4),
@@ -402,7 +402,7 @@ def test_a_restarted_switch_never_gives_a_wrong_sum(
     assert network.watch.early == []
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     workers=st.integers(2, 4),
