@@ -1,6 +1,6 @@
 """In-network aggregation: packets per second of the switch beside a plain UDP echo, and all-reduces in lab networks.
 
-    python benchmarks/aggregation.py [--packets N] [--skip-lab] [--rate 50Mbit/s] [--size 4MB]
+    python benchmarks/aggregation.py [--only packets|lab] [--packets N] [--rate 20Mbit/s] [--size BYTES]
 
 The echo has the same loop and the same system calls, and sends every datagram back. Both get the same packets from the
 same sender, in turns, on the loopback device. The lab builds stars of hosts from network namespaces; their switch runs
@@ -10,13 +10,22 @@ the program that adds up.
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import socket
 import statistics
+import sys
+import time
 
 import numpy as np
 
+import tacos
+from tacos import runtime
 from tacos._core import AggregationWorker, UdpSwitch, aggregation_pump
+from tacos.runtime.aggregation import estimate, stats
 from tacos.runtime.aggregation.endpoints import digest
+from tacos.runtime.aggregation.sums import opened as sums_through
+from tacos.runtime.lab import Lab, unavailable
 
 TOKEN = digest("benchmark")
 ROUNDS = 7
@@ -106,12 +115,119 @@ def packet_rates(packets: int) -> None:
             )
 
 
+WIRE_SHARE = 1.012
+"""The lab's links carry this many bytes of frames per byte of the topology's bandwidth."""
+
+
+def rank(size: int, rounds: int) -> None:
+    """What each host of the lab does: sums through the switch and over two rings, in turns."""
+    place = os.environ["TACOS_SWITCH"]
+    with runtime.connect(timeout=300) as comm:
+        network = tacos.topology.switch(comm.size)
+        wanted = tacos.collective.all_reduce(network, size, chunks=1)
+        rings = {
+            name: comm.prepare(tacos.synthesize(network, wanted, engine=name))
+            for name in ("ring", "bidirectional-ring")
+        }
+        sums = sums_through(comm, f"{place},least=1KB", os.environ["TACOS_SWITCH_TOKEN"])
+        assert sums is not None
+        data = np.ones(size // 4, np.float32)
+        target = np.zeros_like(data)
+        calls = {name: ring.run_at for name, ring in rings.items()}
+        times: dict[str, list[float]] = {name: [] for name in (*calls, "switch")}
+
+        def failed() -> None:
+            raise RuntimeError("the switch failed")
+
+        for turn in range(rounds + 1):
+            for name, taken in times.items():
+                comm.barrier(f"{name} {turn}")
+                begin = time.perf_counter()
+                if name == "switch":
+                    sums.run_at(
+                        data.ctypes.data, target.ctypes.data, data.size, "float32", "sum", failed
+                    )
+                    assert (target == comm.size).all()
+                else:
+                    calls[name](data.ctypes.data, target.ctypes.data, data.size, "float32", "sum")
+                own = time.perf_counter() - begin
+                slowest = max(map(float, comm.exchange(f"{name} time {turn}", str(own).encode())))
+                if turn:  # the first warms up
+                    taken.append(slowest)
+        counters = sums.worker.counters
+        address = place.partition(",")[0]
+        if comm.rank == 0:
+            figures = stats(address, os.environ["TACOS_SWITCH_TOKEN"])
+            print(json.dumps({"times": times, "counters": counters, "switch": figures}))
+        comm.barrier("end")
+
+
+def lab_times(rate: str, size: int, rounds: int) -> None:
+    """The table of lab networks."""
+    print(
+        "| hosts | MTU | loss | switch, s | predicted, s | best ring, s | ring / switch | sent again |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    for hosts, mtu, loss in (
+        (4, 1500, 0.0), (8, 1500, 0.0), (4, 9000, 0.0), (8, 9000, 0.0), (8, 1500, 0.001), (8, 1500, 0.01),
+    ):  # fmt: skip
+        star = tacos.topology.switch(hosts, multicast=True, reduce=True, bandwidth=rate)
+        with Lab(star, scale=1.0, mtu=mtu, loss=loss) as lab:
+            command = [
+                sys.executable,
+                __file__,
+                "--rank",
+                "--size",
+                str(size),
+                "--rounds",
+                str(rounds),
+            ]
+            done = lab.run(command, time_limit=600, output="returned")
+            if done.code:
+                print(
+                    f"| {hosts} | {mtu} | {loss:.1%} | failed: {done.why} {done.stderr[0][-300:]} |"
+                )
+                continue
+            bandwidth = float(lab.topology.link_bandwidth_Bps[0])
+            latency = float(lab.topology.link_latency_ps[0]) * 1e-12
+        found = json.loads(done.stdout[0].splitlines()[-1])
+        medians = {name: statistics.median(times) for name, times in found["times"].items()}
+        best = min(medians["ring"], medians["bidirectional-ring"])
+        expected = estimate(
+            size, wire_Bps=bandwidth * WIRE_SHARE, round_trip_s=2 * latency, mtu=mtu, pool=128
+        )
+        again = found["counters"]["retransmitted"] / found["counters"]["sent"]
+        print(
+            f"| {hosts} | {mtu} | {loss:.1%} | {medians['switch']:.3f} | {expected:.3f} | {best:.3f} "
+            f"| {best / medians['switch']:.2f} | {again:.1%} |",
+            flush=True,
+        )
+    print(
+        f"\nlinks of {rate}, {size:,} bytes of float32 per host, median of {rounds} rounds, load {os.getloadavg()[0]:.1f}"
+    )
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--packets", type=int, default=20_000, help="packets per round")
+    parser.add_argument("--rate", default="20Mbit/s", help="of the lab's links")
+    parser.add_argument("--size", type=int, default=2_000_000, help="bytes per host in the lab")
+    parser.add_argument("--rounds", type=int, default=3, help="in the lab")
+    parser.add_argument("--only", choices=("packets", "lab"), help="one of the two tables")
+    parser.add_argument("--rank", action="store_true", help="be a host of the lab")
     asked = parser.parse_args()
-    packet_rates(asked.packets)
+    if asked.rank:
+        rank(asked.size, asked.rounds)
+        return
+    if asked.only != "lab":
+        packet_rates(asked.packets)
+        print()
+    if asked.only != "packets":
+        if why := unavailable():
+            print(f"no lab here: {why}")
+        else:
+            lab_times(asked.rate, asked.size, asked.rounds)
 
 
 if __name__ == "__main__":

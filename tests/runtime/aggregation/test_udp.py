@@ -157,7 +157,7 @@ def test_a_second_switch_cannot_have_the_address() -> None:
         ({"mtu": 10}, "mtu must be"),
     ):
         with pytest.raises(ValueError, match=word):
-            Switch(**options)  # type: ignore[arg-type]
+            Switch(**options)
 
 
 def test_a_dead_switch_leaves_the_data_as_they_were() -> None:

@@ -20,6 +20,7 @@ from tacos.runtime.aggregation.endpoints import (
     connect,
     packet_elements,
 )
+from tacos.runtime.aggregation.estimate import estimate, wire_bytes
 from tacos.runtime.aggregation.figures import prometheus, stats
 
 __all__ = [
@@ -28,7 +29,9 @@ __all__ = [
     "SwitchLost",
     "Worker",
     "connect",
+    "estimate",
     "packet_elements",
     "prometheus",
     "stats",
+    "wire_bytes",
 ]

@@ -12,11 +12,13 @@ import json
 import os
 import secrets
 import sys
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tacos.errors import CommunicationError
 from tacos.runtime.aggregation.endpoints import Worker, connect, resolved
+from tacos.runtime.aggregation.figures import stats
 from tacos.units import size_bytes
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Place", "SwitchedSums", "from_environment"]
 
+_START_S = 10.0
+"""How long ranks wait for a switch that has not started yet."""
 _LEAST_BYTES = 32 << 10
 """Smaller buffers take another algorithm. Chosen: a sum through a switch takes three round trips, however small."""
 
@@ -88,13 +92,10 @@ def opened(communicator: Communicator, text: str, token: str) -> SwitchedSums | 
                 why = "TACOS_SWITCH_TOKEN is not set; tacos switch prints it"
         except ValueError as error:
             why = str(error)
-    mine = [
-        bool(text),
-        why,
-        secrets.token_hex(8),
-        [place.mtu, place.pool, place.least] if place else [],
-    ]
-    rows = [json.loads(row) for row in communicator.exchange("switch", json.dumps(mine).encode())]
+    settings = [place.mtu, place.pool, place.least] if place else []
+    absent = _absence(place, token) if place and not why else ""
+    mine = json.dumps([bool(text), why, secrets.token_hex(8), settings, absent])
+    rows = [json.loads(row) for row in communicator.exchange("switch", mine.encode())]
     if not any(row[0] for row in rows):
         return None
     for rank, row in enumerate(rows):
@@ -107,6 +108,11 @@ def opened(communicator: Communicator, text: str, token: str) -> SwitchedSums | 
                 f"TACOS_SWITCH has mtu, pool and least {row[3]} on rank {rank}, {rows[0][3]} on rank 0"
             )
     assert place is not None
+    absences = [row[4] for row in rows if row[4]]
+    if absences:
+        if communicator.rank == 0:
+            sys.stderr.write(f"tacos: sums do not go through a switch: {absences[0]}\n")
+        return None
     if not 1 < communicator.size <= 64:
         return None
     worker = connect(
@@ -120,6 +126,20 @@ def opened(communicator: Communicator, text: str, token: str) -> SwitchedSums | 
         timeout=communicator.timeout / 2,  # so that all ranks meet before they give each other up
     )
     return SwitchedSums(communicator, worker, place)
+
+
+def _absence(place: Place, token: str) -> str:
+    """Why the switch cannot be used now, or nothing; one that starts at the same time gets a while."""
+    end = time.monotonic() + _START_S
+    while True:
+        try:
+            stats(place.address, token, timeout=0.5)
+        except CommunicationError as error:
+            if time.monotonic() > end:
+                return str(error)
+            time.sleep(0.05)
+        else:
+            return ""
 
 
 class SwitchedSums:
