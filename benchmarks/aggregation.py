@@ -29,6 +29,8 @@ from tacos.runtime.lab import Lab, unavailable
 
 TOKEN = digest("benchmark")
 ROUNDS = 7
+POOL = 64
+"""Packets on their way at once in the lab: far more than its links hold, so that a lost one does not idle them."""
 
 
 def opened(echo: bool) -> UdpSwitch:
@@ -129,7 +131,9 @@ def rank(size: int, rounds: int) -> None:
             name: comm.prepare(tacos.synthesize(network, wanted, engine=name))
             for name in ("ring", "bidirectional-ring")
         }
-        sums = sums_through(comm, f"{place},least=1KB", os.environ["TACOS_SWITCH_TOKEN"])
+        sums = sums_through(
+            comm, f"{place},least=1KB,pool={POOL}", os.environ["TACOS_SWITCH_TOKEN"]
+        )
         assert sums is not None
         data = np.ones(size // 4, np.float32)
         target = np.zeros_like(data)
@@ -194,7 +198,7 @@ def lab_times(rate: str, size: int, rounds: int) -> None:
         medians = {name: statistics.median(times) for name, times in found["times"].items()}
         best = min(medians["ring"], medians["bidirectional-ring"])
         expected = estimate(
-            size, wire_Bps=bandwidth * WIRE_SHARE, round_trip_s=2 * latency, mtu=mtu, pool=128
+            size, wire_Bps=bandwidth * WIRE_SHARE, round_trip_s=2 * latency, mtu=mtu, pool=POOL
         )
         again = found["counters"]["retransmitted"] / found["counters"]["sent"]
         print(

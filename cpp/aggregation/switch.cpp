@@ -51,9 +51,7 @@ std::uint64_t all_of(std::uint16_t workers) {
 
 Switch::Switch(SwitchLimits limits, std::vector<Token> tokens, std::uint64_t seed,
                std::uint16_t shards)
-    : limits_(limits), tokens_(std::move(tokens)), random_(seed), incarnation_(0), shards_(shards) {
-  incarnation_ = random();
-}
+    : limits_(limits), tokens_(std::move(tokens)), random_(seed), shards_(shards) {}
 
 void Switch::set_parent(Address parent, std::uint64_t members) {
   parent_ = parent;
@@ -174,13 +172,16 @@ void Switch::contribute(Address from, const PacketHeader& header, std::span<cons
       if (use.waiting) {
         send_up(*job, use, out);
       } else {
-        notice(from, header.generation,
-               {.incarnation = 0,
-                .members = use.seen,
-                .attempt = 0,
-                .code = NoticeCode::waiting,
-                .unused = {}},
-               "", out);
+        auto held = make_header(PacketKind::notice);
+        held.generation = header.generation;
+        held.sequence = header.sequence;
+        held.slot = header.slot;
+        const NoticeBody body{.incarnation = 0,
+                              .members = use.seen,
+                              .attempt = 0,
+                              .code = NoticeCode::waiting,
+                              .unused = {}};
+        reply(from, held, std::as_bytes(std::span(&body, 1)), "", out);
       }
     }
     return;
@@ -243,7 +244,8 @@ void Switch::from_parent(const PacketHeader& header, std::span<const std::byte> 
                          std::vector<Outgoing>& out) {
   const auto mine = [&](std::uint64_t incarnation, std::uint32_t attempt) -> Job* {
     for (const auto& job : jobs_) {
-      if (job && incarnation == incarnation_ && attempt == job->parent_attempt) return job.get();
+      if (job && incarnation == job->parent_join.incarnation && attempt == job->parent_join.attempt)
+        return job.get();
     }
     return nullptr;
   };
@@ -283,8 +285,9 @@ void Switch::from_parent(const PacketHeader& header, std::span<const std::byte> 
     const auto* text = reinterpret_cast<const char*>(packet.data()) + kHeader + sizeof body;
     const std::string why(text, packet.size() - kHeader - sizeof body);
     if (body.code == NoticeCode::failed || body.code == NoticeCode::refused) {
-      job->furthest = body.code == NoticeCode::failed ? body.members : 0;
-      fail(*job, body.code == NoticeCode::refused ? "the parent switch refused: " + why : why, out);
+      const bool refused = body.code == NoticeCode::refused;
+      fail(*job, refused ? "the parent switch refused: " + why : why, out,
+           refused ? 0 : body.members);
     } else {
       dissolve(*job, nullptr, NoticeCode::dissolved, out);
     }
@@ -419,12 +422,15 @@ void Switch::join(Address from, const PacketHeader& header, std::span<const std:
       ++counters_.old;
       return;
     }
-    if (body.attempt == member.attempt && (member.joined || !job->failure.empty())) {
+    if (!member.failure.empty()) {  // it did not hear of it
+      member.attempt = body.attempt;
+      answer(NoticeCode::failed, member.furthest, member.failure);
+      return;
+    }
+    if (body.attempt == member.attempt && member.joined) {
       member.address = from;
       member.heard_us = now_us;
-      if (!job->failure.empty()) {
-        answer(NoticeCode::failed, job->furthest, job->failure);
-      } else if (job->generation != 0) {
+      if (job->generation != 0) {
         welcome(*job, member, out);
       } else if (parent_ != 0 && joined(*job) == members_) {
         join_parent(*job, out);
@@ -441,8 +447,6 @@ void Switch::join(Address from, const PacketHeader& header, std::span<const std:
     }
   }
   if (job->generation != 0) dissolve(*job, &member, NoticeCode::dissolved, out);
-  job->failure.clear();
-  job->ended = job->furthest = 0;
   for (auto& other : job->members) {
     if (other.joined && now_us > other.heard_us + kSilent_us) other.joined = false;
   }
@@ -456,7 +460,9 @@ void Switch::join(Address from, const PacketHeader& header, std::span<const std:
             .complete = body.complete != 0,
             .behind = body.behind != 0,
             .joined = true,
-            .heard_us = now_us};
+            .heard_us = now_us,
+            .failure = {},
+            .furthest = 0};
   if (joined(*job) == (parent_ != 0 ? members_ : all_of(job->workers))) {
     formed(*job, out);
   } else {
@@ -491,8 +497,7 @@ std::string Switch::disagreement(Job& job) {
 
 void Switch::formed(Job& job, std::vector<Outgoing>& out) {
   if (const std::string why = disagreement(job); !why.empty()) {
-    job.furthest = job.operation;
-    fail(job, why, out);
+    fail(job, why, out, job.operation);
     return;
   }
   if (parent_ == 0) {
@@ -509,14 +514,13 @@ void Switch::formed(Job& job, std::vector<Outgoing>& out) {
       complete &= member.complete;
     }
   }
-  ++job.parent_attempt;
   job.parent_join = {.token = job.token,
                      .job = job_name(job.name),
                      .members = members_,
-                     .incarnation = incarnation_,
+                     .incarnation = random(),  // so that the parent takes it for a new worker
                      .operation = job.operation,
                      .elements = most->elements,
-                     .attempt = job.parent_attempt,
+                     .attempt = 1,
                      .workers = job.workers,
                      .pool = job.pool,
                      .packet_elements = job.packet_elements,
@@ -575,20 +579,26 @@ void Switch::dissolve(Job& job, const Member* except, NoticeCode code, std::vect
   if (shards_ > 1) changes.push_back({index_of(job), ""});
 }
 
-void Switch::fail(Job& job, const std::string& why, std::vector<Outgoing>& out) {
+void Switch::fail(Job& job, const std::string& why, std::vector<Outgoing>& out,
+                  std::uint64_t furthest) {
   for (auto& member : job.members) {
     if (!member.joined) continue;
     notice(member.address, job.generation,
            {.incarnation = job.generation == 0 ? member.incarnation : 0,
-            .members = job.furthest,
+            .members = furthest,
             .attempt = member.attempt,
             .code = NoticeCode::failed,
             .unused = {}},
            why, out);
     member.joined = false;
+    member.failure = why;
+    member.furthest = furthest;
   }
-  job.failure = why;
-  job.ended = job.generation;
+  if (job.generation != 0) {
+    job.ended = job.generation;
+    job.failure = why;
+    job.furthest = furthest;
+  }
   job.generation = 0;
   job.slots.clear();
   if (shards_ > 1) changes.push_back({index_of(job), ""});
@@ -614,7 +624,7 @@ void Switch::leave(Address from, const PacketHeader& header, std::span<const std
     auto up = make_header(PacketKind::leave);
     up.job = job.parent_job;
     up.worker = static_cast<std::uint16_t>(std::countr_zero(members_));
-    const LeaveBody mine{incarnation_};
+    const LeaveBody mine{job.parent_join.incarnation};
     reply(parent_, up, std::as_bytes(std::span(&mine, 1)), "", out);
   }
   jobs_[header.job].reset();

@@ -129,6 +129,8 @@ class Switch {
     std::uint8_t dtype = 0;
     bool complete = false, behind = false, joined = false;
     std::uint64_t heard_us = 0;
+    std::string failure;  // of the operation that this incarnation was in
+    std::uint64_t furthest = 0;
   };
   struct Job {
     Token token{};
@@ -145,7 +147,7 @@ class Switch {
     std::uint64_t used_us = 0;
     std::uint64_t contributions = 0, results = 0, duplicates = 0;
     // At the parent.
-    std::uint32_t parent_job = 0, parent_attempt = 0;
+    std::uint32_t parent_job = 0;
     std::uint16_t parent_shards = 1;
     JoinBody parent_join{};
   };
@@ -167,7 +169,9 @@ class Switch {
   void formed(Job& job, std::vector<Outgoing>& out);
   std::string disagreement(Job& job);
   void begin(Job& job, std::uint64_t generation, std::vector<Outgoing>& out);
-  void fail(Job& job, const std::string& why, std::vector<Outgoing>& out);
+  // `furthest`: the furthest operation of any worker, if it is known.
+  void fail(Job& job, const std::string& why, std::vector<Outgoing>& out,
+            std::uint64_t furthest = 0);
   void welcome(const Job& job, const Member& member, std::vector<Outgoing>& out);
   void notice(Address to, std::uint64_t generation, NoticeBody body, const std::string& text,
               std::vector<Outgoing>& out);
@@ -182,7 +186,6 @@ class Switch {
   SwitchLimits limits_;
   std::vector<Token> tokens_;
   std::uint64_t random_;
-  std::uint64_t incarnation_;
   std::uint16_t shards_;
   Address parent_ = 0;
   std::uint64_t members_ = 0;

@@ -15,7 +15,8 @@ namespace {
 constexpr std::size_t kHeader = sizeof(PacketHeader);
 constexpr std::uint64_t kMostTimer_us = 2'000'000;
 constexpr std::uint64_t kMostProbe_us = 100'000;  // keeps a worker audible while others are late
-constexpr std::size_t kProbes = 2;                // slots that are sent again while nothing comes
+constexpr std::size_t kProbes = 2;                // slots that are sent again when nothing comes,
+constexpr std::uint32_t kMostDoublings = 3;       // and twice as many each time, up to 16
 constexpr std::uint32_t kMostAttempts = 32;       // generations of one operation
 
 std::string seconds(std::uint64_t us) {
@@ -174,11 +175,22 @@ void Worker::take_notice(const PacketHeader& header, std::span<const std::byte> 
   asked_ = false;
   if (body.code == NoticeCode::waiting) {
     present_ = body.members;
+    // The contribution is there, and another worker's is not: sending it again does not help for a while.
+    const std::size_t number = header.slot & static_cast<std::uint16_t>(~kVersionBit);
+    if (to_data && number < slots_.size() && slots_[number].open &&
+        slots_[number].sequence == header.sequence) {
+      slots_[number].sent_us = now_us + static_cast<std::uint64_t>(trip_);
+    }
     return;
   }
   if (body.code == NoticeCode::failed || body.code == NoticeCode::refused) {
     const std::string text(reinterpret_cast<const char*>(packet.data()) + kHeader + sizeof body,
                            packet.size() - kHeader - sizeof body);
+    if (body.code == NoticeCode::failed && complete_ && body.members > operation_) {
+      finish();  // others are further: this operation is complete, and the next one fails
+      failure_ = text;
+      return;
+    }
     fail(body.code == NoticeCode::refused
              ? "the switch refused worker " + std::to_string(settings_.worker) + ": " + text
              : text,
@@ -222,6 +234,7 @@ void Worker::begin_running(std::uint64_t now_us, std::vector<WorkerPacket>& out)
   probe_us_ = now_us + timer_us();
   deadline_ = probe_us_;
   present_ = 0;
+  delivered_us_ = 0;
   received_.assign(packets_, 0);
   posted_.assign(packets_, 0);
   exponents_.assign(scaled(dtype_) ? blocks_ : 0, kNoExponent);
@@ -276,9 +289,7 @@ void Worker::send_packet(std::uint64_t packet, std::uint64_t now_us,
   slot.sequence = header.sequence;
   slot.open = true;
   slot.again = false;
-  slot.backoff = 0;
   slot.sent_us = now_us;
-  slot.due_us = now_us + timer_us();
   posted_[packet] = 1;
   ++counters_.sent;
   if (!asked_) asked_us_ = now_us;
@@ -303,9 +314,7 @@ void Worker::send_closing(std::uint64_t now_us, std::vector<WorkerPacket>& out) 
   slot.sequence = header.sequence;
   slot.open = true;
   slot.again = false;
-  slot.backoff = 0;
   slot.sent_us = now_us;
-  slot.due_us = now_us + timer_us();
   ++counters_.closings;
   if (!asked_) asked_us_ = now_us;
   asked_ = true;
@@ -352,7 +361,12 @@ void Worker::take_result(const PacketHeader& header, std::span<const std::byte> 
     return;
   }
   slot.open = false;
-  if (!slot.again) measure(now_us - slot.sent_us);
+  const std::uint64_t trip = now_us > slot.sent_us ? now_us - slot.sent_us : 0;
+  if (!slot.again) measure(trip);
+  // The result of a packet that was sent again may answer the first copy: then it says nothing about later packets.
+  if (!slot.again || static_cast<double>(trip) >= trip_) {
+    delivered_us_ = std::max(delivered_us_, slot.sent_us);
+  }
   progress(now_us);
   if (number == settings_.pool) {
     ++closings_;
@@ -407,6 +421,11 @@ std::uint64_t Worker::timer_us() const {
   return std::clamp(timer, settings_.least_timer_us, kMostTimer_us);
 }
 
+// By how much results may overtake each other: what peers and paths differ in.
+std::uint64_t Worker::window_us() const {
+  return std::max(settings_.least_timer_us, static_cast<std::uint64_t>(trip_ / 8 + deviation_));
+}
+
 void Worker::progress(std::uint64_t now_us) {
   progress_us_ = now_us;
   probe_us_ = now_us + timer_us();
@@ -417,8 +436,7 @@ void Worker::send_again(Slot& slot, std::uint64_t now_us, std::vector<WorkerPack
   PacketHeader header;
   std::memcpy(&header, slot.bytes.data(), kHeader);
   slot.again = true;
-  slot.backoff = std::min<std::uint16_t>(slot.backoff + 1U, 6);
-  slot.due_us = now_us + std::min(timer_us() << slot.backoff, kMostTimer_us);
+  slot.sent_us = now_us;
   const auto number = static_cast<std::uint16_t>(header.slot & ~kVersionBit);
   if (number == settings_.pool) {
     ++counters_.closings;
@@ -446,24 +464,24 @@ void Worker::poll(std::uint64_t now_us, std::vector<WorkerPacket>& out) {
     if (now_us >= join_us_) send_join(now_us, out);
     return;
   }
-  // While results come, a slot that is late has lost a packet. While none come, something else is late.
+  // While results come, a packet is lost if packets sent well after it have their results. While none come,
+  // something else is late.
   const bool flowing = now_us < progress_us_ + timer_us();
   const bool probing = !flowing && now_us >= probe_us_;
-  std::uint64_t next = now_us + kMostTimer_us;
+  const std::uint64_t window = window_us();
   std::size_t probes = 0;
   for (auto& slot : slots_) {
     if (!slot.open) continue;
-    if (flowing && slot.due_us <= now_us) {
+    if (delivered_us_ > slot.sent_us + window) {
       send_again(slot, now_us, out);
-    } else if (probing && probes < kProbes) {
+    } else if (probing && probes < kProbes << std::min(probes_, kMostDoublings)) {
       ++probes;
       send_again(slot, now_us, out);
     }
-    next = std::min(next, slot.due_us);
   }
   if (probing) probe_us_ = now_us + std::min(timer_us() << std::min(++probes_, 10U), kMostProbe_us);
-  deadline_ =
-      std::max(flowing ? std::min(next, progress_us_ + timer_us()) : probe_us_, now_us + 50);
+  deadline_ = flowing ? now_us + std::max<std::uint64_t>(window / 2, 200)
+                      : std::max(probe_us_, now_us + 50);
 }
 
 std::string Worker::missing() const {

@@ -9,8 +9,10 @@
 // min(pool, blocks): the greatest exponent of a block is known before its integers are sent. An operation of b blocks has b
 // packets, or b + batch if it is scaled.
 //
-// **Losses.** Each slot has a timer of the round-trip time and four deviations. If nothing at all has come for that
-// long, the switch or a peer is late rather than a packet lost; then only the first slots are sent again, less and less often.
+// **Losses.** Queues make round trips as long as the pool is large, so a fixed timer would send everything again. A
+// packet counts as lost when the result of one that was sent well after it is here. If nothing at all has come for a
+// round trip and four deviations, the switch or a peer is late, or the last packets are lost; then some slots are
+// sent again, less and less often.
 //
 // **The end.** When all results are here, the worker says so in the closing slot. The result of that slot means that all
 // workers have all results, and only then the operation is done. Until then the inputs are kept, and a notice
@@ -88,10 +90,9 @@ class Worker {
 
  private:
   struct Slot {
-    std::uint64_t packet = 0;  // of the operation
-    std::uint64_t sent_us = 0, due_us = 0;
+    std::uint64_t packet = 0;   // of the operation
+    std::uint64_t sent_us = 0;  // the last time
     std::uint32_t sequence = 0;
-    std::uint16_t backoff = 0;
     bool open = false, again = false;
     std::vector<std::byte> bytes;
   };
@@ -111,6 +112,7 @@ class Worker {
                    std::uint64_t now_us, std::vector<WorkerPacket>& out);
   void measure(std::uint64_t trip_us);
   std::uint64_t timer_us() const;
+  std::uint64_t window_us() const;
   void progress(std::uint64_t now_us);
   void finish();
   void fail(const std::string& why, bool lost);
@@ -147,6 +149,7 @@ class Worker {
   // Time.
   double trip_ = 0, deviation_ = 0;
   bool measured_ = false;
+  std::uint64_t delivered_us_ = 0;  // when the newest packet was sent whose result is here
   std::uint64_t deadline_ = ~std::uint64_t{0};
   std::uint64_t heard_us_ = 0, progress_us_ = 0, probe_us_ = 0, join_us_ = 0, asked_us_ = 0;
   bool asked_ = false;  // something was sent since the switch was heard

@@ -47,12 +47,6 @@ def switch(
     metrics: Annotated[
         int | None, Parameter(help="TCP port of this machine at which Prometheus reads counters.")
     ] = None,
-    xdp: Annotated[
-        str | None,
-        Parameter(
-            help="Comma-separated network devices: add up in the kernel there. Needs root and clang."
-        ),
-    ] = None,
     stats: Annotated[
         str | None, Parameter(help="Print the counters of the switch at HOST:PORT and exit.")
     ] = None,
@@ -89,10 +83,6 @@ def switch(
         raise ValueError(f"--metrics must be a port of 0 to 65535; got {metrics}")
     made = not tokens
     tokens = tokens or [secrets.token_hex(16)]
-    if xdp is not None:
-        from tacos.runtime.aggregation.xdp import serve
-
-        return serve(xdp.split(","), port, tokens, quiet=quiet, as_json=as_json)
     below = _workers(members) if members else ()
     device = aggregation.Switch(
         host, port, token=tokens, cores=cores, slots=slots, mtu=mtu, parent=parent, members=below,
