@@ -396,7 +396,7 @@ def through_a_switch(address: str, token: str, steps: int) -> tuple[float, float
         _trained(model, optimizer, steps)
         x = torch.randn(256, 32, generator=torch.Generator().manual_seed(1))
         losses.append(float((model(x) - x).pow(2).mean()))
-    sums = switched._tensors.switched  # type: ignore[attr-defined]
+    sums = switched._tensors.switched
     values = torch.full((5000,), float(dist.get_rank()))
     values[3] = float("inf")
     dist.all_reduce(values, group=switched)

@@ -29,7 +29,7 @@ def wire_bytes(size_bytes: int, *, dtype: str = "float32", mtu: int = 1500, pool
     """Return the bytes that each worker sends, and receives, for a sum: frames without preamble and checksum.
 
     >>> wire_bytes(1440, mtu=1500), wire_bytes(4 * 360 * 1000, dtype="int32", mtu=1500)
-    (1662, 1514000)
+    (1662, 1514074)
     """
     words, blocks, leading = _packets(size_bytes, dtype, mtu, pool)
     return 4 * words + _HEADERS * (blocks + leading + 1)
@@ -57,7 +57,7 @@ def estimate(
     >>> fast = estimate(4 << 20, wire_Bps=1.25e9, round_trip_s=20e-6)
     >>> slow = estimate(4 << 20, wire_Bps=1.25e9, round_trip_s=20e-6, pool=1)
     >>> round(fast * 1e6), slow > 5 * fast
-    (3611, True)
+    (3578, True)
     """
     words, blocks, leading = _packets(size_bytes, dtype, mtu, pool)
     packets = blocks + leading

@@ -87,8 +87,8 @@ def lines(figures: Mapping[str, Any], before: Mapping[str, Any] | None = None) -
     >>> figures = dict.fromkeys(COUNTERS, 0) | {"packets": 10, "contributions": 10, "uptime_s": 2.0, "busy_s": 0.5, "jobs": []}
     >>> print(*lines(figures), sep="\\n")
     up 2.0 s, busy 25 % of a core
-    packets        10     5 /s  packets that arrived
-    contributions  10     5 /s  added
+    packets        10  5 /s  packets that arrived
+    contributions  10  5 /s  added
     """
     base = before or {}
     seconds = max(figures["uptime_s"] - base.get("uptime_s", 0.0), 1e-9)
@@ -106,7 +106,7 @@ def lines(figures: Mapping[str, Any], before: Mapping[str, Any] | None = None) -
     ]
     widths = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
     for name, count, rate, text in rows:
-        yield f"{name:<{widths[0]}}  {count:>{widths[1]}}  {rate:>{widths[2] + 2}}  {text}"
+        yield f"{name:<{widths[0]}}  {count:>{widths[1]}}  {rate:>{widths[2]}}  {text}"
     for job in figures["jobs"]:
         state = "runs" if job["running"] else f"waits, {job['joined']} of {job['workers']} are here"
         yield (
