@@ -181,6 +181,11 @@ def lab(
     scale: Annotated[
         float | None, Parameter(help="Factor for all bandwidths, instead of --fastest.")
     ] = None,
+    mtu: Annotated[int, Parameter(help="Largest packet of all cables, in bytes.")] = 9000,
+    loss: Annotated[
+        float,
+        Parameter(help="Probability with which switches that reduce drop a packet, on both ways."),
+    ] = 0.0,
     time_limit: Annotated[
         float | None, Parameter(help="Stop all commands after this many seconds.")
     ] = None,
@@ -195,6 +200,7 @@ def lab(
     All bandwidths are scaled down to what this machine can carry, unless
     --fastest or --scale is given. TACOS_TOPOLOGY names a file with the network
     as built, and torchrun's variables tell the commands how to find each other.
+    Switches that reduce run tacos switch, and TACOS_SWITCH names them.
     The exit code is that of the first command that fails.
 
     Example: tacos lab torus:2x4 --fastest 100Mbit/s -- python train.py
@@ -206,7 +212,7 @@ def lab(
         raise ValueError("COMMAND is missing: write it after --, as in tacos lab ring:4 -- env")
     if time_limit is not None and not time_limit > 0:
         raise ValueError(f"--time-limit must be positive; got {time_limit:g}")
-    with Lab(network, fastest=fastest, scale=scale) as built:
+    with Lab(network, fastest=fastest, scale=scale, mtu=mtu, loss=loss) as built:
         if not quiet:
             print(built.describe(), file=sys.stderr)
         ended = built.run(command, time_limit=time_limit, output=output)

@@ -155,6 +155,10 @@ class Lab:
         mtu: int = MTU,
         loss: float = 0.0,
     ) -> None:
+        if not 0 <= loss < 1:
+            raise ValueError(f"loss must be a probability below 1; got {loss:g}")
+        if not 576 <= mtu <= 65_000:
+            raise ValueError(f"mtu must be 576 to 65,000 bytes; got {mtu}")
         self.mtu, self._loss = mtu, loss
         self._speeds: dict[str, Any] = {"fastest": fastest, "scale": scale}
         self._given = topology

@@ -143,8 +143,6 @@ def blueprint(topology: Topology, *, delays: bool = False, mtu: int = MTU) -> Bl
         raise ValueError(
             f"the topology has {topology.nodes:,} nodes, a lab has at most {_MOST_NODES:,}"
         )
-    if not 576 <= mtu <= 65_000:
-        raise ValueError(f"mtu must be 576 to 65,000 bytes; got {mtu}")
     return _Architect(topology, delays, mtu).drawn()
 
 
