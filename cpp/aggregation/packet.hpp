@@ -109,6 +109,10 @@ struct LeaveBody {
   std::uint64_t incarnation;
 };
 
+constexpr std::size_t packet_bytes(std::size_t elements) {
+  return sizeof(PacketHeader) + 4 * elements;
+}
+
 template <typename Body>
 bool read_body(std::span<const std::byte> packet, Body& body) {
   if (packet.size() < sizeof(PacketHeader) + sizeof(Body)) return false;

@@ -27,7 +27,7 @@ TACOS_VECTORIZED void add_words(std::uint32_t* sums, const std::uint32_t* words,
 }
 
 PacketHeader header_at(const std::byte* packet) {
-  PacketHeader header;
+  PacketHeader header{};
   std::memcpy(&header, packet, kHeader);
   return header;
 }
@@ -70,7 +70,7 @@ void Switch::receive(Address from, std::span<const std::byte> packet, std::uint6
                      std::vector<Outgoing>& out) {
   const std::size_t before = out.size();
   ++counters_.packets;
-  PacketHeader header;
+  PacketHeader header{};
   if (!read_header(packet, header)) {
     ++counters_.malformed;
     return;
@@ -123,7 +123,7 @@ void Switch::contribute(Address from, const PacketHeader& header, std::span<cons
   const std::uint16_t slot = header.slot & static_cast<std::uint16_t>(~kVersionBit);
   const bool version = (header.slot & kVersionBit) != 0;
   const std::uint64_t bit = header.worker < 64 ? std::uint64_t{1} << header.worker : 0;
-  if (packet.size() != kHeader + 4U * header.elements) {
+  if (packet.size() != packet_bytes(header.elements)) {
     ++counters_.malformed;
     return;
   }
@@ -165,7 +165,7 @@ void Switch::contribute(Address from, const PacketHeader& header, std::span<cons
   if ((use.seen & bit) != 0) {
     if (use.done) {
       ++counters_.resent;
-      out.push_back({from, use.packet.get(), kHeader + 4U * use.elements});
+      out.push_back({from, use.packet.get(), packet_bytes(use.elements)});
     } else {
       ++counters_.duplicates;
       ++job->duplicates;
@@ -224,7 +224,7 @@ void Switch::finish(Job& job, Use& use, std::vector<Outgoing>& out) {
   std::memcpy(use.packet.get(), &header, kHeader);
   for (std::uint64_t left = job.children; left != 0; left &= left - 1) {
     const auto& child = job.members[static_cast<std::size_t>(std::countr_zero(left))];
-    out.push_back({child.address, use.packet.get(), kHeader + 4U * use.elements});
+    out.push_back({child.address, use.packet.get(), packet_bytes(use.elements)});
   }
 }
 
@@ -237,7 +237,7 @@ void Switch::send_up(Job& job, Use& use, std::vector<Outgoing>& out) {
   std::memcpy(use.packet.get(), &header, kHeader);
   const std::uint16_t slot = header.slot & static_cast<std::uint16_t>(~kVersionBit);
   out.push_back({parent_ + shard_of(slot, job.pool, job.parent_shards), use.packet.get(),
-                 kHeader + 4U * use.elements});
+                 packet_bytes(use.elements)});
 }
 
 void Switch::from_parent(const PacketHeader& header, std::span<const std::byte> packet,
@@ -258,7 +258,7 @@ void Switch::from_parent(const PacketHeader& header, std::span<const std::byte> 
   if (header.kind == PacketKind::result) {
     Job* job = in_generation();
     const std::uint16_t slot = header.slot & static_cast<std::uint16_t>(~kVersionBit);
-    if (job == nullptr || slot > job->pool || packet.size() != kHeader + 4U * header.elements)
+    if (job == nullptr || slot > job->pool || packet.size() != packet_bytes(header.elements))
       return;
     Use& use = job->slots[slot][(header.slot & kVersionBit) != 0 ? 1 : 0];
     if (!use.waiting || use.done || use.sequence != header.sequence || use.tag != header.tag ||
@@ -268,7 +268,7 @@ void Switch::from_parent(const PacketHeader& header, std::span<const std::byte> 
     std::memcpy(use.packet.get(), packet.data(), packet.size());
     finish(*job, use, out);
   } else if (header.kind == PacketKind::welcome) {
-    WelcomeBody body;
+    WelcomeBody body{};
     if (!read_body(packet, body)) return;
     Job* job = mine(body.incarnation, body.attempt);
     if (job == nullptr || job->generation != 0 || joined(*job) != members_) return;
@@ -278,7 +278,7 @@ void Switch::from_parent(const PacketHeader& header, std::span<const std::byte> 
     job->complete = body.complete != 0;
     begin(*job, header.generation, out);
   } else {
-    NoticeBody body;
+    NoticeBody body{};
     if (!read_body(packet, body) || body.code == NoticeCode::waiting) return;
     Job* job = body.incarnation != 0 ? mine(body.incarnation, body.attempt) : in_generation();
     if (job == nullptr) return;
@@ -384,7 +384,7 @@ Switch::Job* Switch::job_for(const JoinBody& body, std::string& why) {
 
 void Switch::join(Address from, const PacketHeader& header, std::span<const std::byte> packet,
                   std::uint64_t now_us, std::vector<Outgoing>& out) {
-  JoinBody body;
+  JoinBody body{};
   if (!read_body(packet, body)) {
     --counters_.control;
     ++counters_.malformed;
@@ -550,8 +550,8 @@ void Switch::begin(Job& job, std::uint64_t generation, std::vector<Outgoing>& ou
     for (const bool version : {false, true}) {
       Use& use = job.slots[slot][version ? 1 : 0];
       use.sequence = first_sequence(slot, version, job.pool) - stride_of(slot, job.pool);
-      use.packet = std::make_unique<std::byte[]>(
-          kHeader + (slot == job.pool ? 0U : 4U * job.packet_elements));
+      use.packet =
+          std::make_unique<std::byte[]>(packet_bytes(slot == job.pool ? 0 : job.packet_elements));
     }
   }
   if (shards_ > 1) changes.push_back({index_of(job), ""});
@@ -610,7 +610,7 @@ void Switch::fail_job(std::uint32_t job, const std::string& why, std::vector<Out
 
 void Switch::leave(Address from, const PacketHeader& header, std::span<const std::byte> packet,
                    std::vector<Outgoing>& out) {
-  LeaveBody body;
+  LeaveBody body{};
   if (!read_body(packet, body) || header.job >= jobs_.size() || !jobs_[header.job] ||
       header.worker >= kMostWorkers) {
     return;
@@ -706,9 +706,9 @@ bool Switch::accepts(const Token& token) const {
   return std::find(tokens_.begin(), tokens_.end(), token) != tokens_.end();
 }
 
-std::uint64_t Switch::generation_of(std::string_view name) const {
+std::uint64_t Switch::generation_of(std::string_view job_name) const {
   for (const auto& job : jobs_) {
-    if (job && job->name == name) return job->generation;
+    if (job && job->name == job_name) return job->generation;
   }
   return 0;
 }

@@ -91,7 +91,7 @@ class Switch {
 
   const SwitchCounters& counters() const { return counters_; }
   bool accepts(const Token& token) const;
-  std::uint64_t generation_of(std::string_view job) const;  // 0: none
+  std::uint64_t generation_of(std::string_view job_name) const;  // 0: none
 
   struct JobView {
     std::string name;

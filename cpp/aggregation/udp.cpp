@@ -13,6 +13,7 @@
 #include <cstring>
 #include <ctime>
 #include <random>
+#include <system_error>
 #include <utility>
 
 #include "runtime/tcp.hpp"
@@ -24,7 +25,7 @@ namespace {
 
 constexpr std::size_t kBatch = 64;                // datagrams per system call
 constexpr int kBuffer = 8 << 20;                  // bytes of a socket; the kernel may grant fewer
-constexpr int kPause_ms = 100;                    // between looks at whether to stop
+constexpr std::int64_t kPause_us = 100'000;       // between looks at whether to stop
 constexpr std::uint64_t kRefused_us = 1'000'000;  // time for a switch to be restarted
 constexpr std::uint64_t kExpire_us = 1'000'000;
 
@@ -60,7 +61,7 @@ std::uint64_t random_seed() {
 
 int open_socket(Address at) {
   const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) throw Error("cannot open a UDP socket: " + std::string(std::strerror(errno)));
+  if (fd < 0) throw Error("cannot open a UDP socket: " + std::generic_category().message(errno));
   for (const int option : {SO_RCVBUF, SO_SNDBUF}) {
     setsockopt(fd, SOL_SOCKET, option, &kBuffer, sizeof kBuffer);
   }
@@ -77,7 +78,7 @@ int open_socket(Address at) {
       throw Error("another program, perhaps another switch, uses UDP port " + where +
                   "; choose another port");
     }
-    throw Error("cannot listen at " + where + ": " + std::strerror(error));
+    throw Error("cannot listen at " + where + ": " + std::generic_category().message(error));
   }
   return fd;
 }
@@ -175,8 +176,8 @@ std::string quoted(const std::string& text) {
 
 // Whether a packet asks for the counters, with a token that the switch accepts.
 bool asks(const Switch& state, std::span<const std::byte> packet) {
-  PacketHeader header;
-  Token token;
+  PacketHeader header{};
+  Token token{};
   return read_header(packet, header) && header.kind == PacketKind::question &&
          read_body(packet, token) && state.accepts(token);
 }
@@ -238,7 +239,7 @@ UdpSwitch::UdpSwitch(const UdpSwitchOptions& options)
       getsockname(shards_[0]->socket, reinterpret_cast<sockaddr*>(&place), &length);
       port_ = ntohs(place.sin_port);
     }
-    timeval wait{.tv_sec = 0, .tv_usec = kPause_ms * 1000};
+    timeval wait{.tv_sec = 0, .tv_usec = kPause_us};
     setsockopt(shards_.back()->socket, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
   }
 }
@@ -291,7 +292,7 @@ void UdpSwitch::carry_changes(Shard& first) {
 }
 
 void UdpSwitch::serve(Shard& shard) {
-  Batch batch(sizeof(PacketHeader) + 4U * options_.limits.packet_elements + 128);
+  Batch batch(packet_bytes(options_.limits.packet_elements) + 128);
   Sender sender;
   std::vector<Outgoing> out;
   std::uint64_t expired_us = now_us();
@@ -299,7 +300,7 @@ void UdpSwitch::serve(Shard& shard) {
     const int got = batch.receive(shard.socket, MSG_WAITFORONE);
     if (got < 0 && errno != EAGAIN && errno != EINTR) {
       const std::lock_guard guard(shard.lock);
-      shard.failure = "cannot receive: " + std::string(std::strerror(errno));
+      shard.failure = "cannot receive: " + std::generic_category().message(errno);
       return;
     }
     const std::uint64_t time = now_us();
@@ -446,7 +447,7 @@ UdpWorker::UdpWorker(Address switch_address, const std::string& bind,
                      const WorkerSettings& settings)
     : switch_(switch_address),
       worker_(settings),
-      buffer_bytes_(sizeof(PacketHeader) + 4U * settings.packet_elements + 512) {
+      buffer_bytes_(packet_bytes(settings.packet_elements) + 512) {
   socket_ = open_socket(aggregation::address_of(bind.empty() ? "0.0.0.0" : bind, 0));
   const int on = 1;  // so that the socket hears that nothing listens at the switch's port
   setsockopt(socket_, IPPROTO_IP, IP_RECVERR, &on, sizeof on);
@@ -462,9 +463,9 @@ void UdpWorker::send(const std::vector<WorkerPacket>& packets) {
   sender.flush(socket_);
 }
 
-bool UdpWorker::refused(std::uint64_t time) {
-  std::array<std::byte, 512> control;
-  std::array<std::byte, 64> data;
+bool UdpWorker::refused(std::uint64_t time_us) {
+  std::array<std::byte, 512> control{};
+  std::array<std::byte, 64> data{};
   bool any = false;
   for (int i = 0; i < 64; ++i) {
     iovec piece{data.data(), data.size()};
@@ -476,13 +477,13 @@ bool UdpWorker::refused(std::uint64_t time) {
     if (recvmsg(socket_, &message, MSG_ERRQUEUE | MSG_DONTWAIT) < 0) break;
     for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
       if (c->cmsg_level != IPPROTO_IP || c->cmsg_type != IP_RECVERR) continue;
-      sock_extended_err error;
+      sock_extended_err error{};
       std::memcpy(&error, CMSG_DATA(c), sizeof error);
       any |= error.ee_errno == ECONNREFUSED;
     }
   }
-  if (any && refused_us_ == 0) refused_us_ = time;
-  return refused_us_ != 0 && time > refused_us_ + kRefused_us;
+  if (any && refused_us_ == 0) refused_us_ = time_us;
+  return refused_us_ != 0 && time_us > refused_us_ + kRefused_us;
 }
 
 void UdpWorker::all_reduce(const void* from, void* to, std::uint64_t elements, DType dtype,
@@ -505,8 +506,7 @@ void UdpWorker::all_reduce(const void* from, void* to, std::uint64_t elements, D
     std::uint64_t time = now_us();
     if (got <= 0) {
       const std::uint64_t due = worker_.deadline_us();
-      const std::uint64_t wait =
-          due > time ? std::min<std::uint64_t>(due - time, kPause_ms * 1000) : 0;
+      const std::uint64_t wait = due > time ? std::min<std::uint64_t>(due - time, kPause_us) : 0;
       pollfd ready{.fd = socket_, .events = POLLIN, .revents = 0};
       const timespec limit{.tv_sec = 0, .tv_nsec = static_cast<long>(wait) * 1000};
       if (wait > 0) ppoll(&ready, 1, &limit, nullptr);
@@ -528,7 +528,7 @@ void UdpWorker::all_reduce(const void* from, void* to, std::uint64_t elements, D
       worker_.poll(time, out);
       send(out);
     }
-    if (time > idle_us + kPause_ms * 1000) {
+    if (time > idle_us + kPause_us) {
       idle_us = time;
       try {
         idle();
@@ -557,7 +557,7 @@ void UdpWorker::leave() {
 
 double pump(int socket, Address to, std::uint32_t job, std::uint64_t generation,
             std::uint16_t workers, std::uint16_t pool, std::uint16_t elements, std::uint64_t uses) {
-  const std::size_t bytes = sizeof(PacketHeader) + 4U * elements;
+  const std::size_t bytes = packet_bytes(elements);
   std::vector<std::vector<std::byte>> packets(std::size_t{pool} * workers,
                                               std::vector<std::byte>(bytes, std::byte{1}));
   std::vector<std::uint16_t> answers(pool, 0);
@@ -591,7 +591,7 @@ double pump(int socket, Address to, std::uint32_t job, std::uint64_t generation,
     const int got = batch.receive(socket, MSG_WAITFORONE);
     if (got < 0) throw Error("the measurement lost packets: the socket's buffer is too small");
     for (int i = 0; i < got; ++i) {
-      PacketHeader header;
+      PacketHeader header{};
       if (!read_header(batch.packet(static_cast<std::size_t>(i)), header)) continue;
       const auto slot = static_cast<std::uint16_t>(header.slot & ~kVersionBit);
       if (slot < pool && header.sequence == static_cast<std::uint32_t>(use[slot])) ++answers[slot];

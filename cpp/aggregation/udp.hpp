@@ -78,7 +78,7 @@ class UdpWorker {
 
  private:
   void send(const std::vector<WorkerPacket>& packets);
-  bool refused(std::uint64_t now_us);
+  bool refused(std::uint64_t time_us);
 
   Address switch_;
   Worker worker_;

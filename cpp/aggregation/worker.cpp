@@ -48,7 +48,7 @@ Worker::Worker(WorkerSettings settings) : settings_(std::move(settings)) {
     throw std::invalid_argument("job must be a name of 1 to 32 bytes; got '" + settings_.job + "'");
   }
   slots_.resize(settings_.pool + 1U);
-  for (auto& slot : slots_) slot.bytes.resize(kHeader + 4U * settings_.packet_elements);
+  for (auto& slot : slots_) slot.bytes.resize(packet_bytes(settings_.packet_elements));
 }
 
 void Worker::start(const void* from, void* to, std::uint64_t elements, DType dtype, bool average,
@@ -133,7 +133,7 @@ void Worker::send_join(std::uint64_t now_us, std::vector<WorkerPacket>& out) {
 
 void Worker::take_welcome(const PacketHeader& header, std::span<const std::byte> packet,
                           std::uint64_t now_us, std::vector<WorkerPacket>& out) {
-  WelcomeBody body;
+  WelcomeBody body{};
   if (!read_body(packet, body) || body.incarnation != settings_.incarnation ||
       body.attempt != attempt_ || header.generation == 0) {
     ++counters_.foreign;
@@ -159,7 +159,7 @@ void Worker::take_welcome(const PacketHeader& header, std::span<const std::byte>
 
 void Worker::take_notice(const PacketHeader& header, std::span<const std::byte> packet,
                          std::uint64_t now_us, std::vector<WorkerPacket>& out) {
-  NoticeBody body;
+  NoticeBody body{};
   if (!read_body(packet, body)) {
     ++counters_.foreign;
     return;
@@ -294,7 +294,7 @@ void Worker::send_packet(std::uint64_t packet, std::uint64_t now_us,
   ++counters_.sent;
   if (!asked_) asked_us_ = now_us;
   asked_ = true;
-  out.push_back({slot.bytes.data(), kHeader + 4U * header.elements,
+  out.push_back({slot.bytes.data(), packet_bytes(header.elements),
                  shard_of(number, settings_.pool, shards_)});
 }
 
@@ -323,7 +323,7 @@ void Worker::send_closing(std::uint64_t now_us, std::vector<WorkerPacket>& out) 
 
 void Worker::receive(std::span<const std::byte> packet, std::uint64_t now_us,
                      std::vector<WorkerPacket>& out) {
-  PacketHeader header;
+  PacketHeader header{};
   if (state_ == WorkerState::failed) return;
   if (!read_header(packet, header)) {
     ++counters_.foreign;
@@ -342,7 +342,7 @@ void Worker::take_result(const PacketHeader& header, std::span<const std::byte> 
                          std::uint64_t now_us, std::vector<WorkerPacket>& out) {
   const std::uint16_t number = header.slot & static_cast<std::uint16_t>(~kVersionBit);
   if (generation_ == 0 || header.generation != generation_ || number > settings_.pool ||
-      packet.size() != kHeader + 4U * header.elements) {
+      packet.size() != packet_bytes(header.elements)) {
     ++counters_.foreign;
     return;
   }
@@ -350,7 +350,7 @@ void Worker::take_result(const PacketHeader& header, std::span<const std::byte> 
   asked_ = false;
   Slot& slot = slots_[number];
   const auto sent = [&] {
-    PacketHeader mine;
+    PacketHeader mine{};
     std::memcpy(&mine, slot.bytes.data(), kHeader);
     return mine;
   }();
@@ -433,7 +433,7 @@ void Worker::progress(std::uint64_t now_us) {
 }
 
 void Worker::send_again(Slot& slot, std::uint64_t now_us, std::vector<WorkerPacket>& out) {
-  PacketHeader header;
+  PacketHeader header{};
   std::memcpy(&header, slot.bytes.data(), kHeader);
   slot.again = true;
   slot.sent_us = now_us;
@@ -446,7 +446,7 @@ void Worker::send_again(Slot& slot, std::uint64_t now_us, std::vector<WorkerPack
   }
   if (!asked_) asked_us_ = now_us;
   asked_ = true;
-  out.push_back({slot.bytes.data(), kHeader + 4U * header.elements,
+  out.push_back({slot.bytes.data(), packet_bytes(header.elements),
                  shard_of(number, settings_.pool, shards_)});
 }
 
