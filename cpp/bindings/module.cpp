@@ -28,6 +28,7 @@ void bind_job(nb::module_& m);
 void bind_pipeline(nb::module_& m);
 void bind_runtime(nb::module_& m);
 void bind_waves(nb::module_& m);
+void bind_aggregation(nb::module_& m);
 void bind_arrow(nb::module_& m);
 void bind_hooks(nb::module_& m);
 void bind_pickling(nb::module_& m);
@@ -62,6 +63,7 @@ NB_MODULE(_core, m) {
   tacos::bindings::bind_pipeline(m);
   tacos::bindings::bind_runtime(m);
   tacos::bindings::bind_waves(m);
+  tacos::bindings::bind_aggregation(m);
   tacos::bindings::bind_arrow(m);
   tacos::bindings::bind_hooks(m);
   tacos::bindings::bind_pickling(m);

@@ -1556,6 +1556,172 @@ class RankLayout:
 def lay_out(program: Program, rank: int, count: int) -> RankLayout:
     """Where a rank's data are when the whole has so many elements."""
 
+class AggregationSwitch:
+    """
+    A switch that adds up what workers send: the state machine, without I/O.
+    """
+
+    def __init__(self, tokens: Sequence[bytes], seed: int, slots: int = 8192, packet_elements: int = 2232, jobs: int = 64) -> None:
+        """tokens: digests of 16 bytes. seed: of the generations."""
+
+    def set_parent(self, parent: int, members: int) -> None:
+        """Makes this the switch of a rack; members has one bit per worker."""
+
+    def receive(self, source: int, packet: bytes, now_us: int) -> list[tuple[int, bytes]]:
+        """What to send, as pairs of address and packet."""
+
+    def expire(self, now_us: int) -> None:
+        """Forgets jobs that were idle for long."""
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What became of the packets."""
+
+    def generation(self, job: str) -> int:
+        """The job's generation, or 0."""
+
+class AggregationWorker:
+    """A worker of a switch: the state machine, without I/O."""
+
+    def __init__(self, token: bytes, job: str, worker: int, workers: int, pool: int, packet_elements: int, incarnation: int, timer_s: float = 0.02, least_timer_s: float = 0.001, silence_s: float = 3.0, timeout_s: float = 60.0) -> None:
+        """token: a digest of 16 bytes."""
+
+    def start(self, source: int, target: int, elements: int, dtype: str, average: bool, now_us: int) -> list[bytes]:
+        """
+        Begins an operation on the memory at these addresses, which must not overlap.
+        """
+
+    def receive(self, packet: bytes, now_us: int) -> list[bytes]:
+        """Takes a packet of the switch; what to send."""
+
+    def poll(self, now_us: int) -> list[bytes]:
+        """What timers send again."""
+
+    def leave(self) -> list[bytes]:
+        """Leaves the job; what to send."""
+
+    @property
+    def deadline_us(self) -> int:
+        """When to poll next."""
+
+    @property
+    def state(self) -> str:
+        """idle, joining, running, closing or failed."""
+
+    @property
+    def failure(self) -> str:
+        """Why it failed, or empty."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether it failed because the switch is gone."""
+
+    @property
+    def has_results(self) -> bool:
+        """
+        Whether the last operation had all results, though it may have failed to end.
+        """
+
+    @property
+    def non_finite(self) -> bool:
+        """Whether some block of the last operation was not finite."""
+
+    @property
+    def packets(self) -> int:
+        """Packets of the last operation, each counted once."""
+
+    @property
+    def operation(self) -> int:
+        """Number of the next operation, or of the one that runs."""
+
+    @operation.setter
+    def operation(self, arg: int, /) -> None: ...
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What was sent and received."""
+
+class UdpSwitch:
+    """A switch over UDP, with a thread per core."""
+
+    def __init__(self, host: str, port: int, cores: int, tokens: Sequence[bytes], slots: int, packet_elements: int, jobs: int, parent_host: str, parent_port: int, members: int, loss_in: float, loss_out: float, seed: int, echo: bool) -> None:
+        """Opens the ports; parent_host is empty without a parent."""
+
+    @property
+    def port(self) -> int:
+        """The first port."""
+
+    def start(self) -> None:
+        """Starts the threads."""
+
+    def stop(self) -> None:
+        """Ends the threads."""
+
+    @property
+    def failure(self) -> str:
+        """Why a thread ended early, or empty."""
+
+    def stats(self) -> str:
+        """Counters and jobs as JSON."""
+
+    @property
+    def busy_s(self) -> float:
+        """Processor time of the threads, in seconds."""
+
+class UdpWorker:
+    """A worker of a switch over UDP."""
+
+    def __init__(self, host: str, port: int, bind: str, token: bytes, job: str, worker: int, workers: int, pool: int, packet_elements: int, incarnation: int, timer_s: float, least_timer_s: float, silence_s: float, timeout_s: float) -> None:
+        """bind: the address to send from, or empty."""
+
+    def all_reduce(self, source: int, target: int, elements: int, dtype: str, average: bool) -> None:
+        """Adds up all workers' elements at these addresses."""
+
+    def restore(self) -> None:
+        """Puts the inputs of the last operation back, where it ran in place."""
+
+    def leave(self) -> None:
+        """Leaves the job."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether it failed because the switch is gone."""
+
+    @property
+    def failure(self) -> str:
+        """Why it failed, or empty."""
+
+    @property
+    def has_results(self) -> bool:
+        """
+        Whether the last operation had all results, though it may have failed to end.
+        """
+
+    @property
+    def non_finite(self) -> bool:
+        """Whether some block of the last operation was not finite."""
+
+    @property
+    def operation(self) -> int:
+        """Number of the next operation."""
+
+    @operation.setter
+    def operation(self, arg: int, /) -> None: ...
+
+    @property
+    def packets(self) -> int:
+        """Packets of the last operation, each counted once."""
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What was sent and received."""
+
+def aggregation_pump(socket: int, host: str, port: int, job: int, generation: int, workers: int, pool: int, elements: int, uses: int) -> float:
+    """Seconds that a switch or an echo takes for this many uses of slots."""
+
+def aggregation_encodes(dtype: str) -> bool:
+    """Whether a switch can add elements of this type."""
+
 def arrow_stream(names: Sequence[str], columns: Sequence[numpy.typing.NDArray[Any]]) -> Any:
     """
     Columns as a stream of record batches, by the Arrow C data interface, without a copy.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ __all__ = ["Check", "checkup"]
 
 _PATIENCE_S = 120
 _SOLVER = ("solver", "highspy", "highspy", "bounds of all-to-all, uneven switches, exact solving")
+_BURST = 2 << 20
+"""Bytes that a switch's socket should hold: eight workers' pools of 128 packets of 1,500 bytes."""
 _EXTRAS = (
     ("torch", "torch", "torch", "the backend of torch.distributed, gloo beside tacos run"),
     ("mpi", "mpi4py", "mpi4py.MPI", "tacos run --mpi and tacos probe --mpi"),
@@ -70,6 +73,7 @@ def checkup() -> Iterator[Check]:
         yield _package(*extra)
     yield _backend()
     yield _lab()
+    yield _switch()
 
 
 def _python() -> Check:
@@ -160,3 +164,26 @@ def _lab() -> Check:
             "lab", "missing", why, "see the manual's page on the lab; the rest does without"
         )
     return Check("lab", "ok", "networks can be built from namespaces here")
+
+
+def _switch() -> Check:
+    """Whether tacos switch could start here with its usual port, and with room for a burst of packets."""
+    from tacos.runtime.aggregation import DEFAULT_PORT
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind(("127.0.0.1", DEFAULT_PORT))
+        except OSError as error:
+            found = f"UDP port {DEFAULT_PORT} cannot be used: {error.strerror}"
+            return Check("switch", "missing", found, "tacos switch --port takes another")
+    try:
+        most = int(Path("/proc/sys/net/core/rmem_max").read_text())
+    except (OSError, ValueError):
+        most = _BURST
+    if most < _BURST and os.geteuid() != 0:
+        found = (
+            f"sockets may hold {units.format_size(most)}, tacos switch loses packets of large pools"
+        )
+        advice = f"sysctl -w net.core.rmem_max={8 << 20}"
+        return Check("switch", "missing", found, advice)
+    return Check("switch", "ok", f"UDP port {DEFAULT_PORT} is free for tacos switch")

@@ -577,3 +577,52 @@ def test_the_command_runs_a_lab(capfd):
     assert "ended with exit code" in err
     assert main(["lab", "ring:3", "--quiet", "--output", "first", "--", "echo", "-n", "--hi"]) == 0
     assert capfd.readouterr().out == "--hi\n"
+
+
+# Switches that add up.
+
+
+def racks():
+    """Two racks of two NPUs, 0 to 3, under a core: switches 4 and 5, and 6."""
+    cables = [(0, 4), (1, 4), (2, 5), (3, 5), (4, 6), (5, 6)]
+    rows = [(a, b, 6_250_000, 0) for one in cables for a, b in (one, one[::-1])]
+    return tacos.topology.from_links(4, rows, switches=[("multicast", "reduce")] * 3)
+
+
+def test_switches_that_reduce_are_a_star_or_a_tree():
+    star = tacos.topology.switch(3, reduce=True)
+    net = blueprint(star)
+    assert net.aggregators == [(3, [0, 1, 2], "")]
+    assert net.aggregator == ["10.0.0.1", "10.0.0.3", "10.0.0.5"]  # the far ends of the cables
+    assert blueprint(tacos.topology.switch(3)).aggregators == []
+    net = blueprint(racks())
+    assert net.aggregators == [(6, [], ""), (4, [0, 1], "10.0.0.9"), (5, [2, 3], "10.0.0.11")]
+    for wrong, word in (({"mtu": 100}, "mtu must be"), ({"loss": 1.0}, "loss must be")):
+        with pytest.raises(ValueError, match=word):
+            Lab(star, **wrong)
+
+
+_SUMS = """
+import os, numpy as np
+from tacos.runtime import connect
+from tacos.runtime.aggregation.sums import from_environment
+with connect(timeout=120) as comm:
+    sums = from_environment(comm)
+    data = np.full(20000, 1.0 + comm.rank, np.float32)
+    sums.run_at(data.ctypes.data, data.ctypes.data, data.size, "float32", "sum", lambda: 1 / 0)
+    print(sorted(set(data.tolist())), sums.sums)
+    comm.barrier("end")
+    sums.close()
+"""
+
+
+@in_lab
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", [0.0, 0.05])
+@pytest.mark.parametrize("network", ["star", "racks"])
+def test_sums_through_the_switches_of_a_lab(network, loss):
+    topology = tacos.topology.switch(4, reduce=True) if network == "star" else racks()
+    with Lab(topology, fastest="50Mbit/s", mtu=1500, loss=loss) as lab:
+        run = lab.run([sys.executable, "-c", _SUMS], output="returned", time_limit=120)
+    assert run.code == 0, run.stderr
+    assert [text.split()[:2] for text in run.stdout] == [["[10.0]", "1"]] * 4

@@ -381,6 +381,32 @@ def ddp(steps: int = 5, exact: bool = False) -> None:
         assert torch.equal(ends[0], other), "the replicas differ"
 
 
+def through_a_switch(address: str, token: str, steps: int) -> tuple[float, float, int, str]:
+    """Train a model with sums through a switch, and with gloo's; both final losses, and what became of the switch."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(0)
+    start = torch.nn.Sequential(torch.nn.Linear(32, 200), torch.nn.ReLU(), torch.nn.Linear(200, 32))
+    with _variables(TACOS_SWITCH=f"{address},least=1KB", TACOS_SWITCH_TOKEN=token):
+        switched = dist.new_group()
+    losses = []
+    for group in (switched, gloo()):
+        model = DistributedDataParallel(copy.deepcopy(start), process_group=group)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        _trained(model, optimizer, steps)
+        x = torch.randn(256, 32, generator=torch.Generator().manual_seed(1))
+        losses.append(float((model(x) - x).pow(2).mean()))
+    sums = switched._tensors.switched
+    values = torch.full((5000,), float(dist.get_rank()))
+    values[3] = float("inf")
+    dist.all_reduce(values, group=switched)
+    assert torch.isinf(values[3])
+    ranks = dist.get_world_size()
+    assert (values[4:] == ranks * (ranks - 1) / 2).all(), "finite values beside inf are summed"
+    dist.destroy_process_group(switched)
+    return losses[0], losses[1], sums.sums, sums.ended
+
+
 def chained_hook() -> None:
     """PowerSGD starts collectives in the callbacks of others."""
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook

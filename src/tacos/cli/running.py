@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -55,6 +56,13 @@ def run(
         Parameter(help="Move the data over MPI, under mpiexec.", negative="", show_default=False),
     ] = False,
     carrier: Carrier = None,
+    switch: Annotated[
+        str | None,
+        Parameter(
+            help="Send all-reduces through the switch at HOST:PORT (tacos switch), and compare with "
+            "the file's algorithm. Its token is in TACOS_SWITCH_TOKEN."
+        ),
+    ] = None,
     timeout: Annotated[
         float, Parameter(help="Fail after this many seconds without progress.")
     ] = 60.0,
@@ -72,7 +80,10 @@ def run(
     Example: mpiexec -n 8 tacos run --mpi ar.tacos
     """
     from tacos import runtime
+    from tacos.runtime.aggregation.sums import Place, opened
 
+    if switch is not None:
+        Place.parse(switch, "--switch")
     algorithm = load_algorithm(file, format)
     ranks = algorithm.topology.npus if isinstance(algorithm, Schedule) else algorithm.ranks
     if np is not None and np != ranks:
@@ -89,6 +100,7 @@ def run(
         command += [str(word) for option in options.items() for word in option]
         command += ["--check" if check else "--no-check", *(["--format", format] if format else [])]
         command += ["--carrier", carrier] if carrier else []
+        command += ["--switch", switch] if switch else []
         command += ["--json"] * as_json + ["--quiet"] * quiet
         with runtime.launch(command, ranks) as job:
             return job.wait()
@@ -96,9 +108,10 @@ def run(
     try:
         with _connect(kind, timeout) as comm:
             rank = comm.rank
+            sums = opened(comm, switch or "", os.environ.get("TACOS_SWITCH_TOKEN", ""))
             rows = runtime.measure(
                 comm, algorithm, sizes, dtype=dtype, op=op, iters=iters, warmup=warmup,
-                check=check, against=against,
+                check=check, against=against, switched=sums,
             )  # fmt: skip
             found: list[runtime.Row] = []
             for line in runtime.table(_kept(rows, found)):
@@ -168,6 +181,11 @@ def lab(
     scale: Annotated[
         float | None, Parameter(help="Factor for all bandwidths, instead of --fastest.")
     ] = None,
+    mtu: Annotated[int, Parameter(help="Largest packet of all cables, in bytes.")] = 9000,
+    loss: Annotated[
+        float,
+        Parameter(help="Probability with which switches that reduce drop a packet, on both ways."),
+    ] = 0.0,
     time_limit: Annotated[
         float | None, Parameter(help="Stop all commands after this many seconds.")
     ] = None,
@@ -182,6 +200,7 @@ def lab(
     All bandwidths are scaled down to what this machine can carry, unless
     --fastest or --scale is given. TACOS_TOPOLOGY names a file with the network
     as built, and torchrun's variables tell the commands how to find each other.
+    Switches that reduce run tacos switch, and TACOS_SWITCH names them.
     The exit code is that of the first command that fails.
 
     Example: tacos lab torus:2x4 --fastest 100Mbit/s -- python train.py
@@ -193,7 +212,7 @@ def lab(
         raise ValueError("COMMAND is missing: write it after --, as in tacos lab ring:4 -- env")
     if time_limit is not None and not time_limit > 0:
         raise ValueError(f"--time-limit must be positive; got {time_limit:g}")
-    with Lab(network, fastest=fastest, scale=scale) as built:
+    with Lab(network, fastest=fastest, scale=scale, mtu=mtu, loss=loss) as built:
         if not quiet:
             print(built.describe(), file=sys.stderr)
         ended = built.run(command, time_limit=time_limit, output=output)

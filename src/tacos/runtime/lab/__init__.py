@@ -32,7 +32,7 @@ import numpy as np
 from tacos import formats, units
 from tacos import topology as topologies
 from tacos.errors import LabError
-from tacos.runtime.lab.network import blueprint
+from tacos.runtime.lab.network import MTU, blueprint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,6 +51,7 @@ _GRACE_S = 2.0
 _START_S = 30.0
 _FIRST_PORT = 29500
 _PORTS = 1000
+_SWITCH_PORT = 48864
 _TIMED_OUT = 124  # as the command timeout has it
 
 
@@ -126,6 +127,11 @@ class Lab:
     Args:
         topology: The network to imitate, with its NPUs as ranks.
         fastest, scale: How much slower, see :func:`scaled`.
+        mtu: Of all cables, in bytes.
+        loss: Probability with which switches that add up drop a packet, at arrival and at departure.
+
+    A topology whose switches reduce, as one star or as racks under a core, gets a ``tacos switch`` in each of them, and the ranks
+    get ``TACOS_SWITCH``.
 
     Attributes:
         topology: The network as it is enforced; since it has been entered.
@@ -141,8 +147,19 @@ class Lab:
     """
 
     def __init__(
-        self, topology: Topology, *, fastest: Quantity | None = None, scale: float | None = None
+        self,
+        topology: Topology,
+        *,
+        fastest: Quantity | None = None,
+        scale: float | None = None,
+        mtu: int = MTU,
+        loss: float = 0.0,
     ) -> None:
+        if not 0 <= loss < 1:
+            raise ValueError(f"loss must be a probability below 1; got {loss:g}")
+        if not 576 <= mtu <= 65_000:
+            raise ValueError(f"mtu must be 576 to 65,000 bytes; got {mtu}")
+        self.mtu, self._loss = mtu, loss
         self._speeds: dict[str, Any] = {"fastest": fastest, "scale": scale}
         self._given = topology
         scaled(topology, **self._speeds)  # wrong arguments are told now
@@ -188,7 +205,7 @@ class Lab:
 
     def _build(self) -> None:
         self.topology = scaled(self._given, **self._speeds, delays=self.delays)
-        self._network = blueprint(self.topology, delays=self.delays)
+        self._network = blueprint(self.topology, delays=self.delays, mtu=self.mtu)
         self._topology_file = self._folder / "topology.json"
         formats.save(self.topology, self._topology_file)
         hosts = ["127.0.0.1 localhost"]
@@ -248,7 +265,36 @@ class Lab:
             "LOCAL_WORLD_SIZE": "1",
             "MASTER_ADDR": self._network.management[0],
             "MASTER_PORT": str(port + 1),
+            **self._switch_variables(rank),
         }
+
+    def _switch_variables(self, rank: int) -> dict[str, str]:
+        if not self._network.aggregators:
+            return {}
+        place = f"{self._network.aggregator[rank]}:{_SWITCH_PORT},mtu={self.mtu}"
+        return {"TACOS_SWITCH": place, "TACOS_SWITCH_TOKEN": self._token}
+
+    def _start_switches(self, base: Mapping[str, str]) -> None:
+        """A process in each switch that adds up; it ends with the ranks."""
+        for node, members, parent in self._network.aggregators:
+            command = [sys.executable, "-m", "tacos", "switch", "--host", "0.0.0.0", "--quiet"]
+            command += ["--port", str(_SWITCH_PORT), "--loss", str(self._loss)]
+            if parent:
+                numbers = ",".join(map(str, members))
+                command += ["--parent", f"{parent}:{_SWITCH_PORT}", "--members", numbers]
+            request = {
+                "spawn": node,
+                "run": self._runs,
+                "command": command,
+                "environment": {**base, "TACOS_SWITCH_TOKEN": self._token},
+                "folder": str(Path.cwd()),
+                "hostname": f"switch{node}",
+            }
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            try:
+                self._tell(request, [nowhere, nowhere])
+            finally:
+                os.close(nowhere)
 
     def run(
         self,
@@ -280,6 +326,7 @@ class Lab:
         with _Outputs(self.topology.npus, output) as outputs:
             begin = time.perf_counter()
             base = {"OMP_NUM_THREADS": "1"} | dict(os.environ) | dict(environment or {})
+            self._start_switches(base)
             for rank in range(self.topology.npus):
                 request = {
                     "spawn": rank,
@@ -373,7 +420,10 @@ class Lab:
 
     def _exits(self) -> list[dict[str, Any]]:
         """Which ranks have ended; those of a run that was given up have nothing to say."""
-        return [message for message in self._messages() if message["run"] == self._runs]
+        npus = (
+            self.topology.npus
+        )  # nodes after them are switches, whose end is not the end of the run
+        return [m for m in self._messages() if m["run"] == self._runs and m["exit"] < npus]
 
     def _answer(self) -> dict[str, Any]:
         self._control.settimeout(_START_S)

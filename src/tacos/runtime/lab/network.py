@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Topology
 
-__all__ = ["MTU", "Blueprint", "Cable", "blueprint", "cables"]
+__all__ = ["MTU", "Aggregator", "Blueprint", "Cable", "blueprint", "cables"]
 
 MTU = 9000
 _WIRE_SHARE = 1.012
@@ -108,14 +108,27 @@ class Blueprint:
     """Address of each NPU on the bridge."""
     reach: list[dict[int, list[str]]]
     """Per NPU and peer, where its data go: an address for each of the ways there."""
+    aggregators: list[Aggregator]
+    """The switches that add up, those above first; empty where they cannot serve all NPUs."""
+    aggregator: list[str]
+    """Address at which each NPU reaches its one."""
 
 
-def blueprint(topology: Topology, *, delays: bool = False) -> Blueprint:
+class Aggregator(NamedTuple):
+    """A switch that adds up: its node, the NPUs below it, and the address of the one above or an empty text."""
+
+    node: int
+    members: list[int]
+    parent: str
+
+
+def blueprint(topology: Topology, *, delays: bool = False, mtu: int = MTU) -> Blueprint:
     """The lab network of a topology whose rates are those to enforce.
 
     Args:
         topology: With at most 1,000 nodes.
         delays: Whether the links' latencies are enforced, which takes a kernel with netem.
+        mtu: Of all cables, in bytes.
 
     Raises:
         ValueError: Too many nodes.
@@ -130,7 +143,7 @@ def blueprint(topology: Topology, *, delays: bool = False) -> Blueprint:
         raise ValueError(
             f"the topology has {topology.nodes:,} nodes, a lab has at most {_MOST_NODES:,}"
         )
-    return _Architect(topology, delays).drawn()
+    return _Architect(topology, delays, mtu).drawn()
 
 
 class _Port(NamedTuple):
@@ -149,8 +162,8 @@ class _Way(NamedTuple):
 
 
 class _Architect:
-    def __init__(self, topology: Topology, delays: bool) -> None:
-        self.topology, self.delays = topology, delays
+    def __init__(self, topology: Topology, delays: bool, mtu: int) -> None:
+        self.topology, self.delays, self.mtu = topology, delays, mtu
         self.src, self.dst = topology.link_src.tolist(), topology.link_dst.tolist()
         self.ip: dict[int, list[str]] = defaultdict(list)
         self.tc: dict[int, list[str]] = defaultdict(list)
@@ -176,7 +189,35 @@ class _Architect:
             self.npu,
             self.management,
             [self._reach(npu, ways) for npu in range(self.topology.npus)],
+            *self._aggregation(),
         )
+
+    def _aggregation(self) -> tuple[list[Aggregator], list[str]]:
+        """Switches that reduce, as a tree of at most two levels above the NPUs."""
+        npus = self.topology.npus
+        able = {npus + i for i, bits in enumerate(self.topology.switch_capabilities) if bits & 2}
+        below: dict[int, list[int]] = defaultdict(list)
+        addresses: dict[int, str] = {}
+        over: dict[int, dict[int, str]] = defaultdict(dict)  # by the upper switch
+        for link, (src, dst) in enumerate(zip(self.src, self.dst, strict=True)):
+            if dst not in able or link not in self.ports:
+                continue
+            if src < npus and src not in addresses:
+                addresses[src] = self.ports[link].peer
+                below[dst].append(src)
+            elif src in able:
+                over[dst].setdefault(src, self.ports[link].peer)
+        if len(addresses) < npus:
+            return [], []
+        where = [addresses[npu] for npu in range(npus)]
+        if len(below) == 1:
+            ((node, members),) = below.items()
+            return [Aggregator(node, members, "")], where
+        for top, racks in sorted(over.items()):
+            if top not in below and below.keys() <= racks.keys():
+                found = [Aggregator(rack, members, racks[rack]) for rack, members in below.items()]
+                return [Aggregator(top, [], ""), *found], where
+        return [], []
 
     def _lay_cables(self) -> Iterator[str]:
         """Lines that make the veth pairs; their ends' addresses and rates go to the nodes' lines."""
@@ -187,8 +228,8 @@ class _Architect:
             names = [f"to{peer}" + (f".{k}" if k else "") for peer in (cable.b, cable.a)]
             addresses = [_address(_CABLES, 2 * number + end) for end in (0, 1)]
             yield (
-                f"link add name {names[0]} mtu {MTU} netns {{ns[{cable.a + 1}]}} type veth "
-                f"peer name {names[1]} mtu {MTU} netns {{ns[{cable.b + 1}]}}"
+                f"link add name {names[0]} mtu {self.mtu} netns {{ns[{cable.a + 1}]}} type veth "
+                f"peer name {names[1]} mtu {self.mtu} netns {{ns[{cable.b + 1}]}}"
             )
             for end, link in enumerate((cable.there, cable.back)):
                 node, device = cable[end], names[end]
@@ -204,7 +245,7 @@ class _Architect:
         share = 1.0 if link >= 0 else _ACKNOWLEDGEMENTS
         bytes_per_second = float(topology.link_bandwidth_Bps[there if link < 0 else link]) * share
         rate = max(round(8 * bytes_per_second * _WIRE_SHARE), 8000)
-        burst = round(min(max(bytes_per_second * _BURST_S, 2 * (MTU + 14)), 65_536))
+        burst = round(min(max(bytes_per_second * _BURST_S, 2 * (self.mtu + 14)), 65_536))
         delay_us = int(topology.link_latency_ps[max(link, there)]) // 10**6 if self.delays else 0
         yield f"qdisc add dev {device} root handle 1: tbf rate {rate}bit burst {burst} limit {_QUEUE}"
         if delay_us:
@@ -214,8 +255,8 @@ class _Architect:
         yield from ("link set lo up", "link add name bridge type bridge", "link set bridge up")
         for npu, address in enumerate(self.management):
             yield (
-                f"link add name npu{npu} mtu {MTU} type veth "
-                f"peer name management mtu {MTU} netns {{ns[{npu + 1}]}}"
+                f"link add name npu{npu} mtu {self.mtu} type veth "
+                f"peer name management mtu {self.mtu} netns {{ns[{npu + 1}]}}"
             )
             yield f"link set npu{npu} master bridge up"
             self.ip[npu] += [f"addr add {address}/16 dev management", "link set management up"]

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tacos._core import Collective, CollectivePart, Program, Schedule
+    from tacos.runtime.aggregation.sums import SwitchedSums
     from tacos.runtime.communicator import Algorithm, Communicator
 
 __all__ = ["Figure", "Row", "gloo_group", "measure", "table"]
@@ -93,8 +94,16 @@ class Row:
 
 class _Bench:
     def __init__(
-        self, comm: Communicator, algorithm: Algorithm, dtype: str, op: str, iters: int, warmup: int
+        self,
+        comm: Communicator,
+        algorithm: Algorithm,
+        dtype: str,
+        op: str,
+        iters: int,
+        warmup: int,
+        switched: SwitchedSums | None = None,
     ) -> None:
+        self.switched = switched
         self.comm, self.algorithm = comm, algorithm
         self.dtype, self.op = np.dtype(dtype), op
         self.iters, self.warmup = iters, warmup
@@ -190,10 +199,14 @@ class _Bench:
         """Times the algorithm itself."""
         source, target = self.buffers(count, in_place)
 
+        call = (source.ctypes.data, target.ctypes.data, count, self.dtype.name, self.op)
+        switched = self.switched
+
         def run() -> None:
-            self.algorithm.run_at(
-                source.ctypes.data, target.ctypes.data, count, self.dtype.name, self.op
-            )
+            if switched is None or not switched.serves(source.nbytes, self.dtype.name, self.op):
+                self.algorithm.run_at(*call)
+            else:
+                switched.run_at(*call, lambda: self.algorithm.run_at(*call))
 
         wrong = None
         if check:
@@ -220,6 +233,7 @@ def measure(
     warmup: int = 5,
     check: bool = True,
     against: Literal["auto", "gloo", "mpi", "ring", "none"] = "auto",
+    switched: SwitchedSums | None = None,
 ) -> Iterator[Row]:
     """Measure an algorithm at several sizes; all ranks must call this together.
 
@@ -234,6 +248,7 @@ def measure(
         check: Whether to compare every element of a result with what it must be.
         against: What to compare with: gloo or MPI (an all-reduce; gloo needs torch, and MPI a
             communicator over it), a ring, or nothing.
+        switched: A switch that adds up: all-reduces take it instead of the algorithm, which is compared with.
 
     >>> import tacos, tacos.runtime
     >>> topo = tacos.topology.ring(1)
@@ -261,9 +276,13 @@ def measure(
     prepared = comm.prepare(algorithm)
     if comm.rank == 0 and prepared.difference and order_matters(dtype, op):
         sys.stderr.write(f"tacos: ranks may end with different bits: {prepared.difference}\n")
-    bench = _Bench(comm, prepared, dtype, op, iters, warmup)
-    name, time_reference = _reference(comm, prepared, against)
     collective = prepared.collective
+    if switched is not None and collective.kind != "all_reduce":
+        raise ValueError(f"a switch serves an all-reduce; the algorithm is a {collective.label}")
+    bench = _Bench(comm, prepared, dtype, op, iters, warmup, switched)
+    name, time_reference = _reference(comm, prepared, against)
+    if switched is not None and against == "auto":
+        name, time_reference = "without switch", _without_switch
     part = collective.parts[0]
     root = int(part.group[part.root]) if part.root >= 0 else -1
     reduces = any(collective.reduces(chunk) for chunk in range(min(collective.chunks, 1)))
@@ -283,6 +302,14 @@ def measure(
             reference=time_reference(bench, count) if time_reference else None,
             against=name,
         )
+
+
+def _without_switch(bench: _Bench, count: int) -> Figure:
+    other = _Bench(
+        bench.comm, bench.algorithm, bench.dtype.name, bench.op, bench.iters, bench.warmup
+    )
+    other._names = bench._names
+    return other.own(count, True, check=False)
 
 
 def _has_in_place(part: CollectivePart) -> bool:

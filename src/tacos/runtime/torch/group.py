@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import ProcessGroup, ReduceOp
 
+from tacos.runtime.aggregation.sums import from_environment
 from tacos.runtime.carriers import Unavailable, chosen
 from tacos.runtime.carriers.nccl import Nccl
 from tacos.runtime.communicator import Communicator
@@ -94,7 +95,11 @@ class TacosGroup(ProcessGroup):
         self._nccl: Any = None
         self._messages: Messages | None = None
         on_gpus = self._connect_gpus(report=settings.debug and rank == 0)
-        self._tensors = Tensors(Algorithms(self._communicator, settings, npus), on_gpus)
+        self._tensors = Tensors(
+            Algorithms(self._communicator, settings, npus),
+            on_gpus,
+            from_environment(self._communicator),
+        )
         self._worker = Worker(f"tacos {options.group_id}", self._end)
         self._together: list[Work] | None = None
         self._aborted = ""
@@ -389,6 +394,8 @@ class TacosGroup(ProcessGroup):
         _OPEN.discard(self)
         if self._aborted:
             self._communicator.abort(self._aborted)
+        elif self._tensors.switched is not None:
+            self._tensors.switched.close()
         self._communicator.close()
         if self._messages is not None:
             self._messages.close()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from tacos.runtime.aggregation.sums import SwitchedSums
     from tacos.runtime.carriers import CarrierKind
     from tacos.runtime.dispatch.algorithms import Algorithms
 
@@ -81,10 +82,17 @@ class Tensors:
     Args:
         algorithms: Which algorithm serves which call.
         on_gpus: The carrier of GPU memory, if it can serve these ranks.
+        switched: A switch that adds up, for all-reduces of the host's memory.
     """
 
-    def __init__(self, algorithms: Algorithms, on_gpus: CarrierKind | None = None) -> None:
+    def __init__(
+        self,
+        algorithms: Algorithms,
+        on_gpus: CarrierKind | None = None,
+        switched: SwitchedSums | None = None,
+    ) -> None:
         self.algorithms = algorithms
+        self.switched = switched
         self._on_gpus = on_gpus
         communicator = algorithms.communicator
         self._on_host = named(communicator.carrier)
@@ -228,13 +236,21 @@ class Tensors:
         if not op:  # what only moves goes as bytes
             count *= some.element_size()
         size_bytes = count * some.element_size() if op else count
-        try:
+
+        def ordinary() -> None:
             ordered = order_matters(dtype, op)
             algorithm = self.algorithms.get(
                 kind, size_bytes, _one_buffer(kind), root, ordered, carrier.name
             )
             with torch.cuda.device(some.device) if some.is_cuda else contextlib.nullcontext():
                 algorithm.run_at(_address(source), _address(target), count, dtype, op or "sum")
+
+        by_switch = kind == "all_reduce" and not some.is_cuda and self.switched
+        try:
+            if by_switch and by_switch.serves(size_bytes, dtype, op):
+                by_switch.run_at(_address(source), _address(target), count, dtype, op, ordinary)
+            else:
+                ordinary()
         except (TacosError, TimeoutError, ValueError) as error:
             what = f"{kind} of {count} elements of {dtype}"
             raise CollectiveError(f"rank {self.rank}, {what}: {error}") from None

@@ -1,0 +1,197 @@
+// A switch that adds up what workers send: the state machine, without I/O.
+//
+// **Slots.** A job has `pool` slots of two versions, and one more for closing operations. For each version of a slot the
+// switch knows the sequence number of its present use, which children have contributed (`seen`), and the sums so far. The
+// first contribution of a use overwrites the sums, later ones are added, and the last makes the result, which goes
+// to all children. A child whose packet or result was lost sends again: a bit in `seen` keeps its integers from being
+// added twice, and a finished use answers with the stored result.
+//
+// **Why a slot may be overwritten.** A worker sends use q + stride of a version only after it received the result of the
+// other version's use q + stride/2. That result needs a contribution of every worker, and a worker contributes to it only
+// after it received the result of use q. So all have the result of q. A packet that was delayed beyond that has an older
+// sequence number and is dropped; a switch without the number would take it for a new contribution.
+//
+// **Generations.** Workers join with the number, size and type of the operation they are about to run. When all have
+// joined, the switch begins a generation with empty slots. A worker that joins again ends the generation: the other workers
+// learn it from a notice, join again, and repeat the operation from its inputs. So a restarted switch or worker
+// never mixes old and new integers. If workers disagree about the operation, it fails on all of them. A worker leaves an
+// operation only when the closing slot says that all have all results; hence a worker that joins at operation m
+// proves that those at m − 1 are complete.
+//
+// **Hierarchies.** A switch with a parent sends its sums up as a worker would, and its children get what the parent
+// answers. It has no timers: a child that sends again makes it send up again.
+//
+// Time per packet is that of adding its integers; jobs are found by their index.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "aggregation/packet.hpp"
+
+namespace tacos::aggregation {
+
+using Address = std::uint64_t;  // whatever the driver makes of it; UDP: IPv4 address << 16 | port
+
+struct Outgoing {
+  Address to;
+  const std::byte* data;
+  std::size_t bytes;
+};
+
+struct SwitchLimits {
+  std::uint32_t slots = 8192;            // of all jobs, each of two versions
+  std::uint16_t packet_elements = 2232;  // what fits an MTU of 9000
+  std::uint16_t jobs = 64;
+  std::uint64_t idle_us = 600'000'000;  // a job without packets for this long is forgotten
+};
+
+// What became of the packets. Every packet that arrives is counted once, in `packets` and in one of the next nine, or in
+// `control`.
+struct SwitchCounters {
+  std::uint64_t packets = 0;
+  std::uint64_t contributions = 0;  // added
+  std::uint64_t duplicates = 0;     // a contribution seen before, whose sum is not finished
+  std::uint64_t resent = 0;         // a contribution seen before, answered with the stored result
+  std::uint64_t old = 0;            // of an earlier use of the slot
+  std::uint64_t early = 0;          // of a later use, before the present one could end
+  std::uint64_t stale = 0;          // of another generation, or of a job that is not here
+  std::uint64_t out_of_range =
+      0;                         // a worker, slot or number of elements that the job does not have
+  std::uint64_t mismatched = 0;  // of another operation than the other workers'
+  std::uint64_t malformed = 0;   // not a packet of this protocol, or of another version or size
+  std::uint64_t control = 0;     // joins, leaves, questions; from the parent: all
+  std::uint64_t results = 0;     // sums finished
+  std::uint64_t forwarded = 0;   // sums sent to the parent, also again
+  std::uint64_t refused = 0;     // joins
+  std::uint64_t generations = 0;
+  std::uint64_t sent = 0;  // packets
+};
+
+class Switch {
+ public:
+  Switch(SwitchLimits limits, std::vector<Token> tokens, std::uint64_t seed,
+         std::uint16_t shards = 1);
+
+  Switch(const Switch&) = delete;
+  Switch& operator=(const Switch&) = delete;
+
+  // Makes this the switch of a rack: it stands for `members` at the parent.
+  void set_parent(Address parent, std::uint64_t members);
+
+  // What is in `out` is valid until the next call of `flushed`, which comes after all of it was sent.
+  void receive(Address from, std::span<const std::byte> packet, std::uint64_t now_us,
+               std::vector<Outgoing>& out);
+  void flushed() { replies_.clear(); }
+  void expire(std::uint64_t now_us);
+
+  const SwitchCounters& counters() const { return counters_; }
+  bool accepts(const Token& token) const;
+  std::uint64_t generation_of(std::string_view job_name) const;  // 0: none
+
+  struct JobView {
+    std::string name;
+    std::uint16_t workers, pool, packet_elements;
+    std::uint64_t generation, joined;
+    std::uint64_t contributions, results, duplicates;
+  };
+  std::vector<JobView> jobs() const;
+
+  // Several switches, one per core, serve ranges of slots of the same jobs; the first does the joining. It reports what
+  // the others must do in `changes`.
+  struct Change {
+    std::uint32_t job;
+    std::string failure;  // a shard found that workers disagree
+  };
+  std::vector<Change> changes;
+  void mirror(const Switch& first, std::uint32_t job);
+  void fail_job(std::uint32_t job, const std::string& why, std::vector<Outgoing>& out);
+
+ private:
+  struct Use {  // one version of a slot
+    std::uint32_t sequence = 0;
+    std::uint32_t tag = 0;
+    std::uint64_t seen = 0;
+    std::uint16_t elements = 0;
+    bool done = true;                     // the result is here
+    bool waiting = false;                 // the sum has gone to the parent
+    std::unique_ptr<std::byte[]> packet;  // header and sums
+  };
+  struct Member {
+    std::uint64_t members = 0;  // 0: has not joined
+    Address address = 0;
+    std::uint64_t incarnation = 0, operation = 0, elements = 0;
+    std::uint32_t attempt = 0;
+    std::uint8_t dtype = 0;
+    bool complete = false, behind = false, joined = false;
+    std::uint64_t heard_us = 0;
+    std::string failure;  // of the operation that this incarnation was in
+    std::uint64_t furthest = 0;
+  };
+  struct Job {
+    Token token{};
+    std::string name;
+    std::uint16_t workers = 0, pool = 0, packet_elements = 0;
+    std::uint64_t generation = 0, ended = 0;  // ended: the generation that failed
+    std::uint64_t children = 0;               // bits by which members are known: their lowest
+    std::uint64_t operation = 0;
+    bool complete = false;
+    std::string failure;
+    std::uint64_t furthest = 0;   // the furthest operation of workers that failed to form
+    std::vector<Member> members;  // by their lowest worker
+    std::vector<std::array<Use, 2>> slots;
+    std::uint64_t used_us = 0;
+    std::uint64_t contributions = 0, results = 0, duplicates = 0;
+    // At the parent.
+    std::uint32_t parent_job = 0;
+    std::uint16_t parent_shards = 1;
+    JoinBody parent_join{};
+  };
+
+  void contribute(Address from, const PacketHeader& header, std::span<const std::byte> packet,
+                  std::uint64_t now_us, std::vector<Outgoing>& out);
+  void add(Use& use, const PacketHeader& header, std::span<const std::byte> packet, bool first);
+  void finish(Job& job, Use& use, std::vector<Outgoing>& out);
+  void send_up(Job& job, Use& use, std::vector<Outgoing>& out);
+  void from_parent(const PacketHeader& header, std::span<const std::byte> packet,
+                   std::vector<Outgoing>& out);
+  void join(Address from, const PacketHeader& header, std::span<const std::byte> packet,
+            std::uint64_t now_us, std::vector<Outgoing>& out);
+  std::string objection(const PacketHeader& header, const JoinBody& body) const;
+  Job* job_for(const JoinBody& body, std::string& why);
+  void leave(Address from, const PacketHeader& header, std::span<const std::byte> packet,
+             std::vector<Outgoing>& out);
+  void dissolve(Job& job, const Member* except, NoticeCode code, std::vector<Outgoing>& out);
+  void formed(Job& job, std::vector<Outgoing>& out);
+  std::string disagreement(Job& job);
+  void begin(Job& job, std::uint64_t generation, std::vector<Outgoing>& out);
+  // `furthest`: the furthest operation of any worker, if it is known.
+  void fail(Job& job, const std::string& why, std::vector<Outgoing>& out,
+            std::uint64_t furthest = 0);
+  void welcome(const Job& job, const Member& member, std::vector<Outgoing>& out);
+  void notice(Address to, std::uint64_t generation, NoticeBody body, const std::string& text,
+              std::vector<Outgoing>& out);
+  void join_parent(Job& job, std::vector<Outgoing>& out);
+  void reply(Address to, const PacketHeader& header, std::span<const std::byte> body,
+             const std::string& text, std::vector<Outgoing>& out);
+  std::uint64_t joined(const Job& job) const;
+  Job* find(std::uint32_t index, std::uint64_t generation) const;
+  std::uint32_t index_of(const Job& job) const;
+  std::uint64_t random();
+
+  SwitchLimits limits_;
+  std::vector<Token> tokens_;
+  std::uint64_t random_;
+  std::uint16_t shards_;
+  Address parent_ = 0;
+  std::uint64_t members_ = 0;
+  std::vector<std::unique_ptr<Job>> jobs_;
+  std::vector<std::vector<std::byte>> replies_;
+  SwitchCounters counters_;
+};
+
+}  // namespace tacos::aggregation

@@ -1,0 +1,340 @@
+"""Switches and workers as Python objects: addresses, tokens, arrays."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import socket
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from tacos._core import UdpSwitch, UdpWorker, aggregation_encodes
+from tacos.errors import CommunicationError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+__all__ = ["DEFAULT_PORT", "Switch", "SwitchLost", "Worker", "connect", "packet_elements"]
+
+DEFAULT_PORT = 48864
+"""0xBEE0, the first UDP port of SwitchML."""
+_HEADERS = 60
+"""Bytes of a packet beside its integers: IPv4 20, UDP 8, our own 32."""
+_MOST_ELEMENTS = 16_000
+_TIMER_S = 0.02
+"""Until a packet is sent again, before a round trip has been measured. Chosen."""
+_LEAST_TIMER_S = 0.005
+"""The least that becomes of it: less would send again what a busy machine has not got to. Chosen."""
+
+
+class SwitchLost(CommunicationError):
+    """The switch does not answer any more.
+
+    Attributes:
+        has_results: Whether this worker had all results of the operation when that happened.
+    """
+
+    has_results = False
+
+
+def packet_elements(mtu: int) -> int:
+    """Return the number of 32-bit integers in a packet that fits an MTU.
+
+    >>> packet_elements(1500), packet_elements(9000)
+    (360, 2232)
+    """
+    if mtu < _HEADERS + 12:
+        raise ValueError(f"mtu must be at least {_HEADERS + 12} bytes; got {mtu}")
+    # A multiple of 8 keeps the integers of one packet in whole vectors of the processor.
+    return min((mtu - _HEADERS) // 4 // 8 * 8 or 3, _MOST_ELEMENTS)
+
+
+def digest(token: str) -> bytes:
+    """Return what a packet carries of a token."""
+    if not token:
+        raise ValueError("the token is empty; set TACOS_SWITCH_TOKEN or pass one")
+    return hashlib.sha256(b"tacos switch\0" + token.encode()).digest()[:16]
+
+
+def resolved(address: str, what: str = "address") -> tuple[str, int]:
+    """Split ``host:port`` and return an IPv4 address and a port.
+
+    >>> resolved("127.0.0.1:5000"), resolved("localhost")
+    (('127.0.0.1', 5000), ('127.0.0.1', 48864))
+    >>> resolved("127.0.0.1:x")
+    Traceback (most recent call last):
+    ValueError: address must be HOST:PORT with a port of 1 to 65535; got '127.0.0.1:x'
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon:
+        host, port = address, str(DEFAULT_PORT)
+    if not port.isdecimal() or not 0 < int(port) < 1 << 16 or not host:
+        raise ValueError(f"{what} must be HOST:PORT with a port of 1 to 65535; got {address!r}")
+    return _ipv4(host, what), int(port)
+
+
+def _ipv4(host: str, what: str) -> str:
+    try:
+        found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_DGRAM)
+    except OSError as error:
+        raise ValueError(f"{what} is {host!r}, which has no IPv4 address: {error}") from None
+    return str(found[0][4][0])
+
+
+class Switch:
+    """A switch in user space: it adds up the packets of workers over UDP, on its own threads.
+
+    Args:
+        host: The address to listen at. The default can be reached from this machine only.
+        port: The first UDP port; each further core has the next one. 0: any.
+        token: Jobs are accepted with this token only; or several, one per job. Default: ``TACOS_SWITCH_TOKEN``, or a new one.
+        cores: Threads, each with a range of every job's slots.
+        slots: Slots for all jobs together.
+        mtu: The largest packets it takes.
+        jobs: The most jobs at once.
+        parent: ``host:port`` of the switch above, where this is the switch of a rack.
+        members: Numbers of the workers below this switch, where it has a parent.
+        loss: Probability with which a packet is dropped on purpose, independently when it arrives and when it leaves.
+        seed: Of the losses and of generations; 0: random.
+
+    Attributes:
+        token: The first token.
+        address: ``host:port``, as workers need it.
+
+    Raises:
+        TacosError: The port is taken, or the address is not of this machine.
+
+    >>> with Switch() as switch:
+    ...     switch.stats()["packets"]
+    0
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        token: str | Sequence[str] | None = None,
+        cores: int = 1,
+        slots: int = 8192,
+        mtu: int = 9000,
+        jobs: int = 64,
+        parent: str | None = None,
+        members: Collection[int] = (),
+        loss: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        tokens = [token] if isinstance(token, str) else list(token or ())
+        tokens = tokens or [os.environ.get("TACOS_SWITCH_TOKEN") or secrets.token_hex(16)]
+        if not 0 <= loss < 1:
+            raise ValueError(f"loss must be a probability below 1; got {loss:g}")
+        if not 0 <= port < 1 << 16:
+            raise ValueError(f"port must be 0 to 65535; got {port}")
+        if bool(parent) != bool(members):
+            raise ValueError("parent and members go together: the switch of a rack needs both")
+        for name, value, most in (
+            ("cores", cores, 64),
+            ("slots", slots, 1 << 20),
+            ("jobs", jobs, 4096),
+        ):
+            if not 1 <= value <= most:
+                raise ValueError(f"{name} must be 1 to {most:,}; got {value}")
+        if any(not 0 <= worker < 64 for worker in members):
+            raise ValueError(f"members must be workers from 0 to 63; got {sorted(members)}")
+        above = resolved(parent, "parent") if parent else ("", 0)
+        self.host = _ipv4(host, "host")
+        self.token = tokens[0]
+        self._core = UdpSwitch(
+            self.host, port, cores, [digest(one) for one in tokens], slots, packet_elements(mtu), jobs,
+            *above, sum(1 << worker for worker in set(members)), loss, loss, seed, False,
+        )  # fmt: skip
+        self.port = self._core.port
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def busy_s(self) -> float:
+        """Processor time of the threads so far, in seconds."""
+        return self._core.busy_s
+
+    @property
+    def failure(self) -> str:
+        """Why a thread ended by itself, or empty."""
+        return self._core.failure
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._core.start()
+
+    def close(self) -> None:
+        """End the threads; packets that come later are lost."""
+        self._core.stop()
+
+    def stats(self) -> dict[str, Any]:
+        """Return the counters and the jobs, as :func:`tacos.runtime.aggregation.stats` does from afar."""
+        found: dict[str, Any] = json.loads(self._core.stats())
+        return found
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def connect(
+    address: str,
+    *,
+    worker: int,
+    workers: int,
+    token: str | None = None,
+    job: str = "job",
+    pool: int = 64,
+    mtu: int = 1500,
+    source: str = "",
+    silence: float = 3.0,
+    timeout: float = 60.0,
+) -> Worker:
+    """Become a worker of a switch. Packets are exchanged when the first operation begins.
+
+    Args:
+        address: ``host:port`` of the switch.
+        worker: The number of this worker, from 0.
+        workers: How many workers the job has, at most 64.
+        token: The job's token. Default: ``TACOS_SWITCH_TOKEN``.
+        job: Name of the job; jobs of one switch do not mix.
+        pool: Packets on their way at once. Their bytes should be twice the bandwidth times the round-trip time.
+        mtu: The largest packet that the network carries; the same on all workers.
+        source: The address of this machine to send from, where it has several.
+        silence: Seconds without any answer after which the switch is considered dead.
+        timeout: Seconds without progress after which an operation fails.
+
+    Raises:
+        ValueError: An argument is out of range.
+    """
+    host, port = resolved(address)
+    if not (silence > 0 and timeout > 0):
+        raise ValueError(f"silence and timeout must be positive; got {silence:g} and {timeout:g}")
+    if token is None:
+        token = os.environ.get("TACOS_SWITCH_TOKEN", "")
+    for name, value in (("worker", worker), ("workers", workers), ("pool", pool)):
+        if not 0 <= value < 1 << 16:
+            raise ValueError(f"{name} is {value}; it must be 0 to 65535")
+    bind = _ipv4(source, "source") if source else ""
+    return Worker(
+        UdpWorker(
+            host, port, bind, digest(token), job, worker, workers, pool, packet_elements(mtu),
+            secrets.randbits(63), _TIMER_S, _LEAST_TIMER_S, silence, timeout,
+        ),
+        address, worker, workers,
+    )  # fmt: skip
+
+
+class Worker:
+    """A worker of a switch; made by :func:`connect`. All workers of a job must make the same calls in the same order."""
+
+    def __init__(self, core: UdpWorker, address: str, worker: int, workers: int) -> None:
+        self._core = core
+        self.address, self.worker, self.workers = address, worker, workers
+
+    @staticmethod
+    def adds(dtype: str, op: str = "sum") -> bool:
+        """Whether a switch can reduce this type with this operation.
+
+        >>> Worker.adds("float32", "avg"), Worker.adds("int64"), Worker.adds("float64"), Worker.adds("int32", "max")
+        (True, True, False, False)
+        """
+        return aggregation_encodes(dtype) and (op == "sum" or (op == "avg" and "float" in dtype))
+
+    def all_reduce(
+        self, source: Any, target: np.ndarray[Any, Any] | None = None, op: str = "sum"
+    ) -> np.ndarray[Any, Any]:
+        """Sum an array over all workers.
+
+        Integers are exact and wrap around. Floating-point sums have an error of at most n² 2^(e-1) / (2^31 - 1) for
+        n workers, where 2^e is the least power of two above all magnitudes in a packet, and the rounding to the type. All
+        workers get the same bits. A block in which some value is not finite comes back as nan.
+
+        Args:
+            source: A contiguous array of integers, float32 or float16.
+            target: Where the sums go; by default a new array. It may be the source.
+            op: ``sum``, or ``avg`` of floating-point numbers.
+
+        Raises:
+            ValueError: The type or the operation is not one that a switch can do.
+            SwitchLost: The switch does not answer any more; a target that is the source is as it was.
+            CommunicationError: A worker is missing, or runs another operation.
+        """
+        data = np.asarray(source)
+        if not self.adds(data.dtype.name, op):
+            raise ValueError(
+                f"a switch cannot compute the {op} of {data.dtype.name}; it adds integers, float32 and float16"
+            )
+        result = np.empty_like(data) if target is None else target
+        if not (data.flags.c_contiguous and result.flags.c_contiguous and result.flags.writeable):
+            raise ValueError("source and target must be contiguous, and target writeable")
+        if result.dtype != data.dtype or result.shape != data.shape:
+            raise ValueError(
+                f"target has {result.dtype.name} {result.shape}, the source {data.dtype.name} {data.shape}"
+            )
+        self.all_reduce_at(
+            data.ctypes.data, result.ctypes.data, data.size, data.dtype.name, average=op == "avg"
+        )
+        return result
+
+    def all_reduce_at(
+        self, source: int, target: int, count: int, dtype: str, *, average: bool = False
+    ) -> None:
+        """Do the same on memory at addresses; ``bfloat16`` is a type here, too."""
+        try:
+            self._core.all_reduce(source, target, count, dtype, average)
+        except CommunicationError as error:
+            if not self._core.lost:
+                raise
+            lost = SwitchLost(f"worker {self.worker}, switch {self.address}: {error}")
+            lost.has_results = self._core.has_results
+            raise lost from None
+
+    def restore(self) -> None:
+        """Put the inputs of a failed operation back, where it ran in place and had all results."""
+        self._core.restore()
+
+    @property
+    def non_finite(self) -> bool:
+        """Whether the last operation met inf or nan; all workers see the same."""
+        return self._core.non_finite
+
+    @property
+    def operation(self) -> int:
+        """Number of the next operation; a worker that takes over from another begins there."""
+        return self._core.operation
+
+    @operation.setter
+    def operation(self, number: int) -> None:
+        self._core.operation = number
+
+    @property
+    def packets(self) -> int:
+        """Packets of the last operation, each counted once."""
+        return self._core.packets
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What was sent and received so far."""
+        return self._core.counters
+
+    def close(self) -> None:
+        """Leave the job."""
+        self._core.leave()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,212 @@
+"""Sums through a switch for ranks that can also reach each other: when the switch fails, another algorithm takes over.
+
+=====================  ==========================================================================
+TACOS_SWITCH           ``host:port`` of the switch, and options: ``host:port,mtu=9000,pool=256,least=64KB``
+TACOS_SWITCH_TOKEN     the token that the switch accepts
+=====================  ==========================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tacos.errors import CommunicationError
+from tacos.runtime.aggregation.endpoints import Worker, connect, resolved
+from tacos.runtime.aggregation.figures import stats
+from tacos.units import size_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tacos.runtime.communicator import Communicator
+
+__all__ = ["Place", "SwitchedSums", "from_environment"]
+
+_START_S = 10.0
+"""How long ranks wait for a switch that has not started yet."""
+_LEAST_BYTES = 32 << 10
+"""Smaller buffers take another algorithm. Chosen: a sum through a switch takes three round trips, however small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A switch, and how to use it.
+
+    Attributes:
+        address: ``host:port``.
+        mtu: The largest packet on the way there.
+        pool: Packets on their way at once.
+        least: The smallest buffer to send there, in bytes.
+
+    >>> Place.parse("10.0.0.9:48864,mtu=9000,least=1MB")
+    Place(address='10.0.0.9:48864', mtu=9000, pool=128, least=1000000)
+    """
+
+    address: str
+    mtu: int = 1500
+    pool: int = 128
+    least: int = _LEAST_BYTES
+
+    @classmethod
+    def parse(cls, text: str, what: str = "TACOS_SWITCH") -> Place:
+        """Read ``host:port,mtu=9000,pool=256,least=64KB``; all but the host is optional."""
+        address, *options = text.split(",")
+        resolved(address, what)
+        values: dict[str, int] = {}
+        for option in options:
+            name, equals, value = option.partition("=")
+            if name not in ("mtu", "pool", "least") or not equals:
+                raise ValueError(f"{what} has {option!r}; expected mtu=, pool= or least=")
+            try:
+                values[name] = size_bytes(value) if name == "least" else int(value)
+            except ValueError as error:
+                raise ValueError(f"{what} has {option!r}: {error}") from None
+        return cls(address, **values)
+
+
+def from_environment(
+    communicator: Communicator, variables: Mapping[str, str] = os.environ
+) -> SwitchedSums | None:
+    """The switch that ``TACOS_SWITCH`` names on all ranks, or None; all ranks must call this together.
+
+    Raises:
+        ValueError: The variable is wrong, or set on some ranks only.
+    """
+    text = variables.get("TACOS_SWITCH", "")
+    return opened(communicator, text, variables.get("TACOS_SWITCH_TOKEN", ""))
+
+
+def opened(communicator: Communicator, text: str, token: str) -> SwitchedSums | None:
+    """The same for a place that is given; empty: none."""
+    why, place = "", None
+    if text:
+        try:
+            place = Place.parse(text)
+            if not token:
+                why = "TACOS_SWITCH_TOKEN is not set; tacos switch prints it"
+        except ValueError as error:
+            why = str(error)
+    settings = [place.mtu, place.pool, place.least] if place else []
+    absent = _absence(place, token) if place and not why else ""
+    mine = json.dumps([bool(text), why, secrets.token_hex(8), settings, absent])
+    rows = [json.loads(row) for row in communicator.exchange("switch", mine.encode())]
+    if not any(row[0] for row in rows):
+        return None
+    for rank, row in enumerate(rows):
+        if row[1]:
+            raise ValueError(row[1] if rank == communicator.rank else f"rank {rank}: {row[1]}")
+        if not row[0]:
+            raise ValueError(f"TACOS_SWITCH is not set on rank {rank}, but on others")
+        if row[3] != rows[0][3]:
+            raise ValueError(
+                f"TACOS_SWITCH has mtu, pool and least {row[3]} on rank {rank}, {rows[0][3]} on rank 0"
+            )
+    assert place is not None
+    absences = [row[4] for row in rows if row[4]]
+    if absences:
+        if communicator.rank == 0:
+            sys.stderr.write(f"tacos: sums do not go through a switch: {absences[0]}\n")
+        return None
+    if not 1 < communicator.size <= 64:
+        return None
+    worker = connect(
+        place.address,
+        worker=communicator.rank,
+        workers=communicator.size,
+        token=token,
+        job=rows[0][2],
+        pool=place.pool,
+        mtu=place.mtu,
+        timeout=communicator.timeout / 2,  # so that all ranks meet before they give each other up
+    )
+    return SwitchedSums(communicator, worker, place)
+
+
+def _absence(place: Place, token: str) -> str:
+    """Why the switch cannot be used now, or nothing; one that starts at the same time gets a while."""
+    end = time.monotonic() + _START_S
+    while True:
+        try:
+            stats(place.address, token, timeout=0.5)
+        except CommunicationError as error:
+            if time.monotonic() > end:
+                return str(error)
+            time.sleep(0.05)
+        else:
+            return ""
+
+
+class SwitchedSums:
+    """All-reduces of a communicator through a switch, as long as it lives.
+
+    Args:
+        communicator: The ranks; over it they agree what to do when the switch fails.
+        worker: This rank as a worker of the switch.
+        place: From which size on the switch is used.
+
+    Attributes:
+        ended: Why the switch is not used any more, or empty.
+        sums: How many operations went through it.
+    """
+
+    def __init__(self, communicator: Communicator, worker: Worker, place: Place) -> None:
+        self.communicator, self.worker, self.place = communicator, worker, place
+        self.ended = ""
+        self.sums = 0
+
+    def serves(self, size: int, dtype: str, op: str) -> bool:
+        """Whether a buffer of this many bytes goes through the switch; the same on all ranks."""
+        return not self.ended and size >= self.place.least and Worker.adds(dtype, op)
+
+    def run_at(
+        self,
+        source: int,
+        target: int,
+        count: int,
+        dtype: str,
+        op: str,
+        otherwise: Callable[[], None],
+    ) -> None:
+        """Sum the memory at two addresses over all ranks; ``otherwise`` does it without the switch.
+
+        Where the switch fails in the middle, the ranks tell each other how far they are. If one of them lacks results, all
+        do the operation again without the switch, from its inputs. Where a value is not finite, which all ranks
+        see, they do the same.
+        """
+        try:
+            self.worker.all_reduce_at(source, target, count, dtype, average=op == "avg")
+        except CommunicationError as error:
+            if self._complete(str(error)):
+                return
+        else:
+            self.sums += 1
+            if not self.worker.non_finite:
+                return
+        if source == target:
+            self.worker.restore()
+        otherwise()
+
+    def _complete(self, why: str) -> bool:
+        """Whether the operation that failed has its results on all ranks."""
+        self.ended = why
+        core = self.worker._core
+        mine = json.dumps([self.worker.operation, core.has_results, why]).encode()
+        rows = [json.loads(row) for row in self.communicator.exchange("switch lost", mine)]
+        if self.communicator.rank == 0:
+            sys.stderr.write(f"tacos: sums take another way from now on: {rows[0][2]}\n")
+        furthest = max(row[0] for row in rows)
+        # A rank begins the next operation only when all have the results of the one before.
+        if self.worker.operation < furthest:
+            return True
+        return all(row[0] == furthest and row[1] for row in rows)
+
+    def close(self) -> None:
+        """Leave the job."""
+        if not self.ended:
+            self.worker.close()
