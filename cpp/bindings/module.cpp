@@ -27,6 +27,7 @@ void bind_perfetto(nb::module_& m);
 void bind_pipeline(nb::module_& m);
 void bind_runtime(nb::module_& m);
 void bind_waves(nb::module_& m);
+void bind_hub(nb::module_& m);
 void bind_arrow(nb::module_& m);
 void bind_hooks(nb::module_& m);
 void bind_pickling(nb::module_& m);
@@ -60,6 +61,7 @@ NB_MODULE(_core, m) {
   tacos::bindings::bind_pipeline(m);
   tacos::bindings::bind_runtime(m);
   tacos::bindings::bind_waves(m);
+  tacos::bindings::bind_hub(m);
   tacos::bindings::bind_arrow(m);
   tacos::bindings::bind_hooks(m);
   tacos::bindings::bind_pickling(m);

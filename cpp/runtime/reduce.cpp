@@ -2,19 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <string>
 #include <type_traits>
 
+#include "runtime/half.hpp"
 #include "support/error.hpp"
-
-// The loops below are compiled twice, and the loader picks what the processor can do.
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__)
-#define TACOS_VECTORIZED __attribute__((target_clones("arch=haswell", "default")))
-#else
-#define TACOS_VECTORIZED
-#endif
 
 namespace tacos {
 
@@ -34,51 +26,9 @@ std::string listed(const Names& names) {
   return text;
 }
 
-// Half types are stored as bits; their loops have no branches, so that the compiler vectorizes them.
-struct Half {
-  std::uint16_t bits;
-};
-struct Brain {
-  std::uint16_t bits;
-};
 struct Truth {
   std::uint8_t value;
 };
-
-inline float widened(Half half) {
-  // Shifted to its place the exponent is too small by 112, which a product repairs, also for
-  // subnormal numbers; what was infinite or not a number gets the largest exponent.
-  const std::uint32_t magnitude = (half.bits & 0x7fffU) << 13;
-  const float scaled = std::bit_cast<float>(magnitude) * 0x1p112F;
-  const std::uint32_t special = magnitude >= (0x7c00U << 13) ? 0x7f800000U : 0U;
-  const std::uint32_t sign = static_cast<std::uint32_t>(half.bits & 0x8000U) << 16;
-  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(scaled) | special | sign);
-}
-
-inline Half halved(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t sign = (bits >> 16) & 0x8000U, magnitude = bits & 0x7fffffffU;
-  // Normal results: round the last 13 bits to even and lower the exponent by 112.
-  const std::uint32_t normal = (magnitude - (112U << 23) + 0xfffU + ((magnitude >> 13) & 1U)) >> 13;
-  // Subnormal ones: adding 1/2 leaves their bits, rounded by the addition, in the last places.
-  const std::uint32_t tiny =
-      std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3f000000U;
-  std::uint32_t result = magnitude < (113U << 23) ? tiny : normal;
-  result = magnitude >= 0x477ff000U ? 0x7c00U : result;                           // 65520 and above
-  result = magnitude > 0x7f800000U ? 0x7e00U | ((bits >> 13) & 0x1ffU) : result;  // not a number
-  return {static_cast<std::uint16_t>(sign | result)};
-}
-
-inline float widened(Brain brain) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(brain.bits) << 16);
-}
-
-inline Brain shortened(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
-  const std::uint32_t quiet = (bits >> 16) | 0x40U;
-  return {static_cast<std::uint16_t>((bits & 0x7fffffffU) > 0x7f800000U ? quiet : rounded)};
-}
 
 template <ReduceOp op, typename T>
 inline T arithmetic(T a, T b) {

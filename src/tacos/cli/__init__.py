@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from cyclopts import CycloptsError, Group, MissingArgumentError, UnusedCliTokensError
 
 from tacos._support.files import watched
-from tacos.cli import ordering, reading, running, setup, synthesis, viewing  # noqa: F401, their verbs register at import
+from tacos.cli import ordering, reading, running, serving, setup, synthesis, viewing  # noqa: F401, their verbs register at import
 from tacos.cli.app import app, fail
 from tacos.errors import TacosError, VerificationError
 
@@ -26,7 +26,7 @@ __all__ = ["main"]
 _GROUPS = {  # in the order of the help; a verb that is not named here stands under "Other"
     "Find algorithms": ("synth", "compare", "tune", "bound", "pareto"),
     "Inspect and check": ("topo", "info", "view", "verify", "sim", "judge"),
-    "Export and run": ("convert", "run", "lab", "probe", "reorder"),
+    "Export and run": ("convert", "run", "lab", "probe", "reorder", "hub"),
     "Set up": ("doctor", "completion"),
 }
 
