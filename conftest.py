@@ -26,6 +26,7 @@ if sanitized:
         "tests/runtime/test_lab.py",
         "tests/runtime/test_probe.py",
         "tests/runtime/test_torch.py",
+        "tests/hub/test_training.py",
     ]
     collect_ignore_glob += ["tests/view/test_viewer.py", "tests/runtime/test_nccl.py"]
     # The commands of pages would run without the sanitizers.

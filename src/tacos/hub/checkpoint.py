@@ -63,7 +63,7 @@ def _parts(text: bytes, snapshot: HubSnapshot) -> Iterator[bytes | memoryview]:
     yield snapshot.updates.tobytes()
     yield snapshot.versions.tobytes()
     for array in snapshot.arrays:
-        yield memoryview(array).cast("B")
+        yield array.view(np.uint8).data
 
 
 def load(path: Path) -> tuple[Job, HubSnapshot]:

@@ -108,18 +108,18 @@ class Job:
     timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+        if not _NAME.fullmatch(str(self.name)):
             raise ValueError(
                 f"session name {self.name!r} must be 1 to 64 letters, digits, '.', '_' or '-'"
             )
         if not self.keys:
             raise ValueError("keys is empty; a job needs at least one parameter")
         for key, size in self.keys.items():
-            if not isinstance(size, int) or isinstance(size, bool) or not 0 < size < 2**31:
+            if type(size) is not int or not 0 < size < 2**31:
                 raise ValueError(f"size of parameter {key!r} must be 1 to 2^31-1; got {size!r}")
         if self.mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(MODES)}; got {self.mode!r}")
-        if not isinstance(self.workers, int) or not 1 <= self.workers <= 256:
+        if type(self.workers) is not int or not 1 <= self.workers <= 256:
             raise ValueError(f"workers must be 1 to 256; got {self.workers!r}")
         if not self.timeout_s > 0:
             raise ValueError(f"timeout_s must be positive; got {self.timeout_s!r}")

@@ -60,6 +60,14 @@ class _Worker:
     name: str
     rank: int
     admission: HubAdmission
+    memory: int = -1
+    """Descriptor of memory that it shares with the service, until it has opened it."""
+
+    def forget_memory(self) -> None:
+        """The worker has opened its memory, or never will."""
+        memory, self.memory = self.memory, -1
+        if memory >= 0:
+            os.close(memory)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -86,6 +94,7 @@ class Session:
     meetings: dict[str, set[int]] = field(default_factory=dict)
     opened: set[str] = field(default_factory=set)
     ended: bool = False
+    writing: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Server:
@@ -225,6 +234,7 @@ class Server:
                 worker = session.workers.pop(serial, None) if session else None
                 if session is None or worker is None:
                     continue
+                worker.forget_memory()
                 session.lost.append({"name": worker.name, "rank": worker.rank, "why": why})
                 self._lock.notify_all()
             outcome = "goes on without it" if session.job.elastic else "fails"
@@ -255,8 +265,11 @@ class Server:
         snapshot = self._service.snapshot(session.number, version, patience_s)
         if snapshot is None:
             return False
-        checkpoint.save(self._path(session.tenant, session.job.name), session.job, snapshot)
-        session.checkpoint_step = snapshot.version
+        with session.writing:  # an older one, which took longer, must not replace a newer one
+            if session.checkpoint_step is None or session.checkpoint_step <= snapshot.version:
+                path = self._path(session.tenant, session.job.name)
+                checkpoint.save(path, session.job, snapshot)
+                session.checkpoint_step = snapshot.version
         return True
 
     def _exchange(self, session: Session) -> None:
@@ -273,6 +286,8 @@ class Server:
             if session.ended:
                 return
             session.ended = True
+            for worker in session.workers.values():
+                worker.forget_memory()
             self._sessions.pop((session.tenant.name, session.job.name), None)
             self._lock.notify_all()
         self._service.drop(session.number, why)
@@ -394,7 +409,7 @@ class Server:
             worker_name = str(worker_name or f"worker{rank}")[:128]
             share = local and data.get("share") is True
             admission = self._service.join(session.number, worker_name, rank, share)
-            worker = _Worker(worker_name, rank, admission)
+            worker = _Worker(worker_name, rank, admission, admission.memory)
             session.workers[admission.serial] = worker
             if len(session.workers) >= session.job.workers:
                 session.started = True
@@ -448,15 +463,8 @@ class Server:
         with self._lock:
             session.workers.pop(worker.admission.serial, None)
             self._lock.notify_all()
+            worker.forget_memory()
         self._service.leave(session.number, worker.admission.slot, worker.admission.serial)
-        self.opened(worker)
-
-    @staticmethod
-    def opened(worker: _Worker) -> None:
-        """The worker has mapped its shared memory, or never will: its name is not needed any more."""
-        if worker.admission.memory >= 0:
-            with suppress(OSError):
-                os.close(worker.admission.memory)
 
     def leave(self, tenant: Tenant, name: str, serial: str) -> dict[str, Any]:
         """A worker leaves between steps."""
@@ -519,7 +527,7 @@ class Server:
                 return self.meet(tenant, name, worker, data)
             case "POST", ["sessions", name, "workers", worker, "mapped"]:
                 with self._lock:
-                    self.opened(self._worker(tenant, name, worker)[1])
+                    self._worker(tenant, name, worker)[1].forget_memory()
                 return {}
             case "POST", ["sessions", name, "checkpoint"]:
                 return self.save(tenant, name)
@@ -568,9 +576,11 @@ class _Http(ThreadingHTTPServer):
     def finish_request(self, request: Any, client_address: Any) -> None:
         """In the request's own thread, so that a client that does not shake hands stops no other."""
         request.settimeout(_SLOWEST_REQUEST_S)
-        if self._context is not None:
-            request = self._context.wrap_socket(request, server_side=True)
-        super().finish_request(request, client_address)
+        if self._context is None:
+            super().finish_request(request, client_address)
+            return
+        with self._context.wrap_socket(request, server_side=True) as secure:
+            super().finish_request(secure, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away in the middle is no news."""

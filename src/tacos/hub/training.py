@@ -275,7 +275,8 @@ class Optimizer(torch.optim.Optimizer):
                 self.worker.wait(self.worker.pull(key, values.numpy(), state=slot))
                 state[name] = values.view(each.shape)
             self._torch.state[each] = state
-        return self._torch.state_dict()
+        found: dict[str, Any] = self._torch.state_dict()
+        return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state in torch's format, and the parameters' present values, on all workers together."""

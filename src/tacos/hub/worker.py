@@ -87,7 +87,7 @@ class Control:
             answer = json.loads(response.read())
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise CommunicationError(
-                f"the hub at {self.host}:{self.port} does not answer: {error or type(error).__name__}; "
+                f"the hub at {self.host}:{self.port} does not answer: {str(error) or type(error).__name__}; "
                 "is `tacos hub` running there?"
             ) from None
         finally:
@@ -212,9 +212,8 @@ class Worker:
 
     def _checked(self, key: str, array: np.ndarray, what: str) -> int:
         number = self._key(key)
-        if not isinstance(array, np.ndarray) or array.dtype != np.float32:
-            kind = getattr(array, "dtype", type(array).__name__)
-            raise TypeError(f"{what} of {key!r} must be an array of float32; got {kind}")
+        if array.dtype != np.float32:
+            raise TypeError(f"{what} of {key!r} must be an array of float32; got {array.dtype}")
         if array.size != self._sizes[number] or not array.flags.c_contiguous:
             raise ValueError(
                 f"{what} of {key!r} must be contiguous with {self._sizes[number]} elements; got "
