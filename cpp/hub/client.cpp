@@ -21,7 +21,8 @@ namespace tacos::hub {
 
 namespace {
 
-constexpr std::size_t kBuffer = 64 << 10;  // bytes read ahead
+constexpr std::size_t kBuffer =
+    4 << 10;  // bytes read ahead: headers; values go straight to their place
 constexpr std::array<std::byte, 8> kZeros{};
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }

@@ -153,7 +153,7 @@ void Core::deliver(std::uint64_t job, std::size_t bucket) {
     const auto& chunk = shard->job->parts.chunks[at(i)];
     if (chunk.core != index_) continue;
     auto& cell = shard->cells[at(chunk.place)];
-    if (cell.summed) finish(*shard, cell);
+    if (cell.summed) finish(*shard, cell, shard->job->sums.floats() + chunk.offset);
   }
 }
 
@@ -457,6 +457,11 @@ void Core::push(int c, const Frame& frame, const std::byte* payload) {
   cell->rate = frame.rate;
   set_bit(cell->seen, slot, true);
   ++cell->arrived;
+  if (!empty && cell->full == 0 && frame.wire == Wire::float32 && !shard.job->spec.relay &&
+      complete(shard, *cell)) {  // the only contribution is the sum
+    cell->full = 1;
+    return finish(shard, *cell, reinterpret_cast<const float*>(values));
+  }
   if (!empty) {
     const auto count = at(chunk.count);
     if (shard.job->spec.deterministic) {
@@ -485,8 +490,9 @@ void Core::push_alone(int c, Shard& shard, Cell& cell, const Frame& frame,
   cell.rate = frame.rate;
   if ((frame.flags & kEmpty) == 0) {
     float* const sum = shard.job->sums.floats() + chunk.offset;
-    take(sum, values, frame.wire, at(chunk.count), true);
-    optimize(shard, cell, sum, 1.0F);
+    const bool direct = frame.wire == Wire::float32;
+    if (!direct) take(sum, values, frame.wire, at(chunk.count), true);
+    optimize(shard, cell, direct ? reinterpret_cast<const float*>(values) : sum, 1.0F);
   }
   ++cell.version;
   if (shard.job->spec.mode == Mode::async) {
@@ -603,7 +609,7 @@ void Core::add_up(Shard& shard, Cell& cell) {
       first = false;
     }
   }
-  if (!job.spec.relay) return finish(shard, cell);
+  if (!job.spec.relay) return finish(shard, cell, sum);
   if (cell.full == 0) std::memset(sum, 0, count * sizeof(float));
   float* const counts = job.sums.floats() + tally(chunk);
   counts[0] = static_cast<float>(cell.arrived);
@@ -617,7 +623,7 @@ void Core::add_up(Shard& shard, Cell& cell) {
   }
 }
 
-void Core::finish(Shard& shard, Cell& cell) {
+void Core::finish(Shard& shard, Cell& cell, const float* sum) {
   auto& job = *shard.job;
   const auto& chunk = chunk_of(shard, cell);
   auto arrived = static_cast<float>(cell.arrived), full = static_cast<float>(cell.full);
@@ -627,7 +633,7 @@ void Core::finish(Shard& shard, Cell& cell) {
     full = counts[1];
   }
   if (full > 0) {
-    optimize(shard, cell, job.sums.floats() + chunk.offset, job.spec.average ? arrived : 1.0F);
+    optimize(shard, cell, sum, job.spec.average ? arrived : 1.0F);
   }
   ++cell.version;
   const auto seen = cell.seen;

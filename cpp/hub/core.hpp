@@ -164,7 +164,7 @@ class Core {
   Cell* cell_of(int c, const Frame& frame);
   bool complete(const Shard& shard, const Cell& cell) const;
   void add_up(Shard& shard, Cell& cell);
-  void finish(Shard& shard, Cell& cell);
+  void finish(Shard& shard, Cell& cell, const float* sum);
   void optimize(Shard& shard, Cell& cell, const float* sum, float divisor);
   void take_part(const Shard& shard, Snapshot& into, const Cell& cell) const;
   void advanced(Shard& shard, Cell& cell);

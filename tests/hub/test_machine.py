@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 
 import numpy as np
 import pytest
@@ -55,7 +56,9 @@ def test_any_order_and_any_split_gives_the_mean(workers, cores, seed, determinis
     rng = np.random.default_rng(order.getrandbits(32))
     for step in range(3):
         grads = [[rng.standard_normal(int(n)).astype(np.float32) for n in count] for _ in speakers]
-        queues = {}  # of each connection: bytes in the order in which the worker sends
+        queues: dict[
+            tuple[int, int], bytearray
+        ] = {}  # of each connection: bytes in the order in which the worker sends
         for rank in range(workers):
             chunks = list(range(len(count)))
             order.shuffle(chunks)
@@ -153,12 +156,12 @@ def test_a_wrong_key_and_an_unknown_job_get_the_same_answer():
     answers = set()
     for number, slot in ((job, 0), (job, 5), (job + 9, 0), (job, 10_000)):
         stranger = machine.open(0)
-        hello = wire.struct.pack("<QII", number, slot, 0) + bytes(16)
+        hello = struct.pack("<QII", number, slot, 0) + bytes(16)
         assert not machine.feed(0, stranger, frame(wire.HELLO, hello))
         answers.add(machine.take(0, stranger))
     assert len(answers) == 1
     twice = machine.open(0)
-    hello = wire.struct.pack("<QII", job, worker.admission.slot, 0) + worker.admission.key
+    hello = struct.pack("<QII", job, worker.admission.slot, 0) + worker.admission.key
     assert not machine.feed(0, twice, frame(wire.HELLO, hello))
     assert b"connected already" in machine.take(0, twice)
 
