@@ -367,7 +367,7 @@ void Client::end_frame(Link& link) {
       take(target, link.scratch.data(), frame.wire, at(chunk.count), true);
     }
     version_ = frame.step;
-    updates_ = frame.rate >= 0 ? static_cast<std::uint64_t>(frame.rate) : 0;
+    updates_ = frame.rate >= 0 && frame.rate <= 0x1p53 ? static_cast<std::uint64_t>(frame.rate) : 0;
   }
   pending_[frame.tag].chunk = -1;
   free_.push_back(frame.tag);

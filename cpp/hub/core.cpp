@@ -12,6 +12,7 @@ namespace tacos::hub {
 namespace {
 
 constexpr std::size_t kBuffer = 5 * (sizeof(Frame) + kLargestPayload);  // bytes read ahead
+constexpr double kMostUpdates = 0x1p53;                                 // that a double can count
 constexpr std::int64_t kHelloMs = 5000;   // for how long a connection may stay unknown
 constexpr std::size_t kSlack = 4U << 20;  // bytes that a client may leave unread beside its answers
 constexpr std::size_t kLongestText = 1024;  // bytes of an error
@@ -570,6 +571,7 @@ void Core::put(int c, const Frame& frame, const std::byte* payload) {
   }
   if (cell->arrived > 0) return refuse(c, frame, "a step is under way; put values between steps");
   take(array(shard, slot, *cell), payload, frame.wire, at(chunk.count), true);
+  if (!(frame.rate <= kMostUpdates)) return refuse(c, frame, "the number of updates is too large");
   if (frame.rate >= 0) cell->updates = static_cast<std::uint64_t>(frame.rate);
   if (slot == 0) cell->ready = true;
   Piece piece;

@@ -23,7 +23,7 @@ namespace {
 constexpr int kWaitMs = 100;                // between looks at the clock
 constexpr std::int64_t kTickMs = 100;       // between searches for members that are late
 constexpr std::int64_t kLingerMs = 1000;    // for a client to read why its connection ends
-constexpr std::size_t kMostSockets = 4096;  // of a core
+constexpr std::size_t kMostSockets = 1024;  // of a core
 constexpr int kReads = 4;                   // of one connection before others have their turn
 
 std::int64_t clock_ms() {

@@ -34,7 +34,7 @@ from tacos.sketch import Sketch
 from tacos.verify import Report, Violation, verify
 
 if TYPE_CHECKING:
-    from tacos import training
+    from tacos import hub, training
     from tacos.formats import load, save
     from tacos.judgement import judge
 
@@ -73,6 +73,7 @@ __all__ = [
     "collective",
     "compare",
     "engines",
+    "hub",
     "judge",
     "lift",
     "load",
@@ -121,7 +122,7 @@ def __getattr__(name: str) -> Any:
         from tacos.judgement import judge
 
         return judge
-    if name == "training":
+    if name in ("hub", "training"):
         from importlib import import_module
 
         # `from tacos import training` would ask this function again until the submodule is there.

@@ -119,6 +119,8 @@ def test_wrong_requests_get_a_sentence_and_the_step_still_completes():
         (frame(wire.PULL, bytes(8)), "a pull has no payload"),
         (frame(wire.PULL, flags=9 << 4), "a slot from 0 to 1"),
         (frame(wire.PUT, bytes(40), flags=5 << 4), "in slot 5"),
+        (frame(wire.PUT, bytes(40), rate=1e300), "number of updates is too large"),
+        (frame(wire.PUT, bytes(40), rate=float("nan")), "number of updates is too large"),
     ]:
         assert machine.feed(0, worker.connections[0], wrong)
         (found,) = worker.errors()

@@ -198,6 +198,20 @@ def test_an_elastic_job_goes_on_and_takes_newcomers(server):
     worker.leave()
 
 
+def test_workers_that_come_after_all_have_left_begin_together_again(server):
+    job = job_of("again", workers=2)
+
+    def work(rank):
+        with connect(job, server.address, rank=rank) as worker:
+            begin(worker)
+            take_step(worker, worker.step, buffers())
+            worker.meet(f"after {worker.step}")
+            return worker.step
+
+    assert run_workers(2, work) == [0, 0]
+    assert run_workers(2, work) == [1, 1]
+
+
 def test_workers_that_do_not_come_are_counted(server):
     with pytest.raises(CommunicationError, match=r"waits for 3 workers; 2 of them did not\s+come"):
         connect(job_of("lonely", workers=3, timeout_s=0.2), server.address)
@@ -271,6 +285,7 @@ def test_memory_has_a_quota(guarded):
     connect(big, guarded.address, token="bob-has-a-token-too").leave()
 
 
+@pytest.mark.slow
 def test_bandwidth_has_a_quota():
     """800 KB at 400 KB/s, of which 0.1 s is free: more than a second."""
     tenants = Tenants([Tenant("slow", "slow-has-a-token!", rate_Bps=400_000)])

@@ -182,6 +182,7 @@ def test_schedulers_change_the_rate_of_a_step(server):
     assert same_bits(found[1][0], expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wire", ["bfloat16", "float16"])
 def test_half_formats_are_close(server, wire):
     found = train(server.address, "momentum", 2, 3, wire=wire, session=wire, share=False)
@@ -213,7 +214,7 @@ def test_the_state_is_in_torchs_format(server, rule):
             torch.testing.assert_close(state["state"][number][name], value, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("rule", ["nesterov", "adamw"])
+@pytest.mark.parametrize("rule", ["nesterov", pytest.param("adamw", marks=pytest.mark.slow)])
 def test_training_goes_on_from_a_loaded_state(server, rule):
     import torch
 

@@ -25,13 +25,13 @@ from tacos.hub.worker import Control, Worker, connect
 
 if TYPE_CHECKING:
     from tacos.hub.relay import Relay
-    from tacos.hub.training import DiLoCo, Optimizer
+    from tacos.hub.training import DiLoCo as DiLoCo
+    from tacos.hub.training import Optimizer as Optimizer
 
+# DiLoCo and Optimizer are not listed: they need torch, and a star import must work without it.
 __all__ = [
     "Control",
-    "DiLoCo",
     "Job",
-    "Optimizer",
     "Relay",
     "Server",
     "Tenant",
@@ -45,8 +45,14 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """What needs torch, or the whole runtime, is imported when it is used."""
     if name in ("DiLoCo", "Optimizer"):
-        from tacos.hub import training
-
+        try:
+            from tacos.hub import training
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise ImportError(
+                f"tacos.hub.{name} needs torch: pip install 'tacos-ccl[torch]'"
+            ) from None
         return getattr(training, name)
     if name == "Relay":
         from tacos.hub.relay import Relay

@@ -401,6 +401,8 @@ class Server:
             _refuse(HTTPStatus.BAD_REQUEST, f"rank must be a number from 0; got {rank!r}")
         with self._lock:
             session = self._session(tenant, name)
+            if not session.workers:  # all have left: the next ones begin together again
+                session.started = False
             ranks = {worker.rank for worker in session.workers.values()}
             if rank is None:
                 rank = next(i for i in range(len(ranks) + 1) if i not in ranks)
