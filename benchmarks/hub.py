@@ -34,6 +34,7 @@ from tacos.runtime.lab import Lab, unavailable
 CHUNK = 32 << 10
 TOKEN = "a token of this benchmark"
 SECONDS = 2.0
+LAYERS = 16
 
 
 def resnet50():
@@ -311,7 +312,8 @@ def placement_rank(kind, elements, steps):
     relay = None
     if kind == "two-level" and rank % per_rack == 0:
         meeting = f"{os.environ['MASTER_ADDR']}:{int(os.environ['MASTER_PORT'])}"
-        relay = Relay(rank // per_rack, racks, meeting, token=TOKEN)
+        hubs = range(0, size, per_rack)
+        relay = Relay(rank // per_rack, racks, meeting, token=TOKEN, members=hubs)
     serves = {
         "central": rank == size - 1,
         "sharded": True,
@@ -345,22 +347,29 @@ def exchanges(kind, rank, size, per_rack, elements, steps):
         places, workers = [size - 1], size - 1
     else:
         places, workers = [rank // per_rack * per_rack], per_rack - 1
-    part = elements // len(places)
+    part = elements // len(places) // LAYERS
+    keys = {f"layer{i}": part for i in range(LAYERS)}
     found = []
     for place in places:
-        job = Job(f"part{place}", {"w": part}, "sgd", [optimizer("sgd", lr=0.1)], workers=workers)
+        job = Job(f"part{place}", keys, "sgd", [optimizer("sgd", lr=0.1)], workers=workers)
         found.append(connect(job, f"npu{place}:7800", rank=rank, token=TOKEN, share=False))
-    arrays = [(np.ones(part, np.float32), np.empty(part, np.float32)) for _ in places]
-    for worker, (values, _) in zip(found, arrays, strict=True):
+    gradient = np.ones(part, np.float32)
+    weights = [{key: np.empty(part, np.float32) for key in keys} for _ in places]
+    for worker in found:
         if worker.initialize:
-            worker.put("w", values)
-    for worker, (_, weights) in zip(found, arrays, strict=True):
-        worker.wait(worker.pull("w", weights))
+            for key in keys:
+                worker.put(key, gradient)
+    for worker, mine in zip(found, weights, strict=True):
+        worker.wait(*[worker.pull(key, mine[key]) for key in keys])
     taken = []
     for _ in range(steps + 1):
         begin = time.perf_counter()
-        stamps = [w.push_pull("w", *pair) for w, pair in zip(found, arrays, strict=True)]
-        for worker, stamp in zip(found, stamps, strict=True):
+        stamps = [
+            (worker, worker.push_pull(key, gradient, mine[key]))
+            for key in reversed(keys)  # the last layer's gradient comes first
+            for worker, mine in zip(found, weights, strict=True)
+        ]
+        for worker, stamp in stamps:
             worker.wait(stamp)
         taken.append(time.perf_counter() - begin)
     for worker in found:

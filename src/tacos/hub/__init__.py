@@ -1,7 +1,7 @@
 """An optimizer service: gradients meet in one place, are summed and optimized there, and new weights go back.
 
-``tacos hub`` or :class:`Server` runs one. Workers use it in three ways: :class:`Optimizer` takes the place of a torch
-optimizer in a training loop, :func:`connect` gives push and pull with timestamps, and HTTP with JSON controls sessions,
+``tacos hub`` or :class:`~tacos.hub.server.Server` runs one. Workers use it in three ways: :class:`~tacos.hub.training.Optimizer` takes the place of a torch
+optimizer in a training loop, :func:`~tacos.hub.worker.connect` gives push and pull with timestamps, and HTTP with JSON controls sessions,
 health, metrics and checkpoints.
 
 >>> import numpy as np

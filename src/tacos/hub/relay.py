@@ -14,14 +14,14 @@ from tacos.runtime.rendezvous import TcpRendezvous
 from tacos.search.synthesis import synthesize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tacos._core import Hub, Topology
 
 __all__ = ["Relay"]
 
 _POLL_S = 0.5
-_BUCKET_BYTES = 4 << 20
+_BUCKET_BYTES = 256 << 10
 
 
 class Relay:
@@ -34,6 +34,7 @@ class Relay:
         network: The network between the hubs; by default all are connected to each other alike.
         timeout: Seconds without progress that mean failure.
         token: A secret that all hubs share.
+        members: The hubs' numbers among the ranks that ``TACOS_ADDRESSES`` lists, as in a lab.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Relay:
         network: Topology | None = None,
         timeout: float = 60.0,
         token: str = "",
+        members: Sequence[int] | None = None,
     ) -> None:
         host, _, port = meeting.rpartition(":")
         if racks < 2 or not 0 <= rank < racks:
@@ -56,7 +58,7 @@ class Relay:
         self.rank, self.racks = rank, racks
         self._network = network or topology.fully_connected(racks)
         self._where = host, int(port)
-        self._timeout, self._token = timeout, token
+        self._timeout, self._token, self._members = timeout, token, members
 
     def run(self, hub: Hub, job: int, ended: Callable[[], bool]) -> None:
         """Exchange the sums of a job, bucket after bucket, until it ends.
@@ -67,7 +69,7 @@ class Relay:
             self.rank, self.racks, *self._where, timeout=self._timeout, token=self._token
         )
         buckets = range(hub.buckets(job) - 1, -1, -1)
-        with Communicator(meeting, timeout=self._timeout) as comm:
+        with Communicator(meeting, timeout=self._timeout, members=self._members) as comm:
             demand = collective.all_reduce(self._network, _BUCKET_BYTES)
             algorithm = comm.prepare(synthesize(self._network, demand))
             while not ended():

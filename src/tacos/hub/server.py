@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tacos._core import HubAdmission
     from tacos.hub.relay import Relay
 
-__all__ = ["Server", "Session"]
+__all__ = ["Server"]
 
 _LARGEST_REQUEST = 16 << 20  # bytes of JSON
 _SLOWEST_REQUEST_S = 30.0

@@ -67,15 +67,15 @@ class Optimizer(torch.optim.Optimizer):
         optimizer: A ``torch.optim.SGD``, ``Adam`` or ``AdamW`` over the parameters, or its configuration: a name, or
             a dictionary with ``name`` and hyperparameters.
         named_parameters: ``model.named_parameters()``.
-        hub: Address of the service, see :class:`tacos.hub.Control`. Default: ``TACOS_HUB``.
+        hub: Address of the service, see :class:`tacos.hub.worker.Control`. Default: ``TACOS_HUB``.
         session: Name of the job.
         workers: Number of workers. Default: ``WORLD_SIZE``, or 1.
         rank: This worker's rank. Default: ``RANK``, or the first that is free.
         overlap: Push during the backward pass. Without it, ``step()`` pushes, so that gradients can be clipped before.
         accumulate: Backward passes per step.
         wire: Format of gradients and weights on the wire: ``float32``, ``bfloat16`` or ``float16``.
-        share, token, ca: See :func:`tacos.hub.connect`.
-        job: Other fields of :class:`tacos.hub.Job`: ``mode``, ``staleness``, ``deterministic``, ``elastic``, …
+        share, token, ca: See :func:`tacos.hub.worker.connect`.
+        job: Other fields of :class:`tacos.hub.job.Job`: ``mode``, ``staleness``, ``deterministic``, ``elastic``, …
 
     Attributes:
         worker: The connection.
@@ -83,7 +83,7 @@ class Optimizer(torch.optim.Optimizer):
 
     Raises:
         ValueError: The optimizer or a parameter cannot be served.
-        tacos.CommunicationError: The service cannot be reached, refuses, or has lost a worker that it needs.
+        CommunicationError: The service cannot be reached, refuses, or has lost a worker that it needs.
 
     >>> from tacos.hub import Server
     >>> model = torch.nn.Linear(4, 2)

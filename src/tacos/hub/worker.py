@@ -16,11 +16,10 @@ import numpy as np
 
 from tacos._core import HubClient
 from tacos.errors import CommunicationError
+from tacos.hub.job import Job  # noqa: TC001, the manual links it: the runtime has a Job too
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from tacos.hub.job import Job
 
 __all__ = ["Control", "Worker", "connect"]
 
