@@ -9,7 +9,11 @@ from importlib.util import find_spec
 from tests.pages import Page
 
 NEEDED = {
-    "torch": ["src/tacos/runtime/torch/*", "src/tacos/runtime/carriers/nccl.py", "src/tacos/hub/training.py"],
+    "torch": [
+        "src/tacos/runtime/torch/*",
+        "src/tacos/runtime/carriers/nccl.py",
+        "src/tacos/hub/training.py",
+    ],
     "mpi4py": ["src/tacos/runtime/mpi.py", "src/tacos/runtime/*/mpi*.py"],
 }
 # torch, MPI, browsers and the programs that a lab starts do not run with the sanitizers' library in their way.

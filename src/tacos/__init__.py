@@ -126,7 +126,7 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         # `from tacos import training` would ask this function again until the submodule is there.
-        return import_module("tacos.training")
+        return import_module(f"tacos.{name}")
     if name == "__version__":
         from importlib.metadata import version
 

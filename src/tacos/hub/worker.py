@@ -9,7 +9,8 @@ import socket
 import ssl
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path  # noqa: TC003, as below
+from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
 import numpy as np
@@ -17,9 +18,6 @@ import numpy as np
 from tacos._core import HubClient
 from tacos.errors import CommunicationError
 from tacos.hub.job import Job  # noqa: TC001, the manual links it: the runtime has a Job too
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["Control", "Worker", "connect"]
 
