@@ -9,7 +9,11 @@ from importlib.util import find_spec
 from tests.pages import Page
 
 NEEDED = {
-    "torch": ["src/tacos/runtime/torch/*", "src/tacos/runtime/carriers/nccl.py"],
+    "torch": [
+        "src/tacos/runtime/torch/*",
+        "src/tacos/runtime/carriers/nccl.py",
+        "src/tacos/hub/training.py",
+    ],
     "mpi4py": ["src/tacos/runtime/mpi.py", "src/tacos/runtime/*/mpi*.py"],
 }
 # torch, MPI, browsers and the programs that a lab starts do not run with the sanitizers' library in their way.
@@ -26,6 +30,7 @@ if sanitized:
         "tests/runtime/test_lab.py",
         "tests/runtime/test_probe.py",
         "tests/runtime/test_torch.py",
+        "tests/hub/test_training.py",
     ]
     collect_ignore_glob += ["tests/view/test_viewer.py", "tests/runtime/test_nccl.py"]
     # The commands of pages would run without the sanitizers.

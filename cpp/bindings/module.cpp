@@ -29,6 +29,7 @@ void bind_pipeline(nb::module_& m);
 void bind_runtime(nb::module_& m);
 void bind_waves(nb::module_& m);
 void bind_aggregation(nb::module_& m);
+void bind_hub(nb::module_& m);
 void bind_arrow(nb::module_& m);
 void bind_hooks(nb::module_& m);
 void bind_pickling(nb::module_& m);
@@ -64,6 +65,7 @@ NB_MODULE(_core, m) {
   tacos::bindings::bind_runtime(m);
   tacos::bindings::bind_waves(m);
   tacos::bindings::bind_aggregation(m);
+  tacos::bindings::bind_hub(m);
   tacos::bindings::bind_arrow(m);
   tacos::bindings::bind_hooks(m);
   tacos::bindings::bind_pickling(m);

@@ -34,7 +34,7 @@ from tacos.sketch import Sketch
 from tacos.verify import Report, Violation, verify
 
 if TYPE_CHECKING:
-    from tacos import design, training
+    from tacos import design, hub, training
     from tacos.formats import load, save
     from tacos.judgement import judge
 
@@ -74,6 +74,7 @@ __all__ = [
     "compare",
     "design",
     "engines",
+    "hub",
     "judge",
     "lift",
     "load",
@@ -122,7 +123,7 @@ def __getattr__(name: str) -> Any:
         from tacos.judgement import judge
 
         return judge
-    if name in ("design", "training"):
+    if name in ("design", "hub", "training"):
         from importlib import import_module
 
         # `from tacos import training` would ask this function again until the submodule is there.

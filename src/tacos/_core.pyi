@@ -1721,6 +1721,193 @@ def aggregation_pump(socket: int, host: str, port: int, job: int, generation: in
 
 def aggregation_encodes(dtype: str) -> bool:
     """Whether a switch can add elements of this type."""
+def hub_cut(sizes: Sequence[int], cores: int) -> tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)], Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)], list[int]]:
+    """
+    Chunks of parameters (key, core, first element, elements, offset) and the elements of each core.
+    """
+
+def hub_aggregate(tall: bool, threads: int, workers: int, sizes: Sequence[int], rounds: int) -> float:
+    """Seconds per round of sums and updates, chunk-owned or key at a time."""
+
+class HubGroup:
+    """Hyperparameters of a parameter group, with torch's names."""
+
+    def __init__(self, *, lr: float, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-08, nesterov: bool = False, maximize: bool = False, amsgrad: bool = False) -> None: ...
+
+class HubSnapshot:
+    """All values of a job at one version."""
+
+    @staticmethod
+    def of(version: int, arrays: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]], updates: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], versions: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> HubSnapshot:
+        """A snapshot from arrays, which are copied."""
+
+    @property
+    def version(self) -> int:
+        """Steps that were complete."""
+
+    @property
+    def arrays(self) -> list[numpy.typing.NDArray[numpy.float32]]:
+        """Weights, then optimizer state, in the order of the chunks."""
+
+    @property
+    def updates(self) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,), writable=False)]:
+        """Updates of each chunk."""
+
+    @property
+    def versions(self) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,), writable=False)]:
+        """Version of each chunk."""
+
+class HubAdmission:
+    """What a worker needs to connect."""
+
+    @property
+    def slot(self) -> int: ...
+
+    @property
+    def serial(self) -> int: ...
+
+    @property
+    def key(self) -> bytes: ...
+
+    @property
+    def first_step(self) -> int: ...
+
+    @property
+    def memory(self) -> int: ...
+
+    @property
+    def memory_bytes(self) -> int: ...
+
+class Hub:
+    """Jobs and members of an optimizer service."""
+
+    @property
+    def cores(self) -> int:
+        """Number of cores."""
+
+    def create(self, *, name: str, tenant: int = 0, rule: str, mode: str = 'sync', deterministic: bool = False, average: bool = True, elastic: bool = False, relay: bool = False, staleness: int = 0, timeout_s: float = 60.0, rate_Bps: float = 0.0, groups: Sequence[HubGroup], sizes: Sequence[int], groups_of: Sequence[int], resumed: HubSnapshot | None = None) -> int:
+        """Adds a job and returns its number."""
+
+    def drop(self, job: int, why: str) -> None:
+        """Removes a job; its workers hear why."""
+
+    def failure(self, job: int) -> str:
+        """Why a job has failed, or nothing."""
+
+    def bytes(self, job: int) -> int:
+        """Memory of a job's arrays."""
+
+    def join(self, job: int, name: str, rank: int, share: bool = False) -> HubAdmission:
+        """Admits a worker from the next step that no chunk has begun."""
+
+    def leave(self, job: int, slot: int, serial: int) -> None:
+        """A worker leaves between steps."""
+
+    def lose(self, job: int, slot: int, serial: int, why: str) -> None:
+        """A worker is gone."""
+
+    def next_step(self, job: int) -> int:
+        """The first step that no chunk has begun."""
+
+    def snapshot(self, job: int, version: int | None, patience_s: float) -> HubSnapshot:
+        """All values at one version, or None if it does not come in time."""
+
+    def buckets(self, job: int) -> int:
+        """Parts whose sums a relay exchanges together."""
+
+    def wait_for_sums(self, job: int, bucket: int, patience_s: float) -> bool:
+        """Waits for the sums of a bucket."""
+
+    def sums(self, job: int, bucket: int) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
+        """
+        The sums of a bucket, in place; not to be kept after the job is dropped.
+        """
+
+    def deliver(self, job: int, bucket: int) -> None:
+        """The sums of a bucket are complete: runs the optimizer and answers."""
+
+    def take_losses(self) -> list[tuple[int, int, int, str]]:
+        """Workers that were lost since the last call: job, slot, serial, why."""
+
+    def counters(self) -> dict[str, int]:
+        """Totals since the start."""
+
+class HubMachine(Hub):
+    """A hub that moves bytes only when it is told to."""
+
+    def __init__(self, cores: int) -> None: ...
+
+    def open(self, core: int) -> int:
+        """Opens a connection to a core and returns its number."""
+
+    def feed(self, core: int, connection: int, bytes: bytes) -> bool:
+        """Gives bytes to a connection; false if the core has ended it."""
+
+    def take(self, core: int, connection: int, most: int = 1099511627776) -> bytes:
+        """Bytes that a connection sends."""
+
+    def ended(self, core: int, connection: int) -> bool:
+        """Whether the core has ended a connection."""
+
+    def close(self, core: int, connection: int, why: str) -> None:
+        """Reports that a connection is closed."""
+
+    def tick(self, now_ms: int) -> None:
+        """Lets time pass."""
+
+class HubService(Hub):
+    """A hub on sockets, with a thread for each core."""
+
+    def __init__(self, listening: Sequence[int], pin: bool = False) -> None:
+        """Takes over listening sockets, one for each core."""
+
+    def stop(self) -> None:
+        """Ends all threads and closes all sockets."""
+
+class HubClient:
+    """A worker's connections to a hub."""
+
+    def __init__(self, sizes: Sequence[int], sockets: Sequence[int], job: int, slot: int, key: bytes, wire: str = 'float32', memory: int = -1) -> None:
+        """
+        Takes over connected sockets, one for each core, and a descriptor of shared memory.
+        """
+
+    def push(self, key: int, source: int, target: int, step: int, rate: float) -> int:
+        """
+        Pushes the gradient at an address (0: none); the new weights go to the target (0: none). Returns a timestamp.
+        """
+
+    def pull(self, key: int, target: int, step: int = 0, slot: int = 0) -> int:
+        """
+        Pulls values of at least that version; slot 0: weights. Returns a timestamp.
+        """
+
+    def put(self, key: int, source: int, updates: float = -1.0, slot: int = 0) -> int:
+        """
+        Sets values, and the number of updates unless it is negative. Returns a timestamp.
+        """
+
+    def wait(self, timestamp: int, patience_s: float) -> bool:
+        """Whether a request is complete within the time."""
+
+    @property
+    def version(self) -> int:
+        """The version of the values received last."""
+
+    @property
+    def updates(self) -> int:
+        """The number of updates that a pull returned last."""
+
+    @property
+    def failure(self) -> str:
+        """Why the connection cannot be used, or nothing."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether gradients go through shared memory."""
+
+    def close(self) -> None:
+        """Ends the connections."""
 
 def arrow_stream(names: Sequence[str], columns: Sequence[numpy.typing.NDArray[Any]]) -> Any:
     """

@@ -18,6 +18,7 @@ from tacos.cli import (  # noqa: F401, their verbs register at import
     ordering,
     reading,
     running,
+    serving,
     setup,
     switching,
     synthesis,
@@ -37,7 +38,7 @@ _GROUPS = {  # in the order of the help; a verb that is not named here stands un
     "Find algorithms": ("synth", "compare", "tune", "bound", "pareto"),
     "Ask about jobs and networks": ("train", "design"),
     "Inspect and check": ("topo", "info", "view", "verify", "sim", "judge"),
-    "Export and run": ("convert", "run", "switch", "lab", "probe", "reorder"),
+    "Export and run": ("convert", "run", "switch", "hub", "lab", "probe", "reorder"),
     "Set up": ("doctor", "completion"),
 }
 

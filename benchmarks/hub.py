@@ -1,0 +1,446 @@
+"""The optimizer service: aggregation, loopback throughput, and training steps in a lab network.
+
+``python benchmarks/hub.py`` runs all parts that this machine can; ``hub.py aggregation`` and so on run one:
+
+- ``aggregation``: chunk-owned ("tall") against key-at-a-time ("wide") sums and updates in memory, on all cores.
+- ``loopback``: push-pull through a hub, over sockets and shared memory, against plain sockets that move the same bytes
+  in both directions, and against gRPC where grpcio is installed (it is not a dependency).
+- ``lab``: 4 workers and a hub whose link is 4 times theirs: a training step that waits for the network, against gloo's
+  DDP and against the model max(M/B_w, N*M/B_p). Needs torch and namespaces.
+- ``placements``: one hub, shards beside the workers, and two levels, against the formulas. Needs namespaces.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing as mp
+import os
+import socket
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from concurrent import futures
+from pathlib import Path
+
+import numpy as np
+
+import tacos
+from tacos._core import hub_aggregate
+from tacos.hub import Job, Relay, Server, Tenant, Tenants, connect, optimizer
+from tacos.runtime.lab import Lab, unavailable
+
+CHUNK = 32 << 10
+TOKEN = "a token of this benchmark"
+SECONDS = 2.0
+LAYERS = 16
+
+
+def resnet50():
+    """Sizes of the 161 parameters of ResNet-50: convolutions, batch norms, and one linear layer."""
+    sizes = [64 * 3 * 49, 64, 64]
+    inside = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            sizes += [inside * width, width, width, width * width * 9, width, width]
+            sizes += [width * width * 4, width * 4, width * 4]
+            if block == 0:
+                sizes += [inside * width * 4, width * 4, width * 4]
+            inside = width * 4
+    return [*sizes, 2048 * 1000, 1000]
+
+
+def aggregation(cores):
+    sizes = resnet50()
+    print(
+        f"aggregation of ResNet-50 ({sum(sizes) / 1e6:.1f} M parameters), 8 workers, {cores} cores"
+    )
+    best: dict[str, float] = {}
+    for _ in range(3):
+        for name, tall in (("tall", True), ("wide", False)):
+            taken = hub_aggregate(tall, cores, 8, sizes, 3)
+            best[name] = min(best.get(name, taken), taken)
+    for name, taken in best.items():
+        rate = 8 * 4 * sum(sizes) / taken / 1e9
+        print(f"  {name}  {taken * 1e3:7.2f} ms per round, {rate:6.1f} GB/s of gradients")
+    print(f"  tall is {best['wide'] / best['tall']:.2f} times as fast")
+
+
+# --- loopback
+
+
+def serve(pipe, cores):
+    with Server(cores=cores, log=lambda _: None) as server:
+        pipe.send(server.address)
+        pipe.recv()
+
+
+def hub_rate(elements, share):
+    """Bytes per second in each direction through a hub of one core, and the seconds of one exchange."""
+    here, there = mp.Pipe()
+    process = mp.Process(target=serve, args=(there, 1))
+    process.start()
+    job = Job("bench", {"w": elements}, "sgd", [optimizer("sgd", lr=0.1)])
+    with connect(job, here.recv(), share=share) as worker:
+        values = np.ones(elements, np.float32)
+        weights = np.empty_like(values)
+        worker.put("w", values)
+        taken = []
+        until = time.perf_counter() + SECONDS
+        while time.perf_counter() < until:
+            begin = time.perf_counter()
+            worker.wait(worker.push_pull("w", values, weights))
+            taken.append(time.perf_counter() - begin)
+    here.send(None)
+    process.join()
+    return 4 * elements / statistics.median(taken)
+
+
+def echo(listener):
+    """Sends back what comes, chunk by chunk: what a hub does, without the hub."""
+    connection, _ = listener.accept()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    buffer = memoryview(bytearray(CHUNK))
+    while connection.recv_into(buffer, CHUNK, socket.MSG_WAITALL) == CHUNK:
+        connection.sendall(buffer)
+
+
+def socket_rate(elements):
+    listener = socket.create_server(("127.0.0.1", 0))
+    process = mp.Process(target=echo, args=(listener,))
+    process.start()
+    out = np.ones(elements, np.float32)
+    back = memoryview(np.empty_like(out)).cast("B")
+    taken = []
+    with socket.create_connection(listener.getsockname()) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        until = time.perf_counter() + SECONDS
+        while time.perf_counter() < until:
+            begin = time.perf_counter()
+            sender = threading.Thread(target=connection.sendall, args=(out,))
+            sender.start()
+            got = 0
+            while got < len(back):
+                got += connection.recv_into(back[got:], min(len(back) - got, 1 << 20))
+            sender.join()
+            taken.append(time.perf_counter() - begin)
+    process.join()
+    listener.close()
+    return 4 * elements / statistics.median(taken)
+
+
+def grpc_serve(pipe):
+    import grpc
+
+    def push(request, _):
+        return request
+
+    handler = grpc.unary_unary_rpc_method_handler(push)
+    service = grpc.method_handlers_generic_handler("hub", {"Push": handler})
+    server = grpc.server(futures.ThreadPoolExecutor(4))
+    server.add_generic_rpc_handlers((service,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    pipe.send(port)
+    pipe.recv()
+    server.stop(None)
+
+
+def grpc_rate(elements):
+    try:
+        import grpc
+    except ImportError:
+        return None
+    here, there = mp.Pipe()
+    process = mp.Process(target=grpc_serve, args=(there,))
+    process.start()
+    chunks = max(1, 4 * elements // CHUNK)
+    data = bytes(CHUNK)
+    taken = []
+    with grpc.insecure_channel(f"127.0.0.1:{here.recv()}") as channel:
+        push = channel.unary_unary("/hub/Push")
+        push(data)
+        until = time.perf_counter() + SECONDS
+        while time.perf_counter() < until:
+            begin = time.perf_counter()
+            waiting = [push.future(data) for _ in range(chunks)]
+            for each in waiting:
+                each.result()
+            taken.append(time.perf_counter() - begin)
+    here.send(None)
+    process.join()
+    return 4 * elements / statistics.median(taken)
+
+
+def loopback():
+    elements = 4 << 20
+    print(f"loopback: push-pull of {4 * elements >> 20} MB, one worker, a hub of one core")
+    plain = max(socket_rate(elements) for _ in range(2))
+    print(f"  plain sockets   {plain / 1e9:6.2f} GB/s in each direction")
+    for name, share in (("hub, sockets", False), ("hub, memory", True)):
+        rate = max(hub_rate(elements, share) for _ in range(2))
+        print(f"  {name:<15} {rate / 1e9:6.2f} GB/s, {rate / plain:5.0%} of plain sockets")
+    rate = grpc_rate(elements)
+    if rate is None:
+        print("  gRPC            not measured: grpcio is not installed")
+    else:
+        print(f"  gRPC            {rate / 1e9:6.2f} GB/s, {rate / plain:5.0%} of plain sockets")
+
+
+# --- lab
+
+
+def star(links):
+    """NPUs around a switch, with links of these bandwidths in Mbit/s."""
+    rows = []
+    for npu, rate in enumerate(links):
+        speed = int(rate * 125_000)
+        rows += [(npu, len(links), speed, 0), (len(links), npu, speed, 0)]
+    return tacos.topology.from_links(len(links), rows, switches=1)
+
+
+def network_of(width, layers):
+    import torch
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    return torch.nn.Sequential(*[torch.nn.Linear(width, width, bias=False) for _ in range(layers)])
+
+
+def lab_rank(kind, width, layers, steps):
+    """What each NPU of the lab runs: the last one is the hub, or idle."""
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    folder = Path(os.environ["HUB_FOLDER"])
+    if rank == size - 1:
+        if kind == "gloo":
+            wait_for(folder / "done")
+            return
+        tenants = Tenants([Tenant("lab", TOKEN)])
+        host = os.environ["TACOS_HOST"]
+        with Server(host, 7800, cores=1, tenants=tenants, log=lambda _: None):
+            (folder / "ready").touch()
+            wait_for(folder / "done")
+        return
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    model = network_of(width, layers)
+    inputs = torch.ones(1, width)
+    workers = size - 1
+    if kind == "gloo":
+        dist.init_process_group("gloo", rank=rank, world_size=workers)
+        wrapped = DistributedDataParallel(model)
+        optimizer_ = torch.optim.SGD(wrapped.parameters(), lr=1e-6)
+    else:
+        from tacos.hub import Optimizer
+
+        wait_for(folder / "ready")
+        wrapped = model
+        optimizer_ = Optimizer(
+            {"name": "sgd", "lr": 1e-6}, model.named_parameters(), hub=f"npu{size - 1}:7800",
+            workers=workers, rank=rank, token=TOKEN, share=False,
+        )  # fmt: skip
+    taken = []
+    for _ in range(steps + 1):
+        begin = time.perf_counter()
+        optimizer_.zero_grad()
+        wrapped(inputs).sum().backward()
+        optimizer_.step()
+        taken.append(time.perf_counter() - begin)
+    if rank == 0:
+        print(statistics.median(taken[1:]))
+    if kind == "gloo":
+        dist.barrier()
+        dist.destroy_process_group()
+    else:
+        optimizer_.worker.meet("end")
+        optimizer_.leave()
+    if rank == 0:
+        (folder / "done").touch()
+
+
+def wait_for(path):
+    while not path.exists():
+        time.sleep(0.02)
+
+
+def measured(lab, *words):
+    """Seconds that rank 0 prints."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, str(Path(__file__).resolve()), "--rank", *map(str, words)]
+        run = lab.run(
+            command, environment={"HUB_FOLDER": folder}, time_limit=300.0, output="returned"
+        )
+    if run.code:
+        raise SystemExit(f"{run.why}\n{''.join(run.stderr)}")
+    return float(run.stdout[0].split()[-1])
+
+
+def in_lab():
+    if reason := unavailable():
+        print(f"lab: not measured: {reason}")
+        return
+    width, layers, rate, steps = 512, 4, 100, 5
+    size = 4 * width * width * layers
+    with Lab(star([rate] * 4 + [4 * rate]), scale=1.0) as lab:
+        model = max(size / (rate * 125_000), 4 * size / (4 * rate * 125_000))
+        print(
+            f"lab: 4 workers at {rate} Mbit/s, a hub at {4 * rate}, {size / 1e6:.1f} MB of gradients"
+        )
+        ours = measured(lab, "hub", width, layers, steps)
+        theirs = measured(lab, "gloo", width, layers, steps)
+        again = measured(lab, "hub", width, layers, steps)
+    ours = min(ours, again)
+    print(f"  gloo's DDP {theirs * 1e3:8.1f} ms per step")
+    print(f"  hub        {ours * 1e3:8.1f} ms per step, {theirs / ours:.2f} times as fast")
+    print(f"  model      {model * 1e3:8.1f} ms; the hub takes {ours / model - 1:+.1%}")
+
+
+# --- placements
+
+
+def placement_rank(kind, elements, steps):
+    """Exchanges without torch: central, or shards beside the workers, each of which is a hub of a part."""
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    folder = Path(os.environ["HUB_FOLDER"])
+    tenants = Tenants([Tenant("lab", TOKEN)])
+    host = os.environ["TACOS_HOST"]
+    racks = 2
+    per_rack = size // racks  # two levels: the first NPU of each rack is its hub
+    relay = None
+    if kind == "two-level" and rank % per_rack == 0:
+        meeting = f"{os.environ['MASTER_ADDR']}:{int(os.environ['MASTER_PORT'])}"
+        hubs = range(0, size, per_rack)
+        relay = Relay(rank // per_rack, racks, meeting, token=TOKEN, members=hubs)
+    serves = {
+        "central": rank == size - 1,
+        "sharded": True,
+        "two-level": rank % per_rack == 0,
+    }[kind]
+    works = kind == "sharded" or not serves
+    server = None
+    if serves:
+        server = Server(host, 7800, cores=1, tenants=tenants, relay=relay, log=lambda _: None)
+    (folder / f"ready{rank}").touch()
+    for each in range(size):
+        wait_for(folder / f"ready{each}")
+    if works:
+        seconds = exchanges(kind, rank, size, per_rack, elements, steps)
+        first = next(r for r in range(size) if kind != "two-level" or r % per_rack)
+        if rank == first:
+            (folder / "seconds").write_text(str(seconds))
+    (folder / f"done{rank}").touch()
+    for each in range(size):
+        wait_for(folder / f"done{each}")
+    if rank == 0:
+        print((folder / "seconds").read_text())
+    if server is not None:
+        server.close()
+
+
+def exchanges(kind, rank, size, per_rack, elements, steps):
+    if kind == "sharded":
+        places, workers = list(range(size)), size
+    elif kind == "central":
+        places, workers = [size - 1], size - 1
+    else:
+        places, workers = [rank // per_rack * per_rack], per_rack - 1
+    part = elements // len(places) // LAYERS
+    keys = {f"layer{i}": part for i in range(LAYERS)}
+    found = []
+    for place in places:
+        job = Job(f"part{place}", keys, "sgd", [optimizer("sgd", lr=0.1)], workers=workers)
+        found.append(connect(job, f"npu{place}:7800", rank=rank, token=TOKEN, share=False))
+    gradient = np.ones(part, np.float32)
+    weights = [{key: np.empty(part, np.float32) for key in keys} for _ in places]
+    for worker in found:
+        if worker.initialize:
+            for key in keys:
+                worker.put(key, gradient)
+    for worker, mine in zip(found, weights, strict=True):
+        worker.wait(*[worker.pull(key, mine[key]) for key in keys])
+    taken = []
+    for _ in range(steps + 1):
+        begin = time.perf_counter()
+        stamps = [
+            (worker, worker.push_pull(key, gradient, mine[key]))
+            for key in reversed(keys)  # the last layer's gradient comes first
+            for worker, mine in zip(found, weights, strict=True)
+        ]
+        for worker, stamp in stamps:
+            worker.wait(stamp)
+        taken.append(time.perf_counter() - begin)
+    for worker in found:
+        worker.meet("end")
+        worker.leave()
+    return statistics.median(taken[1:])
+
+
+def placements():
+    if reason := unavailable():
+        print(f"placements: not measured: {reason}")
+        return
+    elements, rate, steps = 1 << 20, 100, 3
+    m, b = 4 * elements, rate * 125_000
+    print(f"placements: {m / 1e6:.1f} MB, workers at {rate} Mbit/s")
+    with Lab(star([rate] * 5), scale=1.0) as lab:
+        taken = measured(lab, "central", elements, 0, steps)
+        report("central, 4 workers, a hub at 100 Mbit/s", taken, max(m / b, 4 * m / b))
+    with Lab(star([rate] * 4), scale=1.0) as lab:
+        taken = measured(lab, "sharded", elements, 0, steps)
+        report("a shard beside each of 4 workers", taken, 2 * m * 3 / 4 / b)
+    links = [2 * rate, rate, rate, 2 * rate, rate, rate]
+    rows = []
+    for npu, speed in enumerate(links):
+        switch = 6 if npu < 3 else 7
+        rows += [(npu, switch, speed * 125_000, 0), (switch, npu, speed * 125_000, 0)]
+    rows += [(6, 7, rate * 125_000, 0), (7, 6, rate * 125_000, 0)]
+    with Lab(tacos.topology.from_links(6, rows, switches=2), scale=1.0) as lab:
+        taken = measured(lab, "two-level", elements, 0, steps)
+        rack, between = m / b, 2 * (2 - 1) / 2 * m / b
+        report("2 racks of 2 workers and a hub: sum of both levels", taken, rack + between)
+    racks, workers = 2, 2
+    flat = 2 * workers * m * (racks - 1) / racks
+    two = 2 * m * (racks - 1) / racks
+    print(
+        f"  bytes that leave or enter a rack per step: {flat / 1e6:.1f} MB with one server sharded over the "
+        f"racks, {two / 1e6:.1f} MB with two levels"
+    )
+
+
+def report(what, taken, model):
+    print(
+        f"  {what:<52} {taken * 1e3:7.1f} ms; formula {model * 1e3:7.1f} ms, {taken / model - 1:+.1%}"
+    )
+
+
+def main():
+    if sys.argv[1:2] == ["--rank"]:
+        kind, *numbers = sys.argv[2:]
+        if kind in ("hub", "gloo"):
+            lab_rank(kind, *map(int, numbers))
+        else:
+            placement_rank(kind, int(numbers[0]), int(numbers[2]))
+        return
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    known = ["aggregation", "loopback", "lab", "placements"]
+    parser.add_argument("parts", nargs="*", default=[], help=", ".join(known))
+    parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
+    given = parser.parse_args()
+    for part in given.parts or known:
+        if part == "aggregation":
+            aggregation(given.cores)
+        elif part == "loopback":
+            loopback()
+        elif part == "lab":
+            in_lab()
+        elif part == "placements":
+            placements()
+        else:
+            parser.error(f"unknown part {part!r}; use {', '.join(known)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+// One core of the optimizer service, as a state machine without input and output.
+//
+// A core owns chunks: all frames about a chunk come over connections of its core, and nothing but this object
+// touches the chunk's weights, sum and state. So there is no lock between chunks and no barrier across them: when the last
+// contribution to a chunk arrives, the same call runs the optimizer and queues the answers. A driver moves bytes (sockets in
+// production, a hostile one in tests): it reads into space(), reports received(), and sends what front() shows.
+//
+// A chunk's version is the number of steps it has completed. Synchronous: a push for step s is taken while the version is s, and
+// answered when every member has pushed; a member joins at a step that no chunk has begun (admit). Answers point into the chunk's
+// weights without a copy: they change only after every member has pushed again, and a member does so after it has read
+// its answer. Stale and asynchronous: every push is one update; a worker that is more than `staleness` steps ahead of the slowest
+// waits for its answer. Answers that other members' updates could overtake are copies.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "hub/job.hpp"
+
+namespace tacos::hub {
+
+struct Member {
+  std::uint64_t serial = 0;  // unique: slots are used again
+  std::string name;
+  std::int32_t rank = 0;
+  std::array<std::uint8_t, 16> key{};
+  std::uint64_t first_step = 0;
+  std::shared_ptr<Region> shared;  // half for gradients, half for weights; or none
+  std::string worker() const { return "worker '" + name + "' (rank " + std::to_string(rank) + ")"; }
+};
+
+// A member that will not come back. The driver tells the other cores.
+struct Loss {
+  std::uint64_t job = 0;
+  std::uint32_t slot = 0;
+  std::uint64_t serial = 0;  // the member's
+  std::string why;
+};
+
+struct Counters {
+  std::uint64_t frames = 0, bytes_in = 0, bytes_out = 0, updates = 0, errors = 0, refused = 0;
+};
+
+class Core {
+ public:
+  explicit Core(std::int32_t index) : index_(index) {}
+
+  // --- commands, from the thread that runs the core
+  void add(const std::shared_ptr<Job>& job);
+  void remove(std::uint64_t job, const std::string& why);
+  // The first step that no chunk of this core has begun.
+  std::uint64_t next_step(std::uint64_t job) const;
+  // Lets a member take part from its first step on; false if a chunk has begun that step.
+  bool admit(std::uint64_t job, std::uint32_t slot, const Member& member);
+  // A member leaves between steps.
+  void leave(std::uint64_t job, std::uint32_t slot, std::uint64_t serial);
+  // A member is gone. The job goes on without it or fails, as it was told to.
+  void lose(const Loss& loss);
+  // Brings all chunks to one version; only without members.
+  void settle(std::uint64_t job, std::uint64_t version);
+  void snapshot(std::uint64_t job, const std::shared_ptr<Snapshot>& into);
+  // The sums of a bucket are those of all hubs now.
+  void deliver(std::uint64_t job, std::size_t bucket);
+  std::string failure(std::uint64_t job) const;
+
+  // --- connections
+  int open();
+  std::span<std::byte> space(int connection);
+  void received(int connection, std::size_t bytes);
+  void closed(int connection, const std::string& why);
+  // What to send next, without taking it from the queue.
+  std::size_t front(int connection, std::span<iovec> pieces) const;
+  void sent(int connection, std::size_t bytes);
+  bool idle(int connection) const;    // nothing to send
+  bool ending(int connection) const;  // to be closed once everything is sent
+  // Until when a connection must not be read: its tenant has used up its bandwidth.
+  std::int64_t held_until_ms(int connection) const;
+  bool exists(int connection) const;
+  // Connections that have got something to send, or are to be closed, since the last call.
+  std::vector<int> take_touched();
+
+  void now(std::int64_t now_ms) { now_ms_ = now_ms; }
+  // Looks for members and connections whose time is over; a few times per second.
+  void tick(std::int64_t now_ms);
+  std::vector<Loss> losses;
+  Counters counters;
+
+ private:
+  static constexpr std::size_t kWords = kMostMembers / 64;
+
+  struct Ask {  // how a member wants its push answered
+    std::uint32_t tag = 0;
+    std::uint8_t flags = 0;
+    Wire wire = Wire::float32;
+  };
+  struct Cell {  // the state of a chunk
+    std::uint64_t version = 0, updates = 0;
+    std::array<std::uint64_t, kWords> seen{}, filled{};
+    std::int32_t arrived = 0, full = 0;  // contributions, and those that are not empty
+    std::int32_t chunk = 0;
+    bool ready = false, summed = false, encoded = false;
+    Wire encoding = Wire::float32;
+    double rate = 0.0;
+    std::int64_t since_ms = 0;
+  };
+  struct Waiting {  // a pull for a later version
+    int connection = 0;
+    Frame frame;
+  };
+  struct Shard {
+    std::shared_ptr<Job> job;
+    std::vector<Cell> cells;
+    std::array<std::unique_ptr<Member>, kMostMembers> members;
+    std::array<int, kMostMembers> connection{};
+    std::array<std::uint64_t, kWords> present{};
+    std::vector<std::uint32_t> by_rank;
+    std::uint64_t latest_first = 0;  // no member begins after this step
+    std::array<std::vector<Ask>, kMostMembers> asks;
+    std::array<std::vector<std::uint64_t>, kMostMembers>
+        clocks;  // stale and asynchronous: steps pushed
+    std::unordered_map<std::int32_t, std::vector<std::uint32_t>>
+        held;                                                // answers that wait, by place
+    std::unordered_multimap<std::int32_t, Waiting> waiting;  // pulls, by place
+    std::shared_ptr<Snapshot> snapshot;
+    std::string failure;
+  };
+  struct Piece {
+    Frame frame;
+    const std::byte* data = nullptr;
+    std::unique_ptr<std::byte[]> own;
+    std::size_t whole() const { return sizeof(Frame) + padded(frame.bytes); }
+  };
+  struct Link {
+    std::unique_ptr<std::byte[]> buffer;
+    std::size_t begin = 0, end = 0;
+    Shard* shard = nullptr;
+    std::shared_ptr<Job> keep;  // answers point into its memory
+    std::uint32_t slot = 0;
+    std::deque<Piece> out;
+    std::size_t done = 0, queued = 0;  // bytes of the first piece sent; bytes in the queue
+    std::int64_t opened_ms = 0, held_until_ms = 0;
+    bool ending = false, marked = false;
+  };
+  struct Allowance {  // a token bucket
+    double left = 0.0;
+    std::int64_t at_ms = 0;
+  };
+
+  void handle(int c, const Frame& frame, const std::byte* payload);
+  void hello(int c, const Frame& frame, const std::byte* payload);
+  void push(int c, const Frame& frame, const std::byte* payload);
+  void push_alone(int c, Shard& shard, Cell& cell, const Frame& frame, const std::byte* values);
+  void pull(int c, const Frame& frame);
+  void put(int c, const Frame& frame, const std::byte* payload);
+  Cell* cell_of(int c, const Frame& frame);
+  bool complete(const Shard& shard, const Cell& cell) const;
+  void add_up(Shard& shard, Cell& cell);
+  void finish(Shard& shard, Cell& cell, const float* sum);
+  void optimize(Shard& shard, Cell& cell, const float* sum, float divisor);
+  void take_part(const Shard& shard, Snapshot& into, const Cell& cell) const;
+  void advanced(Shard& shard, Cell& cell);
+  void answer(Shard& shard, Cell& cell, std::uint32_t slot, bool copied);
+  void release_held(Shard& shard, std::int32_t place);
+  std::uint64_t slowest(const Shard& shard, std::int32_t place) const;
+  void recheck(Shard& shard);
+  void forget(Shard& shard, std::uint32_t slot);
+  void reorder(Shard& shard);
+  void fail(Shard& shard, const std::string& why);
+  void refuse(int c, const Frame& frame, const std::string& why, std::uint8_t flags = 0);
+  void end(int c, const std::string& why);
+  void queue(int c, Piece piece);
+  void mark(int c);
+  Shard* find(std::uint64_t job) const;
+  // The job of a member, or nothing if that member is not there any more.
+  Shard* find(std::uint64_t job, std::uint32_t slot, std::uint64_t serial) const;
+  float* array(const Shard& shard, std::size_t slot, const Cell& cell) const;
+  const Chunk& chunk_of(const Shard& shard, const Cell& cell) const;
+  void charge(Link& link, std::size_t bytes);
+  void late(Shard& shard);
+
+  std::int32_t index_;
+  std::int64_t now_ms_ = 0;
+  std::map<std::uint64_t, std::unique_ptr<Shard>> shards_;
+  std::vector<std::unique_ptr<Link>> links_;
+  std::vector<int> free_, touched_;
+  std::map<std::uint64_t, Allowance> allowances_;
+};
+
+}  // namespace tacos::hub

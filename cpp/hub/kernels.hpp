@@ -1,0 +1,48 @@
+// The arithmetic of the optimizer service: sums of gradients, and optimizers as torch.optim defines them.
+//
+// Gradients arrive as float32, bfloat16 or float16 and are summed in float32. Weights and optimizer state are
+// float32. SGD rounds where torch's CPU kernels round (x + alpha*y is one fused operation, a product that is
+// scaled in place is rounded first), so its results have the same bits on every machine.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "hub/frame.hpp"
+
+namespace tacos::hub {
+
+enum class Rule : std::uint8_t { sgd, adam, adamw };
+Rule rule_named(std::string_view name);  // throws std::invalid_argument
+Wire wire_named(std::string_view name);  // throws std::invalid_argument
+
+// Hyperparameters of a parameter group, with torch's names and defaults.
+struct Group {
+  double lr = 1e-3, momentum = 0.0, dampening = 0.0, weight_decay = 0.0;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  bool nesterov = false, maximize = false, amsgrad = false;
+};
+
+constexpr std::size_t kMostStates = 3;
+// Arrays of float32 that an optimizer keeps beside the weights.
+std::size_t states_of(Rule rule, const Group& group);
+
+// sum = values, or sum += values.
+void take(float* sum, const void* values, Wire wire, std::size_t count, bool first);
+// Values in a wire format, rounded to nearest even.
+void narrow(void* to, const float* values, Wire wire, std::size_t count);
+
+struct Update {
+  Rule rule = Rule::sgd;
+  const Group* group = nullptr;
+  double lr = 0.0;
+  std::uint64_t number = 1;  // of this update, from 1
+  float divisor = 1.0F;      // of the sum: the number of contributions, or 1
+};
+// One optimizer step of a chunk.
+void update(const Update& how, float* weights, const float* sum,
+            const std::array<float*, kMostStates>& states, std::size_t count);
+
+}  // namespace tacos::hub
