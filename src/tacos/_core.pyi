@@ -1721,6 +1721,7 @@ def aggregation_pump(socket: int, host: str, port: int, job: int, generation: in
 
 def aggregation_encodes(dtype: str) -> bool:
     """Whether a switch can add elements of this type."""
+
 def hub_cut(sizes: Sequence[int], cores: int) -> tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)], Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)], list[int]]:
     """
     Chunks of parameters (key, core, first element, elements, offset) and the elements of each core.
