@@ -8,13 +8,7 @@
 
 #include "aggregation/packet.hpp"
 #include "runtime/half.hpp"
-
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__)
-#define TACOS_VECTORIZED __attribute__((target_clones("arch=haswell", "default")))
-#else
-#define TACOS_VECTORIZED
-#endif
+#include "support/vectorized.hpp"
 
 namespace tacos::aggregation {
 

@@ -1,16 +1,8 @@
-// The half types in bits, their conversions, and how loops over them are compiled.
+// The half types in bits, and their conversions, rounded to the nearest even.
 #pragma once
 
 #include <bit>
 #include <cstdint>
-
-// Loops with this attribute are compiled twice, and the loader picks what the processor can do.
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__)
-#define TACOS_VECTORIZED __attribute__((target_clones("arch=haswell", "default")))
-#else
-#define TACOS_VECTORIZED
-#endif
 
 namespace tacos {
 

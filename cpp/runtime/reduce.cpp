@@ -7,6 +7,7 @@
 
 #include "runtime/half.hpp"
 #include "support/error.hpp"
+#include "support/vectorized.hpp"
 
 namespace tacos {
 
