@@ -97,7 +97,9 @@ def test_the_graph_has_what_every_rank_does():
     for kind in (SEND, RECV):
         assert ((w.kind == kind) & (w.rank == 0)).sum() == 2
     computed = np.bincount(w.rank[w.kind == COMP], w.duration_ps[w.kind == COMP])
-    assert computed.sum() / 16 * 1e-12 == pytest.approx(step.compute_s, rel=1e-6)
+    # The update's node has the host's time as well, which a step counts as idle.
+    host_s = training.SOFTWARE["current"].step_s
+    assert computed.sum() / 16 * 1e-12 == pytest.approx(step.compute_s + host_s, rel=1e-6)
     assert (
         astra.run(w, tacos.topology.fully_connected(16), aware=False, as_custom=False).time_ns > 0
     )
