@@ -143,7 +143,7 @@ class Network:
         """Send a worker's packets, and begin the next operation where one has ended."""
         for packet in packets:
             self.send(host.address, host.parent, packet)
-        if host.machine.state == "idle" and host.done < len(host.inputs):
+        if host.machine.state == "idle" and host.done < host.machine.operation:
             host.done += 1
             if host.done < len(host.inputs) and not host.machine.failure:
                 self.start(host)

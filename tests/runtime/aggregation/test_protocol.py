@@ -14,6 +14,7 @@ from tests.support.hostile import (
     NOTICE,
     RESULT,
     TOKEN,
+    Host,
     Network,
     Weather,
     add_host,
@@ -335,6 +336,20 @@ def packets_of(n: int, k: int, pool: int, dtype: str) -> int:
     return blocks + (min(pool, blocks) if dtype.startswith("float") else 0)
 
 
+def check_ends(hosts: list[Host], inputs: list[list[np.ndarray]], count: int) -> None:
+    """All operations ended with the right sums.
+
+    But where one worker has ended its last operation and is gone when a switch restarts, another that has all results
+    cannot learn that, and fails.
+    """
+    most = max(host.done for host in hosts)
+    assert most == count, [host.machine.failure for host in hosts]
+    for host in hosts:
+        unsure = host.done == most - 1 and host.machine.has_results and host.machine.failure
+        assert host.done == most or unsure, host.machine.failure
+    check_sums(inputs, [host.outputs for host in hosts], 8)
+
+
 SIZES = st.lists(st.integers(0, 200), min_size=1, max_size=4)
 DTYPES = st.sampled_from(["int32", "uint8", "int16", "int64", "uint64", "float32", "float16"])
 
@@ -389,15 +404,14 @@ def test_a_restarted_switch_never_gives_a_wrong_sum(
 ) -> None:
     """The operation that ran is repeated from its inputs under another generation."""
     inputs = arrays(seed, workers, sizes, dtype)
-    network = star(seed, Weather(loss, 0.1, (5, 200), 0.02), inputs)
+    network = star(seed, Weather(loss, 0.1, (5, 200), 0.02), inputs, timeout_s=50.0)
     for number, steps in enumerate(restarts):
         for _ in range(steps):
             network.step()
         network.switches[PORT] = AggregationSwitch([TOKEN], seed + 1000 + number)
     network.run()
     hosts = list(network.hosts.values())
-    assert all(host.done == len(sizes) for host in hosts), [h.machine.failure for h in hosts]
-    check_sums(inputs, [host.outputs for host in hosts], 8)
+    check_ends(hosts, inputs, len(sizes))
     assert network.switches[PORT].counters["early"] == 0
     assert network.watch.early == []
 
@@ -492,14 +506,13 @@ def test_a_restart_in_a_hierarchy(seed: int, which: int, steps: int) -> None:
     for place in places:
         switch_on(place, place)
     for worker in range(4):
-        add_host(network, worker, 4, inputs[worker], places[1 + worker // 2], 4, 8)
+        add_host(network, worker, 4, inputs[worker], places[1 + worker // 2], 4, 8, timeout_s=50.0)
     for _ in range(steps):
         network.step()
     switch_on(places[which], 5)
     network.run()
     hosts = list(network.hosts.values())
-    assert [host.done for host in hosts] == [2] * 4, [h.machine.failure for h in hosts]
-    check_sums(inputs, [host.outputs for host in hosts], 8)
+    check_ends(hosts, inputs, 2)
 
 
 # Values that floating-point types have and integers do not.
