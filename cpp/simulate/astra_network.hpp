@@ -130,7 +130,7 @@ class Network {
   };
   struct Call {
     Handler handler;
-    std::int32_t next;
+    std::int32_t next = -1;
   };
 
   // A message with the key whose other side is there already, or a new one.

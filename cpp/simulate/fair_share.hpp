@@ -224,7 +224,7 @@ class FairShare {
                 pauses_ = 0;  // fillings still to come without a repair, and at the next failure
   struct Other {
     Key key;
-    LinkId link;
+    LinkId link = 0;
   };
   std::vector<Other> others_;
   std::vector<std::pair<LinkId, Key>> kept_;  // the keys before the repair
