@@ -29,8 +29,9 @@ std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 }  // namespace
 
-Client::Client(std::vector<std::int64_t> sizes, const std::vector<int>& sockets, std::uint64_t job,
-               std::uint32_t member, const std::array<std::uint8_t, 16>& key, Wire wire, int memory)
+Client::Client(const std::vector<std::int64_t>& sizes, const std::vector<int>& sockets,
+               std::uint64_t job, std::uint32_t member, const std::array<std::uint8_t, 16>& key,
+               Wire wire, int memory)
     : parts_(cut(sizes, static_cast<std::int32_t>(sockets.size()))), wire_(wire) {
   if (memory >= 0) {
     memory_ = Region::mapped(memory, at(parts_.elements) * 2 * sizeof(float));

@@ -32,7 +32,7 @@ struct Request {
 class Client {
  public:
   // Takes over connected sockets, one per core, and a descriptor of shared memory or -1.
-  Client(std::vector<std::int64_t> sizes, const std::vector<int>& sockets, std::uint64_t job,
+  Client(const std::vector<std::int64_t>& sizes, const std::vector<int>& sockets, std::uint64_t job,
          std::uint32_t member, const std::array<std::uint8_t, 16>& key, Wire wire, int memory);
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;

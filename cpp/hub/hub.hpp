@@ -37,25 +37,25 @@ class Hub {
   std::int32_t cores() const { return static_cast<std::int32_t>(cores_.size()); }
   // Adds a job; where a snapshot is given, with its values.
   std::uint64_t create(const JobSpec& spec, const Snapshot* resumed);
-  void drop(std::uint64_t job, const std::string& why);
+  void drop(std::uint64_t id, const std::string& why);
   std::shared_ptr<Job> job(std::uint64_t id) const;  // throws std::invalid_argument
-  std::string failure(std::uint64_t job);
+  std::string failure(std::uint64_t id);
 
   // Throws std::invalid_argument where the job is full or has failed.
-  Admission join(std::uint64_t job, const std::string& name, std::int32_t rank, bool share);
-  void leave(std::uint64_t job, std::uint32_t slot, std::uint64_t serial);
+  Admission join(std::uint64_t id, const std::string& name, std::int32_t rank, bool share);
+  void leave(std::uint64_t id, std::uint32_t slot, std::uint64_t serial);
   void lose(const Loss& loss);
-  std::uint64_t next_step(std::uint64_t job);
+  std::uint64_t next_step(std::uint64_t id);
 
   // All values at one version, or nothing if that version does not come within the time. Without a version: the
   // next one that all chunks reach.
-  std::shared_ptr<Snapshot> snapshot(std::uint64_t job, std::optional<std::uint64_t> version,
+  std::shared_ptr<Snapshot> snapshot(std::uint64_t id, std::optional<std::uint64_t> version,
                                      double patience_s);
 
   // Relays: waits until all sums of a bucket are there; false if they do not come in time.
-  bool wait_for_sums(std::uint64_t job, std::size_t bucket, double patience_s);
-  std::span<float> sums(std::uint64_t job, std::size_t bucket);
-  void deliver(std::uint64_t job, std::size_t bucket);
+  bool wait_for_sums(std::uint64_t id, std::size_t bucket, double patience_s);
+  std::span<float> sums(std::uint64_t id, std::size_t bucket);
+  void deliver(std::uint64_t id, std::size_t bucket);
 
   // Members that were lost since the last call.
   std::vector<Loss> take_losses();
@@ -69,7 +69,7 @@ class Hub {
   std::vector<std::unique_ptr<Core>> cores_;
 
  private:
-  void release(std::uint64_t job, std::uint32_t slot, std::uint64_t serial);
+  void release(std::uint64_t id, std::uint32_t slot, std::uint64_t serial);
   void for_all(const std::function<void(Core&)>& what);
   void wait_for(const std::function<bool()>& done, double patience_s) const;
 
