@@ -265,11 +265,10 @@ void bind_hub(nb::module_& m) {
   nb::class_<Client>(m, "HubClient", "A worker's connections to a hub.")
       .def(
           "__init__",
-          [](Client* self, std::vector<std::int64_t> sizes, const std::vector<int>& sockets,
+          [](Client* self, const std::vector<std::int64_t>& sizes, const std::vector<int>& sockets,
              std::uint64_t job, std::uint32_t slot, const nb::bytes& key, const std::string& wire,
              int memory) {
-            new (self)
-                Client(std::move(sizes), sockets, job, slot, key_of(key), wire_named(wire), memory);
+            new (self) Client(sizes, sockets, job, slot, key_of(key), wire_named(wire), memory);
           },
           "sizes"_a, "sockets"_a, "job"_a, "slot"_a, "key"_a, "wire"_a = "float32", "memory"_a = -1,
           "Takes over connected sockets, one for each core, and a descriptor of shared memory.")

@@ -24,7 +24,8 @@ constexpr int kWaitMs = 100;                // between looks at the clock
 constexpr std::int64_t kTickMs = 100;       // between searches for members that are late
 constexpr std::int64_t kLingerMs = 1000;    // for a client to read why its connection ends
 constexpr std::size_t kMostSockets = 1024;  // of a core
-constexpr int kReads = 4;                   // of one connection before others have their turn
+constexpr int kReads =
+    1;  // of one connection before answers are sent, while they are still in the cache
 
 std::int64_t clock_ms() {
   using namespace std::chrono;
