@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -159,6 +163,21 @@ def verdict(check: tacos.Report, quiet: bool) -> int:
         f"the {check.subject} is not valid: {check.found:,} violation{'s' if check.found > 1 else ''}",
         1,
     )
+
+
+@contextmanager
+def stopped() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set, for verbs that run until then."""
+    event = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: event.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield event
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def warn(sentence: str) -> None:

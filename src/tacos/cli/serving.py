@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from tacos import formats
-from tacos.cli.app import Quiet, app
+from tacos.cli.app import Quiet, app, stopped
 
 
 @app.command
@@ -78,12 +76,9 @@ def hub(
             raise ValueError(f"--rack must be like 0/4; got {rack!r}")
         between = formats.network(network) if network else None
         relay = Relay(int(number), int(racks), meet, network=between)
-    stop = threading.Event()
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, lambda *_: stop.set())
     log = None if not quiet else (lambda _: None)
     tls = (certificate, key) if certificate and key else None
-    with Server(
+    with stopped() as stop, Server(
         host, port, cores=cores, addresses=address or (), tenants=known, checkpoints=checkpoints,
         every=every, tls=tls, pin=pin, relay=relay, log=log,
     ) as server:  # fmt: skip

@@ -6,14 +6,13 @@ import http.server
 import json
 import os
 import secrets
-import signal
 import threading
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from tacos.cli.app import Json, Quiet, app
+from tacos.cli.app import Json, Quiet, app, stopped
 
 _LOOK_S = 0.2
 
@@ -88,14 +87,9 @@ def switch(
         host, port, token=tokens, cores=cores, slots=slots, mtu=mtu, parent=parent, members=below,
         loss=loss, seed=seed,
     )  # fmt: skip
-    stopped = threading.Event()
-    before = {
-        number: signal.signal(number, lambda *_: stopped.set())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
     page = None
     try:
-        with device:
+        with stopped() as stop, device:
             page = _metrics_page(device, metrics) if metrics is not None else None
             facts: dict[str, Any] = {"address": device.address, "cores": cores}
             facts |= {"token": device.token} if made else {}
@@ -110,13 +104,11 @@ def switch(
                     print(
                         f"metrics at http://127.0.0.1:{page.server_address[1]}/metrics", flush=True
                     )
-            while not stopped.wait(_LOOK_S):
+            while not stop.wait(_LOOK_S):
                 if device.failure:
                     raise ValueError(f"the switch at {device.address} ended: {device.failure}")
             final = device.stats()
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         if page:
             page.shutdown()
             page.server_close()
