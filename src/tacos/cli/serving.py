@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from tacos import formats
-from tacos.cli.app import Quiet, app, stopped
+from tacos.cli.app import Json, Quiet, app, stopped
 
 
 @app.command
@@ -52,6 +53,7 @@ def hub(
     network: Annotated[
         str | None, Parameter(help="Network between the hubs; by default all are connected alike.")
     ] = None,
+    as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
     """Run an optimizer service: workers push gradients, it sums and optimizes, and sends weights back.
@@ -82,7 +84,10 @@ def hub(
         host, port, cores=cores, addresses=address or (), tenants=known, checkpoints=checkpoints,
         every=every, tls=tls, pin=pin, relay=relay, log=log,
     ) as server:  # fmt: skip
-        if not quiet:
+        if as_json:
+            facts = {"address": server.address, "cores": server.cores, "ports": list(server.ports)}
+            print(json.dumps(facts), flush=True)
+        elif not quiet:
             print(
                 f"hub at {server.address} with {server.cores} cores on ports {server.ports[0]} to "
                 f"{server.ports[-1]}; TACOS_HUB={server.address}",
@@ -90,6 +95,6 @@ def hub(
             )
         while not stop.wait(1.0):
             pass
-    if not quiet:
+    if not (quiet or as_json):
         print("hub stopped", file=sys.stderr)
     return 0
