@@ -9,13 +9,12 @@ import torch
 
 from tacos.hub.job import OPTIMIZERS, Job
 from tacos.hub.job import optimizer as completed
-from tacos.hub.worker import connect
+from tacos.hub.worker import Worker, connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from tacos.hub.worker import Worker
 
 __all__ = ["DiLoCo", "Optimizer"]
 

@@ -1,6 +1,6 @@
 """The exact fidelity: every rank, and every transfer of every collective, over links that are shared.
 
-The graph of a step (:mod:`tacos.training.graph`) has a node per collective and rank. Here each of them becomes the sends and
+The graph of a step (``tacos/training/graph.py``) has a node per collective and rank. Here each of them becomes the sends and
 receives of its algorithm, and the whole runs in ``cpp/simulate/run_job.cpp``: what overlaps, and what waits for a link, is a
 result.
 """

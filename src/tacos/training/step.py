@@ -62,8 +62,10 @@ class Step:
     The parts are means over all pipeline stages: `compute_s`, `exposed_s`, `bubble_s` and `idle_s` add up to `time_s`.
 
     Attributes:
-        model, parallel: What was trained, and how it was split.
-        device, dtype: On what, with which type of matrix products.
+        model: What was trained.
+        parallel: How it was split.
+        device: On what.
+        dtype: Type of matrix products.
         collectives: How collectives were done.
         time_s: Duration of a step in seconds.
         compute_s: Time that the NPU computes, the optimizer included.
@@ -92,7 +94,7 @@ class Step:
     communication_s: Mapping[str, float]
     passes: PipelineTimes | None = field(repr=False)
     message_bytes: float = 0.0
-    folded: _Folded | None = field(repr=False, compare=False, default=None)
+    folded: Any = field(repr=False, compare=False, default=None)
     fidelity: str = "folded"
 
     @property

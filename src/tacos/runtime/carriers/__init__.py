@@ -184,7 +184,7 @@ class CarrierKind:
     launcher: str = ""
     """The command that must start its ranks; empty: any launcher, or none."""
     job: str = ""
-    """Module of a carrier whose ranks know each other without :func:`tacos.runtime.connect`: its ``connect(timeout=…)``
+    """Module of a carrier whose ranks know each other without ``tacos.runtime.connect``: its ``connect(timeout=…)``
     returns a communicator, and its ``end_job_at_exit(code)`` ends all ranks when this one exits."""
 
     def reduces(self, dtype: str, op: str) -> bool:
