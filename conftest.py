@@ -42,6 +42,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+SLOW_PAGES = ("docs/tutorial.md", "docs/guide/comparing.md", "docs/guide/tuning.md")
+"""Pages that take many seconds; they run with the slow tests."""
+
+
 def pytest_collect_file(file_path, parent):
     """Pages of the manual are tests."""
-    return Page.from_parent(parent, path=file_path) if file_path.suffix == ".md" else None
+    if file_path.suffix != ".md":
+        return None
+    page = Page.from_parent(parent, path=file_path)
+    if file_path.relative_to(parent.config.rootpath).as_posix() in SLOW_PAGES:
+        page.add_marker("slow")
+    return page

@@ -53,7 +53,7 @@ def test_a_comparison_is_a_table_the_fastest_first():
 
 def test_a_program_and_names_that_look_like_markup():
     assert "steps" in shown(tacos.lower(SCHEDULE))
-    named = SCHEDULE.with_provenance({"engine": "<b>&"})
+    named = SCHEDULE.with_facts(engine="<b>&")
     assert "&lt;b&gt;&amp;" in shown(named)
 
 

@@ -296,5 +296,5 @@ def test_boxes_in_a_short_name():
     assert tacos.formats.network(f"{text}:2:rail").names[-1] == "rail1"
     with pytest.raises(FormatError, match=r"no\.xml: No such file"):
         tacos.formats.network("no.xml:2")
-    with pytest.raises(tacos.SpecError, match='there is no "h100"'):
-        tacos.formats.network("h100:2:rail")
+    with pytest.raises(tacos.SpecError, match='there is no "h101"'):
+        tacos.formats.network("h101:2:rail")

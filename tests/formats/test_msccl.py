@@ -264,7 +264,7 @@ def test_entity_bombs_do_nothing(tmp_path):
 
 
 @given(network=topologies(), data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_programs_survive_the_file(network, data, tmp_path_factory):
     kind = data.draw(st.sampled_from([*NAMES, "gather", "scatter"]))
     chunks = data.draw(st.integers(1, 3))
