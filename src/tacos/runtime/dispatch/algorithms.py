@@ -198,7 +198,7 @@ def probed(communicator: Communicator) -> tuple[int, ...]:
         try:
             mine = msgspec.json.encode(reorder(network).order)
         except ValueError:  # all ranks are on one host
-            mine = msgspec.json.encode(range(communicator.size))
+            mine = msgspec.json.encode(list(range(communicator.size)))
     order = msgspec.json.decode(communicator.exchange("order", mine)[0], type=list[int])
     return tuple(order.index(rank) for rank in range(communicator.size))
 
