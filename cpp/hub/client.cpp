@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "runtime/tcp.hpp"
+#include "support/index.hpp"
 
 namespace tacos::hub {
 
@@ -24,8 +25,6 @@ namespace {
 constexpr std::size_t kBuffer =
     4 << 10;  // bytes read ahead: headers; values go straight to their place
 constexpr std::array<std::byte, 8> kZeros{};
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "support/error.hpp"
+#include "support/index.hpp"
 
 namespace tacos::hub {
 
@@ -16,8 +17,6 @@ constexpr double kMostUpdates = 0x1p53;                                 // that 
 constexpr std::int64_t kHelloMs = 5000;   // for how long a connection may stay unknown
 constexpr std::size_t kSlack = 4U << 20;  // bytes that a client may leave unread beside its answers
 constexpr std::size_t kLongestText = 1024;  // bytes of an error
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 bool bit(const std::array<std::uint64_t, kMostMembers / 64>& set, std::uint32_t i) {
   return (set[i / 64] >> (i % 64) & 1U) != 0;

@@ -16,6 +16,8 @@
 #include <system_error>
 #include <utility>
 
+#include "support/index.hpp"
+
 namespace tacos::hub {
 
 namespace {
@@ -31,8 +33,6 @@ std::int64_t clock_ms() {
   using namespace std::chrono;
   return duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
 }
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 std::string reason(int error) { return std::generic_category().message(error); }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "support/error.hpp"
+#include "support/index.hpp"
 
 namespace tacos {
 
@@ -14,12 +15,10 @@ namespace {
 constexpr std::int64_t kFar = std::numeric_limits<std::int64_t>::max() / 4;
 
 // Index of a pair of hosts in a matrix.
-std::size_t at(std::int32_t hosts, std::int32_t i, std::int32_t j) {
+std::size_t entry(std::int32_t hosts, std::int32_t i, std::int32_t j) {
   return static_cast<std::size_t>(i) * static_cast<std::size_t>(hosts) +
          static_cast<std::size_t>(j);
 }
-
-std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
 
 // SplitMix64, so that draws are the same with every standard library.
 class Random {
@@ -48,7 +47,7 @@ std::int64_t of_ring(std::int64_t sum, std::size_t count, std::int64_t slowest) 
 }  // namespace
 
 void check(const OrderProblem& problem) {
-  const std::size_t n = index(problem.hosts), pairs = n * n;
+  const std::size_t n = at(problem.hosts), pairs = n * n;
   if (problem.hosts < 1) invalid("an order needs at least one host");
   if (problem.latency.size() != pairs) invalid("latency must have a value for every pair of hosts");
   for (const auto& row : problem.bytes) {
@@ -60,8 +59,7 @@ void check(const OrderProblem& problem) {
     if (problem.link_bytes.size() != problem.bytes.size())
       invalid("link_bytes must have a row for every size");
     for (const auto& row : problem.link_bytes) {
-      if (row.size() != index(problem.links))
-        invalid("link_bytes must have a value for every link");
+      if (row.size() != at(problem.links)) invalid("link_bytes must have a value for every link");
     }
     for (std::size_t i = 0; i < pairs; ++i) {
       if (problem.route_begin[i] > problem.route_begin[i + 1]) invalid("routes must be in order");
@@ -76,7 +74,7 @@ void check(const OrderProblem& problem) {
   }
   for (const auto& term : problem.terms) {
     if (term.src.empty() || term.src.size() != term.dst.size()) invalid("a term has no messages");
-    if (index(term.size_class) >= problem.bytes.size()) invalid("a term has an unknown size");
+    if (at(term.size_class) >= problem.bytes.size()) invalid("a term has an unknown size");
     for (std::size_t i = 0; i < term.src.size(); ++i) {
       for (const auto place : {term.src[i], term.dst[i]}) {
         if (place < 0 || place >= problem.hosts)
@@ -90,25 +88,24 @@ void check(const OrderProblem& problem) {
 namespace {
 
 void check_order(std::int32_t hosts, std::span<const std::int32_t> order) {
-  std::vector<char> seen(index(hosts));
-  bool right = order.size() == index(hosts);
+  std::vector<char> seen(at(hosts));
+  bool right = order.size() == at(hosts);
   for (const auto host : order) {
-    right = right && host >= 0 && host < hosts && !seen[index(host)];
-    if (right) seen[index(host)] = 1;
+    right = right && host >= 0 && host < hosts && !seen[at(host)];
+    if (right) seen[at(host)] = 1;
   }
   if (!right) invalid("an order must have every host once");
 }
 
 void check_hops(std::span<const std::int64_t> hop, std::int32_t hosts) {
-  if (hosts < 1 || hop.size() != index(hosts) * index(hosts))
+  if (hosts < 1 || hop.size() != at(hosts) * at(hosts))
     invalid("hop must have a value for every pair of hosts");
 }
 
 // Times of a term's messages with the links that they share; keeps its arrays between calls.
 class Evaluator {
  public:
-  explicit Evaluator(const OrderProblem& problem)
-      : problem_(problem), load_(index(problem.links)) {}
+  explicit Evaluator(const OrderProblem& problem) : problem_(problem), load_(at(problem.links)) {}
 
   std::int64_t operator()(std::span<const std::int32_t> order) {
     std::int64_t total = 0;
@@ -126,23 +123,23 @@ class Evaluator {
   std::int64_t time(const OrderTerm& term, std::span<const std::int32_t> order) {
     const bool shared = !problem_.route_begin.empty();
     const auto pair = [&](std::size_t m) {
-      return at(problem_.hosts, order[index(term.src[m])], order[index(term.dst[m])]);
+      return entry(problem_.hosts, order[at(term.src[m])], order[at(term.dst[m])]);
     };
     if (shared) {
       std::fill(load_.begin(), load_.end(), 0);
       for (std::size_t m = 0; m < term.src.size(); ++m) {
-        for (const auto link : route(pair(m))) ++load_[index(link)];
+        for (const auto link : route(pair(m))) ++load_[at(link)];
       }
     }
-    const auto& bytes = problem_.bytes[index(term.size_class)];
+    const auto& bytes = problem_.bytes[at(term.size_class)];
     std::int64_t sum = 0, slowest = 0, slowest_bytes = 0;
     for (std::size_t m = 0; m < term.src.size(); ++m) {
       const auto where = pair(m);
       auto carried = bytes[where];
       if (shared) {
-        const auto& link_bytes = problem_.link_bytes[index(term.size_class)];
+        const auto& link_bytes = problem_.link_bytes[at(term.size_class)];
         for (const auto link : route(where)) {
-          carried = std::max(carried, load_[index(link)] * link_bytes[index(link)]);
+          carried = std::max(carried, load_[at(link)] * link_bytes[at(link)]);
         }
       }
       const auto took = carried + (term.latency ? problem_.latency[where] : 0);
@@ -176,18 +173,18 @@ class Branching {
       : problem_(problem), evaluate_(problem), progress_(progress), budget_(nodes), nodes_(nodes) {
     best_.assign(start.begin(), start.end());
     best_cost_ = evaluate_(start);
-    const auto n = index(problem.hosts);
+    const auto n = at(problem.hosts);
     placed_.assign(n, -1);
     used_.assign(n, 0);
     closing_.assign(problem.terms.size(), std::vector<std::vector<std::size_t>>(n));
     for (std::size_t k = 0; k < problem.terms.size(); ++k) {
       const auto& term = problem.terms[k];
       for (std::size_t m = 0; m < term.src.size(); ++m) {
-        closing_[k][index(std::max(term.src[m], term.dst[m]))].push_back(m);
+        closing_[k][at(std::max(term.src[m], term.dst[m]))].push_back(m);
       }
       least_.push_back(least(term));
     }
-    load_.assign(problem.terms.size(), std::vector<std::int64_t>(index(problem.links)));
+    load_.assign(problem.terms.size(), std::vector<std::int64_t>(at(problem.links)));
     partial_.assign(n + 1, std::vector<Partial>(problem.terms.size()));
   }
 
@@ -209,15 +206,14 @@ class Branching {
   };
 
   std::int64_t cost_of(const OrderTerm& term, std::size_t pair) const {
-    return problem_.bytes[index(term.size_class)][pair] +
-           (term.latency ? problem_.latency[pair] : 0);
+    return problem_.bytes[at(term.size_class)][pair] + (term.latency ? problem_.latency[pair] : 0);
   }
 
   std::int64_t least(const OrderTerm& term) const {
     std::int64_t result = problem_.hosts > 1 ? kFar : 0;
     for (std::int32_t i = 0; i < problem_.hosts; ++i) {
       for (std::int32_t j = 0; j < problem_.hosts; ++j) {
-        if (i != j) result = std::min(result, cost_of(term, at(problem_.hosts, i, j)));
+        if (i != j) result = std::min(result, cost_of(term, entry(problem_.hosts, i, j)));
       }
     }
     return result;
@@ -225,21 +221,20 @@ class Branching {
 
   // Puts a host at a place; the messages that end there count from now on.
   void place(std::int32_t where, std::int32_t host) {
-    placed_[index(where)] = host;
-    used_[index(host)] = 1;
-    auto& now = partial_[index(where) + 1];
-    now = partial_[index(where)];
+    placed_[at(where)] = host;
+    used_[at(host)] = 1;
+    auto& now = partial_[at(where) + 1];
+    now = partial_[at(where)];
     for (std::size_t k = 0; k < problem_.terms.size(); ++k) {
       const auto& term = problem_.terms[k];
-      for (const auto m : closing_[k][index(where)]) {
-        const auto pair =
-            at(problem_.hosts, placed_[index(term.src[m])], placed_[index(term.dst[m])]);
-        auto carried = problem_.bytes[index(term.size_class)][pair];
+      for (const auto m : closing_[k][at(where)]) {
+        const auto pair = entry(problem_.hosts, placed_[at(term.src[m])], placed_[at(term.dst[m])]);
+        auto carried = problem_.bytes[at(term.size_class)][pair];
         now[k].sum += cost_of(term, pair);
         ++now[k].count;
         for_route(pair, [&](std::size_t link) {
-          carried = std::max(carried,
-                             ++load_[k][link] * problem_.link_bytes[index(term.size_class)][link]);
+          carried =
+              std::max(carried, ++load_[k][link] * problem_.link_bytes[at(term.size_class)][link]);
         });
         now[k].slowest_bytes = std::max(now[k].slowest_bytes, carried);
         now[k].slowest =
@@ -251,20 +246,19 @@ class Branching {
   void remove(std::int32_t where) {
     for (std::size_t k = 0; k < problem_.terms.size(); ++k) {
       const auto& term = problem_.terms[k];
-      for (const auto m : closing_[k][index(where)]) {
-        const auto pair =
-            at(problem_.hosts, placed_[index(term.src[m])], placed_[index(term.dst[m])]);
+      for (const auto m : closing_[k][at(where)]) {
+        const auto pair = entry(problem_.hosts, placed_[at(term.src[m])], placed_[at(term.dst[m])]);
         for_route(pair, [&](std::size_t link) { --load_[k][link]; });
       }
     }
-    used_[index(placed_[index(where)])] = 0;
+    used_[at(placed_[at(where)])] = 0;
   }
 
   template <typename Visit>
   void for_route(std::size_t pair, Visit visit) {
     if (problem_.route_begin.empty()) return;
     for (auto i = problem_.route_begin[pair]; i < problem_.route_begin[pair + 1]; ++i) {
-      visit(index(problem_.route_links[static_cast<std::size_t>(i)]));
+      visit(at(problem_.route_links[static_cast<std::size_t>(i)]));
     }
   }
 
@@ -272,7 +266,7 @@ class Branching {
     std::int64_t total = 0;
     for (std::size_t k = 0; k < problem_.terms.size(); ++k) {
       const auto& term = problem_.terms[k];
-      const auto& so_far = partial_[index(places)][k];
+      const auto& so_far = partial_[at(places)][k];
       const auto open = static_cast<std::int64_t>(term.src.size() - so_far.count);
       if (term.ring) {
         total += term.weight *
@@ -295,7 +289,7 @@ class Branching {
     }
     bool whole = true;
     for (std::int32_t host = 0; host < problem_.hosts; ++host) {
-      if (used_[index(host)]) continue;
+      if (used_[at(host)]) continue;
       if (--budget_ < 0) return false;
       if ((budget_ & 4095) == 0 && progress_) {
         progress_(1 - static_cast<double>(budget_) / static_cast<double>(nodes_));
@@ -337,20 +331,20 @@ namespace {
 // The hosts nearest to each host, both directions counted.
 std::vector<std::int32_t> near_hosts(std::span<const std::int64_t> hop, std::int32_t n,
                                      std::int32_t count) {
-  std::vector<std::int32_t> result(index(n) * index(count)), others;
+  std::vector<std::int32_t> result(at(n) * at(count)), others;
   for (std::int32_t i = 0; i < n; ++i) {
     others.clear();
     for (std::int32_t j = 0; j < n; ++j) {
       if (j != i) others.push_back(j);
     }
     const auto nearer = [&](std::int32_t a, std::int32_t b) {
-      const auto to_a = hop[at(n, i, a)] + hop[at(n, a, i)],
-                 to_b = hop[at(n, i, b)] + hop[at(n, b, i)];
+      const auto to_a = hop[entry(n, i, a)] + hop[entry(n, a, i)],
+                 to_b = hop[entry(n, i, b)] + hop[entry(n, b, i)];
       return to_a != to_b ? to_a < to_b : a < b;
     };
     std::partial_sort(others.begin(), others.begin() + count, others.end(), nearer);
     std::copy_n(others.begin(), count,
-                result.begin() + static_cast<std::ptrdiff_t>(index(i) * index(count)));
+                result.begin() + static_cast<std::ptrdiff_t>(at(i) * at(count)));
   }
   return result;
 }
@@ -361,16 +355,16 @@ class Tour {
       : hop_(hop),
         n_(n),
         tour_(start.begin(), start.end()),
-        place_(index(n)),
-        ahead_(index(n) + 1),
-        back_(index(n) + 1) {
+        place_(at(n)),
+        ahead_(at(n) + 1),
+        back_(at(n) + 1) {
     near_count_ = std::min(n - 1, std::int32_t{10});
     near_ = near_hosts(hop, n, near_count_);
     refresh();
   }
 
   const std::vector<std::int32_t>& order() const { return tour_; }
-  std::int64_t length() const { return ahead_[index(n_)]; }
+  std::int64_t length() const { return ahead_[at(n_)]; }
   std::int64_t looked() const { return looked_; }
 
   void set(const std::vector<std::int32_t>& order) {
@@ -397,40 +391,39 @@ class Tour {
     if (one + two + 1 > n_) return {};
     std::rotate(tour_.begin(), tour_.begin() + first, tour_.end());
     std::vector<std::int32_t> touched = {tour_[0],
-                                         tour_[index(one - 1)],
-                                         tour_[index(one)],
-                                         tour_[index(one + two - 1)],
-                                         tour_[index(one + two)],
-                                         tour_[index(n_ - 1)]};
+                                         tour_[at(one - 1)],
+                                         tour_[at(one)],
+                                         tour_[at(one + two - 1)],
+                                         tour_[at(one + two)],
+                                         tour_[at(n_ - 1)]};
     std::rotate(tour_.begin(), tour_.begin() + one, tour_.begin() + one + two);
     refresh();
     return touched;
   }
 
  private:
-  std::int64_t hop(std::int32_t a, std::int32_t b) const { return hop_[at(n_, a, b)]; }
-  std::int32_t host(std::int32_t place) const { return tour_[index((place % n_ + n_) % n_)]; }
+  std::int64_t hop(std::int32_t a, std::int32_t b) const { return hop_[entry(n_, a, b)]; }
+  std::int32_t host(std::int32_t place) const { return tour_[at((place % n_ + n_) % n_)]; }
 
   void refresh() {
     ahead_[0] = back_[0] = 0;
     for (std::int32_t p = 0; p < n_; ++p) {
-      const auto a = tour_[index(p)], b = tour_[index(p + 1 == n_ ? 0 : p + 1)];
-      place_[index(a)] = p;
-      ahead_[index(p) + 1] = ahead_[index(p)] + hop(a, b);
-      back_[index(p) + 1] = back_[index(p)] + hop(b, a);
+      const auto a = tour_[at(p)], b = tour_[at(p + 1 == n_ ? 0 : p + 1)];
+      place_[at(a)] = p;
+      ahead_[at(p) + 1] = ahead_[at(p)] + hop(a, b);
+      back_[at(p) + 1] = back_[at(p)] + hop(b, a);
     }
   }
 
   // Hops inside places first … last, as they are and turned around.
   std::int64_t turned_gain(std::int32_t first, std::int32_t last) const {
-    return (ahead_[index(last)] - ahead_[index(first)]) -
-           (back_[index(last)] - back_[index(first)]);
+    return (ahead_[at(last)] - ahead_[at(first)]) - (back_[at(last)] - back_[at(first)]);
   }
 
   bool turn(std::int32_t first, std::int32_t last, std::vector<std::int32_t>& hosts) {
     if (first > last || (first == 0 && last == n_ - 1)) return false;
-    const auto before = host(first - 1), after = host(last + 1), a = tour_[index(first)],
-               b = tour_[index(last)];
+    const auto before = host(first - 1), after = host(last + 1), a = tour_[at(first)],
+               b = tour_[at(last)];
     const auto gain =
         hop(before, a) + hop(b, after) - hop(before, b) - hop(a, after) + turned_gain(first, last);
     if (gain <= 0) return false;
@@ -447,8 +440,8 @@ class Tour {
     if (first < 0 || last >= n_ || (between >= first - 1 && between <= last) || length + 2 > n_)
       return false;
     if (first == 0 && between == n_ - 1) return false;
-    const auto before = host(first - 1), after = host(last + 1), a = tour_[index(first)],
-               b = tour_[index(last)];
+    const auto before = host(first - 1), after = host(last + 1), a = tour_[at(first)],
+               b = tour_[at(last)];
     const auto left = host(between), right = host(between + 1);
     const auto freed = hop(before, a) + hop(b, after) - hop(before, after) + hop(left, right);
     const auto same = freed - hop(left, a) - hop(b, right);
@@ -467,8 +460,8 @@ class Tour {
 
   bool improve_at(std::int32_t host, std::vector<std::int32_t>& hosts) {
     for (std::int32_t k = 0; k < near_count_; ++k) {
-      const auto other = near_[index(host) * index(near_count_) + index(k)];
-      const auto p = place_[index(host)], q = place_[index(other)];
+      const auto other = near_[at(host) * at(near_count_) + at(k)];
+      const auto p = place_[at(host)], q = place_[at(other)];
       looked_ += 14;
       // Make `other` the successor or the predecessor of `host`.
       const auto low = std::min(p, q), high = std::max(p, q);
@@ -563,14 +556,14 @@ class Seating {
       : problem_(problem),
         pair_(pair),
         order_(start.begin(), start.end()),
-        seats_(index(problem.hosts)) {
+        seats_(at(problem.hosts)) {
     for (std::size_t k = 0; k < problem.terms.size(); ++k) {
       const auto& term = problem.terms[k];
       values_.emplace_back(term.src.size());
       for (std::size_t m = 0; m < term.src.size(); ++m) {
         const Seat seat{static_cast<std::int32_t>(k), static_cast<std::int32_t>(m)};
-        seats_[index(term.src[m])].push_back(seat);
-        seats_[index(term.dst[m])].push_back(seat);
+        seats_[at(term.src[m])].push_back(seat);
+        seats_[at(term.dst[m])].push_back(seat);
         value(seat);
       }
     }
@@ -580,10 +573,10 @@ class Seating {
   std::int64_t looked() const { return looked_; }
 
   void swap(std::int32_t p, std::int32_t q) {
-    std::swap(order_[index(p)], order_[index(q)]);
+    std::swap(order_[at(p)], order_[at(q)]);
     for (const auto place : {p, q}) {
-      for (const auto seat : seats_[index(place)]) value(seat);
-      looked_ += static_cast<std::int64_t>(seats_[index(place)].size());
+      for (const auto seat : seats_[at(place)]) value(seat);
+      looked_ += static_cast<std::int64_t>(seats_[at(place)].size());
     }
   }
 
@@ -598,22 +591,21 @@ class Seating {
 
   // A place that exchanges messages with this one.
   std::int32_t partner(std::int32_t place, Random& random) const {
-    const auto& seats = seats_[index(place)];
+    const auto& seats = seats_[at(place)];
     if (seats.empty()) return place;
-    const auto seat = seats[index(random.below(static_cast<std::int32_t>(seats.size())))];
-    const auto& term = problem_.terms[index(seat.term)];
-    const auto src = term.src[index(seat.message)];
-    return src == place ? term.dst[index(seat.message)] : src;
+    const auto seat = seats[at(random.below(static_cast<std::int32_t>(seats.size())))];
+    const auto& term = problem_.terms[at(seat.term)];
+    const auto src = term.src[at(seat.message)];
+    return src == place ? term.dst[at(seat.message)] : src;
   }
 
  private:
   void value(Seat seat) {
-    const auto& term = problem_.terms[index(seat.term)];
-    const auto where = at(problem_.hosts, order_[index(term.src[index(seat.message)])],
-                          order_[index(term.dst[index(seat.message)])]);
+    const auto& term = problem_.terms[at(seat.term)];
+    const auto where = entry(problem_.hosts, order_[at(term.src[at(seat.message)])],
+                             order_[at(term.dst[at(seat.message)])]);
     const auto latency = term.latency ? problem_.latency[where] : 0;
-    values_[index(seat.term)].set(index(seat.message),
-                                  latency + pair_[index(term.size_class)][where]);
+    values_[at(seat.term)].set(at(seat.message), latency + pair_[at(term.size_class)][where]);
   }
 
   const OrderProblem& problem_;
@@ -643,8 +635,8 @@ std::vector<std::int32_t> place_search(const OrderProblem& problem,
   const auto neighbours = near_hosts(near, n, near_count);
   Seating seating(problem, pair, start);
   Random random(seed);
-  std::vector<std::int32_t> place_of(index(n));
-  for (std::int32_t p = 0; p < n; ++p) place_of[index(seating.order()[index(p)])] = p;
+  std::vector<std::int32_t> place_of(at(n));
+  for (std::int32_t p = 0; p < n; ++p) place_of[at(seating.order()[at(p)])] = p;
   auto now = seating.mark(), least = now;
   auto best = seating.order();
   std::vector<std::int64_t> memory(kMemory, now);
@@ -657,7 +649,7 @@ std::vector<std::int32_t> place_search(const OrderProblem& problem,
       now = old;
       return;
     }
-    for (const auto place : {p, q}) place_of[index(seating.order()[index(place)])] = place;
+    for (const auto place : {p, q}) place_of[at(seating.order()[at(place)])] = place;
   };
   // Moves are counted too: where places have no messages, nothing is looked at.
   for (std::int64_t moves = 0; seating.looked() + moves < work; ++moves) {
@@ -665,9 +657,9 @@ std::vector<std::int32_t> place_search(const OrderProblem& problem,
     auto p = random.below(n), q = random.below(n);
     if (random.below(2) ==
         0) {  // bring a near host to a place that this one exchanges messages with
-      const auto host = seating.order()[index(p)];
+      const auto host = seating.order()[at(p)];
       const auto near_place = random.below(near_count);
-      q = place_of[index(neighbours[index(host) * index(near_count) + index(near_place)])];
+      q = place_of[at(neighbours[at(host) * at(near_count) + at(near_place)])];
       const auto wanted = seating.partner(p, random);
       p = wanted == p ? q : wanted;
     }
@@ -690,7 +682,7 @@ double one_tree_bound(std::span<const std::int64_t> hop, std::int32_t hosts, std
                       std::int32_t rounds, const Progress& progress) {
   check_hops(hop, hosts);
   if (hosts < 3) return 0;
-  const auto n = index(hosts);
+  const auto n = at(hosts);
   std::vector<double> cost(n * n), price(n), nearest(n);
   for (std::size_t i = 0; i < n; ++i) {
     for (std::size_t j = 0; j < n; ++j)
@@ -718,7 +710,7 @@ double one_tree_bound(std::span<const std::int64_t> hop, std::int32_t hosts, std
       inside[next] = 1;
       total += nearest[next];
       ++degree[next];
-      ++degree[index(parent[next])];
+      ++degree[at(parent[next])];
       const double* row = &cost[next * n];
       for (std::size_t j = 2; j < n; ++j) {
         const auto through = row[j] + price[next] + price[j];
@@ -773,7 +765,7 @@ std::int64_t assignment_bound(std::span<const std::int64_t> hop, std::int32_t ho
   check_hops(hop, hosts);
   if (hosts < 2) return 0;
   // Shortest augmenting paths, row by row; column and row 0 are empty.
-  const auto n = index(hosts);
+  const auto n = at(hosts);
   const auto cost = [&](std::size_t row, std::size_t column) {
     return row == column ? kFar / static_cast<std::int64_t>(n) / 4
                          : hop[(row - 1) * n + column - 1];

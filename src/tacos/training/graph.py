@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tacos._core import PipelineTimes, Workload
-    from tacos.training.step import _Folded
+    from tacos.training.folded import Folded
 
 __all__ = ["MOST_NODES", "graph"]
 
@@ -91,7 +91,7 @@ class _Template:
 class _Stage:
     """Writes the template of one pipeline stage."""
 
-    def __init__(self, folded: _Folded, stage: int) -> None:
+    def __init__(self, folded: Folded, stage: int) -> None:
         self.folded, self.stage = folded, stage
         self.model, self.parallel = folded.model, folded.parallel
         self.out = _Template()
@@ -337,7 +337,7 @@ class _Stage:
             self._replicated("all_gather", 2.0, out.tail, layers)
 
 
-def graph(folded: _Folded, times: PipelineTimes) -> Workload:
+def graph(folded: Folded, times: PipelineTimes) -> Workload:
     """Return what all ranks of a step do.
 
     Args:

@@ -1,0 +1,641 @@
+"""The folded fidelity: ranks that behave alike are simulated once, of each pipeline stage one NPU.
+
+Its passes take what its operators and exposed collectives take; the pipeline is simulated pass by pass; gradients are summed and
+parameters gathered beside the passes where the parallelism says so. A collective costs what it costs while all groups of its
+kind communicate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos._core import pipeline
+from tacos.training.compute import (
+    LayerTimes,
+    embedding_times,
+    layer_times,
+    optimizer_s,
+    output_times,
+    stack_times,
+)
+from tacos.training.memory import Memory, memory_of, over_capacity, parameters_of
+from tacos.training.models import Stack, Transformer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from tacos._core import PipelineTimes, Topology
+    from tacos.training.communication import Communication
+    from tacos.training.devices import Device, Software
+    from tacos.training.models import Model
+    from tacos.training.parallelism import Groups, Parallelism
+
+__all__ = ["Folded", "MemoryExceededError"]
+
+_RULES = {"gpipe": 0, "1f1b": 1, "interleaved": 1, "zero-bubble": 2}
+_COLLECTIVE_OPERATORS = 2.0
+"""Operators that the host starts for a collective (chosen)."""
+
+
+class MemoryExceededError(ValueError):
+    """A step does not fit into the memory of a device; the message names the largest terms."""
+
+
+@dataclass
+class _Passes:
+    """What one chunk's forward or backward pass consists of, in seconds."""
+
+    compute: float = 0.0
+    weights: float = 0.0
+    operators: float = 0.0
+    exposed: dict[str, float] = field(default_factory=dict)
+    total: dict[str, float] = field(default_factory=dict)
+
+    def wait(self, name: str, seconds: float, hidden: float = 0.0) -> None:
+        """Add communication that makes the pass `seconds` - `hidden` longer."""
+        if seconds > 0:
+            self.total[name] = self.total.get(name, 0.0) + seconds
+            self.exposed[name] = self.exposed.get(name, 0.0) + seconds - hidden
+
+    @property
+    def busy(self) -> float:
+        return self.compute + sum(self.exposed.values())
+
+
+class Folded:
+    """One step, simulated for one NPU of each stage."""
+
+    def __init__(
+        self,
+        model: Model,
+        parallel: Parallelism,
+        topology: Topology,
+        device: Device,
+        dtype: str,
+        software: Software,
+        costs: Communication,
+    ) -> None:
+        self.model, self.parallel, self.topology = model, parallel, topology
+        self.device, self.dtype, self.software, self.costs = device, dtype, software, costs
+        self.groups: Groups = parallel.groups()
+        self.tp, self.ep = costs.of(self.groups.tp), costs.of(self.groups.ep)
+        self.dp, self.edp = costs.of(self.groups.dp), costs.of(self.groups.edp)
+        self.counts = parallel.stage_layers(model.layers)
+        self.starts = np.concatenate([[0], np.cumsum(self.counts)]).tolist()
+        self._layers: dict[bool, tuple[LayerTimes, _Passes, _Passes]] = {}
+        self._parts = [parameters_of(model, parallel, stage) for stage in range(parallel.pp)]
+
+    # Layers and passes.
+
+    def layer(self, number: int) -> tuple[LayerTimes, _Passes, _Passes]:
+        """Times of a layer, and its forward and backward pass with tensor, context and expert parallelism."""
+        model, parallel = self.model, self.parallel
+        if isinstance(model, Stack):
+            times = stack_times(
+                model.layer_list[number], parallel.microbatch, self.device, self.dtype
+            )
+            ahead = _Passes(times.forward, 0.0, times.operators)
+            back = _Passes(times.backward, times.weights, 2 * times.operators)
+            self._exchange_stack(model, number, ahead, back)
+            return times, ahead, back
+        sparse = model.experts is not None and number >= model.experts.dense
+        if sparse not in self._layers:
+            times = layer_times(
+                model, parallel, self.device, self.software, self.dtype, experts=sparse
+            )
+            ahead = _Passes(times.forward, 0.0, times.operators)
+            self._communicate(ahead, times, 1.0, sparse)
+            back = _Passes(times.backward, times.weights, 2 * times.operators)
+            self._communicate(back, times, 2.0, sparse)
+            if parallel.recompute == "full":
+                back.compute += times.forward
+                back.operators += times.operators
+                self._communicate(back, times, 1.0, sparse)
+            elif parallel.recompute == "selective":
+                back.compute += times.attention
+                back.operators += 0.2 * times.operators
+            elif parallel.recompute == "alternate":
+                back.compute += times.forward - times.attention - 0.5 * times.products
+                back.operators += 0.8 * times.operators
+            self._layers[sparse] = times, ahead, back
+        return self._layers[sparse]
+
+    def _exchange_stack(self, model: Stack, number: int, ahead: _Passes, back: _Passes) -> None:
+        exchanged = model.layer_list[number].exchanged * self.parallel.microbatch * 2.0
+        if exchanged:
+            seconds = self.dp.seconds("all_to_all", exchanged)
+            ahead.wait("dp all-to-all", seconds)
+            back.wait("dp all-to-all", seconds)
+
+    def _communicate(self, into: _Passes, times: LayerTimes, factor: float, sparse: bool) -> None:
+        """Add what tensor, context and expert parallelism send in one pass; `factor` 2 is the backward pass."""
+        model, parallel, costs = self.model, self.parallel, self.costs
+        assert isinstance(model, Transformer)
+        tokens = parallel.microbatch * model.sequence / parallel.cp
+        size = 2.0 * tokens * model.hidden
+        if parallel.tp > 1:
+            if parallel.sequence_parallel:
+                gather = self.tp.seconds("all_gather", size)
+                scatter = self.tp.seconds("reduce_scatter", size)
+                # Backward, gathers stand before products of inputs and of weights, which take twice as long.
+                for product in times.enter:
+                    into.wait("tp all-gather", gather, self._hidden(gather, product * factor))
+                for product in times.leave:
+                    into.wait("tp reduce-scatter", scatter, self._hidden(scatter, product * factor))
+                if factor > 1:
+                    # The gathered input is not kept, so that gradients of weights need it again; the product of inputs hides it.
+                    for product in times.enter:
+                        into.wait("tp all-gather", gather, self._free(min(gather, product)))
+                into.operators += 4 * _COLLECTIVE_OPERATORS
+            else:
+                both = self.tp.seconds("all_reduce", size)
+                for product in times.leave:
+                    into.wait("tp all-reduce", both, self._hidden(both, product * factor))
+                into.operators += 2 * _COLLECTIVE_OPERATORS
+        if parallel.cp > 1:
+            heads = max(model.kv_heads / parallel.tp, 1.0)
+            part = 2.0 * 2.0 * tokens * heads * model.head * factor
+            ring = self.groups.cp
+            one = float(costs.messages(ring.ravel(), np.roll(ring, -1, axis=1).ravel(), part).max())
+            # A block of keys and values travels on while attention works with the one before.
+            piece = times.attention * (2.5 if factor > 1 else 1.0) / parallel.cp
+            seconds = (parallel.cp - 1) * one
+            into.wait("cp send", seconds, self._free((parallel.cp - 1) * min(one, piece)))
+        if sparse and parallel.ep > 1 and model.experts is not None:
+            shared = parallel.tp if parallel.sequence_parallel else 1
+            sent = 2.0 * tokens * model.experts.active * model.hidden / shared
+            seconds = 2 * self.ep.seconds("all_to_all", sent)
+            hidden = min(seconds, into.compute) if parallel.overlap_experts else 0.0
+            into.wait("ep all-to-all", seconds, self._free(hidden))
+            into.operators += 2 * _COLLECTIVE_OPERATORS
+
+    def _hidden(self, seconds: float, product: float) -> float:
+        """How much of a collective a product hides that is cut into as many pieces as there are NPUs."""
+        if not self.parallel.overlap_tensor or seconds <= 0:
+            return 0.0
+        pieces = self.parallel.tp
+        return self._free(min(seconds, product) * (1 - 1 / pieces))
+
+    def _free(self, hidden: float) -> float:
+        """How much shorter a pass is with so many seconds of communication hidden."""
+        return hidden * (1 - self.software.interference)
+
+    def chunk(self, stage: int, chunk: int) -> tuple[_Passes, _Passes, list[float], list[float]]:
+        """The passes of a chunk, and the time of each of its layers forward and backward."""
+        place = chunk * self.parallel.pp + stage
+        ahead, back = _Passes(), _Passes()
+        forward: list[float] = []
+        backward: list[float] = []
+
+        def add(one: _Passes, other: _Passes, count: int = 1) -> None:
+            for into, part in ((ahead, one), (back, other)):
+                into.compute += count * part.compute
+                into.weights += count * part.weights
+                into.operators += count * part.operators
+                for name, seconds in part.total.items():
+                    into.wait(name, count * seconds, count * (seconds - part.exposed[name]))
+
+        for first, count in self._alike(self.starts[place], self.starts[place + 1]):
+            _, one, other = self.layer(first)
+            add(one, other, count)
+            forward += [one.busy] * count
+            backward += [other.busy] * count
+        if isinstance(self.model, Transformer):
+            if place == 0:
+                times = embedding_times(self.model, self.parallel, self.device)
+                add(*self._outer(times, first=True))
+            if place == self.parallel.pp * self.parallel.vp - 1:
+                times = output_times(self.model, self.parallel, self.device)
+                add(*self._outer(times, first=False))
+        return ahead, back, forward, backward
+
+    def _alike(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """Runs of equal layers: the first one's number, and how many there are."""
+        model = self.model
+        if isinstance(model, Stack):
+            return [(number, 1) for number in range(begin, end)]
+        middle = end if model.experts is None else min(max(model.experts.dense, begin), end)
+        runs = [(begin, middle - begin), (middle, end - middle)]
+        return [(first, count) for first, count in runs if count]
+
+    def _outer(self, times: LayerTimes, *, first: bool) -> tuple[_Passes, _Passes]:
+        """Passes of the embedding or the output layer."""
+        model, parallel = self.model, self.parallel
+        assert isinstance(model, Transformer)
+        ahead = _Passes(times.forward, 0.0, times.operators)
+        back = _Passes(times.backward, times.weights, 2 * times.operators)
+        if parallel.tp > 1:
+            size = 2.0 * parallel.microbatch * model.sequence / parallel.cp * model.hidden
+            # The embedding is summed forward; the gradient of the output layer's input backward.
+            one = self.tp.seconds(
+                "reduce_scatter" if parallel.sequence_parallel else "all_reduce", size
+            )
+            kind = "reduce-scatter" if parallel.sequence_parallel else "all-reduce"
+            (ahead if first else back).wait(f"tp {kind}", one)
+            if parallel.sequence_parallel:
+                gather = self.tp.seconds("all_gather", size)
+                (back if first else ahead).wait("tp all-gather", gather)
+        return ahead, back
+
+    # Replicas.
+
+    def replicate(self, kind: str, stage: int, share: float, size: float) -> float:
+        """Seconds of a collective between replicas over a share of a stage's parameters, `size` bytes each."""
+        parts = self._parts[stage]
+        seconds = self.dp.seconds(kind, share * parts.dense * size)
+        if parts.experts:
+            seconds += self.edp.seconds(kind, share * parts.experts * size)
+        return seconds
+
+    def sharded_pass(self, times: list[float], gather: float, scatter: float) -> float:
+        """Seconds of a pass whose layers gather their parameters shortly before, and scatter gradients after."""
+        # Two streams: layers compute in order; the network gathers ahead and scatters behind.
+        ahead = self.parallel.prefetch
+        network = compute = 0.0
+        arrived: list[float] = []
+        done: list[float] = []
+        for i, seconds in enumerate(times):
+            while len(arrived) < min(i + 1 + ahead, len(times)):
+                j = len(arrived)
+                # Memory for layer j is free once layer j - ahead - 1 has been computed.
+                begin = max(network, done[j - ahead - 1] if j > ahead else 0.0)
+                network = begin + gather
+                arrived.append(network)
+            compute = max(compute, arrived[i]) + seconds
+            done.append(compute)
+            if scatter:
+                network = max(network, compute) + scatter
+        return max(compute, network)
+
+    # The step.
+
+    def run(
+        self,
+        stragglers: Mapping[int, float],
+        jitter: float,
+        seed: int,
+        oversubscribe: bool,
+    ) -> dict[str, Any]:
+        parallel, software = self.parallel, self.software
+        stages, chunks = parallel.pp, parallel.vp
+        slow = self._slow(stragglers)
+        passes = [[self.chunk(s, c) for c in range(chunks)] for s in range(stages)]
+        for s in range(stages):
+            for c in range(chunks):
+                self._stretch(passes[s][c], slow[s])
+        if parallel.zero == 3 and parallel.dp * parallel.cp > 1:
+            for s in range(stages):
+                for c in range(chunks):
+                    self._shard(passes[s][c], s)
+
+        host_s = software.pass_s + (software.message_s if stages > 1 else 0.0)
+        sends = self._sends()
+        if not software.blocking_sends and stages > 1:
+            # Messages travel while the stage computes.
+            for s in range(stages):
+                for one in (part for c in range(chunks) for part in passes[s][c][:2]):
+                    one.wait("pp send", sends[s, 0], self._free(sends[s, 0]))
+
+        def lasting(one: _Passes) -> float:
+            return max(one.busy, one.operators * software.dispatch_s) + host_s
+
+        forward = np.array(
+            [[lasting(passes[s][c][0]) for c in range(chunks)] for s in range(stages)]
+        )
+        backward = np.array(
+            [[lasting(passes[s][c][1]) for c in range(chunks)] for s in range(stages)]
+        )
+        weight = np.array([[passes[s][c][1].weights for c in range(chunks)] for s in range(stages)])
+        ready_start, ready_end = self._ready(forward)
+        stretch = np.zeros(0, np.int64)
+        if jitter > 0:
+            noise = np.random.default_rng(seed).normal(0.0, jitter, stages * parallel.microbatches)
+            stretch = np.round(np.maximum(noise, -0.9) * 1e6).astype(np.int64)
+        times = pipeline(
+            rule=_RULES[parallel.schedule],
+            stages=stages,
+            chunks=chunks,
+            microbatches=parallel.microbatches,
+            blocking=software.blocking_sends,
+            forward=_ps(forward),
+            backward=_ps(backward),
+            weight=_ps(weight),
+            send_forward=_ps(sends),
+            # What a stage sends back takes the links of what it received.
+            send_backward=_ps(np.roll(sends, 1, axis=0)),
+            ready_start=_ps(ready_start),
+            ready_end=_ps(ready_end),
+            stretch_ppm=stretch,
+        )
+        memory = memory_of(
+            self.model, parallel, software, tuple(times.in_flight.tolist()), self._parts
+        )
+        if not oversubscribe and (problem := over_capacity(memory, self.device)):
+            raise MemoryExceededError(
+                f"{problem}; raise tp, pp, zero or recompute, or accept it with oversubscribe"
+            )
+        return self._finish(times, passes, forward, sends, memory, slow)
+
+    def _slow(self, stragglers: Mapping[int, float]) -> list[float]:
+        slow = [1.0] * self.parallel.pp
+        for npu, factor in stragglers.items():
+            if not 0 <= npu < self.parallel.npus:
+                raise ValueError(
+                    f"stragglers names NPU {npu}; the network has {self.parallel.npus} NPUs"
+                )
+            if factor < 1:
+                raise ValueError(f"a straggler's factor must be at least 1; got {factor!r}")
+            stage = int(np.argwhere(self.groups.pp == npu)[0][1])
+            slow[stage] = max(slow[stage], factor)
+        return slow
+
+    @staticmethod
+    def _stretch(chunk: tuple[_Passes, _Passes, list[float], list[float]], factor: float) -> None:
+        if factor > 1:
+            for one in chunk[:2]:
+                one.compute *= factor
+                one.weights *= factor
+            for times in chunk[2:]:
+                times[:] = [seconds * factor for seconds in times]
+
+    def _shard(self, chunk: tuple[_Passes, _Passes, list[float], list[float]], stage: int) -> None:
+        """Add gathers and scatters of sharded parameters to the passes of a chunk."""
+        ahead, back, forward, backward = chunk
+        layers = max(
+            sum(self.counts[c * self.parallel.pp + stage] for c in range(self.parallel.vp)), 1
+        )
+        gather = self.replicate("all_gather", stage, 1 / layers, 2.0)
+        scatter = self.replicate("reduce_scatter", stage, 1 / layers, self.software.gradient_bytes)
+        count = len(forward)
+        for one, times, last in ((ahead, forward, 0.0), (back, backward, scatter)):
+            # What does not belong to a layer is computed with the last one.
+            rest = one.busy - sum(times)
+            own = [*times[:-1], times[-1] + rest] if times else [rest]
+            total = count * (gather + last)
+            if not total:
+                continue
+            hidden = self._free(max(0.0, total - self.sharded_pass(own, gather, last) + one.busy))
+            one.wait("dp all-gather", count * gather, hidden * count * gather / total)
+            one.wait("dp reduce-scatter", count * last, hidden * count * last / total)
+
+    def _sends(self) -> NDArray[np.float64]:
+        """Seconds that a stage's output takes to the next one."""
+        parallel = self.parallel
+        shape = (parallel.pp, parallel.vp)
+        if parallel.pp == 1:
+            return np.zeros(shape)
+        line = self.groups.pp
+        # With virtual stages, the last stage sends to the first.
+        to = np.roll(line, -1, axis=1)
+        kept = slice(None) if parallel.vp > 1 else slice(0, -1)
+        pairs = line[:, kept].ravel(), to[:, kept].ravel()
+        each = self.costs.messages(*pairs, self._message()).reshape(len(line), -1).max(axis=0)
+        seconds = np.zeros(parallel.pp)
+        seconds[: len(each)] = each
+        if parallel.tp > 1 and parallel.vp > 1 and not parallel.sequence_parallel:
+            # The shares that NPUs of a tensor-parallel group received are gathered.
+            seconds += self.tp.seconds("all_gather", self._message() * parallel.tp)
+        return np.repeat(seconds[:, None], parallel.vp, axis=1)
+
+    def _message(self) -> float:
+        """Bytes that an NPU sends to the next stage for one micro-batch."""
+        parallel, model = self.parallel, self.model
+        if isinstance(model, Stack):
+            return float(2 * parallel.microbatch * model.layer_list[self.starts[1] - 1].activations)
+        size = 2.0 * parallel.microbatch * model.sequence / parallel.cp * model.hidden
+        if parallel.sequence_parallel or parallel.vp > 1:
+            # Each NPU of a tensor-parallel group sends its share.
+            size /= parallel.tp
+        return size
+
+    def _buckets(self, stage: int) -> list[list[float]]:
+        """Per chunk, the shares of a stage's parameters that are communicated at once, in forward order."""
+        parallel = self.parallel
+        counts = [self.counts[c * parallel.pp + stage] for c in range(parallel.vp)]
+        total = max(sum(counts), 1)
+        if parallel.buckets:
+            each = max(1, round(parallel.buckets / parallel.vp))
+            return [[count / total / each] * each for count in counts]
+        return [[1 / total] * count for count in counts]
+
+    def _gathers(self) -> bool:
+        return self.parallel.zero in (1, 2) and self.parallel.dp * self.parallel.cp > 1
+
+    def _ready(
+        self, forward: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Earliest start and end of the first forward passes, where parameters are still being gathered."""
+        start, end = np.zeros_like(forward), np.zeros_like(forward)
+        if not (self._gathers() and self.parallel.overlap_parameters):
+            return start, end
+        for s in range(self.parallel.pp):
+            at = 0.0
+            for c, shares in enumerate(self._buckets(s)):
+                if not shares:
+                    continue
+                each = forward[s, c] / len(shares)
+                for i, share in enumerate(shares):
+                    at += self.replicate("all_gather", s, share, 2.0)
+                    start[s, c] = at if i == 0 else start[s, c]
+                    end[s, c] = max(end[s, c], at + (len(shares) - i) * each)
+        return start, end
+
+    def _finish(
+        self,
+        times: PipelineTimes,
+        passes: list[list[tuple[_Passes, _Passes, list[float], list[float]]]],
+        forward: NDArray[np.float64],
+        sends: NDArray[np.float64],
+        memory: Memory,
+        slow: list[float],
+    ) -> dict[str, Any]:
+        parallel = self.parallel
+        stages = parallel.pp
+        # Every stage runs as many passes.
+        ends = (times.end_ps.reshape(stages, -1).max(axis=1) * 1e-12).tolist()
+        own_sums = [self._sum_gradients(s, times, ends[s]) for s in range(stages)]
+        summed, tie = list(own_sums), self._tie()
+        if tie:
+            # The first and the last stage wait for each other, and add up their gradients of the embedding.
+            summed[0] = summed[-1] = max(summed[0], summed[-1]) + tie
+        update = [self._update(s) * slow[s] + self.software.step_s for s in range(stages)]
+        gather = [
+            0.0
+            if not self._gathers() or parallel.overlap_parameters
+            else self.replicate("all_gather", s, 1.0, 2.0)
+            for s in range(stages)
+        ]
+        slowed = [0.0] * stages
+        if self._gathers() and parallel.overlap_parameters:
+            slowed = [
+                self.software.interference * self.replicate("all_gather", s, 1.0, 2.0)
+                for s in range(stages)
+            ]
+        after = max(map(sum, zip(update, gather, slowed, strict=True)))
+        time_s = max(summed) + after
+
+        whole = round(time_s * 1e12)
+        sums: dict[str, float] = {}
+        total: dict[str, float] = {}
+        for s in range(stages):
+            parts, sent = self._account(s, times, passes[s], forward, sends, own_sums[s] - ends[s])
+            parts["compute"] += update[s] - self.software.step_s
+            parts["idle"] += self.software.step_s
+            if tie and s in (0, stages - 1):
+                parts["embedding all-reduce"] = sent["embedding all-reduce"] = tie
+                parts["bubble"] += summed[s] - own_sums[s] - tie
+            if gather[s]:
+                parts["dp all-gather"] = sent["dp all-gather"] = gather[s]
+            if slowed[s]:
+                parts["dp all-gather"] += slowed[s]
+            # A stage that has finished waits for the others.
+            parts["bubble"] += time_s - summed[s] - update[s] - gather[s] - slowed[s]
+            for into, found in ((sums, parts), (total, sent)):
+                for name, seconds in found.items():
+                    into[name] = into.get(name, 0.0) + seconds / stages
+        # Rounded to picoseconds, so that the parts add up; what rounding leaves goes to the largest.
+        rounded = {name: max(0, round(seconds * 1e12)) for name, seconds in sums.items()}
+        left = whole - sum(rounded.values())
+        assert abs(left) <= 1e-9 * whole + 16, f"{left} ps of the step belong to no part"
+        rounded[max(rounded, key=rounded.__getitem__)] += left
+        own = ("compute", "bubble", "idle")
+        return {
+            "time_s": whole * 1e-12,
+            "compute_s": rounded["compute"] * 1e-12,
+            "exposed": {n: ps * 1e-12 for n, ps in rounded.items() if ps and n not in own},
+            "bubble_s": rounded["bubble"] * 1e-12,
+            "idle_s": rounded["idle"] * 1e-12,
+            "memory": memory,
+            "communication_s": total,
+            "passes": times,
+            "message_bytes": self._message(),
+        }
+
+    def _account(
+        self,
+        stage: int,
+        times: PipelineTimes,
+        passes: list[tuple[_Passes, _Passes, list[float], list[float]]],
+        forward: NDArray[np.float64],
+        sends: NDArray[np.float64],
+        waits: float,
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Where the time of a stage goes until its gradients are summed, and what it communicates, in seconds.
+
+        Args:
+            stage: Which one.
+            times: Of all passes.
+            passes: What each chunk of the stage does.
+            forward: How long the forward passes are, by stage and chunk.
+            sends: Of messages to the next stage.
+            waits: Between the last pass and the sum of the gradients.
+        """
+        parallel = self.parallel
+        count, chunks = parallel.microbatches, parallel.vp
+        compute = 0.0
+        exposed: dict[str, float] = {}
+        total: dict[str, float] = {}
+        for c in range(chunks):
+            for one in passes[c][:2]:
+                compute += count * one.compute
+                for name, seconds in one.exposed.items():
+                    exposed[name] = exposed.get(name, 0.0) + count * seconds
+                for name, seconds in one.total.items():
+                    total[name] = total.get(name, 0.0) + count * seconds
+        rows = times.stage == stage
+        lasted = float((times.end_ps[rows] - times.start_ps[rows]).sum()) * 1e-12
+        # What passes last beyond their work: parameters that were awaited, or the host.
+        beyond = lasted - compute - sum(exposed.values())
+        if beyond < 0:  # jitter has made passes shorter than their work
+            compute, beyond = compute + beyond, 0.0
+        begin = 0.0
+        if self._gathers() and parallel.overlap_parameters:
+            begin = float(times.start_ps[rows].min()) * 1e-12 if stage == 0 else 0.0
+            waited = begin
+            for c in range(chunks):
+                one_row = rows & (times.chunk == c) & (times.microbatch == 0) & (times.kind == 0)
+                took = float((times.end_ps[one_row] - times.start_ps[one_row]).sum()) * 1e-12
+                extra = min(max(0.0, took - forward[stage, c]), beyond)
+                waited += extra
+                beyond -= extra
+            exposed["dp all-gather"] = exposed.get("dp all-gather", 0.0) + waited
+            total["dp all-gather"] = self.replicate("all_gather", stage, 1.0, 2.0)
+        sent = 0.0
+        if self.software.blocking_sends and parallel.pp > 1:
+            sent = self._blocked(stage, sends)
+            exposed["pp send"] = total["pp send"] = sent
+        if parallel.zero != 3 and parallel.dp * parallel.cp > 1:
+            kind = "dp all-reduce" if parallel.zero == 0 else "dp reduce-scatter"
+            total[kind] = self._gradient_s(stage)
+            exposed[kind] = exposed.get(kind, 0.0) + max(0.0, waits)
+        end = float(times.end_ps[rows].max()) * 1e-12
+        own = {"compute": compute, "bubble": max(0.0, end - lasted - sent - begin), "idle": beyond}
+        return own | exposed, total
+
+    def _blocked(self, stage: int, sends: NDArray[np.float64]) -> float:
+        """Seconds that a stage waits while it sends."""
+        parallel = self.parallel
+        last = parallel.pp * parallel.vp - 1
+        sent = 0.0
+        for place in range(stage, last + 1, parallel.pp):
+            sent += float(sends[stage, 0]) if place < last else 0.0
+            sent += float(sends[stage - 1, 0]) if place > 0 else 0.0
+        return sent * parallel.microbatches
+
+    def _gradient_s(self, stage: int) -> float:
+        kind = "all_reduce" if self.parallel.zero == 0 else "reduce_scatter"
+        return self.replicate(kind, stage, 1.0, self.software.gradient_bytes)
+
+    def _sum_gradients(self, stage: int, times: PipelineTimes, end: float) -> float:
+        """When the gradients of a stage are summed over its replicas."""
+        parallel = self.parallel
+        if parallel.zero == 3 or parallel.dp * parallel.cp == 1:
+            return end
+        if not parallel.overlap_gradients:
+            return end + self._gradient_s(stage)
+        kind = "all_reduce" if parallel.zero == 0 else "reduce_scatter"
+        size = self.software.gradient_bytes
+        shares = self._buckets(stage)
+        wanted = 2 if parallel.schedule == "zero-bubble" else 1
+        rows = (times.stage == stage) & (times.kind == wanted)
+        rows &= times.microbatch == parallel.microbatches - 1
+        if parallel.schedule == "gpipe":
+            rows = (times.stage == stage) & (times.kind == 1) & (times.microbatch == 0)
+        free = total = 0.0
+        for row in np.flatnonzero(rows).tolist():
+            begin, done = float(times.start_ps[row]) * 1e-12, float(times.end_ps[row]) * 1e-12
+            own = shares[int(times.chunk[row])]
+            for i, share in enumerate(reversed(own)):
+                ready = begin + (done - begin) * (i + 1) / len(own)
+                seconds = self.replicate(kind, stage, share, size)
+                free = max(free, ready) + seconds
+                total += seconds
+        after = max(end, free)
+        # What was hidden has slowed the passes down.
+        return after + self.software.interference * max(0.0, total - (after - end))
+
+    def _tie(self) -> float:
+        """Seconds in which the first and the last stage add up gradients of a shared embedding."""
+        model, parallel = self.model, self.parallel
+        if not isinstance(model, Transformer) or not model.tied or parallel.pp == 1:
+            return 0.0
+        ends = np.ascontiguousarray(self.groups.pp[:, [0, -1]])
+        size = model.vocabulary * model.hidden / parallel.tp * self.software.gradient_bytes
+        return self.costs.of(ends).seconds("all_reduce", size)
+
+    def _update(self, stage: int) -> float:
+        parts, parallel = self._parts[stage], self.parallel
+        held = parts.dense + parts.experts
+        if parallel.zero:
+            replicas = parallel.dp * parallel.cp
+            held = parts.dense / replicas + parts.experts / (replicas // parallel.ep)
+        return optimizer_s(held, self.device)
+
+
+def _ps(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.round(seconds.ravel() * 1e12).astype(np.int64)
