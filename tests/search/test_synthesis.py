@@ -168,7 +168,10 @@ COLLECTIVE = tacos.collective.all_gather(TOPOLOGY, "1MB", chunks=1)
             "collective must be a Collective or Sequence; got 3",
         ),
         (lambda: tacos.compare(TOPOLOGY, ["x"]), "collective must be a Collective; got 'x'"),
-        (lambda: tacos.verify(None), "schedule must be a Schedule or Program or Workload; got None"),
+        (
+            lambda: tacos.verify(None),
+            "schedule must be a Schedule or Program or Workload; got None",
+        ),
         (lambda: tacos.lower(TOPOLOGY), "schedule must be a Schedule; got <.*>"),
         (lambda: tacos.lift(3), "program must be a Program; got 3"),
         (
