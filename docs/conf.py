@@ -45,6 +45,7 @@ nitpick_ignore_regex = [
     (r"py:class", r"tacos\.\w+\._\w+"),  # type variables
     (r"py:class", r"tacos\._core\.(RankExecutor|Udp\w+)"),
     (r"py:class", r"tacos\.synth\.baselines\.nccl\.tuner\.Group"),
+    (r"py:class", r"tacos\.training\.folded\.\w+"),  # inner parts of a step
     (r"py:class", r"tacos\._core\.Hub\w*"),  # the hub's core, which its server and workers wrap
     (r"py:class", r"tacos\._support\..*"),
     (r"py:class", r"tacos\._core\.Chakra\w+"),  # columns of a file, documented where they are read
