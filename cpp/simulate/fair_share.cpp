@@ -90,7 +90,7 @@ FairShare::FairShare(const Topology& topology, std::vector<std::uint32_t> begin,
   for (Place place = 0; place < flows_.size(); ++place) {
     for (const LinkId link : links_of(place)) {
       capacity_[at(link)] = units(link);
-      state_[at(link)].high = state_[at(link)].low = static_cast<std::int64_t>(units(link));
+      state_[at(link)].high = state_[at(link)].low = static_cast<Work>(units(link));
       ++places[at(link)];
       if (links_of(place).size() > 1) through[at(link)] = 1;
     }
@@ -223,8 +223,8 @@ template <typename Look>
 void FairShare::open(std::uint32_t id, Look&& look) {
   Runner& runner = runners_[id];
   runner.by = kNoLink;
-  const auto high = static_cast<std::int64_t>(runner.rate.high);
-  const auto low = static_cast<std::int64_t>(runner.rate.low);
+  const auto high = static_cast<Work>(runner.rate.high);
+  const auto low = static_cast<Work>(runner.rate.low);
   for (const LinkId on : links_of(runner)) {
     Link& link = state_[at(on)];
     link.high += low;
@@ -239,8 +239,8 @@ void FairShare::fix(std::uint32_t id, LinkId by, Key rate, Time now, Look&& look
   Runner& runner = runners_[id];
   for (const LinkId on : links_of(runner)) {
     Link& link = state_[at(on)];
-    link.high -= static_cast<std::int64_t>(rate.low);
-    link.low -= static_cast<std::int64_t>(rate.high);
+    link.high -= static_cast<Work>(rate.low);
+    link.low -= static_cast<Work>(rate.high);
     --link.open;
     look(on, link);
   }
@@ -487,7 +487,7 @@ void FairShare::resume(std::size_t first, std::uint64_t level, Time now) {
   heap_.clear();
   const auto share_now = [&](LinkId id) {
     const Link& link = state_[at(id)];
-    const auto high = static_cast<std::uint64_t>(std::max<std::int64_t>(link.high, 0));
+    const auto high = static_cast<std::uint64_t>(std::max<Work>(link.high, 0));
     const auto share = (high + link.open - 1) / link.open;
     return share == 0 && capacity_[at(id)] > 0 ? 1 : share;
   };
@@ -513,7 +513,7 @@ void FairShare::resume(std::size_t first, std::uint64_t level, Time now) {
       std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
       continue;
     }
-    const auto low = static_cast<std::uint64_t>(std::max<std::int64_t>(link.low, 0));
+    const auto low = static_cast<std::uint64_t>(std::max<Work>(link.low, 0));
     const Key key{high, low / link.open};
     keys_[at(id)] = repaired_[at(id)].goal = key;
     link.fixes = true;

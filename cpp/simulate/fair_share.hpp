@@ -129,10 +129,11 @@ class FairShare {
     Work left = 0;
     Time since = 0;  // when `left` was right
   };
-  // Two of them fill a line of the cache.
-  struct alignas(32) Link {
-    // What the messages with a rate leave of the capacity. From below, it may be less than nothing.
-    std::int64_t high = 0, low = 0;
+  // One fills a line of the cache.
+  struct alignas(64) Link {
+    // What the messages with a rate leave of the capacity: less than nothing, by many times the capacity, where
+    // links that had some to spare are given too much.
+    Work high = 0, low = 0;
     std::uint32_t open = 0;     // messages without a rate
     std::uint32_t touched = 0;  // the settling before which its messages or its capacity changed
     std::uint32_t found = 0;    // the filling that found it
