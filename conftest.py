@@ -42,7 +42,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-SLOW_PAGES = ("docs/tutorial.md", "docs/guide/comparing.md", "docs/guide/tuning.md")
+SLOW_PAGES = (
+    "docs/tutorial.md",
+    "docs/install.md",
+    "docs/guide/comparing.md",
+    "docs/guide/tuning.md",
+    "docs/howto/design-a-network.md",
+)
 """Pages that take many seconds; they run with the slow tests."""
 
 

@@ -65,6 +65,7 @@ def test_lowering_takes_the_window_that_runs_fastest(kind):
     assert times[1] < times[0]
 
 
+@pytest.mark.slow
 def test_auto_prefers_what_executes_fast():
     """Without targets, an answer is as fast as every other engine's when it is executed."""
     collective = tacos.collective.all_gather(BOXES, "64MB")

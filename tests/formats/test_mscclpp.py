@@ -125,6 +125,7 @@ def test_messages_land_where_they_are_wanted(tmp_path):
     assert "copy" not in {op["name"] for op in ops(plan)}
 
 
+@pytest.mark.slow
 def test_long_threads_go_on_in_further_threadblocks(tmp_path):
     path = tmp_path / "plan.json"
     tacos.save(schedule("ring:8", "all_reduce", chunks=8, engine="ring"), path)

@@ -239,6 +239,7 @@ def test_the_command_checks_every_byte_and_shows_mpi_beside(tmp_path):
         assert row["out_of_place"]["wrong"] == row["in_place"]["wrong"] == 0
 
 
+@pytest.mark.slow
 def test_the_environment_can_name_mpi(tmp_path, monkeypatch):
     """Ranks then meet as the launcher's variables say, which is through MPI, too."""
     monkeypatch.setenv("TACOS_CARRIER", "mpi")
@@ -267,6 +268,7 @@ if world:
 """
 
 
+@pytest.mark.slow
 def test_ranks_can_meet_elsewhere_and_talk_over_mpi():
     """Two of three processes of MPI, in the other order."""
     done = subprocess.run(
@@ -304,6 +306,7 @@ def test_ranks_that_mpiexec_has_not_started_are_told():
     assert done.stdout == "the carrier mpi needs ranks that mpiexec has started\n", done.stderr
 
 
+@pytest.mark.slow
 def test_ranks_can_meet_through_mpi_and_talk_over_tcp(tmp_path):
     tacos.save(ring(2), tmp_path / "ar.tacos")
     done = tacos_under_mpi(
@@ -324,6 +327,7 @@ def test_ranks_can_meet_through_mpi_and_talk_over_tcp(tmp_path):
     assert row["against"] == "ring"
 
 
+@pytest.mark.slow
 def test_sums_that_mpi_does_not_know_are_run_without_it(tmp_path):
     tacos.save(ring(2), tmp_path / "ar.tacos")
     done = tacos_under_mpi(

@@ -245,14 +245,20 @@ def test_a_wrong_argument_is_refused_and_harms_nothing(ranks, what, why):
     ("what", "why"),
     [
         ("size", r"do not agree .* rank 1 has 101 elements of float32"),
-        ("dtype", r"do not agree .* rank 1 has 100 elements of int32"),
+        pytest.param(
+            "dtype",
+            r"do not agree .* rank 1 has 100 elements of int32",
+            marks=pytest.mark.slow,
+        ),
         ("op", r"do not agree .* rank 1 has 100 elements of float32 \(max\)"),
         pytest.param(
             "size class",
             r"rank . runs algorithm . in call 3, rank . algorithm .",
             marks=pytest.mark.slow,
         ),
-        ("root", "not the same on all ranks: rank 1 has another"),
+        pytest.param(
+            "root", "not the same on all ranks: rank 1 has another", marks=pytest.mark.slow
+        ),
         pytest.param(
             "collective",
             r"rank \d runs algorithm 0 .*, rank 1 prepares algorithm 2, broadcast",
@@ -377,6 +383,7 @@ def test_torchrun_runs_a_script_that_does_not_know_us(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["tacos.runtime.torch", "tacos.runtime.carriers.nccl", "torch"])
 def test_the_backend_is_there_in_any_order_of_imports(module):
     code = f"import {module}; from torch import distributed; print(distributed.Backend.TACOS)"
