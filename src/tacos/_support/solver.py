@@ -36,8 +36,8 @@ _GRACE_S = 2.0
 """Seconds after the deadline in which HiGHS should notice it by itself."""
 _PARTING_S = 1.0
 """Seconds that the end of the interpreter waits for HiGHS to stop."""
-_RETURN_S = 0.05
-"""Seconds for a callback that has begun to return."""
+_RETURN_S = 0.5
+"""Seconds for a callback that has begun to return, also on a busy machine."""
 _TOLERANCES = ("primal_feasibility_tolerance", "dual_feasibility_tolerance")
 _FEASIBLE = 2
 """HiGHS's ``primal_solution_status`` where there is a feasible solution."""
