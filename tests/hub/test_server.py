@@ -300,6 +300,19 @@ def test_bandwidth_has_a_quota():
         worker.leave()
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"port": -1, "cores": 2}, r"^port must be 0 \(any free ones\) to 65533; got -1$"),
+        ({"port": 65534, "cores": 2}, r"^port must be 0 \(any free ones\) to 65533; got 65534$"),
+        ({"cores": 0}, r"^cores must be a positive number; got 0$"),
+    ],
+)
+def test_ports_and_cores_that_cannot_be(options, message):
+    with pytest.raises(ValueError, match=message):
+        Server(**options)
+
+
 def test_other_machines_need_tokens():
     with pytest.raises(ValueError, match="can be reached by other machines"):
         Server("0.0.0.0")

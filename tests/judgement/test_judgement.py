@@ -213,3 +213,8 @@ def test_a_collective_that_the_log_does_not_name(log):
     with pytest.raises(ValueError, match=r"does not say which collective was measured; name it"):
         tacos.judge(path, "ring:4")
     assert tacos.judge(path, "ring:4", collective="all-gather").collective == "all-gather"
+
+
+def test_a_log_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(FormatError, match=r"none\.log: No such file or directory$"):
+        read_log(tmp_path / "none.log")

@@ -147,7 +147,14 @@ class Server:
             raise ValueError(f"there is no directory {checkpoints} for checkpoints")
         if every < 0 or (every and checkpoints is None):
             raise ValueError("every must be positive, and needs a directory for checkpoints")
+        if cores is not None and cores < 1:
+            raise ValueError(f"cores must be a positive number; got {cores}")
         self.cores = cores or len(os.sched_getaffinity(0))
+        # Each core takes one of the next ports.
+        if not 0 <= port < 2**16 - (self.cores if port else 0):
+            raise ValueError(
+                f"port must be 0 (any free ones) to {2**16 - 1 - self.cores}; got {port}"
+            )
         self._hosts = list(addresses or [host])
         self._checkpoints, self._every = checkpoints, every
         self._log = log or (lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201

@@ -97,7 +97,10 @@ def read_log(path: str | os.PathLike[str]) -> Log:
     ('nccl-tests', 'all_reduce', 1048576, 27.49)
     """
     place = Path(path)
-    text = _without_prefixes(text_of(place, _LARGEST_LOG))
+    try:
+        text = _without_prefixes(text_of(place, _LARGEST_LOG))
+    except OSError as error:
+        raise FormatError(f"{place}: {error.strerror}") from None
     found = Log(str(path), kind=_kind_in(f"{place.name}\n{text}"))
     for reader in READERS:
         if reader.fits(text):
