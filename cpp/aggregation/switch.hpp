@@ -35,7 +35,8 @@
 
 namespace tacos::aggregation {
 
-using Address = std::uint64_t;  // whatever the driver makes of it; UDP: IPv4 address << 16 | port
+using Address =
+    std::uint64_t;  // the driver chooses its meaning; for UDP, IPv4 address << 16 | port
 
 struct Outgoing {
   Address to;

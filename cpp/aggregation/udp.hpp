@@ -83,7 +83,7 @@ class UdpWorker {
   Address switch_;
   Worker worker_;
   int socket_ = -1;
-  std::uint64_t refused_us_ = 0;  // since when the switch's machine says that there is no switch
+  std::uint64_t refused_us_ = 0;  // when the switch's machine first refused a packet, or 0
   std::size_t buffer_bytes_;
   std::vector<std::byte> copy_;
   std::byte* in_place_ = nullptr;

@@ -199,7 +199,7 @@ void Traces::add_node(std::string_view message, std::size_t position) {
                              : node.duration_us) = field.value;
         break;
       case 8: {
-        if (field.wire != Wire::bytes) fail("its inputs are no message");
+        if (field.wire != Wire::bytes) fail("its inputs are not a message");
         Reader inputs(field.bytes, reader.position(field.bytes));
         while (!inputs.done()) {
           const Field part = inputs.field();

@@ -9,8 +9,8 @@
 //     step waits for the last step of the former;
 //   - connections are spread over channels where a rank has more peers than a channel takes;
 //   - an executor may only wait for the first few threads of a rank. Sends wait for other sends just to keep the order of a port.
-//     Where too many threads are awaited, those that sends alone wait for are no longer: a send waits for what the
-//     send before it in the port's order waits for;
+//     Where too many threads are awaited, a send no longer waits for the send before it in the port's order, but for
+//     what that one waits for;
 //   - where threads are too many (`join`), one that sends and one that receives at about the same time become one. Both
 //     keep their order; steps are merged by the longest chain of steps before them, so nothing waits in a circle.
 //

@@ -15,6 +15,7 @@
 #include <system_error>
 #include <utility>
 
+#include "hub/pieces.hpp"
 #include "runtime/tcp.hpp"
 #include "support/index.hpp"
 
@@ -24,7 +25,6 @@ namespace {
 
 constexpr std::size_t kBuffer =
     4 << 10;  // bytes read ahead: headers; values go straight to their place
-constexpr std::array<std::byte, 8> kZeros{};
 
 }  // namespace
 
@@ -231,20 +231,7 @@ void Client::watch(Link& link) {
 bool Client::write(Link& link) {
   while (!link.out.empty()) {
     std::array<iovec, 64> pieces{};
-    std::size_t count = 0, skip = link.done;
-    const auto add = [&](const void* data, std::size_t bytes) {
-      const auto some = std::min(skip, bytes);
-      skip -= some;
-      if (bytes == some) return;
-      pieces[count].iov_base = const_cast<std::byte*>(static_cast<const std::byte*>(data)) + some;
-      pieces[count++].iov_len = bytes - some;
-    };
-    for (const auto& out : link.out) {
-      if (count + 3 > pieces.size()) break;
-      add(&out.frame, sizeof out.frame);
-      add(out.data, out.frame.bytes);
-      add(kZeros.data(), padded(out.frame.bytes) - out.frame.bytes);
-    }
+    const auto count = list_pieces(link.out, link.done, pieces);
     msghdr message{};
     message.msg_iov = pieces.data();
     message.msg_iovlen = count;

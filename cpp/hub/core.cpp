@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "hub/pieces.hpp"
 #include "support/error.hpp"
 #include "support/index.hpp"
 
@@ -243,23 +244,8 @@ void Core::closed(int connection, const std::string& why) {
 }
 
 std::size_t Core::front(int connection, std::span<iovec> pieces) const {
-  static constexpr std::array<std::byte, 8> kZeros{};
   const auto& link = *links_[at(connection)];
-  std::size_t count = 0, skip = link.done;
-  const auto add = [&](const void* data, std::size_t bytes) {
-    const auto some = std::min(skip, bytes);
-    skip -= some;
-    if (bytes == some) return;
-    pieces[count].iov_base = const_cast<std::byte*>(static_cast<const std::byte*>(data)) + some;
-    pieces[count++].iov_len = bytes - some;
-  };
-  for (const auto& piece : link.out) {
-    if (count + 3 > pieces.size()) break;
-    add(&piece.frame, sizeof piece.frame);
-    add(piece.data, piece.frame.bytes);
-    add(kZeros.data(), padded(piece.frame.bytes) - piece.frame.bytes);
-  }
-  return count;
+  return list_pieces(link.out, link.done, pieces);
 }
 
 void Core::sent(int connection, std::size_t bytes) {
