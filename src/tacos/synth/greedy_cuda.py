@@ -1,0 +1,198 @@
+"""The step-synchronous greedy matching on a GPU, with the schedule that the CPU finds.
+
+The kernels are in ``tacos/_cuda/greedy.cu``. Here: what fits on the device, the launches, and the schedule's columns.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos import _cuda
+from tacos._core import Routes, Schedule, greedy_step_problem, greedy_stepwise
+from tacos.errors import TacosError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tacos._core import Collective, Topology
+
+__all__ = ["obstacle", "solve"]
+
+_THREADS = 512
+_STEPS = 1024
+"""Steps per launch: the host looks at the clock, at Ctrl-C and at what is missing in between."""
+_MOST_IN_LINKS = 32
+"""A team of threads, one per in-link, must fit into a warp."""
+_BYTES = 17
+"""Device memory per transfer: chunk, start and link as they arrive, chunk and start sorted."""
+
+
+def obstacle(topology: Topology, collective: Collective) -> str:
+    """Return why the GPU does not serve this problem; empty if it does.
+
+    >>> import tacos
+    >>> dgx = tacos.topology.dgx_h100(1)
+    >>> obstacle(dgx, tacos.collective.all_gather(dgx, "1MB", chunks=1))
+    'the GPU serves all-gathers over direct links that are all alike, and what is made of them'
+    """
+    if not greedy_stepwise(topology, collective):
+        return "the GPU serves all-gathers over direct links that are all alike, and what is made of them"
+    degree = int(np.bincount(topology.link_dst, minlength=1).max())
+    if degree > _MOST_IN_LINKS:
+        return f"the GPU serves NPUs with at most {_MOST_IN_LINKS} in-links; one has {degree}"
+    if missing := _cuda.obstacle():
+        return missing
+    device = _cuda.gpu()
+    if not device.cooperative:
+        return f"the {device.name} cannot run blocks that wait for each other"
+    with device.current():
+        free = device.free_bytes()
+    transfers = float(collective.chunks) * (topology.npus - 1)
+    needed = transfers * _BYTES + topology.npus * (float(collective.chunks) / 8 + 512)
+    if needed > 0.95 * free:
+        return (
+            f"the {device.name} has {free / 2**30:.0f} GiB free, {transfers:.1e} transfers need "
+            f"{needed / 2**30:.0f} GiB"
+        )
+    return ""
+
+
+def solve(
+    topology: Topology,
+    collective: Collective,
+    *,
+    seed: int = 0,
+    provenance: str = "{}",
+    progress: Callable[[float], object] | None = None,
+    figures: dict[str, float] | None = None,
+) -> Schedule | None:
+    """Return the schedule that the CPU would find, or nothing if some NPU cannot be reached.
+
+    Args:
+        topology: Links that are all alike; :func:`obstacle` finds nothing against it.
+        collective: Every NPU wants every chunk.
+        seed: As for the greedy engine.
+        provenance: For the schedule.
+        progress: Called with the share done, now and then.
+        figures: Takes the seconds of each part of the work, for benchmarks.
+    """
+    begin = time.perf_counter()
+    problem = greedy_step_problem(topology, collective, seed)
+    device, seconds = _cuda.gpu(), {} if figures is None else figures
+    npus, chunks = topology.npus, collective.chunks
+    total = int(problem["log_begin"][-1])
+    if not total:
+        return None
+    with device.current():
+        columns = {
+            name: device.upload(problem[name])
+            for name in ("in_begin", "in_source", "own_begin", "own", "log_begin", "shift")
+        }
+        log = [device.empty(total * size) for size in (4, 4, 1)]
+        seconds["set up"] = time.perf_counter() - begin
+        begin = time.perf_counter()
+        if not _match(device, problem, columns, log, npus, chunks, progress):
+            return None
+        lane_size = device.empty(8 * len(problem["in_link"]))
+        arguments = (columns["in_begin"], columns["log_begin"])
+        device.launch(("greedy", "count_lanes"), npus, 256, *arguments, log[2], lane_size)
+        lane_begin = np.zeros(len(problem["in_link"]) + 1, np.int64)
+        np.cumsum(lane_size.get(np.int64), out=lane_begin[1:])
+        lane_size.put(lane_begin[:-1])
+        found = [device.empty(4 * total) for _ in range(2)]
+        warps = _THREADS // 32
+        device.launch(
+            ("greedy", "sort_lanes"),
+            -(-npus // warps),
+            _THREADS,
+            np.uint32(npus),
+            *arguments,
+            *log,
+            lane_size,
+            *found,
+        )
+        device.wait()
+        seconds["synthesis"] = time.perf_counter() - begin
+        begin = time.perf_counter()
+        log.clear()
+        chunk, start = (one.get(np.uint32) for one in found)
+        seconds["to the host"] = time.perf_counter() - begin
+    begin = time.perf_counter()
+    lanes, links = len(problem["in_link"]), topology.links
+    every_link = np.arange(links, dtype=np.int32)
+    schedule = Schedule(
+        collective=collective,
+        routes=Routes(topology, np.zeros(links, np.uint8), np.arange(links + 1), every_link),
+        lane_route=problem["in_link"],
+        lane_op=np.zeros(lanes, np.uint8),
+        lane_reads=np.ones(lanes, np.uint8),
+        lane_begin=lane_begin,
+        chunk=chunk,
+        start=start,
+        quantum_ps=problem["period_ps"],
+        provenance=provenance,
+        given_away=True,
+    )
+    seconds["schedule"] = time.perf_counter() - begin
+    return schedule
+
+
+def _match(
+    device: _cuda.Gpu,
+    problem: dict[str, Any],
+    columns: dict[str, _cuda.Buffer],
+    log: list[_cuda.Buffer],
+    npus: int,
+    chunks: int,
+    progress: Callable[[float], object] | None,
+) -> bool:
+    """Fill the logs; whether every chunk came everywhere."""
+    degree = int(np.diff(problem["in_begin"].astype(np.int64)).max())
+    team = 1 << max(degree - 1, 0).bit_length()
+    words, lag = -(-chunks // 32), problem["lag"]
+    cursor = device.empty(4 * len(problem["in_source"])).fill(0)
+    have = device.empty(4 * words * npus).fill(0)
+    held = (columns["own_begin"], columns["own"], have)
+    device.launch(
+        ("greedy", "note_inputs"), -(-npus // 256), 256, np.uint32(npus), np.uint64(words), *held
+    )
+    received = device.empty(4 * (lag + 1) * npus).fill(0)
+    total = int(problem["log_begin"][-1])
+    missing, arrived = device.upload(np.array([total], np.uint64)), device.empty(4)
+    kernel = ("greedy", "greedy_steps")
+    blocks = min(device.resident_blocks(kernel, _THREADS), -(-npus * team // _THREADS))
+    if not blocks:
+        raise TacosError(f"the {device.name} cannot run the greedy kernel")
+    left, step = total, 0
+    while left:
+        arrived.fill(0)
+        device.launch(
+            kernel,
+            blocks,
+            _THREADS,
+            *(np.uint32(value) for value in (npus, team, lag)),
+            np.uint64(words),
+            *(
+                columns[name]
+                for name in ("in_begin", "in_source", "own_begin", "own", "log_begin", "shift")
+            ),
+            cursor,
+            *log,
+            have,
+            received,
+            missing,
+            arrived,
+            np.uint32(step),
+            np.uint32(_STEPS),
+            together=True,
+        )
+        before, left = left, int(missing.get(np.uint64)[0])
+        if left == before:  # in more steps than a chunk takes to arrive
+            return False
+        step += _STEPS
+        if progress is not None:
+            progress(1 - left / total)
+    return True
