@@ -86,6 +86,27 @@ void bind_synth(nb::module_& m) {
   m.def("greedy_stepwise", &stepwise, "topology"_a, "collective"_a,
         nb::call_guard<nb::gil_scoped_release>(),
         "Whether greedy goes step by step, at 9 bytes per transfer.");
+  m.def(
+      "greedy_step_problem",
+      [](const Topology& topology, const Collective& collective, std::uint64_t seed) {
+        if (!stepwise(topology, collective)) {
+          throw std::invalid_argument("the greedy engine does not go step by step here");
+        }
+        auto problem = step_problem(topology, collective, GreedyOptions{.seed = seed});
+        nb::typed<nb::dict, nb::str, nb::any> columns;
+        columns["in_begin"] = give(std::move(problem.in_begin));
+        columns["in_link"] = give(std::move(problem.in_link));
+        columns["in_source"] = give(std::move(problem.in_source));
+        columns["own_begin"] = give(std::move(problem.own_begin));
+        columns["own"] = give(std::move(problem.own));
+        columns["log_begin"] = give(std::move(problem.log_begin));
+        columns["shift"] = give(std::move(problem.shift));
+        columns["period_ps"] = problem.period;
+        columns["lag"] = problem.lag;
+        return columns;
+      },
+      "topology"_a, "collective"_a, "seed"_a = 0,
+      "What the step-by-step matching reads, as flat columns; see cpp/synth/greedy_steps.hpp.");
 }
 
 }  // namespace tacos::bindings

@@ -5,7 +5,14 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "support/parallel.hpp"
+
 namespace tacos {
+namespace {
+
+constexpr std::int64_t kWorthThreads = std::int64_t{1} << 22;  // transfers
+
+}  // namespace
 
 std::int64_t Symmetry::size() const {
   return std::accumulate(orders.begin(), orders.end(), std::int64_t{1},
@@ -27,7 +34,7 @@ Schedule::Schedule(std::shared_ptr<const Collective> collective,
   }
   check_lanes();
   if (symmetry_) check_symmetry();
-  time_ = last_arrival();
+  time_ = check_transfers();
 }
 
 void Schedule::check_lanes() {
@@ -39,10 +46,8 @@ void Schedule::check_lanes() {
       t.lane_begin[count] != stored_transfers()) {
     invalid("the schedule's lane columns do not fit together");
   }
-  const auto latest = t.start.empty() ? 0 : *std::max_element(t.start.begin(), t.start.end());
   if (t.quantum < 1)
     invalid("the time quantum is " + std::to_string(t.quantum) + " ps, not positive");
-  if (static_cast<__int128>(latest) * t.quantum > kLongestSchedule) too_long();
   start_begin_.reserve(count + 1);
   start_begin_.push_back(0);
   for (std::size_t lane = 0; lane < count; ++lane) {
@@ -60,23 +65,6 @@ void Schedule::check_lanes() {
   if (start_begin_.back() != static_cast<std::int64_t>(t.start.size())) {
     invalid("the schedule has " + std::to_string(t.start.size()) + " starts, its routes need " +
             std::to_string(start_begin_.back()));
-  }
-  for (std::size_t lane = 0; lane < count; ++lane) {
-    const auto rows = at(t.lane_begin[lane + 1] - t.lane_begin[lane]);
-    for (auto from = at(start_begin_[lane]); rows > 0 && from < at(start_begin_[lane + 1]);
-         from += rows) {
-      const auto leg = t.start.slice(from, from + rows);
-      if (!std::is_sorted(leg.begin(), leg.end())) {
-        invalid("the transfers of lane " + std::to_string(lane) + " are not ordered by start");
-      }
-    }
-  }
-  const ChunkId chunks = collective_->chunks();
-  for (const ChunkId chunk : t.chunk) {
-    if (chunk >= chunks) {
-      invalid("a transfer names chunk " + std::to_string(chunk) + ", but there are " +
-              std::to_string(chunks));
-    }
   }
 }
 
@@ -103,31 +91,64 @@ void Schedule::check_symmetry() const {
   }
 }
 
-Time Schedule::last_arrival() const {
-  Time last = 0;
-  for (std::int32_t lane = 0; lane < lanes(); ++lane) {
-    const RouteId route = transfers_.lane_route[at(lane)];
-    const auto ends = routes_->destinations(route).size();
-    const std::int32_t last_leg = routes_->legs(route) - 1;
-    std::int64_t bytes = -1;  // durations are computed once per run of equal sizes
-    Time longest = 0;
-    for (auto i = transfers_.lane_begin[at(lane)]; i < transfers_.lane_begin[at(lane) + 1]; ++i) {
-      const auto now = collective_->bytes(transfers_.chunk[at(i)]);
-      if (now == 0) {
-        invalid("chunk " + std::to_string(transfers_.chunk[at(i)]) + " has no bytes to transfer");
-      }
-      if (now != bytes) {
-        bytes = now;
-        longest = 0;
-        for (std::size_t end = 0; end < ends; ++end) {
-          longest = std::max(longest, routes_->leg_time(route, last_leg, bytes, end));
-        }
-        // Reducing delays every destination alike, if it takes time at all.
-        longest += arrival(lane, i, 0) - start(lane, i, last_leg) -
-                   routes_->leg_time(route, last_leg, bytes, 0);
-      }
-      last = std::max(last, start(lane, i, last_leg) + longest);
+Time Schedule::check_transfers() const {
+  const auto threads = stored_transfers() < kWorthThreads ? 1 : usable_threads(0);
+  std::vector<Time> last(at(threads), 0);
+  try {
+    parallel(at(lanes()), 16, threads, {}, 0, 1, [&](std::size_t lane, std::int32_t thread) {
+      auto& time = last[at(thread)];
+      time = std::max(time, check_lane(static_cast<std::int32_t>(lane)));
+    });
+  } catch (...) {
+    if (threads == 1) throw;
+    for (std::int32_t lane = 0; lane < lanes(); ++lane) check_lane(lane);  // names the first one
+    throw;
+  }
+  return *std::max_element(last.begin(), last.end());
+}
+
+Time Schedule::check_lane(std::int32_t lane) const {
+  const auto& t = transfers_;
+  const auto begin = t.lane_begin[at(lane)], end = t.lane_begin[at(lane) + 1];
+  const auto rows = at(end - begin);
+  if (rows == 0) return 0;
+  for (auto from = at(start_begin_[at(lane)]); from < at(start_begin_[at(lane) + 1]);
+       from += rows) {
+    const auto leg = t.start.slice(from, from + rows);
+    if (!std::is_sorted(leg.begin(), leg.end())) {
+      invalid("the transfers of lane " + std::to_string(lane) + " are not ordered by start");
     }
+    if (static_cast<__int128>(leg[rows - 1]) * t.quantum > kLongestSchedule) too_long();
+  }
+  const auto moved = t.chunk.slice(at(begin), at(end));
+  const ChunkId chunks = collective_->chunks(), largest = *std::ranges::max_element(moved);
+  if (largest >= chunks) {
+    invalid("a transfer names chunk " + std::to_string(largest) + ", but there are " +
+            std::to_string(chunks));
+  }
+  const RouteId route = t.lane_route[at(lane)];
+  const std::int32_t last_leg = routes_->legs(route) - 1;
+  const auto longest_after = [&](TransferId i, std::int64_t bytes) {
+    Time longest = 0;
+    for (std::size_t one = 0; one < routes_->destinations(route).size(); ++one) {
+      longest = std::max(longest, routes_->leg_time(route, last_leg, bytes, one));
+    }
+    // Reducing delays every destination alike, if it takes time at all.
+    return longest + arrival(lane, i, 0) - start(lane, i, last_leg) -
+           routes_->leg_time(route, last_leg, bytes, 0);
+  };
+  if (const auto bytes = collective_->uniform_bytes(); bytes > 0) {
+    return start(lane, end - 1, last_leg) + longest_after(end - 1, bytes);
+  }
+  Time last = 0, longest = 0;
+  std::int64_t bytes = -1;  // durations are computed once per run of equal sizes
+  for (auto i = begin; i < end; ++i) {
+    const auto now = collective_->bytes(t.chunk[at(i)]);
+    if (now == 0) {
+      invalid("chunk " + std::to_string(t.chunk[at(i)]) + " has no bytes to transfer");
+    }
+    if (now != bytes) longest = longest_after(i, bytes = now);
+    last = std::max(last, start(lane, i, last_leg) + longest);
   }
   return last;
 }

@@ -149,7 +149,9 @@ class Schedule {
  private:
   void check_lanes();
   void check_symmetry() const;
-  Time last_arrival() const;
+  // Checks every transfer, large schedules on all cores; returns when the last one arrives.
+  Time check_transfers() const;
+  Time check_lane(std::int32_t lane) const;
 
   std::shared_ptr<const Collective> collective_;
   std::shared_ptr<const Routes> routes_;

@@ -28,22 +28,12 @@ class Steps {
         collective_(collective),
         options_(options),
         progress_(progress),
-        chunks_(collective.chunks()),
+        problem_(step_problem(topology, collective, options)),
+        begin_(problem_.log_begin),
         have_(at(topology.npus()), collective.chunks()) {
     const auto npus = at(topology_.npus());
-    const auto bytes = collective.bytes(0);
-    period_ = topology_.busy_time(0, bytes);
-    const Time arrival = topology_.latency(0) + transmission_time(bytes, topology_.bandwidth(0));
-    lag_ = static_cast<std::uint32_t>((arrival + period_ - 1) / period_);
-    own_.resize(npus);
-    for (ChunkId chunk = 0; chunk < chunks_; ++chunk) {
-      const auto holder = at(collective.inputs(chunk)[0]);
-      own_[holder].push_back(chunk);
-      have_.set(holder, chunk);
-    }
-    begin_.assign(npus + 1, 0);
-    for (std::size_t npu = 0; npu < npus; ++npu) {
-      begin_[npu + 1] = begin_[npu] + chunks_ - own_[npu].size();
+    for (NodeId npu = 0; npu < topology_.npus(); ++npu) {
+      for (const ChunkId chunk : problem_.held(npu)) have_.set(at(npu), chunk);
     }
     chunk_.resize(begin_[npus]);
     start_.resize(begin_[npus]);
@@ -80,7 +70,8 @@ class Steps {
       std::uint32_t now = kFinished;
       for (const auto& clock : clock_) now = std::min(now, clock.load(std::memory_order_relaxed));
       // Nothing sent for as long as a chunk takes to arrive: nothing will ever be sent again.
-      const bool stuck = missing == before && now != kFinished && now - slowest > kAhead + lag_;
+      const bool stuck =
+          missing == before && now != kFinished && now - slowest > kAhead + problem_.lag;
       if (missing != before) {
         before = missing;
         slowest = now;
@@ -135,7 +126,7 @@ class Steps {
       }
       if (served == 0) {
         turn_[at(npu)] =
-            static_cast<std::uint8_t>(first_turn(options_, npu, received, links.size()));
+            static_cast<std::uint8_t>((received + problem_.shift[at(npu)]) % links.size());
       }
       for (; served < links.size(); ++served) {
         const auto which = (at(turn_[at(npu)]) + served) % links.size();
@@ -151,20 +142,21 @@ class Steps {
   bool choose(NodeId npu, LinkId link, std::size_t which, std::uint32_t step,
               std::uint32_t& received) {
     const auto source = at(topology_.src(link));
-    const auto own = own_[source].size();
+    const auto held = problem_.held(topology_.src(link));
+    const auto own = held.size();
     // The clock before the count: all that started before the clock is then counted.
     const auto clock = clock_[source].load(std::memory_order_acquire);
     const auto count = received_[source].load(std::memory_order_acquire);
     for (auto& cursor = cursor_[at(link)];; ++cursor) {
       ChunkId chunk = 0;
       if (cursor < own) {
-        chunk = own_[source][cursor];
+        chunk = held[cursor];
       } else if (cursor - own < count) {
         const auto row = begin_[source] + cursor - own;
-        if (start_[row] + lag_ > step) return true;  // not there yet
+        if (start_[row] + problem_.lag > step) return true;  // not there yet
         chunk = chunk_[row];
       } else {
-        return clock == kFinished || clock + lag_ > step;
+        return clock == kFinished || clock + problem_.lag > step;
       }
       if (have_.test(at(npu), chunk)) continue;
       have_.set(at(npu), chunk);
@@ -207,19 +199,16 @@ class Steps {
     std::vector<std::uint8_t> op(route.size(), static_cast<std::uint8_t>(Op::copy));
     std::vector<std::uint8_t> reads(route.size(), static_cast<std::uint8_t>(Reads::acc));
     return {std::move(route),  std::move(op),     std::move(reads), std::move(lane_begin),
-            std::move(chunk_), std::move(start_), period_};
+            std::move(chunk_), std::move(start_), problem_.period};
   }
 
   const Topology& topology_;
   const Collective& collective_;
   const GreedyOptions& options_;
   const Progress& progress_;
-  const ChunkId chunks_;
-  Bits have_;  // or is being sent
-  Time period_ = 0;
-  std::uint32_t lag_ = 1;                  // steps from a start to where the chunk can be sent on
-  std::vector<std::vector<ChunkId>> own_;  // what each NPU held at the start: the head of its log
-  std::vector<std::size_t> begin_;         // each destination's region
+  const StepProblem problem_;
+  const std::vector<std::uint64_t>& begin_;  // each destination's region
+  Bits have_;                                // or is being sent
   std::vector<ChunkId> chunk_;
   std::vector<std::uint32_t> start_;
   std::vector<std::uint8_t> in_link_;
@@ -252,6 +241,42 @@ bool stepwise(const Topology& topology, const Collective& collective) {
   const Time busy = topology.busy_time(0, bytes);
   return topology.spec().link_model == LinkModel::blocking ||
          (topology.latency(0) % busy == 0 && topology.latency(0) / busy < kLongestLag);
+}
+
+StepProblem step_problem(const Topology& topology, const Collective& collective,
+                         const GreedyOptions& options) {
+  const auto npus = at(topology.npus());
+  StepProblem problem;
+  const auto bytes = collective.bytes(0);
+  problem.period = topology.busy_time(0, bytes);
+  const Time arrival = topology.latency(0) + transmission_time(bytes, topology.bandwidth(0));
+  problem.lag = static_cast<std::uint32_t>((arrival + problem.period - 1) / problem.period);
+  problem.own_begin.assign(npus + 1, 0);
+  problem.in_begin.assign(npus + 1, 0);
+  problem.log_begin.assign(npus + 1, 0);
+  for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
+    ++problem.own_begin[at(collective.inputs(chunk)[0]) + 1];
+  }
+  for (NodeId npu = 0; npu < topology.npus(); ++npu) {
+    const auto links = topology.in_links(npu);
+    const auto held = problem.own_begin[at(npu) + 1];
+    problem.log_begin[at(npu) + 1] = problem.log_begin[at(npu)] + collective.chunks() - held;
+    problem.own_begin[at(npu) + 1] += problem.own_begin[at(npu)];
+    problem.in_begin[at(npu) + 1] =
+        problem.in_begin[at(npu)] + static_cast<std::uint32_t>(links.size());
+    for (const LinkId link : links) {
+      problem.in_link.push_back(link);
+      problem.in_source.push_back(topology.src(link));
+    }
+    const auto turned = links.empty() ? 0 : first_turn(options, npu, 0, links.size());
+    problem.shift.push_back(static_cast<std::uint32_t>(turned));
+  }
+  problem.own.resize(collective.chunks());
+  auto next = problem.own_begin;
+  for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
+    problem.own[next[at(collective.inputs(chunk)[0])]++] = chunk;
+  }
+  return problem;
 }
 
 std::optional<Transfers> greedy_steps(const Topology& topology, const Collective& collective,

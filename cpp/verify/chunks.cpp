@@ -6,7 +6,7 @@
 #include <tuple>
 #include <vector>
 
-#include "verify/parallel.hpp"
+#include "support/parallel.hpp"
 #include "verify/rules.hpp"
 #include "verify/values.hpp"
 

@@ -3,7 +3,7 @@
 #include "verify/findings.hpp"
 #include "verify/lanes.hpp"
 #include "verify/orbits.hpp"
-#include "verify/parallel.hpp"
+#include "support/parallel.hpp"
 #include "verify/rules.hpp"
 #include "verify/values.hpp"
 

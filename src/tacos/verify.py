@@ -20,7 +20,9 @@ from tacos._core import (
     verify_workload,
 )
 from tacos._core import verify as _verify
-from tacos.errors import VerificationError, check_type
+from tacos._cuda import check_device
+from tacos._cuda import verify as on_gpu
+from tacos.errors import TacosError, VerificationError, check_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +74,7 @@ def verify(
     allow_unneeded: bool = False,
     limit: int = 100,
     threads: int = 0,
+    device: str = "cpu",
     progress: Callable[[float], object] | None = None,
 ) -> Report:
     """Check a schedule, a program or a workload, whatever made it.
@@ -116,6 +119,8 @@ def verify(
         allow_unneeded: Do not report transfers that no NPU needs.
         limit: How many violations to keep; all are counted.
         threads: 0 uses all cores; a program is checked by one.
+        device: ``"cuda"`` checks on a GPU, and ``"auto"`` does where one can: all-gathers, reduce-scatters and all-reduces
+            over direct links that are all alike. What is wrong is then found again, and described, by the CPU.
         progress: Called with the share done, now and then.
 
     >>> import tacos
@@ -134,6 +139,14 @@ def verify(
         raise ValueError(f"limit must be 1 to 2^31 - 1; got {limit}")
     if not 0 <= threads < 2**15:
         raise ValueError(f"threads must be 0 (all cores) or a positive number; got {threads}")
+    check_device(device)
+    if device != "cpu":
+        missing = "the GPU checks schedules only"
+        if isinstance(schedule, Schedule) and not (missing := on_gpu.obstacle(schedule)):
+            if on_gpu.shows_right(schedule):
+                return Report(schedule.transfers, 0, ())
+        elif device == "cuda":
+            raise TacosError(f'device is "cuda", which does not work here: {missing}')
     if isinstance(schedule, Workload):
         return _report(verify_workload(schedule, limit=limit), "workload", "")
     if isinstance(schedule, Program):

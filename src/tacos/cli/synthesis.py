@@ -91,6 +91,10 @@ def synth(
     ] = True,
     target: Target = None,
     any_order: AnyOrder = False,
+    device: Annotated[
+        str,
+        Parameter(help="cuda runs the greedy engine on an NVIDIA GPU; auto uses one where it can."),
+    ] = "cpu",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -120,6 +124,7 @@ def synth(
             verify=verify,
             target=target,
             consistent=not any_order,
+            device=device,
         )
     took = time.perf_counter() - begin
     for sentence in schedule.rejected:

@@ -76,6 +76,7 @@ class ChunkSearch:
         values: dict[str, Any] = {
             "progress": watch.report,
             "seed": question.seed,
+            "device": question.device,
             "within": question.sketch,
             "memory": self._memory.setdefault(engine.name, {}),
         } | self.patience()

@@ -96,7 +96,9 @@ class Judge:
         watch = self.question.watch
         for answer in candidates:
             schedule = answer.schedule
-            report = verify_schedule(schedule, progress=lambda _: watch.repeat())
+            report = verify_schedule(
+                schedule, device=self.question.checks_on, progress=lambda _: watch.repeat()
+            )
             if report.ok and report.consistent:
                 return answer
             if report.ok and not self.consistent:

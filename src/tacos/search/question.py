@@ -29,6 +29,7 @@ class Question:
         watch: The caller's time limit and progress.
         known_bound: The problem's bound, if it is known already.
         sketch: What the schedule may use.
+        device: Where engines that can use a GPU work, and the verifier.
     """
 
     topology: Topology
@@ -38,10 +39,16 @@ class Question:
     watch: Watch
     known_bound: Bound | None = None
     sketch: Sketch | None = None
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         if type(self.seed) is not int or not 0 <= self.seed < 2**63:
             raise ValueError(f"seed must be 0 to 2^63 - 1; got {self.seed!r}")
+
+    @property
+    def checks_on(self) -> str:
+        """The device for the verifier: a GPU may find a schedule that it cannot check."""
+        return "cpu" if self.device == "cpu" else "auto"
 
     @property
     def bound(self) -> Bound:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tacos._core import Collective, Topology
+from tacos._cuda import check_device
 from tacos.bound import Bound, bound
 from tacos.collective import kind_of
 from tacos.errors import InfeasibleError, TacosError, VerificationError, check_type, nearest
@@ -76,6 +77,7 @@ def synthesize(
     target: str | None = None,
     consistent: bool = True,
     ports: str = "auto",
+    device: str = "cpu",
     **options: Any,
 ) -> Schedule:
     """Find a schedule of a collective on a network, and verify it.
@@ -117,6 +119,8 @@ def synthesize(
         ports: ``"matched"`` gives each port of a switch between boxes one peer, so that no two messages share it
             (``tacos.synth.matched_ports``); ``"any"`` lets NPUs send to all that a port leads to. By default
             ``"auto"`` tries both, and a named engine uses any. The provenance says ``"ports": "matched"``.
+        device: ``"cuda"`` matches the greedy engine's chunks on an NVIDIA GPU, and ``"auto"`` does where there is one that
+            serves the problem; the schedule is the same. The verifier then uses the GPU as well, where it can.
         options: Passed on to the engine, such as ``order="rank"`` for rings; ``trials=`` says the
             number of greedy's random starts by itself.
 
@@ -142,6 +146,11 @@ def synthesize(
     check_options(engine, options, _OWN_ARGUMENTS)
     if ports not in _PORTS:
         raise ValueError(f"ports must be one of {', '.join(_PORTS)}; got {ports!r}")
+    check_device(device)
+    if device == "cuda" and (engine == "auto" or "device" not in ENGINES[engine].options):
+        raise ValueError(
+            f'device is "cuda", but the engine is {engine!r}: use "greedy", or device="auto"'
+        )
     question = Question(
         topology,
         collective,
@@ -149,6 +158,7 @@ def synthesize(
         effort=Effort.of(effort),
         watch=Watch(time_limit, progress),
         known_bound=known_bound,
+        device=device,
     )
     same_bits = consistent and engine == "auto"
     if sketch is not None and ports == "matched":
@@ -275,7 +285,9 @@ def _sketched(
     facts = schedule.provenance | {"bound_s": full.time_s, "sketch": True}
     if verify:
         del facts["unverified"]
-        report = verify_schedule(schedule, progress=lambda _: question.watch.repeat())
+        report = verify_schedule(
+            schedule, device=question.checks_on, progress=lambda _: question.watch.repeat()
+        )
         if not report.ok:
             raise VerificationError(violation(schedule, report, question.seed))
         if not report.consistent:

@@ -22,7 +22,7 @@ ChunkCounts: TypeAlias = Callable[
     ["Topology", "Collective", tuple[int, ...], dict[str, Any]], Iterable[int]
 ]
 
-_FROM_THE_SEARCH = ("progress", "seed", "time_limit", "within", "memory")
+_FROM_THE_SEARCH = ("progress", "seed", "time_limit", "within", "memory", "device")
 """Keywords that a search fills in for the engines that have them."""
 _HIDDEN = ("progress", "within", "memory")
 """Those that no caller of :func:`tacos.search.synthesis.synthesize` can give."""
@@ -64,8 +64,8 @@ class Engine:
 
     Only `name` and `solve` are required. A search passes `solve` those of the following keywords that it has:
     ``progress``, a function to call with the share done; ``seed``; ``time_limit``, in seconds; ``within``, the sketch that
-    the schedule must keep to; and ``memory``, a dictionary for what is worth keeping between the chunk
-    counts of one problem. Its other keywords are the engine's options.
+    the schedule must keep to; ``memory``, a dictionary for what is worth keeping between the chunk
+    counts of one problem; and ``device``, ``"cpu"``, ``"cuda"`` or ``"auto"``. Its other keywords are the engine's options.
 
     Attributes:
         name: What users call it.

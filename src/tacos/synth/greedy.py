@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from tacos._core import greedy as _greedy
 from tacos._core import greedy_stepwise
+from tacos._cuda import check_device
+from tacos._cuda import greedy as on_gpu
 from tacos.errors import TacosError
 from tacos.synth import estimates
 from tacos.synth.engine import Engine
@@ -33,6 +35,7 @@ def greedy(
     *,
     seed: int = 0,
     threads: int = 0,
+    device: str = "cpu",
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
     """Match chunks to links moment by moment.
@@ -43,6 +46,7 @@ def greedy(
         seed: Varies the order in which links choose; 0 has the fixed order that suits regular
             networks.
         threads: 0 uses all cores. The result does not depend on it.
+        device: ``"cuda"`` matches on a GPU, ``"auto"`` does where one serves the problem; the result is the same.
         progress: Called with the share done, now and then.
 
     Raises:
@@ -58,10 +62,22 @@ def greedy(
         raise ValueError(f"seed must be 0 to 2^63 - 1; got {seed!r}")
     if type(threads) is not int or not 0 <= threads < 2**31:
         raise ValueError(f"threads must be 0 (all cores) or a positive number; got {threads!r}")
+    check_device(device)
     _check_memory(topology, collective)
 
     def solve(network: Topology, problem: Collective) -> Schedule:
         provenance = json.dumps({"engine": ENGINE.name, "seed": seed})
+        if device != "cpu":
+            missing = on_gpu.obstacle(network, problem)
+            if missing and device == "cuda":
+                raise TacosError(f'device is "cuda", which does not work here: {missing}')
+            if not missing:
+                found = on_gpu.solve(
+                    network, problem, seed=seed, provenance=provenance, progress=progress
+                )
+                if found is not None:
+                    return found
+            # The CPU solves it, or says which NPU cannot be reached.
         return _greedy(
             network,
             problem,

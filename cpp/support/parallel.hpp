@@ -1,4 +1,4 @@
-// Work of the verifier on several threads.
+// Loops on several threads.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 #include "support/progress.hpp"
 
-namespace tacos::verification {
+namespace tacos {
 
 // Runs work(i) for all i < count on several threads, `grain` at a time; the caller's thread reports
 // progress from `from` to `to`.
@@ -50,4 +50,4 @@ inline std::int32_t usable_threads(std::int32_t wanted) {
   return wanted > 0 ? std::min(wanted, 8 * cores) : cores;
 }
 
-}  // namespace tacos::verification
+}  // namespace tacos

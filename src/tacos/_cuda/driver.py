@@ -1,0 +1,296 @@
+"""A GPU through NVIDIA's driver: memory, kernels and launches, with nothing to install.
+
+The driver's library is on every machine with a GPU. Kernels are the ``.cu`` files beside this one, shipped as PTX,
+which the driver translates once per process. A :class:`Gpu` uses the process's primary context, as torch does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from tacos.errors import TacosError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+__all__ = ["Buffer", "Gpu", "gpu", "obstacle", "too_little_memory"]
+
+_size = ctypes.c_size_t  # plain integers are passed as 32 bits
+
+Argument: TypeAlias = "Buffer | tuple[Buffer, ...] | np.uint32 | np.uint64"
+
+_SHARE_OF_MEMORY = 0.95
+_PIECE = 64 << 20
+"""Bytes that one thread copies at a time."""
+_COPYING_THREADS = 8
+_PROCESSORS, _MAJOR, _MINOR, _COOPERATIVE = (
+    16,
+    75,
+    76,
+    95,
+)  # attributes of a device, by the driver's numbers
+
+
+class Buffer:
+    """Memory on the device, freed when it is dropped."""
+
+    __slots__ = ("_gpu", "address", "nbytes")
+
+    def __init__(self, gpu: Gpu, nbytes: int) -> None:
+        """Allocate `nbytes` bytes."""
+        self._gpu, self.nbytes = gpu, nbytes
+        self.address = ctypes.c_uint64()
+        gpu.call("cuMemAlloc_v2", ctypes.byref(self.address), _size(max(nbytes, 1)))
+
+    def __del__(self) -> None:
+        """Free the memory."""
+        if self.address.value:
+            with self._gpu.current():
+                self._gpu.call("cuMemFree_v2", self.address)
+
+    def fill(self, byte: int) -> Buffer:
+        """Set every byte."""
+        if self.nbytes:
+            self._gpu.call("cuMemsetD8_v2", self.address, ctypes.c_ubyte(byte), _size(self.nbytes))
+        return self
+
+    def put(self, values: NDArray[Any]) -> Buffer:
+        """Copy an array of the buffer's size into it."""
+        array = np.ascontiguousarray(values)
+        assert array.nbytes <= self.nbytes
+
+        def copy(begin: int, size: int) -> None:
+            place = ctypes.c_uint64(self.address.value + begin)
+            data = ctypes.c_void_p(array.ctypes.data + begin)
+            self._gpu.call("cuMemcpyHtoD_v2", place, data, _size(size))
+
+        self._in_pieces(array.nbytes, copy)
+        return self
+
+    def get(self, dtype: type[np.generic]) -> NDArray[Any]:
+        """Copy the buffer into a new array."""
+        array = np.empty(self.nbytes // np.dtype(dtype).itemsize, dtype)
+
+        def copy(begin: int, size: int) -> None:
+            place = ctypes.c_uint64(self.address.value + begin)
+            data = ctypes.c_void_p(array.ctypes.data + begin)
+            self._gpu.call("cuMemcpyDtoH_v2", data, place, _size(size))
+
+        self._in_pieces(array.nbytes, copy)
+        return array
+
+    def _in_pieces(self, nbytes: int, copy: Callable[[int, int], None]) -> None:
+        """Copy large memory by several threads: the host's pages take longer to get than bytes to move."""
+
+        def one(begin: int) -> None:
+            with self._gpu.current():
+                copy(begin, min(_PIECE, nbytes - begin))
+
+        if nbytes <= _PIECE:
+            if nbytes:
+                copy(0, nbytes)
+            return
+        with ThreadPoolExecutor(_COPYING_THREADS) as pool:
+            list(pool.map(one, range(0, nbytes, _PIECE)))
+
+
+class Gpu:
+    """The first GPU that the process sees.
+
+    Attributes:
+        name: As NVIDIA calls it.
+        processors: Its multiprocessors.
+        architecture: What a compiler calls it.
+        cooperative: Whether the blocks of a kernel can wait for each other.
+    """
+
+    def __init__(self, driver: ctypes.CDLL) -> None:
+        """Open the device, in the context that other libraries of this process use."""
+        self._driver = driver
+        device = ctypes.c_int()
+        self.call("cuDeviceGet", ctypes.byref(device), 0)
+        name = ctypes.create_string_buffer(128)
+        self.call("cuDeviceGetName", name, len(name), device)
+        self.name = name.value.decode()
+        self.processors = self._attribute(_PROCESSORS, device)
+        major, minor = (self._attribute(one, device) for one in (_MAJOR, _MINOR))
+        self.architecture = f"compute_{major}{minor}"
+        self.cooperative = bool(self._attribute(_COOPERATIVE, device))
+        self._context = ctypes.c_void_p()
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), device)
+        self._functions: dict[tuple[str, str], ctypes.c_void_p] = {}
+        self._modules: dict[str, ctypes.c_void_p] = {}
+
+    def _attribute(self, number: int, device: ctypes.c_int) -> int:
+        value = ctypes.c_int()
+        self.call("cuDeviceGetAttribute", ctypes.byref(value), number, device)
+        return value.value
+
+    def call(self, function: str, *arguments: Any) -> None:
+        """Call a function of the driver, and raise an error where it reports one."""
+        _check(self._driver, getattr(self._driver, function)(*arguments))
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make the device the calling thread's own; all other methods are called inside."""
+        self.call("cuCtxPushCurrent_v2", self._context)
+        try:
+            yield
+        finally:
+            self._driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+
+    def free_bytes(self) -> int:
+        """Memory that is free on the device."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value
+
+    def empty(self, nbytes: int) -> Buffer:
+        """Memory with any content."""
+        return Buffer(self, nbytes)
+
+    def upload(self, values: NDArray[Any]) -> Buffer:
+        """Memory with the content of an array."""
+        return Buffer(self, values.nbytes).put(values)
+
+    def launch(
+        self,
+        kernel: tuple[str, str],
+        blocks: int,
+        threads: int,
+        *arguments: Argument,
+        together: bool = False,
+    ) -> None:
+        """Start a kernel.
+
+        Args:
+            kernel: The name of its file without an ending, and its own.
+            blocks: Of the grid.
+            threads: Of each block.
+            arguments: Buffers and numbers, as its signature has them; a tuple of buffers for a struct of pointers.
+            together: Whether all blocks must be resident, because they wait for each other.
+        """
+        values = [_as_passed(one) for one in arguments]
+        pointers = (ctypes.c_void_p * len(values))(
+            *(ctypes.cast(ctypes.byref(value), ctypes.c_void_p) for value in values)
+        )
+        function, shape = self._function(*kernel), (blocks, 1, 1, threads, 1, 1, 0, None, pointers)
+        if together:
+            self.call("cuLaunchCooperativeKernel", function, *shape)
+        else:
+            self.call("cuLaunchKernel", function, *shape, None)
+
+    def resident_blocks(self, kernel: tuple[str, str], threads: int) -> int:
+        """Blocks of a kernel that run at one time."""
+        each = ctypes.c_int()
+        self.call(
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+            *(ctypes.byref(each), self._function(*kernel), threads, _size(0)),
+        )
+        return each.value * self.processors
+
+    def wait(self) -> None:
+        """Wait for all that was started."""
+        self.call("cuCtxSynchronize")
+
+    def _function(self, file: str, name: str) -> ctypes.c_void_p:
+        if (file, name) not in self._functions:
+            if file not in self._modules:
+                self._modules[file] = self._load(file)
+            function = ctypes.c_void_p()
+            self.call(
+                "cuModuleGetFunction", ctypes.byref(function), self._modules[file], name.encode()
+            )
+            self._functions[file, name] = function
+        return self._functions[file, name]
+
+    def _load(self, file: str) -> ctypes.c_void_p:
+        from tacos._cuda import nvrtc
+
+        module = ctypes.c_void_p()
+        shipped = (nvrtc.KERNELS / f"{file}.ptx").read_bytes() + b"\0"
+        if self._driver.cuModuleLoadData(ctypes.byref(module), shipped):
+            # A driver older than the PTX; a compiler of its age may be installed.
+            source = (nvrtc.KERNELS / f"{file}.cu").read_text()
+            text = nvrtc.compile(source, name=f"{file}.cu", architecture=self.architecture)
+            self.call("cuModuleLoadData", ctypes.byref(module), text)
+        return module
+
+
+@cache
+def _driver() -> ctypes.CDLL | str:
+    """The driver's library, or why it is of no use."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "NVIDIA's driver (libcuda.so.1) is not installed"
+    if code := driver.cuInit(0):
+        return f"NVIDIA's driver finds no GPU: {_words(driver, code)}"
+    count = ctypes.c_int()
+    if driver.cuDeviceGetCount(ctypes.byref(count)) or not count.value:
+        return "NVIDIA's driver finds no GPU"
+    return driver
+
+
+def obstacle() -> str:
+    """Return what keeps this process from using a GPU; empty if nothing does.
+
+    >>> isinstance(obstacle(), str)
+    True
+    """
+    driver = _driver()
+    return driver if isinstance(driver, str) else ""
+
+
+@cache
+def gpu() -> Gpu:
+    """Return the first GPU.
+
+    Raises:
+        TacosError: There is none, or it has no driver.
+    """
+    driver = _driver()
+    if isinstance(driver, str):
+        raise TacosError(f'{driver}; use device="cpu"')
+    return Gpu(driver)
+
+
+def too_little_memory(what: str, needed: float) -> str:
+    """Return a sentence if the GPU has fewer bytes free than `needed`; empty if it has enough."""
+    device = gpu()
+    with device.current():
+        free = device.free_bytes()
+    if needed <= _SHARE_OF_MEMORY * free:
+        return ""
+    return (
+        f"the {device.name} has {free / 2**30:.0f} GiB free, {what} needs {needed / 2**30:.0f} GiB"
+    )
+
+
+def _as_passed(
+    argument: Argument,
+) -> ctypes.c_uint32 | ctypes.c_uint64 | ctypes.Array[ctypes.c_uint64]:
+    if isinstance(argument, Buffer):
+        return argument.address
+    if isinstance(argument, tuple):
+        return (ctypes.c_uint64 * len(argument))(*(one.address.value for one in argument))
+    return (ctypes.c_uint32 if argument.nbytes == 4 else ctypes.c_uint64)(int(argument))
+
+
+def _words(driver: ctypes.CDLL, code: int) -> str:
+    text = ctypes.c_char_p()
+    driver.cuGetErrorString(code, ctypes.byref(text))
+    return (text.value or b"unknown error").decode()
+
+
+def _check(driver: ctypes.CDLL, code: int) -> None:
+    if code:
+        raise TacosError(f"the GPU's driver reports error {code}: {_words(driver, code)}")

@@ -1,0 +1,289 @@
+// The step-synchronous greedy matching on a GPU: the rule, the ties and so the schedule are those of
+// cpp/synth/greedy_steps.cpp, where a destination's choice in a step depends on earlier steps alone.
+//
+// A team of threads serves a destination, one thread per in-link; teams are powers of two, so that a
+// warp holds whole teams and a team talks by shuffles. In a step each thread looks through a window of
+// its source's log at once, then the links choose in turn. All teams meet at a barrier after each step. A launch runs many steps; the host starts the next one, and can stop in between.
+//
+// Written for NVRTC: no header is included.
+
+typedef unsigned char u8;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+static constexpr u32 kThreads = 256;  // of a block of greedy_steps
+static constexpr u32 kBlocks = 5;     // at least so many on a multiprocessor: threads for 40,000 NPUs
+static constexpr u32 kWindow = 8;     // entries of a log that a thread looks at together
+static constexpr u32 kNone = 0xffffffffu;
+static constexpr u32 kWarp = 0xffffffffu;
+
+// What other threads may have written since the last barrier is read past the first-level cache,
+// which does not see their writes.
+template <typename T>
+__device__ T fresh(const T* place) {
+  return __ldcg(place);
+}
+
+// All blocks of the launch wait here for each other. They are all resident: the launch is cooperative.
+__device__ void meet(u32* arrived, u32 expected) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    atomicAdd(arrived, 1u);
+    u32 seen;
+    do {
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(arrived) : "memory");
+    } while (seen < expected);
+    __threadfence();
+  }
+  __syncthreads();
+}
+
+// A thread's window into the log of its link's source, from the link's cursor on.
+struct Window {
+  u32 entry[kWindow];
+  u32 useful;  // a bit per entry that the destination neither has nor is being sent
+  u32 from;    // position of the first entry
+  u32 length;
+
+  __device__ u32 first() const {
+    u32 found = kNone;
+#pragma unroll
+    for (u32 i = kWindow; i-- > 0;) {
+      if (useful >> i & 1) found = entry[i];
+    }
+    return found;
+  }
+  __device__ void drop(u32 chunk) {
+#pragma unroll
+    for (u32 i = 0; i < kWindow; ++i) {
+      if (entry[i] == chunk) useful &= ~(1u << i);
+    }
+  }
+  // Entries before the first useful one will never be of use again.
+  __device__ u32 cursor() const { return from + (useful ? __ffs(useful) - 1 : length); }
+};
+
+// Notes what NPUs begin with; a thread per NPU.
+extern "C" __global__ void note_inputs(u32 npus, u64 words, const u32* own_begin, const u32* own,
+                                       u32* have) {
+  const u32 npu = blockIdx.x * blockDim.x + threadIdx.x;
+  if (npu >= npus) return;
+  for (u32 i = own_begin[npu]; i < own_begin[npu + 1]; ++i) {
+    have[npu * words + own[i] / 32] |= 1u << (own[i] % 32);
+  }
+}
+
+// What a thread knows of its in-link and of the destination that its team serves.
+struct Seat {
+  u32 npu, first_link, degree, shift;
+  u32 total, count;  // chunks that the destination must be sent, and was
+  u64 region;        // of the destination's log
+  u32 source, own_first, own_count;
+  u64 source_region;
+  Window window;
+};
+
+extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
+    greedy_steps(u32 npus, u32 team, u32 lag, u64 words, const u32* in_begin, const u32* in_source,
+                 const u32* own_begin, const u32* own, const u64* log_begin, const u32* shift,
+                 u32* cursor,     // per in-link, into its source's log
+                 u32* log_chunk,  // per destination, in order of arrival
+                 u32* log_start, u8* log_link,
+                 u32* have,      // a bit per NPU and chunk that it has or is being sent
+                 u32* received,  // after each of the last lag + 1 steps, per NPU
+                 u64* missing,   // transfers yet to be made
+                 u32* arrived, u32 first_step, u32 steps) {
+  __shared__ u32 matched;
+  __shared__ u32 finished;
+  const u32 lane = threadIdx.x % team;
+  const u32 teams = gridDim.x * blockDim.x / team;
+  const u32 mine = (blockIdx.x * blockDim.x + threadIdx.x) / team;
+  const u32 rounds = (npus + teams - 1) / teams;
+  const u32 slots = lag + 1;
+  if (threadIdx.x == 0) matched = 0;
+  __syncthreads();
+
+  const auto sit = [&](u32 npu, u32 step) {
+    Seat seat;
+    seat.npu = npu;
+    const bool real = npu < npus;
+    seat.first_link = real ? in_begin[npu] : 0;
+    seat.degree = real ? in_begin[npu + 1] - seat.first_link : 0;
+    seat.shift = real ? shift[npu] : 0;
+    seat.region = real ? log_begin[npu] : 0;
+    seat.total = real ? (u32)(log_begin[npu + 1] - seat.region) : 0;
+    const u32 before = (step + slots - 1) % slots;
+    seat.count = real && step > 0 ? fresh(received + (u64)before * npus + npu) : 0;
+    seat.source = seat.own_first = seat.own_count = 0;
+    seat.source_region = 0;
+    seat.window.useful = seat.window.from = seat.window.length = 0;
+    if (lane < seat.degree) {
+      seat.source = in_source[seat.first_link + lane];
+      seat.own_first = own_begin[seat.source];
+      seat.own_count = own_begin[seat.source + 1] - seat.own_first;
+      seat.source_region = log_begin[seat.source];
+      seat.window.from = cursor[seat.first_link + lane];
+    }
+    return seat;
+  };
+  const auto rise = [&](const Seat& seat) {
+    if (lane < seat.degree) cursor[seat.first_link + lane] = seat.window.cursor();
+  };
+
+  // Where there are threads enough, each keeps its seat, and its window, from step to step.
+  Seat seat = sit(mine, first_step);
+  for (u32 turn = 0; turn < steps; ++turn) {
+    const u32 step = first_step + turn;
+    u32* const now = received + (u64)(step % slots) * npus;
+    const u32* const there = received + (u64)((step + slots - lag) % slots) * npus;
+    // Every thread of a warp goes through every round: shuffles need all of them.
+    for (u32 round = 0; round < rounds; ++round) {
+      if (rounds > 1) seat = sit(mine + round * teams, step);
+      Window& window = seat.window;
+      const u32 degree = seat.degree;
+      const bool active = seat.count < seat.total && lane < degree;
+      u32 available = 0;
+      if (active) {
+        available = seat.own_count + (step >= lag ? fresh(there + seat.source) : 0);
+      }
+      const u32* const row = have + (u64)seat.npu * words;
+      u32 chosen = kNone;  // by this thread's link in this step
+      // Moves the window on until it holds something useful or the log ends.
+      const auto look = [&](bool wanted) {
+        while (__any_sync(kWarp,
+                          wanted && !window.useful && window.from + window.length < available)) {
+          const bool looks = wanted && !window.useful && window.from + window.length < available;
+          if (looks) {
+            window.from += window.length;
+            window.length = min(kWindow, available - window.from);
+#pragma unroll
+            for (u32 i = 0; i < kWindow; ++i) {
+              const u32 at = window.from + i;
+              window.entry[i] =
+                  i >= window.length ? kNone
+                  : at < seat.own_count
+                      ? own[seat.own_first + at]
+                      : fresh(log_chunk + seat.source_region + at - seat.own_count);
+            }
+#pragma unroll
+            for (u32 i = 0; i < kWindow; ++i) {
+              if (i < window.length &&
+                  !(fresh(row + window.entry[i] / 32) >> (window.entry[i] % 32) & 1)) {
+                window.useful |= 1u << i;
+              }
+            }
+          }
+          // The bits of what was chosen in this step are not set yet.
+          for (u32 other = 0; other < team; ++other) {
+            const u32 taken = __shfl_sync(kWarp, chosen, other, team);
+            if (looks && taken != kNone) window.drop(taken);
+          }
+        }
+      };
+      look(active);
+      const u32 begins = degree ? (seat.count + seat.shift) % degree : 0;
+      const u32 turn_of_mine = (lane + degree - begins) % max(degree, 1u);
+      u32 earlier = 0, made = 0;  // choices before this link's, and all
+      for (u32 place = 0; place < team; ++place) {
+        const u32 chooser = begins + place < degree ? begins + place : begins + place - degree;
+        const bool mine_now = active && place < degree && lane == chooser;
+        if (mine_now) {
+          chosen = window.first();
+          earlier = made;
+        }
+        const u32 taken =
+            __shfl_sync(kWarp, mine_now ? chosen : kNone, chooser & (team - 1), team);
+        const bool counts = place < degree && taken != kNone;
+        made += counts;
+        if (counts && active) window.drop(taken);
+        look(active && turn_of_mine > place);
+      }
+      if (chosen != kNone) {
+        const u64 at = seat.region + seat.count + earlier;
+        log_chunk[at] = chosen;
+        log_start[at] = step;
+        log_link[at] = (u8)lane;
+        atomicOr(have + (u64)seat.npu * words + chosen / 32, 1u << (chosen % 32));
+      }
+      seat.count += made;
+      if (seat.npu < npus && lane == 0) {
+        now[seat.npu] = seat.count;
+        if (made) atomicAdd(&matched, made);
+      }
+      if (rounds > 1) rise(seat);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0 && matched) {
+      atomicAdd(missing, 0ull - matched);
+      matched = 0;
+    }
+    meet(arrived, gridDim.x * (turn + 1));
+    if (threadIdx.x == 0) finished = fresh(missing) == 0;
+    __syncthreads();
+    if (finished) break;
+  }
+  if (rounds == 1) rise(seat);
+}
+
+// How many transfers each in-link of each destination has; a block per destination.
+extern "C" __global__ void count_lanes(const u32* in_begin, const u64* log_begin,
+                                       const u8* log_link, u64* lane_size) {
+  __shared__ u32 sizes[256];
+  const u32 npu = blockIdx.x;
+  for (u32 i = threadIdx.x; i < 256; i += blockDim.x) sizes[i] = 0;
+  __syncthreads();
+  for (u64 i = log_begin[npu] + threadIdx.x; i < log_begin[npu + 1]; i += blockDim.x) {
+    atomicAdd(sizes + log_link[i], 1u);
+  }
+  __syncthreads();
+  const u32 degree = in_begin[npu + 1] - in_begin[npu];
+  for (u32 i = threadIdx.x; i < degree; i += blockDim.x) lane_size[in_begin[npu] + i] = sizes[i];
+}
+
+// Sorts each destination's log by in-link, in place, and keeps the order of arrival. A warp takes one
+// destination after the other; its part of `spare` holds a copy of the log meanwhile, `longest` entries.
+extern "C" __global__ void sort_lanes(u32 npus, u64 longest, const u32* in_begin,
+                                      const u64* log_begin, const u8* log_link,
+                                      const u64* lane_begin, u32* log_chunk, u32* log_start,
+                                      u32* spare) {
+  const u32 warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
+  const u32 warps = gridDim.x * blockDim.x / 32;
+  const u32 earlier = (1u << lane) - 1;  // threads of the warp before this one
+  u32* const chunks = spare + 2 * longest * warp;
+  u32* const starts = chunks + longest;
+  for (u32 npu = warp; npu < npus; npu += warps) {
+    const u32 degree = in_begin[npu + 1] - in_begin[npu];
+    const u64 begin = log_begin[npu], size = log_begin[npu + 1] - begin;
+    for (u64 i = lane; i < size; i += 32) {
+      chunks[i] = log_chunk[begin + i];
+      starts[i] = log_start[begin + i];
+    }
+    __syncwarp();
+    // Thread k of the warp knows where the next entry of in-link k goes.
+    u64 next = lane < degree ? lane_begin[in_begin[npu] + lane] : 0;
+    u32 link = kNone, chunk = 0, start = 0;
+    const auto load = [&](u64 i) {
+      link = i < size ? log_link[begin + i] : kNone;
+      chunk = i < size ? chunks[i] : 0;
+      start = i < size ? starts[i] : 0;
+    };
+    load(lane);
+    for (u64 first = 0; first < size; first += 32) {
+      const u32 its_link = link, its_chunk = chunk, its_start = start;
+      load(first + 32 + lane);  // ahead of its use
+      u32 rank = 0, more = 0;
+      for (u32 one = 0; one < degree; ++one) {
+        const u32 same = __ballot_sync(kWarp, its_link == one);
+        if (its_link == one) rank = __popc(same & earlier);
+        if (lane == one) more = __popc(same);
+      }
+      const u64 to = __shfl_sync(kWarp, next, its_link & 31) + rank;
+      next += more;
+      if (its_link != kNone) {
+        log_chunk[to] = its_chunk;
+        log_start[to] = its_start;
+      }
+    }
+  }
+}
