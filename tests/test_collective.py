@@ -301,7 +301,7 @@ def test_repr():
         ),
         (lambda: co.all_gather(4, 0), "must be positive"),
         (lambda: co.all_gather(4, -5), "must be positive"),
-        (lambda: co.all_gather(0, 5), "npus must be a topology or a number of NPUs; got 0"),
+        (lambda: co.all_gather(0, 5), "npus must be a topology, a spec or a number of NPUs; got 0"),
         (lambda: co.all_gather(4, 5, group=[]), "all_gather: the group has no NPU"),
         (lambda: co.all_gather(4, 5, group=[1, 2, 1]), "NPU 1 is twice in the group"),
         (

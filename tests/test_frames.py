@@ -94,7 +94,7 @@ def test_columns_that_are_no_table_are_refused():
 def test_pandas_has_the_same_columns(schedule):
     pd = pytest.importorskip("pandas")
     frame = schedule.to_pandas()
-    assert list(frame) == list(schedule.rows())
+    assert [name for name in frame if not name.endswith("_name")] == list(schedule.rows())
     assert frame["bytes"].sum() == schedule.rows()["bytes"].sum()
     assert isinstance(tacos.simulate(schedule).to_pandas(), pd.DataFrame)
 

@@ -355,9 +355,12 @@ An NPU is a number or a name, a link a number or a pair of nodes.
 Of an orbit, all are the stored ones. One NPU's or one link's are those of the whole schedule; their
 `transfer` and `route` name what is stored, of which they are images.)")
       .def(
-          "to_pandas", [](const Schedule& s) { return hooks().to_pandas(all_rows(s)); },
+          "to_pandas", [](nb::handle self) { return hooks().to_pandas(self); },
           nb::sig("def to_pandas(self) -> typing.Any"),
-          "The transfers as a pandas DataFrame with the columns of `rows`; pandas must be there.")
+          R"(The transfers as a pandas DataFrame with the columns of `rows`; needs pandas.
+
+`op` and `reads` are names ("copy" or "reduce", "input" or "acc"), and `src_name` and `dst_name` are
+added.)")
       .def(
           "to_arrow", [](const Schedule& s) { return hooks().to_arrow(all_rows(s)); },
           nb::sig("def to_arrow(self) -> typing.Any"),

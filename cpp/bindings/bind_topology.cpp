@@ -60,6 +60,10 @@ std::shared_ptr<Topology> make_topology(
   return std::make_shared<Topology>(std::move(spec));
 }
 
+std::string counted(std::int64_t count, const char* one, const char* several) {
+  return std::to_string(count) + " " + (count == 1 ? one : several);
+}
+
 }  // namespace
 
 void bind_topology(nb::module_& m) {
@@ -157,10 +161,17 @@ With given_away=True, the links' columns are used without copying; do not write 
       .def(
           "_repr_html_", [](nb::handle self) { return hooks().to_html(self); },
           nb::sig("def _repr_html_(self) -> str"), "What a notebook shows.")
+      .def(
+          "to_pandas", [](nb::handle self) { return hooks().to_pandas(self); },
+          nb::sig("def to_pandas(self) -> typing.Any"),
+          R"(The links as a pandas DataFrame, one row per link; needs pandas.
+
+The columns are link, src, dst, src_name, dst_name, latency_ps and bandwidth_Bps.)")
       .def("__repr__", [](const Topology& t) {
         return "<tacos.Topology " + (t.spec().family.empty() ? "custom" : t.spec().family) + ": " +
-               std::to_string(t.npus()) + " NPUs, " + std::to_string(t.nodes() - t.npus()) +
-               " switches, " + std::to_string(t.links()) + " links>";
+               counted(t.npus(), "NPU", "NPUs") + ", " +
+               counted(t.nodes() - t.npus(), "switch", "switches") + ", " +
+               counted(t.links(), "link", "links") + ">";
       });
 }
 

@@ -191,9 +191,11 @@ that are left out have their defaults; tacos.workload.from_nodes converts, sprea
       .def("rows", &rows, nb::sig("def rows(self) -> dict[str, numpy.typing.NDArray[typing.Any]]"),
            "All columns but the dependencies, by name.")
       .def(
-          "to_pandas", [](const Workload& w) { return hooks().to_pandas(rows(w)); },
+          "to_pandas", [](nb::handle self) { return hooks().to_pandas(self); },
           nb::sig("def to_pandas(self) -> typing.Any"),
-          "The nodes as a pandas DataFrame with the columns of `rows`; pandas must be there.")
+          R"(The nodes as a pandas DataFrame with the columns of `rows`; needs pandas.
+
+`kind` and `comm` are names such as "send" and "all_reduce".)")
       .def(
           "to_arrow", [](const Workload& w) { return hooks().to_arrow(rows(w)); },
           nb::sig("def to_arrow(self) -> typing.Any"),

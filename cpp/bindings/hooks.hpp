@@ -9,7 +9,9 @@ namespace nb = nanobind;
 
 struct Hooks {
   nb::object find_npu, find_link;  // (topology, number or name) -> number
-  nb::object to_pandas, to_arrow;  // (columns by name) -> table
+  nb::object find_network;         // (spec or path) -> topology
+  nb::object to_pandas;            // (object) -> data frame
+  nb::object to_arrow;             // (columns by name) -> table
   nb::object to_html;              // (object) -> what a notebook shows
   nb::object from_json, to_json;   // (text) -> value, (value) -> text
 };

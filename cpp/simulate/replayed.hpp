@@ -12,6 +12,7 @@
 #include "simulate/speeds.hpp"
 #include "simulate/turns.hpp"
 #include "support/index.hpp"
+#include "support/time_text.hpp"
 
 namespace tacos::simulation {
 
@@ -53,8 +54,8 @@ class Replayed {
   [[noreturn]] void refuse_link(Item item, LinkId link, std::span<const Change> changes) const {
     throw InfeasibleError("transfer " + std::to_string(tasks_[item].transfer) +
                           " can never cross " + routes_.topology().describe(link) +
-                          ", which is down or nearly so from " +
-                          std::to_string(changes.back().time) + " ps on");
+                          ", which is down, or nearly so, from " + time_text(changes.back().time) +
+                          " on");
   }
 
   RouteId route(Item item) const { return static_cast<RouteId>(tasks_[item].lane); }

@@ -26,8 +26,7 @@ struct Conflict {
 
   [[noreturn]] void refuse(const Topology& topology) const {
     throw InfeasibleError("transfers " + std::to_string(first) + " and " + std::to_string(second) +
-                          " both use " + topology.describe(link) + " at " + std::to_string(time) +
-                          " ps");
+                          " both use " + topology.describe(link) + " at " + time_text(time));
   }
 };
 
@@ -107,8 +106,8 @@ class Replay : public Replayed {
   void on_start(Item item, Leg leg, Time now, std::span<const Window> windows, Ready&& ready) {
     if (options_.timing == Timing::schedule && now != own_start(item, leg)) {
       throw InfeasibleError("transfer " + std::to_string(tasks_[item].transfer) +
-                            " cannot start at its own " + std::to_string(own_start(item, leg)) +
-                            " ps: what it sends is there at " + std::to_string(now) + " ps");
+                            " cannot start at " + time_text(own_start(item, leg)) +
+                            ", as its schedule says: its data arrive at " + time_text(now));
     }
     for (const auto& window : windows)
       take_link(item, now + window.offset, leaves(item, window, now), window.link);

@@ -34,7 +34,7 @@ from tacos.sketch import Sketch
 from tacos.verify import Report, Violation, verify
 
 if TYPE_CHECKING:
-    from tacos import design, hub, training
+    from tacos import design, formats, hub, library, runtime, training, view
     from tacos.formats import load, save
     from tacos.judgement import judge
 
@@ -74,8 +74,10 @@ __all__ = [
     "compare",
     "design",
     "engines",
+    "formats",
     "hub",
     "judge",
+    "library",
     "lift",
     "load",
     "lower",
@@ -85,6 +87,7 @@ __all__ = [
     "reorder",
     "retime",
     "routes",
+    "runtime",
     "save",
     "simulate",
     "summary",
@@ -93,20 +96,32 @@ __all__ = [
     "training",
     "tune",
     "verify",
+    "view",
     "workload",
 ]
+
+
+def _network(text: str) -> Topology:
+    from tacos import formats
+
+    return formats.network(text)
 
 
 # The compiled module imports nothing; what methods of its classes need from Python, they get here.
 _core.connect(
     find_npu=lambda network, npu: Nodes(network).npu(npu),
     find_link=link_of,
-    to_pandas=frames.to_pandas,
+    find_network=_network,
+    to_pandas=notebook.frame,
     to_arrow=frames.to_arrow,
     to_html=notebook.html,
     from_json=json.loads,
     to_json=json.dumps,
 )
+
+
+_MODULES = ("design", "formats", "hub", "library", "runtime", "training", "view")
+"""Submodules that are imported when they are first used."""
 
 
 def __dir__() -> list[str]:
@@ -123,7 +138,7 @@ def __getattr__(name: str) -> Any:
         from tacos.judgement import judge
 
         return judge
-    if name in ("design", "hub", "training"):
+    if name in _MODULES:
         from importlib import import_module
 
         # `from tacos import training` would ask this function again until the submodule is there.

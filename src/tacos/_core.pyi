@@ -122,6 +122,13 @@ class Topology:
 
     def __reduce__(self) -> tuple[Any, ...]: ...
 
+    def to_pandas(self) -> Any:
+        """
+        The links as a pandas DataFrame, one row per link; needs pandas.
+
+        The columns are link, src, dst, src_name, dst_name, latency_ps and bandwidth_Bps.
+        """
+
     def __repr__(self) -> str: ...
 
 def collective_kinds() -> list[dict[str, Any]]:
@@ -492,7 +499,10 @@ class Schedule:
 
     def to_pandas(self) -> Any:
         """
-        The transfers as a pandas DataFrame with the columns of `rows`; pandas must be there.
+        The transfers as a pandas DataFrame with the columns of `rows`; needs pandas.
+
+        `op` and `reads` are names ("copy" or "reduce", "input" or "acc"), and `src_name` and `dst_name` are
+        added.
         """
 
     def to_arrow(self) -> Any:
@@ -1178,7 +1188,9 @@ class Workload:
 
     def to_pandas(self) -> Any:
         """
-        The nodes as a pandas DataFrame with the columns of `rows`; pandas must be there.
+        The nodes as a pandas DataFrame with the columns of `rows`; needs pandas.
+
+        `kind` and `comm` are names such as "send" and "all_reduce".
         """
 
     def to_arrow(self) -> Any:
@@ -1920,10 +1932,13 @@ def arrow_stream(names: Sequence[str], columns: Sequence[numpy.typing.NDArray[An
     Columns as a stream of record batches, by the Arrow C data interface, without a copy.
     """
 
-def connect(*, find_npu: Callable[[Topology, Any], int], find_link: Callable[[Topology, Any], int], to_pandas: Callable[[dict[str, Any]], Any], to_arrow: Callable[[dict[str, Any]], Any], to_html: Callable[[Any], str], from_json: Callable[[str], Any], to_json: Callable[[Any], str]) -> None:
+def connect(*, find_npu: Callable[[Topology, Any], int], find_link: Callable[[Topology, Any], int], find_network: Callable[[str], Topology], to_pandas: Callable[[Any], Any], to_arrow: Callable[[dict[str, Any]], Any], to_html: Callable[[Any], str], from_json: Callable[[str], Any], to_json: Callable[[Any], str]) -> None:
     """
     Connects what methods of these classes need from the package above them.
     """
+
+def find_network(text: str) -> Topology:
+    """The topology that a spec or the name of a file stands for."""
 
 def to_html(item: object) -> str:
     """What a notebook shows of an object."""

@@ -21,6 +21,7 @@ from tacos._core import bound as _search
 from tacos._support.solver import LinearProgram, solve
 from tacos.collective import kind_of
 from tacos.errors import check_type
+from tacos.nodes import Network, topology_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -81,9 +82,18 @@ class Bound:
         """The largest valid bound in seconds."""
         return self.time_ps / 1e12
 
+    def __str__(self) -> str:
+        """The bound and its reason in a sentence.
+
+        >>> import tacos
+        >>> print(bound("ring:4", tacos.collective.all_gather(4, "4MB")))
+        at least 30.5 us: 3 MB must enter npu 0 over 2 links with 100 GB/s in total; attainable
+        """
+        return f"at least {units.format_time(self.time_s)}: {self.why}"
+
 
 def bound(
-    topology: Topology,
+    topology: Network,
     collective: Collective,
     *,
     progress: Callable[[float], object] | None = None,
@@ -113,7 +123,7 @@ def bound(
     >>> best.why
     '937.5 MB must enter box 0 over 8 NICs with 400 GB/s in total; attainable'
     """
-    check_type("topology", topology, Topology)
+    topology = topology_of(topology)
     check_type("collective", collective, Collective)
     if collective.npus != topology.npus:
         raise ValueError(
@@ -152,7 +162,7 @@ class Binding:
     latency_s: float
 
 
-def binding(topology: Topology, collective: Collective) -> Binding:
+def binding(topology: Network, collective: Collective) -> Binding:
     """Return what limits the bandwidth of a collective: the narrowest cut, or the prices of links for pairs.
 
     Raises:
@@ -164,6 +174,7 @@ def binding(topology: Topology, collective: Collective) -> Binding:
     >>> round(found.bytes / float(found.weights @ box.link_bandwidth_Bps), 9)
     0.06
     """
+    topology = topology_of(topology)
     report = _search(topology, collective, None)
     rates = topology.link_bandwidth_Bps.astype(float)
     cut, weights, bytes_ = report.bottleneck, np.zeros(topology.links), 0.0
@@ -360,7 +371,7 @@ def _doubts(
         return []
     doubts = [] if report.all_cuts else ["only some cuts were searched"]
     if kind.listed:
-        return [*doubts, "nothing is known of custom conditions"]
+        return [*doubts, "custom conditions are not analysed"]
     if not kind.spreads:  # one node sends or receives everything
         return doubts
     if kind.two_phases and not report.two_halves:
@@ -446,12 +457,12 @@ def _why(
     binds = _bottleneck(topology, report) if report.bandwidth_s >= pairs.time_s else pairs.why
     if report.latency_ps == time_ps:
         far = f"{topology.node_name(report.src)} to {topology.node_name(report.dst)}"
-        rest = f", more than bandwidth asks for ({binds})" if binds else ""
-        return f"a chunk needs {units.format_time(time_ps / 1e12)} from {far}{rest}"
+        rest = f", longer than the bandwidth limit ({binds})" if binds else ""
+        return f"a chunk takes {units.format_time(time_ps / 1e12)} from {far}{rest}"
     if report.in_chunks and time_ps == report.time_ps:
         binds += ", in whole chunks"
     if not report.all_distances:
-        doubts = [*doubts, "only some ways were measured"]
+        doubts = [*doubts, "only some paths were measured"]
     return f"{binds}; " + (
         f"perhaps not attainable: {', '.join(doubts)}" if doubts else "attainable"
     )
@@ -472,9 +483,11 @@ def _bottleneck(topology: Topology, report: BoundReport) -> str:
     if cut.sets == 1:
         return f"{units.format_size(cut.bytes)} must {does} {name} over {over}"
     times = 2 * (cut.sets - 1)
-    return (
-        f"every byte must {does} {name} and its like ({cut.sets} in all) {times} times over {over}"
-    )
+    sort = "NPUs" if len(cut.nodes) == 1 else _PLURALS.get(name.split()[0], "sets of NPUs")
+    return f"every byte must {does} the {cut.sets} {sort} ({name}, …) {times} times in all, over {over}"
+
+
+_PLURALS = {"box": "boxes", "rack": "racks", "leaf": "leaves", "group": "groups"}
 
 
 def _named(topology: Topology, nodes: Sequence[int]) -> tuple[str, str]:

@@ -71,8 +71,18 @@ def human(name: str, value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, dict):
-        return "\n".join(f"{label(key)}: {item}" for key, item in value.items())
+        return "\n".join(f"{label(key)}: {_inside(key, item)}" for key, item in value.items())
     return str(value)
+
+
+def _inside(name: str, value: Any) -> str:
+    """An entry of a dictionary in one line; "best_of" holds seconds by engine."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    if isinstance(value, dict):
+        unit = "_s" if name == "best_of" else ""
+        return ", ".join(f"{key} {human(key + unit, item)}" for key, item in value.items())
+    return human(name, value)
 
 
 def label(name: str) -> str:

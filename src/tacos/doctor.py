@@ -161,6 +161,8 @@ def _gpu() -> Check:
 
 
 def _backend() -> Check:
+    if find_spec("torch") is None:
+        return Check("torch backend", "missing", "needs torch", "pip install torch")
     if any(point.name == "tacos" for point in entry_points(group="torch.backends")):
         return Check("torch backend", "ok", 'registered: torch knows init_process_group("tacos")')
     return Check("torch backend", "broken", "not registered with torch", _REINSTALL)

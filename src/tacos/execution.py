@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from tacos._core import Program, Schedule, Topology, lower_paced, shortest_routes
+from tacos._core import Program, Schedule, lower_paced, shortest_routes
 from tacos.errors import check_type
+from tacos.nodes import Network, topology_of
 from tacos.program import lower
 from tacos.simulate import simulate
 
@@ -110,7 +111,7 @@ def check_target(target: str | None) -> None:
 
 def execution(
     what: Schedule | Program,
-    topology: Topology | None = None,
+    topology: Network | None = None,
     *,
     size: Quantity | None = None,
     target: str | None = None,
@@ -142,6 +143,8 @@ def execution(
     >>> execution(ring).time_ps() == ring.time_ps
     True
     """
+    if topology is not None:
+        topology = topology_of(topology)
     check_type("what", what, Schedule, Program)
     if isinstance(what, Program):
         if topology is None:

@@ -10,12 +10,15 @@ from the first to the second.
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 from functools import cached_property
+from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacos._core import Topology, find_network
 from tacos.errors import nearest
 
 if TYPE_CHECKING:
@@ -23,9 +26,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tacos._core import Topology
+__all__ = ["LinkChoice", "Network", "Node", "Nodes", "link_name", "link_of", "topology_of"]
 
-__all__ = ["LinkChoice", "Node", "Nodes", "link_of"]
+Network = Topology | str | os.PathLike[str]
+"""A topology, a spec such as ``"torus:4x4"``, or the path of a topology file."""
 
 Node = int | str
 """A node's number, or its name."""
@@ -34,6 +38,28 @@ LinkChoice = int | str | tuple[Node, Node]
 
 _SAMPLES = 3  # names shown in a message
 _SEARCHED = 10_000  # names among which a message looks for the one that was meant
+
+
+def topology_of(given: Network, *, what: str = "topology") -> Topology:
+    """Return the topology that an argument stands for; `what` is the argument's name in messages.
+
+    Raises:
+        TypeError: It is neither a topology nor text.
+        SpecError: There is no such spec or file.
+
+    >>> topology_of("ring:4").npus
+    4
+    >>> topology_of(4)
+    Traceback (most recent call last):
+    TypeError: topology must be a Topology, a spec such as "torus:4x4", or a file; got 4
+    """
+    if isinstance(given, Topology):
+        return given
+    if isinstance(given, str | os.PathLike):
+        return find_network(os.fspath(given))
+    raise TypeError(
+        f'{what} must be a Topology, a spec such as "torus:4x4", or a file; got {shortened(given)}'
+    )
 
 
 class Nodes:
@@ -266,6 +292,17 @@ _FORMS = "a link's number, or two nodes as in 0-1 or box0/npu0-fabric"
 
 def _span(links: int) -> str:
     return f"the links are 0 to {links - 1}" if links else "the topology has no links"
+
+
+def link_name(topology: Topology, link: int) -> str:
+    """A link for people, by the nodes that it joins.
+
+    >>> from tacos.topology import ring
+    >>> link_name(ring(4), 1)
+    'npu 1 -> npu 2'
+    """
+    ends = (int(topology.link_src[link]), int(topology.link_dst[link]))
+    return " -> ".join(topology.node_name(end) for end in ends)
 
 
 def link_of(topology: Topology, given: Any, *, what: str = "link") -> int:

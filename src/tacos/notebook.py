@@ -9,20 +9,24 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from tacos._core import Schedule, Topology
+import numpy as np
+
+from tacos._core import Schedule, Topology, Workload
+from tacos._support import frames
 from tacos.errors import TacosError
 from tacos.program import Program, describe
 from tacos.schedule import summary
 from tacos.search.comparison import Comparison, Sweep
 from tacos.simulate import Trace
 from tacos.topology import describe as describe_topology
+from tacos.workload import COLL, COMMS, KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from rich.table import Table
 
-__all__ = ["html"]
+__all__ = ["frame", "html"]
 
 _DRAWN = 2_000
 """Nodes up to which a network is drawn; a larger one is only described."""
@@ -41,6 +45,35 @@ def html(item: Topology | Schedule | Program | Trace | Comparison | Sweep) -> st
     True
     """
     return next(show(item) for kind, show in _SHOWN.items() if isinstance(item, kind))
+
+
+def frame(item: Topology | Schedule | Workload) -> Any:
+    """Return a pandas DataFrame of a network's links, a schedule's transfers or a workload's nodes.
+
+    Codes become names, and nodes get names beside their numbers.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(4)
+    >>> frame(topo)[["src_name", "dst_name"]].iloc[0].tolist()
+    ['npu 0', 'npu 1']
+    """
+    if isinstance(item, Workload):
+        rows = item.rows()
+        rows["comm"] = np.where(rows["kind"] == COLL, rows["comm"], len(COMMS))  # others have none
+        return frames.to_pandas(rows, {"kind": KINDS, "comm": tuple(COMMS)})
+    network = item.topology if isinstance(item, Schedule) else item
+    if isinstance(item, Schedule):
+        columns = item.rows()
+    else:
+        columns = {
+            "link": np.arange(network.links),
+            "src": network.link_src,
+            "dst": network.link_dst,
+            "latency_ps": network.link_latency_ps,
+            "bandwidth_Bps": network.link_bandwidth_Bps,
+        }
+    names = {"op": ("copy", "reduce"), "reads": ("input", "acc")}
+    return frames.to_pandas(columns, names, network)
 
 
 def _topology(network: Topology) -> str:

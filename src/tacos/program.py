@@ -15,11 +15,12 @@ import numpy as np
 
 from tacos import topology as topologies
 from tacos import units
-from tacos._core import Collective, CollectivePart, Program, Schedule, Topology, lower_paced
+from tacos._core import Collective, CollectivePart, Program, Schedule, lower_paced
 from tacos._core import lift as _lift
 from tacos._core import lower as _lower
 from tacos.collective import chunks_per_part
 from tacos.errors import check_type
+from tacos.nodes import Network, topology_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -133,7 +134,7 @@ def lower(
 
 def lift(
     program: Program,
-    topology: Topology | None = None,
+    topology: Network | None = None,
     size: Quantity | None = None,
     *,
     progress: Callable[[float], object] | None = None,
@@ -166,9 +167,9 @@ def lift(
     >>> lift(lower(schedule)).provenance["topology"]
     'fully connected, for want of a given one'
     """
-    check_type("program", program, Program)
     if topology is not None:
-        check_type("topology", topology, Topology)
+        topology = topology_of(topology)
+    check_type("program", program, Program)
     provenance = program.provenance
     # These are about another network, another size, or a file with other steps.
     for name in ("size_bytes", "part_bytes", "bound_s", "format", "inplace", "outofplace"):

@@ -16,7 +16,7 @@ from tacos._core import Routes, Schedule, shortest_routes
 from tacos._core import retime as _retime
 from tacos._support.columns import column
 from tacos.collective import chunks_per_part
-from tacos.nodes import LinkChoice, Nodes, link_of
+from tacos.nodes import LinkChoice, Network, Nodes, link_name, link_of, topology_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +46,7 @@ _KINDS = {"path": 0, "multicast": 1, "reduce": 2}
 
 
 def routes(
-    topology: Topology,
+    topology: Network,
     *,
     pairs: tuple[ArrayLike, ArrayLike] | None = None,
     links: Sequence[Sequence[LinkChoice]] | None = None,
@@ -72,6 +72,7 @@ def routes(
     >>> routes(ring, links=[["npu 0-npu 1", (1, 2)]]).links.tolist()
     [0, 1]
     """
+    topology = topology_of(topology)
     if (pairs is None) == (links is None):
         raise ValueError("routes() takes either pairs or links")
     if pairs is not None:
@@ -170,6 +171,9 @@ def summary(schedule: Schedule) -> dict[str, Any]:
     collective, provenance = schedule.collective, schedule.provenance
     used, carried = schedule.link_utilisation(), schedule.link_bytes()
     measured = {"nccl_tests_s": provenance["estimate_s"]} if "estimate_s" in provenance else {}
+    busiest = (
+        {"busiest_link": link_name(schedule.topology, int(used.argmax()))} if len(used) else {}
+    )
     return {
         "topology": repr(schedule.topology)[len("<tacos.Topology ") : -1],
         "collective": collective.label,
@@ -186,6 +190,7 @@ def summary(schedule: Schedule) -> dict[str, Any]:
         "efficiency": schedule.efficiency,
         "utilisation_mean": float(used.mean()) if len(used) else 0.0,
         "utilisation_max": float(used.max(initial=0)),
+        **busiest,
         "link_bytes_max": int(carried.max(initial=0)),
         "link_bytes_total": int(carried.sum()),
     }

@@ -8,6 +8,7 @@ outputs. The rules are listed at :func:`verify`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from tacos._core import (
@@ -56,6 +57,37 @@ class Report:
     def ok(self) -> bool:
         """Whether nothing is wrong."""
         return self.found == 0
+
+    def __str__(self) -> str:
+        """The verdict, then the violations, of which many alike are shown as a few.
+
+        >>> import tacos
+        >>> print(verify(tacos.synthesize("ring:4", tacos.collective.all_gather(4, "4MB", chunks=1))))
+        the schedule is correct
+        """
+        if self.ok:
+            bits = (
+                "" if self.consistent else f"; ranks may end with different bits: {self.difference}"
+            )
+            return f"the {self.subject} is correct{bits}"
+        head = f"the {self.subject} is not valid: {self.found:,} violation{'s' * (self.found > 1)}"
+        return "\n".join([head, *self.lines()])
+
+    def lines(self, alike: int = 3) -> list[str]:
+        """The violations in sentences: at most `alike` of each rule, then how many more there are.
+
+        >>> Report(1, 0, ()).lines()
+        []
+        """
+        shown: list[str] = []
+        for rule, group in groupby(self.violations, key=lambda violation: violation.rule):
+            kept = list(group)
+            shown += [f"{rule}: {violation.message}" for violation in kept[:alike]]
+            if len(kept) > alike:
+                shown.append(f"{rule}: and {len(kept) - alike:,} more of this kind")
+        if self.found > len(self.violations) > 0:
+            shown.append(f"{self.found - len(self.violations):,} more violations are not listed")
+        return shown
 
     def raise_if_failed(self) -> None:
         """Raise a VerificationError that names the first violation, if there is one.

@@ -41,6 +41,7 @@ __all__ = [
     "COLL",
     "COMMS",
     "COMP",
+    "KINDS",
     "LOAD",
     "RECV",
     "SEND",
@@ -58,6 +59,8 @@ __all__ = [
 
 SEND, RECV, COMP, COLL, LOAD, STORE = range(6)
 """Kinds of nodes."""
+KINDS = ("send", "recv", "comp", "coll", "load", "store")
+"""The names of the kinds."""
 
 COMMS = {
     "all_reduce": 0,

@@ -367,7 +367,7 @@ def test_tables_fit_the_terminal(width, capsys, monkeypatch):
 
 
 def test_one_size_shows_all_engines_and_why_others_do_not_apply(capsys):
-    assert main(["compare", "mesh:2x2", "all-reduce", "1MB"]) == 0
+    assert main(["compare", "mesh:2x2", "all-reduce", "1MB", "--verbose"]) == 0
     shown = capsys.readouterr().out
     assert " *  " in shown
     assert "is the fastest" in shown

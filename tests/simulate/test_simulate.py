@@ -441,7 +441,7 @@ def test_own_starts_that_are_impossible_are_named():
         with pytest.raises(InfeasibleError, match=r"transfers 0 and 1 both use link 0 .* at 0 ps"):
             simulate(together, timing="schedule", record=record)
     assert simulate(together).time_ps == 3 * US
-    with pytest.raises(InfeasibleError, match="transfer 1 cannot start at its own 2000000 ps"):
+    with pytest.raises(InfeasibleError, match="transfer 1 cannot start at 2 us"):
         simulate(relay(), timing="schedule", faults=[Fault(link=(0, 1), begin="0.5us", end="1us")])
 
 

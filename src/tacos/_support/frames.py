@@ -14,11 +14,13 @@ from tacos._core import arrow_stream as _arrow_stream
 from tacos.errors import TacosError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["arrow_stream", "to_arrow", "to_pandas"]
+    from tacos._core import Topology
+
+__all__ = ["arrow_stream", "from_rows", "to_arrow", "to_pandas"]
 
 
 class _Stream:
@@ -57,14 +59,54 @@ def to_arrow(columns: Mapping[str, NDArray[Any]]) -> Any:
     return pa.table(_Stream(columns))
 
 
-def to_pandas(columns: Mapping[str, NDArray[Any]]) -> Any:
-    """A pandas DataFrame of the columns.
+def from_rows(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """A pandas DataFrame with a row per mapping.
 
     Raises:
         TacosError: There is no pandas.
+
+    >>> from_rows([{"engine": "ring", "time_s": 0.5}])["time_s"].tolist()
+    [0.5]
     """
+    return _pandas().DataFrame.from_records(list(rows))
+
+
+def to_pandas(
+    columns: Mapping[str, NDArray[Any]],
+    names: Mapping[str, Sequence[str]] | None = None,
+    topology: Topology | None = None,
+) -> Any:
+    """A pandas DataFrame of the columns.
+
+    Args:
+        columns: The columns by name.
+        names: For columns of codes, the name of each code; the frame has the names.
+        topology: Adds `src_name` and `dst_name`, the names of the nodes that `src` and `dst` number.
+
+    Raises:
+        TacosError: There is no pandas.
+
+    >>> to_pandas({"op": np.array([1, 0], np.uint8)}, {"op": ("copy", "reduce")})["op"].tolist()
+    ['reduce', 'copy']
+    """
+    pd = _pandas()
+    frame = pd.DataFrame(dict(columns))
+    for name, words in (names or {}).items():
+        if name in frame:
+            codes = frame[name].to_numpy(np.int64)
+            known = np.where(codes < len(words), codes, -1)  # -1 shows as missing
+            frame[name] = pd.Categorical.from_codes(known, list(words))
+    if topology is not None:
+        nodes = [topology.node_name(node) for node in range(topology.nodes)]
+        for end in ("dst", "src"):
+            place = list(columns).index("dst") + 1
+            frame.insert(place, f"{end}_name", pd.Categorical.from_codes(frame[end], nodes))
+    return frame
+
+
+def _pandas() -> Any:
     try:
         import pandas as pd
     except ImportError:
         raise TacosError("a data frame needs pandas: pip install pandas") from None
-    return pd.DataFrame(dict(columns))
+    return pd

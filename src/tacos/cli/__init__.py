@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from inspect import signature
 from typing import TYPE_CHECKING
 
 from cyclopts import CycloptsError, Group, MissingArgumentError, UnusedCliTokensError
@@ -52,6 +53,30 @@ def _sort_the_help() -> None:
 
 
 _sort_the_help()
+
+
+def _name_the_arguments() -> None:
+    """Write arguments that may be left out into usage lines by their names; cyclopts has [ARGS]."""
+    for name in app:
+        function = app[name].default_command
+        if function is None or name.startswith("-"):
+            continue
+        words = [f"Usage: tacos {name} [OPTIONS]"]
+        several = False
+        for parameter in signature(function).parameters.values():
+            word = parameter.name.upper().replace("_", "-")
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                several, word = True, f"[{word}...]"
+            elif parameter.kind is not parameter.POSITIONAL_ONLY:
+                continue
+            elif parameter.default is not parameter.empty:
+                several, word = True, f"[{word}]"
+            words.append(word)
+        if several:
+            app[name].usage = " ".join(words)
+
+
+_name_the_arguments()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 from cyclopts import Group as Section
@@ -19,6 +20,7 @@ from tacos import formats, units
 from tacos._core import Program, Schedule, Topology
 from tacos.console import progress
 from tacos.errors import FormatError
+from tacos.formats.astra_network import dimensions
 from tacos.nodes import Nodes
 from tacos.workload import Workload, from_program
 
@@ -152,17 +154,58 @@ def check_folder(option: str, path: Path) -> None:
         raise ValueError(f"{option} is {path}, but there is no directory {path.parent}")
 
 
-def verdict(check: tacos.Report, quiet: bool) -> int:
-    """Print the violations that a check found; return the exit code."""
+def verdict(check: tacos.Report, quiet: bool, *, alike: int = 3) -> int:
+    """Print the violations that a check found, at most `alike` of each rule; return the exit code."""
     if check.ok:
         return 0
     if not quiet:
-        for violation in check.violations:
-            print(f"{violation.rule}: {violation.message}", file=sys.stderr)
+        for line in check.lines(alike):
+            print(line, file=sys.stderr)
     return fail(
         f"the {check.subject} is not valid: {check.found:,} violation{'s' if check.found > 1 else ''}",
         1,
     )
+
+
+def files_facts(written: list[Path], asked: Path, network: Topology | None) -> dict[str, Any]:
+    """What to say about the files that one call wrote; `asked` is the path that the user gave.
+
+    Chakra traces are many files. Beside them ASTRA-sim needs a network file; where its format cannot describe the
+    network, the reason is given.
+    """
+    names = sorted({path.name for path in written}, key=lambda name: (len(name), name))
+    if names in ([], [asked.name]):
+        return {"file": str(asked)}
+    rows: dict[str, list[str]] = {}
+    for name in names:
+        rows.setdefault(re.sub(r"\.[0-9]+\.", ".*.", name), []).append(str(asked.parent / name))
+    spans = [one[0] if len(one) == 1 else f"{one[0]} to {one[-1]}" for one in rows.values()]
+    facts: dict[str, Any] = {"files": ", ".join(spans)}
+    if any(n.endswith(".et") for n in names) and not any(n.endswith(".yml") for n in names):
+        facts["network_file"] = f"not written: {_why_no_network(network)}"
+    return facts
+
+
+def _why_no_network(network: Topology | None) -> str:
+    if network is None:
+        return "the network is unknown; add --topology"
+    try:
+        dimensions(network)
+    except ValueError as error:
+        return str(error)
+    return "ASTRA-sim's format cannot describe this network"
+
+
+def bottleneck(schedule: Schedule) -> dict[str, Any]:
+    """What limits a schedule: the cut or the path that the bound comes from."""
+    known = schedule.provenance.get("bottleneck")
+    if known is None and schedule.topology.npus <= _BOUNDED:
+        known = tacos.bound(schedule.topology, schedule.collective).why
+    return {} if known is None else {"bottleneck": known}
+
+
+_BOUNDED = 512
+"""NPUs up to which a bound takes less than a second."""
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 import tacos
 from tacos import formats, units
 from tacos._core import Program, Schedule, Topology
+from tacos._support.files import watched
 from tacos.cli.app import (
     Algorithm,
     Format,
@@ -20,9 +21,11 @@ from tacos.cli.app import (
     algorithm_in,
     app,
     assumed_network,
+    bottleneck,
     check_folder,
     exported,
     fail,
+    files_facts,
     lifted,
     verdict,
     warn,
@@ -63,7 +66,12 @@ def verify(
         bool,
         Parameter(negative="", show_default=False, help="Allow transfers that no NPU needs."),
     ] = False,
-    limit: Annotated[int, Parameter(help="Largest number of violations to show.")] = 20,
+    limit: Annotated[
+        int | None,
+        Parameter(
+            help="List this many violations; by default three of each kind, of the first 1,000."
+        ),
+    ] = None,
     groups: Groups = None,
     dims: Dims = None,
     as_json: Json = False,
@@ -78,7 +86,9 @@ def verify(
     if not isinstance(loaded, Workload):
         loaded = algorithm_in(file, loaded)
     with progress("verifying", quiet or as_json) as report:
-        check = tacos.verify(loaded, allow_unneeded=allow_unneeded, limit=limit, progress=report)
+        check = tacos.verify(
+            loaded, allow_unneeded=allow_unneeded, limit=limit or _KEPT, progress=report
+        )
     limits = formats.exceeded(loaded) if isinstance(loaded, Program) else []
     if as_json:
         violations = [
@@ -103,9 +113,10 @@ def verify(
         print(f"ok: {held}")
         if not check.consistent:
             warn(f"ranks may end with different bits: {check.difference}")
-    return verdict(check, quiet)
+    return verdict(check, quiet, alike=limit or 3)
 
 
+_KEPT = 1_000
 _VIOLATION_FIELDS = ("rule", "transfer", "time_ps", "chunk", "link", "message")
 
 
@@ -345,14 +356,16 @@ def info(
         held = type(loaded).__name__.lower()
         raise FormatError(f"{file} holds a {held}; --npu and --link need a schedule")
     if npu is None and link is None:
-        facts = tacos.summary(schedule) | {
+        facts = tacos.summary(schedule)
+        if executed := execution(schedule):
+            facts |= executed.rows()
+        facts |= bottleneck(schedule)
+        facts |= {
             "form": schedule.form,
             "memory_bytes": schedule.memory_bytes,
             "quantum_ps": schedule.quantum_ps,
-            "provenance": schedule.provenance,
+            "provenance": {k: v for k, v in schedule.provenance.items() if k != "bottleneck"},
         }
-        if executed := execution(schedule):
-            facts |= executed.rows()
         show(facts, str(file), as_json, quiet)
         return 0
     one_npu = None if npu is None else Nodes(schedule.topology).npu(npu, what="--npu")
@@ -440,7 +453,7 @@ def convert(
     options = {option: value for option, value in options.items() if value is not None}
     if not isinstance(loaded, Topology) and not unchecked:
         with progress("verifying", quiet or as_json) as report:
-            check = tacos.verify(loaded, limit=20, progress=report)
+            check = tacos.verify(loaded, limit=_KEPT, progress=report)
         if not check.ok:
             return verdict(check, quiet)
         if not check.consistent and not quiet:
@@ -451,8 +464,11 @@ def convert(
     else:
         given = {"topology": network, "size": size}
         options |= {option: value for option, value in given.items() if value is not None}
-    loaded = _saved(loaded, target, to_format, options)
+    with watched() as written:
+        loaded = _saved(loaded, target, to_format, options)
     facts = {"from": str(source), "to": str(target)} | _outline(loaded)
+    there = loaded.topology if isinstance(loaded, Schedule) else network
+    facts |= {k: v for k, v in files_facts(written, target, there).items() if k != "file"}
     if isinstance(loaded, Schedule):
         facts |= _executed(loaded, target, to_format)
     show(facts, "converted", as_json, quiet)

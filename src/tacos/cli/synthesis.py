@@ -15,6 +15,7 @@ import tacos
 from tacos import collective as collectives
 from tacos import formats, units
 from tacos._core import Schedule
+from tacos._support.files import watched
 from tacos.cli.app import (
     AnyOrder,
     Chunks,
@@ -28,7 +29,9 @@ from tacos.cli.app import (
     Size,
     app,
     asked_collective,
+    bottleneck,
     check_folder,
+    files_facts,
     load_algorithm,
     warn,
 )
@@ -131,15 +134,16 @@ def synth(
         warn(sentence)
     if not schedule.consistent:
         warn(f"ranks may end with different bits: {tacos.verify(schedule).difference}")
-    if output is not None:
-        formats.save(schedule, output)
+    with watched() as written:
+        if output is not None:
+            formats.save(schedule, output)
     facts = tacos.summary(schedule) | {"synthesis_s": took, "verified": verify}
     facts |= {name: schedule.provenance[name] for name in _REMARKS if name in schedule.provenance}
     if executed := execution(schedule, target=target):
         facts |= executed.rows(target)
-    facts |= _others(schedule)
+    facts |= _others(schedule) | bottleneck(schedule)
     if output is not None:
-        facts["file"] = str(output)
+        facts |= files_facts(written, output, network)
     if html is not None:
         write_page(html, [schedule], [f"{collective} on {topology}"], None, quiet or as_json)
         facts["page"] = str(html)
@@ -327,10 +331,20 @@ def compare(
     ] = None,
     target: Target = None,
     any_order: AnyOrder = False,
+    verbose: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            show_default=False,
+            help="Show all engines, and why each engine that does not apply does not.",
+        ),
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
     """Compare all engines that apply, at one size or many, and verify every schedule.
+
+    Prints the fastest engines; --verbose prints all of them, and what each one needs that does not apply.
 
     Example: tacos compare dgx-h100:4 all-reduce --sweep 1KB:4GB -o all-reduce.svg
     """
@@ -369,9 +383,10 @@ def compare(
     if as_json:
         print(json.dumps(result.rows(), indent=2))
     elif not quiet:
-        for table in view.comparison_tables(result, topology, width()):
+        for table in view.comparison_tables(result, topology, width(), brief=not verbose):
             print_table(table)
-        print(*(textwrap.fill(line, width()) for line in view.remarks(result)), sep="\n")
+        words = view.remarks(result, brief=not verbose)
+        print(*(textwrap.fill(line, width()) for line in words), sep="\n")
     wrong = any(candidate.wrong for one in found.comparisons for candidate in one.candidates)
     return 0 if all(one.solved for one in found.comparisons) and not wrong else 1
 

@@ -1,7 +1,7 @@
 """Collectives: who holds which chunk before, and who must have it after.
 
-Each function builds a :class:`Collective` for a network, given as a topology or as a number of
-NPUs. ``size`` means what nccl-tests means: the whole buffer (all-reduce, broadcast, reduce: every
+Each function builds a :class:`Collective` for a network, given as a topology, a spec such as ``"torus:4x4"``, or a
+number of NPUs. ``size`` means what nccl-tests means: the whole buffer (all-reduce, broadcast, reduce: every
 NPU's buffer; all-gather and gather: the gathered output; reduce-scatter and scatter: the input;
 all-to-all: each NPU's send buffer). ``group`` restricts the collective to some NPUs, in rank order;
 the others may relay. NPUs are numbers or, where a topology is given, names. ``chunks`` is the number of
@@ -11,6 +11,7 @@ the engine chooses. :func:`chunks_per_part` reads it back.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -21,7 +22,7 @@ from tacos._support.columns import column
 from tacos.collective.kind import Kind, Row
 from tacos.collective.kinds import KINDS, kind_of, labels, parse, register
 from tacos.errors import keywords
-from tacos.nodes import Node, Nodes
+from tacos.nodes import Network, Node, Nodes, topology_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -67,7 +68,7 @@ NAMED = tuple(kind.name for kind in KINDS.values() if kind.even)
 @keywords()
 def named(
     kind: str,
-    npus: Topology | int,
+    npus: Network | int,
     size: Quantity,
     *,
     group: Iterable[Node] | None = None,
@@ -79,6 +80,7 @@ def named(
     >>> named("all-gather", 4, "1MB", chunks=2)
     <tacos.Collective all_gather of 1000000 B on 4 NPUs, 8 chunks>
     """
+    npus = _given(npus)
     found = parse(kind)
     if root is not None and not found.rooted:
         raise ValueError(f"root is {root}, but {found.label} has no root")
@@ -103,7 +105,7 @@ def named(
 
 @keywords()
 def all_gather(
-    npus: Topology | int,
+    npus: Network | int,
     size: Quantity,
     *,
     group: Iterable[Node] | None = None,
@@ -119,7 +121,7 @@ def all_gather(
 
 @keywords()
 def reduce_scatter(
-    npus: Topology | int,
+    npus: Network | int,
     size: Quantity,
     *,
     group: Iterable[Node] | None = None,
@@ -135,7 +137,7 @@ def reduce_scatter(
 
 @keywords()
 def all_reduce(
-    npus: Topology | int,
+    npus: Network | int,
     size: Quantity,
     *,
     group: Iterable[Node] | None = None,
@@ -151,7 +153,7 @@ def all_reduce(
 
 @keywords()
 def all_to_all(
-    npus: Topology | int,
+    npus: Network | int,
     size: Quantity,
     *,
     group: Iterable[Node] | None = None,
@@ -168,7 +170,7 @@ def all_to_all(
 
 @keywords()
 def all_to_all_v(
-    npus: Topology | int,
+    npus: Network | int,
     sizes: ArrayLike,
     *,
     group: Iterable[Node] | None = None,
@@ -181,6 +183,7 @@ def all_to_all_v(
     >>> all_to_all_v(2, [[0, 300], [100, 0]], chunks=1).chunk_bytes().tolist()
     [0, 300, 100, 0]
     """
+    npus = _given(npus)
     count = _count(npus)
     members = _group(npus, group)
     n = len(members)
@@ -204,7 +207,7 @@ def all_to_all_v(
 
 @keywords()
 def broadcast(
-    npus: Topology | int,
+    npus: Network | int,
     size: Quantity,
     *,
     root: Node | None = None,
@@ -221,7 +224,7 @@ def broadcast(
 
 @keywords()
 def reduce(
-    npus: Topology | int,
+    npus: Network | int,
     size: Quantity,
     *,
     root: Node | None = None,
@@ -238,7 +241,7 @@ def reduce(
 
 @keywords()
 def gather(
-    npus: Topology | int,
+    npus: Network | int,
     size: Quantity,
     *,
     root: Node | None = None,
@@ -255,7 +258,7 @@ def gather(
 
 @keywords()
 def scatter(
-    npus: Topology | int,
+    npus: Network | int,
     size: Quantity,
     *,
     root: Node | None = None,
@@ -272,7 +275,7 @@ def scatter(
 
 @keywords()
 def send_recv(
-    npus: Topology | int,
+    npus: Network | int,
     messages: Iterable[tuple[Node, Node, Quantity]],
     *,
     chunks: Chunks = "auto",
@@ -285,6 +288,7 @@ def send_recv(
     >>> shift.inputs(2), shift.outputs(2)
     ([2], [0])
     """
+    npus = _given(npus)
     rows = [
         (
             _npu(npus, src, f"messages[{i}]"),
@@ -312,7 +316,7 @@ def send_recv(
 
 @keywords()
 def custom(
-    npus: Topology | int,
+    npus: Network | int,
     sizes: Sequence[Quantity],
     before: Sequence[Iterable[Node]],
     after: Sequence[Iterable[Node]],
@@ -328,6 +332,7 @@ def custom(
     >>> c.reduces(1), c.inputs(1), c.outputs(1)
     (True, [1, 2], [0])
     """
+    npus = _given(npus)
     bytes_ = np.array([units.size_bytes(size) for size in sizes], np.int64)
     flags = [reduces] * len(bytes_) if isinstance(reduces, bool) else list(reduces)
     for name, entries in (("before", before), ("after", after), ("reduces", flags)):
@@ -370,10 +375,14 @@ def chunks_per_part(collective: Collective) -> int | None:
     return counts.pop() or None if len(counts) == 1 else None
 
 
+def _given(npus: Network | int) -> Topology | int:
+    return topology_of(npus) if isinstance(npus, str | os.PathLike) else npus
+
+
 def _count(npus: Topology | int) -> int:
     count = npus.npus if isinstance(npus, Topology) else npus
     if type(count) is not int or not 1 <= count < 2**31:  # True is not a number of NPUs
-        raise ValueError(f"npus must be a topology or a number of NPUs; got {npus!r}")
+        raise ValueError(f"npus must be a topology, a spec or a number of NPUs; got {npus!r}")
     return count
 
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from tacos import units
-from tacos._core import Topology
 from tacos.bound import binding
 from tacos.collective import named, send_recv, together
 from tacos.design.constraints import dollars
@@ -25,6 +24,7 @@ from tacos.design.convex import LeastTime, Timing
 from tacos.design.jobs import Ranks, TrainingJob, elapsed, job
 from tacos.errors import check_type
 from tacos.execution import execution
+from tacos.nodes import Network, topology_of
 from tacos.search.synthesis import synthesize
 from tacos.topology.links import assemble, columns_of, model_of
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tacos._core import Collective
+    from tacos._core import Collective, Topology
     from tacos.bound import Binding
     from tacos.design.jobs import Call
 
@@ -111,7 +111,7 @@ class Upgrade:
 
 
 def upgrade(
-    topology: Topology,
+    topology: Network,
     work: Any,
     *,
     spend: str = "10%",
@@ -142,7 +142,7 @@ def upgrade(
     >>> best.kinds[0].name, round(best.bound_before_s / best.bound_after_s, 2)
     ('npu-switch 50GB/s', 1.05)
     """
-    check_type("topology", topology, Topology)
+    topology = topology_of(topology)
     task = job(work)
     if not isinstance(task, TrainingJob):
         raise ValueError("an upgrade needs a job with collectives and groups, such as a job file")  # noqa: TRY004

@@ -424,7 +424,10 @@ def _by_ending(path: Location, kind: type) -> str:
     fitting = [(ending, name) for ending, name in endings if file.endswith(ending)]
     if not fitting:
         allowed = ", ".join(dict.fromkeys(ending for ending, _ in endings))
-        raise FormatError(f"{path}: unknown file extension; use one of {allowed}")
+        hint = (
+            "" if "." in file else f' (such as {file}.et for the prefix "{file}" of Chakra traces)'
+        )
+        raise FormatError(f"{path}: unknown file extension; use one of {allowed}{hint}")
     return max(fitting, key=lambda fit: (issubclass(kind, FORMATS[fit[1]].kind), len(fit[0])))[1]
 
 

@@ -226,7 +226,7 @@ def read_ns3(path: Location) -> Topology:
     ...     file = Path(folder, "topology.txt")
     ...     _ = file.write_text("3 1 2\\n0\\n0 1 400Gbps 0.0005ms 0\\n0 2 400Gbps 0.0005ms 0\\n")
     ...     read_ns3(file)
-    <tacos.Topology ns3: 2 NPUs, 1 switches, 4 links>
+    <tacos.Topology ns3: 2 NPUs, 1 switch, 4 links>
     """
     with about(path):
         data = bytes_of(path).replace(b"\r\n", b"\n")

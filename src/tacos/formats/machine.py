@@ -43,7 +43,7 @@ class Machine:
     >>> for device in (a, b, nic):
     ...     box.join(device, cpu, 12 * 10**9, 250_000)
     >>> box.topology()
-    <tacos.Topology machine: 2 NPUs, 1 switches, 4 links>
+    <tacos.Topology machine: 2 NPUs, 1 switch, 4 links>
     >>> box.topology(boxes=4).names[-3:]
     ['box3/cpu0', 'box3/mlx5_0', 'fabric']
     """

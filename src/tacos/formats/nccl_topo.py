@@ -112,7 +112,7 @@ def read(
     ...         f'<system><cpu numaid="0">{gpu.format(0, 1)}{gpu.format(1, 0)}</cpu></system>')
     ...     pair = read(file)
     >>> pair, pair.link_bandwidth_Bps.max() // 10**9
-    (<tacos.Topology machine: 2 NPUs, 1 switches, 6 links>, np.int64(100))
+    (<tacos.Topology machine: 2 NPUs, 1 switch, 6 links>, np.int64(100))
     """
     with about(path):
         if speeds not in ("nominal", "nccl"):

@@ -78,7 +78,7 @@ def read(
     ...     file = Path(folder, "topo.txt")
     ...     _ = file.write_text("        GPU0    GPU1\\nGPU0     X      NV4\\nGPU1    NV4      X")
     ...     read(file)
-    <tacos.Topology machine: 2 NPUs, 1 switches, 6 links>
+    <tacos.Topology machine: 2 NPUs, 1 switch, 6 links>
     """
     with about(path):
         if boxes != 1 and nic_bandwidth is None:

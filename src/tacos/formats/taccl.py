@@ -149,7 +149,7 @@ def read(
     ...         "remote_alpha": 2.6, "remote_beta": 105, "remote_invbw": 107}''')
     ...     box = read(file)
     >>> box, box.link_bandwidth_Bps[0] // 10**9
-    (<tacos.Topology DGX2_1MB: 16 NPUs, 1 switches, 32 links>, np.int64(125))
+    (<tacos.Topology DGX2_1MB: 16 NPUs, 1 switch, 32 links>, np.int64(125))
     """
     if sketch is not None and not isinstance(sketch, TacclSketch):
         sketch = read_sketch(sketch)

@@ -28,6 +28,7 @@ from tacos.errors import (
     check_type,
 )
 from tacos.execution import check_target, execution
+from tacos.nodes import Network, topology_of
 from tacos.program import lift, lower
 from tacos.search.comparison import Candidate, Comparison, Figures, Sweep
 from tacos.search.synthesis import check_engine, check_sizes, obstacles, synthesize
@@ -50,7 +51,7 @@ __all__ = ["compare"]
 
 @overload
 def compare(
-    topology: Topology,
+    topology: Network,
     collective: Collective,
     *,
     engines: str | Iterable[str] | None = None,
@@ -67,7 +68,7 @@ def compare(
 
 @overload
 def compare(
-    topology: Topology,
+    topology: Network,
     collective: Sequence[Collective],
     *,
     engines: str | Iterable[str] | None = None,
@@ -83,7 +84,7 @@ def compare(
 
 
 def compare(
-    topology: Topology,
+    topology: Network,
     collective: Collective | Sequence[Collective],
     *,
     engines: str | Iterable[str] | None = None,
@@ -129,6 +130,7 @@ def compare(
     >>> [c.engine for c in compare(topo, coll, engines=["ring", "bidirectional-ring"]).candidates]
     ['bidirectional-ring', 'ring']
     """
+    topology = topology_of(topology)
     check_type("collective", collective, Collective, Sequence)
     single = isinstance(collective, Collective)
     problems = [collective] if isinstance(collective, Collective) else list(collective)

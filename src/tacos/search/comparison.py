@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from tacos._core import Schedule, to_html
+from tacos._support import frames
 from tacos.errors import InfeasibleError
 from tacos.synth import references
 from tacos.units import format_size, format_time
@@ -151,6 +152,35 @@ class Comparison:
             for candidate in self.candidates
         ]
 
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame with the columns of :meth:`rows`, the fastest engine first; needs pandas."""
+        return frames.from_rows(self.rows())
+
+    def __str__(self) -> str:
+        """The engines with their times, the fastest first, and the verdict.
+
+        >>> import tacos
+        >>> topo = tacos.topology.ring(4, bandwidth="1GB/s", latency="0ns")
+        >>> coll = tacos.collective.all_gather(topo, "4MB", chunks=2)
+        >>> print(tacos.compare(topo, coll, engines=["ring", "bidirectional-ring"]))
+        all-gather of 4 MB on ring: 4 NPUs, 0 switches, 8 links
+          bidirectional-ring   1.5 ms     100.0 % of the bound
+          ring                 3 ms       50.0 % of the bound
+        bidirectional-ring is the fastest: 1.5 ms, 100.0 % of the bound, 2.00 times as fast as ring.
+        """
+        size = format_size(self.collective.size_bytes)
+        network = repr(self.topology).removeprefix("<tacos.Topology ").removesuffix(">")
+        lines = [f"{self.collective.label} of {size} on {network}"]
+        wide = max((len(candidate.engine) for candidate in self.candidates), default=0)
+        for candidate in self.candidates:
+            took = candidate.note or "failed"
+            if candidate.figures is not None:
+                took = f"{format_time(candidate.figures.counted_s):<11}"
+                if share := self.efficiency(candidate):
+                    took += f"{100 * share:.1f} % of the bound"
+            lines.append(f"  {candidate.engine:<{wide}}   {took}".rstrip())
+        return "\n".join([*lines, self.verdict()])
+
     def _repr_html_(self) -> str:
         return to_html(self)
 
@@ -213,6 +243,26 @@ class Sweep:
     def rows(self) -> list[dict[str, Any]]:
         """One plain dictionary per size and candidate, for tables, JSON and CSV."""
         return [row for comparison in self.comparisons for row in comparison.rows()]
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame with the columns of :meth:`rows`, size by size; needs pandas."""
+        return frames.from_rows(self.rows())
+
+    def __str__(self) -> str:
+        """The fastest engine at each size, and the verdict."""
+        if not self.comparisons:
+            return self.verdict()
+        lines = [f"{self.comparisons[0].collective.label}, {len(self.comparisons)} sizes"]
+        for one in self.comparisons:
+            best = one.solved[0] if one.solved else None
+            words = f"  {format_size(one.collective.size_bytes):<10}"
+            if best is None or best.figures is None:
+                lines.append(f"{words}no engine solved it")
+                continue
+            words += f"{format_time(best.figures.counted_s):<10}{best.engine}"
+            share = one.efficiency(best)
+            lines.append(words + (f", {100 * share:.1f} % of the bound" if share else ""))
+        return "\n".join([*lines, self.verdict()])
 
     def _repr_html_(self) -> str:
         return to_html(self)

@@ -22,6 +22,7 @@ from tacos._support.solver import highs, solve
 from tacos.bound import bound
 from tacos.collective import kind_of
 from tacos.errors import InfeasibleError, TacosError
+from tacos.nodes import Network, topology_of
 from tacos.schedule import retime, routes
 from tacos.synth.phases import in_phases, only_collects, sums
 
@@ -96,7 +97,7 @@ class Front:
 
 
 def pareto(
-    topology: Topology,
+    topology: Network,
     collective: Collective,
     *,
     max_chunks: int = 8,
@@ -124,6 +125,7 @@ def pareto(
     >>> [(p.chunks, p.steps, p.rounds) for p in front.points]
     [(2, 2, 3), (6, 3, 7)]
     """
+    topology = topology_of(topology)
     if collective.resolved:
         raise ValueError(
             'the number of chunks is what is asked for: the collective must have "auto"'

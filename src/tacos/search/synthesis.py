@@ -16,6 +16,7 @@ from tacos.bound import Bound, bound
 from tacos.collective import kind_of
 from tacos.errors import InfeasibleError, TacosError, VerificationError, check_type, nearest
 from tacos.execution import check_target
+from tacos.nodes import Network, topology_of
 from tacos.search.auto import Auto, on_whole_network
 from tacos.search.budget import Effort
 from tacos.search.chunk_search import ChunkSearch
@@ -38,7 +39,7 @@ __all__ = ["check_engine", "check_sizes", "engines", "obstacles", "synthesize", 
 _PORTS = ("auto", "any", "matched")
 
 
-def engines(topology: Topology, collective: Collective) -> list[str]:
+def engines(topology: Network, collective: Collective) -> list[str]:
     """Names of the engines that apply to a problem.
 
     >>> import tacos
@@ -46,10 +47,11 @@ def engines(topology: Topology, collective: Collective) -> list[str]:
     >>> "halving-doubling" in engines(topo, tacos.collective.all_reduce(topo, "1MB"))
     True
     """
+    topology = topology_of(topology)
     return applicable(topology, collective)
 
 
-def obstacles(topology: Topology, collective: Collective) -> dict[str, str]:
+def obstacles(topology: Network, collective: Collective) -> dict[str, str]:
     """The engines that do not apply to a problem, with what each of them needs.
 
     >>> import tacos
@@ -57,12 +59,13 @@ def obstacles(topology: Topology, collective: Collective) -> dict[str, str]:
     >>> obstacles(topo, tacos.collective.all_gather(topo, "1MB"))["one-shot"]
     'all-reduce, not all-gather'
     """
+    topology = topology_of(topology)
     found = {name: obstacle(name, topology, collective) for name in ENGINES}
     return {name: needed for name, needed in found.items() if needed}
 
 
 def synthesize(
-    topology: Topology,
+    topology: Network,
     collective: Collective,
     *,
     engine: str = "auto",
@@ -139,6 +142,7 @@ def synthesize(
     >>> best.provenance["engine"]
     'symmetric'
     """
+    topology = topology_of(topology)
     check_sizes(topology, collective)
     check_target(target)
     if engine != "auto":
@@ -236,7 +240,7 @@ def _answer(
         message = f"time_limit is {question.watch.time_limit} s, too short to find any schedule"
         raise TacosError(message) from None
     facts: dict[str, Any] = {"seed": question.seed, "effort": question.effort.given}
-    facts["bound_s"] = question.bound.time_s
+    facts |= {"bound_s": question.bound.time_s, "bottleneck": question.bound.why}
     if question.watch.cut_short:
         facts["cut_short"] = True
     if judge.rejected:
@@ -282,7 +286,7 @@ def _sketched(
     judge.check_sketch(found)
     schedule = sketch.returned(found, topology, links)
     full = question.known_bound or bound(topology, schedule.collective)
-    facts = schedule.provenance | {"bound_s": full.time_s, "sketch": True}
+    facts = schedule.provenance | {"bound_s": full.time_s, "bottleneck": full.why, "sketch": True}
     if verify:
         del facts["unverified"]
         report = verify_schedule(

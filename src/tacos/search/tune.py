@@ -18,6 +18,7 @@ from tacos import units
 from tacos.bound import Bound, bound
 from tacos.errors import TacosError
 from tacos.execution import check_target, execution
+from tacos.nodes import Network, topology_of
 from tacos.search.budget import exact_limits
 from tacos.search.refine import refine
 from tacos.search.synthesis import synthesize
@@ -128,7 +129,7 @@ class Tuning:
 
 
 def tune(
-    topology: Topology,
+    topology: Network,
     kind: str,
     sizes: str = "1KB:4GB",
     *,
@@ -167,6 +168,7 @@ def tune(
     >>> all(a.max_bytes + 1 == b.min_bytes for a, b in zip(table.ranges, table.ranges[1:]))
     True
     """
+    topology = topology_of(topology)
     check_target(target)
     if not 0 <= tolerance < 1:
         raise ValueError(f"tolerance must be between 0 and 1; got {tolerance!r}")

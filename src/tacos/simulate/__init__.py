@@ -16,6 +16,7 @@ from tacos import units
 from tacos._core import Program, Routes, Schedule, Topology, Workload
 from tacos._core import simulate as _simulate
 from tacos.errors import InfeasibleError, TacosError, check_type
+from tacos.nodes import Network, topology_of
 from tacos.simulate import astra, programs
 from tacos.simulate.faults import Fault, Straggler, disturbances
 from tacos.simulate.programs import program_order, program_routes
@@ -36,7 +37,7 @@ _BYTES_PER_ARRIVAL, _BYTES_PER_INTERVAL = 30, 50
 
 def simulate(
     schedule: Schedule | Program | str | os.PathLike[str],
-    topology: Topology | None = None,
+    topology: Network | None = None,
     *,
     size: units.Quantity | None = None,
     timing: Literal["dependencies", "order", "schedule", "shared"] = "dependencies",
@@ -127,11 +128,11 @@ def simulate(
     >>> simulate(program, topo, timing="shared", record=False).time_ps == schedule.time_ps
     True
     """
+    if topology is not None:
+        topology = topology_of(topology)
     if isinstance(schedule, Workload):
         raise TypeError("a workload runs on a simulated system: use tacos.simulate.astra.run")
     check_type("schedule", schedule, Schedule, Program, str, os.PathLike)
-    if topology is not None:
-        check_type("topology", topology, Topology)
     faults, stragglers = tuple(faults), tuple(stragglers)
     jitter_ps = units.time_ps(jitter, what="jitter", bare=False)
     if profile is not None:

@@ -21,6 +21,7 @@ import numpy as np
 
 from tacos import workload as workloads
 from tacos._core import Program, Schedule, astra_simulate
+from tacos.nodes import Network, topology_of
 from tacos.simulate.trace import Trace
 from tacos.topology import fully_connected, product, ring, switch
 from tacos.units import Quantity, bandwidth_Bps, time_ps
@@ -223,7 +224,7 @@ class AstraResult:
 
 def run(
     workload: Workload,
-    topology: Topology,
+    topology: Network,
     *,
     aware: bool,
     as_custom: bool = True,
@@ -262,6 +263,7 @@ def run(
     >>> run(ring_all_gather(4, "1MiB"), network, aware=True).npu_finish_ns.tolist()
     [60093, 60093, 60093, 60093]
     """
+    topology = topology_of(topology)
     if workload.npus != topology.npus:
         raise ValueError(
             f"the workload has {workload.npus} ranks, the topology {topology.npus} NPUs"
@@ -322,7 +324,7 @@ def run(
 
 def trace(
     what: Workload | Schedule | Program | str | os.PathLike[str],
-    topology: Topology | None = None,
+    topology: Network | None = None,
     *,
     profile: str,
     size: Quantity | None = None,
@@ -348,6 +350,8 @@ def trace(
     >>> trace(schedule, profile="astra-sim-aware").time_s
     6.0093e-05
     """
+    if topology is not None:
+        topology = topology_of(topology)
     if profile not in PROFILES:
         raise ValueError(f"profile must be one of {', '.join(PROFILES)}; got {profile!r}")
     if isinstance(what, str | os.PathLike):

@@ -127,6 +127,10 @@ class Straggler:
         fields = _fields("straggler", text, ("npu", "late", "slowdown"))
         if "npu" not in fields:
             raise ValueError(f"straggler {text!r} needs an npu, as in npu=3,late=20us")
+        if len(fields) == 1:
+            raise ValueError(
+                f"straggler {text!r} changes nothing; add late= or slowdown=, as in {text},late=20us"
+            )
         return cls(**_numbers(fields))
 
 

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacos import units
 from tacos._core import to_html
 from tacos._support import frames
 from tacos._support.columns import column
+from tacos.nodes import link_name
 
 if TYPE_CHECKING:
     import os
@@ -207,8 +209,10 @@ class Trace:
         raise AttributeError(f"a trace is immutable, {name} cannot be set")
 
     def __repr__(self) -> str:
-        what = f"{len(self.link)} busy intervals in" if self.recorded else "not recorded,"
-        return f"<tacos.Trace: {what} {self.time_ps * 1e-6} us>"
+        what = "not recorded,"
+        if self.recorded:
+            what = f"{len(self.link)} busy interval{'s' * (len(self.link) != 1)} in"
+        return f"<tacos.Trace: {what} {units.format_time(self.time_s)}>"
 
     # --- figures ----------------------------------------------------------------------------------
 
@@ -343,9 +347,7 @@ class Trace:
         facts["utilisation_mean"] = float(used.mean()) if used.size else 0.0
         facts["utilisation_max"] = float(used.max(initial=0))
         if used.size:
-            link = int(used.argmax())
-            ends = (int(topology.link_src[link]), int(topology.link_dst[link]))
-            facts["busiest_link"] = " -> ".join(topology.node_name(end) for end in ends)
+            facts["busiest_link"] = link_name(topology, int(used.argmax()))
         facts["first_npu_done_s"] = int(self.npu_finish_ps.min()) * 1e-12
         facts["last_npu"] = topology.node_name(int(self.npu_finish_ps.argmax()))
         if self.cause is not None:
@@ -367,8 +369,8 @@ class Trace:
         return to_html(self)
 
     def to_pandas(self) -> Any:
-        """The busy intervals as a pandas DataFrame with the columns of `rows`; pandas must be there."""
-        return frames.to_pandas(self.rows())
+        """The busy intervals as a pandas DataFrame with the columns of `rows` and the nodes' names; needs pandas."""
+        return frames.to_pandas(self.rows(), topology=self.topology)
 
     def to_arrow(self) -> Any:
         """The busy intervals as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``."""

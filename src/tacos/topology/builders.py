@@ -179,7 +179,7 @@ def switch(
         model: `Model`, as for every builder.
 
     >>> switch(8)
-    <tacos.Topology switch: 8 NPUs, 1 switches, 16 links>
+    <tacos.Topology switch: 8 NPUs, 1 switch, 16 links>
     """
     check_count(2 * whole_number("n", n))
     return assemble(

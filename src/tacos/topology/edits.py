@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacos.errors import keywords
-from tacos.nodes import LinkChoice, Node, Nodes
+from tacos.nodes import LinkChoice, Network, Node, Nodes, topology_of
 from tacos.topology.links import Links, assemble, columns_of, model_of, raise_if_disconnected
 from tacos.units import Quantity, time_ps
 
@@ -28,7 +28,7 @@ __all__ = ["degrade", "drop_links", "drop_npus", "renumber", "scale", "subset"]
 
 
 @keywords()
-def drop_links(topology: Topology, *links: LinkChoice, both: bool = False) -> Topology:
+def drop_links(topology: Network, *links: LinkChoice, both: bool = False) -> Topology:
     """The topology without some links.
 
     Args:
@@ -45,6 +45,7 @@ def drop_links(topology: Topology, *links: LinkChoice, both: bool = False) -> To
     >>> drop_links(ring(4), "npu 0-npu 1", both=True).links
     6
     """
+    topology = topology_of(topology)
     keep = ~chosen_links(topology, links, both)
     columns = columns_of(topology)
     return _with_links(
@@ -54,7 +55,7 @@ def drop_links(topology: Topology, *links: LinkChoice, both: bool = False) -> To
 
 @keywords()
 def degrade(
-    topology: Topology,
+    topology: Network,
     *links: LinkChoice,
     factor: float = 1,
     latency: Quantity | None = None,
@@ -76,6 +77,7 @@ def degrade(
     >>> degrade(ring(4), (0, 1), factor=0.5, latency="2us").link_bandwidth_Bps[:2].tolist()
     [25000000000, 50000000000]
     """
+    topology = topology_of(topology)
     if not 0 < factor <= 1:
         raise ValueError(f"factor must be above 0 and at most 1; got {factor!r}")
     chosen = chosen_links(topology, links, both)
@@ -94,13 +96,14 @@ def degrade(
 
 
 @keywords()
-def scale(topology: Topology, *, bandwidth: float = 1, latency: float = 1) -> Topology:
+def scale(topology: Network, *, bandwidth: float = 1, latency: float = 1) -> Topology:
     """The topology with all bandwidths and latencies multiplied.
 
     >>> from tacos.topology import ring
     >>> scale(ring(4, bandwidth="50GB/s"), bandwidth=2) == ring(4, bandwidth="100GB/s")
     True
     """
+    topology = topology_of(topology)
     for what, factor, allowed in (
         ("bandwidth", bandwidth, 0 < bandwidth < np.inf),
         ("latency", latency, 0 <= latency < np.inf),
@@ -130,7 +133,7 @@ def reweighted(
 
 
 @keywords()
-def subset(topology: Topology, npus: Iterable[Node]) -> Topology:
+def subset(topology: Network, npus: Iterable[Node]) -> Topology:
     """The network of some NPUs and of the switches around them.
 
     Switches that are left with fewer than two neighbours go too, and then those behind them.
@@ -146,6 +149,7 @@ def subset(topology: Topology, npus: Iterable[Node]) -> Topology:
     >>> subset(mesh(4, 4), range(8))
     <tacos.Topology mesh: 8 NPUs, 0 switches, 20 links>
     """
+    topology = topology_of(topology)
     order = np.array(Nodes(topology).npus(npus), np.int64)
     if not order.size:
         raise ValueError("npus is empty, a topology needs at least one NPU")
@@ -156,7 +160,7 @@ def subset(topology: Topology, npus: Iterable[Node]) -> Topology:
 
 
 @keywords()
-def drop_npus(topology: Topology, *npus: Node) -> Topology:
+def drop_npus(topology: Network, *npus: Node) -> Topology:
     """The topology without some NPUs; those behind them move up.
 
     Raises:
@@ -166,12 +170,13 @@ def drop_npus(topology: Topology, *npus: Node) -> Topology:
     >>> drop_npus(dgx_h100(2), 3)
     <tacos.Topology dgx_h100: 15 NPUs, 3 switches, 60 links>
     """
+    topology = topology_of(topology)
     gone = np.array(Nodes(topology).npus(npus), np.int64)
     return subset(topology, np.setdiff1d(np.arange(topology.npus), gone).tolist())
 
 
 @keywords()
-def renumber(topology: Topology, permutation: Sequence[Node]) -> Topology:
+def renumber(topology: Network, permutation: Sequence[Node]) -> Topology:
     """The same network with other numbers: NPU i becomes NPU permutation[i].
 
     A name stands for the number that the NPU of this name has before.
@@ -183,6 +188,7 @@ def renumber(topology: Topology, permutation: Sequence[Node]) -> Topology:
     >>> renumber(ring(3, bidirectional=False), [1, 0, 2]).link_dst
     array([0, 2, 1], dtype=int32)
     """
+    topology = topology_of(topology)
     new = np.array(Nodes(topology).npus(permutation, what="permutation"), np.int64)
     if new.size != topology.npus:
         raise ValueError(f"permutation has {new.size} numbers for {topology.npus} NPUs")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Unpack
 
 from tacos.errors import keywords
+from tacos.nodes import Network, topology_of
 from tacos.topology.links import Model, from_links
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def from_networkx(
     return from_links(npus, rows, switches=able, names=() if plain else names, **model)
 
 
-def to_networkx(topology: Topology) -> Any:
+def to_networkx(topology: Network) -> Any:
     """A topology as a networkx MultiDiGraph, which `from_networkx` reads back.
 
     Nodes are numbers with ``kind`` and, where they have them, ``name``, ``multicast`` and ``reduce``; edges
@@ -96,6 +97,7 @@ def to_networkx(topology: Topology) -> Any:
     >>> to_networkx(ring(3)).edges[0, 1, 0]
     {'bandwidth': 50000000000, 'latency': 5e-07}
     """
+    topology = topology_of(topology)
     try:
         import networkx as nx
     except ImportError:

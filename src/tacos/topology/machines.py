@@ -234,7 +234,7 @@ def nvl72(
         model: `Model`, as for every builder.
 
     >>> nvl72()
-    <tacos.Topology nvl72: 72 NPUs, 1 switches, 144 links>
+    <tacos.Topology nvl72: 72 NPUs, 1 switch, 144 links>
     """
     box = switch(72, multicast=nvls, reduce=nvls, bandwidth=bandwidth, latency=latency, **model)
     return _cluster("nvl72", box, whole_number("racks", racks), nic_bandwidth, nic_latency, fabric)
@@ -374,7 +374,7 @@ def mi300x(
         model: `Model`, as for every builder.
 
     >>> mi300x(2)
-    <tacos.Topology mi300x: 16 NPUs, 1 switches, 144 links>
+    <tacos.Topology mi300x: 16 NPUs, 1 switch, 144 links>
     """
     box = fully_connected(8, bandwidth=bandwidth, latency=latency, **model)
     return _cluster("mi300x", box, boxes, nic_bandwidth, nic_latency, fabric)

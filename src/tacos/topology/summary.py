@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
+from tacos.nodes import Network, topology_of
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -54,7 +56,7 @@ class Summary(TypedDict):
     link_classes: list[LinkClass]
 
 
-def describe(topology: Topology) -> Summary:
+def describe(topology: Network) -> Summary:
     """Counts, degrees, diameter, bandwidths and classes of links; ranges are over the NPUs.
 
     The diameter counts links, those through switches too. In a network that is not symmetric it is
@@ -67,6 +69,7 @@ def describe(topology: Topology) -> Summary:
     >>> summary["link_classes"][0]
     {'bandwidth_Bps': 450000000000, 'latency_s': 3.5e-07, 'count': 32}
     """
+    topology = topology_of(topology)
     effort = max(1, _STEPS // (topology.nodes + topology.links))
     samples = 1 if topology.symmetric else min(_SAMPLES, effort)
     diameter = topology.diameter(samples)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacos.nodes import Network, topology_of
 from tacos.synth.baselines.nccl.channels import network_of
 from tacos.training.models import Transformer
 from tacos.training.parallelism import RECOMPUTE, Parallelism
@@ -66,7 +67,7 @@ class Ranking(Sequence[Step]):
 
 def parallelisms(
     model: Model,
-    topology: Topology,
+    topology: Network,
     *,
     batch: int,
     **choices: Any,
@@ -90,6 +91,7 @@ def parallelisms(
     >>> sorted({one.tp for one in found}), {one.npus for one in found}
     ([1, 2, 4, 8], {8})
     """
+    topology = topology_of(topology)
     known = {one.name for one in fields(Parallelism)}
     for name in choices:
         if name not in known:
@@ -156,7 +158,7 @@ def parallelisms(
 
 def search(
     model: Model,
-    topology: Topology,
+    topology: Network,
     *,
     batch: int,
     device: Any = "h100",
@@ -189,6 +191,7 @@ def search(
     >>> best[0].parallel.tp, best[0].time_s <= best[-1].time_s
     (1, True)
     """
+    topology = topology_of(topology)
     tried = (
         parallelisms(model, topology, batch=batch, **choices)
         if candidates is None

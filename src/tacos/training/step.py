@@ -11,6 +11,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tacos import units
+from tacos._support import frames
+from tacos.nodes import Network, topology_of
 from tacos.training.communication import communication
 from tacos.training.devices import DTYPES
 from tacos.training.devices import device as device_named
@@ -23,7 +25,7 @@ from tacos.training.parallelism import Parallelism
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tacos._core import PipelineTimes, Topology, Workload
+    from tacos._core import PipelineTimes, Workload
     from tacos.training.devices import Device, Software
     from tacos.training.memory import Memory
     from tacos.training.models import Model
@@ -159,6 +161,31 @@ class Step:
             f"{units.format_size(self.memory_bytes)} per NPU"
         )
 
+    def to_pandas(self) -> Any:
+        """Return the parts of the step as a pandas DataFrame, a row per part; needs pandas.
+
+        The columns are part, time_s (they add up to the step's time), share, and communication_s: how long the
+        communication itself takes, overlapped or not.
+
+        >>> import tacos
+        >>> from tacos import training
+        >>> found = training.step(training.model("llama3-8b"), training.Parallelism(tp=8, zero=1, batch=16), "dgx-h100:1")
+        >>> found.to_pandas()["part"].iloc[0]
+        'compute'
+        """
+        names = dict.fromkeys((*self.parts, *self.communication_s))
+        return frames.from_rows(
+            [
+                {
+                    "part": name,
+                    "time_s": (took := self.parts.get(name, 0.0)),
+                    "share": took / self.time_s,
+                    "communication_s": self.communication_s.get(name, 0.0),
+                }
+                for name in names
+            ]
+        )
+
     @cached_property
     def workload(self) -> Workload:
         """What every rank computes and communicates, as a graph."""
@@ -170,7 +197,7 @@ class Step:
 def step(
     model: Model,
     parallel: Parallelism,
-    topology: Topology,
+    topology: Network,
     *,
     device: str | Device = "h100",
     dtype: str = "bf16",
@@ -215,6 +242,7 @@ def step(
     >>> 0.2 < found.mfu < 0.7
     True
     """
+    topology = topology_of(topology)
     if fidelity not in ("folded", "exact"):
         raise ValueError(f"fidelity must be folded or exact; got {fidelity!r}")
     table, stack = device_named(device), software_named(software)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacos.errors import SpecError
+from tacos.nodes import Network, topology_of
 from tacos.synth.baselines.nccl.channels import network_of
 from tacos.topology.edits import chosen_links, reweighted
 from tacos.training.devices import device as device_named
@@ -30,7 +31,7 @@ _FACTOR = re.compile(r"(\d+(?:\.\d+)?|\.\d+)x?")
 _EXAMPLES = "nic=2x, box=2x, links=2x, latency=0.5x, compute=2x, memory=2x, a-b=0.1x or device=h200"
 
 
-def changed(topology: Topology, device: str | Device, changes: str) -> tuple[Topology, Device]:
+def changed(topology: Network, device: str | Device, changes: str) -> tuple[Topology, Device]:
     """Return the network and the device with changes that are separated by commas.
 
     Raises:
@@ -43,6 +44,7 @@ def changed(topology: Topology, device: str | Device, changes: str) -> tuple[Top
     >>> training.step(*job, faster).exposed_s < training.step(*job, tacos.topology.dgx_h100(2)).exposed_s
     True
     """
+    topology = topology_of(topology)
     table = device_named(device)
     for change in filter(None, (one.strip() for one in changes.split(","))):
         what, sign, value = (part.strip() for part in change.partition("="))

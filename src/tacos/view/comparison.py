@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tacos._support.files import replacing
 from tacos.search.comparison import Sweep
-from tacos.synth import ENGINES
+from tacos.synth import ENGINES, references
 from tacos.units import format_size, format_time
 from tacos.view.axes import Axis
 from tacos.view.charts import Series, bars, lines, stack
@@ -30,13 +30,16 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def comparison_tables(result: Comparison | Sweep, name: str = "", width: int = 80) -> list[Table]:
+def comparison_tables(
+    result: Comparison | Sweep, name: str = "", width: int = 80, *, brief: bool = False
+) -> list[Table]:
     """What ``tacos compare`` prints: a row per engine; of a sweep, a row per size.
 
     Args:
         result: What :func:`tacos.search.compare.compare` returned.
         name: What to call the network.
         width: How many characters fit in a line; wider tables are cut into several.
+        brief: Show the fastest engines, what users run today, and what failed; else all engines.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
@@ -46,14 +49,19 @@ def comparison_tables(result: Comparison | Sweep, name: str = "", width: int = 8
     ['engine', 'time', 'executed', 'busbw']
     """
     if not isinstance(result, Sweep):
-        return [_engines_table(result, name)]
+        return [_engines_table(result, name, brief)]
     most = max(1, (width - 12) // 11)
-    parts = [result.engines[i : i + most] for i in range(0, len(result.engines), most)]
+    shown = _fastest(result) if brief else result.engines
+    parts = [shown[i : i + most] for i in range(0, len(shown), most)]
     return [_sizes_table(result, name), *(_busbw_table(result, part) for part in parts)]
 
 
-def remarks(result: Comparison | Sweep) -> list[str]:
+def remarks(result: Comparison | Sweep, *, brief: bool = False) -> list[str]:
     """The verdict, what went wrong, and which engines do not apply, each in a sentence.
+
+    Args:
+        result: What :func:`tacos.search.compare.compare` returned.
+        brief: Name all engines that do not apply in one sentence, without what each needs.
 
     >>> import tacos
     >>> topo = tacos.topology.mesh(2, 2)
@@ -77,14 +85,49 @@ def remarks(result: Comparison | Sweep) -> list[str]:
             elif candidate.figures and candidate.figures.cut_short:
                 reason = "more time may find better"
                 found.setdefault((candidate.engine, "was cut short"), []).append((size, reason))
-        for engine, needs in one.left_out:
+        for engine, needs in () if brief else one.left_out:
             found.setdefault((engine, "does not apply"), []).append((size, f"it needs {needs}"))
     words = [result.verdict()]
     for (engine, what), cases in found.items():
         sizes = [format_size(size) for size, _ in cases]
         at = "" if len(cases) == len(comparisons) else f" at {', '.join(sizes)}"
         words.append(f"{engine} {what}{at}: {cases[0][1]}.")
-    return words
+    return [*words, *_left_out(result)] if brief else words
+
+
+def _left_out(result: Comparison | Sweep) -> list[str]:
+    """One sentence about all that a brief output leaves out."""
+    comparisons = result.comparisons if isinstance(result, Sweep) else (result,)
+    parts = []
+    if isinstance(result, Sweep):
+        slower = len(result.engines) - len(_fastest(result))
+    else:
+        slower = len(result.candidates) - len(_brief(result))
+    if slower:
+        parts.append(f"{slower} slower engine{'s are' if slower > 1 else ' is'} not shown")
+    names = dict.fromkeys(engine for one in comparisons for engine, _ in one.left_out)
+    if names:
+        at = "" if len(comparisons) == 1 else " at some sizes"
+        parts.append(f"{', '.join(names)} {'do' if len(names) > 1 else 'does'} not apply{at}")
+    return [f"{'; '.join(parts)} (--verbose)."] if parts else []
+
+
+_SHOWN = 6
+"""Engines in a brief table, besides what users run today and what failed."""
+
+
+def _brief(result: Comparison) -> list[Candidate]:
+    """The fastest candidates, what users run today, and what was wrong."""
+    kept = {candidate.engine for candidate in result.solved[:_SHOWN]} | set(references())
+    return [c for c in result.candidates if c.engine in kept or c.wrong or not c.ok]
+
+
+def _fastest(result: Sweep) -> tuple[str, ...]:
+    """The engines that win somewhere, what users run today, and then the first others."""
+    first = [*dict.fromkeys(name for _, _, name in result.winners()), *references()]
+    names = [name for name in dict.fromkeys(first) if name in result.engines]
+    more = [name for name in result.engines if name not in names]
+    return tuple(names + more[: max(0, _SHOWN - len(names))])
 
 
 def picture(result: Comparison | Sweep, name: str = "") -> str:
@@ -205,7 +248,7 @@ def _title(one: Comparison, name: str, *, size: bool = False) -> str:
 # Tables.
 
 
-def _engines_table(result: Comparison, name: str) -> Table:
+def _engines_table(result: Comparison, name: str, brief: bool) -> Table:
     table = _table(_title(result, name, size=True), ["engine"])
     for title in (
         "time\nus",
@@ -217,7 +260,7 @@ def _engines_table(result: Comparison, name: str) -> Table:
     ):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("ok")
-    for candidate in result.candidates:
+    for candidate in _brief(result) if brief else result.candidates:
         figures = candidate.figures
         best = " *" if candidate is next(iter(result.solved), None) else ""
         cells = ["-"] * 5

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from tacos.nodes import Network, topology_of
 from tacos.units import format_bandwidth, format_time
 from tacos.view import svg
 from tacos.view.excerpt import excerpt, times
@@ -33,7 +34,7 @@ _MOST_LINES = 20_000
 
 
 def draw(
-    topology: Topology,
+    topology: Network,
     path: str | os.PathLike[str] | None = None,
     *,
     labels: Labels = "auto",
@@ -53,6 +54,7 @@ def draw(
     >>> picture.startswith("<svg ") and "16 NPUs" in picture
     True
     """
+    topology = topology_of(topology)
     if labels not in ("auto", "ids", "names", "none"):
         raise ValueError(f'labels must be one of "auto", "ids", "names", "none"; got {labels!r}')
     if not 100 <= width <= 20_000:
