@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+from tacos._support.variables import read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -262,7 +263,7 @@ def named(name: str) -> CarrierKind:
 
 
 def chosen(
-    memory: Literal["host", "cuda"] | None = None, environ: Mapping[str, str] = os.environ
+    memory: Literal["host", "cuda"] | None = None, environ: Mapping[str, str] | None = None
 ) -> CarrierKind:
     """The carrier that ``TACOS_CARRIER`` names if it serves this memory, else the default for it.
 
@@ -271,7 +272,7 @@ def chosen(
     >>> chosen(environ={"TACOS_CARRIER": "mpi"}).name
     'mpi'
     """
-    name = environ.get("TACOS_CARRIER")
+    name = read("TACOS_CARRIER", environ)
     if name and name not in CARRIERS:
         raise ValueError(f"TACOS_CARRIER is {name!r}; expected one of {', '.join(CARRIERS)}")
     if name and memory in (None, CARRIERS[name].memory):
