@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from tacos._support.variables import read
+from tacos.collective import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tacos._core import Program, RankExecutor
+    from tacos._core import Collective, Program, RankExecutor
     from tacos.runtime.rendezvous import Rendezvous
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Prepared",
     "Unavailable",
     "chosen",
+    "described",
     "named",
 ]
 
@@ -246,6 +248,20 @@ CARRIERS: dict[str, CarrierKind] = {
     )
 }
 """The carriers by name. The first of each kind of memory is the default for it."""
+
+
+def described(collective: Collective) -> str:
+    """Return how messages name what an algorithm does.
+
+    >>> import tacos
+    >>> described(tacos.collective.broadcast(4, "1MB", root=2))
+    'broadcast from rank 2'
+    """
+    label = collective.label
+    roots = [int(part.group[part.root]) for part in collective.parts if part.root >= 0]
+    if len(roots) != 1:
+        return label
+    return f"{label} {'from' if kind_of(collective.parts[0]).whole_input else 'to'} rank {roots[0]}"
 
 
 def named(name: str) -> CarrierKind:

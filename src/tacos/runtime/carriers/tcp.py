@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from tacos._core import Endpoint
+from tacos._support.log import LOG
 from tacos._support.variables import read
 from tacos.errors import CommunicationError
-from tacos.runtime.carriers import Carrier
+from tacos.runtime.carriers import Carrier, described
 from tacos.runtime.rendezvous.addresses import listening, machine, own_address, resolve
 from tacos.runtime.rendezvous.handshake import Acceptor, Refused, dial, exhausted
 from tacos.runtime.rendezvous.waiting import LONGEST_S
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["Tcp", "open_carrier"]
 
 _HELLO = struct.Struct("!III")  # the rank that dials, the rank it dials, and the channel
+_REPORT_S = 30.0
+"""How long a rank waits in a call before it says for which; then twice as long, and so on."""
 _LOOK_S = 0.5
 """How long a rank waits for others to connect before it looks around."""
 
@@ -66,7 +69,7 @@ class Tcp(Carrier):
     ) -> None:
         self.rank, self.size = rendezvous.rank, rendezvous.size
         self.timeout = min(timeout, LONGEST_S)
-        self._endpoint = Endpoint(self.rank, self.timeout)
+        self._endpoint = Endpoint(self.rank, self.timeout, _REPORT_S, _say_who_is_missing)
         mine = _Card("", f"tacos-{secrets.token_hex(16)}", secrets.token_hex(16))
         self._routes: dict[int, list[str]] = {}
         host, listeners = "", []
@@ -131,6 +134,7 @@ class Tcp(Carrier):
 
     def prepare(self, share: RankExecutor, number: int) -> Prepared:
         """Connect to all peers of a program that are not connected yet."""
+        self._endpoint.describe(number, described(share.program.collective))
         self._connect(share)
         return _Connected(self._endpoint, share, number)
 
@@ -277,6 +281,10 @@ def _addresses(text: str) -> dict[int, list[str]]:
             f"TACOS_ADDRESSES is {text[:80]!r}, it must be JSON such as "
             f'{{"1": ["10.0.0.2"]}} or a file of it ({error})'
         ) from None
+
+
+def _say_who_is_missing(peer: int, collective: str, seconds: float) -> None:
+    LOG.warning("still waiting for rank %d in %s, %.0f s", peer, collective, seconds)
 
 
 def _listening_locally(name: str) -> socket.socket:

@@ -213,6 +213,12 @@ class _Call(NamedTuple):
     ordered: bool  # whether the order of summation changes the result
     carrier: str
 
+    @property
+    def label(self) -> str:
+        """For messages."""
+        root = f" with root {self.root}" if self.root >= 0 else ""
+        return f"{collectives.parse(self.kind).label} of {self.size_bytes} bytes{root}"
+
 
 class _Candidate(NamedTuple):
     """An algorithm by a name that is the same on all ranks, and how to get its program."""
@@ -291,7 +297,9 @@ class Algorithms:
                 except ValueError as error:  # it cannot be lowered, or relays through other NPUs
                     reasons.append(f"{name} does not serve: {error}")
                     continue
-                self._prepared[key] = self.communicator.prepare(program, carrier=call.carrier)
+                self._prepared[key] = self.communicator.prepare(
+                    program, carrier=call.carrier, label=call.label
+                )
             if call.ordered and (difference := self._prepared[key].difference):
                 reasons.append(f"{name} is not for floating-point sums: {difference}")
                 if self.communicator.rank == 0:

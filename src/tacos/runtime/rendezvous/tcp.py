@@ -8,12 +8,13 @@ import selectors
 import socket
 import struct
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tacos.errors import CommunicationError
 from tacos.runtime.rendezvous.addresses import listening
 from tacos.runtime.rendezvous.handshake import Acceptor, Refused, dial
-from tacos.runtime.rendezvous.waiting import LONGEST_S, Doubt, named
+from tacos.runtime.rendezvous.waiting import LONGEST_S, Doubt, Patience, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,8 +112,11 @@ class TcpRendezvous:
         with selectors.DefaultSelector() as selector:
             for peer, connection in self._peers.items():
                 selector.register(connection, selectors.EVENT_READ, peer)
+            patience = Patience(name)
             while missing := [peer for peer in self._peers if values[peer] is None]:
-                ready = self._ready(selector, deadline)
+                ready = self._ready(
+                    selector, deadline, partial(patience.look, partial(list, missing))
+                )
                 if not ready:
                     raise TimeoutError(
                         f"{named(missing)} did not come to exchange {name!r} "
@@ -123,7 +127,12 @@ class TcpRendezvous:
                     selector.unregister(key.fileobj)
         return [v for v in values if v is not None]
 
-    def _ready(self, selector: selectors.BaseSelector, deadline: float) -> list[Any]:
+    def _ready(
+        self,
+        selector: selectors.BaseSelector,
+        deadline: float,
+        report: Callable[[], object] = bool,
+    ) -> list[Any]:
         """The connections on which something has come; none when the time is over."""
         doubt = Doubt()
         while True:
@@ -132,6 +141,7 @@ class TcpRendezvous:
             if ready or left == 0:
                 return ready
             doubt.hear(self.while_waiting())
+            report()
 
     def close(self) -> None:
         """Close the connections."""
