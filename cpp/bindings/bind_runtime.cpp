@@ -1,3 +1,4 @@
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -156,8 +157,26 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
            "Ends a call: averages, and copies back what was kept elsewhere.");
 
   nb::class_<Endpoint>(m, "Endpoint", "A rank's TCP connections, and the calls that run over them.")
-      .def(nb::init<NodeId, double>(), "rank"_a, "timeout_s"_a,
-           "timeout_s: for how long a call may make no progress.")
+      .def(
+          "__init__",
+          [](Endpoint* self, NodeId rank, double timeout_s, double report_s,
+             std::optional<nb::typed<nb::callable, void(NodeId, std::string, double)>> waiting) {
+            Endpoint::Waiting report;
+            if (waiting) {
+              report = [call = nb::callable(*waiting)](NodeId peer, const std::string& collective,
+                                                       double seconds) {
+                const nb::gil_scoped_acquire gil;
+                call(peer, collective, seconds);
+              };
+            }
+            new (self) Endpoint(rank, timeout_s, report_s, std::move(report));
+          },
+          "rank"_a, "timeout_s"_a, "report_s"_a = 30.0, "waiting"_a = nb::none(),
+          "timeout_s: for how long a call may make no progress. waiting: called with a rank that "
+          "is not in the call, the collective and the seconds, first after report_s and then at "
+          "growing intervals.")
+      .def("describe", &Endpoint::describe, "algorithm"_a, "name"_a,
+           "How messages name the algorithm with this number.")
       .def(
           "add",
           [](Endpoint& e, NodeId peer, std::int32_t channel, bool outgoing, int socket) {

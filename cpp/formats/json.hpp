@@ -57,9 +57,9 @@ class Reader {
     if (negative) ++at;
     const auto begin = at;
     std::int64_t value = 0;
-    while (at < text_.size() && text_[at] >= '0' && text_[at] <= '9' && at - begin < 19) {
+    while (at < text_.size() && text_[at] >= '0' && text_[at] <= '9') {
+      if (at - begin == 18) return std::nullopt;  // one more could exceed 64 bits
       value = value * 10 + (text_[at++] - '0');
-      if (at - begin > 18) return std::nullopt;
     }
     const bool ends = at == text_.size() || ends_value(text_[at]);
     if (at == begin || !ends) return std::nullopt;

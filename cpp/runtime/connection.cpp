@@ -16,6 +16,11 @@ std::string ranked(NodeId rank) { return "rank " + std::to_string(rank); }
 
 std::string of_call(std::int64_t count, std::uint8_t dtype, std::uint8_t op) {
   const auto known = dtype < kDTypes && op < kReduceOps;
+  // What only moves goes as bytes, whatever its type.
+  if (known && static_cast<DType>(dtype) == DType::uint8 &&
+      static_cast<ReduceOp>(op) == ReduceOp::sum) {
+    return std::to_string(count) + " bytes";
+  }
   return std::to_string(count) + " elements" +
          (known ? " of " + std::string(name_of(static_cast<DType>(dtype))) + " (" +
                       std::string(name_of(static_cast<ReduceOp>(op))) + ")"

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <system_error>
+#include <utility>
 
 #include "support/index.hpp"
 
@@ -28,10 +29,13 @@ constexpr double kLongestTimeout = 1e9;  // seconds
 
 }  // namespace
 
-Endpoint::Endpoint(NodeId rank, double timeout_s)
+Endpoint::Endpoint(NodeId rank, double timeout_s, double report_s, Waiting waiting)
     : rank_(rank),
       timeout_(std::chrono::duration_cast<Clock::duration>(
           std::chrono::duration<double>(std::min(timeout_s, kLongestTimeout)))),
+      report_(std::chrono::duration_cast<Clock::duration>(
+          std::chrono::duration<double>(std::min(report_s, kLongestTimeout)))),
+      waiting_(std::move(waiting)),
       process_(getpid()),
       epoll_(epoll_create1(EPOLL_CLOEXEC)) {
   if (epoll_ < 0) throw std::system_error(errno, std::generic_category(), "epoll_create1");
@@ -290,17 +294,10 @@ bool Endpoint::begin_message(Connection& connection) {
     if (executor_ == nullptr || header.call > call_) return false;
     const auto& executor = *executor_;
     const auto& call = executor.call();
-    if (header.call < call_ || header.algorithm != algorithm_) {
-      fail(from + " runs algorithm " + std::to_string(header.algorithm) + " in call " +
-           std::to_string(header.call) + ", " + ranked(rank_) + " algorithm " +
-           std::to_string(algorithm_) + " in call " + std::to_string(call_));
-    }
-    if (header.count != call.count || header.dtype != static_cast<std::uint8_t>(call.dtype) ||
+    if (header.call < call_ || header.algorithm != algorithm_ || header.count != call.count ||
+        header.dtype != static_cast<std::uint8_t>(call.dtype) ||
         header.op != static_cast<std::uint8_t>(call.op)) {
-      fail("the ranks do not agree on call " + std::to_string(call_) + ": " + from + " has " +
-           of_call(header.count, header.dtype, header.op) + ", " + ranked(rank_) + " has " +
-           of_call(call.count, static_cast<std::uint8_t>(call.dtype),
-                   static_cast<std::uint8_t>(call.op)));
+      disagree(connection.port.peer, header);
     }
     const auto& takers = executor.program().by_message;
     const auto found = takers.find(header.step);

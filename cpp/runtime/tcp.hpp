@@ -36,8 +36,10 @@ class CommunicationError : public Error {
 
 class Endpoint {
  public:
-  // `timeout_s`: for how long a call may make no progress.
-  Endpoint(NodeId rank, double timeout_s);
+  // `timeout_s`: for how long a call may make no progress. `report_s`: after how long `waiting` first hears of a rank that
+  // this one waits for and that is not in the call; then at twice that time, and so on.
+  using Waiting = std::function<void(NodeId peer, const std::string& collective, double seconds)>;
+  Endpoint(NodeId rank, double timeout_s, double report_s = 30.0, Waiting waiting = {});
   ~Endpoint();
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
@@ -45,6 +47,8 @@ class Endpoint {
   // Takes a connected socket over. Data flow away from this rank if `outgoing`, else towards it.
   void add(Port port, bool outgoing, int socket);
   bool has(Port port, bool outgoing) const;
+  // How messages name the algorithm with this number: "broadcast from rank 2".
+  void describe(std::int32_t algorithm, const std::string& name) { names_[algorithm] = name; }
 
   // Runs one call of the algorithm with this number, the same on all ranks. `idle` is called now and
   // then and may throw, which ends the call, and with it the use of the endpoint, on all ranks.
@@ -89,10 +93,16 @@ class Endpoint {
 
   [[noreturn]] void lost(const Connection& connection, int error);
   [[noreturn]] void fail(const std::string& why);
+  void ask_all(Clock::duration until_judged);
+  std::string name_of_algorithm(std::int32_t algorithm) const;
+  std::string what_runs(const MessageHeader& header) const;  // "all-reduce of 40 elements of ..."
+  [[noreturn]] void disagree(NodeId peer, const MessageHeader& theirs);
   std::string purpose(std::int32_t step) const;  // "rank 2, thread 0, step 3, which receives ..."
 
   NodeId rank_;
-  Clock::duration timeout_;
+  Clock::duration timeout_, report_;
+  Waiting waiting_;
+  std::map<std::int32_t, std::string> names_;
   pid_t process_;  // a fork has the sockets too, but they are not its own
   int epoll_ = -1;
   std::vector<std::unique_ptr<Connection>> connections_;
@@ -110,7 +120,8 @@ class Endpoint {
   std::vector<Connection*> out_, in_;  // per step: where it sends to and receives from
   std::vector<Connection*> staged_;    // per step: the connection that holds what arrived too early
   std::uint64_t bound_to_ = 0;         // the executor for which out_ and in_ were looked up
-  Clock::time_point progress_, asked_, idle_;
+  Clock::time_point progress_, idle_;
+  Clock::duration reported_{}, judged_{};  // since progress_: the next report, the next judgement
   std::vector<Connection*> unanswered_;
   bool asking_ = false, curious_ = false;
   // Between calls: the next one, as peers ask about it.

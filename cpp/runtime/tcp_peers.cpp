@@ -16,14 +16,17 @@ namespace {
 using Header = MessageHeader;
 using Kind = MessageKind;
 
-constexpr auto kCurious = std::chrono::seconds(1);   // then peers are asked where they are
-constexpr auto kFarewell = std::chrono::seconds(3);  // for peers that are slow to read
+constexpr auto kCurious = std::chrono::seconds(1);        // then peers are asked where they are
+constexpr auto kAnswer = std::chrono::seconds(1);         // for answers of ranks that are there
+constexpr auto kLongestAnswer = std::chrono::seconds(5);  // where the timeout leaves time for it
+constexpr auto kFarewell = std::chrono::seconds(3);       // for peers that are slow to read
 
 }  // namespace
 
 void Endpoint::note_progress() {
   progress_ = Clock::now();
   asking_ = curious_ = false;
+  judged_ = {};
 }
 
 void Endpoint::interrupt(const std::string& why) {
@@ -67,49 +70,88 @@ std::string Endpoint::watch(std::int32_t algorithm, const std::string& doing) {
   heard_ = {*other};  // a question comes only once
   const auto& [peer, header] = *other;
   return "the ranks do not agree on call " + std::to_string(header.call) + ": " + ranked(peer) +
-         " runs algorithm " + std::to_string(header.algorithm) + " on " +
-         of_call(header.count, header.dtype, header.op) + ", " + ranked(rank_) + " " + doing;
+         " runs " + what_runs(header) + ", " + ranked(rank_) + " " + doing;
 }
 
-// Without progress for too long, asks those it waits for whether they are there. A rank within the
-// call answers, because it waits for another rank; a rank that does not answer is the one to name. Long before, it asks
-// once so that a rank which prepares another call hears of this one.
+// Some time before a rank that waits has waited for too long, it asks those it waits for whether they are there. A rank within
+// the call answers, because it waits for another rank; a rank that does not answer is the one to name: in a report, and at the
+// end of the timeout in an error. Long before, a rank asks once so that a rank which prepares another call hears of this one.
 void Endpoint::check_progress() {
-  const auto now = Clock::now();
-  if (!curious_ && now - progress_ > kCurious) {
+  const auto waited = Clock::now() - progress_;
+  if (!curious_ && waited > kCurious) {
     curious_ = true;
+    reported_ = report_;
     for (const auto step : executor_->waiting()) {
       if (executor_->may_receive(step)) ask(*in_[at(step)]);
     }
   }
-  if (now - progress_ < timeout_) return;
-  const auto grace =
-      std::clamp<Clock::duration>(timeout_ / 4, std::chrono::seconds(1), std::chrono::seconds(5));
   if (!asking_) {
-    asking_ = true;
-    asked_ = now;
-    unanswered_.clear();
-    for (const auto step : executor_->waiting()) {
-      Connection* peer = executor_->may_receive(step) ? in_[at(step)] : out_[at(step)];
-      if (std::find(unanswered_.begin(), unanswered_.end(), peer) != unanswered_.end()) continue;
-      unanswered_.push_back(peer);
-      ask(*peer);
+    const auto last = std::max(timeout_, judged_ + kAnswer);  // once it is over: again and again
+    const bool reports = curious_ && reported_ < timeout_ && judged_ < timeout_;
+    const auto grace = reports ? std::min<Clock::duration>(kAnswer, reported_ / 2)
+                               : std::clamp<Clock::duration>(
+                                     timeout_ / 4, std::min<Clock::duration>(kAnswer, timeout_ / 2),
+                                     kLongestAnswer);
+    if (const auto next = reports ? reported_ : last; waited >= next - grace) ask_all(next);
+    return;
+  }
+  if (waited < judged_) return;
+  asking_ = false;
+  const auto seconds = std::chrono::duration<double>(waited).count();
+  if (judged_ < timeout_) {
+    reported_ = 2 * judged_;
+    if (waiting_ && !unanswered_.empty()) {
+      waiting_(unanswered_.front()->port.peer, name_of_algorithm(algorithm_), seconds);
     }
     return;
   }
-  if (now - asked_ < grace) return;
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - progress_).count();
-  if (!unanswered_.empty() || now - progress_ > 2 * timeout_ + grace) {
-    for (const auto step : executor_->waiting()) {
-      Connection* peer = executor_->may_receive(step) ? in_[at(step)] : out_[at(step)];
-      const bool silent =
-          std::find(unanswered_.begin(), unanswered_.end(), peer) != unanswered_.end();
-      if (!silent && !unanswered_.empty()) continue;
-      fail(ranked(peer->port.peer) + " did not answer for " + std::to_string(seconds) +
-           " s: " + purpose(step));
-    }
+  if (unanswered_.empty() && waited < 2 * timeout_) return;  // all are there: ask again
+  for (const auto step : executor_->waiting()) {
+    Connection* peer = executor_->may_receive(step) ? in_[at(step)] : out_[at(step)];
+    const bool silent =
+        std::find(unanswered_.begin(), unanswered_.end(), peer) != unanswered_.end();
+    if (!silent && !unanswered_.empty()) continue;
+    fail(ranked(peer->port.peer) + " did not answer for " +
+         std::to_string(static_cast<std::int64_t>(seconds)) + " s in " +
+         name_of_algorithm(algorithm_) + ": " + purpose(step));
   }
-  asking_ = false;  // all are there: ask again
+}
+
+// Asks all peers that steps wait for; who has not answered by then is judged.
+void Endpoint::ask_all(Clock::duration until_judged) {
+  asking_ = true;
+  judged_ = until_judged;
+  unanswered_.clear();
+  for (const auto step : executor_->waiting()) {
+    Connection* peer = executor_->may_receive(step) ? in_[at(step)] : out_[at(step)];
+    if (std::find(unanswered_.begin(), unanswered_.end(), peer) != unanswered_.end()) continue;
+    unanswered_.push_back(peer);
+    ask(*peer);
+  }
+}
+
+std::string Endpoint::name_of_algorithm(std::int32_t algorithm) const {
+  const auto found = names_.find(algorithm);
+  return found == names_.end() ? "algorithm " + std::to_string(algorithm) : found->second;
+}
+
+std::string Endpoint::what_runs(const Header& header) const {
+  return name_of_algorithm(header.algorithm) + " of " +
+         of_call(header.count, header.dtype, header.op);
+}
+
+void Endpoint::disagree(NodeId peer, const Header& theirs) {
+  const auto mine = header_of_call();
+  auto one = what_runs(theirs), other = what_runs(mine);
+  if (theirs.call != mine.call) {
+    one += " in call " + std::to_string(theirs.call);
+    other += " in call " + std::to_string(mine.call);
+  } else if (one == other) {
+    one += " by algorithm " + std::to_string(theirs.algorithm);
+    other += " by algorithm " + std::to_string(mine.algorithm);
+  }
+  fail("the ranks do not agree on call " + std::to_string(call_) + ": " + ranked(peer) + " runs " +
+       one + ", " + ranked(rank_) + " runs " + other);
 }
 
 // Only backwards: on the way of the data, the question would wait behind them.

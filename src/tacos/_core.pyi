@@ -1451,8 +1451,13 @@ class RankExecutor:
 class Endpoint:
     """A rank's TCP connections, and the calls that run over them."""
 
-    def __init__(self, rank: int, timeout_s: float) -> None:
-        """timeout_s: for how long a call may make no progress."""
+    def __init__(self, rank: int, timeout_s: float, report_s: float = 30.0, waiting: Callable[[int, str, float], None] | None = None) -> None:
+        """
+        timeout_s: for how long a call may make no progress. waiting: called with a rank that is not in the call, the collective and the seconds, first after report_s and then at growing intervals.
+        """
+
+    def describe(self, algorithm: int, name: str) -> None:
+        """How messages name the algorithm with this number."""
 
     def add(self, peer: int, channel: int, outgoing: bool, socket: int) -> None:
         """Takes over a connected socket, given by its descriptor."""

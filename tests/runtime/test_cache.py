@@ -52,11 +52,18 @@ def put(folder, content):
     return file
 
 
-def test_a_schedule_is_made_once(tmp_path, capsys):
+def heard(caplog):
+    """The warnings since the last time."""
+    said = list(caplog.messages)
+    caplog.clear()
+    return said
+
+
+def test_a_schedule_is_made_once(tmp_path, caplog):
     first = kept(tmp_path / "new" / "cache", PLAN, made)
     assert kept(tmp_path / "new" / "cache", PLAN, never) == first == GOOD
     assert (tmp_path / "new" / "cache" / PLAN.file).read_bytes() == GOOD
-    assert capsys.readouterr().err == ""
+    assert heard(caplog) == []
 
 
 @pytest.mark.parametrize(
@@ -78,29 +85,29 @@ def test_a_schedule_is_made_once(tmp_path, capsys):
         ("pipe", "not a regular file"),
     ],
 )  # fmt: skip
-def test_a_bad_entry_is_named_and_made_again(tmp_path, capsys, content, why):
+def test_a_bad_entry_is_named_and_made_again(tmp_path, caplog, content, why):
     file = put(tmp_path, content)
     assert kept(tmp_path, PLAN, made) == GOOD
-    said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith(f"tacos: {file}: {why}")
+    said = heard(caplog)
+    assert said[0].startswith(f"{file}: {why}")
     assert said[0].endswith("; the schedule is synthesized again")
     if isinstance(content, bytes):
         assert len(said) == 1
         assert kept(tmp_path, PLAN, never) == GOOD == file.read_bytes()
-        assert capsys.readouterr().err == ""
+        assert heard(caplog) == []
     else:  # what is not a file is left alone
         assert len(said) == 2
-        assert said[1].startswith(f"tacos: the schedule is not kept: {file}: ")
+        assert said[1].startswith(f"the schedule is not kept: {file}: ")
 
 
-def test_another_root_is_another_schedule(tmp_path, capsys):
+def test_another_root_is_another_schedule(tmp_path, caplog):
     wanted = co.broadcast(RING, 4096, root=2, chunks=1)
     other = tacos.synthesize(RING, co.broadcast(RING, 4096, root=1, chunks=1), engine="greedy")
     put(tmp_path, packed(other))
     plan = described(wanted, RING, PLAN.file)
     data = kept(tmp_path, plan, lambda: tacos.synthesize(RING, wanted, engine="greedy"))
     assert unpacked(data).collective.parts[0].root == 2
-    assert "root is 1, not 2" in capsys.readouterr().err
+    assert "root is 1, not 2" in heard(caplog)[0]
 
 
 @given(data=st.data())
@@ -117,17 +124,17 @@ def test_whatever_the_bytes_are_the_schedule_is_right(data, tmp_path):
     assert again.collective == made().collective
 
 
-def test_a_link_to_nowhere_is_an_empty_place(tmp_path, capsys):
+def test_a_link_to_nowhere_is_an_empty_place(tmp_path, caplog):
     (tmp_path / PLAN.file).symlink_to(tmp_path / "elsewhere")
     assert kept(tmp_path, PLAN, made) == GOOD
     assert (tmp_path / "elsewhere").read_bytes() == GOOD
-    assert capsys.readouterr().err == ""
+    assert heard(caplog) == []
 
 
-def test_without_a_folder_there_are_schedules(tmp_path, capsys):
+def test_without_a_folder_there_are_schedules(tmp_path, caplog):
     (tmp_path / "file").write_bytes(b"")
     assert kept(tmp_path / "file" / "cache", PLAN, made) == GOOD
-    assert "the schedule is not kept" in capsys.readouterr().err
+    assert "the schedule is not kept" in heard(caplog)[-1]
 
 
 @pytest.fixture
@@ -146,20 +153,20 @@ def folder_of_a_user():
             os.seteuid(0)
 
 
-def test_what_may_not_be_read_or_written(folder_of_a_user, capsys):
+def test_what_may_not_be_read_or_written(folder_of_a_user, caplog):
     """An unreadable file is replaced. Good files serve from a folder that may not be written, too."""
     file = put(folder_of_a_user, GOOD)
     file.chmod(0)
     assert kept(folder_of_a_user, PLAN, made) == GOOD
-    assert f"{file}: Permission denied" in capsys.readouterr().err
+    assert f"{file}: Permission denied" in heard(caplog)[0]
     assert kept(folder_of_a_user, PLAN, never) == GOOD
     (folder_of_a_user / f".{PLAN.file}.lock").unlink()
     folder_of_a_user.chmod(0o500)
     assert kept(folder_of_a_user, PLAN, never) == GOOD
-    assert capsys.readouterr().err == ""
+    assert heard(caplog) == []
     file.chmod(0)
     assert kept(folder_of_a_user, PLAN, made) == GOOD
-    assert "Permission denied" in capsys.readouterr().err
+    assert "Permission denied" in heard(caplog)[0]
     folder_of_a_user.chmod(0o700)
 
 

@@ -80,10 +80,37 @@ def test_a_hung_rank_is_named_by_all_others(ranks, job):
         for answer in ranks.collect([0, 2, 3], BOUND_S):
             kind, said = answer[0] if job == "stop_one" else answer
             assert kind == "CommunicationError"
-            assert re.match(r"rank 1 did not answer for \d+ s: rank \d, thread \d, step \d", said)
+            told = re.match(
+                r"rank 1 did not answer for (\d+) s in all-reduce: rank \d, thread \d, step \d",
+                said,
+            )
+            assert told is not None
+            assert job == "stop_one" or int(told[1]) == TIMEOUT_S  # not a second later
     finally:
         ranks.job.processes[1].send_signal(signal.SIGCONT)
     ranks.collect([1])
+
+
+@pytest.mark.slow
+def test_ranks_say_at_growing_intervals_for_whom_they_wait(monkeypatch, caplog):
+    """Rank 0 waits for rank 1, which is late; rank 2 waits for rank 0, which is there."""
+    monkeypatch.setattr("tacos.runtime.carriers.tcp._REPORT_S", 1.1)
+    port, algorithm = free_port(), ring(3)
+
+    def act(rank):
+        with connect(TcpRendezvous(rank, 3, "127.0.0.1", port, timeout=30), timeout=30) as comm:
+            prepared = comm.prepare(algorithm)
+            if rank == 1:
+                time.sleep(3.0)
+            return prepared.run(np.ones(3)).tolist()
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(act, range(3))) == [[3.0] * 3] * 3
+    said = [message for message in caplog.messages if "still waiting" in message]
+    assert 1 <= len(said) <= 4  # of two ranks, after 1.1 s and after 2.2 s
+    assert {re.sub(r"\d s", "s", message) for message in said} == {
+        "still waiting for rank 1 in all-reduce, s"
+    }
 
 
 @pytest.mark.slow
@@ -141,7 +168,11 @@ def test_a_rank_that_has_put_its_data_may_leave(ranks):
 
 def test_different_algorithms_are_refused_on_all_ranks(ranks):
     schedules = [ring(4), ring(4), ring(4, chunks=2), ring(4)]
-    message = "algorithm 0 is not the same on all ranks: rank 2 has another one than rank 0"
+    message = "the ranks do not have the same algorithm for all-reduce: that of rank 2 is not that of rank 0"
+    heard = ranks.run(4, "prepare_each", schedules, fresh=PATIENT_S)
+    assert heard == [("ValueError", message)] * 4
+    schedules[2] = ring(4, "all_gather")
+    message = "the ranks do not agree: rank 2 prepares all-gather, rank 0 prepares all-reduce"
     heard = ranks.run(4, "prepare_each", schedules, fresh=PATIENT_S)
     assert heard == [("ValueError", message)] * 4
 
@@ -171,9 +202,9 @@ def test_a_wrong_program_is_refused_on_all_ranks(ranks):
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        ((41, "float32", "sum"), "has 41 elements of float32 (sum)"),
-        ((40, "int32", "sum"), "has 40 elements of int32 (sum)"),
-        ((40, "float32", "max"), "has 40 elements of float32 (max)"),
+        ((41, "float32", "sum"), "runs all-reduce of 41 elements of float32 (sum)"),
+        ((40, "int32", "sum"), "runs all-reduce of 40 elements of int32 (sum)"),
+        ((40, "float32", "max"), "runs all-reduce of 40 elements of float32 (max)"),
     ],
 )
 def test_different_calls_are_refused_on_all_ranks(ranks, call, text):
@@ -190,7 +221,12 @@ def test_calls_of_different_algorithms_are_refused_on_all_ranks(ranks):
     heard = ranks.run(4, "run_each", schedules, [0, 1, 0, 0], fresh=PATIENT_S)
     assert {kind for kind, _ in heard} == {"CommunicationError"}
     assert all(
-        re.match(r"rank \d runs algorithm \d in call 1, rank \d algorithm", h[1]) for h in heard
+        re.match(
+            r"the ranks do not agree on call 1: rank \d runs all-reduce of \d+ elements of float\d\d \(sum\) by "
+            r"algorithm \d, rank \d runs all-reduce",
+            h[1],
+        )
+        for h in heard
     )
 
 
@@ -206,8 +242,8 @@ def test_a_rank_that_prepares_while_others_call_is_told_at_once(ranks, kind):
     assert {kind for kind, _ in heard} == {"CommunicationError"}
     for _, said in heard:
         assert re.match(
-            r"the ranks do not agree on call 2: rank \d runs algorithm 0 on 1000 elements of float32 "
-            r"\(sum\), rank 1 prepares algorithm 1, all-gather",
+            r"the ranks do not agree on call 2: rank \d runs (all-reduce|broadcast from rank 1) of 1000 elements of "
+            r"float32 \(sum\), rank 1 prepares all-gather",
             said,
         )
 

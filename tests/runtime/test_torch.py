@@ -201,8 +201,9 @@ def test_a_topology_is_enough(ranks, tmp_path):
         ({"TACOS_TOPOLOGY": "bad.yaml"}, "bad.yaml: "),
         ({"TACOS_PLANS": "good", "TACOS_PLACEMENT": "0,0"}, "TACOS_PLACEMENT has 2 entries"),
         ({"TACOS_ORDER": "0,2"}, "TACOS_ORDER must name rank 1 once, and does not"),
-        ({"TACOS_PROBE": "yes"}, 'TACOS_PROBE is "yes"; it must be 0 or 1'),
-        ({"TACOS_DEBUG": "yes"}, 'TACOS_DEBUG is "yes"; it must be info or off'),
+        ({"TACOS_PROBE": "yes"}, "TACOS_PROBE must be one of 0, 1; got 'yes'"),
+        ({"TACOS_ENGINE": "foo"}, "unknown engine 'foo' in TACOS_ENGINE; expected one of auto"),
+        ({"TACOS_DEBUG": "yes"}, "TACOS_DEBUG must be one of off, info, debug; got"),
     ],
 )
 def test_wrong_settings_are_errors_on_all_ranks(ranks, tmp_path, variables, why):

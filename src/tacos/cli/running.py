@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +12,7 @@ from cyclopts import Parameter
 
 from tacos import formats, units
 from tacos._core import Schedule
+from tacos._support.variables import read
 from tacos.cli.app import Algorithm, Format, Json, Network, Quiet, app, load_algorithm
 from tacos.errors import CommunicationError, TacosError
 
@@ -108,7 +108,7 @@ def run(
     try:
         with _connect(kind, timeout) as comm:
             rank = comm.rank
-            sums = opened(comm, switch or "", os.environ.get("TACOS_SWITCH_TOKEN", ""))
+            sums = opened(comm, switch or "", read("TACOS_SWITCH_TOKEN"))
             rows = runtime.measure(
                 comm, algorithm, sizes, dtype=dtype, op=op, iters=iters, warmup=warmup,
                 check=check, against=against, switched=sums,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import os
 import secrets
 import threading
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from tacos._support.variables import read
 from tacos.cli.app import Json, Quiet, app, stopped
 
 _LOOK_S = 0.2
@@ -122,7 +122,7 @@ def _tokens(file: Path | None) -> list[str]:
         if not found:
             raise ValueError(f"--token-file {file} has no token; write one per line")
         return found
-    token = os.environ.get("TACOS_SWITCH_TOKEN", "")
+    token = read("TACOS_SWITCH_TOKEN")
     return [token] if token else []
 
 

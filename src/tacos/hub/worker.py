@@ -16,6 +16,7 @@ from urllib.parse import quote, urlsplit
 import numpy as np
 
 from tacos._core import HubClient
+from tacos._support.variables import read
 from tacos.errors import CommunicationError
 from tacos.hub.job import Job  # noqa: TC001, the manual links it: the runtime has a Job too
 
@@ -51,13 +52,13 @@ class Control:
         ca: Path | None = None,
         timeout: float = 90.0,
     ) -> None:
-        given = address or os.environ.get(ADDRESS) or f"127.0.0.1:{_PORT}"
+        given = address or read(ADDRESS) or f"127.0.0.1:{_PORT}"
         parts = urlsplit(given if "//" in given else f"http://{given}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"address must be host:port or an http address; got {given!r}")
         self.host, self.port = parts.hostname, parts.port or _PORT
         self._secure, self._ca, self._timeout = parts.scheme == "https", ca, timeout
-        self._token = token if token is not None else os.environ.get(TOKEN)
+        self._token = token if token is not None else read(TOKEN) or None
 
     def ask(self, method: str, path: str, data: Any = None) -> Any:
         """Send a request and return the answer.

@@ -6,9 +6,17 @@ So nothing here imports torch, or what needs it, before it is asked to.
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import os
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["register"]
+from tacos._support.variables import read
+from tacos.runtime.rendezvous.addresses import own_address
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+__all__ = ["gloo", "register"]
 
 
 def register() -> None:
@@ -23,3 +31,29 @@ def _group(options: Any, backend_options: object = None) -> Any:
     from tacos.runtime.torch.group import TacosGroup
 
     return TacosGroup(options, backend_options)
+
+
+def gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    """Return a process group of gloo that listens where ``TACOS_HOST`` says; needs torch.
+
+    Its connections are made when a message first needs them, and all groups of a process share a listener, so that groups
+    which send nothing over gloo cost no descriptors.
+    """
+    import torch.distributed as dist
+
+    options: Any = dist.ProcessGroupGloo._Options()
+    options._devices = [_gloo_device(os.getpid(), own_address() if read("TACOS_HOST") else "")]
+    options._timeout = timeout
+    return dist.ProcessGroupGloo(store, rank, size, options)
+
+
+@functools.cache
+def _gloo_device(_process: int, host: str) -> Any:
+    import torch.distributed as dist
+
+    kind = dist.ProcessGroupGloo
+    return (
+        kind.create_device(hostname=host, lazy_init=True)
+        if host
+        else kind.create_default_device(lazy_init=True)
+    )

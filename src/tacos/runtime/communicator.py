@@ -13,7 +13,7 @@ from tacos._core import Collective, Program, RankExecutor, Schedule, fields
 from tacos.collective import kind_of
 from tacos.errors import CommunicationError, VerificationError
 from tacos.program import FACTS, lower
-from tacos.runtime.carriers import Call, chosen, named
+from tacos.runtime.carriers import Call, chosen, described, named
 from tacos.runtime.rendezvous import from_environment
 from tacos.verify import verify as verify_algorithm
 
@@ -149,7 +149,12 @@ class Communicator:
             return self._open[kind.name]
 
     def prepare(
-        self, algorithm: Schedule | Program, *, verify: bool = True, carrier: str | None = None
+        self,
+        algorithm: Schedule | Program,
+        *,
+        verify: bool = True,
+        carrier: str | None = None,
+        label: str = "",
     ) -> Algorithm:
         """Compile this rank's share of an algorithm and connect the ranks that talk in it.
 
@@ -159,6 +164,7 @@ class Communicator:
             algorithm: A schedule, or a program; its ranks are those of the communicator.
             verify: Whether rank 0 checks first that the algorithm is right.
             carrier: The name of what moves its data, by default ``carrier``.
+            label: What it is for, in words, for messages to ranks that prepare something else. Default: its collective.
 
         Raises:
             ValueError: The algorithm is for another number of ranks, or not the same on all.
@@ -167,7 +173,7 @@ class Communicator:
         """
         kind = named(carrier or self.carrier)
         with self._lock:
-            return self._prepare(algorithm, kind, verify=verify)
+            return self._prepare(algorithm, kind, verify=verify, label=label)
 
     def on_host(self, program: Program) -> Prepared:
         """Prepare a program on a carrier of the host's memory, whatever carries the data."""
@@ -176,7 +182,7 @@ class Communicator:
         return self.prepare(program, carrier=host.name).prepared
 
     def _prepare(
-        self, algorithm: Schedule | Program, carrier: CarrierKind, *, verify: bool
+        self, algorithm: Schedule | Program, carrier: CarrierKind, *, verify: bool, label: str
     ) -> Algorithm:
         number = self._prepared
         report = {
@@ -190,7 +196,7 @@ class Communicator:
         execution = None
         try:
             program = self._program(algorithm)
-            report["kind"] = program.collective.label
+            report["kind"] = label or described(program.collective)
             report["fingerprint"] = fingerprint(program)
             if verify and self.rank == 0:
                 checked = verify_algorithm(program)
@@ -302,7 +308,7 @@ class Communicator:
             Which ranks add up a chunk in different orders, as rank 0 has found.
         """
         kind = report["kind"] or "one that is wrong"
-        doing = f"prepares algorithm {number}, {kind}"
+        doing = f"prepares {kind}"
         answers = self._meet(f"algorithm {number}", json.dumps(report).encode(), doing)
         self._prepared += 1
         reports = [json.loads(text) for text in answers]
@@ -325,11 +331,14 @@ class Communicator:
             if theirs["fingerprint"] != reports[0]["fingerprint"]
         ]
         if others:
-            kinds = [reports[rank]["kind"] for rank in (others[0], 0)]
-            which = f" ({kinds[0]}, {kinds[1]})" if kinds[0] != kinds[1] else ""
+            theirs, first = reports[others[0]]["kind"], reports[0]["kind"]
+            if theirs != first:
+                raise ValueError(
+                    f"the ranks do not agree: rank {others[0]} prepares {theirs}, rank 0 prepares {first}"
+                )
             raise ValueError(
-                f"algorithm {number} is not the same on all ranks: "
-                f"rank {others[0]} has another one than rank 0{which}"
+                f"the ranks do not have the same algorithm for {first}: that of rank {others[0]} is not "
+                "that of rank 0"
             )
         difference: str = reports[0]["difference"]
         return difference

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 import socket
 from typing import TYPE_CHECKING, Any, Self
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from tacos._core import UdpSwitch, UdpWorker, aggregation_encodes
+from tacos._support.variables import read
 from tacos.errors import CommunicationError
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Switch:
         seed: int = 0,
     ) -> None:
         tokens = [token] if isinstance(token, str) else list(token or ())
-        tokens = tokens or [os.environ.get("TACOS_SWITCH_TOKEN") or secrets.token_hex(16)]
+        tokens = tokens or [read("TACOS_SWITCH_TOKEN") or secrets.token_hex(16)]
         if not 0 <= loss < 1:
             raise ValueError(f"loss must be a probability below 1; got {loss:g}")
         if not 0 <= port < 1 << 16:
@@ -222,7 +222,7 @@ def connect(
     if not (silence > 0 and timeout > 0):
         raise ValueError(f"silence and timeout must be positive; got {silence:g} and {timeout:g}")
     if token is None:
-        token = os.environ.get("TACOS_SWITCH_TOKEN", "")
+        token = read("TACOS_SWITCH_TOKEN")
     for name, value in (("worker", worker), ("workers", workers), ("pool", pool)):
         if not 0 <= value < 1 << 16:
             raise ValueError(f"{name} is {value}; it must be 0 to 65535")

@@ -9,13 +9,13 @@ TACOS_SWITCH_TOKEN     the token that the switch accepts
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tacos._support.variables import read
 from tacos.errors import CommunicationError
 from tacos.runtime.aggregation.endpoints import Worker, connect, resolved
 from tacos.runtime.aggregation.figures import stats
@@ -71,15 +71,15 @@ class Place:
 
 
 def from_environment(
-    communicator: Communicator, variables: Mapping[str, str] = os.environ
+    communicator: Communicator, variables: Mapping[str, str] | None = None
 ) -> SwitchedSums | None:
     """The switch that ``TACOS_SWITCH`` names on all ranks, or None; all ranks must call this together.
 
     Raises:
         ValueError: The variable is wrong, or set on some ranks only.
     """
-    text = variables.get("TACOS_SWITCH", "")
-    return opened(communicator, text, variables.get("TACOS_SWITCH_TOKEN", ""))
+    text = read("TACOS_SWITCH", variables)
+    return opened(communicator, text, read("TACOS_SWITCH_TOKEN", variables))
 
 
 def opened(communicator: Communicator, text: str, token: str) -> SwitchedSums | None:

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
+from tacos._support.variables import read
+from tacos.collective import kind_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tacos._core import Program, RankExecutor
+    from tacos._core import Collective, Program, RankExecutor
     from tacos.runtime.rendezvous import Rendezvous
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "Prepared",
     "Unavailable",
     "chosen",
+    "described",
     "named",
 ]
 
@@ -247,6 +250,20 @@ CARRIERS: dict[str, CarrierKind] = {
 """The carriers by name. The first of each kind of memory is the default for it."""
 
 
+def described(collective: Collective) -> str:
+    """Return how messages name what an algorithm does.
+
+    >>> import tacos
+    >>> described(tacos.collective.broadcast(4, "1MB", root=2))
+    'broadcast from rank 2'
+    """
+    label = collective.label
+    roots = [int(part.group[part.root]) for part in collective.parts if part.root >= 0]
+    if len(roots) != 1:
+        return label
+    return f"{label} {'from' if kind_of(collective.parts[0]).whole_input else 'to'} rank {roots[0]}"
+
+
 def named(name: str) -> CarrierKind:
     """The carrier with this name.
 
@@ -262,7 +279,7 @@ def named(name: str) -> CarrierKind:
 
 
 def chosen(
-    memory: Literal["host", "cuda"] | None = None, environ: Mapping[str, str] = os.environ
+    memory: Literal["host", "cuda"] | None = None, environ: Mapping[str, str] | None = None
 ) -> CarrierKind:
     """The carrier that ``TACOS_CARRIER`` names if it serves this memory, else the default for it.
 
@@ -271,7 +288,7 @@ def chosen(
     >>> chosen(environ={"TACOS_CARRIER": "mpi"}).name
     'mpi'
     """
-    name = environ.get("TACOS_CARRIER")
+    name = read("TACOS_CARRIER", environ)
     if name and name not in CARRIERS:
         raise ValueError(f"TACOS_CARRIER is {name!r}; expected one of {', '.join(CARRIERS)}")
     if name and memory in (None, CARRIERS[name].memory):

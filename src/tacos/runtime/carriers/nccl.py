@@ -8,7 +8,6 @@ the host's memory, which is opened with the first program; the program's own con
 
 from __future__ import annotations
 
-import os
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -23,8 +22,8 @@ from tacos import topology
 from tacos.errors import CommunicationError, TacosError
 from tacos.program import STEP_OPS, lower
 from tacos.runtime.carriers import CARRIERS, DTYPES, OPS, Call, Carrier, Unavailable
-from tacos.runtime.carriers.tcp import own_address
 from tacos.runtime.carriers.waves import GpuAlgorithm
+from tacos.runtime.rendezvous.addresses import own_address
 from tacos.runtime.rendezvous.store import StoreRendezvous
 from tacos.runtime.rendezvous.waiting import pause
 from tacos.search.synthesis import synthesize
@@ -113,7 +112,7 @@ def _store(meeting: Meeting) -> Any:
     limit = timedelta(seconds=meeting.timeout)
     own, place = None, ""
     if meeting.rank == 0:
-        host = os.environ.get("TACOS_HOST") or own_address()
+        host = own_address()
         own = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=limit)
         place = f"{host} {own.port}"
     host, port = meeting.exchange("NCCL's store", place.encode())[0].decode().split()

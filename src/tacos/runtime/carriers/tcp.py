@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
+import errno
+import hmac
 import json
-import os
 import secrets
 import socket
 import struct
@@ -13,10 +12,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import msgspec
+
 from tacos._core import Endpoint
+from tacos._support.log import LOG
+from tacos._support.variables import read
 from tacos.errors import CommunicationError
-from tacos.runtime.carriers import Carrier
-from tacos.runtime.rendezvous.door import Door
+from tacos.runtime.carriers import Carrier, described
+from tacos.runtime.rendezvous.addresses import listening, machine, own_address, resolve
+from tacos.runtime.rendezvous.handshake import Acceptor, Refused, dial, exhausted
 from tacos.runtime.rendezvous.waiting import LONGEST_S
 
 if TYPE_CHECKING:
@@ -28,7 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Tcp", "open_carrier"]
 
-_HELLO = struct.Struct("!16sIII")
+_HELLO = struct.Struct("!III")  # the rank that dials, the rank it dials, and the channel
+_REPORT_S = 30.0
+"""How long a rank waits in a call before it says for which; then twice as long, and so on."""
 _LOOK_S = 0.5
 """How long a rank waits for others to connect before it looks around."""
 
@@ -38,13 +44,24 @@ def open_carrier(meeting: Meeting) -> Tcp:
     return Tcp(meeting.rendezvous, timeout=meeting.timeout, members=meeting.members)
 
 
+class _Card(msgspec.Struct):
+    """What a rank tells its peers before any of them connects."""
+
+    machine: str
+    """The same for ranks that talk over Unix sockets; empty: over TCP."""
+    name: str
+    """Of the Unix socket: random, and unlike the salt no part of the secret."""
+    salt: str
+    error: str = ""
+
+
 class Tcp(Carrier):
     """A rank's connections; the core moves the data.
 
-    ``TACOS_HOST`` is the address or name to listen at and be reached at (default: all, and the
-    host's); where machines have several networks, ``TACOS_ADDRESSES`` (JSON, or a file of it) says
-    where this rank reaches its peers, channel by channel: ``{"1": ["10.0.0.2", "10.1.0.2"]}``. Either
-    of them means TCP; without them, ranks of one machine use Unix sockets.
+    ``TACOS_HOST`` is the address, host name or interface to listen at and be reached at; where machines have
+    several networks, ``TACOS_ADDRESSES`` (JSON, or a file of it) says where this rank reaches its peers, channel by
+    channel: ``{"1": ["10.0.0.2", "10.1.0.2"]}``. Either of them means TCP; without them, ranks of one machine and user use
+    Unix sockets, and where all ranks do, none listens on a network.
     """
 
     def __init__(
@@ -52,34 +69,63 @@ class Tcp(Carrier):
     ) -> None:
         self.rank, self.size = rendezvous.rank, rendezvous.size
         self.timeout = min(timeout, LONGEST_S)
-        self._endpoint = Endpoint(self.rank, self.timeout)
-        routes = _addresses(os.environ.get("TACOS_ADDRESSES"))
-        numbers = range(self.size) if members is None else members
-        self._routes = {i: routes[peer] for i, peer in enumerate(numbers) if peer in routes}
-        host = os.environ.get("TACOS_HOST", "")
-        token = secrets.token_hex(16)
-        listeners = [socket.socket(socket.AF_INET, socket.SOCK_STREAM)]
+        self._endpoint = Endpoint(self.rank, self.timeout, _REPORT_S, _say_who_is_missing)
+        mine = _Card("", f"tacos-{secrets.token_hex(16)}", secrets.token_hex(16))
+        self._routes: dict[int, list[str]] = {}
+        host, listeners = "", []
         try:
-            listeners[0].bind(("" if self._routes else host, 0))
-            card = {
-                "host": host or own_address(),
-                "port": listeners[0].getsockname()[1],
-                "machine": "" if host or self._routes else _machine(),
-                "token": token,
-            }
-            if card["machine"]:  # ranks of one machine spare themselves half of the kernel's work
-                listeners.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-                listeners[1].bind(_local_name(token))
-            for listener in listeners:
-                listener.listen(4096)
-            cards = rendezvous.exchange("addresses", json.dumps(card).encode())
+            try:
+                routes = _addresses(read("TACOS_ADDRESSES"))
+                numbers = range(self.size) if members is None else members
+                self._routes = {i: routes[peer] for i, peer in enumerate(numbers) if peer in routes}
+                if self.size > 1:
+                    host = own_address()
+                if self.size > 1 and not read("TACOS_HOST") and not self._routes:
+                    mine.machine = machine()
+                if mine.machine:  # ranks of one machine spare themselves half of the kernel's work
+                    listeners.append(_listening_locally(mine.name))
+            except (OSError, ValueError) as error:
+                mine.error = str(error)
+            answers = rendezvous.exchange("machines", msgspec.json.encode(mine))
+            self._cards = [msgspec.json.decode(text, type=_Card) for text in answers]
+            self._check_cards()
+            self._places = self._listen(rendezvous, host, listeners)
         except BaseException:
             for listener in listeners:
                 listener.close()
             raise
-        self._door = Door(listeners, _HELLO.size)
-        self._cards: list[dict[str, Any]] = [json.loads(text) for text in cards]
-        self._token = bytes.fromhex(self._cards[0]["token"])  # keeps strangers out
+        # With TACOS_TOKEN, it does not help to read what the ranks tell each other at a store.
+        salts = "".join(card.salt for card in self._cards)
+        self._key = hmac.digest(read("TACOS_TOKEN").encode(), salts.encode(), "sha256")
+        self._acceptor = Acceptor(listeners, self._key, _HELLO.size)
+
+    def _check_cards(self) -> None:
+        for rank, card in enumerate(self._cards):
+            if card.error:
+                raise ValueError(card.error if rank == self.rank else f"rank {rank}: {card.error}")
+
+    def _listen(
+        self, rendezvous: Rendezvous, host: str, listeners: list[socket.socket]
+    ) -> list[tuple[str, int]]:
+        """Listen on a network if there are ranks on other machines; returns where all ranks do."""
+        machines = {card.machine for card in self._cards}
+        if self.size == 1 or (len(machines) == 1 and "" not in machines):
+            return []
+        place, error = ("", 0), ""
+        try:
+            # Peers with routes of their own reach this rank at several addresses.
+            listeners.append(listening("" if self._routes else host))
+            place = (host, listeners[-1].getsockname()[1])
+        except OSError as failed:
+            error = f"cannot listen at {host}: {failed}"
+        answers = rendezvous.exchange("addresses", msgspec.json.encode([*place, error]))
+        places = []
+        for rank, answer in enumerate(answers):
+            peer_host, port, error = msgspec.json.decode(answer, type=tuple[str, int, str])
+            if error:
+                raise CommunicationError(f"rank {rank} {error}")
+            places.append((peer_host, port))
+        return places
 
     @property
     def failure(self) -> str | None:
@@ -88,6 +134,7 @@ class Tcp(Carrier):
 
     def prepare(self, share: RankExecutor, number: int) -> Prepared:
         """Connect to all peers of a program that are not connected yet."""
+        self._endpoint.describe(number, described(share.program.collective))
         self._connect(share)
         return _Connected(self._endpoint, share, number)
 
@@ -106,22 +153,22 @@ class Tcp(Carrier):
     def close(self) -> None:
         """Close all connections."""
         self._endpoint.close()
-        self._door.close()
+        self._acceptor.close()
 
     def address(self, peer: int, channel: int = 0) -> str:
         """The host at which this rank reaches another."""
         if peer in self._routes:
             return self._routes[peer][channel % len(self._routes[peer])]
-        return "127.0.0.1" if self._shares_machine(peer) else str(self._cards[peer]["host"])
+        return "127.0.0.1" if self._shares_machine(peer) else self._places[peer][0]
 
     def _shares_machine(self, peer: int) -> bool:
-        own = self._cards[self.rank]["machine"]
-        return bool(own) and own == self._cards[peer]["machine"]
+        own = self._cards[self.rank].machine
+        return self.size == 1 or (bool(own) and own == self._cards[peer].machine)
 
     def _connect(self, execution: RankExecutor) -> None:
         """Connect to all this rank sends to, then wait for those it receives from.
 
-        The kernel completes connections to a listening socket by itself, so no rank waits in a circle.
+        Every rank accepts in a thread of its own, so none waits in a circle.
         """
         deadline = time.monotonic() + self.timeout
         for peer, channel in execution.sends_to:
@@ -139,36 +186,61 @@ class Tcp(Carrier):
             missing.discard((peer, channel))
 
     def _dial(self, peer: int, channel: int, deadline: float) -> socket.socket:
-        card = self._cards[peer]
-        local = bool(card["machine"]) and card["machine"] == self._cards[self.rank]["machine"]
-        host = (
-            self._routes[peer][channel % len(self._routes[peer])]
-            if peer in self._routes
-            else card["host"]
-        )
-        address = _local_name(card["token"]) if local else (host, card["port"])
-        connection = socket.socket(socket.AF_UNIX if local else socket.AF_INET, socket.SOCK_STREAM)
-        connection.settimeout(max(0.001, deadline - time.monotonic()))
-        try:
-            connection.connect(address)
-            connection.sendall(_HELLO.pack(self._token, self.rank, peer, channel))
-        except OSError as error:
-            connection.close()
-            where = "on this machine" if local else f"at {host}:{card['port']}"
-            self._give_up(f"rank {self.rank} cannot reach rank {peer} {where}: {error}")
-        return connection
+        local = self._shares_machine(peer)
+        if local:
+            family: int = socket.AF_UNIX
+            address: Any = f"\0{self._cards[peer].name}"
+            where = "on this machine"
+        else:
+            host, port = self.address(peer, channel), self._places[peer][1]
+            where = f"at {host} port {port}"
+            try:
+                family, address = resolve(host, port)
+            except OSError as error:
+                self._give_up(f"rank {self.rank} cannot reach rank {peer} {where}: {error}")
+        words = _HELLO.pack(self.rank, peer, channel)
+        pause = 0.001
+        while True:
+            connection = None
+            try:
+                connection = socket.socket(family, socket.SOCK_STREAM)
+                connection.settimeout(max(0.001, deadline - time.monotonic()))
+                connection.connect(address)
+                dial(connection, self._key, words, deadline)
+            except OSError as error:
+                if connection is not None:
+                    connection.close()
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    self._give_up(f"rank {self.rank}: {exhausted(f'connect to rank {peer}')}")
+                # A rank that has too many silent connections closes some of them.
+                again = isinstance(error, ConnectionError | BlockingIOError)
+                again = again and not isinstance(error, Refused)
+                if not again or time.monotonic() + pause > deadline or not self._retry(error):
+                    self._give_up(f"rank {self.rank} cannot reach rank {peer} {where}: {error}")
+                time.sleep(pause)
+                pause = min(0.1, 2 * pause)
+            else:
+                return connection
+
+    def _retry(self, error: OSError) -> bool:
+        """Whether to dial again: not where nothing listens, and not if a rank has failed."""
+        self._endpoint.watch(0, "connects to others")  # raises if one has failed
+        return error.errno not in (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH)
 
     def _answer(
         self, missing: set[tuple[int, int]], deadline: float
     ) -> tuple[int, int, socket.socket]:
         while True:
             left = deadline - time.monotonic()
-            guest = self._door.wait(max(0.0, min(left, _LOOK_S)))
-            if guest is not None:
-                token, peer, me, channel = _HELLO.unpack(guest.greeting)
-                if secrets.compare_digest(token, self._token) and me == self.rank:
-                    return peer, channel, guest.connection
-                guest.connection.close()
+            try:
+                accepted = self._acceptor.wait(max(0.0, min(left, _LOOK_S)))
+            except CommunicationError as error:
+                self._give_up(f"rank {self.rank}: {error}")
+            if accepted is not None:
+                peer, me, channel = _HELLO.unpack(accepted.said)
+                if me == self.rank:
+                    return peer, channel, accepted.connection
+                accepted.connection.close()
             elif left <= 0:
                 peer, channel = min(missing)
                 self._give_up(
@@ -194,7 +266,7 @@ class _Connected:
         self._endpoint.run(self._share, self._number, *call)
 
 
-def _addresses(text: str | None) -> dict[int, list[str]]:
+def _addresses(text: str) -> dict[int, list[str]]:
     """TACOS_ADDRESSES: where to reach each peer, channel by channel."""
     if not text:
         return {}
@@ -211,29 +283,17 @@ def _addresses(text: str | None) -> dict[int, list[str]]:
         ) from None
 
 
-def _local_name(token: str) -> str:
-    """The address of a rank for those of its machine: a name that no file system has to hold."""
-    return f"\0tacos-{token}"
+def _say_who_is_missing(peer: int, collective: str, seconds: float) -> None:
+    LOG.warning("still waiting for rank %d in %s, %.0f s", peer, collective, seconds)
 
 
-@functools.cache
-def _machine() -> str:
-    """The same for processes that share a machine and its network namespace, or empty."""
+def _listening_locally(name: str) -> socket.socket:
+    """A Unix socket that no file system has to hold."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path('/proc/self/ns/net').stat().st_ino}"
-    except OSError:
-        return ""
-
-
-def own_address() -> str:
-    """An address at which other machines are likely to reach this one."""
-    name = socket.gethostname()
-    with contextlib.suppress(OSError):
-        address = socket.gethostbyname(name)
-        if not address.startswith("127."):
-            return address
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # sends nothing; asks for the route
-        return str(probe.getsockname()[0])
-    return "127.0.0.1"
+        listener.bind(f"\0{name}")
+        listener.listen(4096)
+    except BaseException:
+        listener.close()
+        raise
+    return listener

@@ -3,22 +3,12 @@
 :class:`Settings` is what the environment says, the same on all ranks (:func:`agree`);
 :class:`Algorithms` finds, prepares and keeps the algorithms of one communicator.
 
-=================  =====================================================================
-TACOS_PLANS        a plan directory, see :mod:`tacos.library`
-TACOS_TOPOLOGY     a topology: what no plan serves is synthesized for it on first use
-TACOS_ENGINE       the engine for that, default ``auto``
-TACOS_CACHE        where those schedules are kept, default ``~/.cache/tacos``
-TACOS_PLACEMENT    the NPU of each rank, see :func:`tacos.runtime.dispatch.placement.place`
-TACOS_ORDER        hosts or ranks in the order that default algorithms follow, or a file of them
-TACOS_PROBE        ``1``: measure the network at the start, and find that order
-TACOS_DEBUG        ``info``: say for each call which algorithm serves it, and why
-=================  =====================================================================
+The variables are those of :mod:`tacos._support.variables`.
 """
 
 from __future__ import annotations
 
-import os
-import sys
+import logging
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -28,6 +18,8 @@ import msgspec
 
 from tacos import collective as collectives
 from tacos import formats, topology
+from tacos._support.log import LOG, Once, set_level
+from tacos._support.variables import cache_folder, read
 from tacos.errors import TacosError, VerificationError
 from tacos.library import Plans, described, difference, fingerprint, unpacked
 from tacos.program import lower
@@ -65,32 +57,31 @@ class Settings:
     engine: str = "auto"
     cache: Path = Path()
     placement: str | None = None
-    debug: bool = False
     order: str | None = None
     probe: bool = False
     places: tuple[int, ...] = ()
     """The place of each rank in that order, once known; empty: rank order."""
 
     @classmethod
-    def from_environment(cls, world: int, variables: Mapping[str, str] = os.environ) -> Settings:
+    def from_environment(cls, world: int, variables: Mapping[str, str] | None = None) -> Settings:
         """Read and check what the variables name, for a job of so many ranks.
 
         Raises:
             ValueError: A variable has a value that is not allowed.
             FormatError: A plan or a topology is broken, or for another job.
 
-        >>> Settings.from_environment(4, {"TACOS_DEBUG": "info"}).debug
-        True
+        >>> Settings.from_environment(4, {"TACOS_ENGINE": "ring"}).engine
+        'ring'
         """
-        said = variables.get("TACOS_DEBUG", "")
-        if said.lower() not in ("", "off", "info"):
-            raise ValueError(f'TACOS_DEBUG is "{said}"; it must be info or off')
-        probe = variables.get("TACOS_PROBE", "")
-        if probe not in ("", "0", "1"):
-            raise ValueError(f'TACOS_PROBE is "{probe}"; it must be 0 or 1')
-        named = variables.get("TACOS_TOPOLOGY")
+        set_level(read("TACOS_DEBUG", variables))
+        engine = read("TACOS_ENGINE", variables) or "auto"
+        if engine not in (names := ["auto", *ENGINES]):
+            raise ValueError(
+                f"unknown engine {engine!r} in TACOS_ENGINE; expected one of {', '.join(names)}"
+            )
+        named = read("TACOS_TOPOLOGY", variables)
         network = formats.network(named) if named else None
-        folder = variables.get("TACOS_PLANS")
+        folder = read("TACOS_PLANS", variables)
         plans = None
         if folder:
             plans = Plans.load(folder)
@@ -99,12 +90,11 @@ class Settings:
         return cls(
             plans,
             network,
-            variables.get("TACOS_ENGINE") or "auto",
-            Path() if network is None else _cache_folder(variables),
-            variables.get("TACOS_PLACEMENT"),
-            said.lower() == "info",
-            variables.get("TACOS_ORDER") or None,
-            probe == "1",
+            engine,
+            Path() if network is None else cache_folder(variables),
+            read("TACOS_PLACEMENT", variables) or None,
+            read("TACOS_ORDER", variables) or None,
+            read("TACOS_PROBE", variables) == "1",
         )
 
     @property
@@ -134,7 +124,7 @@ class _Greeting(msgspec.Struct):
 
 
 def agree(
-    rendezvous: Rendezvous, rank: int, world: int, variables: Mapping[str, str] = os.environ
+    rendezvous: Rendezvous, rank: int, world: int, variables: Mapping[str, str] | None = None
 ) -> tuple[Settings, list[int]]:
     """The settings and the NPU of each rank of the rendezvous; whatever is wrong, all ranks raise.
 
@@ -223,6 +213,12 @@ class _Call(NamedTuple):
     ordered: bool  # whether the order of summation changes the result
     carrier: str
 
+    @property
+    def label(self) -> str:
+        """For messages."""
+        root = f" with root {self.root}" if self.root >= 0 else ""
+        return f"{collectives.parse(self.kind).label} of {self.size_bytes} bytes{root}"
+
 
 class _Candidate(NamedTuple):
     """An algorithm by a name that is the same on all ranks, and how to get its program."""
@@ -250,7 +246,7 @@ class Algorithms:
         self.npus = list(range(communicator.size)) if npus is None else list(npus)
         self._of_call: dict[_Call, tuple[Algorithm, str]] = {}
         self._prepared: dict[tuple[str, str], Algorithm] = {}  # by name and carrier
-        self._logged: set[str] = set()
+        self._log_once = Once()
 
     def get(
         self,
@@ -279,10 +275,13 @@ class Algorithms:
             if len(self._of_call) >= _KEPT:
                 self._of_call.clear()
             found = self._of_call[call] = self._find(call)
-        if self.settings.debug and self.communicator.rank == 0:
+        if self.communicator.rank == 0 and LOG.isEnabledFor(logging.INFO):
             place = " in place" if in_place else ""
-            what = f"{collectives.parse(kind).label} of {format_size(size_bytes)}{place}"
-            sys.stderr.write(f"tacos: {what}: {found[1]}\n")
+            what = (
+                f"{collectives.parse(kind).label} of {format_size(size_bytes)}{place}: {found[1]}"
+            )
+            if not self._log_once(logging.INFO, what):
+                LOG.debug("%s", what)
         return found[0]
 
     def _find(self, call: _Call) -> tuple[Algorithm, str]:
@@ -298,18 +297,16 @@ class Algorithms:
                 except ValueError as error:  # it cannot be lowered, or relays through other NPUs
                     reasons.append(f"{name} does not serve: {error}")
                     continue
-                self._prepared[key] = self.communicator.prepare(program, carrier=call.carrier)
+                self._prepared[key] = self.communicator.prepare(
+                    program, carrier=call.carrier, label=call.label
+                )
             if call.ordered and (difference := self._prepared[key].difference):
                 reasons.append(f"{name} is not for floating-point sums: {difference}")
-                self._log_once(f"{reasons[-1]}; another algorithm serves them")
+                if self.communicator.rank == 0:
+                    self._log_once(logging.WARNING, f"{reasons[-1]}; another algorithm serves them")
                 continue
             return self._prepared[key], "; ".join([name, *reasons])
         raise TacosError(f"no algorithm serves {call.kind}: {'; '.join(reasons)}")
-
-    def _log_once(self, sentence: str) -> None:
-        if self.communicator.rank == 0 and sentence not in self._logged:
-            self._logged.add(sentence)
-            sys.stderr.write(f"tacos: {sentence}\n")
 
     def _planned(self, call: _Call, reasons: list[str]) -> _Candidate | None:
         plans = self.settings.plans
@@ -365,7 +362,7 @@ class Algorithms:
             try:
                 mine = b"+" + kept(self.settings.cache, plan, make)
             except VerificationError as error:  # an engine's fault, which must not go unnoticed
-                sys.stderr.write(f"tacos: the engine {self.settings.engine} failed: {error}\n")
+                LOG.error("the engine %s failed: %s", self.settings.engine, error)
                 mine = b"-" + str(error).encode()
             except (TacosError, ValueError) as error:
                 mine = b"-" + str(error).encode()
@@ -438,19 +435,3 @@ def _size_class(size_bytes: int) -> int:
     while size < size_bytes:
         size *= 4
     return size
-
-
-def _cache_folder(variables: Mapping[str, str]) -> Path:
-    """Where schedules are kept.
-
-    >>> _cache_folder({"XDG_CACHE_HOME": "/var/cache"})
-    PosixPath('/var/cache/tacos')
-    """
-    if variables.get("TACOS_CACHE"):
-        return Path(variables["TACOS_CACHE"])
-    try:
-        return Path(variables.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tacos"
-    except RuntimeError:  # the user has no home directory
-        raise ValueError(
-            "TACOS_CACHE is not set, and there is no home for ~/.cache/tacos"
-        ) from None

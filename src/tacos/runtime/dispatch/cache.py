@@ -8,11 +8,11 @@ read or written costs time, never an error: the schedule is then made for this r
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from tacos._support.files import replacing
+from tacos._support.log import LOG
 from tacos.errors import TacosError
 from tacos.library import Plan, difference, locked, packed, unpacked
 from tacos.verify import verify
@@ -87,7 +87,9 @@ def _found(file: Path, plan: Plan) -> bytes | None:
         return None
     except (TacosError, ValueError, OSError, MemoryError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        _say(f"{file}: {why.removeprefix(f'{file}: ')}; the schedule is synthesized again")
+        LOG.warning(
+            "%s", f"{file}: {why.removeprefix(f'{file}: ')}; the schedule is synthesized again"
+        )
         return None
     return data
 
@@ -105,8 +107,4 @@ def _keep(file: Path, data: bytes) -> None:
     except (TacosError, OSError) as error:
         with suppress(OSError):  # what cannot be replaced may still be removed
             file.unlink()
-        _say(f"the schedule is not kept: {error}")
-
-
-def _say(sentence: str) -> None:
-    sys.stderr.write(f"tacos: {' '.join(sentence.split())}\n")
+        LOG.warning("the schedule is not kept: %s", error)

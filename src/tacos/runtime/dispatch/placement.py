@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacos._core import Collective, CollectivePart, Program
+from tacos._support.variables import read
 from tacos.collective import kind_of
 from tacos.errors import FormatError
 from tacos.program import FACTS
+from tacos.runtime.rendezvous.addresses import is_interface
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,16 +33,19 @@ _LOCAL_RANKS = ("TACOS_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", 
                 "SLURM_LOCALID")  # fmt: skip
 
 
-def here(variables: Mapping[str, str] = os.environ) -> tuple[str, str]:
+def here(variables: Mapping[str, str] | None = None) -> tuple[str, str]:
     """The host and the number on it by which NPUs are named, of this process.
 
-    The host is ``TACOS_HOST`` or what the machine calls itself; the number is empty where no launcher says it.
+    The host is ``TACOS_HOST``, unless that is an interface, or what the machine calls itself; the number is empty where no launcher says it.
 
     >>> here({"TACOS_HOST": "node7", "LOCAL_RANK": "3"})
     ('node7', '3')
     """
-    host = variables.get("TACOS_HOST") or socket.gethostname()
-    return host, next((variables[name] for name in _LOCAL_RANKS if name in variables), "")
+    environ = os.environ if variables is None else variables
+    host = read("TACOS_HOST", environ)
+    if not host or is_interface(host):
+        host = socket.gethostname()
+    return host, next((environ[name] for name in _LOCAL_RANKS if name in environ), "")
 
 
 def place(

@@ -12,7 +12,6 @@ import functools
 import importlib.util
 import itertools
 import json
-import os
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ import numpy as np
 
 from tacos import collective as collectives
 from tacos import topology as topologies
+from tacos.runtime.backend import gloo
 from tacos.runtime.carriers import named
 from tacos.runtime.dispatch.algorithms import order_matters
 from tacos.search.synthesis import engines, synthesize
@@ -377,16 +377,11 @@ def gloo_group(comm: Communicator) -> Any:
             "comparing with gloo needs torch: pip install 'tacos-ccl[torch]'"
         ) from None
     limit = dt.timedelta(seconds=comm.timeout)
-    gloo = distributed.ProcessGroupGloo
     make = functools.partial(distributed.TCPStore, comm.address(0), timeout=limit)
     store = make(0, is_master=True, wait_for_workers=False) if comm.rank == 0 else None
     port = "" if store is None else str(store.port)
     meeting = int(comm.exchange("gloo's store", port.encode())[0])
-    options = gloo._Options()
-    host = os.environ.get("TACOS_HOST")
-    options._devices = [gloo.create_device(hostname=host) if host else gloo.create_default_device()]
-    options._timeout = limit
-    return gloo(store or make(meeting), comm.rank, comm.size, options)
+    return gloo(store or make(meeting), comm.rank, comm.size, limit)
 
 
 def _gloo(comm: Communicator) -> Callable[[_Bench, int], Figure]:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
+import secrets
 import socket
+from functools import partial
 from typing import TYPE_CHECKING
 
+from tacos._support.log import LOG
+from tacos._support.variables import VARIABLES, cache_folder, read
+from tacos.runtime.rendezvous.addresses import host_and_port
 from tacos.runtime.rendezvous.store import StoreRendezvous
 from tacos.runtime.rendezvous.tcp import TcpRendezvous
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from tacos.runtime.rendezvous import Rendezvous
 
@@ -31,8 +38,8 @@ def from_environment(
     Looked at, in this order: ``TACOS_RANK``, ``TACOS_WORLD_SIZE`` and ``TACOS_RENDEZVOUS=host:port`` (``tacos
     run``, ``tacos lab``); torchrun's ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``; the variables of
     Open MPI and MPICH; those of a step of Slurm, ``SLURM_PROCID``, ``SLURM_NTASKS`` and ``SLURM_STEP_ID``. Without
-    any of them the process is a job of one rank. ``TACOS_TOKEN`` is a text that tells the ranks of a job from
-    strangers.
+    any of them the process is a job of one rank. ``TACOS_TOKEN`` is the secret of the job. Under Slurm, ranks without it share a
+    secret in a file that only their user can read.
 
     Raises:
         ValueError: A variable is missing or not a number.
@@ -42,19 +49,23 @@ def from_environment(
     1
     """
     env = os.environ if environ is None else environ
+    token = read("TACOS_TOKEN", env)
     if "TACOS_RANK" in env:
-        host, _, port = _required(env, "TACOS_RENDEZVOUS", "host:port").rpartition(":")
-        if not host or not port.isdecimal():
-            raise ValueError(
-                f"TACOS_RENDEZVOUS is {env['TACOS_RENDEZVOUS']!r}, it must be host:port"
+        host, port = host_and_port(
+            _required(env, "TACOS_RENDEZVOUS", "host:port"), "TACOS_RENDEZVOUS"
+        )
+        rank, size = _number(env, "TACOS_RANK"), _number(env, "TACOS_WORLD_SIZE")
+        if not token and size > 1:
+            LOG.warning(
+                "TACOS_TOKEN is not set: any process that reaches %s port %s can join the job",
+                host,
+                port,
             )
         listener = None
-        rank = _number(env, "TACOS_RANK")
-        if rank == 0 and "TACOS_RENDEZVOUS_FD" in env:
+        if rank == 0 and read("TACOS_RENDEZVOUS_FD", env):
             listener = socket.socket(fileno=_number(env, "TACOS_RENDEZVOUS_FD"))
-        size, token = _number(env, "TACOS_WORLD_SIZE"), env.get("TACOS_TOKEN", "")
         return TcpRendezvous(
-            rank, size, host, int(port), timeout=timeout, listener=listener, token=token
+            rank, size, host, port, timeout=timeout, listener=listener, token=token
         )
     if "RANK" in env and "MASTER_ADDR" in env:
         restarts = env.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -66,12 +77,79 @@ def from_environment(
 
         return MpiRendezvous(timeout=timeout)
     if step is not None:
-        rank, size = _number(env, "SLURM_PROCID"), _number(env, "SLURM_NTASKS")
-        nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "localhost")
-        # Steps of a job run beside each other.
-        place = 20000 + int(hashlib.sha256(step.encode()).hexdigest(), 16) % 20000
-        return TcpRendezvous(rank, size, _first_host(nodes), place, timeout=timeout, token=step)
+        return _of_slurm(env, step, token, timeout)
     return TcpRendezvous(0, 1, "localhost", 0, timeout=timeout)
+
+
+def _of_slurm(env: Mapping[str, str], step: str, token: str, timeout: float) -> TcpRendezvous:
+    rank, size = _number(env, "SLURM_PROCID"), _number(env, "SLURM_NTASKS")
+    nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "localhost")
+    # Steps of a job run beside each other. The port is no secret, only the token is.
+    place = 20000 + int(hashlib.sha256(step.encode()).hexdigest(), 16) % 20000
+    host = _first_host(nodes)
+    if token or size == 1:
+        return TcpRendezvous(rank, size, host, place, timeout=timeout, token=token)
+    restart = env.get("SLURM_RESTART_COUNT", "0")
+    file = cache_folder(env) / f".slurm-{step}-{restart}.token"
+    if rank == 0:
+        secret = offer_secret(file)
+        try:
+            return TcpRendezvous(rank, size, host, place, timeout=timeout, token=secret)
+        finally:
+            with contextlib.suppress(OSError):
+                file.unlink()
+    try:
+        return TcpRendezvous(
+            rank, size, host, place, timeout=timeout, token=partial(shared_secret, file)
+        )
+    except TimeoutError as error:
+        if file.exists():
+            raise
+        raise TimeoutError(
+            f"{error}; set TACOS_TOKEN to a secret of the job, as in export TACOS_TOKEN=$(openssl rand "
+            f"-hex 16) before srun, where nodes do not share {file.parent}"
+        ) from None
+
+
+def offer_secret(file: Path) -> str:
+    """Write a new secret into a file that only the user can read, and return it.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     secret = offer_secret(Path(folder) / "token")
+    ...     shared_secret(Path(folder) / "token") == secret
+    True
+    """
+    secret = secrets.token_hex(16)
+    new = file.with_name(f"{file.name}.{secrets.token_hex(4)}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        new.touch(mode=0o600, exist_ok=False)
+        new.write_text(secret)
+        new.replace(file)
+    except OSError as error:
+        raise ValueError(
+            f"the ranks of this Slurm job need a secret: {file} cannot be written "
+            f"({error.strerror}); set TACOS_TOKEN, as in export TACOS_TOKEN=$(openssl rand -hex 16) before srun"
+        ) from None
+    return secret
+
+
+def shared_secret(file: Path) -> str:
+    """Read the secret that rank 0 has written.
+
+    Raises:
+        OSError: There is none yet, or others than the user can read or have written it.
+    """
+    found = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        state = os.fstat(found)
+        if state.st_uid != os.geteuid() or state.st_mode & 0o077:
+            raise PermissionError(f"{file} must belong to this user, with mode 0600")
+        return os.read(found, 200).decode()
+    finally:
+        os.close(found)
 
 
 def in_job(environ: Mapping[str, str] | None = None) -> bool:
@@ -116,9 +194,10 @@ def _first_host(nodes: str) -> str:
 
 
 def _required(env: Mapping[str, str], name: str, what: str) -> str:
-    if name not in env:
+    value = read(name, env) if name in VARIABLES else env.get(name, "")
+    if not value:
         raise ValueError(f"{name} is not set, it must be {what}")
-    return env[name]
+    return value
 
 
 def _number(env: Mapping[str, str], name: str) -> int:

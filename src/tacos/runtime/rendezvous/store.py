@@ -9,15 +9,17 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tacos.errors import CommunicationError
-from tacos.runtime.rendezvous.waiting import Doubt
+from tacos.runtime.rendezvous.waiting import Doubt, Patience, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["StoreRendezvous"]
 
-_PAUSE = dt.timedelta(seconds=1)
+_LOOK_S = 0.5
 """How long a rank waits for the store before it looks around."""
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.1
+"""Between two questions to the store."""
 _PIECE = 4 << 20
 """Stores refuse values of more than a few megabytes."""
 
@@ -26,8 +28,7 @@ class StoreRendezvous:
     """Ranks meet at a store: rank 0 collects and hands out, so that the work is O(ranks).
 
     Args:
-        store: What all ranks see, with ``set(key, bytes)``, ``get(key)``, ``check(keys)`` and
-            ``wait(keys, timedelta)``, which raises RuntimeError when the time is over.
+        store: What all ranks see, with ``set(key, bytes)``, ``get(key)`` and ``check(keys)``.
         rank: This process's number.
         size: The number of ranks.
         prefix: Of the keys, for those who share a store.
@@ -117,22 +118,26 @@ class StoreRendezvous:
         return b"".join([first, *others])
 
     def _wait(self, name: str, wanted: list[str], keys: list[str], deadline: float) -> None:
-        doubt = Doubt()
-        while True:
-            left = dt.timedelta(seconds=max(deadline - time.monotonic(), 0.01))
-            try:
-                self.store.wait(wanted, min(left, _PAUSE))
-            except RuntimeError:
+        # Not by store.wait: whenever its time is over, torch logs two warnings.
+        doubt, pause = Doubt(), _SHORTEST_PAUSE_S
+        patience = Patience(name)
+        look = time.monotonic() + _LOOK_S
+        while not self.store.check(wanted):
+            now = time.monotonic()
+            if now >= deadline:
+                raise TimeoutError(
+                    f"{named(self._missing(keys) or [0])} did not come to exchange {name!r} within "
+                    f"{self._timeout:g} s"
+                )
+            if now >= look:
+                look = now + _LOOK_S
                 doubt.hear(self.while_waiting())
-                if time.monotonic() < deadline:
-                    continue
-            else:
-                return
-            missing = [str(rank) for rank, key in enumerate(keys) if not self.store.check([key])]
-            raise TimeoutError(
-                f"rank {', '.join(missing or ['0'])} did not come to exchange {name!r} within "
-                f"{self._timeout:g} s"
-            )
+                patience.look(lambda: self._missing(keys))
+            time.sleep(min(pause, deadline - now))
+            pause = min(1.5 * pause, _LONGEST_PAUSE_S)
+
+    def _missing(self, keys: list[str]) -> list[int]:
+        return [rank for rank, key in enumerate(keys) if not self.store.check([key])]
 
 
 @functools.cache

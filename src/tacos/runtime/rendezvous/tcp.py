@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import secrets
+import errno
 import selectors
 import socket
 import struct
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tacos.errors import CommunicationError
-from tacos.runtime.rendezvous.door import Door
-from tacos.runtime.rendezvous.waiting import LONGEST_S, Doubt, named
+from tacos.runtime.rendezvous.addresses import listening
+from tacos.runtime.rendezvous.handshake import Acceptor, Refused, dial
+from tacos.runtime.rendezvous.waiting import LONGEST_S, Doubt, Patience, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,10 +23,12 @@ __all__ = ["TcpRendezvous"]
 
 _HEAD = struct.Struct("!4sIII")
 _MAGIC, _FAILURE = b"tcs1", b"tcs!"
-_HELLO = struct.Struct("!4s16sII")
+_HELLO = struct.Struct("!II")  # rank and number of ranks
 _LARGEST = 1 << 28
 """Bytes of a rank's value."""
 _LONGEST_NAME = 1 << 12
+_REFUSED_S = 1.0
+"""How long a rank dials again after a wrong token: another job may have listened there."""
 _LOOK_S = 0.5
 """How long a rank waits for others before it looks around."""
 
@@ -40,7 +43,8 @@ class TcpRendezvous:
         port: Where rank 0 listens.
         timeout: Seconds to wait for the others.
         listener: The socket that rank 0 listens on, if the caller has one already.
-        token: A text that only the ranks of this job know, so that no other process is taken for one.
+        token: A text that only the ranks of this job know, so that no other process is taken for one; or a function
+            that returns it, called whenever this rank dials.
 
     Raises:
         TimeoutError: Some ranks did not come; the message names them.
@@ -60,14 +64,14 @@ class TcpRendezvous:
         *,
         timeout: float = 300.0,
         listener: socket.socket | None = None,
-        token: str = "",
+        token: str | Callable[[], str] = "",
     ) -> None:
         if size < 1 or not 0 <= rank < size:
             raise ValueError(f"rank is {rank} of {size}; it must be 0 to size - 1")
         self.rank, self.size = rank, size
         self.while_waiting: Callable[[], str] = str
         self._timeout = min(timeout, LONGEST_S)
-        self._token = hashlib.sha256(token.encode()).digest()[:16]
+        self._token = token if callable(token) else lambda: token
         self._peers: dict[int, socket.socket] = {}
         if size == 1:
             if listener is not None:
@@ -108,8 +112,11 @@ class TcpRendezvous:
         with selectors.DefaultSelector() as selector:
             for peer, connection in self._peers.items():
                 selector.register(connection, selectors.EVENT_READ, peer)
+            patience = Patience(name)
             while missing := [peer for peer in self._peers if values[peer] is None]:
-                ready = self._ready(selector, deadline)
+                ready = self._ready(
+                    selector, deadline, partial(patience.look, partial(list, missing))
+                )
                 if not ready:
                     raise TimeoutError(
                         f"{named(missing)} did not come to exchange {name!r} "
@@ -120,7 +127,12 @@ class TcpRendezvous:
                     selector.unregister(key.fileobj)
         return [v for v in values if v is not None]
 
-    def _ready(self, selector: selectors.BaseSelector, deadline: float) -> list[Any]:
+    def _ready(
+        self,
+        selector: selectors.BaseSelector,
+        deadline: float,
+        report: Callable[[], object] = bool,
+    ) -> list[Any]:
         """The connections on which something has come; none when the time is over."""
         doubt = Doubt()
         while True:
@@ -129,6 +141,7 @@ class TcpRendezvous:
             if ready or left == 0:
                 return ready
             doubt.hear(self.while_waiting())
+            report()
 
     def close(self) -> None:
         """Close the connections."""
@@ -139,47 +152,51 @@ class TcpRendezvous:
     def _welcome(self, listener: socket.socket) -> None:
         deadline = time.monotonic() + self._timeout
         refused = ""
-        with Door([listener], _HELLO.size) as door:
+        with Acceptor([listener], self._token().encode(), _HELLO.size) as acceptor:
             while len(self._peers) < self.size - 1:
-                guest = door.wait(max(0.0, deadline - time.monotonic()))
-                if guest is None:
+                accepted = acceptor.wait(max(0.0, deadline - time.monotonic()))
+                if accepted is None:
                     missing = [r for r in range(1, self.size) if r not in self._peers]
                     raise TimeoutError(
                         f"{named(missing)} did not come to rank 0 within {self._timeout:g} s{refused}"
                     )
-                magic, token, peer, size = _HELLO.unpack(guest.greeting)
-                if magic != _MAGIC or not secrets.compare_digest(token, self._token):
-                    guest.connection.close()  # of another job
-                    continue
-                guest.connection.setblocking(True)
+                peer, size = _HELLO.unpack(accepted.said)
+                connection = accepted.connection
+                connection.setblocking(True)
                 if size == self.size and 0 < peer < self.size and peer not in self._peers:
-                    self._peers[peer] = guest.connection
+                    self._peers[peer] = connection
                     continue
                 again = ", for the second time" if peer in self._peers else ""
                 why = f"rank {peer} of {size} came to rank 0 of {self.size}{again}"
-                _send(guest.connection, "", [why.encode()], time.monotonic() + 1.0, _FAILURE)
-                guest.connection.close()
+                _send(connection, "", [why.encode()], time.monotonic() + 1.0, _FAILURE)
+                connection.close()
                 refused = f"; {why}"
 
     def _arrive(self, host: str, port: int) -> socket.socket:
+        """Connect to rank 0, which may still have to start; another job may listen there meanwhile."""
         deadline = time.monotonic() + self._timeout
-        pause = 0.01
+        pause, refused = 0.01, Doubt(_REFUSED_S)
         while True:
+            connection = None
             try:
                 connection = socket.create_connection((host, port), timeout=5.0)
+                if connection.getsockname() == connection.getpeername():
+                    raise ConnectionError("met itself, by chance")
+                words = _HELLO.pack(self.rank, self.size)
+                dial(connection, self._token().encode(), words, deadline)
             except OSError as error:
+                if connection is not None:
+                    connection.close()
+                why = f"rank 0 at {host}:{port} refused rank {self.rank}: {error}"
+                refused.hear(why if isinstance(error, Refused) else "")
                 if time.monotonic() + pause > deadline:
                     raise TimeoutError(
                         f"rank 0 did not answer at {host}:{port} within {self._timeout:g} s ({error})"
                     ) from None
                 time.sleep(pause)
                 pause = min(0.5, pause * 1.5)
-                continue
-            if connection.getsockname() == connection.getpeername():  # met itself, by chance
-                connection.close()
-                continue
-            connection.sendall(_HELLO.pack(_MAGIC, self._token, self.rank, self.size))
-            return connection
+            else:
+                return connection
 
     def _receive(self, peer: int, name: str, deadline: float) -> list[bytes]:
         connection = self._peers[peer]
@@ -213,18 +230,15 @@ class TcpRendezvous:
 
 def _listening(host: str, port: int) -> socket.socket:
     """A socket at that address or, where it is not one of this machine's own, at all of them."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         try:
-            listener.bind((host, port))
-        except OSError:
-            listener.bind(("", port))
+            return listening(host, port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise
+            return listening("", port)
     except OSError as error:
-        listener.close()
         raise CommunicationError(f"rank 0 cannot listen at port {port}: {error}") from None
-    listener.listen(4096)
-    return listener
 
 
 def _send(

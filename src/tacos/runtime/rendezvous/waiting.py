@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import time
+from typing import TYPE_CHECKING
 
+from tacos._support.log import LOG
 from tacos.errors import CommunicationError
 
-__all__ = ["LONGEST_S", "Doubt", "named", "pause"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["LONGEST_S", "Doubt", "Patience", "named", "pause"]
 
 LONGEST_S = 2e6
 """Sockets cannot wait longer: their milliseconds have 31 bits."""
@@ -39,6 +44,31 @@ class Doubt:
             self._since = now
         if now - self._since >= self._patience:
             raise CommunicationError(why)
+
+
+class Patience:
+    """Says at growing intervals which ranks others wait for: after 30 s, 60 s, 120 s, …
+
+    >>> Patience("settings").look(lambda: [1])
+    False
+    """
+
+    def __init__(self, name: str, first_s: float = 30.0) -> None:
+        self._name, self._since, self._next_s = name, time.monotonic(), first_s
+
+    def look(self, missing: Callable[[], list[int]]) -> bool:
+        """Log the ranks that have not come, if it is time for it; says whether it was."""
+        if time.monotonic() - self._since < self._next_s:
+            return False
+        if ranks := missing():
+            LOG.warning(
+                "still waiting for %s to exchange %r, %.0f s",
+                named(ranks),
+                self._name,
+                self._next_s,
+            )
+        self._next_s *= 2
+        return True
 
 
 def pause(rounds: int, spins: int = 1000) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 import weakref
 from dataclasses import replace
 from datetime import timedelta
@@ -20,7 +19,9 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import ProcessGroup, ReduceOp
 
+from tacos._support.log import LOG
 from tacos.runtime.aggregation.sums import from_environment
+from tacos.runtime.backend import gloo
 from tacos.runtime.carriers import Unavailable, chosen
 from tacos.runtime.carriers.nccl import Nccl
 from tacos.runtime.communicator import Communicator
@@ -94,7 +95,7 @@ class TacosGroup(ProcessGroup):
         settings = _with_probe(settings, self._communicator, members, world)
         self._nccl: Any = None
         self._messages: Messages | None = None
-        on_gpus = self._connect_gpus(report=settings.debug and rank == 0)
+        on_gpus = self._connect_gpus(report=rank == 0)
         self._tensors = Tensors(
             Algorithms(self._communicator, settings, npus),
             on_gpus,
@@ -103,7 +104,7 @@ class TacosGroup(ProcessGroup):
         self._worker = Worker(f"tacos {options.group_id}", self._end)
         self._together: list[Work] | None = None
         self._aborted = ""
-        self._gloo = _gloo(options.store, rank, size, timeout)
+        self._gloo = gloo(dist.PrefixStore("tacos-gloo", options.store), rank, size, timeout)
         self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM, self._gloo)
         self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
         if self._nccl is not None:
@@ -117,7 +118,7 @@ class TacosGroup(ProcessGroup):
             carrier = self._communicator.open(kind.name)
         except Unavailable as why:
             if report and torch.cuda.is_available():
-                sys.stderr.write(f"tacos: GPU tensors go through the host's memory: {why}\n")
+                LOG.info("GPU tensors go through the host's memory: %s", why)
             return None
         if isinstance(carrier, Nccl):
             self._nccl = carrier.backend
@@ -480,17 +481,6 @@ def _after(event: torch.cuda.Event, run: Callable[[], None]) -> Callable[[], Non
         run()
 
     return run_then
-
-
-def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
-    own = dist.PrefixStore("tacos-gloo", store)
-    host = os.environ.get("TACOS_HOST")
-    if host is None:
-        return dist.ProcessGroupGloo(own, rank, size, timeout)
-    options: Any = dist.ProcessGroupGloo._Options()
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
-    options._timeout = timeout
-    return dist.ProcessGroupGloo(own, rank, size, options)
 
 
 # What callers pass.

@@ -233,6 +233,9 @@ class Tensors:
         if carrier is None or (some.is_cuda and op and not carrier.reduces(dtype, op)):
             self._staged(kind, source, target, count, op, root)
             return
+        what = f"{kind} of {count} elements of {str(some.dtype).removeprefix('torch.')}"
+        if root >= 0:
+            what += f" with root {root}"
         if not op:  # what only moves goes as bytes
             count *= some.element_size()
         size_bytes = count * some.element_size() if op else count
@@ -252,7 +255,6 @@ class Tensors:
             else:
                 ordinary()
         except (TacosError, TimeoutError, ValueError) as error:
-            what = f"{kind} of {count} elements of {dtype}"
             raise CollectiveError(f"rank {self.rank}, {what}: {error}") from None
 
     def _staged(

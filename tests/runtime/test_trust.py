@@ -1,0 +1,352 @@
+"""Jobs among other processes: attacks change no result and end no job, and settings are named where they are wrong."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tacos
+from tacos import collective as co
+from tacos import topology as tp
+from tacos._support.variables import VARIABLES
+from tacos.runtime import CommunicationError, TcpRendezvous, connect, from_environment
+from tacos.runtime.rendezvous import environment, handshake
+from tacos.runtime.rendezvous import tcp as rendezvous_over_tcp
+from tacos.runtime.rendezvous.handshake import Acceptor, Refused, dial
+from tests.support import attacker
+from tests.support.ranks import free_port
+
+ROOT = Path(tacos.__file__).parents[2]
+NOBODY = 65534
+
+
+def schedule(kind, npus):
+    network = tp.fully_connected(npus)
+    return tacos.synthesize(network, co.named(kind, network, "1MB", chunks=1))
+
+
+def carrier_of(comm) -> Any:
+    return comm.open()
+
+
+def soon():
+    return time.monotonic() + 20.0
+
+
+@contextlib.contextmanager
+def attacked(ports):
+    """An attacker that holds its connections, as another user where this process may choose one."""
+    user = NOBODY if os.geteuid() == 0 else os.geteuid()
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", attacker.__file__, *map(str, [user, *ports])],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/",
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline()
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        process.wait(20)
+
+
+@pytest.mark.parametrize("carried", ["unix", "tcp"])
+def test_an_attacked_job_gets_right_results(monkeypatch, carried):
+    """Connections are attacked between two preparations, when no rank waits for one; then the ranks connect again."""
+    if carried == "tcp":
+        monkeypatch.setenv("TACOS_HOST", "127.0.0.1")
+    first, second = schedule("all_reduce", 3), schedule("all_to_all", 3)
+    port, line = free_port(), threading.Barrier(4, timeout=30)
+    ports: list[int] = []
+
+    def act(rank):
+        meet = TcpRendezvous(rank, 3, "127.0.0.1", port, timeout=30, token="ours")
+        with connect(meet, timeout=30) as comm:
+            ring = comm.prepare(first)
+            before = ring.run(np.full(5, rank + 1.0))
+            ports.extend(place[1] for place in carrier_of(comm)._places[:1])
+            line.wait()
+            line.wait()
+            blocks = comm.prepare(second).run(np.arange(3.0) + 10 * rank)
+            return before.tolist(), blocks.tolist(), ring.run(np.full(5, rank + 1.0)).tolist()
+
+    with ThreadPoolExecutor(3) as pool:
+        ranks = [pool.submit(act, rank) for rank in range(3)]
+        line.wait()
+        assert bool(ports) == (
+            carried == "tcp"
+        )  # among themselves, ranks of a machine listen on no network
+        with attacked(set(ports)) as told:
+            line.wait()
+            results = [rank.result() for rank in ranks]
+    user, count, table = told.split(maxsplit=2)
+    assert int(count) > attacker.EACH / 2
+    greeted = ast.literal_eval(table)
+    if int(user) != os.geteuid():  # another user is turned away before a word is said
+        assert not any(many for place, many in greeted.items() if place.startswith("@"))
+    for rank, (before, blocks, after) in enumerate(results):
+        assert before == after == [6.0] * 5
+        assert blocks == [rank, rank + 10.0, rank + 20.0]
+
+
+def test_names_of_sockets_do_not_tell_the_secret():
+    """Whoever reads the name, which all users can, knows nothing of what the handshake needs."""
+    with connect(TcpRendezvous(0, 1, "", 0)) as comm:
+        carrier = carrier_of(comm)
+        card = carrier._cards[0]
+        assert card.name.removeprefix("tacos-") not in (card.salt, carrier._key.hex())
+
+
+@contextlib.contextmanager
+def accepting(key=b"ours"):
+    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+    with Acceptor([listener], key, 4) as acceptor:
+        yield acceptor, listener.getsockname()
+
+
+def test_a_handshake_needs_the_secret_on_both_sides():
+    with accepting() as (acceptor, place), socket.create_connection(place) as caller:
+        with pytest.raises(Refused, match="the ranks do not have the same TACOS_TOKEN"):
+            dial(caller, b"theirs", b"rank", soon())
+        assert acceptor.wait(0.1) is None
+    # A process that has taken the port, and echoes what it hears, is not taken for a rank.
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+
+        def pretend():
+            with listener.accept()[0] as end:
+                end.sendall(handshake._MAGIC + bytes(16))
+                end.sendall(end.recv(200)[-32:])
+                end.recv(1)
+
+        other = pool.submit(pretend)
+        caller = socket.create_connection(listener.getsockname())
+        with caller, pytest.raises(Refused):
+            dial(caller, b"ours", b"rank", soon())
+        other.result()
+
+
+def test_a_recorded_handshake_does_not_serve_again():
+    with accepting() as (acceptor, place):
+        with socket.create_connection(place) as caller:
+            sent = []
+
+            class Recorder:
+                def __getattr__(self, name):
+                    return getattr(caller, name)
+
+                def sendall(self, data):
+                    sent.append(data)
+                    caller.sendall(data)
+
+            dial(Recorder(), b"ours", b"rank", soon())
+            accepted = acceptor.wait(20.0)
+            assert accepted.said == b"rank"
+            accepted.connection.close()
+        with socket.create_connection(place) as again:
+            again.settimeout(20.0)
+            again.recv(20)
+            again.sendall(b"".join(sent))
+            assert again.recv(100) == handshake._REFUSAL
+        assert acceptor.wait(0.1) is None
+
+
+def test_thousands_of_silent_connections_do_not_keep_a_rank_out():
+    with accepting() as (acceptor, place):
+        silent = []
+        for _ in range(
+            2 * acceptor._most + 50
+        ):  # more than it keeps, and more descriptors than it would need
+            silent.append(socket.create_connection(place, timeout=20.0))
+            if len(silent) > 300:
+                silent.pop(0).close()
+        with socket.create_connection(place, timeout=20.0) as caller:
+            dial(caller, b"ours", b"rank", soon())
+            accepted = acceptor.wait(20.0)
+            assert accepted.said == b"rank"
+            accepted.connection.close()
+        assert len(acceptor._pending) <= acceptor._most
+        for one in silent:
+            one.close()
+
+
+def test_silent_connections_are_closed_after_some_time(monkeypatch):
+    monkeypatch.setattr(handshake, "_PATIENCE_S", 0.1)
+    with accepting() as (_, place), socket.create_connection(place, timeout=20.0) as silent:
+        assert len(silent.recv(100)) == 20
+        assert silent.recv(100) == b""
+
+
+def test_other_processes_neither_stop_a_job_nor_take_a_place_in_it():
+    """One is silent, one talks nonsense, one is of another job, one of another size."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        place = listener.getsockname()
+        silent, loud = socket.create_connection(place), socket.create_connection(place)
+        loud.sendall(b"GET / HTTP/1.1" + b" " * 100)
+
+        def act(rank, size=2, token="ours"):
+            try:
+                at = listener.dup() if rank == 0 else None
+                meet = TcpRendezvous(rank, size, *place, timeout=20, token=token, listener=at)
+            except CommunicationError as error:
+                return str(error)
+            try:
+                return meet.exchange("x", bytes([rank]))
+            except CommunicationError as error:
+                return str(error)
+            finally:
+                meet.close()
+
+        with ThreadPoolExecutor(4) as pool:
+            wrong = [pool.submit(act, 1, token="theirs"), pool.submit(act, 2, size=5)]
+            rank = pool.submit(act, 0)
+            assert wrong[1].result() == "rank 2 of 5 came to rank 0 of 2"
+            assert re.fullmatch(
+                r"rank 0 at 127\.0\.0\.1:\d+ refused rank 1: the ranks do not have the same TACOS_TOKEN",
+                wrong[0].result(),
+            )
+            assert pool.submit(act, 1).result() == rank.result() == [b"\0", b"\1"]
+        silent.close()
+        loud.close()
+
+
+def test_running_out_of_descriptors_is_said_at_once(monkeypatch):
+    """The limit is lowered to what is open already: the next connection cannot be accepted."""
+    import resource
+
+    with accepting() as (acceptor, place):
+        caller = socket.socket()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (caller.fileno() + 1, hard))
+        try:
+            caller.connect(place)
+            begin = time.process_time()
+            with pytest.raises(
+                CommunicationError, match=r"no file descriptors left to accept .* ulimit -n"
+            ):
+                acceptor.wait(20.0)
+            assert time.process_time() - begin < 1.0
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            caller.close()
+
+
+# --- Slurm --------------------------------------------------------------------------------------------
+
+SLURM = {
+    "SLURM_NTASKS": "2",
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "2",
+    "SLURM_STEP_NODELIST": "localhost",
+}
+
+
+def meet_under_slurm(variables, timeout=20.0):
+    def act(rank):
+        found = from_environment(
+            SLURM | {"SLURM_PROCID": str(rank)} | variables[rank], timeout=timeout
+        )
+        with contextlib.closing(found):
+            return found.exchange("x", bytes([rank]))
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(act, range(2)))
+
+
+def test_ranks_of_slurm_share_a_file_that_only_their_user_reads(tmp_path, monkeypatch):
+    modes = []
+    offer = environment.offer_secret
+
+    def offered(file):
+        secret = offer(file)
+        modes.append((file.stat().st_mode & 0o777, secret in str(file)))
+        return secret
+
+    monkeypatch.setattr(environment, "offer_secret", offered)
+    (tmp_path / ".slurm-7.2-0.token").write_text(
+        "of a run before"
+    )  # not trusted: others can read it
+    cache = {"TACOS_CACHE": str(tmp_path)}
+    assert meet_under_slurm([cache, cache]) == [[b"\0", b"\1"]] * 2
+    assert modes == [(0o600, False)]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_token_of_slurms_ranks_is_not_their_job(tmp_path, monkeypatch):
+    """A process that knows the job, which all users do, cannot join; TACOS_TOKEN is what counts."""
+    ours = {"TACOS_TOKEN": "ours", "TACOS_CACHE": str(tmp_path)}
+    assert meet_under_slurm([ours, ours]) == [[b"\0", b"\1"]] * 2
+    monkeypatch.setattr(rendezvous_over_tcp, "_REFUSED_S", 0.1)
+    with pytest.raises(TimeoutError, match=r"rank 1 did not come to rank 0 within 0\.5 s"):
+        meet_under_slurm([ours, ours | {"TACOS_TOKEN": "7.2"}], timeout=0.5)
+
+
+# --- variables ----------------------------------------------------------------------------------------
+
+
+def test_the_manual_lists_every_variable():
+    """Each is in the table, none is read elsewhere, and the page has the table's words."""
+    names, readers = set(), []
+    for path in (ROOT / "src" / "tacos").rglob("*.py"):
+        text = path.read_text()
+        names |= set(re.findall(r'"(TACOS_[A-Z_]+)"', text))
+        read = r'(?:environ|env|variables)(?:\.get\("TACOS_|\["TACOS_[A-Z_]+"\](?! = ))'
+        readers += [(path.name, found) for found in re.findall(read, text)]
+    assert readers == []
+    assert names == set(VARIABLES)
+    page = (ROOT / "docs" / "guide" / "operating.md").read_text()
+    rows = re.findall(r"^\| `(TACOS_[A-Z_]+)` \| (.*?) \| (.*?) \|$", page, re.MULTILINE)
+    assert rows == [(one.name, one.meaning, one.default) for one in VARIABLES.values()]
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.7", "2001:db8::7", "nic0"])
+def test_a_wrong_host_is_named_on_all_ranks(monkeypatch, host):
+    monkeypatch.setenv("TACOS_HOST", host)
+    port = free_port()
+
+    def act(rank):
+        meet = TcpRendezvous(rank, 2, "127.0.0.1", port, timeout=20)
+        with pytest.raises(
+            ValueError, match=f"TACOS_HOST is '{host}', which is not an address of this machine"
+        ):
+            connect(meet, timeout=20)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(act, range(2)))
+
+
+@pytest.mark.parametrize("host", ["::1", "lo"])
+def test_ranks_meet_over_ipv6_and_by_interface(monkeypatch, host):
+    monkeypatch.setenv("TACOS_HOST", host)
+    where = "[::1]" if host == "::1" else "127.0.0.1"
+    port = free_port()
+    algorithm = schedule("all_reduce", 2)
+
+    def act(rank):
+        variables = {
+            "TACOS_RANK": str(rank),
+            "TACOS_WORLD_SIZE": "2",
+            "TACOS_RENDEZVOUS": f"{where}:{port}",
+        }
+        with connect(
+            from_environment(variables | {"TACOS_TOKEN": "x"}, timeout=20), timeout=20
+        ) as comm:
+            return comm.prepare(algorithm).run(np.ones(3)).tolist(), comm.address(1 - rank)
+
+    with ThreadPoolExecutor(2) as pool:
+        for total, address in pool.map(act, range(2)):
+            assert total == [2.0] * 3
+            assert address == ("::1" if host == "::1" else "127.0.0.1")
