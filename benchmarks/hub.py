@@ -183,7 +183,7 @@ def loopback():
         "hub, memory": lambda count: hub_rate(count, True),
         "gRPC": grpc_rate,
     }
-    rates = {name: [] for name in ways}
+    rates: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(TURNS):  # in turns, and the best of each, as above
         for name, measure in ways.items():
             rates[name].append(measure(elements))
