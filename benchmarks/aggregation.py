@@ -97,7 +97,7 @@ def packet_rates(packets: int) -> None:
         "| workers | integers | echo, packets/s | switch, packets/s | ratio | echo, ns | switch, ns |"
     )
     print("|---|---|---|---|---|---|---|")
-    for workers in (1, 2, 4, 8):
+    for workers in (1, 4, 8):
         for elements in (64, 256, 360):
             devices = {True: opened(True), False: opened(False)}
             found: dict[bool, list[tuple[float, float]]] = {True: [], False: []}

@@ -30,6 +30,8 @@ enum class PacketKind : std::uint8_t {
   leave = 6,
   question = 7,
   answer = 8,
+  mismatch =
+      9,  // a contribution that a plane found to be of another operation; never from a network
 };
 
 struct PacketHeader {

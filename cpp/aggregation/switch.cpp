@@ -76,7 +76,8 @@ void Switch::receive(Address from, std::span<const std::byte> packet, std::uint6
   if (above) {
     ++counters_.control;
     from_parent(header, packet, out);
-  } else if (header.kind == PacketKind::contribution) {
+  } else if (header.kind == PacketKind::contribution ||
+             (header.kind == PacketKind::mismatch && plane_ != nullptr)) {
     contribute(from, header, packet, now_us, out);
   } else if (header.kind == PacketKind::join) {
     ++counters_.control;
@@ -128,6 +129,14 @@ void Switch::contribute(Address from, const PacketHeader& header, std::span<cons
     return;
   }
   job->used_us = now_us;
+  if (job->elsewhere) {
+    not_added(header, *job, out);
+    return;
+  }
+  if (header.kind != PacketKind::contribution) {
+    ++counters_.malformed;
+    return;
+  }
   // A rack's cores send from ports of their own.
   job->members[header.worker].address = from;
   Use& use = job->slots[slot][version ? 1 : 0];
@@ -192,6 +201,35 @@ void Switch::contribute(Address from, const PacketHeader& header, std::span<cons
   } else {
     finish(*job, use, out);
   }
+}
+
+// A plane adds this job's packets, but has passed one on, or has not seen it.
+void Switch::not_added(const PacketHeader& header, Job& job, std::vector<Outgoing>& out) {
+  const std::string who = "worker " + std::to_string(header.worker);
+  if (header.kind == PacketKind::mismatch) {
+    --counters_.packets;  // the plane has counted it
+    fail(job, who + " runs another operation than the others: its number, size or type differs",
+         out);
+    return;
+  }
+  ++counters_.out_of_range;
+  fail(job,
+       "packets of " + who + " do not reach the switch through " + plane_->where() +
+           ", where its XDP program adds up; connect it there, or start the switch without XDP",
+       out);
+}
+
+void Switch::end_generation(Job& job) {
+  if (job.elsewhere) {
+    const PlaneTally tally = plane_->tally(index_of(job));
+    job.contributions += tally.contributions;
+    job.results += tally.results;
+    job.duplicates += tally.duplicates;
+    plane_->release(index_of(job));
+    job.elsewhere = false;
+  }
+  job.generation = 0;
+  job.slots.clear();
 }
 
 void Switch::add(Use& use, const PacketHeader& header, std::span<const std::byte> packet,
@@ -540,8 +578,21 @@ void Switch::begin(Job& job, std::uint64_t generation, std::vector<Outgoing>& ou
     if (job.members[i].joined) job.children |= std::uint64_t{1} << i;
   }
   job.slots.clear();
-  job.slots.resize(job.pool + 1U);
-  for (std::uint16_t slot = 0; slot <= job.pool; ++slot) {
+  if (plane_ != nullptr && parent_ == 0) {
+    PlaneJob entry{.number = index_of(job),
+                   .generation = generation,
+                   .children = job.children,
+                   .pool = job.pool,
+                   .packet_elements = job.packet_elements,
+                   .addresses = {}};
+    for (std::size_t i = 0; i < job.members.size(); ++i) {
+      entry.addresses[i] = job.members[i].address;
+    }
+    job.tallied = 0;
+    job.elsewhere = plane_->take(entry);
+  }
+  if (!job.elsewhere) job.slots.resize(job.pool + 1U);
+  for (std::uint16_t slot = 0; slot < job.slots.size(); ++slot) {
     for (const bool version : {false, true}) {
       Use& use = job.slots[slot][version ? 1 : 0];
       use.sequence = first_sequence(slot, version, job.pool) - stride_of(slot, job.pool);
@@ -569,8 +620,7 @@ void Switch::dissolve(Job& job, const Member* except, NoticeCode code, std::vect
     }
     member.joined = false;
   }
-  job.generation = 0;
-  job.slots.clear();
+  end_generation(job);
   if (shards_ > 1) changes.push_back({index_of(job), ""});
 }
 
@@ -594,8 +644,7 @@ void Switch::fail(Job& job, const std::string& why, std::vector<Outgoing>& out,
     job.failure = why;
     job.furthest = furthest;
   }
-  job.generation = 0;
-  job.slots.clear();
+  end_generation(job);
   if (shards_ > 1) changes.push_back({index_of(job), ""});
 }
 
@@ -622,13 +671,21 @@ void Switch::leave(Address from, const PacketHeader& header, std::span<const std
     const LeaveBody mine{job.parent_join.incarnation};
     reply(parent_, up, std::as_bytes(std::span(&mine, 1)), "", out);
   }
+  end_generation(job);
   jobs_[header.job].reset();
   if (shards_ > 1) changes.push_back({header.job, ""});
 }
 
 void Switch::expire(std::uint64_t now_us) {
   for (std::uint32_t i = 0; i < jobs_.size(); ++i) {
-    if (!jobs_[i] || now_us < jobs_[i]->used_us + limits_.idle_us) continue;
+    if (!jobs_[i]) continue;
+    Job& job = *jobs_[i];
+    if (job.elsewhere) {
+      const std::uint64_t added = plane_->tally(i).contributions;
+      if (std::exchange(job.tallied, added) != added) job.used_us = now_us;
+    }
+    if (now_us < job.used_us + limits_.idle_us) continue;
+    end_generation(job);
     jobs_[i].reset();
     if (shards_ > 1) changes.push_back({i, ""});
   }
@@ -712,8 +769,11 @@ std::vector<Switch::JobView> Switch::jobs() const {
   std::vector<JobView> views;
   for (const auto& job : jobs_) {
     if (!job) continue;
+    const PlaneTally more = job->elsewhere ? plane_->tally(index_of(*job)) : PlaneTally{};
     views.push_back({job->name, job->workers, job->pool, job->packet_elements, job->generation,
-                     joined(*job), job->contributions, job->results, job->duplicates});
+                     joined(*job), job->contributions + more.contributions,
+                     job->results + more.results, job->duplicates + more.duplicates,
+                     job->elsewhere});
   }
   return views;
 }

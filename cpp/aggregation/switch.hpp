@@ -24,8 +24,8 @@
 // Time per packet is that of adding its integers; jobs are found by their index.
 #pragma once
 
+#include <array>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -73,6 +73,36 @@ struct SwitchCounters {
   std::uint64_t sent = 0;  // packets
 };
 
+// A job, as what adds in the place of a switch must know it.
+struct PlaneJob {
+  std::uint32_t number = 0;
+  std::uint64_t generation = 0, children = 0;
+  std::uint16_t pool = 0, packet_elements = 0;
+  std::array<Address, kMostWorkers> addresses{};
+};
+struct PlaneTally {  // of a job
+  std::uint64_t contributions = 0, results = 0, duplicates = 0;
+};
+struct PlaneCounters {
+  SwitchCounters of;
+  std::uint64_t lost_in = 0, lost_out = 0, bytes_in = 0, bytes_out = 0;
+};
+
+// Something that sees the packets before the switch does, such as a program in the kernel, and adds those of jobs that it
+// takes. The switch still does the joining.
+class Plane {
+ public:
+  Plane() = default;
+  Plane(const Plane&) = delete;
+  Plane& operator=(const Plane&) = delete;
+  virtual ~Plane() = default;
+  virtual bool take(const PlaneJob& job) = 0;  // false: it stays with the switch
+  virtual void release(std::uint32_t job) = 0;
+  virtual PlaneTally tally(std::uint32_t job) const = 0;
+  virtual PlaneCounters counters() const = 0;
+  virtual const std::string& where() const = 0;  // for messages
+};
+
 class Switch {
  public:
   Switch(SwitchLimits limits, std::vector<Token> tokens, std::uint64_t seed,
@@ -83,6 +113,8 @@ class Switch {
 
   // Makes this the switch of a rack: it stands for `members` at the parent.
   void set_parent(Address parent, std::uint64_t members);
+
+  void set_plane(Plane* plane) { plane_ = plane; }  // owned by the caller
 
   // What is in `out` is valid until the next call of `flushed`, which comes after all of it was sent.
   void receive(Address from, std::span<const std::byte> packet, std::uint64_t now_us,
@@ -99,6 +131,7 @@ class Switch {
     std::uint16_t workers, pool, packet_elements;
     std::uint64_t generation, joined;
     std::uint64_t contributions, results, duplicates;
+    bool elsewhere;  // the plane adds up
   };
   std::vector<JobView> jobs() const;
 
@@ -147,6 +180,8 @@ class Switch {
     std::vector<std::array<Use, 2>> slots;
     std::uint64_t used_us = 0;
     std::uint64_t contributions = 0, results = 0, duplicates = 0;
+    bool elsewhere = false;     // the plane adds up
+    std::uint64_t tallied = 0;  // its contributions when they were last looked at
     // At the parent.
     std::uint32_t parent_job = 0;
     std::uint16_t parent_shards = 1;
@@ -155,6 +190,8 @@ class Switch {
 
   void contribute(Address from, const PacketHeader& header, std::span<const std::byte> packet,
                   std::uint64_t now_us, std::vector<Outgoing>& out);
+  void not_added(const PacketHeader& header, Job& job, std::vector<Outgoing>& out);
+  void end_generation(Job& job);
   void add(Use& use, const PacketHeader& header, std::span<const std::byte> packet, bool first);
   void finish(Job& job, Use& use, std::vector<Outgoing>& out);
   void send_up(Job& job, Use& use, std::vector<Outgoing>& out);
@@ -190,6 +227,7 @@ class Switch {
   std::uint16_t shards_;
   Address parent_ = 0;
   std::uint64_t members_ = 0;
+  Plane* plane_ = nullptr;
   std::vector<std::unique_ptr<Job>> jobs_;
   std::vector<std::vector<std::byte>> replies_;
   SwitchCounters counters_;

@@ -251,6 +251,15 @@ UdpSwitch::~UdpSwitch() {
   }
 }
 
+void UdpSwitch::use_kernel(const std::string& interface, const KernelTables& tables) {
+  if (shards_.size() != 1 || options_.parent != 0) {
+    throw std::invalid_argument(
+        "a switch with XDP has one core, as the kernel uses all, and no parent");
+  }
+  kernel_ = std::make_unique<Kernel>(interface, tables);
+  shards_.front()->state.set_plane(kernel_.get());
+}
+
 void UdpSwitch::start() {
   if (!threads_.empty()) return;
   stopping_ = false;
@@ -370,9 +379,7 @@ std::string UdpSwitch::stats() const {
   SwitchCounters sum;
   std::uint64_t lost_in = 0, lost_out = 0, bytes_in = 0, bytes_out = 0;
   std::vector<Switch::JobView> jobs;
-  for (const auto& shard : shards_) {
-    const std::lock_guard guard(shard->lock);
-    const auto& c = shard->state.counters();
+  const auto count = [&](const SwitchCounters& c) {
     for (const auto field :
          {&SwitchCounters::packets, &SwitchCounters::contributions, &SwitchCounters::duplicates,
           &SwitchCounters::resent, &SwitchCounters::old, &SwitchCounters::early,
@@ -382,6 +389,18 @@ std::string UdpSwitch::stats() const {
           &SwitchCounters::sent}) {
       sum.*field += c.*field;
     }
+  };
+  if (kernel_) {
+    const auto more = kernel_->counters();
+    count(more.of);
+    lost_in = more.lost_in;
+    lost_out = more.lost_out;
+    bytes_in = more.bytes_in;
+    bytes_out = more.bytes_out;
+  }
+  for (const auto& shard : shards_) {
+    const std::lock_guard guard(shard->lock);
+    count(shard->state.counters());
     lost_in += shard->lost_in;
     lost_out += shard->lost_out;
     bytes_in += shard->bytes_in;
@@ -433,6 +452,7 @@ std::string UdpSwitch::stats() const {
             ", \"pool\": " + std::to_string(job.pool) +
             ", \"packet_elements\": " + std::to_string(job.packet_elements) +
             ", \"running\": " + (job.generation != 0 ? "true" : "false") +
+            ", \"kernel\": " + (job.elsewhere ? "true" : "false") +
             ", \"joined\": " + std::to_string(std::popcount(job.joined)) +
             ", \"contributions\": " + std::to_string(job.contributions) +
             ", \"results\": " + std::to_string(job.results) +

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "aggregation/kernel.hpp"
 #include "aggregation/switch.hpp"
 #include "aggregation/worker.hpp"
 
@@ -40,6 +41,8 @@ class UdpSwitch {
   UdpSwitch& operator=(const UdpSwitch&) = delete;
 
   std::uint16_t port() const { return port_; }
+  // Leaves the adding to the kernel's programs at an interface; before `start`, with one shard.
+  void use_kernel(const std::string& interface, const KernelTables& tables);
   void start();
   void stop();                  // from any thread; ends the threads
   std::string failure() const;  // why a thread ended early, or empty
@@ -54,6 +57,7 @@ class UdpSwitch {
   UdpSwitchOptions options_;
   std::uint16_t port_ = 0;
   std::uint64_t seed_ = 0;
+  std::unique_ptr<Kernel> kernel_;
   std::vector<std::unique_ptr<Shard>> shards_;
   std::vector<std::thread> threads_;
   std::atomic<bool> stopping_ = false;

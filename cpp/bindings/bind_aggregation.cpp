@@ -249,6 +249,17 @@ void bind_aggregation(nb::module_& m) {
           "parent_host"_a, "parent_port"_a, "members"_a, "loss_in"_a, "loss_out"_a, "seed"_a,
           "echo"_a, "Opens the ports; parent_host is empty without a parent.")
       .def_prop_ro("port", &UdpSwitch::port, "The first port.")
+      .def(
+          "use_kernel",
+          [](UdpSwitch& self, const std::string& interface, int jobs, int slots, int counters,
+             int tallies, std::uint32_t most_jobs, std::uint32_t most_slots,
+             std::uint32_t processors) {
+            self.use_kernel(interface,
+                            {jobs, slots, counters, tallies, most_jobs, most_slots, processors});
+          },
+          "interface"_a, "jobs"_a, "slots"_a, "counters"_a, "tallies"_a, "most_jobs"_a,
+          "most_slots"_a, "processors"_a,
+          "Leaves the adding to the kernel's programs at an interface; before start.")
       .def("start", &UdpSwitch::start, "Starts the threads.")
       .def("stop", &UdpSwitch::stop, nb::call_guard<nb::gil_scoped_release>(), "Ends the threads.")
       .def_prop_ro("failure", &UdpSwitch::failure, "Why a thread ended early, or empty.")

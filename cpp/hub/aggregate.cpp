@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <barrier>
 #include <chrono>
-#include <cstring>
 #include <thread>
 
 #include "hub/job.hpp"
@@ -16,7 +15,7 @@ namespace {
 struct Work {
   Cut parts;
   Region weights, sums, momentum;
-  std::vector<Region> gradients, copies;
+  std::vector<Region> gradients;
   Group group;
   std::uint64_t number = 1;
 
@@ -24,27 +23,27 @@ struct Work {
     take(sums.floats() + begin, gradients[worker].floats() + begin, Wire::float32, count,
          worker == 0);
   }
-  void optimize(std::int64_t begin, std::size_t count) const {
+  void optimize(const float* from, std::int64_t begin, std::size_t count) const {
     Update how;
     how.group = &group;
     how.lr = group.lr;
     how.number = number;
     how.divisor = static_cast<float>(gradients.size());
-    update(how, weights.floats() + begin, sums.floats() + begin, {momentum.floats() + begin},
-           count);
-  }
-  void copy(std::size_t worker, std::int64_t begin, std::size_t count) const {
-    std::memcpy(copies[worker].floats() + begin, weights.floats() + begin, count * sizeof(float));
+    update(how, weights.floats() + begin, from, {momentum.floats() + begin}, count);
   }
 };
 
 void tall_round(const Work& work, std::int32_t thread) {
+  std::vector<const float*> parts(work.gradients.size());
+  std::vector<float> sums(kChunkElements);
   for (const auto& chunk : work.parts.chunks) {
     if (chunk.core != thread) continue;
     const auto count = static_cast<std::size_t>(chunk.count);
-    for (std::size_t i = 0; i < work.gradients.size(); ++i) work.sum(i, chunk.offset, count);
-    work.optimize(chunk.offset, count);
-    for (std::size_t i = 0; i < work.copies.size(); ++i) work.copy(i, chunk.offset, count);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      parts[i] = work.gradients[i].floats() + chunk.offset;
+    }
+    take_all(sums.data(), parts, count);
+    work.optimize(sums.data(), chunk.offset, count);
   }
 }
 
@@ -61,9 +60,7 @@ void wide_round(const Work& work, std::int32_t thread, std::int32_t threads, std
       work.sum(i, from, count);
       all.arrive_and_wait();
     }
-    work.optimize(from, count);
-    all.arrive_and_wait();
-    for (std::size_t i = 0; i < work.copies.size(); ++i) work.copy(i, from, count);
+    work.optimize(work.sums.floats() + from, from, count);
     all.arrive_and_wait();
   }
 }
@@ -82,10 +79,7 @@ double aggregate(bool tall, std::int32_t threads, std::int32_t workers,
   work.group.lr = 0.1;
   work.group.momentum = 0.9;
   work.group.nesterov = true;
-  for (std::int32_t i = 0; i < workers; ++i) {
-    work.gradients.emplace_back(bytes);
-    work.copies.emplace_back(bytes);
-  }
+  for (std::int32_t i = 0; i < workers; ++i) work.gradients.emplace_back(bytes);
   std::barrier<> all(threads);
   std::chrono::steady_clock::time_point begin, end;
   const auto run = [&](std::int32_t thread) {

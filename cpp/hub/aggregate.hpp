@@ -1,7 +1,8 @@
 // Two ways to sum and optimize the gradients of several workers on the cores of one machine, for comparison.
 //
-// Tall: a thread owns chunks, and takes each from the first contribution to the copies that go back. Wide: all threads
-// work on one key at a time, each on its part, with a barrier between the steps, as servers do that parallelize over a key.
+// Tall: a thread owns chunks, and takes each from the contributions to the new weights, as the service does with
+// deterministic sums. Wide: all threads work on one key at a time, each on its part, with a barrier after each contribution
+// and after the update, as servers do that merge what arrives in parallel over a key. Answers are not part of it: the service sends them from the weights, without a copy.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 
 namespace tacos::hub {
 
-// Seconds per round (sum, Nesterov step, one copy of the weights per worker), after one round that is not counted.
+// Seconds per round (sums and a Nesterov step), after one round that is not counted.
 double aggregate(bool tall, std::int32_t threads, std::int32_t workers,
                  const std::vector<std::int64_t>& sizes, std::int32_t rounds);
 

@@ -586,15 +586,19 @@ bool Core::complete(const Shard& shard, const Cell& cell) const {
 void Core::add_up(Shard& shard, Cell& cell) {
   auto& job = *shard.job;
   const auto& chunk = chunk_of(shard, cell);
-  float* const sum = job.sums.floats() + chunk.offset;
+  float* sum = job.sums.floats() + chunk.offset;
   const auto count = at(chunk.count);
   if (job.spec.deterministic) {
-    bool first = true;
+    // Without other hubs nobody needs the sum after the update, and this array stays in the cache.
+    if (!job.spec.relay) sum = scratch_.data();
+    std::array<const float*, kMostMembers> parts{};
+    std::size_t found = 0;
     for (const auto slot : shard.by_rank) {
-      if (!bit(cell.filled, slot)) continue;
-      take(sum, job.contributions[slot].floats() + chunk.offset, Wire::float32, count, first);
-      first = false;
+      if (bit(cell.filled, slot)) {
+        parts[found++] = job.contributions[slot].floats() + chunk.offset;
+      }
     }
+    take_all(sum, std::span(parts).first(found), count);
   }
   if (!job.spec.relay) return finish(shard, cell, sum);
   if (cell.full == 0) std::memset(sum, 0, count * sizeof(float));

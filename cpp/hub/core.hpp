@@ -189,6 +189,7 @@ class Core {
 
   std::int32_t index_;
   std::int64_t now_ms_ = 0;
+  std::vector<float> scratch_ = std::vector<float>(kChunkElements);
   std::map<std::uint64_t, std::unique_ptr<Shard>> shards_;
   std::vector<std::unique_ptr<Link>> links_;
   std::vector<int> free_, touched_;

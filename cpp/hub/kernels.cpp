@@ -31,6 +31,34 @@ TACOS_VECTORIZED void add(float* __restrict sum, const T* __restrict values, std
   for (std::size_t i = 0; i < count; ++i) sum[i] += wide(values[i]);
 }
 
+constexpr std::size_t kSideBySide = 4;  // streams that a core reads at once
+
+template <std::size_t arrays, bool first>
+TACOS_VECTORIZED void add_arrays(float* __restrict sum, const float* const* values,
+                                 std::size_t count) {
+  std::array<const float*, arrays> from{};
+  std::copy_n(values, arrays, from.begin());
+  for (std::size_t i = 0; i < count; ++i) {
+    float s = first ? from[0][i] : sum[i] + from[0][i];
+    for (std::size_t k = 1; k < arrays; ++k) s += from[k][i];
+    sum[i] = s;
+  }
+}
+
+template <bool first>
+void add_some(float* sum, std::span<const float* const> values, std::size_t count) {
+  switch (values.size()) {
+    case 1:
+      return add_arrays<1, first>(sum, values.data(), count);
+    case 2:
+      return add_arrays<2, first>(sum, values.data(), count);
+    case 3:
+      return add_arrays<3, first>(sum, values.data(), count);
+    default:
+      return add_arrays<kSideBySide, first>(sum, values.data(), count);
+  }
+}
+
 TACOS_VECTORIZED void narrow_brain(Brain* __restrict to, const float* __restrict values,
                                    std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) to[i] = shortened(values[i]);
@@ -180,6 +208,13 @@ void take(float* sum, const void* values, Wire wire, std::size_t count, bool fir
     case Wire::float16:
       first ? store(sum, static_cast<const Half*>(values), count)
             : add(sum, static_cast<const Half*>(values), count);
+  }
+}
+
+void take_all(float* sum, std::span<const float* const> values, std::size_t count) {
+  for (std::size_t i = 0; i < values.size(); i += kSideBySide) {
+    const auto some = values.subspan(i, std::min(kSideBySide, values.size() - i));
+    i == 0 ? add_some<true>(sum, some, count) : add_some<false>(sum, some, count);
   }
 }
 

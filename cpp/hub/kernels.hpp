@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "hub/frame.hpp"
@@ -31,6 +32,9 @@ std::size_t states_of(Rule rule, const Group& group);
 
 // sum = values, or sum += values.
 void take(float* sum, const void* values, Wire wire, std::size_t count, bool first);
+// The sum of several arrays, in their order: the same bits as taking one after the other, but the sum is written once and
+// the arrays are read side by side, which a core does faster than one stream.
+void take_all(float* sum, std::span<const float* const> values, std::size_t count);
 // Values in a wire format, rounded to nearest even.
 void narrow(void* to, const float* values, Wire wire, std::size_t count);
 

@@ -1673,6 +1673,11 @@ class UdpSwitch:
     def port(self) -> int:
         """The first port."""
 
+    def use_kernel(self, interface: str, jobs: int, slots: int, counters: int, tallies: int, most_jobs: int, most_slots: int, processors: int) -> None:
+        """
+        Leaves the adding to the kernel's programs at an interface; before start.
+        """
+
     def start(self) -> None:
         """Starts the threads."""
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tacos import collective, topology, units
+from tacos.errors import TacosError
 from tacos.search.synthesis import synthesize
 from tacos.verify import verify
 
@@ -29,6 +32,7 @@ __all__ = ["Check", "checkup"]
 
 _PATIENCE_S = 120
 _SOLVER = ("solver", "highspy", "highspy", "bounds of all-to-all, uneven switches, exact solving")
+_HUB_PORT = 7800
 _BURST = 2 << 20
 """Bytes that a switch's socket should hold: eight workers' pools of 128 packets of 1,500 bytes."""
 _EXTRAS = (
@@ -75,6 +79,9 @@ def checkup() -> Iterator[Check]:
     yield _backend()
     yield _lab()
     yield _switch()
+    yield _clang()
+    yield _xdp()
+    yield _hub()
 
 
 def _python() -> Check:
@@ -199,3 +206,51 @@ def _switch() -> Check:
         advice = f"sysctl -w net.core.rmem_max={8 << 20}"
         return Check("switch", "missing", found, advice)
     return Check("switch", "ok", f"UDP port {DEFAULT_PORT} is free for tacos switch")
+
+
+def _clang() -> Check:
+    """What compiles the XDP program of a switch."""
+    if (clang := shutil.which("clang")) is None:
+        found = "no clang, for the XDP program of tacos switch --xdp"
+        return Check(
+            "clang", "missing", found, "install clang; the switch in user space needs none"
+        )
+    from tacos.runtime.aggregation import xdp
+
+    try:
+        size = len(xdp.compiled())
+    except TacosError as error:
+        return Check("clang", "broken", str(error), "use clang 14 or newer")
+    return Check("clang", "ok", f"{clang} compiles the XDP program, {size:,} bytes")
+
+
+def _xdp() -> Check:
+    """Whether the kernel takes the program: root, the system call, and the verifier."""
+    from tacos.runtime.aggregation import xdp
+
+    try:
+        xdp.Program(1, 1).close()
+    except TacosError as error:
+        return Check("XDP", "missing", str(error), "tacos switch works without --xdp")
+    release = platform.release()
+    if tuple(map(int, re.findall(r"\d+", release)[:2])) < xdp.KERNEL:
+        needed = ".".join(map(str, xdp.KERNEL))
+        found = f"Linux {release}, but tacos switch --xdp needs {needed}"
+        return Check("XDP", "missing", found, "tacos switch works without --xdp")
+    return Check("XDP", "ok", f"Linux {release} accepts the program of tacos switch --xdp")
+
+
+def _hub() -> Check:
+    """Whether tacos hub could start here with its usual ports: one for control, one per core."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    for port in range(_HUB_PORT, _HUB_PORT + cores + 1):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                found = f"TCP port {port} cannot be used: {error.strerror}"
+                return Check("hub", "missing", found, "tacos hub --port takes others")
+    return Check(
+        "hub", "ok", f"TCP ports {_HUB_PORT} to {_HUB_PORT + cores} are free for tacos hub"
+    )

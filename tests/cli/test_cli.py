@@ -7,6 +7,8 @@ import json
 import os
 import pty
 import re
+import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -199,6 +201,17 @@ def test_doctor_finds_this_installation_well(capsys):
     assert checks["core"]["state"] == "ok"
     assert {"torch", "mpi", "plot", "solver", "arrow", "lab", "machine"} <= checks.keys()
     assert all(check["advice"] for check in checks.values() if check["state"] != "ok")
+
+
+def test_doctor_looks_at_what_switch_and_hub_need(monkeypatch):
+    """Ports that are taken, no clang, no root: each is missing, with what to do, and nothing is broken."""
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    assert "install clang" in doctor._clang().advice
+    assert (doctor._clang().state, doctor._xdp().state) == ("missing", "missing")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr(doctor, "_HUB_PORT", taken.getsockname()[1])
+        assert doctor._hub().state == "missing"
+        assert str(taken.getsockname()[1]) in doctor._hub().found
 
 
 def test_doctor_says_what_is_missing_and_what_is_broken(monkeypatch, tmp_path, capsys):

@@ -43,6 +43,12 @@ def switch(
         float, Parameter(help="Probability to drop a packet on purpose, at arrival and departure.")
     ] = 0.0,
     seed: Annotated[int, Parameter(help="Random seed of the losses; 0 for a new one.")] = 0,
+    xdp: Annotated[
+        str | None,
+        Parameter(
+            help="Interface at which the kernel adds packets of up to 360 integers; needs root and clang."
+        ),
+    ] = None,
     metrics: Annotated[
         int | None, Parameter(help="TCP port of this machine at which Prometheus reads counters.")
     ] = None,
@@ -59,9 +65,11 @@ def switch(
     """Start a switch that adds up what workers send, until Ctrl-C, or print its counters.
 
     Workers find it by TACOS_SWITCH=HOST:PORT and need its token in
-    TACOS_SWITCH_TOKEN. Without one, a token is made and printed.
+    TACOS_SWITCH_TOKEN. Without one, a token is made and printed. With --xdp
+    and no --host, it listens at the interface's address.
 
     Example: tacos switch --host 10.0.0.9 --cores 4
+    Example: sudo tacos switch --xdp eth0
     Example: tacos switch --stats 10.0.0.9:48864
     """
     from tacos.runtime import aggregation
@@ -85,19 +93,21 @@ def switch(
     below = _workers(members) if members else ()
     device = aggregation.Switch(
         host, port, token=tokens, cores=cores, slots=slots, mtu=mtu, parent=parent, members=below,
-        loss=loss, seed=seed,
+        loss=loss, seed=seed, xdp=xdp,
     )  # fmt: skip
     page = None
     try:
         with stopped() as stop, device:
             page = _metrics_page(device, metrics) if metrics is not None else None
             facts: dict[str, Any] = {"address": device.address, "cores": cores}
+            facts |= {"xdp": xdp, "mode": device.mode} if xdp else {}
             facts |= {"token": device.token} if made else {}
             facts |= {"metrics": page.server_address[1]} if page else {}
             if as_json:
                 print(json.dumps(facts), flush=True)
             elif not quiet:
-                print(f"switch listens at {device.address}, {cores} cores", flush=True)
+                where = f"{cores} cores" if not xdp else f"XDP at {xdp} ({device.mode})"
+                print(f"switch listens at {device.address}, {where}", flush=True)
                 if made:
                     print(f"workers need TACOS_SWITCH_TOKEN={device.token}", flush=True)
                 if page:

@@ -13,6 +13,7 @@ import numpy as np
 from tacos._core import UdpSwitch, UdpWorker, aggregation_encodes
 from tacos._support.variables import read
 from tacos.errors import CommunicationError
+from tacos.runtime.aggregation.xdp import Program, address_of, possible_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -24,6 +25,7 @@ DEFAULT_PORT = 48864
 _HEADERS = 60
 """Bytes of a packet beside its integers: IPv4 20, UDP 8, our own 32."""
 _MOST_ELEMENTS = 16_000
+_LOOPBACK = "127.0.0.1"
 _TIMER_S = 0.02
 """Until a packet is sent again, before a round trip has been measured. Chosen."""
 _LEAST_TIMER_S = 0.005
@@ -99,13 +101,16 @@ class Switch:
         members: Numbers of the workers below this switch, where it has a parent.
         loss: Probability with which a packet is dropped on purpose, independently when it arrives and when it leaves.
         seed: Of the losses and of generations; 0: random.
+        xdp: An interface at which the kernel adds up: packets of up to 360 integers (an MTU of 1500), of jobs without racks
+            below or above. Needs root, clang, and Linux 6.6. Other packets are added in user space. The switch then listens at
+            the interface's address, unless `host` is another.
 
     Attributes:
         token: The first token.
         address: ``host:port``, as workers need it.
 
     Raises:
-        TacosError: The port is taken, or the address is not of this machine.
+        TacosError: The port is taken, the address is not of this machine, or XDP cannot be used.
 
     >>> with Switch() as switch:
     ...     switch.stats()["packets"]
@@ -114,7 +119,7 @@ class Switch:
 
     def __init__(
         self,
-        host: str = "127.0.0.1",
+        host: str = _LOOPBACK,
         port: int = 0,
         *,
         token: str | Sequence[str] | None = None,
@@ -126,6 +131,7 @@ class Switch:
         members: Collection[int] = (),
         loss: float = 0.0,
         seed: int = 0,
+        xdp: str | None = None,
     ) -> None:
         tokens = [token] if isinstance(token, str) else list(token or ())
         tokens = tokens or [read("TACOS_SWITCH_TOKEN") or secrets.token_hex(16)]
@@ -145,6 +151,12 @@ class Switch:
         if any(not 0 <= worker < 64 for worker in members):
             raise ValueError(f"members must be workers from 0 to 63; got {sorted(members)}")
         above = resolved(parent, "parent") if parent else ("", 0)
+        if xdp and (cores != 1 or parent):
+            raise ValueError(
+                "a switch with XDP has one core, as the kernel uses all, and no parent"
+            )
+        if xdp and host == _LOOPBACK:
+            host = address_of(xdp)
         self.host = _ipv4(host, "host")
         self.token = tokens[0]
         self._core = UdpSwitch(
@@ -152,10 +164,21 @@ class Switch:
             *above, sum(1 << worker for worker in set(members)), loss, loss, seed, False,
         )  # fmt: skip
         self.port = self._core.port
+        self.xdp = xdp
+        self._kernel = Program(slots, jobs) if xdp else None
+        if xdp and self._kernel:
+            # A closing slot for each job comes on top.
+            self._core.use_kernel(xdp, *self._kernel.maps, jobs, slots + jobs, possible_cpus())
+            self._kernel.attach(xdp, self.host, self.port, loss)
 
     @property
     def address(self) -> str:
         return f"{self.host}:{self.port}"
+
+    @property
+    def mode(self) -> str:
+        """Who adds up: ``user``, or the kernel, ``native`` (in the driver) or ``generic``."""
+        return self._kernel.mode if self._kernel else "user"
 
     @property
     def busy_s(self) -> float:
@@ -174,6 +197,8 @@ class Switch:
     def close(self) -> None:
         """End the threads; packets that come later are lost."""
         self._core.stop()
+        if self._kernel:
+            self._kernel.close()
 
     def stats(self) -> dict[str, Any]:
         """Return the counters and the jobs, as :func:`tacos.runtime.aggregation.stats` does from afar."""
