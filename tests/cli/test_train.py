@@ -85,3 +85,50 @@ def test_unknown_models_and_networks_without_a_device(capsys):
     assert "llama3-8b" in capsys.readouterr().err
     assert main(["train", "llama3-8b", "ring:16"]) == 2
     assert "--device is missing: ring:16 does not say one" in capsys.readouterr().err
+
+
+def test_a_step_with_trouble_as_timeline_and_for_astra_sim(capsys, tmp_path):
+    job = ["train", "mpt-125m", "switch:4@100GB/s", "--device", "h100", "--tp", "2", "--batch", "4"]
+    files = ["--export", str(tmp_path / "step"), "--timeline", str(tmp_path / "step.csv")]
+    assert main([*job, "--collectives", "ring", *files, "--json"]) == 0
+    usual = json.loads(capsys.readouterr().out)["steps"]["ring"]
+    assert (tmp_path / "step.system.json").exists()
+    assert (tmp_path / "step.3.et").exists()
+    rows = (tmp_path / "step.csv").read_text().splitlines()
+    assert rows[0].startswith("rank,stream,id,kind,begin_ps,end_ps")
+    for trouble in (["--straggler", "npu=3,slowdown=1.5"], ["--fault", "link=0-4,slowdown=20,both=yes"]):  # fmt: skip
+        for fidelity in ("folded", "exact", "astra"):
+            call = [*job, "--collectives", "ring", "--fidelity", fidelity, "--json"]
+            assert main(call) == main([*call, *trouble]) == 0
+            text = capsys.readouterr().out
+            first, _, second = text.partition("}\n{")
+            times = [
+                json.loads(one)["steps"]["ring"]["time_s"] for one in (first + "}", "{" + second)
+            ]
+            assert times[1] > 1.01 * times[0], (trouble, fidelity)
+    assert usual["time_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--straggler", "npu=3,late=1ms"], "--straggler takes npu and slowdown in a training step"),
+        (["--straggler", "npu=99,slowdown=2"], "99"),
+        (["--fault", "link=0-16,begin=1ms"], "lasts for the whole step"),
+        (["--jitter", "-1"], "jitter must not be negative; got -1.0"),
+        (["--timeline", "step.png"], "--timeline is step.png; the timeline of a workload goes into"),
+        (["--fidelity", "fine"], "fidelity must be one of folded, exact, astra; got 'fine'"),
+    ],
+)  # fmt: skip
+def test_wrong_trouble_is_one_sentence(words, message, capsys):
+    assert main([*JOB, *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_network_that_astra_sim_cannot_describe_is_refused_before_the_work(capsys, tmp_path):
+    files = ["--export", str(tmp_path / "step"), "--timeline", str(tmp_path / "step.json")]
+    assert main([*JOB, "--fault", "nic=1", *files]) == 2
+    assert "ASTRA-sim cannot describe this dgx_h100 network" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ import pytest
 import tacos
 from tacos import training
 from tacos._core import run_job
-from tacos.simulate import astra
+from tacos.simulate import Fault, astra
 from tacos.workload import COLL, COMP, RECV, SEND
 
 ONE, TWO = tacos.topology.dgx_h100(1), tacos.topology.dgx_h100(2)
@@ -158,11 +159,83 @@ def test_folded_and_exact_agree_on_many_steps():
     compared(range(3, 35))
 
 
-def test_exact_refuses_what_only_folded_knows():
-    model, split, net = random_case(0)
-    with pytest.raises(ValueError, match=r"^fidelity must be folded or exact; got 'exactly'$"):
-        training.step(model, split, net, fidelity="exactly")
+def test_unknown_fidelities_are_refused():
     with pytest.raises(
-        ValueError, match=r"^stragglers and jitter go with the fidelity folded only$"
+        ValueError, match=r"^fidelity must be one of folded, exact, astra; got 'exactly'$"
     ):
-        training.step(model, split, net, oversubscribe=True, fidelity="exact", jitter=0.1)
+        training.step(*random_case(0), fidelity="exactly")
+
+
+def test_a_straggler_and_jitter_stretch_the_computations_of_their_ranks():
+    model, split = small(), training.Parallelism(tp=2, dp=4, batch=4)
+    how = {"collectives": "ring", "software": PLAIN, "fidelity": "exact"}
+    usual = training.step(model, split, ONE, **how)
+    slow = training.step(model, split, ONE, **how, stragglers={3: 2.0})
+    w = slow.workload
+    lasts = np.bincount(w.rank, w.duration_ps)
+    assert lasts[3] == pytest.approx(2 * lasts[0], rel=1e-6)
+    # All wait for it in every layer, or at the end: the step is longer by what it computes longer.
+    assert slow.time_s == pytest.approx(usual.time_s + lasts[0] * 1e-12, rel=0.02)
+    rough = training.step(model, split, ONE, **how | {"fidelity": "folded"}, stragglers={3: 2.0})
+    assert slow.time_s == pytest.approx(rough.time_s, rel=0.02)
+    noisy = [training.step(model, split, ONE, **how, jitter=0.2, seed=seed) for seed in (1, 1, 2)]
+    assert noisy[0].time_s == noisy[1].time_s != noisy[2].time_s
+    spread = np.bincount(noisy[0].workload.rank, noisy[0].workload.duration_ps)
+    assert len(set(spread.tolist())) == 8
+    # The host's part of a step is nobody's computation.
+    hosts = training.step(model, split, ONE, **how | {"software": "current"}, stragglers={3: 2.0})
+    assert hosts.idle_s == pytest.approx(0.1)
+
+
+def test_slow_and_dead_links_make_the_step_longer():
+    """A dead NIC leaves its traffic to the others of the box, a slow one to itself, in all fidelities."""
+    model, split = small(), training.Parallelism(tp=8, dp=2, batch=2)
+    for fidelity in ("folded", "exact", "astra"):
+        how = {"collectives": "nccl", "software": PLAIN, "fidelity": fidelity}
+        usual = training.step(model, split, TWO, **how).time_s
+        for fault in ("nic=3", "nic=3,slowdown=4", "link=3-18,slowdown=4"):
+            assert training.step(model, split, TWO, **how, faults=[fault]).time_s > 1.01 * usual, (
+                fidelity,
+                fault,
+            )
+    slow = training.disturbed(TWO, [Fault(npu=1, slowdown=2), "link=0-16,slowdown=2,both=yes"])
+    assert (slow.link_bandwidth_Bps != TWO.link_bandwidth_Bps).sum() == 4 + 2
+    with pytest.raises(ValueError, match="lasts for the whole step"):
+        training.disturbed(TWO, ["nic=3,begin=1ms"])
+    with pytest.raises(ValueError, match="no links of its own"):
+        training.disturbed(ONE, ["nic=3"])
+
+
+def test_groups_whose_members_are_no_neighbours():
+    """On a torus, members of a group may reach each other through others only."""
+    torus = tacos.topology.torus(4, 4, bandwidth="100GB/s")
+    split = training.Parallelism(tp=2, pp=2, dp=4, batch=8)
+    rough = training.step(small(), split, torus, collectives="ring", software=PLAIN)
+    fine = training.step(
+        small(), split, torus, collectives="ring", software=PLAIN, fidelity="exact"
+    )
+    assert fine.time_s == pytest.approx(rough.time_s, rel=0.15)
+    assert min(rough.exposed_s, fine.exposed_s) > 0
+
+
+def test_timelines_of_both_fidelities(tmp_path):
+    model, split = (
+        small(layers=4),
+        training.Parallelism(tp=4, pp=2, batch=4, zero=1, overlap_parameters=True),
+    )
+    rough = training.step(model, split, ONE, collectives="ring", software=PLAIN)
+    line = rough.timeline
+    assert line.workload.npus == 2
+    assert line.end_ps.max() == pytest.approx(rough.time_s * 1e12, rel=1e-9)
+    names = [line.label(row) for row in range(line.workload.nodes)]
+    assert names.count("forward 0") == 2
+    assert names.count("optimizer") == 2
+    passes = np.bincount(line.stream)
+    assert passes[0] == 2 * (4 * 2 + 1)
+    fine = training.step(model, split, ONE, collectives="ring", software=PLAIN, fidelity="exact")
+    assert fine.timeline.workload is fine.workload
+    assert fine.timeline.end_ps.max() == fine.time_s * 1e12
+    for step in (rough, fine):
+        step.timeline.save(tmp_path / "step.json")
+        events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+        assert {event["pid"] for event in events} == set(range(step.timeline.workload.npus))

@@ -13,7 +13,8 @@ from cyclopts import Parameter
 from tacos import formats, units
 from tacos._core import Schedule
 from tacos._support.variables import read
-from tacos.cli.app import Algorithm, Format, Json, Network, Quiet, app, load_algorithm
+from tacos.cli.app import Algorithm, Format, Json, Network, Quiet, app, check_folder, load_algorithm
+from tacos.console import progress, show
 from tacos.errors import CommunicationError, TacosError
 
 if TYPE_CHECKING:
@@ -230,7 +231,18 @@ def probe(
     output: Annotated[
         Path | None, Parameter(alias="-o", help="Write the topology to this file: cluster.yaml.")
     ] = None,
-    seconds: Annotated[float, Parameter(help="Approximate duration of the measurement.")] = 10.0,
+    device: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            show_default=False,
+            help="Measure this machine's GPU instead, with torch, and write a device for tacos train --device.",
+        ),
+    ] = False,
+    seconds: Annotated[
+        float | None,
+        Parameter(help="Approximate duration of the measurement; 10, or 40 for a device."),
+    ] = None,
     mpi: Annotated[
         bool,
         Parameter(
@@ -252,7 +264,11 @@ def probe(
 
     Example: torchrun --nproc-per-node 8 --no-python tacos probe -o net.yaml
     Example: tacos lab ring:4 -- tacos probe
+    Example: tacos probe --device -o h200.yaml
     """
+    if device:
+        return _probe_device(output, seconds or 40.0, as_json, quiet)
+    seconds = seconds or 10.0
     from tacos import runtime
     from tacos.runtime.measure.probe import probe as measured
     from tacos.runtime.measure.probe import report
@@ -286,4 +302,28 @@ def probe(
         for line in report(wiring):
             print(line)
         print(repr(network) + (f" written to {output}" if output else ""))
+    return 0
+
+
+def _probe_device(output: Path | None, seconds: float, as_json: bool, quiet: bool) -> int:
+    from tacos.runtime.measure.device import measure
+    from tacos.training.device_file import fitted, save_device
+
+    if output is not None:
+        check_folder("--output", output)
+        if output.suffix.lower() not in (".yaml", ".yml", ".json"):
+            raise ValueError(f"--output is {output}; a device goes into .yaml, .yml or .json")
+    try:
+        with progress("measuring", quiet or as_json) as report:
+            rows = measure(seconds=seconds, progress=report)
+    except RuntimeError as error:
+        raise ValueError(str(error)) from None
+    found = fitted(rows)
+    if output is not None:
+        save_device(found.device, output)
+    show(
+        found.summary() | ({"measurements": rows} if as_json else {}), rows["name"], as_json, quiet
+    )
+    if output is not None and not (quiet or as_json):
+        print(f"{found.device.name} written to {output}")
     return 0

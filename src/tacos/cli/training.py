@@ -12,11 +12,15 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from tacos import formats, training
+from tacos import formats, training, units
 from tacos._core import Topology
 from tacos.cli.app import Json, Network, Quiet, app, check_folder, warn
+from tacos.cli.workloads import check_timeline
 from tacos.console import print_table, progress
+from tacos.nodes import Nodes
+from tacos.simulate import Straggler
 from tacos.training import Parallelism, Step, Transformer
+from tacos.training.astra import described
 from tacos.training.devices import DEVICES
 from tacos.view import checked, save, step_picture, step_table, sweep_table, write_steps
 
@@ -82,8 +86,31 @@ def train(
     ] = _COLLECTIVES,
     fidelity: Annotated[
         str,
-        Parameter(help="folded, or exact: every NPU and every transfer, for small jobs."),
+        Parameter(
+            help="folded; exact: every NPU and every transfer, for small jobs; astra: the same under ASTRA-sim's rules."
+        ),
     ] = "folded",
+    fault: Annotated[
+        tuple[str, ...],
+        Parameter(
+            help="A dead link, or a slow one with slowdown=: link=0-1,slowdown=4. Names work too, both=yes takes both directions, "
+            "npu=3 all links of an NPU, nic=3 its links out of the box. May be repeated.",
+            negative="",
+            show_default=False,
+        ),
+    ] = (),
+    straggler: Annotated[
+        tuple[str, ...],
+        Parameter(
+            help="An NPU that computes more slowly: npu=3,slowdown=1.5. May be repeated.",
+            negative="",
+            show_default=False,
+        ),
+    ] = (),
+    jitter: Annotated[
+        float, Parameter(help="Standard deviation of the duration of passes, as a share: 0.05.")
+    ] = 0.0,
+    seed: Annotated[int, Parameter(help="Seed of the jitter.")] = 0,
     sweep: Annotated[
         list[str] | None,
         Parameter(
@@ -110,6 +137,19 @@ def train(
         Path | None, Parameter(help="Draw where the time goes, as .svg or .png.")
     ] = None,
     csv: Annotated[Path | None, Parameter(help="Write all figures as a table.")] = None,
+    timeline: Annotated[
+        Path | None,
+        Parameter(
+            help="Write when each rank computes and communicates: .json for Perfetto, .json.gz or .csv; of the first of --collectives."
+        ),
+    ] = None,
+    export: Annotated[
+        str | None,
+        Parameter(
+            help="Write the step for ASTRA-sim, with its algorithms, to files with this prefix: the synthesized one (auto) if "
+            "--collectives has it, else the first."
+        ),
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -122,6 +162,10 @@ def train(
             check_folder(option, path)
     if chart is not None:
         checked(chart)
+    if timeline is not None:
+        check_timeline("--timeline", timeline)
+    if export is not None:
+        check_folder("--export", Path(export))
     if top < 1:
         raise ValueError(f"--top must be a positive number; got {top}")
     wanted = training.model(model)
@@ -140,6 +184,10 @@ def train(
         if value is not None
     }  # fmt: skip
     how: dict[str, Any] = {"device": on, "dtype": dtype, "software": software}
+    network = training.disturbed(network, fault) if fault else network
+    if export is not None:
+        described(network)  # before the work
+    trouble = {"stragglers": _stragglers(network, straggler), "jitter": jitter, "seed": seed}
     silent = quiet or as_json
     ranking = None
     if sweep or search:
@@ -157,13 +205,19 @@ def train(
             where, what = training.changed(network, on, change)
             label = f"{name}, {change}" if change else name
             steps[label] = training.step(
-                wanted, split, where, **how | {"device": what}, collectives=name, oversubscribe=oversubscribe, fidelity=fidelity,
+                wanted, split, where, **how | trouble | {"device": what}, collectives=name, oversubscribe=oversubscribe,
+                fidelity=fidelity,
             )  # fmt: skip
             report((done + 1) / len(tasks))
     if csv is not None:
         write_steps(csv, steps if ranking is None else ranking.steps)
     if chart is not None:
         save(step_picture(steps, f"{wanted.name} on {topology}, batch {split.batch}"), chart)
+    if timeline is not None:
+        steps[names[0]].timeline.save(timeline)
+    said = []
+    if export is not None:
+        said = training.export(steps["auto" if "auto" in steps else names[0]], export)
     if as_json:
         found = {label: one.summary() for label, one in steps.items()}
         facts: dict[str, Any] = {"steps": found, "gain": _gain(steps)}
@@ -180,6 +234,10 @@ def train(
         print(f"{fits}; the fastest, with other collectives:\n")
     print_table(step_table(steps, f"{wanted.name} on {topology}: {_words(split)}, {on}, {dtype}"))
     print(_verdict(steps))
+    if export is not None:
+        print(f"written for ASTRA-sim to {export}.*")
+    for sentence in said:
+        warn(sentence)
     if device is None:
         warn(f"assuming {on} (--device)")
     return 0
@@ -195,6 +253,16 @@ def _device_of(spec: str) -> str:
     raise ValueError(
         f"--device is missing: {spec} does not say one; it is one of {', '.join(DEVICES)}"
     )
+
+
+def _stragglers(network: Topology, given: tuple[str, ...]) -> dict[int, float]:
+    found = {}
+    for text in given:
+        one = Straggler.parse(text)
+        if units.time_ps(one.late):
+            raise ValueError(f"--straggler takes npu and slowdown in a training step; got {text!r}")
+        found[Nodes(network).npu(one.npu)] = one.slowdown
+    return found
 
 
 def _split(

@@ -46,10 +46,10 @@ from tacos.program_nodes import nodes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tacos._core import Topology
+    from tacos._core import ProgramNodes, Topology
     from tacos.units import Quantity
 
-__all__ = ["prefix_of", "read", "read_workload", "write", "write_workload"]
+__all__ = ["algorithm_files", "prefix_of", "read", "read_workload", "write", "write_workload"]
 
 _VERSION = 1
 _Int32 = Annotated[int, Meta(ge=-(2**31), lt=2**31)]
@@ -164,6 +164,17 @@ def write(
     found, collective = nodes(
         obj, size=size, topology=topology, reduce_bandwidth=reduce_bandwidth, in_place=in_place
     )
+    beside = astra_inputs.beside(prefix, found.program, collective, topology)
+    _put(prefix, found.program.ranks, algorithm_files(found, collective), beside)
+
+
+def algorithm_files(found: ProgramNodes, collective: Collective) -> Callable[[int], bytes]:
+    """Return a function that gives the trace of each rank of an algorithm, from which the program can be read back.
+
+    Args:
+        found: The algorithm's nodes, as :func:`tacos.program_nodes.nodes` lists them.
+        collective: The same, with true sizes.
+    """
     program = found.program
     counts = np.bincount(found.workload.rank, minlength=program.ranks)
     begin = np.searchsorted(program.thread_rank, np.arange(program.ranks + 1))
@@ -183,8 +194,7 @@ def write(
         )
         return chakra_program_file(found, rank, msgspec.json.encode(about).decode())
 
-    beside = astra_inputs.beside(prefix, program, collective, topology)
-    _put(prefix, program.ranks, file, beside)
+    return file
 
 
 def read(
@@ -298,14 +308,22 @@ def _process_groups(text: str) -> list[tuple[str, list[int]]]:
     return [(group.pg_name, group.ranks) for group in fields]
 
 
-def write_workload(workload: Workload, path: str | os.PathLike[str]) -> None:
-    """Write the traces of all ranks, all files or none; see :func:`tacos.workload.save`."""
+def write_workload(
+    workload: Workload, path: str | os.PathLike[str], beside: Mapping[str, bytes] | None = None
+) -> None:
+    """Write the traces of all ranks, all files or none; see :func:`tacos.workload.save`.
+
+    Args:
+        workload: What to write.
+        path: The prefix.
+        beside: Further files by what follows the prefix and a dot in their names.
+    """
     prefix = prefix_of(path)
-    beside = {}
+    files = dict(beside or {})
     if workload.groups:
         lines = [f'  "{number}": {json.dumps(ranks)}' for number, ranks in workload.groups]
-        beside["json"] = ("{\n" + ",\n".join(lines) + "\n}\n").encode()
-    _put(prefix, workload.npus, lambda rank: chakra_file(workload, rank), beside)
+        files["json"] = ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+    _put(prefix, workload.npus, lambda rank: chakra_file(workload, rank), files)
 
 
 def prefix_of(path: str | os.PathLike[str]) -> Path:

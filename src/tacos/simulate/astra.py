@@ -281,8 +281,7 @@ def run(
         algorithm_of = np.zeros(workload.nodes, np.int32)
     else:
         _check_parts(workload, system)
-        algorithms = list(system.algorithms.values())
-        algorithm_of = _algorithms(workload, system)
+        algorithms, algorithm_of = _algorithms(workload, system)
     remote = system.remote_memory
     columns = astra_simulate(
         topology,
@@ -464,16 +463,26 @@ def _blocks(topology: Topology) -> list[_Dimension] | None:
     return found
 
 
-def _algorithms(workload: Workload, system: AstraSystem) -> NDArray[np.int32]:
-    """For each node the custom collective it uses, or -1; a node's own before its kind's."""
+def _algorithms(
+    workload: Workload, system: AstraSystem
+) -> tuple[list[Workload], NDArray[np.int32]]:
+    """The custom collectives, and for each node the one it uses, or -1; a node's own before its kind's."""
+    algorithms = list({id(one): one for one in system.algorithms.values()}.values())
+    place = {id(one): number for number, one in enumerate(algorithms)}
     which = np.full(workload.nodes, -1, np.int32)
-    collectives = workload.kind == COLL
-    for number, key in sorted(
-        enumerate(system.algorithms), key=lambda item: isinstance(item[1], int)
-    ):
-        chosen = workload.id == key if isinstance(key, int) else workload.comm == COMMS[key]
-        which[collectives & chosen] = number
-    return which
+    rows = np.flatnonzero(workload.kind == COLL)
+    comm, number = workload.comm[rows], workload.id[rows]
+    for key, one in system.algorithms.items():
+        if isinstance(key, str):
+            which[rows[comm == COMMS[key]]] = place[id(one)]
+    own = {key: place[id(one)] for key, one in system.algorithms.items() if isinstance(key, int)}
+    if own:  # a step of training names thousands of nodes
+        keys = np.array(sorted(own), np.int64)
+        found = np.minimum(np.searchsorted(keys, number), len(keys) - 1)
+        meant = keys[found] == number
+        chosen = np.array([own[key] for key in keys.tolist()], np.int32)
+        which[rows[meant]] = chosen[found[meant]]
+    return algorithms, which
 
 
 def _defaults(comm: str, dims: list[_Dimension]) -> list[str]:

@@ -226,6 +226,13 @@ def _whole(key: str, value: float, least: int = 0) -> int:
 def _algorithms(system: Path, read: _System) -> dict[str | int, workloads.Workload]:
     """The custom collectives by kind, and by node id."""
     found: dict[str | int, workloads.Workload] = {}
+    known: dict[str, workloads.Workload] = {}  # many nodes have the same one
+
+    def loaded(prefix: str) -> workloads.Workload:
+        if prefix not in known:
+            known[prefix] = workloads.load(_beside(system, prefix))
+        return known[prefix]
+
     for comm, label in _COMMS.items():
         prefixes = getattr(read, f"{comm}_implementation_custom")
         if len(prefixes) > 1:
@@ -233,15 +240,14 @@ def _algorithms(system: Path, read: _System) -> dict[str | int, workloads.Worklo
                 f"{label}-implementation-custom has {len(prefixes)} entries; it must have one"
             )
         if prefixes:
-            found[comm] = workloads.load(_beside(system, prefixes[0]))
+            found[comm] = loaded(prefixes[0])
     if read.per_node_custom_implementation:
         listed = _beside(system, read.per_node_custom_implementation)
         with about(listed):
             for number, line in enumerate(text_of(listed).splitlines(), 1):
                 entry = re.fullmatch(r"\s*([0-9]{1,18})\s*:\s*([^\s#].*?)\s*(#.*)?", line)
                 if entry is not None:
-                    prefix = entry[2].strip("'\"")
-                    found[int(entry[1])] = workloads.load(_beside(system, prefix))
+                    found[int(entry[1])] = loaded(entry[2].strip("'\""))
                 elif re.fullmatch(r"\s*(#.*|---)?", line) is None:
                     raise ValueError(
                         f"line {number}: {quoted(line)} must be a node's id, a colon and a prefix"

@@ -10,6 +10,7 @@ True
 
 from __future__ import annotations
 
+from tacos.training.astra import export
 from tacos.training.catalog import MODELS, from_hugging_face, model, transformer
 from tacos.training.devices import DEVICES, DTYPES, SOFTWARE, Device, Software
 from tacos.training.memory import Memory
@@ -17,7 +18,7 @@ from tacos.training.models import Experts, LatentAttention, Layer, Model, Stack,
 from tacos.training.parallelism import ORDER, Groups, Parallelism
 from tacos.training.search import Ranking, parallelisms, search
 from tacos.training.step import MemoryExceededError, Step, step
-from tacos.training.what_if import changed
+from tacos.training.what_if import changed, disturbed
 
 __all__ = [
     "DEVICES",
@@ -40,6 +41,8 @@ __all__ = [
     "Step",
     "Transformer",
     "changed",
+    "disturbed",
+    "export",
     "from_hugging_face",
     "model",
     "parallelisms",

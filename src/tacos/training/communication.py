@@ -9,6 +9,7 @@ A cost is computed for sizes that are powers of two (of four if algorithms are s
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from math import ceil, exp, floor, log, log2
 from pathlib import Path
@@ -20,17 +21,19 @@ from tacos.collective import all_gather, all_reduce, all_to_all, reduce_scatter
 from tacos.execution import execution
 from tacos.library import Plans, fingerprint
 from tacos.program import lower
+from tacos.program_nodes import nodes as program_nodes
 from tacos.schedule import routes
 from tacos.search.synthesis import check_engine, synthesize
 from tacos.synth.baselines.nccl import parameters as p
 from tacos.synth.baselines.nccl.channels import network_of
 from tacos.synth.baselines.nccl.tuner import Group, choose
 from tacos.topology.edits import reweighted, subset
+from tacos.topology.links import from_links
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tacos._core import Schedule, Topology
+    from tacos._core import Collective, ProgramNodes, Schedule, Topology
 
 __all__ = ["KINDS", "LAUNCH_S", "Communication", "Family", "communication"]
 
@@ -139,6 +142,7 @@ class Family:
         self._shares: dict[str, float] = {}
         self._loads: dict[str, NDArray[np.float64]] = {}
         self._network: Topology | None = None
+        self._schedules: dict[tuple[str, int, str], Schedule] = {}
 
     def seconds(self, kind: str, size: float) -> float:
         """Return how long a collective of `size` bytes takes."""
@@ -232,34 +236,52 @@ class Family:
         """Seconds that a synthesized algorithm takes on the links that are left to one group."""
         return LAUNCH_S + _executed_s(self.schedule(kind, size, engine))
 
-    def algorithm(self, kind: str, size: int) -> Schedule:
+    def algorithm(self, kind: str, size: int) -> tuple[ProgramNodes, Collective]:
         """The algorithm that each group uses: the one that was asked for, or NCCL's where that is faster."""
-        engine = self.costs.collectives
-        if engine != "nccl" and self.nccl(kind, size) < self.synthesized(kind, size, engine):
+        engine, plans = self.costs.collectives, self.costs.plans
+        if plans is not None:
+            tuned = self._plan(kind, size, plans)
+            if tuned is not None and tuned.topology.npus == self.groups.shape[1]:
+                time_s = self.tuned(kind, size, plans)
+                if time_s is not None and time_s <= self.nccl(kind, size):
+                    return program_nodes(lower(tuned), size=size, topology=tuned.topology)
             engine = "nccl"
-        return self.schedule(kind, size, engine)
+        elif engine != "nccl" and self.nccl(kind, size) < self.synthesized(kind, size, engine):
+            engine = "nccl"
+        return program_nodes(self.schedule(kind, size, engine))
 
     def schedule(self, kind: str, size: int, engine: str) -> Schedule:
         """A synthesized algorithm for the links that are left to one group."""
-        network = self._own()
-        return synthesize(network, KINDS[kind](network, size), engine=engine, effort="fast", seed=0)
+        key = kind, size, engine
+        if key not in self._schedules:
+            network = self._own()
+            self._schedules[key] = synthesize(
+                network, KINDS[kind](network, size), engine=engine, effort="fast", seed=0
+            )
+        return self._schedules[key]
 
     def tuned(self, kind: str, size: int, plans: Plans) -> float | None:
         """Seconds that the tuned algorithm for the group takes; None where there is none."""
+        schedule = self._plan(kind, size, plans)
+        if schedule is None:
+            return None
+        found = execution(lower(schedule), schedule.topology, size=size)
+        whole = schedule.time_s * size / schedule.collective.size_bytes
+        time_s = found.time_ps() * 1e-12 if found else whole
+        return LAUNCH_S + time_s * self._share("ring")
+
+    def _plan(self, kind: str, size: int, plans: Plans) -> Schedule | None:
+        """The tuned algorithm for the group, on the whole network or on the group's part of it."""
         members = self.first.tolist()
-        for network, group in (
-            (fingerprint(self.topology), members),
-            (fingerprint(subset(self.topology, members)), list(range(len(members)))),
-        ):
+        networks = [(fingerprint(self.topology), members)]
+        with suppress(ValueError):  # a part that is not connected has none
+            part = fingerprint(subset(self.topology, members))
+            networks.append((part, list(range(len(members)))))
+        for network, group in networks:
             fitting = Plans(plans.folder, [one for one in plans.plans if one.topology == network])
             plan = fitting.choose(kind, group, size).plan
             if plan is not None:
-                schedule = fitting.schedule(plan)
-                found = execution(lower(schedule), schedule.topology, size=size)
-                time_s = (
-                    found.time_ps() * 1e-12 if found else schedule.time_s * size / plan.size_bytes
-                )
-                return LAUNCH_S + time_s * self._share("ring")
+                return fitting.schedule(plan)
         return None
 
     def _own(self) -> Topology:
@@ -272,8 +294,40 @@ class Family:
             used, own = self._load("ring"), self._load("ring", alone=True)
             shared = np.where(own > 0, np.maximum(used / np.maximum(own, 1e-12), 1.0), 1.0)
             changed = _reached(topology, self.group.inside, one.link_efficiency, shared)
-            self._network = subset(changed, self.first.tolist())
+            members = self.first.tolist()
+            try:
+                self._network = subset(changed, members)
+            except ValueError:  # they reach each other through others only
+                self._network = _relayed(changed, members)
         return self._network
+
+
+def _relayed(topology: Topology, members: list[int]) -> Topology:
+    """The network of NPUs that are not connected among themselves: a link stands for a path through others.
+
+    There is one for each path that passes no further member, and paths share the links that they have in common.
+    """
+    n = len(members)
+    i, j = np.divmod(np.arange(n * n), n)
+    i, j = i[i != j], j[i != j]
+    npus = np.array(members)
+    table = routes(topology, pairs=(npus[i], npus[j]))
+    begin, lengths = table.link_begin[:-1], np.diff(table.link_begin)
+    inside = np.isin(topology.link_dst[table.links], npus)
+    inside[begin + lengths - 1] = False  # where it ends
+    kept = np.add.reduceat(inside, begin) == 0
+    load = np.bincount(table.links[np.repeat(kept, lengths)], minlength=topology.links)
+    speed = (topology.link_bandwidth_Bps / np.maximum(load, 1))[table.links]
+    wait = np.add.reduceat(topology.link_latency_ps[table.links], begin)
+    return from_links(
+        n,
+        (
+            i[kept],
+            j[kept],
+            np.maximum(np.minimum.reduceat(speed, begin)[kept], 1).astype(np.int64),
+            wait[kept] * 1e-12,
+        ),
+    )
 
 
 def _reached(

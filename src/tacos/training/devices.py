@@ -356,16 +356,21 @@ DEVICES: Mapping[str, Device] = {
 
 
 def device(name: str | Device) -> Device:
-    """Return a device by name.
+    """Return a device by name, or from a file (:mod:`tacos.training.device_file`).
 
     >>> device("h100").memory_Bps
     3350000000000.0
 
     Raises:
         SpecError: An unknown name; the message suggests the one that was meant.
+        FormatError: A file that does not hold a device.
     """
     if isinstance(name, Device):
         return name
+    if name.lower().endswith((".yaml", ".yml", ".json")):
+        from tacos.training.device_file import load_device
+
+        return load_device(name)
     if name not in DEVICES:
         raise SpecError(f"unknown device {name!r}; {_hint(name, DEVICES)}")
     return DEVICES[name]

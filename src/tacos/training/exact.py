@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacos._core import run_job
-from tacos.program_nodes import nodes as program_nodes
 from tacos.schedule import routes
+from tacos.simulate.timeline import Timeline
 from tacos.training.communication import LAUNCH_S
+from tacos.training.graph import HOST
 from tacos.workload import COLL, COMMS, COMP, RECV, SEND
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from tacos.training.parallelism import Groups
     from tacos.training.step import Step
 
-__all__ = ["MOST_EVENTS", "exact"]
+__all__ = ["MOST_EVENTS", "accounted", "exact", "family_tables"]
 
 MOST_EVENTS = 50_000_000
 """Nodes beyond which a simulation is refused; it would take minutes and gigabytes."""
@@ -60,8 +61,13 @@ def exact(step: Step, *, progress: Callable[[float], object] | None = None) -> S
     assert step.folded is not None
     workload, costs = step.workload, step.folded.costs
     job = _Job(workload, costs, step.folded.groups)
-    start, end = job.run(progress)
-    return _accounted(step, workload, start, end)
+    return accounted(step, Timeline(workload, *job.run(progress)))
+
+
+def family_tables(groups: Groups) -> dict[str, NDArray[np.int32]]:
+    """Return all groups of each family by the name that its collectives begin with."""
+    ends = np.ascontiguousarray(groups.pp[:, [0, -1]])
+    return {one.name: getattr(groups, one.name) for one in fields(groups)} | {"embedding": ends}
 
 
 @dataclass(frozen=True)
@@ -85,9 +91,7 @@ class _Job:
 
     def __init__(self, workload: Workload, costs: Communication, groups: Groups) -> None:
         self.workload, self.costs = workload, costs
-        ends = np.ascontiguousarray(groups.pp[:, [0, -1]])
-        self.tables = {one.name: getattr(groups, one.name) for one in fields(groups)}
-        self.tables["embedding"] = ends
+        self.tables = family_tables(groups)
         # Members of a group in the order in which its algorithm numbers them.
         self.rows = {
             (name, tuple(sorted(row))): np.array(row)
@@ -232,8 +236,7 @@ class _Job:
         if key not in self.algorithms:
             table, kind = self.tables[family], _COMM_NAMES[comm]
             whole = size * table.shape[1] if kind == "all_gather" else size
-            schedule = self.costs.of(table).algorithm(kind, whole)
-            self.algorithms[key] = _columns(program_nodes(schedule)[0].workload)
+            self.algorithms[key] = _columns(self.costs.of(table).algorithm(kind, whole)[0].workload)
         return self.algorithms[key]
 
 
@@ -268,10 +271,9 @@ def _columns(w: Workload) -> _Algorithm:
     )
 
 
-def _accounted(
-    step: Step, workload: Workload, start: NDArray[np.int64], end: NDArray[np.int64]
-) -> Step:
-    """The step with simulated times. A gap before a computation belongs to what it waited for last."""
+def accounted(step: Step, line: Timeline) -> Step:
+    """Return the step with simulated times. A gap before a computation belongs to what it waited for last."""
+    workload, start, end = line.workload, line.begin_ps, line.end_ps
     ranks = workload.npus
     whole = int(end.max())
     computes = np.flatnonzero(workload.kind == COMP)
@@ -280,7 +282,13 @@ def _accounted(
     first = np.r_[True, rank[1:] != rank[:-1]]
     before = np.where(first, 0, np.r_[0, end[order[:-1]]])
     gaps = start[order] - before
-    sums: dict[str, float] = {"compute": float((end[order] - start[order]).sum()), "bubble": 0.0}
+    lasted = end[order] - start[order]
+    host = np.array([name == HOST for name in workload.names])[workload.name[order]]
+    sums: dict[str, float] = {
+        "compute": float(lasted[~host].sum()),
+        "idle": float(lasted[host].sum()),
+        "bubble": 0.0,
+    }
     for place in np.flatnonzero(gaps > 0).tolist():
         node, since, until = int(order[place]), int(before[place]), int(start[order[place]])
         # What ended last is the cause, from when it could begin; before that, what it waited for itself.
@@ -303,15 +311,16 @@ def _accounted(
     if after:
         sums["dp all-gather"] = sums.get("dp all-gather", 0.0) + after
     sums["bubble"] += float((whole - last).sum())
-    own = ("compute", "bubble")
+    own = ("compute", "idle", "bubble")
     return replace(
         step,
         time_s=whole * 1e-12,
         compute_s=sums["compute"] / ranks * 1e-12,
         exposed={n: ps / ranks * 1e-12 for n, ps in sums.items() if ps and n not in own},
         bubble_s=sums["bubble"] / ranks * 1e-12,
-        idle_s=0.0,
+        idle_s=sums["idle"] / ranks * 1e-12,
         fidelity="exact",
+        ran=line,
     )
 
 

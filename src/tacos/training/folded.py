@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacos._core import pipeline
+from tacos.simulate.timeline import Timeline
 from tacos.training.compute import (
     LayerTimes,
     embedding_times,
@@ -23,6 +24,7 @@ from tacos.training.compute import (
 )
 from tacos.training.memory import Memory, memory_of, over_capacity, parameters_of
 from tacos.training.models import Stack, Transformer
+from tacos.workload import COLL, COMMS, COMP, from_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,6 +91,10 @@ class Folded:
         self.starts = np.concatenate([[0], np.cumsum(self.counts)]).tolist()
         self._layers: dict[bool, tuple[LayerTimes, _Passes, _Passes]] = {}
         self._parts = [parameters_of(model, parallel, stage) for stage in range(parallel.pp)]
+        self.stragglers: Mapping[int, float] = {}
+        self.jitter, self.seed = 0.0, 0
+        # Of each stage: when its passes end, when its gradients are summed, and seconds of the update and of a gather after it.
+        self.tails: list[tuple[float, float, float, float]] = []
 
     # Layers and passes.
 
@@ -282,6 +288,7 @@ class Folded:
         oversubscribe: bool,
     ) -> dict[str, Any]:
         parallel, software = self.parallel, self.software
+        self.stragglers, self.jitter, self.seed = stragglers, jitter, seed
         stages, chunks = parallel.pp, parallel.vp
         slow = self._slow(stragglers)
         passes = [[self.chunk(s, c) for c in range(chunks)] for s in range(stages)]
@@ -478,6 +485,7 @@ class Folded:
             ]
         after = max(map(sum, zip(update, gather, slowed, strict=True)))
         time_s = max(summed) + after
+        self.tails = list(zip(ends, summed, update, gather, strict=True))
 
         whole = round(time_s * 1e12)
         sums: dict[str, float] = {}
@@ -515,6 +523,58 @@ class Folded:
             "passes": times,
             "message_bytes": self._message(),
         }
+
+    def timeline(self, times: PipelineTimes) -> Timeline:
+        """Return when one NPU of each stage runs its passes, sums gradients, updates and gathers parameters."""
+        parallel = self.parallel
+        words = np.array(["forward", "backward", "weights"])[times.kind].tolist()
+        labels = [
+            f"{word} {batch}" + (f" of chunk {chunk}" if parallel.vp > 1 else "")
+            for word, batch, chunk in zip(
+                words, times.microbatch.tolist(), times.chunk.tolist(), strict=True
+            )
+        ]
+        rows = [
+            (int(stage), COMP, 0, label, int(start), int(stop))
+            for stage, label, start, stop in zip(
+                times.stage, labels, times.start_ps, times.end_ps, strict=True
+            )
+        ]
+        gathers, sums = (
+            COMMS["all_gather"],
+            COMMS["reduce_scatter" if parallel.zero else "all_reduce"],
+        )
+        label = "dp reduce-scatter" if parallel.zero else "dp all-reduce"
+        after = max(summed for _, summed, _, _ in self.tails)
+        for stage, (done, summed, update, gather) in enumerate(self.tails):
+            spans = [
+                (COLL, sums, label, done, summed - done),
+                (COMP, 0, "optimizer", after, update),
+            ]
+            spans.append((COLL, gathers, "dp all-gather", after + update, gather))
+            if self._gathers() and parallel.overlap_parameters:
+                spans.append(
+                    (
+                        COLL,
+                        gathers,
+                        "dp all-gather",
+                        0.0,
+                        self.replicate("all_gather", stage, 1.0, 2.0),
+                    )
+                )
+            rows += [
+                (stage, kind, comm, name, round(at * 1e12), round((at + seconds) * 1e12))
+                for kind, comm, name, at, seconds in spans
+                if seconds > 0
+            ]
+        rows.sort(key=lambda row: (row[0], row[4], row[5]))
+        rank, kind, comm, names, first, last = zip(*rows, strict=True)
+        begin, end = np.array(first, np.int64), np.array(last, np.int64)
+        duration = (end - begin) * (np.array(kind) == COMP)
+        made = from_nodes(
+            parallel.pp, rank=rank, kind=kind, comm=comm, names=names, duration_ps=duration
+        )
+        return Timeline(made, begin, end)
 
     def _account(
         self,

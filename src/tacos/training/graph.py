@@ -22,10 +22,14 @@ if TYPE_CHECKING:
     from tacos._core import PipelineTimes, Workload
     from tacos.training.folded import Folded
 
-__all__ = ["MOST_NODES", "graph"]
+__all__ = ["HOST", "MOST_NODES", "graph"]
 
 MOST_NODES = 20_000_000
 """Nodes beyond which a graph is refused: gigabytes of traces that no simulator reads."""
+
+HOST = "host"
+"""Name of the nodes in which an NPU waits for its host."""
+_HOST_TURN = -1
 
 _FORWARD, _BACKWARD, _WEIGHTS = range(3)
 
@@ -42,6 +46,8 @@ class _Template:
     tag: list[int] = field(default_factory=list)
     name: list[str] = field(default_factory=list)
     waits: list[list[int]] = field(default_factory=list)
+    turn: list[int] = field(default_factory=list)  # of the pass that it is part of
+    now: int = 0
     tail: list[int] = field(default_factory=list)
     """What the next computation waits for."""
 
@@ -65,6 +71,7 @@ class _Template:
         self.tag.append(tag)
         self.name.append(name)
         self.waits.append(list(dict.fromkeys(waits)))
+        self.turn.append(self.now)
         return len(self.kind) - 1
 
     def compute(self, name: str, seconds: float) -> int:
@@ -117,6 +124,7 @@ class _Stage:
             kind = int(times.kind[row])
             final = batch == (0 if parallel.schedule == "gpipe" else last)
             self._one_pass(kind, chunk, batch, final, split)
+            out.now += 1
         self._finish()
         return out
 
@@ -332,7 +340,10 @@ class _Stage:
         if ends and isinstance(model, Transformer) and model.tied:
             weights = model.vocabulary * model.hidden / parallel.tp
             out.blocking("all_reduce", "embedding", weights * folded.software.gradient_bytes, 2)
-        out.compute("optimizer", folded._update(self.stage) + folded.software.step_s)
+        out.compute("optimizer", folded._update(self.stage))
+        if folded.software.step_s:
+            out.now = _HOST_TURN
+            out.compute(HOST, folded.software.step_s)
         if folded._gathers() and not parallel.overlap_parameters:
             self._replicated("all_gather", 2.0, out.tail, layers)
 
@@ -373,6 +384,7 @@ def graph(folded: Folded, times: PipelineTimes) -> Workload:
             "comm",
             "group",
             "name",
+            "turn",
             "waits",
             "dep",
         )
@@ -395,17 +407,36 @@ def graph(folded: Folded, times: PipelineTimes) -> Workload:
         [block + start for block, start in zip(columns["dep"], starts, strict=False)]
     )
     named = list(names)
+    given = {
+        name: np.concatenate(columns[name])
+        for name in ("rank", "kind", "peer", "bytes", "tag", "duration_ps", "comm", "group")
+    }
+    _disturb(folded, given["rank"], np.concatenate(columns["turn"]), given["duration_ps"])
     return from_nodes(
         parallel.npus,
-        **{
-            name: np.concatenate(columns[name])
-            for name in ("rank", "kind", "peer", "bytes", "tag", "duration_ps", "comm", "group")
-        },
+        **given,
         names=[named[i] for i in np.concatenate(columns["name"]).tolist()],
         dep_begin=np.concatenate([[0], np.cumsum(waits)]),
         dep=dep,
         groups=members,
     )
+
+
+def _disturb(
+    folded: Folded, rank: NDArray[np.int64], turn: NDArray[np.int64], duration: NDArray[np.int64]
+) -> None:
+    """Let stragglers compute longer, and every pass of a rank by a random share."""
+    factor = np.ones(folded.parallel.npus)
+    for npu, slower in folded.stragglers.items():
+        factor[npu] = slower
+    stretch = factor[rank]
+    if folded.jitter > 0:
+        shape = folded.parallel.npus, int(turn.max()) + 1
+        noise = np.random.default_rng(folded.seed).normal(0.0, folded.jitter, shape)
+        stretch *= 1.0 + np.maximum(noise, -0.9)[rank, turn]
+    stretch[turn == _HOST_TURN] = 1.0
+    if folded.stragglers or folded.jitter > 0:
+        duration[:] = np.rint(duration * stretch).astype(np.int64)
 
 
 def _numbered(
@@ -478,6 +509,7 @@ def _copy(
         "duration_ps": duration,
         "comm": np.array(template.comm, np.int64),
         "name": place,
+        "turn": np.array(template.turn, np.int64),
         "waits": waits,
     }.items():
         columns[name].append(np.tile(values, many))

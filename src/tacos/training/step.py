@@ -21,16 +21,22 @@ from tacos.training.folded import Folded, MemoryExceededError
 from tacos.training.graph import graph
 from tacos.training.models import Transformer
 from tacos.training.parallelism import Parallelism
+from tacos.training.what_if import disturbed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from tacos._core import PipelineTimes, Workload
+    from tacos.simulate import Fault
+    from tacos.simulate.timeline import Timeline
     from tacos.training.devices import Device, Software
     from tacos.training.memory import Memory
     from tacos.training.models import Model
 
-__all__ = ["MemoryExceededError", "Step", "step"]
+__all__ = ["FIDELITIES", "MemoryExceededError", "Step", "step"]
+
+FIDELITIES = ("folded", "exact", "astra")
+"""How a step may be simulated."""
 
 _DEGREES = ("tp", "pp", "dp", "cp", "ep", "vp", "microbatch", "batch")
 
@@ -57,7 +63,8 @@ class Step:
         passes: When each stage runs each pass; None for a step of a search, which keeps figures only.
         message_bytes: Size of a message from one stage to the next.
         folded: What the workload is made from.
-        fidelity: ``"folded"`` or ``"exact"``.
+        fidelity: ``"folded"``, ``"exact"`` or ``"astra"``.
+        ran: When every node of the workload ran, where all ranks were simulated.
     """
 
     model: Model
@@ -76,6 +83,7 @@ class Step:
     message_bytes: float = 0.0
     folded: Folded | None = field(repr=False, compare=False, default=None)
     fidelity: str = "folded"
+    ran: Timeline | None = field(repr=False, compare=False, default=None)
 
     @property
     def exposed_s(self) -> float:
@@ -189,9 +197,31 @@ class Step:
     @cached_property
     def workload(self) -> Workload:
         """What every rank computes and communicates, as a graph."""
+        if self.ran is not None:
+            return self.ran.workload
         if self.folded is None or self.passes is None:
             raise ValueError("a step of a search has no workload: predict it again with step()")
         return graph(self.folded, self.passes)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """When what ran: ranks and their streams, for Perfetto (``timeline.save("step.json")``), CSV and the viewer.
+
+        With the fidelities ``"exact"`` and ``"astra"`` it has every node of `workload` on every rank. With ``"folded"`` a rank stands
+        for a pipeline stage, and its nodes are whole passes, sums of gradients, updates, and gathers of parameters.
+
+        >>> import tacos
+        >>> from tacos import training
+        >>> split = training.Parallelism(tp=4, pp=2, batch=4)
+        >>> line = training.step(training.model("mpt-125m"), split, tacos.topology.dgx_h100(1)).timeline
+        >>> line.workload.npus, line.label(0)
+        (2, 'forward 0')
+        """
+        if self.ran is not None:
+            return self.ran
+        if self.folded is None or self.passes is None:
+            raise ValueError("a step of a search has no timeline: predict it again with step()")
+        return self.folded.timeline(self.passes)
 
 
 def step(
@@ -203,6 +233,7 @@ def step(
     dtype: str = "bf16",
     collectives: str = "nccl",
     software: str | Software = "current",
+    faults: Iterable[Fault | str] = (),
     stragglers: Mapping[int, float] | None = None,
     jitter: float = 0.0,
     seed: int = 0,
@@ -215,20 +246,24 @@ def step(
     Args:
         model: What is trained.
         parallel: How it is split; the degrees must multiply to the number of NPUs.
-        topology: The network; edit it to see a slow link or a dead NIC.
+        topology: The network.
         device: A name in ``DEVICES``, or a table of your own.
         dtype: Type of matrix products.
         collectives: ``"nccl"`` (what stock NCCL would do), ``"auto"`` (synthesized), the name of an engine, a directory of
             tuned algorithms, or ``"free"``: communication takes no time, which bounds what better collectives can gain.
         software: A name in ``SOFTWARE``, or a record of your own.
-        stragglers: How many times longer some NPUs compute, by number.
-        jitter: Standard deviation of the duration of passes, as a share.
+        faults: Slow and dead links, such as ``"link=0-1,slowdown=4"`` or ``"nic=3"``; see :func:`tacos.training.disturbed`.
+        stragglers: How many times longer some NPUs compute, by number. ``"folded"`` slows their whole pipeline stage down.
+        jitter: Standard deviation of the duration of passes, as a share. ``"folded"`` has one value for all NPUs of a stage, the
+            other fidelities one for each.
         seed: Random seed of the jitter.
         oversubscribe: Whether to accept a step that does not fit into memory.
         fidelity: ``"folded"`` simulates one NPU of each pipeline stage, and takes milliseconds for thousands of NPUs;
             ``"exact"`` every NPU and every transfer over shared links, up to about a thousand NPUs. Both agree within 2 %
-            where communication does not dominate.
-        progress: Called with the share done, now and then, by ``"exact"``.
+            where communication does not dominate. ``"astra"`` follows ASTRA-sim's rules to the nanosecond
+            (:mod:`tacos.training.astra`): links carry their full bandwidth, whole messages are forwarded, and a rank has one
+            send or collective in flight at a time.
+        progress: Called with the share done, now and then, where all NPUs are simulated.
 
     Raises:
         ValueError: Degrees that do not go with the model or the network.
@@ -243,15 +278,19 @@ def step(
     True
     """
     topology = topology_of(topology)
-    if fidelity not in ("folded", "exact"):
-        raise ValueError(f"fidelity must be folded or exact; got {fidelity!r}")
+    if fidelity not in FIDELITIES:
+        raise ValueError(f"fidelity must be one of {', '.join(FIDELITIES)}; got {fidelity!r}")
     table, stack = device_named(device), software_named(software)
     if dtype not in DTYPES or dtype not in table.peak:
         raise ValueError(
             f"dtype must be one of {', '.join(table.peak)} on a {table.name}; got {dtype!r}"
         )
+    if jitter < 0:
+        raise ValueError(f"jitter must not be negative; got {jitter!r}")
     split = parallel.on(topology.npus)
     split.check(model)
+    if faults:
+        topology = disturbed(topology, faults)
     folded = Folded(
         model, split, topology, table, dtype, stack, communication(topology, collectives)
     )
@@ -259,8 +298,10 @@ def step(
     found = Step(model, split, table, dtype, collectives, folded=folded, **figures)
     if fidelity == "folded":
         return found
-    if stragglers or jitter:
-        raise ValueError("stragglers and jitter go with the fidelity folded only")
+    if fidelity == "astra":
+        from tacos.training.astra import astra
+
+        return astra(found, progress=progress)
     from tacos.training.exact import exact
 
     return exact(found, progress=progress)

@@ -14,18 +14,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacos.errors import SpecError
-from tacos.nodes import Network, topology_of
+from tacos.nodes import Network, Nodes, topology_of
+from tacos.simulate.faults import Fault
 from tacos.synth.baselines.nccl.channels import network_of
-from tacos.topology.edits import chosen_links, reweighted
+from tacos.topology.edits import chosen_links, drop_links, reweighted
 from tacos.training.devices import device as device_named
+from tacos.units import time_ps
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from tacos._core import Topology
     from tacos.training.devices import Device
 
-__all__ = ["changed"]
+__all__ = ["changed", "disturbed"]
 
 _FACTOR = re.compile(r"(\d+(?:\.\d+)?|\.\d+)x?")
 _EXAMPLES = "nic=2x, box=2x, links=2x, latency=0.5x, compute=2x, memory=2x, a-b=0.1x or device=h200"
@@ -67,6 +71,69 @@ def changed(topology: Network, device: str | Device, changes: str) -> tuple[Topo
         else:
             topology = _scaled(topology, what, change, factor)
     return topology, table
+
+
+def disturbed(topology: Topology, faults: Iterable[Fault | str]) -> Topology:
+    """Return the network with slow and dead links, for the whole step.
+
+    Args:
+        topology: The healthy network.
+        faults: As :class:`~tacos.simulate.Fault` says them, or as text: ``"link=0-1,slowdown=4,both=yes"``, ``"npu=3,slowdown=2"``
+            (all links of an NPU), and ``"nic=3"``, which is short for the links of NPU 3 to what is outside of its box. Without a slowdown a
+            link is dead, and traffic takes other paths.
+
+    Raises:
+        ValueError: A fault that begins or ends during the step, names what is not there, or cuts the network.
+
+    >>> import tacos
+    >>> disturbed(tacos.topology.dgx_h100(2), ["nic=3"])
+    <tacos.Topology dgx_h100: 16 NPUs, 3 switches, 62 links>
+    >>> slow = disturbed(tacos.topology.ring(4, bandwidth="50GB/s"), ["link=0-1,slowdown=4"])
+    >>> sorted(set(slow.link_bandwidth_Bps.tolist()))
+    [12500000000, 50000000000]
+    """
+    nodes = Nodes(topology)
+    speed = topology.link_bandwidth_Bps.astype(float)
+    for given in faults:
+        text = given if isinstance(given, str) else ""
+        if text.startswith("nic="):
+            where, _, rest = text[4:].partition(",")
+            npu = nodes.npu(int(where) if where.isdecimal() else where)
+            links = _nic(topology, npu)
+            fault = Fault.parse(f"npu={npu}" + (f",{rest}" if rest else ""))
+        else:
+            fault = Fault.parse(text) if text else given  # type: ignore[assignment]
+            if fault.npu is None:
+                links = nodes.links(fault.link, both=fault.both)
+            else:
+                npu = nodes.npu(fault.npu)
+                links = np.flatnonzero((topology.link_src == npu) | (topology.link_dst == npu))
+        if fault.end is not None or time_ps(fault.begin) > 0:
+            raise ValueError(
+                f"a fault of a training step lasts for the whole step: leave out begin and end; got {given!r}"
+            )
+        speed[links] /= fault.slowdown
+    dead = np.flatnonzero(speed == 0)
+    slower = reweighted(
+        topology,
+        bandwidth_Bps=np.maximum(np.where(speed > 0, speed, topology.link_bandwidth_Bps), 1).astype(
+            np.int64
+        ),
+        latency_ps=topology.link_latency_ps,
+    )
+    return drop_links(slower, *dead.tolist()) if len(dead) else slower
+
+
+def _nic(topology: Topology, npu: int) -> NDArray[np.int64]:
+    """The links of an NPU that leave its box."""
+    label = network_of(topology).label
+    src, dst = topology.link_src, topology.link_dst
+    found = np.flatnonzero(((src == npu) | (dst == npu)) & (label[src] != label[dst]))
+    if not len(found):
+        raise ValueError(
+            f"{topology.node_name(npu)} has no links of its own to what is outside of its box: name the link"
+        )
+    return found
 
 
 def _factor(change: str, value: str) -> float:
