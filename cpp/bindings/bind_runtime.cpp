@@ -33,6 +33,8 @@ std::vector<std::pair<std::uintptr_t, std::size_t>> addresses(const std::vector<
   return rows;
 }
 
+using Rows = nb::typed<nb::list, nb::typed<nb::dict, nb::str, nb::any>>;
+
 const char* state_name(LinkState state) {
   switch (state) {
     case LinkState::slow:
@@ -248,7 +250,7 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
       .def(
           "links",
           [](const Endpoint& e) {
-            nb::list rows;
+            Rows rows;
             for (const auto& link : e.links()) {
               nb::dict row;
               row["peer"] = link.port.peer;
@@ -265,11 +267,11 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
             }
             return rows;
           },
-          "What was noticed about each connection; between calls.")
+          "What was noticed about each connection; from any thread.")
       .def(
           "peers",
           [](const Endpoint& e) {
-            nb::list rows;
+            Rows rows;
             for (const auto& [rank, peer] : e.peers()) {
               nb::dict row;
               row["rank"] = rank;
@@ -286,7 +288,7 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
       .def(
           "calls",
           [](const Endpoint& e) {
-            nb::list rows;
+            Rows rows;
             for (const auto& call : e.calls()) {
               nb::dict row;
               row["algorithm"] = call.algorithm;

@@ -108,10 +108,10 @@ struct Connection {
   Time began, ended;   // of the message that is read, and of the one before
   std::size_t timed =
       0;  // bytes of it that were on their way when it began; 0: too few to tell a speed
-  std::uint32_t heard = 0;                    // the latest call in which the peer was heard of
-  std::int64_t messages = 0, bytes = 0;       // of data, that came or (outgoing) were sent
-  std::chrono::nanoseconds waited{0};         // while a step could have taken data in
-  std::chrono::nanoseconds waited_before{0};  // the same when the call began
+  std::uint32_t heard = 0;             // the latest call in which the peer was heard of
+  Seen<std::int64_t> messages, bytes;  // of data, that came or (outgoing) were sent
+  Seen<double> waited;                 // seconds while a step could have taken data in
+  double waited_before = 0;            // the same when the call began
   LinkWatch watch;
 };
 

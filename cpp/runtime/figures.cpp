@@ -22,8 +22,10 @@ void LinkWatch::expect(double rate, bool known) {
   expected_ = rate;
   known_ = known;
   learned_.clear();
-  state_ = trend_ = LinkState::usual;
-  rate_ = wanted_ = 0;
+  state_ = LinkState::usual;
+  trend_ = LinkState::usual;
+  rate_ = 0;
+  wanted_ = 0;
   count_ = 0;
 }
 

@@ -5,12 +5,32 @@
 // A rank is slow when it spends more time away from calls than the others do; a rank that only waits for a slow link does not.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 namespace tacos {
+
+// A number that one thread writes and others may read.
+template <typename T>
+class Seen {
+ public:
+  Seen(T value = T{})
+      : value_(value) {}  // NOLINT(google-explicit-constructor): it stands for its value
+  operator T() const {
+    return value_.load(std::memory_order_relaxed);
+  }  // NOLINT(google-explicit-constructor)
+  T operator=(T value) {
+    value_.store(value, std::memory_order_relaxed);
+    return value;
+  }
+  void operator+=(T more) { *this = *this + more; }
+
+ private:
+  std::atomic<T> value_;
+};
 
 constexpr double kSlower = 2.0;  // times the usual: that is worth a report
 
@@ -39,8 +59,9 @@ class LinkWatch {
   double expected_ = 0;
   bool known_ = false;
   std::vector<Learned> learned_;  // by algorithm
-  LinkState state_ = LinkState::usual, trend_ = LinkState::usual;
-  double rate_ = 0, wanted_ = 0;
+  Seen<LinkState> state_ = LinkState::usual;
+  LinkState trend_ = LinkState::usual;
+  Seen<double> rate_, wanted_;
   double since_ = 0;  // when the first message of the trend began
   int count_ = 0;     // messages of the trend
 };

@@ -53,8 +53,11 @@ void Endpoint::close() {
                        connection->buffer.capacity, MSG_DONTWAIT) > 0) {
     }
   }
-  connections_.clear();
-  by_port_.clear();
+  {
+    const std::lock_guard lock(records_lock_);
+    by_port_.clear();
+    connections_.clear();
+  }
   bound_to_ = 0;
   if (epoll_ >= 0) ::close(epoll_);
   epoll_ = -1;
@@ -84,6 +87,7 @@ void Endpoint::add(Port port, bool outgoing, int socket) {
   if (epoll_ctl(epoll_, EPOLL_CTL_ADD, socket, &event) < 0) {
     throw std::system_error(errno, std::generic_category(), "epoll_ctl");
   }
+  const std::lock_guard lock(records_lock_);
   by_port_[{port, outgoing}] = added.get();
   connections_.push_back(std::move(added));
   bound_to_ = 0;
@@ -269,7 +273,7 @@ void Endpoint::flush(Connection& connection) {
     if (message.left > 0) continue;
     const auto step = message.step;
     if (message.header.kind == Kind::data) {
-      ++connection.messages;
+      connection.messages += 1;
       connection.bytes += static_cast<std::int64_t>(message.header.bytes);
     }
     connection.queue.pop_front();

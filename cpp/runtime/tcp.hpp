@@ -77,9 +77,9 @@ class Endpoint {
     double waited_s = 0, rate = 0, usual = 0;  // bytes per second
     LinkState state = LinkState::usual;
   };
-  std::vector<LinkFigures> links() const;                         // between calls
-  std::vector<std::pair<NodeId, RankWatch::Peer>> peers() const;  // between calls
-  double away_s() const { return ranks_.away(); }
+  std::vector<LinkFigures> links() const;
+  std::vector<std::pair<NodeId, RankWatch::Peer>> peers() const;
+  double away_s() const;
   struct CallRecord {
     std::uint32_t call = 0;
     std::int32_t algorithm = 0;
@@ -87,8 +87,9 @@ class Endpoint {
     std::uint8_t dtype = 0, op = 0;
     double begin_s = 0, end_s = 0;  // of the steady clock; end 0: it runs or failed
     std::vector<std::pair<NodeId, double>>
-        waited;                      // seconds for each peer, once it has ended or failed
-    std::vector<std::string> needs;  // steps that wait, as last looked at
+        waited;  // seconds for each peer, once it has ended or failed
+    std::vector<std::pair<NodeId, std::string>>
+        needs;  // ranks that steps wait for, as last looked at
   };
   std::vector<CallRecord> calls() const;  // the last ones, oldest first
   void close();                           // within a call, as a signal's handler may do: at its end

@@ -33,11 +33,11 @@ void Endpoint::begin_record() {
   const auto away_us = std::chrono::duration_cast<std::chrono::microseconds>(away).count();
   away_us_ = static_cast<std::uint32_t>(std::min<std::int64_t>(away_us, UINT32_MAX));
   began_ = progress_;
-  ranks_.start(seconds(away), seconds(progress_.time_since_epoch()));
   receivable_.assign(staged_.size(), progress_);
   for (const auto& connection : connections_) connection->waited_before = connection->waited;
   const auto& call = executor_->call();
   const std::lock_guard lock(records_lock_);
+  ranks_.start(seconds(away), seconds(progress_.time_since_epoch()));
   if (records_.size() < kRecords) records_.resize(kRecords);
   auto& record = records_[call_ % kRecords];
   record.call = call_;
@@ -55,16 +55,16 @@ void Endpoint::end_record(bool whole) {
   if (!whole) note_needs();
   ended_ = Clock::now();
   const auto now = seconds(ended_.time_since_epoch());
-  if (whole && ranks_.judge(now)) news_ = true;
   const std::lock_guard lock(records_lock_);
+  if (whole && ranks_.judge(now)) news_ = true;
   auto& record = records_[call_ % kRecords];
   if (whole) {
     record.end_s = now;
     record.needs.clear();
   }
   for (const auto& connection : connections_) {
-    const auto waited = connection->waited - connection->waited_before;
-    if (waited.count() > 0) record.waited.emplace_back(connection->port.peer, seconds(waited));
+    const double waited = connection->waited - connection->waited_before;
+    if (waited > 0) record.waited.emplace_back(connection->port.peer, waited);
   }
 }
 
@@ -76,7 +76,7 @@ void Endpoint::note_needs() {
   needs.clear();
   for (const auto step : steps) {
     if (needs.size() == kNeeds) break;
-    needs.push_back(executor_->describe(step));
+    needs.emplace_back(executor_->awaited(step), executor_->describe(step));
   }
 }
 
@@ -84,15 +84,16 @@ void Endpoint::note_begin(Connection& connection) {
   auto& c = connection;
   if (c.heard != call_) {
     c.heard = call_;
+    const std::lock_guard lock(records_lock_);
     ranks_.hear(c.port.peer, c.header.away_us * 1e-6);
   }
   if ((c.header.flags & kMeet) != 0) meeting_ = true;
   const auto step = at(c.step);
   if (executor_->may_receive(c.step)) {
     const auto since = std::max(receivable_[step], c.ended);
-    if (progress_ > since) c.waited += progress_ - since;
+    if (progress_ > since) c.waited += seconds(progress_ - since);
   }
-  ++c.messages;
+  c.messages += 1;
   c.bytes += static_cast<std::int64_t>(c.header.bytes);
   c.began = progress_;
   c.timed = 0;
@@ -138,6 +139,7 @@ void Endpoint::expect(Port port, double rate, bool known) {
 }
 
 std::vector<Endpoint::LinkFigures> Endpoint::links() const {
+  const std::lock_guard lock(records_lock_);
   std::vector<LinkFigures> rows;
   for (const auto& [key, c] : by_port_) {
     rows.push_back({.port = key.first,
@@ -145,7 +147,7 @@ std::vector<Endpoint::LinkFigures> Endpoint::links() const {
                     .local = c->local,
                     .messages = c->messages,
                     .bytes = c->bytes,
-                    .waited_s = seconds(c->waited),
+                    .waited_s = c->waited,
                     .rate = c->watch.rate(),
                     .usual = c->watch.usual(),
                     .state = c->watch.state()});
@@ -154,12 +156,18 @@ std::vector<Endpoint::LinkFigures> Endpoint::links() const {
 }
 
 std::vector<std::pair<NodeId, RankWatch::Peer>> Endpoint::peers() const {
+  const std::lock_guard lock(records_lock_);
   std::vector<std::pair<NodeId, RankWatch::Peer>> rows;
   const auto all = ranks_.peers();
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (all[i].known) rows.emplace_back(static_cast<NodeId>(i), all[i]);
   }
   return rows;
+}
+
+double Endpoint::away_s() const {
+  const std::lock_guard lock(records_lock_);
+  return ranks_.away();
 }
 
 std::vector<Endpoint::CallRecord> Endpoint::calls() const {

@@ -1514,10 +1514,10 @@ class Endpoint:
         What the link from a peer should carry, in bytes per second; known: and more would be news.
         """
 
-    def links(self) -> list:
-        """What was noticed about each connection; between calls."""
+    def links(self) -> list[dict[str, Any]]:
+        """What was noticed about each connection; from any thread."""
 
-    def peers(self) -> list:
+    def peers(self) -> list[dict[str, Any]]:
         """
         How long each peer was away from calls, and whether that is longer than the others; between calls.
         """
@@ -1526,7 +1526,7 @@ class Endpoint:
     def away_s(self) -> float:
         """Seconds that this rank was away from calls."""
 
-    def calls(self) -> list:
+    def calls(self) -> list[dict[str, Any]]:
         """The last calls, oldest first, by the steady clock; from any thread."""
 
     def watch(self, algorithm: int, doing: str) -> str:
