@@ -34,6 +34,19 @@ std::vector<std::pair<std::uintptr_t, std::size_t>> addresses(const std::vector<
   return rows;
 }
 
+using Rows = nb::typed<nb::list, nb::typed<nb::dict, nb::str, nb::any>>;
+
+const char* state_name(LinkState state) {
+  switch (state) {
+    case LinkState::slow:
+      return "slow";
+    case LinkState::fast:
+      return "fast";
+    default:
+      return "usual";
+  }
+}
+
 // What a driver in Python has to do next, column by column.
 auto ready(RankExecutor& executor) {
   std::vector<std::uint8_t> receives;
@@ -156,6 +169,37 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
       .def("finish", &RankExecutor::finish, nb::call_guard<nb::gil_scoped_release>(),
            "Ends a call: averages, and copies back what was kept elsewhere.");
 
+  nb::class_<LinkWatch>(m, "LinkWatch", "The speed of one link, message by message.")
+      .def(nb::init<>())
+      .def("expect", &LinkWatch::expect, "rate"_a, "known"_a,
+           "What to expect, in bytes per second; known: and more would be news, else it is the "
+           "least.")
+      .def("add", &LinkWatch::add, "algorithm"_a, "bytes"_a, "seconds"_a, "now"_a,
+           "So many bytes came within some seconds, until now; returns whether the state has "
+           "changed.")
+      .def_prop_ro(
+          "state", [](const LinkWatch& w) { return state_name(w.state()); }, "usual, slow or fast.")
+      .def_prop_ro("rate", &LinkWatch::rate, "Of the latest messages, in bytes per second.")
+      .def_prop_ro("usual", &LinkWatch::usual, "What they are compared with; 0: not known yet.");
+
+  nb::class_<RankWatch>(m, "RankWatch", "Time that ranks are away from calls.")
+      .def(nb::init<>())
+      .def("start", &RankWatch::start, "away"_a, "now"_a,
+           "This rank was away for so many seconds before the call that starts now.")
+      .def("hear", &RankWatch::hear, "peer"_a, "away"_a, "A peer says the same of itself.")
+      .def("judge", &RankWatch::judge, "now"_a,
+           "At the end of a call: whether a peer has become slow, or is slow no more.")
+      .def_prop_ro(
+          "slow",
+          [](const RankWatch& w) {
+            std::vector<std::int32_t> slow;
+            for (std::size_t i = 0; i < w.peers().size(); ++i) {
+              if (w.peers()[i].slow) slow.push_back(static_cast<std::int32_t>(i));
+            }
+            return slow;
+          },
+          "The peers that others wait for.");
+
   nb::class_<Endpoint>(m, "Endpoint", "A rank's TCP connections, and the calls that run over them.")
       .def(
           "__init__",
@@ -194,16 +238,96 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
           "run",
           [](Endpoint& e, RankExecutor& executor, std::int32_t algorithm, std::uintptr_t source,
              std::uintptr_t target, std::int64_t count, const std::string& dtype,
-             const std::string& op) {
+             const std::string& op, bool joint) {
             const Call call = make_call(source, target, count, dtype, op);
             const nb::gil_scoped_release release;
-            e.run(executor, algorithm, call, [] {
+            return e.run(executor, algorithm, call, joint, [] {
               const nb::gil_scoped_acquire gil;
               if (PyErr_CheckSignals() != 0) throw nb::python_error();
             });
           },
           "executor"_a, "algorithm"_a, "source"_a, "target"_a, "count"_a, "dtype"_a, "op"_a,
-          "Runs one call on the memory at these addresses.")
+          "joint"_a = false,
+          "Runs one call on the memory at these addresses. joint: what each rank gets depends on "
+          "what every rank gives. "
+          "Returns 1 if something new was noticed, plus 2 if the ranks are to meet.")
+      .def("heal", &Endpoint::heal,
+           "From now on a dead link ends a call so that it can be repeated, and a slow one calls a "
+           "meeting.")
+      .def("call_meeting", &Endpoint::call_meeting,
+           "All ranks are to meet after the next joint call; from any thread.")
+      .def_prop_ro("broken", &Endpoint::broken,
+                   "The dead link that ended a call, from one rank to another; -1: none.")
+      .def(
+          "expect",
+          [](Endpoint& e, NodeId peer, std::int32_t channel, double rate, bool known) {
+            e.expect({peer, channel}, rate, known);
+          },
+          "peer"_a, "channel"_a, "rate"_a, "known"_a,
+          "What the link from a peer should carry, in bytes per second; known: and more would be "
+          "news.")
+      .def(
+          "links",
+          [](const Endpoint& e) {
+            Rows rows;
+            for (const auto& link : e.links()) {
+              nb::dict row;
+              row["peer"] = link.port.peer;
+              row["channel"] = link.port.channel;
+              row["outgoing"] = link.outgoing;
+              row["local"] = link.local;
+              row["messages"] = link.messages;
+              row["bytes"] = link.bytes;
+              row["waited_s"] = link.waited_s;
+              row["rate"] = link.rate;
+              row["usual"] = link.usual;
+              row["state"] = state_name(link.state);
+              rows.append(row);
+            }
+            return rows;
+          },
+          "What was noticed about each connection; from any thread.")
+      .def(
+          "peers",
+          [](const Endpoint& e) {
+            Rows rows;
+            for (const auto& [rank, peer] : e.peers()) {
+              nb::dict row;
+              row["rank"] = rank;
+              row["away_s"] = peer.away;
+              row["share"] = peer.share;
+              row["slow"] = peer.slow;
+              rows.append(row);
+            }
+            return rows;
+          },
+          "How long each peer was away from calls, and whether that is longer than the others; "
+          "between calls.")
+      .def_prop_ro("away_s", &Endpoint::away_s, "Seconds that this rank was away from calls.")
+      .def(
+          "calls",
+          [](const Endpoint& e) {
+            Rows rows;
+            for (const auto& call : e.calls()) {
+              nb::dict row;
+              row["algorithm"] = call.algorithm;
+              row["elements"] = call.count;
+              row["dtype"] = std::string(name_of(static_cast<DType>(call.dtype)));
+              row["op"] = std::string(name_of(static_cast<ReduceOp>(call.op)));
+              row["begin_s"] = call.begin_s;
+              row["end_s"] = call.end_s;
+              nb::dict waited;
+              for (const auto& [peer, time] : call.waited) {
+                const nb::int_ key(peer);
+                waited[key] = time + (waited.contains(key) ? nb::cast<double>(waited[key]) : 0.0);
+              }
+              row["waited_s"] = waited;
+              row["needs"] = call.needs;
+              rows.append(row);
+            }
+            return rows;
+          },
+          "The last calls, oldest first, by the steady clock; from any thread.")
       .def("watch", &Endpoint::watch, "algorithm"_a, "doing"_a,
            nb::call_guard<nb::gil_scoped_release>(),
            "Between calls: which rank will not prepare this algorithm, and why; empty: none.")

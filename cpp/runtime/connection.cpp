@@ -105,11 +105,13 @@ std::size_t Connection::read(const std::vector<iovec>& pieces) {
 }
 
 void say_farewell(const std::vector<std::unique_ptr<Connection>>& connections,
-                  const std::string& text, std::chrono::milliseconds patience) {
+                  const MessageHeader& header, const std::string& text,
+                  std::chrono::milliseconds patience) {
   using Clock = std::chrono::steady_clock;
   std::vector<pollfd> open;
   std::vector<Connection*> which;
   for (const auto& connection : connections) {
+    if (connection->dead) continue;
     // A message that was begun must be ended before the notice; the others do not matter any more.
     auto& queue = connection->queue;
     const auto begun = [](const Message& m) {
@@ -117,6 +119,7 @@ void say_farewell(const std::vector<std::unique_ptr<Connection>>& connections,
     };
     while (queue.size() > (!queue.empty() && begun(queue.front()) ? 1U : 0U)) queue.pop_back();
     auto& message = queue.emplace_back();
+    message.header = header;
     message.text = text;
     message.header.kind = MessageKind::abort;
     message.header.bytes = message.text.size();

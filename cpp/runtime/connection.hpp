@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/figures.hpp"
 #include "runtime/rank_program.hpp"
 
 namespace tacos {
@@ -36,6 +37,10 @@ struct Block {
   }
 };
 
+// What a header says beside its message. `meet`: all ranks are to meet after this call. `broken`: in a notice that a
+// rank gives up, the link from rank `algorithm` to rank `count` is dead, and the call may be repeated without it.
+constexpr std::uint32_t kMeet = 1, kBroken = 2;
+
 struct MessageHeader {
   std::uint8_t magic = kMessageMagic;
   MessageKind kind = MessageKind::data;
@@ -44,7 +49,9 @@ struct MessageHeader {
   StepId step = -1;  // in the program: the one that sends
   std::int32_t algorithm = 0;
   std::int64_t count = 0;
-  std::uint64_t bytes = 0;  // that follow
+  std::uint64_t bytes = 0;    // that follow
+  std::uint32_t away_us = 0;  // for how long the sender was in no call before this one
+  std::uint32_t flags = 0;
 };
 
 struct Message {
@@ -93,14 +100,29 @@ struct Connection {
   };
   std::map<std::int32_t, Staged> staged;  // by step
   Staged* staging = nullptr;
+
+  // What is noticed about it. Times are those of the endpoint's clock.
+  using Time = std::chrono::steady_clock::time_point;
+  bool local = false;  // no link between machines: there is nothing to watch
+  bool dead = false;   // nothing gets through any more
+  Time began, ended;   // of the message that is read, and of the one before
+  std::size_t timed =
+      0;  // bytes of it that were on their way when it began; 0: too few to tell a speed
+  std::uint32_t heard = 0;             // the latest call in which the peer was heard of
+  Seen<std::int64_t> messages, bytes;  // of data, that came or (outgoing) were sent
+  Seen<double> waited;                 // seconds while a step could have taken data in
+  double waited_before = 0;            // the same when the call began
+  LinkWatch watch;
 };
 
 // How messages for people name a rank, and what a call is about.
 std::string ranked(NodeId rank);
 std::string of_call(std::int64_t count, std::uint8_t dtype, std::uint8_t op);
 
-// Sends a last text on all connections and ends them, as far as the peers read within that time.
+// Sends a last text, with the rest of its header as given, on all connections that are not dead, and ends them, as far as the
+// peers read within that time.
 void say_farewell(const std::vector<std::unique_ptr<Connection>>& connections,
-                  const std::string& text, std::chrono::milliseconds patience);
+                  const MessageHeader& header, const std::string& text,
+                  std::chrono::milliseconds patience);
 
 }  // namespace tacos

@@ -56,8 +56,11 @@ void Endpoint::close() {
                        connection->buffer.capacity, MSG_DONTWAIT) > 0) {
     }
   }
-  connections_.clear();
-  by_port_.clear();
+  {
+    const std::lock_guard lock(records_lock_);
+    by_port_.clear();
+    connections_.clear();
+  }
   bound_to_ = 0;
   if (epoll_ >= 0) ::close(epoll_);
   epoll_ = -1;
@@ -80,9 +83,14 @@ void Endpoint::add(Port port, bool outgoing, int socket) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
   event.data.ptr = added.get();
+  sockaddr_storage name{};
+  socklen_t length = sizeof name;
+  added->local = getsockname(socket, reinterpret_cast<sockaddr*>(&name), &length) < 0 ||
+                 name.ss_family == AF_UNIX;
   if (epoll_ctl(epoll_, EPOLL_CTL_ADD, socket, &event) < 0) {
     throw std::system_error(errno, std::generic_category(), "epoll_ctl");
   }
+  const std::lock_guard lock(records_lock_);
   by_port_[{port, outgoing}] = added.get();
   connections_.push_back(std::move(added));
   bound_to_ = 0;
@@ -92,8 +100,8 @@ bool Endpoint::has(Port port, bool outgoing) const { return by_port_.contains({p
 
 // --- a call
 
-void Endpoint::run(RankExecutor& executor, std::int32_t algorithm, const Call& call,
-                   const std::function<void()>& idle) {
+int Endpoint::run(RankExecutor& executor, std::int32_t algorithm, const Call& call, bool joint,
+                  const std::function<void()>& idle) {
   check_usable();
   look_up(executor);
   executor.start(call);
@@ -104,6 +112,8 @@ void Endpoint::run(RankExecutor& executor, std::int32_t algorithm, const Call& c
   heard_.clear();
   note_progress();
   idle_ = progress_;
+  meeting_ = joint && wanted_ && wanted_.exchange(false);
+  begin_record();
   try {
     for (std::size_t i = 0; i < in_.size(); ++i) {  // some may have left after the last call
       const bool needed = in_[i] != nullptr && !executor.is_done(static_cast<std::int32_t>(i));
@@ -117,10 +127,12 @@ void Endpoint::run(RankExecutor& executor, std::int32_t algorithm, const Call& c
     }
     while (!executor.finished() || !all_sent()) wait_for_events(idle);
   } catch (const CommunicationError&) {
+    end_record(false);
     executor_ = nullptr;
     if (closing_) close();
     throw;
   } catch (...) {
+    end_record(false);
     executor_ = nullptr;
     abort(ranked(rank_) + " was interrupted");
     if (closing_) close();
@@ -128,6 +140,8 @@ void Endpoint::run(RankExecutor& executor, std::int32_t algorithm, const Call& c
   }
   executor_ = nullptr;
   executor.finish();
+  end_record(true);
+  return (std::exchange(news_, false) ? kNews : 0) | (meeting_ ? kMeeting : 0);
 }
 
 // A rank that leaves a call must not keep notices that a peer waits for.
@@ -174,6 +188,7 @@ void Endpoint::carry_out() {
     }
     executor.to_send.clear();
     for (std::size_t i = 0; i < executor.to_receive.size(); ++i) {
+      receivable_[at(executor.to_receive[i])] = progress_;
       release_staged(executor.to_receive[i]);
     }
     executor.to_receive.clear();
@@ -206,7 +221,9 @@ bool Endpoint::take_events(int wait_ms) {
 void Endpoint::wait_for_events(const std::function<void()>& idle) {
   check_usable();
   if (!take_events(static_cast<int>(kIdle.count()))) {
+    note_needs();
     if (idle) idle();
+    if (healing_) find_dead_links();
     check_progress();
   } else if (idle && progress_ - idle_ > kIdle) {
     idle_ = progress_;
@@ -222,6 +239,8 @@ MessageHeader Endpoint::header_of_call() const {
   header.call = call_;
   header.algorithm = algorithm_;
   header.count = call.count;
+  header.away_us = away_us_;
+  header.flags = meeting_ ? kMeet : 0;
   return header;
 }
 
@@ -256,6 +275,10 @@ void Endpoint::flush(Connection& connection) {
     if (message.header.kind == Kind::data) note_progress();
     if (message.left > 0) continue;
     const auto step = message.step;
+    if (message.header.kind == Kind::data) {
+      connection.messages += 1;
+      connection.bytes += static_cast<std::int64_t>(message.header.bytes);
+    }
     connection.queue.pop_front();
     if (step >= 0) executor_->sent(step);
   }
@@ -315,6 +338,7 @@ bool Endpoint::begin_message(Connection& connection) {
            " expects " + std::to_string(bytes));
     }
     connection.step = step;
+    note_begin(connection);
     if (!executor.may_receive(step)) {
       connection.staging = &connection.staged[step];
       connection.staging->block.reserve(header.bytes);
@@ -411,6 +435,7 @@ void Endpoint::end_message(Connection& connection) {
     notice(connection, connection.header, connection.text);
     return;
   }
+  note_end(connection);
   if (connection.staging != nullptr) {
     connection.staging = nullptr;  // release_staged() takes it in
     return;

@@ -51,9 +51,12 @@ class Endpoint {
   void describe(std::int32_t algorithm, const std::string& name) { names_[algorithm] = name; }
 
   // Runs one call of the algorithm with this number, the same on all ranks. `idle` is called now and
-  // then and may throw, which ends the call, and with it the use of the endpoint, on all ranks.
-  void run(RankExecutor& executor, std::int32_t algorithm, const Call& call,
-           const std::function<void()>& idle);
+  // then and may throw, which ends the call, and with it the use of the endpoint, on all ranks. `joint`: what each rank
+  // gets depends on what every rank gives; at the end of such a call all ranks know of a meeting, or none does.
+  // Returns kNews if something new was noticed here, and kMeeting if the ranks are to meet.
+  int run(RankExecutor& executor, std::int32_t algorithm, const Call& call, bool joint,
+          const std::function<void()>& idle);
+  static constexpr int kNews = 1, kMeeting = 2;
   // Between calls, while this rank is `doing` something that all must do before a call of the algorithm
   // with this number: names the rank it waits for in vain, which has left or runs another call. Empty: none.
   std::string watch(std::int32_t algorithm, const std::string& doing);
@@ -62,7 +65,38 @@ class Endpoint {
   // Tells all peers that this rank gives up, and why.
   void abort(const std::string& why);
   const std::string& failure() const { return failure_; }  // empty: none so far
-  void close();  // within a call, as a signal's handler may do: at its end
+
+  // --- what was noticed: tcp_figures.cpp. From any thread, except where it says otherwise.
+  // From now on a dead link ends a call at once, so that it can be repeated without the link, and a slow one calls a meeting.
+  void heal() { healing_ = true; }
+  void call_meeting() { wanted_ = true; }  // after the next joint call
+  // The link that was found dead, from one rank to another; -1: none.
+  std::pair<NodeId, NodeId> broken() const { return broken_; }
+  // What the link from a peer should carry, in bytes per second, see LinkWatch; between calls.
+  void expect(Port port, double rate, bool known);
+  struct LinkFigures {
+    Port port;
+    bool outgoing = false, local = false;
+    std::int64_t messages = 0, bytes = 0;
+    double waited_s = 0, rate = 0, usual = 0;  // bytes per second
+    LinkState state = LinkState::usual;
+  };
+  std::vector<LinkFigures> links() const;
+  std::vector<std::pair<NodeId, RankWatch::Peer>> peers() const;
+  double away_s() const;
+  struct CallRecord {
+    std::uint32_t call = 0;
+    std::int32_t algorithm = 0;
+    std::int64_t count = 0;
+    std::uint8_t dtype = 0, op = 0;
+    double begin_s = 0, end_s = 0;  // of the steady clock; end 0: it runs or failed
+    std::vector<std::pair<NodeId, double>>
+        waited;  // seconds for each peer, once it has ended or failed
+    std::vector<std::pair<NodeId, std::string>>
+        needs;  // ranks that steps wait for, as last looked at
+  };
+  std::vector<CallRecord> calls() const;  // the last ones, oldest first
+  void close();                           // within a call, as a signal's handler may do: at its end
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -90,6 +124,14 @@ class Endpoint {
   std::size_t read_pieces(Connection& connection, const std::vector<iovec>& pieces);
   void check_end(const Connection& connection);
   void end_message(Connection& connection);
+
+  // --- what is noticed
+  void begin_record();
+  void end_record(bool whole);
+  void note_needs();
+  void note_begin(Connection& connection);
+  void note_end(Connection& connection);
+  void find_dead_links();
 
   [[noreturn]] void lost(const Connection& connection, int error);
   [[noreturn]] void fail(const std::string& why);
@@ -124,6 +166,17 @@ class Endpoint {
   Clock::duration reported_{}, judged_{};  // since progress_: the next report, the next judgement
   std::vector<Connection*> unanswered_;
   bool asking_ = false, curious_ = false;
+  // What is noticed.
+  bool healing_ = false;
+  std::atomic<bool> wanted_ = false;
+  bool meeting_ = false, news_ = false;
+  std::pair<NodeId, NodeId> broken_{-1, -1};
+  std::uint32_t away_us_ = 0;
+  Clock::time_point began_, ended_;            // of this call, and of the last one
+  std::vector<Clock::time_point> receivable_;  // per step: since when
+  RankWatch ranks_;
+  mutable std::mutex records_lock_;
+  std::vector<CallRecord> records_;  // a ring
   // Between calls: the next one, as peers ask about it.
   std::vector<std::pair<NodeId, MessageHeader>> heard_;
 };

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <system_error>
 #include <utility>
@@ -167,7 +168,12 @@ std::string Endpoint::purpose(std::int32_t step) const {
 }
 
 void Endpoint::notice(Connection& connection, const Header& header, const std::string& text) {
-  if (header.kind == Kind::abort) fail(text);
+  if (header.kind == Kind::abort) {
+    if ((header.flags & kBroken) != 0) {
+      broken_ = {header.algorithm, static_cast<NodeId>(header.count)};
+    }
+    fail(text);
+  }
   if (header.kind == Kind::ask) {
     if (header.call > call_) heard_.emplace_back(connection.port.peer, header);  // for watch()
     if (executor_ == nullptr)
@@ -193,6 +199,9 @@ void Endpoint::lost(const Connection& connection, int error) {
   if (error != 0) {
     why = "the connection with " + ranked(connection.port.peer) + " broke (" +
           std::generic_category().message(error) + ")";
+    const bool no_way =
+        error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN;
+    if (healing_ && no_way) broken_ = {rank_, connection.port.peer};
   }
   for (std::size_t i = 0; executor_ != nullptr && i < in_.size(); ++i) {
     const auto step = static_cast<std::int32_t>(i);
@@ -215,7 +224,18 @@ void Endpoint::abort(const std::string& why) {
   if (!failure_.empty()) return;
   if (process_ != getpid()) return;
   failure_ = why.substr(0, kLongestText);
-  say_farewell(connections_, failure_, kFarewell);
+  Header header;
+  if (const auto [src, dst] = broken_; src >= 0) {
+    header.flags = kBroken;
+    header.algorithm = src;
+    header.count = dst;
+    // Both ways: a cable that is out carries neither.
+    for (const auto& connection : connections_) {
+      const auto peer = connection->port.peer;
+      connection->dead |= (src == rank_ && dst == peer) || (dst == rank_ && src == peer);
+    }
+  }
+  say_farewell(connections_, header, failure_, kFarewell);
 }
 
 }  // namespace tacos

@@ -1448,6 +1448,55 @@ class RankExecutor:
     def finish(self) -> None:
         """Ends a call: averages, and copies back what was kept elsewhere."""
 
+class LinkWatch:
+    """The speed of one link, message by message."""
+
+    def __init__(self) -> None: ...
+
+    def expect(self, rate: float, known: bool) -> None:
+        """
+        What to expect, in bytes per second; known: and more would be news, else it is the least.
+        """
+
+    def add(self, algorithm: int, bytes: float, seconds: float, now: float) -> bool:
+        """
+        So many bytes came within some seconds, until now; returns whether the state has changed.
+        """
+
+    @property
+    def state(self) -> str:
+        """usual, slow or fast."""
+
+    @property
+    def rate(self) -> float:
+        """Of the latest messages, in bytes per second."""
+
+    @property
+    def usual(self) -> float:
+        """What they are compared with; 0: not known yet."""
+
+class RankWatch:
+    """Time that ranks are away from calls."""
+
+    def __init__(self) -> None: ...
+
+    def start(self, away: float, now: float) -> None:
+        """
+        This rank was away for so many seconds before the call that starts now.
+        """
+
+    def hear(self, peer: int, away: float) -> None:
+        """A peer says the same of itself."""
+
+    def judge(self, now: float) -> bool:
+        """
+        At the end of a call: whether a peer has become slow, or is slow no more.
+        """
+
+    @property
+    def slow(self) -> list[int]:
+        """The peers that others wait for."""
+
 class Endpoint:
     """A rank's TCP connections, and the calls that run over them."""
 
@@ -1465,8 +1514,42 @@ class Endpoint:
     def has(self, peer: int, channel: int, outgoing: bool) -> bool:
         """Whether there is such a connection."""
 
-    def run(self, executor: RankExecutor, algorithm: int, source: int, target: int, count: int, dtype: str, op: str) -> None:
-        """Runs one call on the memory at these addresses."""
+    def run(self, executor: RankExecutor, algorithm: int, source: int, target: int, count: int, dtype: str, op: str, joint: bool = False) -> int:
+        """
+        Runs one call on the memory at these addresses. joint: what each rank gets depends on what every rank gives. Returns 1 if something new was noticed, plus 2 if the ranks are to meet.
+        """
+
+    def heal(self) -> None:
+        """
+        From now on a dead link ends a call so that it can be repeated, and a slow one calls a meeting.
+        """
+
+    def call_meeting(self) -> None:
+        """All ranks are to meet after the next joint call; from any thread."""
+
+    @property
+    def broken(self) -> tuple[int, int]:
+        """The dead link that ended a call, from one rank to another; -1: none."""
+
+    def expect(self, peer: int, channel: int, rate: float, known: bool) -> None:
+        """
+        What the link from a peer should carry, in bytes per second; known: and more would be news.
+        """
+
+    def links(self) -> list[dict[str, Any]]:
+        """What was noticed about each connection; from any thread."""
+
+    def peers(self) -> list[dict[str, Any]]:
+        """
+        How long each peer was away from calls, and whether that is longer than the others; between calls.
+        """
+
+    @property
+    def away_s(self) -> float:
+        """Seconds that this rank was away from calls."""
+
+    def calls(self) -> list[dict[str, Any]]:
+        """The last calls, oldest first, by the steady clock; from any thread."""
 
     def watch(self, algorithm: int, doing: str) -> str:
         """

@@ -16,7 +16,9 @@ import numpy as np
 
 from tacos.errors import CommunicationError, VerificationError
 from tacos.runtime.dispatch.algorithms import Algorithms, Settings, order_matters
+from tacos.runtime.flight import record_to
 from tacos.runtime.measure.bench import measure
+from tacos.runtime.metrics import prometheus
 
 TIMEOUT_S = 2.0
 """Of communicators whose timeout is looked at."""
@@ -379,3 +381,31 @@ def measure_and_log(comm, program):
         for dtype in ("float32", "int32"):
             list(measure(comm, program, [4096], dtype=dtype, iters=1, warmup=0, against="none"))
     return log.getvalue()
+
+
+def fall_behind(comm, schedule, who, calls, folder, ready):
+    """Makes some calls; then one rank makes no more, and writes its record when it gets the signal."""
+    record_to(folder)
+    algorithm = comm.prepare(schedule)
+    data = np.ones(1 << 14, np.float32)
+    for _ in range(calls):
+        algorithm.run(data, data)
+    if comm.rank == who:
+        while not os.path.exists(ready):  # noqa: PTH110, the signal interrupts the sleep
+            time.sleep(0.02)
+        return "stayed away"
+    try:
+        algorithm.run(data, data)
+    except CommunicationError as error:
+        return str(error)
+    return "ended"
+
+
+def figures(comm, schedule, calls):
+    """Makes some calls; returns the figures and the metrics."""
+    algorithm = comm.prepare(schedule)
+    data = np.ones(1 << 18, np.float32)
+    for _ in range(calls):
+        algorithm.run(data, data)
+    comm.barrier("the end")
+    return comm.figures()[0], prometheus()

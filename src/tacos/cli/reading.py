@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -315,11 +316,26 @@ def sim(
     return 0
 
 
+def _show_flight(files: list[Path], as_json: bool, quiet: bool) -> int:
+    """What flight records tell."""
+    from tacos.runtime import flight
+
+    findings = flight.postmortem([flight.load(file) for file in files])
+    if as_json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    elif not quiet:
+        for finding in findings:
+            print("\n".join(flight.lines(finding)))
+    return 0
+
+
 @app.command
 def info(
-    file: Annotated[Path, Parameter(help="A schedule, a program, a workload or a topology.")],
+    file: Annotated[
+        Path, Parameter(help="A schedule, a program, a workload, a topology or a flight record.")
+    ],
     /,
-    *,
+    *others: Annotated[Path, Parameter(help="Flight records of other ranks.")],
     format: Format = None,
     groups: Groups = None,
     dims: Dims = None,
@@ -334,12 +350,20 @@ def info(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Summarize a file: time, bandwidth, provenance; or list the transfers of one NPU or link.
+    """Summarize a file: time, bandwidth, provenance; or list the transfers of one NPU or link; or say which rank
+    fell behind, from the flight records of a job's ranks.
 
     Example: tacos info ar.tacos --npu 3
+    Example: tacos info flight/*.flight.json
     """
+    from tacos.runtime.flight import is_dump
+
     if rows < 1:
         raise ValueError(f"--rows must be positive; got {rows}")
+    if file.suffix == ".json" and is_dump(file):
+        return _show_flight([file, *others], as_json, quiet)
+    if others:
+        raise ValueError(f"info takes one file, or several flight records; {file} is none")
     loaded = loaded_from(file, format, groups, dims)
     if isinstance(loaded, Workload) and npu is None and link is None:
         show_workload(file, loaded, as_json, quiet)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
+import os
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -14,6 +17,10 @@ from tacos.collective import kind_of
 from tacos.errors import CommunicationError, VerificationError
 from tacos.program import FACTS, lower
 from tacos.runtime.carriers import Call, chosen, described, named
+from tacos.runtime.flight import Recorder, record_to
+from tacos.runtime.healing.notices import Notices, tell
+from tacos.runtime.logs import set_levels
+from tacos.runtime.metrics import serve, watched
 from tacos.runtime.rendezvous import from_environment
 from tacos.verify import verify as verify_algorithm
 
@@ -87,6 +94,8 @@ class Communicator:
 
     Attributes:
         carrier: The name of that carrier.
+        flight: The last calls.
+        meeting: Whether a call has ended after which the ranks are to meet, see :mod:`tacos.runtime.healing`.
     """
 
     def __init__(
@@ -108,6 +117,17 @@ class Communicator:
         self._prepared = 0
         self._doing = ""
         self._ended = ""
+        self.meeting = False
+        numbers = list(range(self.size)) if members is None else list(members)
+        self._notices = Notices(self.rank, numbers)
+        self.flight = Recorder(self.rank, numbers, self.figures)
+        set_levels(os.environ.get("TACOS_LOGS", ""))
+        record_to(os.environ.get("TACOS_FLIGHT"))
+        watched(self)
+        if where := os.environ.get("TACOS_METRICS"):
+            serve(
+                where, int(os.environ.get("LOCAL_RANK") or os.environ.get("TACOS_LOCAL_RANK") or 0)
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -144,9 +164,41 @@ class Communicator:
                 if self.failure:
                     raise CommunicationError(self.failure)
                 opened = self._open[kind.name] = kind.open(self)
+                opened.on_news = partial(self._hear, opened)
                 if self._ended:  # meanwhile, by another thread
                     opened.interrupt(self._ended)
             return self._open[kind.name]
+
+    def let_go(self, name: str) -> None:
+        """Give up a carrier that a dead link has ended on all ranks, so that they can meet and open it anew.
+
+        Algorithms that were prepared with it cannot be run any more.
+        """
+        with self._lock:
+            if self._ended:
+                raise CommunicationError(self._ended)
+            self._open.pop(name).close()
+
+    @property
+    def prepared(self) -> int:
+        """How many algorithms were prepared so far, which must be the same on all ranks."""
+        return self._prepared
+
+    @prepared.setter
+    def prepared(self, count: int) -> None:
+        self._prepared = count
+
+    def figures(self) -> list[dict[str, Any]]:
+        """What each open carrier counts; from any thread."""
+        return [carrier.figures() for carrier in list(self._open.values())]
+
+    def _hear(self, carrier: Carrier, news: int) -> None:
+        """A carrier has noticed something (1), or the ranks are to meet (2)."""
+        if news & 1:
+            for notice in self._notices.observe(carrier.figures()):
+                tell(notice, logging.INFO if "recovered" in notice.kind else logging.WARNING)
+        if news & 2:
+            self.meeting = True
 
     def prepare(
         self,
@@ -210,6 +262,8 @@ class Communicator:
         difference = self._agree(number, report)
         assert execution is not None  # else the ranks would not have agreed
         prepared = self.open(carrier.name).prepare(execution, number)
+        engine = str(program.provenance.get("engine") or program.provenance.get("source") or "")
+        self.flight.name(number, program.collective.label, engine, carrier.name)
         return Algorithm(self, carrier, number, execution, prepared, difference)
 
     def interrupt(self, why: str) -> None:
@@ -439,8 +493,15 @@ class Algorithm:
         ``buffer_elements(count)`` says how many elements are there; ``count`` is the whole buffer as
         nccl-tests counts it. ``dtype`` is NumPy's name of the type, or ``bfloat16``.
         """
+        call, flight = Call(source, target, count, dtype, op), self.communicator.flight
         with self.communicator._lock:
-            self.prepared.run(Call(source, target, count, dtype, op))
+            entry = flight.begin(self.number, call)
+            try:
+                self.prepared.run(call)
+            except BaseException as error:
+                flight.fail(entry, error)
+                raise
+            flight.end(entry)
 
     def _count(
         self, source: np.ndarray[Any, Any] | None, target: np.ndarray[Any, Any] | None

@@ -15,13 +15,13 @@ import importlib
 import importlib.util
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from tacos._support.variables import read
 from tacos.collective import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tacos._core import Collective, Program, RankExecutor
     from tacos.runtime.rendezvous import Rendezvous
@@ -87,6 +87,19 @@ class Carrier(ABC):
     Only :meth:`prepare` has to be written. The other methods tell ranks of failures; what they do here is
     right for a carrier that has no way to hear of one.
     """
+
+    on_news: Callable[[int], None] | None = None
+    """Called at the end of a call in which a carrier that watches its links has noticed something: see
+    :meth:`tacos._core.Endpoint.run` for the number."""
+
+    def figures(self) -> dict[str, Any]:
+        """What the carrier counts: ``links``, ``peers``, ``calls`` and ``away_s``, or nothing; from any thread."""
+        return {}
+
+    @property
+    def broken(self) -> tuple[int, int] | None:
+        """The dead link that has ended a call on all ranks, which may repeat it without the link; None: no such link."""
+        return None
 
     @property
     def failure(self) -> str | None:

@@ -17,6 +17,7 @@ import msgspec
 from tacos._core import Endpoint
 from tacos._support.log import LOG
 from tacos._support.variables import read
+from tacos.collective import kind_of
 from tacos.errors import CommunicationError
 from tacos.runtime.carriers import Carrier, described
 from tacos.runtime.rendezvous.addresses import listening, machine, own_address, resolve
@@ -35,6 +36,7 @@ __all__ = ["Tcp", "open_carrier"]
 _HELLO = struct.Struct("!III")  # the rank that dials, the rank it dials, and the channel
 _REPORT_S = 30.0
 """How long a rank waits in a call before it says for which; then twice as long, and so on."""
+_JOINT = ("all_gather", "reduce_scatter", "all_to_all")
 _LOOK_S = 0.5
 """How long a rank waits for others to connect before it looks around."""
 
@@ -136,11 +138,32 @@ class Tcp(Carrier):
         """Connect to all peers of a program that are not connected yet."""
         self._endpoint.describe(number, described(share.program.collective))
         self._connect(share)
-        return _Connected(self._endpoint, share, number)
+        return _Connected(self, share, number)
 
     def watch(self, number: int, doing: str) -> str:
         """Why some rank will not come to prepare an algorithm, or nothing."""
         return self._endpoint.watch(number, doing)
+
+    def figures(self) -> dict[str, Any]:
+        """What the endpoint counts."""
+        endpoint = self._endpoint
+        return {
+            "links": endpoint.links(),
+            "peers": endpoint.peers(),
+            "calls": endpoint.calls(),
+            "away_s": endpoint.away_s,
+        }
+
+    @property
+    def broken(self) -> tuple[int, int] | None:
+        """The dead link that has ended a call, from one rank to another."""
+        src, dst = self._endpoint.broken
+        return None if src < 0 else (src, dst)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The rank's connections, in the core."""
+        return self._endpoint
 
     def interrupt(self, why: str) -> None:
         """End the call that runs and all later ones; from any thread."""
@@ -258,12 +281,22 @@ class Tcp(Carrier):
 class _Connected:
     """A program whose peers are connected."""
 
-    def __init__(self, endpoint: Endpoint, share: RankExecutor, number: int) -> None:
-        self._endpoint, self._share, self._number = endpoint, share, number
+    def __init__(self, carrier: Tcp, share: RankExecutor, number: int) -> None:
+        self._carrier, self._endpoint = carrier, carrier.endpoint
+        self._share, self._number = share, number
+        parts = share.program.collective.parts
+        whole = len(parts) == 1 and len(parts[0].group) == share.program.ranks
+        kind = kind_of(parts[0]).name if whole else ""
+        # In these, what a rank gets depends on what every rank gives; the last three if no rank's part is empty.
+        self._all_reduces = kind == "all_reduce"
+        self._ranks = share.program.ranks if kind in _JOINT else 0
 
     def run(self, call: Call) -> None:
         """Run one call, without the GIL."""
-        self._endpoint.run(self._share, self._number, *call)
+        joint = self._all_reduces or (self._ranks > 0 and call.elements % self._ranks == 0)
+        news = self._endpoint.run(self._share, self._number, *call, joint)
+        if news and self._carrier.on_news is not None:
+            self._carrier.on_news(news)
 
 
 def _addresses(text: str) -> dict[int, list[str]]:

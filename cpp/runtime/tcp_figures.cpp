@@ -1,0 +1,183 @@
+// The part of an endpoint that notices: speeds of links, time that ranks are away, calls that were made, dead links.
+//
+// It takes no time of its own: moments are those that progress is noted at anyway, and counters are plain numbers of the thread
+// that runs the call.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "runtime/tcp.hpp"
+#include "support/index.hpp"
+
+namespace tacos {
+
+namespace {
+
+constexpr std::size_t kRecords = 256;  // calls that are remembered
+constexpr std::size_t kTelling = 32U
+                                 << 10U;  // bytes on their way: fewer do not tell a link's speed
+constexpr std::size_t kNeeds = 8;         // steps that are put in words
+constexpr unsigned kUnanswered = 3;       // times that TCP has sent again in vain: 1.4 s and more
+
+double seconds(std::chrono::steady_clock::duration time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+}  // namespace
+
+void Endpoint::begin_record() {
+  const auto away = ended_ == Clock::time_point{} ? Clock::duration{0} : progress_ - ended_;
+  const auto away_us = std::chrono::duration_cast<std::chrono::microseconds>(away).count();
+  away_us_ = static_cast<std::uint32_t>(std::min<std::int64_t>(away_us, UINT32_MAX));
+  began_ = progress_;
+  receivable_.assign(staged_.size(), progress_);
+  for (const auto& connection : connections_) connection->waited_before = connection->waited;
+  const auto& call = executor_->call();
+  const std::lock_guard lock(records_lock_);
+  ranks_.start(seconds(away), seconds(progress_.time_since_epoch()));
+  if (records_.size() < kRecords) records_.resize(kRecords);
+  auto& record = records_[call_ % kRecords];
+  record.call = call_;
+  record.algorithm = algorithm_;
+  record.count = call.count;
+  record.dtype = static_cast<std::uint8_t>(call.dtype);
+  record.op = static_cast<std::uint8_t>(call.op);
+  record.begin_s = seconds(progress_.time_since_epoch());
+  record.end_s = 0;
+  record.waited.clear();
+  record.needs.clear();
+}
+
+void Endpoint::end_record(bool whole) {
+  if (!whole) note_needs();
+  ended_ = Clock::now();
+  const auto now = seconds(ended_.time_since_epoch());
+  const std::lock_guard lock(records_lock_);
+  if (whole && ranks_.judge(now)) news_ = true;
+  auto& record = records_[call_ % kRecords];
+  if (whole) {
+    record.end_s = now;
+    record.needs.clear();
+  }
+  for (const auto& connection : connections_) {
+    const double waited = connection->waited - connection->waited_before;
+    if (waited > 0) record.waited.emplace_back(connection->port.peer, waited);
+  }
+}
+
+// For those who look from another thread, or after a failure.
+void Endpoint::note_needs() {
+  const auto steps = executor_->waiting();
+  const std::lock_guard lock(records_lock_);
+  auto& needs = records_[call_ % kRecords].needs;
+  needs.clear();
+  for (const auto step : steps) {
+    if (needs.size() == kNeeds) break;
+    needs.emplace_back(executor_->awaited(step), executor_->describe(step));
+  }
+}
+
+void Endpoint::note_begin(Connection& connection) {
+  auto& c = connection;
+  if (c.heard != call_) {
+    c.heard = call_;
+    const std::lock_guard lock(records_lock_);
+    ranks_.hear(c.port.peer, c.header.away_us * 1e-6);
+  }
+  if ((c.header.flags & kMeet) != 0) meeting_ = true;
+  const auto step = at(c.step);
+  if (executor_->may_receive(c.step)) {
+    const auto since = std::max(receivable_[step], c.ended);
+    if (progress_ > since) c.waited += seconds(progress_ - since);
+  }
+  c.messages += 1;
+  c.bytes += static_cast<std::int64_t>(c.header.bytes);
+  c.began = progress_;
+  c.timed = 0;
+  const auto ahead = c.end - c.begin - sizeof(MessageHeader);
+  if (c.local || c.header.bytes < ahead + kTelling) return;
+  int held = 0;  // by the kernel: what had come before this rank looked says nothing about the link
+  if (ioctl(c.socket, FIONREAD, &held) < 0) return;
+  const auto here = ahead + static_cast<std::size_t>(held);
+  if (c.header.bytes >= here + kTelling) c.timed = c.header.bytes - here;
+}
+
+void Endpoint::note_end(Connection& connection) {
+  auto& c = connection;
+  c.ended = progress_;
+  if (c.timed == 0) return;
+  const auto now = seconds(progress_.time_since_epoch());
+  const auto taken = seconds(progress_ - c.began);
+  if (c.watch.add(algorithm_, static_cast<double>(c.timed), taken, now)) {
+    news_ = true;
+    if (healing_) wanted_ = true;
+  }
+}
+
+// TCP sends again what is not acknowledged, at intervals that double; a peer that is there but does not read acknowledges.
+void Endpoint::find_dead_links() {
+  for (const auto& connection : connections_) {
+    if (connection->local || connection->closed) continue;
+    tcp_info info{};
+    socklen_t length = sizeof info;
+    if (getsockopt(connection->socket, IPPROTO_TCP, TCP_INFO, &info, &length) < 0) continue;
+    if (info.tcpi_unacked == 0 || info.tcpi_retransmits < kUnanswered) continue;
+    const auto peer = connection->port.peer;
+    broken_ = {rank_, peer};
+    fail("the link from " + ranked(rank_) + " to " + ranked(peer) +
+         " is dead: nothing was acknowledged that was sent " +
+         std::to_string(info.tcpi_retransmits + 1) + " times, call " + std::to_string(call_));
+  }
+}
+
+void Endpoint::expect(Port port, double rate, bool known) {
+  const auto found = by_port_.find({port, false});
+  if (found != by_port_.end()) found->second->watch.expect(rate, known);
+}
+
+std::vector<Endpoint::LinkFigures> Endpoint::links() const {
+  const std::lock_guard lock(records_lock_);
+  std::vector<LinkFigures> rows;
+  for (const auto& [key, c] : by_port_) {
+    rows.push_back({.port = key.first,
+                    .outgoing = key.second,
+                    .local = c->local,
+                    .messages = c->messages,
+                    .bytes = c->bytes,
+                    .waited_s = c->waited,
+                    .rate = c->watch.rate(),
+                    .usual = c->watch.usual(),
+                    .state = c->watch.state()});
+  }
+  return rows;
+}
+
+std::vector<std::pair<NodeId, RankWatch::Peer>> Endpoint::peers() const {
+  const std::lock_guard lock(records_lock_);
+  std::vector<std::pair<NodeId, RankWatch::Peer>> rows;
+  const auto all = ranks_.peers();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].known) rows.emplace_back(static_cast<NodeId>(i), all[i]);
+  }
+  return rows;
+}
+
+double Endpoint::away_s() const {
+  const std::lock_guard lock(records_lock_);
+  return ranks_.away();
+}
+
+std::vector<Endpoint::CallRecord> Endpoint::calls() const {
+  const std::lock_guard lock(records_lock_);
+  std::vector<CallRecord> rows;
+  for (std::size_t i = 1; i <= records_.size(); ++i) {
+    const auto& record = records_[(call_ + i) % kRecords];
+    if (record.call > 0) rows.push_back(record);
+  }
+  return rows;
+}
+
+}  // namespace tacos

@@ -1,0 +1,402 @@
+"""The flight recorder: the last collectives of a rank, written to a file when something goes wrong, and what several such files tell.
+
+Every communicator keeps its last calls in a ring. ``TACOS_FLIGHT`` names a folder; a rank writes ``rank<n>.flight.json`` there
+when a call fails or runs out of time, and whenever it gets the signal ``SIGUSR2``. ``tacos info FOLDER/*.flight.json`` reads the
+files of all ranks and says which rank fell behind first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tacos._support.files import replacing
+from tacos.errors import FormatError
+from tacos.units import format_size, format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tacos.runtime.carriers import Call
+
+__all__ = ["Finding", "Recorder", "dump", "is_dump", "load", "postmortem", "record_to"]
+
+LOG = logging.getLogger("tacos.flight")
+_KEPT = 256
+_FORMAT = "tacos-flight"
+_NAMES: dict[str, int] = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8, "bool": 1}
+_OPEN: weakref.WeakSet[Recorder] = weakref.WeakSet()
+_folder: Path | None = None
+_lock = threading.Lock()
+
+
+def bytes_of(call: Call) -> int:
+    """The size of a call, as nccl-tests counts it.
+
+    >>> from tacos.runtime.carriers import Call
+    >>> bytes_of(Call(0, 0, 100, "int16", "sum"))
+    200
+    """
+    width = _NAMES.get(call.dtype) or int("".join(filter(str.isdigit, call.dtype))) // 8
+    return call.elements * width
+
+
+class Recorder:
+    """The last calls of one communicator.
+
+    Args:
+        rank: This rank's number in the communicator.
+        members: The numbers that its ranks have in the whole job.
+        details: What the carriers know of their last calls and links, asked for when a dump is written.
+    """
+
+    def __init__(
+        self, rank: int, members: Sequence[int], details: Callable[[], list[dict[str, Any]]]
+    ) -> None:
+        self.rank, self.members = rank, list(members)
+        self.count = 0
+        self.busy_s = 0.0
+        self.failures = 0
+        self._details = details
+        self._names: dict[int, tuple[str, str, str]] = {}
+        self._ring: deque[list[Any]] = deque(maxlen=_KEPT)
+        _OPEN.add(self)
+
+    def name(self, number: int, kind: str, algorithm: str, carrier: str) -> None:
+        """What the algorithm with this number is."""
+        self._names[number] = kind, algorithm, carrier
+
+    def begin(self, number: int, call: Call) -> list[Any]:
+        """A call begins; returns its entry."""
+        self.count += 1
+        entry = [self.count, number, call, time.monotonic(), 0.0, ""]
+        self._ring.append(entry)
+        return entry
+
+    def end(self, entry: list[Any]) -> None:
+        """The call has ended well."""
+        entry[4] = time.monotonic()
+        self.busy_s += entry[4] - entry[3]
+
+    def fail(self, entry: list[Any], error: BaseException) -> None:
+        """The call has failed: write what is known, if there is a place for it."""
+        self.failures += 1
+        entry[4] = time.monotonic()
+        entry[5] = f"{type(error).__name__}: {error}"
+        if _folder is not None:
+            dump(str(error) or type(error).__name__)
+
+    def content(self) -> dict[str, Any]:
+        """All that is known, for a file."""
+        carriers = self._details()
+        rows = [row for carrier in carriers for row in carrier.get("calls", ())]
+        calls = []
+        for seq, number, call, begin, end, error in list(self._ring):
+            kind, algorithm, carrier = self._names.get(number, ("", "", ""))
+            # The carrier's own record of the call began within it.
+            within = [r for r in rows if begin <= r["begin_s"] and (not end or r["begin_s"] <= end)]
+            calls.append(
+                {
+                    "seq": seq,
+                    "kind": kind,
+                    "algorithm": algorithm,
+                    "carrier": carrier,
+                    "bytes": bytes_of(call),
+                    "elements": call.elements,
+                    "dtype": call.dtype,
+                    "op": call.op,
+                    "begin_s": begin,
+                    "end_s": end,
+                    "state": "failed" if error else "done" if end else "running",
+                    "error": error,
+                    "waited_s": {str(k): v for r in within for k, v in r["waited_s"].items()},
+                    "needs": [list(need) for r in within for need in r["needs"]],
+                }
+            )
+        return {
+            "rank": self.rank,
+            "members": self.members,
+            "calls": calls,
+            "links": [link for carrier in carriers for link in carrier.get("links", ())],
+            "peers": [peer for carrier in carriers for peer in carrier.get("peers", ())],
+        }
+
+
+def record_to(folder: str | None) -> None:
+    """Write dumps to this folder from now on, also at ``SIGUSR2``; nothing: to none.
+
+    Raises:
+        ValueError: The folder cannot be made.
+    """
+    global _folder  # noqa: PLW0603, one folder for the process
+    if not folder:
+        _folder = None
+        return
+    path = Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"TACOS_FLIGHT is {folder!r}, which cannot be made: {error}") from None
+    first, _folder = _folder is None, path
+    if first and threading.current_thread() is threading.main_thread():
+        before = signal.getsignal(signal.SIGUSR2)
+
+        def at_signal(number: int, frame: Any) -> None:
+            dump("the rank got SIGUSR2")
+            if callable(before):
+                before(number, frame)
+
+        signal.signal(signal.SIGUSR2, at_signal)
+
+
+def dump(why: str, path: Path | None = None) -> Path | None:
+    """Write what all communicators of this process have recorded; by default to the folder of ``TACOS_FLIGHT``.
+
+    Returns:
+        The file, or None where there is no folder or it cannot be written to, which is logged.
+    """
+    groups = [recorder.content() for recorder in sorted(_OPEN, key=lambda r: -len(r.members))]
+    if not groups or (path is None and _folder is None):
+        return None
+    rank = groups[0]["members"][groups[0]["rank"]]
+    target = path or Path(_folder or ".") / f"rank{rank}.flight.json"
+    content = {
+        "format": _FORMAT,
+        "version": 1,
+        "rank": rank,
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+        "why": why,
+        "written_s": time.time(),
+        "clock_offset_s": time.time() - time.monotonic(),
+        "groups": groups,
+    }
+    try:
+        with _lock, replacing(target) as file:
+            file.write(json.dumps(content).encode())
+    except OSError as error:
+        LOG.warning("rank %d cannot write its flight record to %s: %s", rank, target, error)
+        return None
+    LOG.warning("rank %d has written its flight record to %s: %s", rank, target, why)
+    return target
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def is_dump(path: Path) -> bool:
+    """Whether a file begins as a dump does."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        return f'"{_FORMAT}"'.encode() in file.read(64)
+    return False
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a dump.
+
+    Raises:
+        FormatError: The file is none, or broken.
+    """
+    try:
+        content: dict[str, Any] = json.loads(path.read_bytes())
+        if content["format"] != _FORMAT or content["version"] != 1:
+            raise FormatError(
+                f"{path} is a flight record of version {content.get('version')!r}, not of 1"
+            )
+        for group in content["groups"]:
+            _ = group["rank"], group["members"]
+            for call in group["calls"]:
+                _ = [call[name] for name in _FIELDS]
+        _ = content["rank"], content["why"], content["clock_offset_s"], content["host"]
+    except OSError as error:
+        raise FormatError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        if isinstance(error, FormatError):
+            raise
+        what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise FormatError(f"{path} is not a whole flight record: {what}") from None
+    return content
+
+
+_FIELDS = (
+    "seq", "kind", "algorithm", "bytes", "dtype", "op", "begin_s", "end_s", "state", "error", "waited_s", "needs",
+)  # fmt: skip
+
+
+@dataclass
+class Finding:
+    """What the dumps of one group of ranks tell."""
+
+    members: list[int]
+    """The ranks' numbers in the whole job; all other ranks here are of these numbers too."""
+    verdict: str
+    """One sentence."""
+    culprit: int | None
+    """The rank that fell behind first, or disagrees, if there is one."""
+    missing: list[int]
+    """Members of which there is no dump."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """Where each rank was, in their order."""
+    waited: list[tuple[int, float]] = field(default_factory=list)
+    """For which ranks the others have waited, and how many seconds in all; longest first."""
+
+
+def postmortem(dumps: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    """What went wrong, for each group of ranks in the dumps; the largest groups first.
+
+    The rank that fell behind first is the one that has entered the fewest collectives. Where all have entered the same ones, it is
+    the rank that others wait for and that waits for none, or else the one that entered last.
+    """
+    groups: dict[tuple[int, ...], dict[int, tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
+    for one in dumps:
+        for group in one["groups"]:
+            members = tuple(group["members"])
+            groups.setdefault(members, {})[members[group["rank"]]] = one, group
+    found = sorted(groups.items(), key=lambda item: (-len(item[0]), item[0]))
+    return [_finding(list(members), ranks) for members, ranks in found]
+
+
+def _finding(
+    members: list[int], ranks: Mapping[int, tuple[Mapping[str, Any], Mapping[str, Any]]]
+) -> Finding:
+    missing = [rank for rank in members if rank not in ranks]
+    last = {rank: group["calls"][-1] for rank, (_, group) in ranks.items() if group["calls"]}
+    waited = dict.fromkeys(members, 0.0)
+    for _, group in ranks.values():
+        for call in group["calls"]:
+            for peer, seconds in call["waited_s"].items():
+                waited[members[int(peer)]] += seconds
+    rows = []
+    for rank in sorted(ranks):
+        one, _ = ranks[rank]
+        call = last.get(rank)
+        rows.append(
+            {
+                "rank": rank,
+                "host": one["host"],
+                "call": call["seq"] if call else 0,
+                "what": _what(call) if call else "no collective yet",
+                "state": call["state"] if call else "",
+                "entered_s": call["begin_s"] + one["clock_offset_s"] if call else 0.0,
+                "waits_for": sorted({members[peer] for peer, _ in call["needs"]}) if call else [],
+                "why": one["why"],
+            }
+        )
+    verdict, culprit = _verdict(ranks, last, missing, rows)
+    longest = sorted(waited.items(), key=lambda item: -item[1])
+    return Finding(members, verdict, culprit, missing, rows, [w for w in longest if w[1] > 0])
+
+
+def _verdict(
+    ranks: Mapping[int, tuple[Mapping[str, Any], Mapping[str, Any]]],
+    last: Mapping[int, Mapping[str, Any]],
+    missing: list[int],
+    rows: list[dict[str, Any]],
+) -> tuple[str, int | None]:
+    if other := _disagreement(ranks):
+        return other
+    entered = {rank: last[rank]["seq"] if rank in last else 0 for rank in ranks}
+    ahead = max(entered, key=lambda rank: (entered[rank], -rank))
+    fewest = min(entered.values())
+    if fewest < entered[ahead]:
+        behind = min(
+            (rank for rank in entered if entered[rank] == fewest),
+            key=lambda rank: (bool(rank in last and last[rank]["state"] != "done"), rank),
+        )
+        whole = next(c for c in ranks[ahead][1]["calls"] if c["seq"] >= fewest + 1)
+        did = (
+            f"its last was call {fewest}, {_what(last[behind])}, {last[behind]['state']}"
+            if behind in last
+            else "it has made none"
+        )
+        missed = f"call {whole['seq']}, {_what(whole)}, which rank {ahead} has"
+        return f"rank {behind} fell behind first: it has not entered {missed}; {did}", behind
+    unfinished = {rank for rank in last if last[rank]["state"] != "done"}
+    where = f"call {fewest}" + (f", {_what(last[ahead])}" if ahead in last else "")
+    if missing:
+        named = ", ".join(map(str, missing))
+        plural = "ranks" if len(missing) > 1 else "rank"
+        return (
+            f"{plural} {named} left no record and may have died; the others were in {where}",
+            missing[0],
+        )
+    if not unfinished:
+        return f"no rank is behind: all have ended {where}", None
+    if len(unfinished) < len(ranks):
+        # Whoever has ended has all it needs, so those who have not wait for a rank that has not sent yet, or for a link.
+        done = ", ".join(str(r) for r in sorted(set(ranks) - unfinished))
+        late = _awaited(unfinished, rows)
+        return (
+            f"rank {late} fell behind first, in {where}: others wait for it; rank {done} has ended that call",
+            late,
+        )
+    late = _awaited(unfinished, rows)
+    return f"rank {late} fell behind first, in {where}: others wait for it", late
+
+
+def _awaited(among: set[int], rows: list[dict[str, Any]]) -> int:
+    """Who holds up the others: follow who waits for whom to a rank that waits for none, else the one that came last."""
+    waits = {row["rank"]: [r for r in row["waits_for"] if r in among] for row in rows}
+    asked = {peer for rank in among for peer in waits[rank]}
+    free = [rank for rank in sorted(among) if rank in asked and not waits[rank]]
+    if free:
+        return free[0]
+    entered = {row["rank"]: row["entered_s"] for row in rows}
+    return max(sorted(among), key=lambda rank: entered[rank])
+
+
+def _disagreement(
+    ranks: Mapping[int, tuple[Mapping[str, Any], Mapping[str, Any]]],
+) -> tuple[str, int] | None:
+    """The first call that ranks do not make alike; the minority is named."""
+    calls: dict[int, dict[int, str]] = {}
+    for rank, (_, group) in ranks.items():
+        for call in group["calls"]:
+            calls.setdefault(call["seq"], {})[rank] = _what(call)
+    for seq in sorted(calls):
+        said = calls[seq]
+        if len(set(said.values())) > 1:
+            count = {what: list(said.values()).count(what) for what in said.values()}
+            odd = min(sorted(said), key=lambda rank: count[said[rank]])
+            other = next(r for r in sorted(said) if said[r] != said[odd])
+            return (
+                f"the ranks disagree on call {seq}: rank {odd} makes {said[odd]}, rank {other} {said[other]}",
+                odd,
+            )
+    return None
+
+
+def _what(call: Mapping[str, Any]) -> str:
+    op = f" ({call['op']})" if "reduce" in call["kind"].replace("-", "_") else ""
+    return f"{call['kind'] or 'a collective'} of {format_size(call['bytes'])} {call['dtype']}{op}"
+
+
+def lines(finding: Finding) -> list[str]:
+    """A finding for people."""
+    who = f"group of {len(finding.members)} ranks"
+    text = [f"{who}: {finding.verdict}"]
+    start = min((row["entered_s"] for row in finding.rows if row["entered_s"]), default=0.0)
+    for row in finding.rows:
+        waits = ", ".join(map(str, row["waits_for"]))
+        after = (
+            f" {format_time(row['entered_s'] - start)} after the first" if row["entered_s"] else ""
+        )
+        text.append(
+            f"  rank {row['rank']} on {row['host']}: call {row['call']}, {row['what']}, {row['state'] or 'idle'}"
+            f"{after}" + (f", waits for rank {waits}" if waits else "")
+        )
+    if finding.waited:
+        longest = ", ".join(f"{format_time(s)} for rank {r}" for r, s in finding.waited[:3])
+        text.append(f"  waited in the recorded calls: {longest}")
+    return text

@@ -1,0 +1,171 @@
+"""The flight recorder, what its files tell, and the metrics."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+
+import pytest
+
+import tacos
+from tacos import collective as co
+from tacos import topology as tp
+from tacos.cli import main
+from tacos.runtime.flight import load, postmortem
+from tests.support.rank_jobs import TIMEOUT_S
+from tests.support.ranks import Ranks
+
+
+def call(seq, state="done", kind="all-reduce", size=4_000_000, begin=0.0, needs=(), waited=None):
+    return {
+        "seq": seq, "kind": kind, "algorithm": "ring", "bytes": size, "dtype": "float32", "op": "sum",
+        "begin_s": begin, "end_s": begin + 1 if state != "running" else 0.0, "state": state, "error": "",
+        "waited_s": waited or {}, "needs": [list(need) for need in needs],
+    }  # fmt: skip
+
+
+def dumped(rank, *calls, members=(0, 1, 2)):
+    group = {"rank": members.index(rank), "members": list(members), "calls": list(calls)}
+    return {
+        "rank": rank,
+        "host": f"node{rank}",
+        "why": "",
+        "clock_offset_s": 0.0,
+        "groups": [group],
+    }
+
+
+def test_the_rank_that_has_entered_the_fewest_calls_fell_behind():
+    [found] = postmortem(
+        [
+            dumped(0, call(7), call(8, "failed", needs=[(1, "waits")])),
+            dumped(1, call(7)),
+            dumped(2, call(7), call(8, "running", waited={"1": 2.5})),
+        ]
+    )
+    assert found.culprit == 1
+    assert found.verdict == (
+        "rank 1 fell behind first: it has not entered call 8, all-reduce of 4 MB float32 (sum), which rank 0 has; "
+        "its last was call 7, all-reduce of 4 MB float32 (sum), done"
+    )
+    assert found.waited == [(1, 2.5)]
+
+
+def test_in_the_same_call_it_is_the_one_that_others_wait_for():
+    """0 waits for 1, 1 for 2, and 2 for nobody."""
+    [found] = postmortem(
+        [
+            dumped(0, call(5, "running", needs=[(1, "")], begin=1.0)),
+            dumped(1, call(5, "running", needs=[(2, "")], begin=3.0)),
+            dumped(2, call(5, "running", begin=2.0)),
+        ]
+    )
+    assert found.culprit == 2
+
+
+def test_where_all_wait_in_a_circle_it_is_the_last_that_came():
+    [found] = postmortem(
+        [
+            dumped(0, call(5, "failed", needs=[(1, "")], begin=1.0)),
+            dumped(1, call(5, "failed", needs=[(2, "")], begin=3.0)),
+            dumped(2, call(5, "failed", needs=[(0, "")], begin=2.0)),
+        ]
+    )
+    assert found.culprit == 1
+
+
+def test_ranks_that_make_different_calls_disagree():
+    [found] = postmortem(
+        [
+            dumped(0, call(5), call(6, "failed")),
+            dumped(1, call(5), call(6, "failed")),
+            dumped(2, call(5), call(6, "failed", size=8_000_000)),
+        ]
+    )
+    assert found.culprit == 2
+    assert found.verdict.startswith("the ranks disagree on call 6: rank 2 makes all-reduce of 8 MB")
+
+
+def test_a_rank_without_a_record_may_have_died():
+    found = postmortem([dumped(0, call(6, "failed")), dumped(2, call(6, "failed"))])[0]
+    assert found.culprit == 1
+    assert found.missing == [1]
+    assert "rank 1 left no record and may have died" in found.verdict
+
+
+def test_groups_are_told_apart():
+    found = postmortem(
+        [
+            dumped(3, call(1), members=(3, 5)),
+            dumped(5, call(1), call(2, "running"), members=(3, 5)),
+            dumped(0, call(4)),
+            dumped(1, call(4)),
+            dumped(2, call(4)),
+        ]
+    )
+    assert [(one.members, one.culprit) for one in found] == [([0, 1, 2], None), ([3, 5], 3)]
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with Ranks(3, TACOS_HOST="127.0.0.1") as started:
+        yield started
+
+
+def ring(npus):
+    network = tp.ring(npus)
+    return tacos.synthesize(network, co.all_reduce(network, "1MB", chunks=1))
+
+
+def test_a_rank_that_stays_away_is_named_from_the_records(ranks, tmp_path, capsys):
+    """Two ranks fail in call 6, which writes their records; the third writes its own at the signal."""
+    ready = tmp_path / "ready"
+    ranks.start(3, "fall_behind", ring(3), 1, 5, str(tmp_path), str(ready), fresh=TIMEOUT_S)
+    failed = ranks.collect([0, 2])
+    assert all(said.startswith("rank 1 did not answer") for said in failed)
+    ranks.job.processes[1].send_signal(signal.SIGUSR2)
+    end = time.monotonic() + 20
+    while not (tmp_path / "rank1.flight.json").exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    ready.touch()
+    assert ranks.collect([1]) == ["stayed away"]
+    files = sorted(map(str, tmp_path.glob("*.flight.json")))
+    assert main(["info", *files]) == 0
+    said = capsys.readouterr().out
+    assert (
+        "rank 1 fell behind first: it has not entered call 6, all-reduce of 64 KiB float32 (sum)"
+        in said
+    )
+    assert main(["info", "--json", *files]) == 0
+    [found] = json.loads(capsys.readouterr().out)
+    assert found["culprit"] == 1
+    assert [row["call"] for row in found["rows"]] == [6, 5, 6]
+    waiting = load(tmp_path / "rank2.flight.json")["groups"][0]["calls"][-1]
+    assert waiting["state"] == "failed"
+    assert waiting["needs"][0][1].endswith("waits to receive from rank 1")
+
+
+def test_a_file_that_is_no_whole_record_is_named(tmp_path, capsys):
+    broken = tmp_path / "x.flight.json"
+    broken.write_text('{"format": "tacos-flight", "version": 1, "groups": [{}]}')
+    assert main(["info", str(broken)]) == 2
+    assert re.match(
+        r"tacos: .*x\.flight\.json is not a whole flight record", capsys.readouterr().err
+    )
+
+
+def test_figures_and_metrics_count_what_was_sent(ranks):
+    """A ring of 3 sends 2/3 of 1 MiB twice, over both directions or one, in each of 4 calls."""
+    for rank, (found, text) in enumerate(ranks.run(3, "figures", ring(3), 4)):
+        for outgoing in (True, False):
+            moved = sum(link["bytes"] for link in found["links"] if link["outgoing"] == outgoing)
+            assert moved == pytest.approx(4 * 2 * 2 / 3 * (1 << 20), rel=1e-3)
+        assert {peer["rank"] for peer in found["peers"]} <= {0, 1, 2} - {rank}
+        assert f'tacos_rank_calls_total{{rank="{rank}",group="0-2"}} 4\n' in text
+        assert re.search(
+            rf'tacos_rank_link_bytes_total{{rank="{rank}",group="0-2",peer="\d",channel="0",way="in"}} \d+',
+            text,
+        )
+        assert "# TYPE tacos_rank_link_waited_seconds_total counter" in text
