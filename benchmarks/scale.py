@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -80,7 +81,8 @@ def copied(schedule, path):
 def rows_of(spec, kind, threads, only, most, folder):
     topology = tacos.topology.parse(f"{spec}@50GiB/s,500ns", link_model="blocking")
     collective = tacos.collective.named(kind, topology, topology.npus << 20, chunks=1)
-    found, schedule = {}, None
+    found = {}
+    schedule: Any = None
     for count in threads:
         # Another schedule beside the first would take its memory twice.
         schedule = None
