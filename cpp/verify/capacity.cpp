@@ -49,6 +49,25 @@ void check_capacity(const Examined& examined) {
   auto next = begin;
   each_use([&](std::size_t link, const Use& use) { uses[next[link]++] = use; });
 
+  // Whether a link that transfers of one lane alone enter has time for each: starts of a lane are in order, and the entry of a
+  // transfer is as long after its start as that of the next one if all chunks are alike.
+  const auto alike = collective.uniform_bytes();
+  const auto spaced = [&](const Use& use) {
+    if (alike == 0 || schedule.symmetry()) return false;
+    const auto& route = lanes.walk_of(use.lane);
+    RouteTimes times;
+    times.compute_step(topology, route, use.step, alike);
+    const auto least = (times.busy[use.step] + stored.quantum - 1) / stored.quantum;
+    const auto rows = at(stored.lane_begin[use.lane + 1] - stored.lane_begin[use.lane]);
+    const auto first =
+        lanes.row(use.lane, stored.lane_begin[use.lane]) + at(route.steps[use.step].leg) * rows;
+    const auto starts = stored.start.slice(first, first + rows);
+    for (std::size_t i = 1; i < rows; ++i) {
+      if (starts[i] - starts[i - 1] < least) return false;
+    }
+    return true;
+  };
+
   struct Taken {
     Time from, to;
     std::int64_t transfer;
@@ -56,8 +75,9 @@ void check_capacity(const Examined& examined) {
   std::vector<std::vector<Taken>> buffers(at(threads));
   std::vector<RouteTimes> all_times(at(threads));
   parallel(
-      link_class.size(), 16, threads, progress, 0.0, 0.4,
+      link_class.size(), 16, threads, progress, 0.0, 0.2,
       [&](std::size_t link, std::int32_t thread) {
+        if (begin[link + 1] == begin[link] + 1 && spaced(uses[begin[link]])) return;
         auto& taken = buffers[at(thread)];
         taken.clear();
         for (auto u = begin[link]; u < begin[link + 1]; ++u) {

@@ -16,13 +16,15 @@ namespace {
 
 class ChunkRules {
  public:
-  ChunkRules(const Examined& examined, const VerifyOptions& options)
+  ChunkRules(const Examined& examined, const VerifyOptions& options,
+             std::span<const std::uint8_t> left)
       : topology_(examined.schedule.topology()),
         collective_(examined.schedule.collective()),
         stored_(examined.schedule.stored()),
         lanes_(examined.lanes),
         orbits_(examined.orbits),
         options_(options),
+        left_(left),
         progress_(examined.progress),
         findings_(examined.findings),
         threads_(examined.threads) {
@@ -40,11 +42,12 @@ class ChunkRules {
 
   void run() {
     const auto chunks = orbits_.checked_chunks();
-    std::vector<std::uint32_t> per_chunk(chunks, 0);
-    for (std::size_t i = 0; i < stored_.chunk.size(); ++i)
-      ++per_chunk[orbits_.checked_image(i).chunk];
+    if (!left_.empty() && std::none_of(left_.begin(), left_.end(), [](auto one) { return one; })) {
+      return;
+    }
     // Every thread needs arrays over all nodes.
     threads_ = static_cast<std::int32_t>(std::min(at(threads_), chunks));
+    cut_into_slices(chunks);
     std::vector<Scratch> scratch(at(threads_));
     for (auto& s : scratch) {
       const auto nodes = at(topology_.nodes());
@@ -55,14 +58,20 @@ class ChunkRules {
       s.wanted.assign(nodes, 0);
       s.input.assign(nodes, 0);
     }
+    // The transfers of a block take at most 0.3 times as much memory as the schedule, if that is large.
+    auto most = options_.block_transfers;
+    if (most == 0) {
+      const auto all = static_cast<std::int64_t>(stored_.chunk.size());
+      most = std::max(std::int64_t{1} << 25, all / 20 * 3);
+    }
     for (std::size_t first = 0; first < chunks;) {
+      std::vector<std::size_t> begin{0};
       auto last = first;
-      std::int64_t total = 0;
-      while (last < chunks &&
-             (last == first || total + per_chunk[last] <= options_.block_transfers)) {
-        total += per_chunk[last++];
+      while (last < chunks && (last == first || static_cast<std::int64_t>(
+                                                    begin.back() + transfers_of(last)) <= most)) {
+        begin.push_back(begin.back() + transfers_of(last++));
       }
-      check_block(first, last, per_chunk, at(total), scratch);
+      check_block(first, last, begin, scratch);
       first = last;
     }
   }
@@ -71,9 +80,13 @@ class ChunkRules {
   struct Carried {
     std::int64_t transfer;
     std::uint32_t lane;
-    std::int32_t moved;   // orbits: by which element
     std::uint32_t start;  // of leg 0, kept here since the column is read out of order otherwise
   };
+
+  // The image of a node by the element that moves a transfer to the chunk that is checked.
+  NodeId image(NodeId node, const Carried& carried) const {
+    return orbits_.image(node, orbits_.checked_image(at(carried.transfer)).moved);
+  }
 
   // What one thread needs to follow one chunk.
   struct Scratch {
@@ -102,23 +115,64 @@ class ChunkRules {
     std::vector<std::uint8_t> useful;
   };
 
-  void check_block(std::size_t first, std::size_t last, std::span<const std::uint32_t> per_chunk,
-                   std::size_t total, std::vector<Scratch>& scratch) {
-    std::vector<std::size_t> begin(last - first + 1, 0);
-    for (auto i = first; i < last; ++i) begin[i - first + 1] = begin[i - first] + per_chunk[i];
-    std::vector<Carried> carried(total);
-    auto next = begin;
-    for (std::size_t lane = 0; lane < lanes_.count(); ++lane) {
-      for (auto i = stored_.lane_begin[lane]; i < stored_.lane_begin[lane + 1]; ++i) {
-        const auto [chunk, moved] = orbits_.checked_image(at(i));
-        if (chunk < first || chunk >= last) continue;
-        carried[next[chunk - first]++] = {i, static_cast<std::uint32_t>(lane), moved,
-                                          stored_.start[lanes_.row(lane, i)]};
+  bool is_left(std::size_t chunk) const { return left_.empty() || left_[chunk]; }
+
+  // Every slice of the lanes has about as many transfers, and knows how many of each chunk the slices before it have: so threads
+  // bring the transfers into an order that does not depend on their number, each reading and writing places of its own.
+  void cut_into_slices(std::size_t chunks) {
+    const auto all = stored_.chunk.size();
+    const auto affordable = all / (8 * chunks + 1) + 1;  // the counts are small beside the schedule
+    const auto slices = std::min(at(threads_), affordable);
+    first_lane_.assign(1, 0);
+    for (std::size_t slice = 1; slice < slices; ++slice) {
+      const auto begin = static_cast<std::int64_t>(all / slices * slice);
+      const auto lane =
+          std::lower_bound(stored_.lane_begin.begin(), stored_.lane_begin.end(), begin);
+      first_lane_.push_back(std::min(lanes_.count(), at(lane - stored_.lane_begin.begin())));
+    }
+    first_lane_.push_back(lanes_.count());
+    before_.assign(slices + 1, std::vector<std::uint32_t>(chunks, 0));
+    each_slice([&](std::size_t slice) {
+      auto& count = before_[slice + 1];
+      for (auto i = stored_.lane_begin[first_lane_[slice]];
+           i < stored_.lane_begin[first_lane_[slice + 1]]; ++i) {
+        const auto chunk = orbits_.checked_image(at(i)).chunk;
+        if (is_left(chunk)) ++count[chunk];
+      }
+    });
+    for (std::size_t slice = 0; slice < slices; ++slice) {
+      for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+        before_[slice + 1][chunk] += before_[slice][chunk];
       }
     }
-    const double scale = 0.6 / static_cast<double>(orbits_.checked_chunks());
-    parallel(last - first, 8, threads_, progress_, 0.4 + scale * static_cast<double>(first),
-             0.4 + scale * static_cast<double>(last), [&](std::size_t i, std::int32_t thread) {
+  }
+
+  template <typename Work>
+  void each_slice(const Work& work) const {
+    parallel(first_lane_.size() - 1, 1, threads_, {}, 0, 0,
+             [&](std::size_t slice, std::int32_t) { work(slice); });
+  }
+
+  std::size_t transfers_of(std::size_t chunk) const { return before_.back()[chunk]; }
+
+  void check_block(std::size_t first, std::size_t last, std::span<const std::size_t> begin,
+                   std::vector<Scratch>& scratch) {
+    std::vector<Carried> carried(begin.back());
+    each_slice([&](std::size_t slice) {
+      auto& next = before_[slice];
+      for (auto lane = first_lane_[slice]; lane < first_lane_[slice + 1]; ++lane) {
+        for (auto i = stored_.lane_begin[lane]; i < stored_.lane_begin[lane + 1]; ++i) {
+          const auto chunk = orbits_.checked_image(at(i)).chunk;
+          if (chunk < first || chunk >= last || !is_left(chunk)) continue;
+          carried[begin[chunk - first] + next[chunk]++] = {i, static_cast<std::uint32_t>(lane),
+                                                           stored_.start[lanes_.row(lane, i)]};
+        }
+      }
+    });
+    const double scale = 0.4 / static_cast<double>(orbits_.checked_chunks());
+    parallel(last - first, 8, threads_, progress_, 0.6 + scale * static_cast<double>(first),
+             0.6 + scale * static_cast<double>(last), [&](std::size_t i, std::int32_t thread) {
+               if (!is_left(first + i)) return;
                const auto chunk = orbits_.checked_chunk(first + i);
                const auto mine = std::span(carried).subspan(begin[i], begin[i + 1] - begin[i]);
                auto& s = scratch[at(thread)];
@@ -137,7 +191,8 @@ class ChunkRules {
   }
 
   void check_legs(std::span<const Carried> mine, Scratch& s) {
-    for (const auto& [transfer, lane, moved, begin] : mine) {
+    for (const Carried& one : mine) {
+      const auto& [transfer, lane, begin] = one;
       const auto& route = lanes_.walk_of(lane);
       if (route.legs == 1) continue;
       s.times.bytes = -1;
@@ -192,14 +247,15 @@ class ChunkRules {
     s.times.bytes = -1;
     std::int64_t rate = 0;  // of the hop before, mostly that of all
     Time sending = 0;
-    for (const auto& [transfer, lane, moved, begin] : mine) {
+    for (const Carried& one : mine) {
+      const auto& [transfer, lane, begin] = one;
       if (const Hop& hop = hops_[at(stored_.lane_route[lane])]; hop.simple) {
         if (hop.slowest != rate) {
           rate = hop.slowest;
           sending = transmission_time(bytes, rate);
         }
         const Time now = static_cast<Time>(begin) * stored_.quantum;
-        touch(orbits_.image(hop.to, moved), now + hop.latency + sending);
+        touch(image(hop.to, one), now + hop.latency + sending);
         only_npus = only_npus && topology_.is_npu(hop.to);
         ++deliveries;
         continue;
@@ -209,7 +265,7 @@ class ChunkRules {
       lane_before = lane;
       s.times.compute(topology_, route, bytes);
       for (std::size_t end = 0; end < route.destinations.size(); ++end) {
-        touch(orbits_.image(route.destinations[end], moved),
+        touch(image(route.destinations[end], one),
               lanes_.start(lane, transfer, route.legs - 1) + s.times.arrive[end]);
         only_npus = only_npus && topology_.is_npu(route.destinations[end]);
         ++deliveries;
@@ -218,7 +274,7 @@ class ChunkRules {
     const bool once = only_npus && deliveries == s.touched.size();
     if (once) {
       const auto check_source = [&](const Carried& c, NodeId from) {
-        const NodeId source = orbits_.image(from, c.moved);
+        const NodeId source = image(from, c);
         const Time now = static_cast<Time>(c.start) * stored_.quantum;
         const Time there = lanes_.reads_input(c.lane) ? (s.input[at(source)] ? 0 : kNever)
                                                       : s.available[at(source)];
@@ -260,12 +316,13 @@ class ChunkRules {
     if (ordered) s.brought.assign(mine.size(), {});
     s.useful.assign(mine.size(), 0);
     for (auto& event : s.events) {
-      const auto& [transfer, lane, moved, begin] = mine[event.entry];
+      const Carried& one = mine[event.entry];
+      const auto& [transfer, lane, begin] = one;
       const auto& route = lanes_.walk_of(lane);
       Value& value = s.carried[event.entry];
       if (event.starts()) {
         for (const NodeId from : route.sources) {
-          const NodeId source = orbits_.image(from, moved);
+          const NodeId source = image(from, one);
           const bool there = lanes_.reads_input(lane) ? s.input[at(source)] : s.holds[at(source)];
           if (!there) {
             const Time later = lanes_.reads_input(lane) ? kNever : first_arrival(source, mine, s);
@@ -287,7 +344,7 @@ class ChunkRules {
         }
         continue;
       }
-      const NodeId node = orbits_.image(route.destinations[event.destination], moved);
+      const NodeId node = image(route.destinations[event.destination], one);
       if (ordered) {
         const auto print = s.brought[event.entry].read();
         lanes_.adds(lane) ? s.sum[at(node)].add(print) : s.sum[at(node)].assign(print);
@@ -334,8 +391,9 @@ class ChunkRules {
   Time first_arrival(NodeId node, std::span<const Carried> mine, const Scratch& s) const {
     for (const auto& event : s.events) {
       if (event.starts()) continue;
-      const auto& [transfer, lane, moved, begin] = mine[event.entry];
-      if (orbits_.image(lanes_.walk_of(lane).destinations[event.destination], moved) == node)
+      const Carried& one = mine[event.entry];
+      const auto& [transfer, lane, begin] = one;
+      if (image(lanes_.walk_of(lane).destinations[event.destination], one) == node)
         return event.time;
     }
     return kNever;
@@ -350,7 +408,8 @@ class ChunkRules {
   void make_events(std::span<const Carried> mine, std::int64_t bytes, Scratch& s) {
     s.events.clear();
     for (std::uint32_t entry = 0; entry < mine.size(); ++entry) {
-      const auto& [transfer, lane, moved, begin] = mine[entry];
+      const Carried& one = mine[entry];
+      const auto& [transfer, lane, begin] = one;
       const auto& route = lanes_.walk_of(lane);
       s.times.bytes = -1;
       s.times.compute(topology_, route, bytes);
@@ -379,11 +438,12 @@ class ChunkRules {
       }
     };
     for (const auto& event : s.events) {
-      const auto& [transfer, lane, moved, begin] = mine[event.entry];
+      const Carried& one = mine[event.entry];
+      const auto& [transfer, lane, begin] = one;
       const auto& route = lanes_.walk_of(lane);
       if (event.starts()) {
         for (const NodeId from : route.sources) {
-          const NodeId source = orbits_.image(from, moved);
+          const NodeId source = image(from, one);
           if (lanes_.reads_input(lane)) {
             add(carried[event.entry], {{sums ? source : NodeId{0}, 1}});
           } else {
@@ -392,7 +452,7 @@ class ChunkRules {
         }
         continue;
       }
-      Bag& into = acc[orbits_.image(route.destinations[event.destination], moved)];
+      Bag& into = acc[image(route.destinations[event.destination], one)];
       if (!lanes_.adds(lane)) into.clear();
       add(into, carried[event.entry]);
     }
@@ -440,10 +500,11 @@ class ChunkRules {
     std::vector<NodeId> marked;
     std::vector<NodeId> repeated(mine.size(), -1);  // where a transfer left the value as it was
     for (auto event = s.events.rbegin(); event != s.events.rend(); ++event) {
-      const auto& [transfer, lane, moved, begin] = mine[event->entry];
+      const Carried& one = mine[event->entry];
+      const auto& [transfer, lane, begin] = one;
       const auto& route = lanes_.walk_of(lane);
       if (!event->starts()) {
-        const NodeId node = orbits_.image(route.destinations[event->destination], moved);
+        const NodeId node = image(route.destinations[event->destination], one);
         if (event->idle) repeated[event->entry] = node;
         if (event->idle || !s.wanted[at(node)]) continue;
         s.useful[event->entry] = 1;
@@ -456,7 +517,7 @@ class ChunkRules {
                           : "reaches " + topology_.name(node) + ", which has that value already");
       } else if (!lanes_.reads_input(lane)) {
         for (const NodeId from : route.sources) {
-          marked.push_back(orbits_.image(from, moved));
+          marked.push_back(image(from, one));
           s.wanted[at(marked.back())] = 1;
         }
       }
@@ -471,6 +532,7 @@ class ChunkRules {
   const Lanes& lanes_;
   const Orbits& orbits_;
   const VerifyOptions& options_;
+  const std::span<const std::uint8_t> left_;  // per checked chunk; empty: all of them
   const Progress& progress_;
   Findings& findings_;
   std::int32_t threads_;
@@ -485,12 +547,16 @@ class ChunkRules {
   static constexpr std::int64_t kFastest = std::numeric_limits<std::int64_t>::max();
   std::vector<Hop> hops_;  // per route
   bool any_legs_ = false;
+  std::vector<std::size_t> first_lane_;  // of each slice, then the number of lanes
+  std::vector<std::vector<std::uint32_t>>
+      before_;  // per slice and chunk: transfers in the slices before
 };
 
 }  // namespace
 
-void check_chunks(const Examined& examined, const VerifyOptions& options) {
-  ChunkRules(examined, options).run();
+void check_chunks(const Examined& examined, const VerifyOptions& options,
+                  std::span<const std::uint8_t> left) {
+  ChunkRules(examined, options, left).run();
 }
 
 }  // namespace tacos::verification

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "model/schedule.hpp"
 #include "support/progress.hpp"
@@ -21,10 +23,16 @@ struct Examined {
   std::int32_t threads;
 };
 
-// Rule capacity; progress goes from 0 to 0.4.
+// Rule capacity; progress goes from 0 to 0.2.
 void check_capacity(const Examined& examined);
 
-// Rules causality, postcondition, contribution and unneeded, and the order of sums; progress goes from 0.4 to 1.
-void check_chunks(const Examined& examined, const VerifyOptions& options);
+// The other rules at each node by itself, for most schedules without a symmetry: 1 for each chunk that this does not prove
+// right. Reports nothing; progress goes from 0.2 to 0.6.
+std::vector<std::uint8_t> check_nodes(const Examined& examined);
+
+// Rules causality, postcondition, contribution and unneeded, and the order of sums, of the chunks that are left, or of all if
+// the list is empty; progress goes from 0.6 to 1.
+void check_chunks(const Examined& examined, const VerifyOptions& options,
+                  std::span<const std::uint8_t> left);
 
 }  // namespace tacos::verification

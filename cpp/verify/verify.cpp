@@ -1,5 +1,8 @@
 #include "verify/verify.hpp"
 
+#include <cstdint>
+#include <vector>
+
 #include "verify/findings.hpp"
 #include "verify/lanes.hpp"
 #include "verify/orbits.hpp"
@@ -20,7 +23,9 @@ VerifyReport verify(const Schedule& schedule, const VerifyOptions& options,
     const Examined examined{schedule, lanes,    orbits,
                             findings, progress, usable_threads(options.threads)};
     check_capacity(examined);
-    check_chunks(examined, options);
+    std::vector<std::uint8_t> left;
+    if (!schedule.symmetry()) left = check_nodes(examined);
+    check_chunks(examined, options, left);
   }
   return findings.report(schedule.stored_transfers(),
                          fine || !sums_end_at_several(schedule.collective()));

@@ -621,7 +621,7 @@ class VerifyReport:
     def difference(self) -> str:
         """Two NPUs that do not, in a sentence, or nothing."""
 
-def verify(schedule: Schedule, *, allow_unneeded: bool = False, limit: int = 100, threads: int = 0, block_transfers: int = 33554432, progress: object | None = None) -> VerifyReport:
+def verify(schedule: Schedule, *, allow_unneeded: bool = False, limit: int = 100, threads: int = 0, block_transfers: int = 0, progress: object | None = None) -> VerifyReport:
     """Checks a schedule; see tacos.verify."""
 
 def verify_program(program: Program, *, limit: int = 100, progress: object | None = None) -> VerifyReport:

@@ -152,6 +152,9 @@ def _legs(transfers: list[Transfer]) -> set[tuple[Any, ...]]:
     }
 
 
+_STARTS = 2  # after the arrivals of the same moment
+
+
 def _values(
     collective: Any, chunk: int, mine: list[tuple[int, Transfer]], allow_unneeded: bool
 ) -> set[tuple[Any, ...]]:
@@ -161,15 +164,17 @@ def _values(
     own = {npu: Counter([npu if sums else "value"]) for npu in collective.inputs(chunk)}
     complete = Counter(own.keys()) if sums else Counter(["value"])
     acc = dict(own)
-    events = []  # arrivals at t are visible to starts at t
+    # Arrivals at t are visible to starts at t; of arrivals at one moment, copies come before sums.
+    events = []
     for i, t in mine:
-        events.append((t.starts[0], 1, i, 0, t))
-        events += [(when, 0, i, end, t) for end, when in enumerate(t.arrivals)]
+        events.append((t.starts[0], _STARTS, i, 0, t))
+        rank = 1 if t.op == REDUCE else 0
+        events += [(when, rank, i, end, t) for end, when in enumerate(t.arrivals)]
     events.sort(key=lambda event: event[:4])
     carried: dict[int, Counter[Any]] = defaultdict(Counter)  # a broken leg may arrive unstarted
     changed = set()  # deliveries that left another value than they found
-    for _, starts, i, end, t in events:
-        if starts:
+    for _, rank, i, end, t in events:
+        if rank == _STARTS:
             held = acc if t.reads == READ_ACC else own
             for node in t.crossing.sources:
                 if node not in held:
@@ -196,8 +201,8 @@ def _unneeded(
 ) -> set[tuple[Any, ...]]:
     """Backwards in time: a delivery is of use if it changes what is read or wanted later."""
     useful: set[int] = set()
-    for _, starts, i, end, t in reversed(events):
-        if starts:
+    for _, rank, i, end, t in reversed(events):
+        if rank == _STARTS:
             if i in useful and t.reads == READ_ACC:
                 wanted |= set(t.crossing.sources)
         elif (i, end) in changed and t.crossing.destinations[end] in wanted:
