@@ -18,14 +18,16 @@ from tacos._core import Program, Schedule, lower_paced, shortest_routes
 from tacos.errors import check_type
 from tacos.nodes import Network, topology_of
 from tacos.program import lower
-from tacos.simulate import simulate
+from tacos.simulate import Trace, simulate
+from tacos.simulate.programs import program_transfers
+from tacos.simulate.trace import RECORDED as _RECORDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tacos.units import Quantity
 
-__all__ = ["RULES", "Execution", "check_target", "execution", "shares_links", "targets"]
+__all__ = ["RULES", "Execution", "check_target", "executed", "execution", "shares_links", "targets"]
 
 Rule = Literal["order", "dependencies", "shared"]
 RULES: tuple[Rule, ...] = ("order", "dependencies", "shared")
@@ -186,6 +188,43 @@ def execution(
             for rule in RULES[1:]
         )
     return Execution(in_order, first_come, shared)
+
+
+def executed(schedule: Schedule, rule: Rule) -> Trace:
+    """Return what every link does when a schedule's program is executed under a rule.
+
+    The trace's transfers are the schedule's, so that it can be shown beside the schedule. Its time is that of
+    :func:`execution` under the rule.
+
+    >>> import tacos
+    >>> hub = tacos.topology.switch(4)
+    >>> schedule = tacos.synthesize(hub, tacos.collective.all_to_all(hub, "4MB"))
+    >>> executed(schedule, "shared").time_ps == execution(schedule).shared_ps
+    True
+    """
+    packed = schedule.expand()
+    if rule == "order" or not shares_links(schedule):
+        return simulate(packed, timing="schedule" if rule == "order" else rule)
+    try:
+        program = lower(packed)
+        sent = program_transfers(packed, program)
+        raw = simulate(program, packed.topology, timing=rule)
+    except ValueError:  # switches that multicast or reduce
+        return simulate(packed, timing=rule)
+    columns = {name: getattr(raw, name) for name in _RECORDED}
+    for name in ("transfer", "arrival_transfer"):
+        columns[name] = sent[columns[name]]
+    return Trace(
+        packed.topology,
+        npu_finish_ps=raw.npu_finish_ps,
+        simulator=raw.simulator,
+        timing=raw.timing,
+        schedule_time_ps=schedule.time_ps,
+        clean_time_ps=raw.clean_time_ps,
+        chunk=packed.chunk,
+        provenance=raw.provenance,
+        **columns,
+    )
 
 
 def _exported(schedule: Schedule, format: str) -> Program:

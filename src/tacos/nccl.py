@@ -13,7 +13,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tacos.synth.baselines.nccl.boxes import layout
+from tacos.synth.baselines.nccl.channels import network_of
+from tacos.synth.baselines.nccl.channels import rings as _rings
 from tacos.synth.baselines.nccl.parameters import GENERATIONS, Generation
 from tacos.synth.baselines.nccl.tuner import ALGORITHMS, Candidate, Estimate, estimate
 
-__all__ = ["ALGORITHMS", "GENERATIONS", "Candidate", "Estimate", "Generation", "estimate"]
+if TYPE_CHECKING:
+    from tacos._core import Topology
+
+__all__ = ["ALGORITHMS", "GENERATIONS", "Candidate", "Estimate", "Generation", "estimate", "rings"]
+
+
+def rings(topology: Topology) -> list[tuple[int, ...]]:
+    """Return the rings that NCCL would build through all NPUs of a network, all different.
+
+    >>> import tacos
+    >>> rings(tacos.topology.dgx_h100(2))[0]
+    (1, 2, 3, 4, 5, 6, 7, 0, 8, 15, 14, 13, 12, 11, 10, 9)
+    """
+    members = np.arange(topology.npus, dtype=np.int32)
+    return list(_rings(network_of(topology), layout(topology, members)))

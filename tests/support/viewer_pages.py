@@ -13,10 +13,25 @@ _FORMATS = {"u8": "B", "u32": "I", "i32": "i", "f32": "f", "f64": "d"}
 
 def taken_apart(text):
     """For each run of a page, its facts and its columns as lists."""
-    runs = json.loads(_element(text, "runs"))
+    found: list[tuple[dict, dict]] = []
+    for k, run in enumerate(json.loads(_element(text, "runs"))):
+        facts, columns = run["facts"], _columns(run["layout"], _element(text, f"columns-{k}"))
+        if "base" in run:  # it has what differs
+            facts, columns = found[run["base"]][0] | facts, found[run["base"]][1] | columns
+        found.append((facts, columns))
+    return found
+
+
+def views(text):
+    """What can be seen one at a time."""
+    return json.loads(_element(text, "views"))
+
+
+def timelines(text):
+    """For each timeline of a page, its facts and its columns as lists."""
     return [
-        (run["facts"], _columns(run["layout"], _element(text, f"columns-{k}")))
-        for k, run in enumerate(runs)
+        (one["facts"], _columns(one["layout"], _element(text, f"timeline-{k}")))
+        for k, one in enumerate(json.loads(_element(text, "timelines")))
     ]
 
 

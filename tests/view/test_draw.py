@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+import tacos
 import tacos.topology as build
 from tacos.errors import TacosError
 from tacos.view import draw
+from tacos.view.curves import LINE, curves
 from tacos.view.excerpt import excerpt
 from tacos.view.layout import place
 from tests.support.strategies import topologies
@@ -202,7 +204,9 @@ def test_names_are_labels_and_are_escaped():
     names = ["<&>", "\x01"]
     assert {"<&>", "\ufffd"} <= set(texts(draw(build.from_links(2, rows, names=names))))
     long = build.from_links(2, rows, names=["a name too long for a node", "b"])
-    assert {"0", "1"} <= set(texts(draw(long)))
+    assert "a name too long for a node" in texts(draw(long))  # under it
+    endless = build.from_links(2, rows, names=["a name" * 30, "b"])
+    assert {"0", "1"} <= set(texts(draw(endless)))
     assert "a name too long for a node" in texts(draw(long, labels="names"))
     assert "0" not in texts(draw(long, labels="none"))
 
@@ -231,3 +235,80 @@ def test_wrong_arguments_are_named():
         draw(ring, width=5)
     with pytest.raises(ValueError, match=r'path must end in .svg or .png; got "ring.gif"'):
         draw(ring, "ring.gif")
+
+
+# Names, and lines that stay clear of boxes and switches.
+
+LAB = """
+tacos: 1
+npus: [a/gpu0, a/gpu1, b/gpu0, b/gpu1, c/gpu0]
+switches: [tor, a/pcie, b/pcie]
+defaults: {bandwidth: 12.5GB/s, latency: 2us}
+links:
+  - {src: "a/gpu*", dst: a/pcie, bandwidth: 32GB/s}
+  - {src: "b/gpu*", dst: b/pcie, bandwidth: 32GB/s}
+  - {src: a/pcie, dst: tor}
+  - {src: b/pcie, dst: tor}
+  - {src: c/gpu0, dst: tor, bandwidth: 1.25GB/s}
+"""
+
+
+@pytest.fixture
+def lab(tmp_path):
+    path = tmp_path / "lab.yaml"
+    path.write_text(LAB)
+    return tacos.load(path)
+
+
+def test_boxes_have_frames_with_their_names_and_nodes_keep_theirs(lab):
+    layout = place(lab)
+    assert [frame.label for frame in layout.frames] == ["a", "b", "c"]
+    names = dict(zip(lab.names, layout.box.tolist(), strict=True))
+    assert (names["a/gpu1"], names["a/pcie"], names["c/gpu0"], names["tor"]) == (0, 0, 2, -1)
+    for frame, box in zip(layout.frames, range(3), strict=True):
+        xy = layout.xy[layout.box == box]
+        assert (xy >= (frame.left, frame.top)).all()
+        assert (xy <= (frame.right, frame.bottom)).all()
+    words = texts(draw(lab))
+    for name in ("a", "b", "c", "tor", "pcie", "gpu0", "gpu1"):
+        assert name in words
+
+
+def test_boxes_of_pcie_have_frames():
+    assert len(place(build.parse("ndv2:2")).frames) == 2
+    assert place(build.parse("fat-tree:4x4")).frames == []  # leaf switches are not boxes
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_labels_are_readable(spec):
+    sizes = [float(text.get("font-size")) for text in shapes(draw(build.parse(spec)), "text")]
+    assert min(sizes) >= 10
+
+
+def crossing(way, low, high):
+    """Whether any of the straight parts of a way enters a rectangle."""
+    steps = np.linspace(0, 1, 60)[:, None, None]
+    points = (way[:-1] * (1 - steps) + way[1:] * steps).reshape(-1, 2)
+    return bool(((points > low) & (points < high)).all(axis=1).any())
+
+
+@pytest.mark.parametrize(
+    "spec", ["lab", "rail:4x8", "rail:8x4", "dgx-h100:4", "ndv2:2", "fat-tree:3x2x4", "dragonfly+:4x2x4"]
+)  # fmt: skip
+def test_lines_do_not_run_through_other_boxes_and_switches(spec, lab):
+    topology = lab if spec == "lab" else build.parse(spec)
+    layout = place(topology)
+    found = curves(topology, layout)
+    for link in range(topology.links):
+        ends = {int(topology.link_src[link]), int(topology.link_dst[link])}
+        way = found.points[link].astype(float)
+        if found.kind[link] == LINE:
+            way = way[[0, 3]]
+        homes = {layout.names[layout.box[node]] for node in ends if layout.box[node] >= 0}
+        for frame in layout.frames:
+            if frame.label not in homes:
+                assert not crossing(way, (frame.left, frame.top), (frame.right, frame.bottom))
+        for bar in np.flatnonzero(layout.half > 0).tolist():
+            if bar not in ends:
+                reach = np.array([layout.half[bar], 0.09])
+                assert not crossing(way, layout.xy[bar] - reach, layout.xy[bar] + reach)

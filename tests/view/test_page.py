@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from importlib.resources import files
+from itertools import pairwise
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -17,6 +18,7 @@ import tacos
 from tacos import collective as co
 from tacos import topology as tp
 from tacos.cli import main
+from tacos.execution import execution
 from tacos.schedule import retime, routes
 from tacos.view import page, write_page
 from tacos.view.curves import ELBOW, LINE, curves
@@ -24,7 +26,7 @@ from tacos.view.layout import place
 from tacos.view.record import DATA, LINK, SLACK, START, record
 from tacos.view.serve import Server
 from tests.support import strategies as my
-from tests.support.viewer_pages import taken_apart
+from tests.support.viewer_pages import taken_apart, views
 
 US = 1_000_000
 
@@ -153,7 +155,7 @@ def check_against_rows(schedule, columns, facts):
 @settings(max_examples=60)
 def test_a_page_holds_every_transfer(order):
     schedule = order.retimed()
-    ((facts, columns),) = taken_apart(page(schedule))
+    ((facts, columns),) = taken_apart(page(schedule, rules=False, rings={}))
     assert facts["transfers"] == schedule.transfers
     check_against_rows(schedule, columns, facts)
 
@@ -360,3 +362,88 @@ def test_write_page_leaves_nothing_half_written(relay, tmp_path):
     with pytest.raises(tacos.FormatError):
         write_page(tmp_path / "nowhere" / "x.html", relay)
     assert list(tmp_path.iterdir()) == []
+
+
+# --- faults, views, groups of links ---------------------------------------------------------------
+
+
+def test_a_link_that_is_down_is_not_busy(relay):
+    """Chunk 0 leaves at 0 and would leave the link at 1 us; from 0.5 to 2.5 us the link is down."""
+    cut = tacos.Fault(link=(0, 1), begin="500ns", end="2500ns")
+    trace = tacos.simulate(relay, faults=[cut])
+    facts, columns = record(relay, trace)
+    link = facts["faults"][0]["links"][0]
+    assert facts["simulated"]
+    assert facts["banner"] == "simulated: link npu 0 → npu 1 down 500 ns to 2.5 us"
+    tick = facts["tick_s"]
+    assert facts["faults"][0]["begin"] * tick == pytest.approx(0.5e-6)
+    assert facts["faults"][0]["end"] * tick == pytest.approx(2.5e-6)
+    assert facts["faults"][0]["down"]
+    busy = columns["busy"].reshape(-1, facts["bins"])[link] / 255
+    middle = (np.arange(facts["bins"]) + 0.5) * trace.time_s / facts["bins"]
+    down = (middle > 0.51e-6) & (middle < 2.49e-6)
+    assert busy[down].max() == 0
+    assert busy[middle < 0.49e-6].min() == 1
+    # Two chunks of 1 us each were sent.
+    assert columns["utilisation"][link] == pytest.approx(2e-6 / trace.time_s, rel=0.01)
+
+
+def test_pages_say_what_was_simulated(relay):
+    late = tacos.Straggler(npu=1, late="2us")
+    slow = tacos.Fault(npu=2, begin="1us", slowdown=3)
+    found = record(relay, tacos.simulate(relay, faults=[slow], stragglers=[late], jitter="1ns"))
+    assert found.facts["banner"] == (
+        "simulated: all links of npu 2 3 times slower from 1 us on; npu 1 starts 2 us late; "
+        "deliveries up to 1 ns late"
+    )
+    plain = record(relay).facts
+    assert (plain["banner"], plain["simulated"], plain["faults"]) == ("", False, [])
+
+
+def test_executed_schedules_and_rings_are_views_of_the_page():
+    """Each view of a rule has the time that the program takes under it."""
+    topology = tp.dgx_h100(2)
+    schedule = tacos.synthesize(topology, co.all_reduce(topology, "64MB"), engine="greedy")
+    text = page(schedule)
+    found = views(text)
+    assert [one["title"] for one in found] == [
+        "schedule", "first come, first served", "links shared", "NCCL's rings",
+    ]  # fmt: skip
+    runs = taken_apart(text)
+    times = execution(schedule)
+    took = [runs[one["runs"][0]][0]["time_s"] for one in found[:3]]
+    expected = (schedule.time_ps, times.dependencies_ps, times.shared_ps)
+    assert took == pytest.approx([ps * 1e-12 for ps in expected])
+    for facts, columns in runs[1:]:
+        assert facts["simulated"]
+        assert facts["banner"].startswith("executed as a program: ")
+        assert sorted(set(columns["busy_transfer"])) == list(range(schedule.transfers))
+        assert len(columns["path_chunk"]) > 1
+    rings = found[3]["rings"]
+    assert [tuple(ring["npus"]) for ring in rings] == tacos.nccl.rings(topology)
+    src, dst = topology.link_src, topology.link_dst
+    for ring in rings:
+        way = ring["links"]
+        assert src[way[0]] == ring["npus"][0]
+        assert all(dst[a] == src[b] for a, b in pairwise([*way, way[0]]))
+
+
+def test_a_schedule_that_takes_the_same_time_under_every_rule_is_shown_once(relay):
+    text = page(relay)
+    assert [one["title"] for one in views(text)] == ["schedule", "NCCL's rings"]
+    assert len(taken_apart(text)) == 1
+
+
+def test_links_have_classes_boxes_and_widths():
+    facts, columns = record(
+        tacos.synthesize(hub := tp.dgx_h100(2), co.all_gather(hub, "16MB"), engine="greedy")
+    )
+    inside = hub.link_bandwidth_Bps == hub.link_bandwidth_Bps.max()
+    assert facts["classes"] == ["450 GB/s, 350 ns", "50 GB/s, 1.3 us"]
+    assert (columns["link_class"] == np.where(inside, 0, 1)).all()
+    assert facts["boxes"] == ["box 0", "box 1"]
+    npu = np.minimum(hub.link_src, hub.link_dst)
+    assert (columns["link_box"] == np.where(inside, npu // 8, -1)).all()
+    wide = columns["link_wide"]
+    assert wide[inside].min() == wide.max() == 1
+    assert wide[~inside].max() < 0.6

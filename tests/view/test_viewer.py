@@ -239,7 +239,8 @@ def test_a_click_on_a_link_shows_its_queue(view, relay):
 def test_a_click_on_the_heat_map_selects_link_and_moment(view, mesh):
     shown = view(page(mesh))
     box = shown.locator('[data-heat="0"]').bounding_box()
-    shown.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    half = shown.evaluate("viewer.heats[0].x(viewer.whole / 2)")
+    shown.mouse.click(box["x"] + half, box["y"] + box["height"] / 2)
     pick = shown.evaluate("viewer.pick")
     assert pick["kind"] == "link"
     assert abs(pick["id"] - mesh.topology.links / 2) <= 3
@@ -570,3 +571,163 @@ def test_a_served_page_works_as_well(view, relay):
         finally:
             server.shutdown()
             thread.join()
+
+
+# --- faults, the heat map, comparing, views -------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two boxes on a switch, one of them with a slow link; nodes have names."""
+    names = ["a/gpu0", "a/gpu1", "b/gpu0", "tor"]
+    speeds = (1e9, 1e9, 0.25e9)
+    rows = [
+        row for npu, speed in enumerate(speeds) for row in ((npu, 3, speed, 1e-6), (3, npu, speed, 1e-6))
+    ]  # fmt: skip
+    topology = tp.from_links(3, rows, switches=1, names=names)
+    return tacos.synthesize(topology, co.all_gather(topology, "3KB", chunks=1), engine="greedy")
+
+
+def test_a_fault_shows_as_banner_shade_and_crossed_out_link(view, relay):
+    cut = tacos.Fault(link=(0, 1), begin="500ns", end="2500ns")
+    shown = view(page(relay, traces=[tacos.simulate(relay, faults=[cut])]))
+    assert shown.title().endswith(", simulated – tacos")
+    assert shown.inner_text("#banner") == "simulated: link npu 0 → npu 1 down 500 ns to 2.5 us"
+    link = shown.evaluate("viewer.runs[0].facts.faults[0].links[0]")
+    busy = "([link, us]) => viewer.runs[0].busy(link, us * 1e-6 / viewer.runs[0].tick)"
+    assert [shown.evaluate(busy, [link, us]) > 0 for us in (0.25, 1.5, 2.75)] == [True, False, True]
+    # The chunk stays where it is while the link is down.
+    where = """([link, us]) => { let found = [];
+      viewer.runs[0].moving(link, us * 1e-6 / viewer.runs[0].tick, (i, share) => found.push(share));
+      return found; }"""
+    assert shown.evaluate(where, [link, 1.0]) == shown.evaluate(where, [link, 2.0])
+    shown.evaluate("viewer.select({kind: 'link', id: viewer.runs[0].facts.faults[0].links[0]})")
+    at(shown, 1.5e-6)
+    assert "down until" in panel(shown)
+    red = """() => {
+      const [x, y] = viewer.views[0].along(viewer.runs[0].facts.faults[0].links[0], 0.5);
+      const copy = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
+      copy.drawImage(viewer.views[0].canvas, -Math.round(x * devicePixelRatio), -Math.round(y * devicePixelRatio));
+      return [...copy.getImageData(0, 0, 1, 1).data].slice(0, 3); }"""
+    shown.evaluate("viewer.select(null)")
+    at(shown, 1.5e-6)
+    crossed = shown.evaluate(red)
+    at(shown, 2.9e-6)
+    assert crossed[0] > 150
+    assert max(crossed[1:]) < 90
+    assert shown.evaluate(red) != crossed
+
+
+def test_nothing_is_busy_before_the_first_transfer(view, mesh):
+    shown = view(page(mesh))
+    busy = "Array.from({length: viewer.runs[0].links}, (_, k) => viewer.runs[0].busy(k, 0))"
+    assert not any(shown.evaluate(busy))
+
+
+def test_the_heat_map_has_groups_an_order_and_names(view, cluster):
+    shown = view(page(cluster))
+    assert shown.evaluate("viewer.heats[0].groups.map((g) => [g.label, g.count])") == [
+        ["1 GB/s, 1 us", 4],
+        ["250 MB/s, 1 us", 2],
+    ]
+    shown.select_option("#grouping", "box")
+    assert shown.evaluate("viewer.heats[0].groups.map((g) => g.label)") == ["between boxes"]
+    shown.select_option("#grouping", "none")
+    shown.select_option("#sorting", "busy")
+    used = shown.evaluate(
+        "[...viewer.heats[0].order].map((k) => viewer.runs[0].columns.utilisation[k])"
+    )
+    assert used == sorted(used, reverse=True)
+    # A click on a row selects the link that is drawn there.
+    last = shown.evaluate("viewer.heats[0].order[5]")
+    box = shown.locator('[data-heat="0"]').bounding_box()
+    y = shown.evaluate("(link) => viewer.heats[0].y(link)", last)
+    shown.mouse.click(box["x"] + box["width"] / 2, box["y"] + y)
+    assert shown.evaluate("viewer.pick") == {"kind": "link", "id": last}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "what"),
+    [
+        ("a/gpu0-tor", "link", ("a/gpu0", "tor")),
+        ("TOR -> b/gpu0", "link", ("tor", "b/gpu0")),
+        ("2 → 3", "link", ("b/gpu0", "tor")),
+        ("b/gpu0", "npu", "b/gpu0"),
+        ("npu 1", "npu", "a/gpu1"),
+    ],
+)
+def test_find_understands_names_and_ends_of_links(view, cluster, text, kind, what):
+    shown = view(page(cluster))
+    shown.fill("#find", text)
+    shown.press("#find", "Enter")
+    assert shown.evaluate("viewer.pick.kind") == kind
+    found = shown.evaluate("viewer.pick.id")
+    topology = cluster.topology
+    names = topology.names
+    if kind == "link":
+        assert (names[topology.link_src[found]], names[topology.link_dst[found]]) == what
+    else:
+        assert names[found] == what
+    offered = shown.evaluate("[...document.querySelectorAll('#names option')].map((o) => o.value)")
+    assert {"a/gpu0", "tor", "a/gpu0-tor"} <= set(offered)
+
+
+def test_wider_links_are_faster_and_boxes_have_names(view, cluster):
+    shown = view(page(cluster))
+    wide = shown.evaluate("[...viewer.runs[0].columns.link_wide]")
+    slow = cluster.topology.link_bandwidth_Bps < 1e9
+    assert np.array(wide)[slow].max() < np.array(wide)[~slow].min()
+    assert shown.evaluate("viewer.runs[0].facts.frames.map((f) => f[4])") == ["a", "b"]
+    box = shown.evaluate(
+        "(() => { const v = viewer.views[0], b = v.box;"
+        "return [v.px(b.right) - v.px(b.left), v.py(b.bottom) - v.py(b.top), v.width, v.height]; })()"
+    )
+    assert min(box[0] / box[2], box[1] / box[3]) > 0.75  # it fills the canvas
+
+
+def test_two_schedules_begin_with_a_headline_and_one_table(view, mesh, relay):
+    slow = tacos.synthesize(mesh.topology, mesh.collective, engine="ring")
+    shown = view(page(slow, mesh, names=["ring", "greedy"]))
+    factor = slow.time_ps / mesh.time_ps
+    assert shown.inner_text("#headline") == f"B (greedy) is {factor:.2f} times as fast as A (ring)"
+    text = panel(shown)
+    assert f"−{100 * (1 - 1 / factor):.1f} %" in text
+    assert count(shown, "#panel table.compare") == 1
+
+
+@pytest.mark.parametrize("width", [1440, 1024, 390])
+def test_nothing_overflows_and_no_legend_is_cut(view, mesh, relay, width):
+    cut = tacos.Fault(link=(0, 1), begin="500ns", end="2500ns")
+    for text in (
+        page(mesh, mesh, names=["one.tacos", "another.tacos"]),
+        page(relay, traces=[tacos.simulate(relay, faults=[cut])]),
+    ):
+        shown = view(text)
+        shown.set_viewport_size({"width": width, "height": 844})
+        shown.evaluate("viewer.draw()")
+        assert shown.evaluate("document.documentElement.scrollWidth") == width
+        cut_off = """[...document.querySelectorAll("figcaption, h1, #headline, #banner")]
+          .filter((e) => e.scrollWidth > e.clientWidth + 1).length"""
+        assert shown.evaluate(cut_off) == 0
+
+
+def test_executed_schedules_and_rings_are_a_click_away(view):
+    topology = tp.dgx_h100(2)
+    schedule = tacos.synthesize(topology, co.all_reduce(topology, "64MB"), engine="greedy")
+    shown = view(page(schedule))
+    shown.evaluate("viewer.select({kind: 'npu', id: 3})")
+    shown.click("text=links shared")
+    shown.wait_for_function("viewer.view.title === 'links shared'")
+    took = shown.evaluate("viewer.runs[0].facts.time_s")
+    assert took == pytest.approx(tacos.execution.execution(schedule).shared_ps * 1e-12)
+    assert shown.evaluate("viewer.pick") == {"kind": "npu", "id": 3}  # the selection stays
+    assert "share links fairly" in shown.inner_text("#banner")
+    shown.click("text=NCCL's rings")
+    shown.wait_for_function("viewer.view.rings")
+    assert "8 rings through 16 NPUs" in panel(shown)
+    before = shown.locator('[data-run="0"]').screenshot()
+    shown.click("#panel button[data-ring='2']")
+    shown.evaluate("viewer.draw()")
+    assert shown.evaluate("viewer.ring") == 2
+    assert shown.locator('[data-run="0"]').screenshot() != before
+    assert not shown.is_visible("#slider")

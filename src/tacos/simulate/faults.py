@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacos.nodes import LinkChoice, Node, Nodes
-from tacos.units import Quantity, time_ps
+from tacos.units import Quantity, format_time, time_ps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Topology
 
-__all__ = ["Fault", "Straggler"]
+__all__ = ["Fault", "Straggler", "fault_links", "fault_words", "outages", "straggler_words"]
 
 _NORMAL = 2**20  # the core counts slowdowns in parts of this
 _SLOWEST = 10**9
@@ -64,13 +64,14 @@ class Fault:
         if self.both and self.link is None:
             raise ValueError("both is for a link; a fault of an npu has all its links")
         _check_slowdown("a fault", self.slowdown)
-        begin, end = self._window_ps()
+        begin, end = self.window_ps()
         if end is not None and end <= begin:
             raise ValueError(
                 f"a fault begins at {self.begin!r} and ends at {self.end!r}, it must end later"
             )
 
-    def _window_ps(self) -> tuple[int, int | None]:
+    def window_ps(self) -> tuple[int, int | None]:
+        """When it begins and ends, in picoseconds; None means never."""
         never = self.end is None or self.end == inf
         end = None if never else time_ps(self.end or 0, what="end", bare=False)
         return time_ps(self.begin, what="begin", bare=False), end
@@ -164,6 +165,77 @@ def _numbers(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
+# --- as people read them ------------------------------------------------------------------------
+
+
+def fault_links(topology: Topology, fault: Fault) -> list[int]:
+    """The links that a fault is about.
+
+    >>> import tacos
+    >>> fault_links(tacos.topology.mesh(2), Fault(link=(0, 1), both=True))
+    [0, 1]
+    """
+    nodes = Nodes(topology)
+    if fault.npu is None:
+        found: list[int] = nodes.links(fault.link, both=fault.both).tolist()
+        return found
+    npu = nodes.npu(fault.npu)
+    return np.flatnonzero((topology.link_src == npu) | (topology.link_dst == npu)).tolist()
+
+
+def fault_words(topology: Topology, fault: Fault) -> str:
+    """A fault in words.
+
+    >>> import tacos
+    >>> fault_words(tacos.topology.mesh(2), Fault(link=(0, 1), begin="1ms", end="3ms"))
+    'link npu 0 → npu 1 down 1 to 3 ms'
+    >>> fault_words(tacos.topology.mesh(2), Fault(npu=1, begin="10us", slowdown=4))
+    'all links of npu 1 4 times slower from 10 us on'
+    """
+    nodes = Nodes(topology)
+    if fault.npu is not None:
+        what = f"all links of {topology.node_name(nodes.npu(fault.npu))}"
+    else:
+        first = int(nodes.links(fault.link)[0])
+        ends = (int(topology.link_src[first]), int(topology.link_dst[first]))
+        what = "link " + (" ↔ " if fault.both else " → ").join(map(topology.node_name, ends))
+    how = "down" if isinf(fault.slowdown) else f"{fault.slowdown:g} times slower"
+    begin, end = fault.window_ps()
+    if end is None:
+        return f"{what} {how}" + (f" from {format_time(begin * 1e-12)} on" if begin else "")
+    (low, unit), (high, last) = (format_time(ps * 1e-12).split(" ") for ps in (begin, end))
+    return f"{what} {how} {low if unit == last or not begin else f'{low} {unit}'} to {high} {last}"
+
+
+def straggler_words(topology: Topology, straggler: Straggler) -> str:
+    """A straggler in words.
+
+    >>> import tacos
+    >>> straggler_words(tacos.topology.mesh(2), Straggler(npu=1, late="20us", slowdown=2))
+    'npu 1 starts 20 us late and sends 2 times slower'
+    """
+    late = time_ps(straggler.late, what="late", bare=False)
+    parts = [f"starts {format_time(late * 1e-12)} late"] if late else []
+    if straggler.slowdown > 1:
+        parts.append(f"sends {straggler.slowdown:g} times slower")
+    return f"{topology.node_name(Nodes(topology).npu(straggler.npu))} {' and '.join(parts)}"
+
+
+def outages(topology: Topology, faults: Iterable[Fault]) -> list[tuple[int, int, int | None]]:
+    """Link, begin and end in picoseconds of every time in which a link is down; None means for ever.
+
+    >>> import tacos
+    >>> outages(tacos.topology.mesh(2), [Fault(link=(0, 1), begin="1us", end="2us")])
+    [(0, 1000000, 2000000)]
+    """
+    return [
+        (link, *fault.window_ps())
+        for fault in faults
+        if isinf(fault.slowdown)
+        for link in fault_links(topology, fault)
+    ]
+
+
 # --- as the core takes them ---------------------------------------------------------------------
 
 
@@ -174,13 +246,8 @@ def disturbances(
     nodes = Nodes(topology)
     windows: dict[int, list[tuple[int, int | None, float]]] = defaultdict(list)
     for fault in faults:
-        if fault.npu is not None:
-            npu = nodes.npu(fault.npu)
-            links = np.flatnonzero((topology.link_src == npu) | (topology.link_dst == npu))
-        else:
-            links = nodes.links(fault.link, both=fault.both)
-        for link in links.tolist():
-            windows[link].append((*fault._window_ps(), fault.slowdown))
+        for link in fault_links(topology, fault):
+            windows[link].append((*fault.window_ps(), fault.slowdown))
     late = np.zeros(topology.npus, np.int64)
     reduce_slowdown = np.ones(topology.npus)
     for straggler in stragglers:

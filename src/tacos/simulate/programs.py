@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tacos._core import Program, Schedule, Topology
     from tacos.units import Quantity
 
-__all__ = ["program_order", "program_routes", "run"]
+__all__ = ["program_order", "program_routes", "program_transfers", "run"]
 
 _SENDS = [i for i, op in enumerate(STEP_OPS) if "send" in op or "forward" in op]
 _MOVES = [*_SENDS, *(STEP_OPS.index(op) for op in ("put", "get", "get_reduce"))]
@@ -177,7 +177,51 @@ def program_order(schedule: Schedule, program: Program) -> NDArray[np.int64]:
     >>> int(order.max()) == int(schedule.rows()["start_ps"].max())
     True
     """
-    rows = departures(schedule.expand())
+    rows, steps, departure = _departed(schedule.expand(), program)
+    position = np.zeros(program.steps, np.int64)
+    position[steps] = rows["start_ps"][departure]
+    return position
+
+
+def program_transfers(schedule: Schedule, program: Program) -> NDArray[np.int64]:
+    """The schedule's transfer that each step of a program sends.
+
+    Args:
+        schedule: What the program was lowered from.
+        program: The program as :func:`tacos.program.lower` made it, not packed.
+
+    Returns:
+        Per step the number of a transfer; -1 for steps that send nothing.
+
+    Raises:
+        ValueError: The program does not send what the schedule does.
+
+    >>> import tacos
+    >>> topo = tacos.topology.ring(3, bidirectional=False)
+    >>> schedule = tacos.synthesize(topo, tacos.collective.all_gather(topo, "3MB", chunks=1), engine="ring")
+    >>> sent = program_transfers(schedule, tacos.lower(schedule))
+    >>> sorted(sent[sent >= 0].tolist()) == list(range(schedule.transfers))
+    True
+    """
+    packed = schedule.expand()
+    rows, steps, departure = _departed(packed, program)
+    timed = packed.rows()
+    start = np.zeros(packed.transfers, np.int64)
+    start[timed["transfer"]] = timed["start_ps"]
+    route = np.repeat(packed.lane_route, np.diff(packed.lane_begin))
+    # One route starts one transfer at a time.
+    of_row = np.empty(len(route), np.int64)
+    of_row[np.lexsort((rows["start_ps"], rows["route"]))] = np.lexsort((start, route))
+    found = np.full(program.steps, -1, np.int64)
+    found[steps] = of_row[departure]
+    return found
+
+
+def _departed(
+    schedule: Schedule, program: Program
+) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64], NDArray[np.int64]]:
+    """The departures of a schedule, the program's steps that send, and the departure of each."""
+    rows = departures(schedule)
     steps = np.flatnonzero(np.isin(program.op, _SENDS))
     thread = np.repeat(np.arange(program.threads), np.diff(program.thread_begin))[steps]
     theirs = _keys(program.thread_rank, program.thread_send_peer, program.thread_channel)[thread]
@@ -188,9 +232,7 @@ def program_order(schedule: Schedule, program: Program) -> NDArray[np.int64]:
             "the program's messages are not the schedule's transfers; pass the program that lower() "
             "made of this schedule"
         )
-    position = np.zeros(program.steps, np.int64)
-    position[steps[by_step]] = rows["start_ps"][by_row]
-    return position
+    return rows, steps[by_step], by_row
 
 
 _CHANNEL_BITS = 20

@@ -11,14 +11,16 @@ from tacos._core import to_html
 from tacos._support import frames
 from tacos._support.columns import column
 from tacos.nodes import link_name
+from tacos.simulate.faults import outages
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from numpy.typing import ArrayLike, NDArray
 
     from tacos._core import Topology
+    from tacos.simulate.faults import Fault, Straggler
 
 __all__ = ["Trace"]
 
@@ -35,7 +37,8 @@ _ARRIVALS: dict[str, type[np.integer[Any]]] = {
     "arrival_bytes": np.int64,
     "arrival_transfer": np.int32,
 }
-_RECORDED = _INTERVALS | _ARRIVALS
+RECORDED = _INTERVALS | _ARRIVALS
+"""Columns that a recorded trace has, with their types."""
 
 
 _RULES = {
@@ -90,6 +93,9 @@ class Trace:
         clean_time_ps: The time of the same run undisturbed; None where there was none.
         schedule_time_ps: The time that the schedule gave; None where there was none.
         disturbed: Whether faults, stragglers, jitter or another network were asked for.
+        faults: The faults of the run.
+        stragglers: Its stragglers.
+        jitter_ps: The longest random delay of a delivery.
         provenance: How the trace was made, for people.
 
     >>> import tacos
@@ -114,12 +120,15 @@ class Trace:
         "clean_time_ps",
         "disturbed",
         "end_ps",
+        "faults",
+        "jitter_ps",
         "link",
         "link_busy_ps",
         "npu_finish_ps",
         "provenance",
         "schedule_time_ps",
         "simulator",
+        "stragglers",
         "timing",
         "topology",
         "transfer",
@@ -143,6 +152,9 @@ class Trace:
     clean_time_ps: int | None
     schedule_time_ps: int | None
     disturbed: bool
+    faults: tuple[Fault, ...]
+    stragglers: tuple[Straggler, ...]
+    jitter_ps: int
     provenance: dict[str, Any]
 
     def __init__(
@@ -159,6 +171,9 @@ class Trace:
         clean_time_ps: int | None = None,
         schedule_time_ps: int | None = None,
         disturbed: bool = False,
+        faults: Iterable[Fault] = (),
+        stragglers: Iterable[Straggler] = (),
+        jitter_ps: int = 0,
         **recorded: ArrayLike,
     ) -> None:
         """Check that the columns fit together, and bring them into the order of time.
@@ -196,12 +211,15 @@ class Trace:
             ("clean_time_ps", clean_time_ps),
             ("schedule_time_ps", schedule_time_ps),
             ("disturbed", disturbed),
+            ("faults", tuple(faults)),
+            ("stragglers", tuple(stragglers)),
+            ("jitter_ps", jitter_ps),
         ):
             object.__setattr__(self, name, value)
         object.__setattr__(self, "provenance", dict(provenance))
 
     def __getattr__(self, name: str) -> Any:
-        if name in _RECORDED:
+        if name in RECORDED:
             raise AttributeError(f"this trace has no {name}: the run was not recorded")
         raise AttributeError(f"a trace has no {name}")
 
@@ -240,6 +258,11 @@ class Trace:
         clean = self.clean_time_ps
         return self.time_ps / clean - 1 if clean else None
 
+    @property
+    def rule(self) -> str:
+        """How transfers were served, in words; empty where that is not known."""
+        return _rule(self.provenance) or ""
+
     def busy_ps(self) -> NDArray[np.int64]:
         """Per link, how long it was busy in all."""
         return self.link_busy_ps
@@ -254,6 +277,8 @@ class Trace:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """How busy every link was in equal parts of the time.
 
+        A link that is down is not busy, even if a transfer waits on it.
+
         Returns:
             The bins + 1 edges in seconds, and a share per link (row) and bin (column). Without
             congestion a link may carry several transfers at once, which makes more than 1.
@@ -261,8 +286,9 @@ class Trace:
         edges = self._edges(bins)
         inside = np.zeros((self.topology.links, bins), np.int64)
         covered = np.zeros((self.topology.links, bins + 1), np.int64)  # changes of whole coverage
-        for part in _batches(len(self.link)):
-            link, begin, end = self.link[part], self.begin_ps[part], self.end_ps[part]
+        links, begins, ends = self._moving()
+        for part in _batches(len(links)):
+            link, begin, end = links[part], begins[part], ends[part]
             begin, end = np.minimum(begin, edges[-1]), np.minimum(end, edges[-1])
             first = np.minimum(np.searchsorted(edges, begin, side="right") - 1, bins - 1)
             last = np.maximum(np.searchsorted(edges, end, side="left") - 1, first)
@@ -273,6 +299,20 @@ class Trace:
         width = np.diff(edges)
         inside += np.cumsum(covered[:, :-1], axis=1) * width
         return _seconds(edges), inside / np.maximum(width, 1)
+
+    def _moving(self) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+        """The busy intervals, cut where their links are down."""
+        link, begin, end = self.link, self.begin_ps, self.end_ps
+        for broken, down, up in outages(self.topology, self.faults):
+            last = self.time_ps if up is None else up
+            hit = np.flatnonzero((link == broken) & (begin < last) & (end > down))
+            after = hit[end[hit] > last]
+            rest = np.maximum(begin[after], last), end[after]
+            begin, end = begin.copy(), end.copy()
+            end[hit] = np.maximum(np.minimum(end[hit], down), begin[hit])
+            link = np.append(link, link[after])
+            begin, end = np.append(begin, rest[0]), np.append(end, rest[1])
+        return link, begin, end
 
     def npu_progress(self, bins: int = 100) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """How much had arrived at every NPU by the end of equal parts of the time.
@@ -415,12 +455,10 @@ def _checked_record(
     topology: Topology, recorded: Mapping[str, ArrayLike]
 ) -> dict[str, NDArray[Any]]:
     """The columns of intervals and of arrivals, both in order of time."""
-    if wrong := sorted(recorded.keys() - _RECORDED.keys()):
-        raise ValueError(f"{wrong[0]} is not a column of a trace, there are {', '.join(_RECORDED)}")
-    if wrong := sorted(_RECORDED.keys() - recorded.keys()):
-        raise ValueError(
-            f"{wrong[0]} is missing, a trace has all of {', '.join(_RECORDED)} or none"
-        )
+    if wrong := sorted(recorded.keys() - RECORDED.keys()):
+        raise ValueError(f"{wrong[0]} is not a column of a trace, there are {', '.join(RECORDED)}")
+    if wrong := sorted(RECORDED.keys() - recorded.keys()):
+        raise ValueError(f"{wrong[0]} is missing, a trace has all of {', '.join(RECORDED)} or none")
     intervals, arrivals = (
         {name: column(name, recorded[name], dtype) for name, dtype in kind.items()}
         for kind in (_INTERVALS, _ARRIVALS)

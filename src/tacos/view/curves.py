@@ -27,7 +27,7 @@ class Curves(NamedTuple):
     """Per link: start, two handles, end; and what they mean."""
 
     points: npt.NDArray[np.float32]  # (links, 4, 2)
-    kind: npt.NDArray[np.uint8]  # LINE, CURVE (Bézier), or ELBOW (a corner at the first handle)
+    kind: npt.NDArray[np.uint8]  # LINE, CURVE (Bézier), or ELBOW (corners at the handles)
     radius: float  # of an NPU
     width: float  # that a link may have
 
@@ -58,6 +58,7 @@ def curves(topology: Topology, layout: Layout) -> Curves:
     points = np.stack([start, start + handle, end + handle, end], axis=1)
     kind = np.where(bow > 0, CURVE, LINE).astype(np.uint8)
     pitch = _bend(points, kind, layout, src, dst, radius)
+    _leave_boxes(points, kind, layout, src, dst, shift)
     return Curves(points.astype(np.float32), kind, radius, min(0.17 * radius, 0.6 * pitch))
 
 
@@ -69,8 +70,9 @@ def _ends(xy: Floats, half: Floats, src: Ints, dst: Ints) -> tuple[Floats, Float
     upright = (wide > 0) & (apart <= wide)
     x = np.where(half[src] <= half[dst], start[:, 0], end[:, 0])
     toward = np.sign(end[:, 0] - start[:, 0])
-    start[:, 0] = np.where(upright, x, start[:, 0] + toward * np.minimum(half[src], apart))
-    end[:, 0] = np.where(upright, x, end[:, 0] - toward * np.minimum(half[dst], apart))
+    # Slanted lines leave a bar well inside its end, so that they are above the bar beside it in time.
+    start[:, 0] = np.where(upright, x, start[:, 0] + toward * np.minimum(0.5 * half[src], apart))
+    end[:, 0] = np.where(upright, x, end[:, 0] - toward * np.minimum(0.5 * half[dst], apart))
     return start, end
 
 
@@ -148,3 +150,18 @@ def _bend(
     points[bent, 3] = np.where(out[:, None], far, near)
     kind[bent] = ELBOW
     return pitch
+
+
+def _leave_boxes(
+    points: Floats, kind: npt.NDArray[np.uint8], layout: Layout, src: Ints, dst: Ints, shift: Floats
+) -> None:
+    """Links between boxes, or between a box and a switch that is not right above: upright, then slanted."""
+    if not len(layout.rise):
+        return
+    for link in np.flatnonzero(layout.box[src] != layout.box[dst]).tolist():
+        way = layout.corners(int(src[link]), int(dst[link]))
+        if way is None:
+            continue
+        up = 1.0 if way[-1, 1] <= way[0, 1] else -1.0
+        points[link] = way + np.array([up * shift[link], 0.0])
+        kind[link] = ELBOW

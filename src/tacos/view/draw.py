@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Topology
 
-__all__ = ["caption", "draw"]
+__all__ = ["caption", "draw", "link_classes"]
 
 Labels: TypeAlias = Literal["auto", "ids", "names", "none"]
 
@@ -89,7 +89,7 @@ class _Strands(NamedTuple):
     shift: Floats  # sideways, in line pitches, so that parallel lines lie side by side
 
 
-def _classes(topology: Topology) -> tuple[list[_Class], Ints]:
+def link_classes(topology: Topology) -> tuple[list[_Class], Ints]:
     """The classes of links, the fastest first, and the class of every link."""
     speed, latency = topology.link_bandwidth_Bps, topology.link_latency_ps
     pairs, kind, counts = np.unique(
@@ -111,7 +111,7 @@ def _classes(topology: Topology) -> tuple[list[_Class], Ints]:
         peak = [int(s.max()) for s in ranges]
     low, high = np.log(min(peak, default=1)), np.log(max(peak, default=1))
     return [
-        _Class(texts[k], int(counts[k]), COLOURS[k], 1.2 + 1.6 * _share(np.log(peak[k]), low, high))
+        _Class(texts[k], int(counts[k]), COLOURS[k], 1.0 + 2.6 * _share(np.log(peak[k]), low, high))
         for k in range(len(counts))
     ], kind
 
@@ -173,6 +173,7 @@ class _Picture:
     xy: Floats
     height: float  # of the drawing, without legend and notes
     scale: float  # pixels per unit
+    offset: Floats  # where the layout's origin is
     radius: float
     bar: float  # height of a bar
 
@@ -180,7 +181,7 @@ class _Picture:
     def of(cls, whole: Topology, labels: Labels, width: int) -> _Picture:
         part = excerpt(whole)
         topology, layout = part.topology, place(part.topology)
-        classes, kind = _classes(whole)
+        classes, kind = link_classes(whole)
         strands = _strands(topology, kind[part.links])
         notes = [part.note] if part.note else []
         total = len(strands.a)
@@ -194,11 +195,20 @@ class _Picture:
         high = (layout.xy + sides).max(axis=0)
         for frame in layout.frames:
             low = np.minimum(low, (frame.left, frame.top))
-            high = np.maximum(high, (frame.right, frame.bottom))
+            high = np.maximum(high, (frame.right, frame.bottom + 0.5))
+        between = len(layout.rise) and not np.isnan(layout.rise[0])
+        for a, b in zip(strands.a.tolist(), strands.b.tolist(), strict=True) if between else ():
+            if (way := layout.corners(a, b)) is not None:
+                low, high = np.minimum(low, way.min(axis=0)), np.maximum(high, way.max(axis=0))
         extent = np.maximum(high - low, 1e-6)
-        scale = min((width - 2 * MARGIN) / extent[0], 0.8 * width / extent[1], 96.0 / gap)
+        scale = min((width - 2 * MARGIN) / extent[0], 0.8 * width / extent[1], 140.0 / gap)
         small = topology.nodes <= _DETAILED
         top = 74.0
+        # A low picture of boxes is stretched, so that there is room for labels below nodes.
+        tall = min(0.55 * width / (scale * extent[1]), 1.5) if layout.elastic else 1.0
+        stretch = np.array([1.0, max(tall, 1.0)])
+        layout = layout.stretched(stretch)
+        low, high, extent = low * stretch, high * stretch, extent * stretch
         offset = np.array([width / 2 - scale * (low[0] + high[0]) / 2, top - scale * low[1]])
         return cls(
             whole=whole,
@@ -213,8 +223,9 @@ class _Picture:
             xy=layout.xy * scale + offset,
             height=top + scale * extent[1],
             scale=scale,
-            radius=float(np.clip((0.3 if small else 0.2) * gap * scale, 0.8, 17.0)),
-            bar=float(np.clip(0.36 * scale, 2.0, 20.0)),
+            offset=offset,
+            radius=float(np.clip((0.3 if small else 0.2) * gap * scale, 0.8, 20.0)),
+            bar=float(np.clip(0.36 * scale, 13.0 if small else 2.0, 20.0)),
         )
 
     @property
@@ -235,8 +246,7 @@ class _Picture:
         return svg.document(shapes, self.width, height, f"{title}: {subtitle}")
 
     def _frames(self) -> Iterator[str]:
-        offset = self.xy[0] - self.layout.xy[0] * self.scale
-        size = float(np.clip(0.3 * self.scale, 0, 13))
+        offset, size = self.offset, float(np.clip(0.3 * self.scale, 10, 13))
         for frame in self.layout.frames:
             x, y = offset + self.scale * np.array([frame.left, frame.top])
             wide, high = (
@@ -247,11 +257,10 @@ class _Picture:
                 f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" '
                 f'rx="{min(8, 0.2 * self.scale):.1f}" fill="#f5f7fa" stroke="#cbd2d9"/>'
             )
-            if size >= 6:
-                # At the bottom, where no link to a switch above the box passes.
-                bottom = y + high - 0.5 * size
+            if _width(frame.label, size) <= wide + 0.4 * self.scale:
+                # Below the frame, where no link and no switch is.
                 yield svg.text(
-                    x + 0.5 * size, bottom, frame.label, size=size, more=f'fill="{GREY}"'
+                    x + 2, y + high + 1.1 * size, frame.label, size=size, more=f'fill="{GREY}"'
                 )
 
     # Links.
@@ -332,6 +341,8 @@ class _Picture:
         half = self.layout.half * self.scale
         start, end = self.xy[a].copy(), self.xy[b].copy()
         aside = self.strands.shift[i] * max(2.5, 0.28 * self.radius)
+        if (way := self.layout.corners(a, b)) is not None:
+            return _corners(way * self.scale + self.offset + [aside, 0])
         if half[a] or half[b]:
             for npu, bar in ((a, b), (b, a)):
                 lane = self.layout.lanes[npu, int(self.xy[bar, 1] > self.xy[npu, 1])] * self.scale
@@ -344,8 +355,8 @@ class _Picture:
                 start[0] = end[0] = self.xy[narrow, 0]
             else:
                 toward = np.sign(end[0] - start[0])
-                start[0] += toward * min(half[a], apart)
-                end[0] -= toward * min(half[b], apart)
+                start[0] += toward * min(0.5 * half[a], apart)
+                end[0] -= toward * min(0.5 * half[b], apart)
         return _line(start, end, aside, bow)
 
     # Nodes.
@@ -393,30 +404,51 @@ class _Picture:
         if self.labels == "none" or (self.labels == "auto" and not self.detailed):
             return
         npus = range(self.topology.npus)
-        texts, names = [str(self._number(npu)) for npu in npus], self.topology.names
-        inside = 2 * self.radius - 2
-        if names and (self.labels == "names" or _fitting(names[: len(npus)], inside) >= 8):
-            texts = names[: len(npus)]
+        numbers = [str(self._number(npu)) for npu in npus]
+        texts, names = numbers, [self._short(npu) for npu in npus] if self.topology.names else []
+        inside, apart = 2 * self.radius - 2, self.layout.gap() * self.scale
+        below = False
+        if names and self.labels != "ids":
+            below = _fitting(names, inside) < _SMALLEST
+            if self.labels == "names" or not below or _fitting(names, 1.25 * apart) >= _SMALLEST:
+                texts = names
+            below = below and texts is names
         size = min(12.0, 0.72 * inside, _fitting(texts, inside))
-        below = size < 6 and self.labels != "auto"  # asked for: beside the nodes, then
+        if texts is numbers and size < _SMALLEST:
+            room = apart - 2 * self.radius >= 1.2 * _SMALLEST
+            fits = room and _fitting(texts, 0.9 * apart) >= _SMALLEST
+            below = self.labels == "ids" or fits  # under the nodes
         for (x, y), text in zip(self.xy, texts, strict=False):
             if below:
-                yield svg.text(x, y + self.radius + 9, text, size=9, more=_HALO)
-            elif size >= 6:
+                yield svg.text(x, y + self.radius + 11, text, size=_SMALLEST, more=_HALO)
+            elif size >= _SMALLEST - 1e-9:
                 yield svg.text(x, y + 0.35 * size, text, size=size, more=_MIDDLE)
         for switch in range(self.topology.npus, self.topology.nodes):
             yield from self._switch_label(switch)
+
+    def _short(self, node: int) -> str:
+        """A node's name, without its box where a frame carries that."""
+        name: str = self.topology.names[node]
+        owner, _, rest = name.rpartition("/")
+        return rest if any(frame.label == owner for frame in self.layout.frames) else name
 
     def _switch_label(self, switch: int) -> Iterator[str]:
         wide = max(2 * self.layout.half[switch] * self.scale, 2 * self.radius) - 3
         high = self.bar if self.layout.half[switch] else 2 * self.radius
         number = str(self._number(switch))
         full = self._full_name(switch) if self.labels != "ids" else number
-        text = full if _fitting([full], wide) >= 6 else number
-        size = min(12.0, 0.72 * high, _fitting([text], wide))
-        if size >= 6:
-            x, y = self.xy[switch]
-            yield svg.text(x, y + 0.35 * size, text, size=size, more=f'{_MIDDLE} fill="{PAPER}"')
+        if self.topology.names and self.labels != "ids":
+            full = self._short(switch)
+        x, y = self.xy[switch]
+        for text in (full, number):
+            size = min(12.0, 0.8 * high, _fitting([text], wide))
+            if size >= _SMALLEST - 1e-9:
+                style = f'{_MIDDLE} fill="{PAPER}"'
+                yield svg.text(x, y + 0.35 * size, text, size=size, more=style)
+                return
+            if text is full and self.topology.names and not self.layout.half[switch]:
+                yield svg.text(x, y + self.radius + 11, text, size=_SMALLEST, more=_HALO)
+                return
 
     # Legend and notes.
 
@@ -478,6 +510,15 @@ def _line(start: Floats, end: Floats, aside: float, bow: float) -> _Shape:
     )
 
 
+def _corners(way: Floats) -> _Shape:
+    """Straight parts through the given points."""
+    long = int(np.argmax(np.hypot(*np.diff(way, axis=0).T)))
+    along = way[long + 1] - way[long]
+    path = "L".join(_at(point) for point in way)
+    middle = (way[long] + way[long + 1]) / 2
+    return _Shape(f"M{path}", middle, along / max(float(np.hypot(*along)), 1e-9))
+
+
 def _elbow(node: Floats, height: float, lane: float, *, turned: bool) -> _Shape:
     """Sideways into a lane, then up or down to a bar."""
     x = node[0] + lane
@@ -492,10 +533,17 @@ def _at(point: Floats) -> str:
 
 
 _HALO = f'paint-order="stroke" stroke="{PAPER}" stroke-width="3" text-anchor="middle"'
+_SMALLEST = 10.0
+"""Pixels below which a label is left out."""
 _MIDDLE = 'text-anchor="middle"'
 _NPU_SIGN = f'<circle cx="13" cy="-4" r="6" fill="#e4eef6" stroke="{INK}"/>'
 _SWITCH_SIGN = '<rect x="3" y="-10" width="22" height="12" rx="3" fill="#3e4c59"/>'
 _ARROW_SIGN = f'<path d="M0 -4H26" stroke="{INK}"/><polygon points="18,-4 9,-8.5 9,0.5"/>'
+
+
+def _width(words: str, size: float) -> float:
+    """About how wide a text is."""
+    return 0.58 * size * len(words)
 
 
 def _fitting(texts: list[str], width: float) -> float:

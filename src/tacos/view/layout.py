@@ -1,15 +1,17 @@
 """Where the nodes of a topology go on paper.
 
 `place` hides the choice: what the builder knew (`dims`) gives circles, grids, projected cubes and
-nestings of them; networks with switches become boxes below rows of switches, which are drawn as
-bars so that links to them are upright lines; the rest is laid out by its distances (stress
-majorization), without randomness. Lengths are in units of about one node pitch, y grows downwards.
+nestings of them; networks with switches become boxes below rows of switches. A switch that has a row
+to itself is a bar, so that links to it are upright lines; several stand side by side, and links leave
+their boxes upright before they slant, so that no line runs through a box or a switch. The rest is laid
+out by its distances (stress majorization), without randomness. Lengths are in units of about one node pitch, y grows downwards.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -27,6 +29,7 @@ Dims: TypeAlias = "Sequence[tuple[str, int]]"
 _GRID_KINDS = ("ring", "line")
 _PIVOTS = 300  # nodes whose distances to all others shape a layout; all nodes up to here
 _ROUNDS = 150
+_ROW = 24  # boxes that stand side by side below switches; more are wrapped
 _LONGEST_ROW = 32  # NPUs of a one-dimensional mesh before it is folded
 
 
@@ -49,6 +52,59 @@ class Layout:
     half: Floats  # half the width of switches that are bars; 0: a node is a point
     lanes: Floats  # per node: sideways step before a link goes up, or down; 0: straight
     frames: list[Frame] = field(default_factory=list)
+    box: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # per node: its box, or -1
+    rise: Floats = field(default_factory=lambda: np.zeros(0))
+    """Per node, the height up to which links out of its box are upright; empty: no boxes."""
+    names: list[str] = field(default_factory=list)  # of the boxes
+    elastic: bool = False  # whether heights may be stretched to fill a canvas
+
+    def corners(self, a: int, b: int) -> Floats | None:
+        """The way of a link that leaves a box: upright to above the boxes, then slanted or level.
+
+        Returns:
+            Four points from `a` to `b`; None where a straight line, or an upright one to a bar, will do.
+        """
+        if not len(self.rise) or self.box[a] == self.box[b]:
+            return None
+        if self.box[a] < 0:
+            found = self.corners(b, a)
+            return None if found is None else found[::-1]
+        (x, y), (far, high) = self.xy[a], self.xy[b]
+        if np.isnan(self.rise[a]):
+            return None
+        if self.box[b] < 0:
+            up = x + self.lanes[a, 0] + _within(0.02 * (far - x), 0.8 * self.half[a])
+            if abs(x - far) <= self.half[b] or abs(up - far) <= self.half[b]:
+                return None
+            end = far + _within(0.1 * (up - far), 0.7 * self.half[b])
+            below = 0.1 if self.half[b] else 0.0  # else a flat line would graze the switch beside
+            return np.array([[x, y], [up, y], [up, self.rise[a]], [end, high + below]])
+        level = self.rise[a] - 0.3 * min(abs(int(self.box[a] - self.box[b])), 8)
+        level -= 0.07 * ((a + b) % 4)
+        there, back = (
+            self.xy[n, 0] + _within(0.02 * (other - self.xy[n, 0]), 0.8 * self.half[n])
+            for n, other in ((a, far), (b, x))
+        )
+        return np.array([[there, y], [there, level], [back, level], [back, high]])
+
+    def stretched(self, by: Floats) -> Layout:
+        """The same with all heights, and widths, multiplied."""
+        frames = [
+            Frame(f.left * by[0], f.top * by[1], f.right * by[0], f.bottom * by[1], f.label)
+            for f in self.frames
+        ]
+        return replace(
+            self,
+            xy=self.xy * by,
+            half=self.half * by[0],
+            lanes=self.lanes * by[0],
+            frames=frames,
+            rise=self.rise * by[1],
+        )
+
+    def box_name(self, box: int) -> str:
+        """What the frame of a box says, or its number."""
+        return self.names[box] if box < len(self.names) else f"box {box}"
 
     def gap(self) -> float:
         """The smallest distance between two points."""
@@ -60,6 +116,10 @@ class Layout:
             distance[np.arange(len(part)), part] = np.inf
             best = min(best, float(distance.min(initial=np.inf)))
         return float(np.clip(best, 0.05, 1.0)) if np.isfinite(best) else 1.0
+
+
+def _within(value: float, most: float) -> float:
+    return float(np.clip(value, -most, most))
 
 
 def place(topology: Topology) -> Layout:
@@ -76,18 +136,20 @@ def place(topology: Topology) -> Layout:
     [[0.0, -0.58], [0.5, 0.29], [-0.5, 0.29]]
     """
     if topology.switches == 0:
-        return _points(_nest(topology.dims) if topology.dims else _by_distance(topology))
+        if topology.dims:
+            return _points(_nest(topology.dims))
+        return _points(_by_distance(topology), elastic=True)
     if topology.switches == 1 and topology.family == "switch":
         return _points(np.vstack([_circle(topology.npus), [[0.0, 0.0]]]))
     boxes = _boxes(topology)
     if boxes is None:
-        return _points(_by_distance(topology))
+        return _points(_by_distance(topology), elastic=True)
     box, inside, outside = boxes
-    return _Racks(topology, box).layout(inside, outside)
+    return _Racks(topology, box, _box_names(topology)).layout(inside, outside)
 
 
-def _points(xy: Floats) -> Layout:
-    return Layout(xy, np.zeros(len(xy)), np.zeros((len(xy), 2)))
+def _points(xy: Floats, *, elastic: bool = False) -> Layout:
+    return Layout(xy, np.zeros(len(xy)), np.zeros((len(xy), 2)), elastic=elastic)
 
 
 # Nesting: each dimension arranges copies of what the dimensions before it made.
@@ -166,6 +228,8 @@ def _boxes(topology: Topology) -> tuple[Ints, Dims, Dims] | None:
     """
     npus = np.arange(topology.npus)
     dims = topology.dims
+    if names := _box_names(topology):
+        return np.array([names.index(_owner(name)) for name in topology.names[: len(npus)]]), [], []
     if any(kind == "switch" for kind, _ in dims):
         last = max(k for k, (kind, _) in enumerate(dims) if kind == "switch")
         cut = last + 1 if last + 1 < len(dims) or len(dims) == 1 else last
@@ -178,6 +242,17 @@ def _boxes(topology: Topology) -> tuple[Ints, Dims, Dims] | None:
     if box is None and not between_npus.any():
         box = np.zeros(topology.npus, dtype=np.int64)
     return None if box is None else (box, [], [])
+
+
+def _owner(name: str) -> str:
+    """What stands before the last slash of a node's name: the name of its box."""
+    return name.rpartition("/")[0]
+
+
+def _box_names(topology: Topology) -> list[str]:
+    """The boxes that the names of NPUs tell, in order; empty where not all do."""
+    found = dict.fromkeys(_owner(name) for name in topology.names[: topology.npus])
+    return [] if "" in found else list(found)
 
 
 def _joined_by_faster_links(topology: Topology) -> Ints | None:
@@ -252,11 +327,23 @@ def _columns(per_box: int, boxes: int, levels: int) -> tuple[int, int]:
     return max(((c, a) for c in range(1, per_box + 1) for a in side_by_side), key=pitch)
 
 
+def _columns_in_a_row(per_box: int, boxes: int) -> int:
+    """Columns of NPUs in a box where all boxes stand side by side."""
+
+    def pitch(columns: int) -> float:
+        rows = -(-per_box // columns)
+        scale = min(900 / (boxes * (columns + 1.2)), 560 / (rows + 4.4), 52)
+        return scale - 4 * math.sqrt(rows - 1) - 6 * (per_box % columns > 0)
+
+    return max(range(1, per_box + 1), key=pitch)
+
+
 class _Racks:
     """Boxes side by side with their own switches, and the switches between boxes on top."""
 
-    def __init__(self, topology: Topology, box: Ints) -> None:
+    def __init__(self, topology: Topology, box: Ints, names: list[str]) -> None:
         self.npus, self.boxes = topology.npus, int(box.max()) + 1
+        self.names = names
         self.near = _Neighbours.of(topology)
         self.tier = _tiers(topology, self.near)
         self.xy = np.zeros((topology.nodes, 2))
@@ -265,10 +352,13 @@ class _Racks:
         self.members = [np.flatnonzero(box == b) for b in range(self.boxes)]
         self.own: list[list[int]] = [[] for _ in range(self.boxes)]
         self.outer: list[int] = []
-        home = np.concatenate([box, np.full(topology.switches, -1)])
+        self.home = home = np.concatenate([box, np.full(topology.switches, -1)])
         for switch in (self.npus + np.argsort(self.tier[self.npus :], kind="stable")).tolist():
             homes = {int(home[node]) for node in self._lower(switch)}
             home[switch] = homes.pop() if len(homes) == 1 else -1
+            if names:  # they say it
+                owner = _owner(topology.names[switch])
+                home[switch] = names.index(owner) if owner in names else -1
             (self.outer if home[switch] < 0 else self.own[home[switch]]).append(switch)
         src, dst = topology.link_src, topology.link_dst
         self.direct = bool(((home[src] == home[dst]) & (np.maximum(src, dst) < self.npus)).any())
@@ -276,26 +366,42 @@ class _Racks:
     def layout(self, inside: Dims, outside: Dims) -> Layout:
         columns, across = self._columns_and_boxes_across()
         parts = [self._box(b, inside, columns) for b in range(self.boxes)]
-        wide = max(right - left for left, _, right, _ in parts)
-        top, bottom = min(part[1] for part in parts), max(part[3] for part in parts)
-        if self.outer or not outside:
-            rows, columns_of_boxes = np.divmod(np.arange(self.boxes), across)
-            seats = np.column_stack([columns_of_boxes, rows]) * (wide + 0.9, bottom - top + 0.9)
-        else:
-            room = np.array([wide, bottom - top]) + 1.5
-            grid = outside[0][0] in _GRID_KINDS and len(outside) > 1
-            seats = _nest(outside) * (room if grid else room.max())
+        top = min(part[1] for part in parts)
+        seats = self._seats(parts, across, outside)
         frames = []
+        in_a_row = not seats[:, 1].any()
+        rise = np.full(len(self.xy), top - 0.15 if in_a_row or self.outer else np.nan)
         word = "group" if outside and outside[-1][0] != "switch" else "box"
         for b, (left, upper, right, lower) in enumerate(parts):
-            self.xy[[*self.members[b], *self.own[b]]] += seats[b] - ((left + right) / 2, 0)
+            nodes = [*self.members[b], *self.own[b]]
+            self.xy[nodes] += seats[b] - ((left + right) / 2, 0)
             if self.outer and seats[b, 1] > 0:  # links to the top pass between columns
                 self.lanes[self.members[b], 0] = 0.5
-            if self.boxes > 1 and not self._is_leaf_group(b):
+            if self.names or (self.boxes > 1 and not self._is_leaf_group(b)):
                 (x, y), reach = seats[b], (right - left) / 2
-                frames.append(Frame(x - reach, y + upper, x + reach, y + lower, f"{word} {b}"))
+                label = self.names[b] if self.names else f"{word} {b}"
+                frames.append(Frame(x - reach, y + upper, x + reach, y + lower, label))
         self._stack(self.outer, top - 0.2)
-        return Layout(self.xy, self.half, self.lanes, frames)
+        labels = self.names or [f"{word} {b}" for b in range(self.boxes)]
+        return Layout(self.xy, self.half, self.lanes, frames, self.home, rise, labels, elastic=True)
+
+    def _seats(
+        self, parts: list[tuple[float, float, float, float]], across: int, outside: Dims
+    ) -> Floats:
+        """Where the boxes go."""
+        wide = np.array([right - left for left, _, right, _ in parts])
+        tall = max(part[3] for part in parts) - min(part[1] for part in parts)
+        above = any(self._has_uplink(switch) for own in self.own for switch in own)
+        if not self.outer and outside and not above:
+            room = np.array([wide.max(), tall]) + 1.5
+            grid = outside[0][0] in _GRID_KINDS and len(outside) > 1
+            return _nest(outside) * (room if grid else room.max())
+        if across >= self.boxes:  # one row, each box as wide as it is
+            x = np.cumsum(wide + 0.9) - wide / 2
+            return np.column_stack([x, np.zeros(self.boxes)])
+        rows, columns = np.divmod(np.arange(self.boxes), across)
+        pitch = np.array([float(wide.max()) + 0.9, tall + 0.9])
+        return np.column_stack([columns, rows]) * pitch
 
     def _lower(self, switch: int) -> Ints:
         """What a switch joins: its neighbours nearer to the NPUs."""
@@ -309,16 +415,20 @@ class _Racks:
     def _is_leaf_group(self, box: int) -> bool:
         """Whether a box is only the NPUs under one leaf switch of a larger fabric."""
         own = self.own[box]
-        return len(own) == 1 and self._has_uplink(own[0])
+        return len(own) == 1 and self._has_uplink(own[0]) and not self.direct
 
     def _columns_and_boxes_across(self) -> tuple[int, int]:
         largest = max(map(len, self.members))
         if any(self._has_uplink(switch) for own in self.own for switch in own):
             return largest, self.boxes  # leaf switches: one row, so that none hides another
         if self.direct:  # circles
-            return largest, self.boxes if self.boxes <= 6 else math.ceil(self.boxes**0.5)
-        bars = sum(int(self.tier[switch]) == 1 for switch in self.outer)
-        return _columns(largest, self.boxes, min(bars, 16))
+            row = self.boxes if self.boxes <= (_ROW if self.outer else 6) else 0
+            return largest, row or math.ceil(self.boxes**0.5)
+        columns, across = _columns(largest, self.boxes, 2 * bool(self.outer))
+        if self.outer and self.boxes <= _ROW:  # no line to the top runs through another box
+            across = self.boxes
+            columns = _columns_in_a_row(largest, self.boxes)
+        return columns, across
 
     def _box(self, box: int, inside: Dims, columns: int) -> tuple[float, float, float, float]:
         """Place a box around x = 0, its top row at y = 0; returns left, top, right and bottom."""
@@ -328,12 +438,15 @@ class _Racks:
             regular = len(inside) > 1 or (inside and inside[0][0] in _GRID_KINDS)
             local = _nest(inside) if regular else _circle(len(members), 0.25 / len(members))
             xy[members] = local - [(local[:, 0].min() + local[:, 0].max()) / 2, local[:, 1].min()]
+            if regular:  # links to switches pass between columns
+                self.lanes[members, 0] = np.where(xy[members, 1] > 0.6, 0.5, 0.0)
         else:
             row, column = np.divmod(np.arange(len(members)), columns)
             xy[members] = np.column_stack([column - (min(columns, len(members)) - 1) / 2, row])
             self.lanes[members, 0] = np.where(row > 0, 0.5, 0.0)
             self.lanes[members, 1] = np.where(row < row.max(), -0.5, 0.0)
         left, right = float(xy[members, 0].min()) - 0.5, float(xy[members, 0].max()) + 0.5
+        right += 0.25 * bool(self.lanes[members].any())
         above = [switch for switch in own if self._has_uplink(switch)]
         below = [switch for switch in own if not self._has_uplink(switch)]
         bottom = self._stack(below, float(xy[members, 1].max()), down=True)
@@ -346,19 +459,20 @@ class _Racks:
     def _stack(self, switches: list[int], height: float, *, down: bool = False) -> float:
         """Place switches tier by tier above (or below) what they join; returns the last height.
 
-        Switches that NPUs plug into, and those alone in their tier, are bars over all they join;
-        others stand side by side.
+        Switches that NPUs plug into are bars over all they join, unless bars would overlap between
+        boxes; so are those alone in their tier. Others stand side by side.
         """
         step = 1.0 if down else -1.0
         for level in sorted({int(self.tier[switch]) for switch in switches}):
             tier = [switch for switch in switches if self.tier[switch] == level]
             spans = {switch: self._span(switch, down) for switch in tier}
-            if level == 1 or len(tier) == 1:
+            inner = level == 1 and (down or switches is not self.outer)
+            if inner or len(tier) == 1 or (level == 1 and not _overlap(list(spans.values()))):
                 height += step * (0.75 if level == 1 else 1.5)
                 height = self._bars(spans, height, 0.55 * step)
             else:
                 left, right = min(a for a, _ in spans.values()), max(b for _, b in spans.values())
-                height += step * max(1.4, 0.12 * (right - left))
+                height += step * min(max(1.4, 0.12 * (right - left)), 5.0)
                 pitch = max((right - left) / len(tier), 0.9)
                 first = (left + right - pitch * (len(tier) - 1)) / 2
                 for i, switch in enumerate(sorted(tier, key=lambda s: (sum(spans[s]), s))):
@@ -380,11 +494,20 @@ class _Racks:
     def _span(self, switch: int, down: bool) -> tuple[float, float]:
         """The x-range of a bar over all a switch joins, and the lanes in which links arrive."""
         nodes = self._lower(switch)
+        if self.home[switch] < 0:
+            near = self.near[switch]
+            nodes = np.union1d(nodes, near[self.home[near] >= 0])
         if len(nodes) == 0:
             return -0.4, 0.4
         x, lane, half = self.xy[nodes, 0], self.lanes[nodes, int(down)], self.half[nodes]
         left, right = np.minimum(x - half, x + lane).min(), np.maximum(x + half, x + lane).max()
         return float(left) - 0.3, float(right) + 0.3
+
+
+def _overlap(spans: list[tuple[float, float]]) -> bool:
+    """Whether two of some ranges overlap."""
+    ordered = sorted(spans)
+    return any(a[1] > b[0] - 0.15 for a, b in pairwise(ordered))
 
 
 # Anything else: positions whose distances resemble the hops between nodes.

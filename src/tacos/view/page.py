@@ -1,7 +1,9 @@
-"""The viewer: one HTML page that shows a schedule, or two on one clock, and needs nothing else.
+"""The viewer: one HTML page of schedules, rings and timelines that needs nothing else.
 
-The page's own code is in ``viewer/``: plain JavaScript modules, a style sheet and a template, put into
-the page as they are. The columns of :mod:`tacos.view.record` go into it as gzip in base64.
+A page has views, one of which is seen at a time: runs of schedules (one, or two on one clock), rings on a
+network, and timelines of workloads. The page's own code is in ``viewer/``: plain JavaScript modules, a style
+sheet and a template, put into the page as they are. The columns of :mod:`tacos.view.record` and
+:mod:`tacos.view.spans` go into it as gzip in base64; a run that differs little from another has only what differs.
 """
 
 from __future__ import annotations
@@ -14,29 +16,105 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacos import nccl
 from tacos._support.files import replacing
-from tacos.errors import check_type
+from tacos.errors import TacosError, check_type
+from tacos.execution import executed
 from tacos.schedule import Schedule
 from tacos.view.record import DETAIL, Record, record
+from tacos.view.rings import ring_links
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from tacos._core import Topology
+    from tacos.execution import Rule
     from tacos.simulate import Trace
     from tacos.units import Quantity
 
-__all__ = ["page", "write_page"]
+    Rings = Mapping[str, Sequence[Sequence[int]]]
+
+__all__ = ["Page", "page", "write_page"]
 
 _TYPES = {"|u1": "u8", "<u4": "u32", "<i4": "i32", "<f4": "f32", "<f8": "f64"}
 _GROWING = {
     "arrival_time", "arrival_transfer", "busy_begin", "busy_transfer", "chunk", "chunk_source",
-    "drawn_link", "drawn_node", "lane_link", "link_dst", "link_src", "path_begin", "path_end",
+    "drawn_link", "drawn_node", "lane_link", "link_dst", "link_src", "path_begin", "path_end", "span_begin",
 }  # fmt: skip
 """Columns whose differences are small, and compress better."""
 _LEVEL = 5
+_RULES: dict[Rule, str] = {"dependencies": "first come, first served", "shared": "links shared"}
+"""What the views of executed schedules are called; links that keep the order give the schedule's own times."""
+_RULED = 20_000
+"""Transfers beyond which a page does not show a schedule under other rules."""
+_RINGED = 256
+"""NPUs beyond which NCCL's rings are not looked for."""
+
+
+class Page:
+    """Views, and the data behind them, on their way into a page."""
+
+    def __init__(self) -> None:
+        self.views: list[dict[str, Any]] = []
+        self.runs: list[dict[str, Any]] = []
+        self.timelines: list[dict[str, Any]] = []
+        self.data: list[str] = []
+        self.kept: list[Record] = []
+
+    def add_run(self, one: Record, base: int | None = None) -> int:
+        """Add a run; what it has in common with the run `base` is not stored again."""
+        facts, columns = one.facts, one.columns
+        if base is not None:
+            before = self.kept[base]
+            facts = {n: v for n, v in facts.items() if before.facts.get(n) != v}
+            columns = {n: v for n, v in columns.items() if not np.array_equal(before.columns[n], v)}
+        entry = {"facts": facts, "layout": self._pack(f"columns-{len(self.runs)}", columns)}
+        self.runs.append(entry | ({} if base is None else {"base": base}))
+        self.kept.append(one)
+        return len(self.runs) - 1
+
+    def add_timeline(self, one: Record) -> int:
+        """Add a timeline."""
+        layout = self._pack(f"timeline-{len(self.timelines)}", one.columns)
+        self.timelines.append({"facts": one.facts, "layout": layout})
+        return len(self.timelines) - 1
+
+    def add_view(self, title: str, **what: Any) -> int:
+        """Add a view: ``runs=[…]``, with or without ``rings=…``, or ``timeline=…``; returns its number."""
+        self.views.append({"title": title, **what})
+        return len(self.views) - 1
+
+    def _pack(self, name: str, columns: dict[str, NDArray[Any]]) -> list[list[Any]]:
+        layout, packed = _packed(columns)
+        text = base64.b64encode(packed).decode()
+        self.data.append(f'<script type="text/plain" id="{name}">{text}</script>')
+        return layout
+
+    def html(self) -> str:
+        """The page as text."""
+        parts = [
+            ("runs", self.runs),
+            ("timelines", self.timelines),
+            ("views", self.views),
+        ]
+        scripts = []
+        for name, value in parts:
+            # "</script>" in a name would end the element.
+            text = json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+            scripts.append(f'<script type="application/json" id="{name}">{text}</script>')
+        template = _source("viewer.html")
+        pieces = {
+            "style": _source("viewer.css"),
+            "modules": _modules(),
+            "data": "\n".join([*scripts, *self.data]),
+        }
+        for name, text in pieces.items():
+            before, after = template.split("{{" + name + "}}")
+            template = before + text + after
+        return template
 
 
 def page(
@@ -45,6 +123,8 @@ def page(
     *,
     names: Sequence[str] = (),
     traces: Sequence[Trace] = (),
+    rules: bool = True,
+    rings: Rings | None = None,
     detail: int = DETAIL,
     memory_limit: Quantity = "16GiB",
     progress: Callable[[float], object] | None = None,
@@ -56,6 +136,10 @@ def page(
         other: A second schedule, on any network.
         names: What to call them, such as their files' names.
         traces: What simulations made of them, to be shown instead of the schedules' own times.
+        rules: Whether the page has views of the schedules executed under other rules for links. Schedules of more than
+            20,000 transfers, and those that take the same time under every rule, are shown once.
+        rings: Rings through the NPUs of the first network to draw on it, by title. By default those that NCCL would
+            build, on networks of up to 256 NPUs.
         detail: The most transfers that can be looked at one by one. Of a longer schedule some chunks
             are chosen, evenly; overviews count all transfers, and the page says so.
         memory_limit: A page that would take more memory to make is refused.
@@ -85,19 +169,64 @@ def page(
     for one, trace in zip(schedules, traces, strict=False):
         if trace.simulator != "tacos" or trace.topology != one.topology:
             raise ValueError("a page shows our own simulation on the schedule's own network")
-    records = []
+    made = Page()
+    firsts = []
     for k, one in enumerate(schedules):
-        records.append(
-            record(
-                one,
-                traces[k] if traces else None,
-                name=names[k] if names else "",
-                detail=detail,
-                memory_limit=memory_limit,
-                progress=_part(progress, k / len(schedules), len(schedules)),
+        firsts.append(
+            made.add_run(
+                record(
+                    one,
+                    traces[k] if traces else None,
+                    name=names[k] if names else "",
+                    detail=detail,
+                    memory_limit=memory_limit,
+                    progress=_part(progress, k / len(schedules), len(schedules)),
+                )
             )
         )
-    return _html(records)
+    made.add_view("simulated" if traces else "schedule", runs=firsts)
+    if rules and not traces:
+        add_rules(made, schedules, firsts, detail=detail)
+    add_rings(made, schedule.topology, firsts[0], rings)
+    return made.html()
+
+
+def add_rules(
+    made: Page, schedules: Sequence[Schedule], runs: Sequence[int], *, detail: int
+) -> None:
+    """Add views of schedules under other rules for links, where these make a difference."""
+    times = [made.kept[run].facts["executed"] for run in runs]
+    if any(one is None for one in times) or any(s.transfers > _RULED for s in schedules):
+        return
+    for rule, title in _RULES.items():
+        took = [one[f"executed_{rule}_s"] for one in times]
+        if all(abs(t - s.time_s) < 1e-12 for t, s in zip(took, schedules, strict=True)):
+            continue
+        found = []
+        for run, schedule in zip(runs, schedules, strict=True):
+            like = made.kept[run]
+            name = like.facts["name"]
+            trace = executed(schedule, rule)
+            found.append(
+                made.add_run(record(schedule, trace, name=name, detail=detail, like=like), base=run)
+            )
+        made.add_view(title, runs=found)
+
+
+def add_rings(made: Page, topology: Topology, run: int, rings: Rings | None) -> None:
+    """Add views of rings on a run's network."""
+    if rings is None:
+        rings = {}
+        if 2 < topology.npus <= _RINGED:
+            try:
+                rings = {"NCCL's rings": nccl.rings(topology)}
+            except (TacosError, ValueError):  # a network through which NCCL finds no ring
+                return
+    for title, given in rings.items():
+        ways = [
+            {"npus": list(map(int, ring)), "links": ring_links(topology, ring)} for ring in given
+        ]
+        made.add_view(title, runs=[run], rings=ways)
 
 
 def write_page(
@@ -128,24 +257,6 @@ def _part(
     return None if progress is None else lambda share: progress(begin + share / parts)
 
 
-def _html(records: Iterable[Record]) -> str:
-    runs, data = [], []
-    for k, one in enumerate(records):
-        layout, packed = _packed(one.columns)
-        runs.append({"facts": one.facts, "layout": layout})
-        text = base64.b64encode(packed).decode()
-        data.append(f'<script type="text/plain" id="columns-{k}">{text}</script>')
-    # "</script>" in a name would end the element.
-    facts = json.dumps(runs, separators=(",", ":")).replace("<", "\\u003c")
-    data.insert(0, f'<script type="application/json" id="runs">{facts}</script>')
-    template = _source("viewer.html")
-    parts = {"style": _source("viewer.css"), "modules": _modules(), "data": "\n".join(data)}
-    for name, text in parts.items():
-        before, after = template.split("{{" + name + "}}")
-        template = before + text + after
-    return template
-
-
 def _packed(columns: dict[str, NDArray[Any]]) -> tuple[list[list[Any]], bytes]:
     """Name, type, length and coding of every column, and all of them compressed."""
     layout, planes = [], []
@@ -167,14 +278,14 @@ def _source(name: str) -> str:
 
 def _modules() -> str:
     """An import map: every module as a data address under a name of its own."""
-    names = sorted(
-        item.name
-        for item in (files("tacos.view") / "viewer").iterdir()
-        if item.name.endswith(".js")
-    )
+    names = sorted(_scripts(item.name for item in (files("tacos.view") / "viewer").iterdir()))
     imports = {}
     for name in names:
         code = _source(name).replace('from "./', 'from "tacos/')
         text = base64.b64encode(code.encode()).decode()
         imports[f"tacos/{name}"] = f"data:text/javascript;charset=utf-8;base64,{text}"
     return json.dumps({"imports": imports})
+
+
+def _scripts(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.endswith(".js")]

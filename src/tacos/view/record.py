@@ -18,8 +18,9 @@ from tacos.errors import TacosError
 from tacos.execution import execution
 from tacos.schedule import summary
 from tacos.simulate import simulate
+from tacos.simulate.faults import fault_links, fault_words, straggler_words
 from tacos.view.curves import curves
-from tacos.view.draw import caption
+from tacos.view.draw import caption, link_classes
 from tacos.view.excerpt import excerpt
 from tacos.view.layout import place
 
@@ -44,6 +45,16 @@ START, DATA, LINK, SLACK = 0, 1, 2, 3
 """What a transfer of the critical path waited for: nothing, its data, a link, the schedule."""
 
 
+_PICTURE_FACTS = (
+    "title", "subtitle", "npus", "nodes", "links", "names", "pipelined", "whole_chunks", "radius", "width", "gap", "frames", "elastic",
+    "classes", "boxes",
+)  # fmt: skip
+_PICTURE_COLUMNS = (
+    "link_src", "link_dst", "link_bandwidth", "link_latency", "link_class", "link_box", "link_wide", "drawn_node", "node_xy",
+    "node_half", "drawn_link", "link_points", "link_kind",
+)  # fmt: skip
+
+
 class Record(NamedTuple):
     """Plain values for JSON, and columns."""
 
@@ -57,10 +68,20 @@ def record(
     *,
     name: str = "",
     detail: int = DETAIL,
+    like: Record | None = None,
     memory_limit: units.Quantity = "16GiB",
     progress: Callable[[float], object] | None = None,
 ) -> Record:
     """What a page shows of a schedule, or of what a simulation made of it.
+
+    Args:
+        schedule: The schedule.
+        trace: What a simulation made of it; None for the schedule's own times.
+        name: What to call it.
+        detail: The most transfers that are kept one by one.
+        like: A record of the same schedule, whose picture of the network and executed times are taken over.
+        memory_limit: Raise an error instead of taking more memory.
+        progress: Called with the share done, now and then.
 
     Raises:
         InfeasibleError: The schedule's own times contradict each other.
@@ -91,18 +112,25 @@ def record(
             f"Of {packed.transfers:,} transfers {int(kept.sum()):,} can be looked at one by one: those "
             f"of every {_ordinal(every)} chunk. Colours, heat map, histogram and progress count all."
         )
-    facts, columns = _picture(network, notes)
+    if like is None:
+        facts, columns = _picture(network, notes)
+        executed = execution(schedule)
+        facts["executed"] = None if executed is None else executed.rows()
+    else:
+        facts = {name: like.facts[name] for name in (*_PICTURE_FACTS, "executed")}
+        columns = {name: like.columns[name] for name in _PICTURE_COLUMNS}
+        notes = list(like.facts["notes"])
     columns |= _overview(trace)
     columns |= _transfers(packed, trace, kept, tick)
     columns |= _chunks(packed.collective)
     columns |= _critical(packed, trace, tick)
     bins = len(columns["received_median"])
-    executed = execution(schedule)
     facts |= summary(schedule) | {
         "name": name,
         "time_s": trace.time_s,
-        "executed_s": None if executed is None else executed.time_ps() * 1e-12,
         "simulated": trace.timing != "schedule",
+        "banner": _banner(trace),
+        "faults": _faults(trace, tick),
         "bound_s": None if schedule.bound_ps is None else schedule.bound_ps * 1e-12,
         "tick_s": tick * 1e-12,
         "bins": bins,
@@ -138,6 +166,11 @@ def _picture(network: Topology, notes: list[str]) -> tuple[dict[str, Any], dict[
     layout = place(part.topology)
     ways = curves(part.topology, layout)
     title, subtitle = caption(network)
+    classes, kind = link_classes(network)
+    box = np.full(network.nodes, -1, np.int64)
+    if len(layout.box):
+        box[part.nodes] = layout.box
+    inside = (box[network.link_src] == box[network.link_dst]) & (box[network.link_src] >= 0)
     facts: dict[str, Any] = {
         "title": title,
         "subtitle": subtitle,
@@ -149,13 +182,20 @@ def _picture(network: Topology, notes: list[str]) -> tuple[dict[str, Any], dict[
         "whole_chunks": network.forwarding == "store_and_forward",
         "radius": ways.radius,
         "width": ways.width,
+        "gap": layout.gap(),
         "frames": [[f.left, f.top, f.right, f.bottom, f.label] for f in layout.frames],
+        "elastic": layout.elastic,
+        "classes": [one.text for one in classes],
+        "boxes": [layout.box_name(b) for b in range(int(layout.box.max(initial=-1)) + 1)],
     }
     columns: dict[str, NDArray[Any]] = {
         "link_src": network.link_src,
         "link_dst": network.link_dst,
         "link_bandwidth": network.link_bandwidth_Bps.astype(np.float64),
         "link_latency": network.link_latency_ps * 1e-12,
+        "link_class": kind.astype(np.uint8),
+        "link_box": np.where(inside, box[network.link_src], -1).astype(np.int32),
+        "link_wide": _widths(network).astype(np.float32),
         "drawn_node": part.nodes.astype(np.uint32),
         "node_xy": layout.xy.astype(np.float32).ravel(),
         "node_half": layout.half.astype(np.float32),
@@ -164,6 +204,42 @@ def _picture(network: Topology, notes: list[str]) -> tuple[dict[str, Any], dict[
         "link_kind": ways.kind,
     }
     return facts, columns
+
+
+def _widths(network: Topology) -> NDArray[np.float64]:
+    """How wide each link is drawn: 1 for the fastest, growing with the logarithm of its bandwidth."""
+    speed = np.log2(network.link_bandwidth_Bps)
+    below = speed.max(initial=0.0) - speed
+    return np.asarray(np.maximum(1 - 0.16 * below, 0.25))
+
+
+def _banner(trace: Trace) -> str:
+    """What a simulation did to the schedule, in words; empty for the schedule's own times."""
+    if trace.timing == "schedule" and not trace.disturbed:
+        return ""
+    network = trace.topology
+    said = [fault_words(network, fault) for fault in trace.faults]
+    said += [straggler_words(network, straggler) for straggler in trace.stragglers]
+    if trace.jitter_ps:
+        said.append(f"deliveries up to {units.format_time(trace.jitter_ps * 1e-12)} late")
+    if trace.provenance.get("program"):
+        return f"executed as a program: {trace.rule}"
+    return f"simulated: {'; '.join(said) or trace.rule}"
+
+
+def _faults(trace: Trace, tick: int) -> list[dict[str, Any]]:
+    """When which links are down or slow, in ticks."""
+    rows = []
+    for fault in trace.faults:
+        begin, end = fault.window_ps()
+        last = trace.time_ps if end is None else min(end, trace.time_ps)
+        if begin < last:
+            links = fault_links(trace.topology, fault)
+            down = math.isinf(fault.slowdown)
+            words = fault_words(trace.topology, fault)
+            rows.append({"links": links, "begin": begin // tick, "end": last // tick})
+            rows[-1] |= {"down": down, "words": words}
+    return rows
 
 
 def _overview(trace: Trace) -> dict[str, NDArray[Any]]:
@@ -176,7 +252,7 @@ def _overview(trace: Trace) -> dict[str, NDArray[Any]]:
     taking_part = share[got[:, -1] > 0] if (got[:, -1] > 0).any() else share
     return {
         "busy": np.rint(busy * 255).astype(np.uint8).ravel(),
-        "utilisation": trace.link_utilisation().astype(np.float32),
+        "utilisation": busy.mean(axis=1).astype(np.float32),
         "received": np.rint(share * 255).astype(np.uint8).ravel(),
         "received_bytes": got[:, -1].astype(np.float64),
         "received_least": taking_part.min(axis=0).astype(np.float32),
@@ -275,9 +351,10 @@ def _chain(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     Back from the last arrival: to the transfer whose data arrived, or that left a link, closest before
     this one began.
     """
-    if not len(trace.arrival_ps) or trace.cause is None:
+    if not len(trace.arrival_ps) or (trace.cause is None and trace.chunk is None):
         return np.zeros(0, np.int64), np.zeros(0, np.uint8)
     start, arrival = _first_and_last(trace)
+    cause = trace.cause if trace.cause is not None else _last_data(trace, start)
     by_link = np.argsort(trace.link, kind="stable")
     place_of = np.empty(len(by_link), np.int64)
     place_of[by_link] = np.arange(len(by_link))
@@ -287,7 +364,7 @@ def _chain(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     while len(chain) <= len(start):
         at = chain[-1]
         before, reason, wait = -1, START, math.inf
-        if (data := int(trace.cause[at])) >= 0 and start[data] < start[at]:
+        if (data := int(cause[at])) >= 0 and start[data] < start[at]:
             before, reason, wait = data, DATA, max(int(start[at] - arrival[data]), 0)
         for interval in by_transfer[first[at] : first[at + 1]].tolist():
             place = int(place_of[interval])
@@ -302,3 +379,25 @@ def _chain(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         why.append(SLACK if wait > 0 else reason)
         chain.append(before)
     return np.array(chain[::-1], np.int64), np.array(why[::-1], np.uint8)
+
+
+def _last_data(trace: Trace, start: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Per transfer, the one that last brought its chunk to where it starts from, before it started; -1: none."""
+    assert trace.chunk is not None
+    source = np.zeros(len(start), np.int64)
+    source[trace.transfer[::-1]] = trace.topology.link_src[trace.link[::-1]]
+    chunks = trace.chunk[: len(start)].astype(np.int64)
+    key = trace.arrival_npu.astype(np.int64) << 32 | chunks[trace.arrival_transfer]
+    order = np.lexsort((trace.arrival_ps, key))
+    # Rank keys and moments together: the last arrival that is not later has the place before.
+    pairs = np.stack([key[order], trace.arrival_ps[order]])
+    wanted = np.stack([source << 32 | chunks, start])
+    joined = np.concatenate([pairs, wanted], axis=1)
+    late = np.concatenate([np.zeros(len(order), np.int64), np.ones(len(start), np.int64)])
+    ranked = np.lexsort((late, joined[1], joined[0]))
+    seen = np.maximum.accumulate(np.where(ranked < len(order), ranked, -1))
+    at = np.empty(joined.shape[1], np.int64)
+    at[ranked] = seen
+    found = at[len(order) :]
+    same = (found >= 0) & (pairs[0, found] == wanted[0])
+    return np.where(same, trace.arrival_transfer[order[found]], -1)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from tacos.schedule import routes
 from tacos.units import format_bandwidth
 from tacos.view.axes import Axis
 from tacos.view.charts import Series, lines
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from tacos._core import Topology
     from tacos.judgement import Judgement
 
-__all__ = ["judgement_picture", "ring_picture"]
+__all__ = ["judgement_picture", "ring_links", "ring_picture"]
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999933", "#882255")
 _WIDE, _MARGIN = 900, 60
@@ -81,6 +82,18 @@ def ring_picture(
                 f'text-anchor="middle">{node}</text>'
             )
     return "\n".join([*parts, "</svg>"])
+
+
+def ring_links(topology: Topology, ring: Sequence[int]) -> list[int]:
+    """The links of a ring's hops in order, each hop over a shortest route.
+
+    >>> import tacos.topology
+    >>> ring_links(tacos.topology.ring(4, bidirectional=False), (0, 1, 2, 3))
+    [0, 1, 2, 3]
+    """
+    stops = np.array(ring, np.int32)
+    found: list[int] = routes(topology, pairs=(stops, np.roll(stops, -1))).links.tolist()
+    return found
 
 
 def _escaped(text: str) -> str:

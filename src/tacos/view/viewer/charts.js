@@ -7,8 +7,8 @@ import { percent, time } from "./format.js";
 
 const LEFT = 8,
   RIGHT = 8,
-  TOP = 6,
   BOTTOM = 18;
+export const TOP = 6;
 
 /** The smallest round number that is at least `step`. @param {number} step */
 function roundStep(step) {
@@ -17,7 +17,7 @@ function roundStep(step) {
 }
 
 /** The axis of time, common to all charts. */
-class TimeChart {
+export class TimeChart {
   /** @type {CanvasRenderingContext2D} */
   context;
   /** @type {Colours} */
@@ -62,6 +62,17 @@ class TimeChart {
       context.fillRect(x, TOP + this.high, 1, 3);
     }
   }
+  /** Times in which something is down or slow. @param {Run} run */
+  shade(run) {
+    const { context } = this;
+    context.fillStyle = this.colours.fault;
+    context.globalAlpha = 0.12;
+    for (const { begin, end } of run.facts.faults) {
+      const x = this.x(begin * run.tick);
+      context.fillRect(x, TOP, this.x(end * run.tick) - x, this.high);
+    }
+    context.globalAlpha = 1;
+  }
   /** @param {number} seconds */
   playhead(seconds) {
     const { context } = this;
@@ -70,108 +81,6 @@ class TimeChart {
     context.beginPath();
     context.moveTo(this.x(seconds), TOP - 4);
     context.lineTo(this.x(seconds), TOP + this.high);
-    context.stroke();
-  }
-}
-
-/** Links from top to bottom, time from left to right. */
-export class HeatMap extends TimeChart {
-  key = ""; // what the image was made for
-  /** @type {OffscreenCanvas} */
-  cached;
-
-  /** @param {HTMLCanvasElement} canvas @param {Run} run @param {number} whole */
-  constructor(canvas, run, whole) {
-    super(canvas, whole);
-    this.run = run;
-  }
-
-  /** @param {Colours} colours */
-  image(colours) {
-    const { run } = this;
-    const rows = Math.min(run.links, Math.max(1, Math.floor(this.high))),
-      bins = run.bins;
-    const key = `${rows} ${colours.paper}`;
-    if (this.key === key) return this.cached;
-    const canvas = new OffscreenCanvas(bins, rows);
-    const context = /** @type {OffscreenCanvasRenderingContext2D} */ (canvas.getContext("2d"));
-    const image = context.createImageData(bins, rows);
-    for (let row = 0; row < rows; row++) {
-      const first = Math.floor((row * run.links) / rows),
-        last = Math.floor(((row + 1) * run.links) / rows);
-      for (let bin = 0; bin < bins; bin++) {
-        let sum = 0;
-        for (let link = first; link < last; link++) sum += run.columns.busy[link * bins + bin];
-        const [r, g, b] = colours.shades[Math.round(sum / (last - first))];
-        image.data.set([r, g, b, 255], 4 * (row * bins + bin));
-      }
-    }
-    context.putImageData(image, 0, 0);
-    this.key = key;
-    return (this.cached = canvas);
-  }
-
-  /** @param {number} link */
-  y(link) {
-    return TOP + (this.high * (link + 0.5)) / this.run.links;
-  }
-  /** The link at a place, or -1. @param {number} y */
-  link(y) {
-    const link = Math.floor(((y - TOP) / this.high) * this.run.links);
-    return link >= 0 && link < this.run.links ? link : -1;
-  }
-
-  /** @param {number} seconds @param {Pick | null} pick @param {Look} look */
-  draw(seconds, pick, look) {
-    this.begin(look);
-    const { context, run } = this;
-    const wide = this.x(run.facts.time_s) - this.left;
-    context.imageSmoothingEnabled = false;
-    if (run.links) context.drawImage(this.image(look.colours), this.left, TOP, wide, this.high);
-    context.strokeStyle = look.colours.line;
-    context.lineWidth = 1;
-    context.strokeRect(this.left + 0.5, TOP + 0.5, wide - 1, this.high - 1);
-    if (look.path) this.drawPath();
-    if (pick?.kind === "link" && pick.id < run.links) this.drawRow(pick.id, wide);
-    if (pick?.kind === "chunk") this.drawChunk(pick.id);
-    this.axis();
-    this.playhead(seconds);
-  }
-
-  /** @param {number} link @param {number} wide */
-  drawRow(link, wide) {
-    const { context } = this;
-    const high = Math.max(this.high / this.run.links, 3);
-    context.strokeStyle = this.colours.pick;
-    context.lineWidth = 2;
-    context.strokeRect(this.left, this.y(link) - high / 2, wide, high);
-  }
-
-  /** When and where a chunk was on the links. @param {number} chunk */
-  drawChunk(chunk) {
-    const { context, run } = this;
-    context.fillStyle = this.colours.pick;
-    const high = Math.max(this.high / run.links, 2.5);
-    for (const row of run.tree(chunk)) {
-      for (const i of run.intervalsByTransfer.of(row.transfer)) {
-        const x = this.x(run.begin[i] * run.tick),
-          end = this.x(run.leaves(i) * run.tick);
-        context.fillRect(x, this.y(run.linkOf(i)) - high / 2, Math.max(end - x, 2), high);
-      }
-    }
-  }
-
-  drawPath() {
-    const { context, run } = this;
-    context.strokeStyle = this.colours.path;
-    context.lineWidth = 1.5;
-    context.beginPath();
-    for (const row of run.path()) {
-      for (const link of row.links) {
-        context.lineTo(this.x(row.begin * run.tick), this.y(link));
-        context.lineTo(this.x(row.end * run.tick), this.y(link));
-      }
-    }
     context.stroke();
   }
 }
@@ -204,6 +113,7 @@ export class Progress extends TimeChart {
     }
     this.runs.forEach((run, k) => {
       const colour = k ? colours.b : colours.a;
+      this.shade(run);
       this.bound(run, colour);
       this.band(run, colour);
       this.curve(run, run.columns.received_median, colour, k ? [6, 3] : []);
@@ -339,10 +249,7 @@ export class Histogram {
   }
 
   words() {
-    const means = this.runs.map(({ columns: { utilisation: used } }) =>
-      percent(used.reduce((a, b) => a + b, 0) / Math.max(1, used.length)),
-    );
-    return `mean ${means.join(", ")}`;
+    return `mean ${this.runs.map((run) => percent(run.used)).join(", ")}`;
   }
 }
 

@@ -1,8 +1,9 @@
 // The panel beside the picture: what is selected, in words. Buttons in it select and go to moments.
 
+import { ringColour } from "./network.js";
 import { REDUCE } from "./run.js";
 import { bandwidth, count, escaped, moment, percent, ranges, size, time } from "./format.js";
-/** @import { Facts, Kind, PathRow, Pick, TreeRow } from "./types.d.ts" */
+/** @import { Facts, Kind, PathRow, Pick, TreeRow, View } from "./types.d.ts" */
 /** @import { Run } from "./run.js" */
 
 const ROWS = 60; // of a table; the rest is counted
@@ -66,7 +67,7 @@ function overview(run) {
   const rows = [
     ["collective", `${escaped(f.collective)}, ${size(f.size_bytes)}`],
     ["time", time(f.time_s)],
-    ["executed", f.executed_s ? `${time(f.executed_s)} on links that messages share` : "not computed"],
+    ["executed", executedTimes(f)],
     ["bound", f.bound_s ? time(f.bound_s) : "not computed"],
     ["efficiency", f.bound_s ? percent(f.bound_s / f.time_s) : "–"],
     ["algbw", bandwidth(f.size_bytes / f.time_s)],
@@ -78,8 +79,9 @@ function overview(run) {
       `${f.chunks === null ? "" : `${count(f.chunks)} per part, `}${count(f.total_chunks)} in all${run.columns.chunk_bytes.length === 1 ? ` of ${size(run.bytesOf(0))}` : ""}`,
     ],
     ["transfers", count(f.transfers)],
-    ["links busy", `${percent(f.utilisation_mean)} of the time`],
+    ["links busy", `${percent(run.used)} of the time`],
   ];
+  for (const fault of f.faults) rows.push(["fault", escaped(fault.words)]);
   return `<h2>${escaped(f.title)}</h2><p class="sub">${escaped(f.subtitle)}</p>${facts(rows)}
     <p class="hint">Click an NPU or a link, or type into <b>Find</b>. Press <kbd>?</kbd> for all keys.</p>`;
 }
@@ -171,14 +173,18 @@ function link(run, id, tick) {
   const rows = [
     ["ends", `${toNode(run, run.src[id])} → ${toNode(run, run.dst[id])}`],
     ["speed", `${bandwidth(c.link_bandwidth[id])}, ${time(c.link_latency[id])}`],
+    ["class", escaped(f.classes[c.link_class[id]])],
     ["busy", `${percent(c.utilisation[id])} of the time, ${percent(run.busy(id, tick) / 255)} around now`],
     [
       "now",
-      current >= 0
+      run.fault(id, tick)?.down
+        ? `down until ${go(run, /** @type {any} */ (run.fault(id, tick)).end)}${current >= 0 ? `, ${toChunk(run.chunkOf[run.transferOf[current]])} waits on it` : ""}`
+        : current >= 0
         ? `${toChunk(run.chunkOf[run.transferOf[current]])} until ${go(run, run.leaves(current))}`
         : "idle",
     ],
   ];
+  for (const fault of run.faultsOf.get(id) ?? []) rows.push(["fault", escaped(fault.words)]);
   const first = run.next(id, tick);
   const coming = [];
   if (first >= 0) {
@@ -260,4 +266,82 @@ function table(heads, rows, tick, cells) {
   const head = heads.map((words) => `<th>${words}</th>`).join("");
   return `<table><thead><tr>${head}</tr></thead><tbody>${body.join("")}</tbody></table>
     ${rest(ROWS, rows.length, "transfers")}`;
+}
+
+const RULES = /** @type {const} */ ([
+  ["executed_order_s", "in the schedule's order"],
+  ["executed_dependencies_s", "first come, first served"],
+  ["executed_shared_s", "on links that messages share"],
+]);
+
+/** How long the schedule's program takes under each rule for links. @param {Facts} f */
+function executedTimes(f) {
+  const { executed } = f;
+  if (!executed) return "not computed";
+  const times = RULES.map(([name]) => time(executed[name]));
+  if (new Set(times).size === 1) return `${times[0]} under every rule for links`;
+  return RULES.map(([, words], k) => `${times[k]} ${words}`).join("<br>");
+}
+
+/** Which of two runs is faster, in a sentence. @param {Run[]} runs */
+export function headline([a, b]) {
+  const ratio = b.facts.time_s / a.facts.time_s;
+  const [name, other] = [a, b].map((run, k) => `${"AB"[k]} (${run.facts.name || run.facts.engine || "–"})`);
+  if (Math.abs(ratio - 1) < 0.0005) return `${name} and ${other} take the same time`;
+  const [fast, slow, by] = ratio > 1 ? [name, other, ratio] : [other, name, 1 / ratio];
+  return `${fast} is ${by.toFixed(2)} times as fast as ${slow}`;
+}
+
+/** Two runs in one table, with what differs between them. @param {Run[]} runs */
+export function compare([a, b]) {
+  /** @param {(run: Run) => number | null | undefined} value @param {(value: number) => string} words */
+  const figures = (value, words) => {
+    const [one, two] = [value(a), value(b)];
+    const cells = [one, two].map((v) => (v === null || v === undefined ? "–" : words(v)));
+    const share = one && two ? two / one - 1 : 0;
+    const apart = Math.abs(share) < 0.0005 ? "" : `${share > 0 ? "+" : "−"}${percent(Math.abs(share))}`;
+    return [...cells, one && two ? apart || "same" : ""];
+  };
+  /** @param {(run: Run) => string} value */
+  const texts = (value) => [value(a), value(b), value(a) === value(b) ? "same" : ""].map(escaped);
+  const busbw = (/** @type {Run} */ { facts: f }) =>
+    (f.busbw_Bps / f.algbw_Bps) * (f.size_bytes / f.time_s) || null;
+  const rows = [
+    ["time", ...figures((run) => run.facts.time_s, time)],
+    ["executed", ...figures((run) => run.executed, time)],
+    ["bound", ...figures((run) => run.facts.bound_s, time)],
+    ["efficiency", ...figures((run) => run.facts.bound_s && run.facts.bound_s / run.facts.time_s, percent)],
+    ["busbw", ...figures(busbw, bandwidth)],
+    ["links busy", ...figures((run) => run.used, percent)],
+    ["path", ...figures((run) => run.path().length, (n) => `${count(n)} transfers`)],
+    ["transfers", ...figures((run) => run.facts.transfers, count)],
+    ["chunks", ...figures((run) => run.facts.total_chunks, count)],
+    ["engine", ...texts((run) => run.facts.engine ?? "–")],
+    ["collective", ...texts((run) => `${run.facts.collective}, ${size(run.facts.size_bytes)}`)],
+    ["network", ...texts((run) => run.facts.title)],
+  ];
+  const tags = [a, b].map((run, k) => {
+    const name = escaped(run.facts.name);
+    return `<th><b class="tag ${"ab"[k]}">${"AB"[k]}</b> ${name}</th>`;
+  });
+  const body = rows
+    .map(([name, ...cells]) => `<tr><th>${name}</th>${cells.map((cell) => `<td>${cell}</td>`).join("")}</tr>`)
+    .join("");
+  return `<h2>Side by side</h2>
+    <table class="compare"><thead><tr><th></th>${tags.join("")}<th>A to B</th></tr></thead><tbody>${body}</tbody></table>
+    <p class="hint">Click an NPU or a link, or type into <b>Find</b>: it is selected in both.</p>`;
+}
+
+/** The rings of a view, each a button. @param {Run} run @param {View} view @param {number} chosen */
+export function ringList(run, view, chosen) {
+  const rings = view.rings ?? [];
+  const items = rings.map((ring, k) => {
+    const order = ring.npus.map((npu) => escaped(run.facts.names[npu] ?? npu)).join(" → ");
+    const swatch = `<i class="swatch" style="background:${ringColour(k)}"></i>`;
+    const pressed = `aria-pressed="${k === chosen}"`;
+    return `${swatch}<button data-ring="${k}" ${pressed}>ring ${k}</button><br><small>${order}</small>`;
+  });
+  return `<h2>${escaped(view.title)}</h2>
+    <p class="sub">${count(rings.length)} ring${rings.length === 1 ? "" : "s"} through ${count(run.npus)} NPUs of
+    ${escaped(run.facts.title)}, drawn over the links that they take. Click one to see it alone.</p>${list(items, "none")}`;
 }

@@ -1,18 +1,19 @@
-// The page: reads what Python put into it, and joins clock, pictures, charts and panel.
+// A view of runs: joins clock, pictures, charts and panel.
 
-import { HeatMap, Histogram, Progress, drawQueue } from "./charts.js";
-import { decode } from "./columns.js";
+import { Histogram, Progress, drawQueue } from "./charts.js";
 import { bandwidth, count, escaped, moment, percent, size, time } from "./format.js";
-import { inspect } from "./inspector.js";
+import { HeatMap } from "./heat.js";
+import { compare, headline, inspect, ringList } from "./inspector.js";
 import { NetworkView } from "./network.js";
-import { Run } from "./run.js";
 import { colours, toggle } from "./theme.js";
-/** @import { Colours, Elements, Kind, Look, Pick } from "./types.d.ts" */
+/** @import { Colours, Elements, Kind, Look, Pick, View } from "./types.d.ts" */
+/** @import { Run } from "./run.js" */
 
 const STEPS = 100000; // of the slider
 const DURATION = 20; // seconds that a run takes at speed 1
 const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4, 8];
 const LETTERS = "AB";
+const MOST_NAMES = 4000; // that Find completes
 
 /**
  * The element with an id, which viewer.html has.
@@ -25,7 +26,7 @@ const element = (event) => /** @type {any} */ (event.target);
 /** @param {string} where */
 const canvasAt = (where) => /** @type {HTMLCanvasElement} */ (document.querySelector(where));
 
-class Viewer {
+export class Viewer {
   /** @type {NetworkView[]} */
   views;
   /** @type {HeatMap[]} */
@@ -41,19 +42,32 @@ class Viewer {
   panelKey = ""; // what the panel shows
   /** @type {number | undefined} */
   waiting; // for the next frame
+  ring = -1; // the ring that is selected
 
-  /** @param {Run[]} runs */
-  constructor(runs) {
+  /**
+   * @param {Run[]} runs @param {View} view
+   * @param {Viewer | null} before the view that was seen before, whose selection stays
+   */
+  constructor(runs, view, before = null) {
     this.runs = runs;
+    this.view = view;
     this.whole = Math.max(...runs.map((run) => run.facts.time_s), 1e-12);
-    this.seconds = 0;
+    this.seconds = Math.min(before?.seconds ?? 0, this.whole);
     this.playing = false;
-    this.speed = 3;
-    this.path = false;
+    this.speed = before?.speed ?? 3;
+    this.path = before?.path ?? false;
+    this.ended = new AbortController();
     this.build();
     this.listen();
     this.look();
-    this.select(null);
+    this.select(before?.pick ?? null);
+  }
+
+  /** Another view takes over. */
+  end() {
+    this.play(false);
+    this.ended.abort();
+    if (this.waiting !== undefined) cancelAnimationFrame(this.waiting);
   }
 
   // --- what is on the page
@@ -61,15 +75,28 @@ class Viewer {
   build() {
     const many = this.runs.length > 1;
     document.body.classList.toggle("many", many);
+    document.body.dataset.view = this.view.rings ? "rings" : "runs";
     $("networks").innerHTML = this.runs.map((run, k) => this.figure(run, k)).join("");
-    const words = `role="img" aria-label="how busy each link is over time"`;
+    const label = `role="img" aria-label="how busy each link is over time"`;
     $("heat").innerHTML = this.runs
-      .map((_, k) => `<div>${this.tag(k)}<canvas data-heat="${k}" ${words}></canvas></div>`)
+      .map((_, k) => `<div>${this.tag(k)}<canvas data-heat="${k}" ${label}></canvas></div>`)
       .join("");
     const first = this.runs[0].facts;
+    this.complete();
     const titles = [...new Set(this.runs.map((run) => run.facts.title))];
-    $("title").textContent = `${first.collective}, ${size(first.size_bytes)} on ${titles.join(" and ")}`;
+    const words = this.view.rings
+      ? `${this.view.title} on ${first.title}`
+      : `${first.collective}, ${size(first.size_bytes)} on ${titles.join(" and ")}`;
+    const simulated = !this.view.rings && this.runs.some((run) => run.facts.simulated);
+    $("title").textContent = simulated ? `${words}, simulated` : words;
     document.title = `${$("title").textContent} – tacos`;
+    const banners = this.runs.map((run, k) =>
+      run.facts.banner && many ? `${LETTERS[k]} ${run.facts.banner}` : run.facts.banner,
+    );
+    $("banner").textContent = this.view.rings ? "" : [...new Set(banners)].filter(Boolean).join(" · ");
+    $("banner").hidden = !$("banner").textContent;
+    $("headline").textContent = many ? headline(this.runs) : "";
+    $("headline").hidden = !many;
     const notes = this.runs.flatMap((run, k) =>
       run.facts.notes.map((note) => (many ? `${LETTERS[k]}: ${note}` : note)),
     );
@@ -84,6 +111,26 @@ class Viewer {
       ? `<i class="line a"></i>A <i class="line b"></i>B, median`
       : `<i class="line a"></i>median NPU`;
     $("slider").max = `${STEPS}`;
+    $("speed").value = `${this.speed}`;
+    $("grouping").value = this.heats[0].grouping;
+    $("sorting").value = this.heats[0].sorting;
+    /** @type {HTMLOptionElement} */ ($("grouping").options[2]).disabled = !first.boxes.length;
+    $("path").hidden = Boolean(this.view.rings);
+    $("path").setAttribute("aria-pressed", `${this.path}`);
+  }
+
+  /** What Find offers while people type: nodes by name, links by their ends. */
+  complete() {
+    const run = this.runs[0];
+    const nodes = Array.from({ length: run.facts.nodes }, (_, node) => run.nodeName(node));
+    const links = Array.from({ length: run.links }, (_, link) => {
+      const ends = [run.src[link], run.dst[link]];
+      return ends.map((node) => run.facts.names[node] ?? `${node}`).join("-");
+    });
+    const words = [...new Set([...nodes, ...links])].slice(0, MOST_NAMES);
+    $("names").innerHTML = words.map((word) => `<option value="${escaped(word)}"></option>`).join("");
+    const [a, b] = [run.facts.names[run.src[0]], run.facts.names[run.dst[0]]];
+    $("find").placeholder = a && b ? `${a}, ${a}-${b}, chunk 4` : "npu 3, 0-1, chunk 40";
   }
 
   /** A run's letter, where there are two. @param {number} k */
@@ -103,6 +150,7 @@ class Viewer {
   /** @param {Run} run */
   chips(run) {
     const f = run.facts;
+    if (this.view.rings) return "";
     const chips = [
       ["time", time(f.time_s)],
       ["bound", f.bound_s ? time(f.bound_s) : "–"],
@@ -130,13 +178,27 @@ class Viewer {
     $("help").onclick = () => $("keys").showModal();
     $("clear").onclick = () => this.select(null);
     $("find").onchange = () => this.find($("find").value);
+    $("find").oninput = () => this.finding($("find").value);
+    for (const id of /** @type {const} */ (["grouping", "sorting"]))
+      $(id).onchange = () => {
+        for (const heat of this.heats) heat.arrange($("grouping").value, $("sorting").value);
+        this.refresh();
+      };
+    $("larger").onclick = () => {
+      const on = document.body.classList.toggle("tall");
+      $("larger").setAttribute("aria-pressed", `${on}`);
+      this.refresh();
+    };
     $("panel").onclick = (event) => this.follow(element(event).closest("button"));
     this.views.forEach((view) => this.listenTo(view));
     this.heats.forEach((heat) => this.listenToHeat(heat));
     this.scrub($("progress"), (x) => this.progress.moment(x));
-    addEventListener("keydown", (event) => this.key(event));
-    new ResizeObserver(() => this.refresh()).observe(document.body);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.look());
+    const { signal } = this.ended;
+    addEventListener("keydown", (event) => this.key(event), { signal });
+    const sized = new ResizeObserver(() => this.refresh());
+    sized.observe(document.body);
+    signal.addEventListener("abort", () => sized.disconnect());
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.look(), { signal });
   }
 
   /** @param {NetworkView} view */
@@ -199,7 +261,10 @@ class Viewer {
       canvas.setPointerCapture(event.pointerId);
       this.goto(secondsAt(event.offsetX));
     };
-    canvas.addEventListener("pointermove", (event) => event.buttons && this.goto(secondsAt(event.offsetX)));
+    const { signal } = this.ended;
+    const move = (/** @type {PointerEvent} */ event) =>
+      void (event.buttons && this.goto(secondsAt(event.offsetX)));
+    canvas.addEventListener("pointermove", move, { signal });
   }
 
   hideTip() {
@@ -218,7 +283,9 @@ class Viewer {
           ]
         : [
             `link ${hit.id}: ${run.linkName(hit.id)}`,
-            `${percent(run.busy(hit.id, seconds / run.tick) / 255)} busy at ${moment(seconds, this.whole)}`,
+            bandwidth(run.columns.link_bandwidth[hit.id]),
+            run.fault(hit.id, seconds / run.tick)?.words ??
+              `${percent(run.busy(hit.id, seconds / run.tick) / 255)} busy at ${moment(seconds, this.whole)}`,
           ];
     tip.textContent = words.filter(Boolean).join("\n");
     const x = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8);
@@ -272,32 +339,35 @@ class Viewer {
   /** A click on a button of the panel. @param {HTMLElement | null} button */
   follow(button) {
     if (button?.dataset.seconds) this.goto(Number(button.dataset.seconds));
+    else if (button?.dataset.ring) {
+      const ring = Number(button.dataset.ring);
+      this.ring = this.ring === ring ? -1 : ring;
+      this.refresh();
+    }
     else if (button?.dataset.kind)
       this.select({ kind: /** @type {Kind} */ (button.dataset.kind), id: Number(button.dataset.id) });
   }
 
-  /**
-   * "npu 3", "switch 1", "link 12", "chunk 40", a number alone (an NPU), or a node's name.
-   * @param {string} text
-   */
-  find(text) {
-    const run = this.runs[0];
-    const words = text
-      .trim()
-      .toLowerCase()
-      .match(/^(npu|gpu|switch|link|chunk)?\s*#?(\d+)$/);
-    const named = run.facts.names.findIndex((name) => name.toLowerCase() === text.trim().toLowerCase());
-    /** @type {Pick | null} */
-    let pick = null;
-    if (named >= 0) pick = { kind: "npu", id: named };
-    else if (words) {
-      const kind = words[1] === "link" || words[1] === "chunk" ? words[1] : "npu";
-      pick = { kind, id: Number(words[2]) + (words[1] === "switch" ? run.npus : 0) };
-    }
+  /** What a text means, if there is such a thing. @param {string} text */
+  meaning(text) {
+    const pick = this.runs[0].named(text);
     const known = pick && this.runs.some((one) => pick.id < this.countOf(one, pick.kind));
-    $("find").setCustomValidity(known || !text ? "" : "npu 3, switch 1, link 12, chunk 40, or a name");
+    return known ? pick : null;
+  }
+  /** Selects as soon as a name is complete. @param {string} text */
+  finding(text) {
+    $("find").setCustomValidity("");
+    const run = this.runs[0];
+    const pick = run.facts.names.length ? this.meaning(text) : null;
+    if (pick && pick.kind !== "chunk" && /[a-z]/i.test(text)) this.select(pick);
+  }
+  /** @param {string} text */
+  find(text) {
+    const pick = this.meaning(text);
+    const help = "npu 3, switch 1, link 12, chunk 40, a name, or the ends of a link such as 0-1";
+    $("find").setCustomValidity(pick || !text ? "" : help);
     $("find").reportValidity();
-    if (known) this.select(pick);
+    if (pick) this.select(pick);
   }
   /** What `find` understands as this selection. @param {Pick} pick */
   words({ kind, id }) {
@@ -416,13 +486,15 @@ class Viewer {
     });
   }
   draw() {
-    const look = { colours: this.colours, path: this.path };
+    const look = { colours: this.colours, path: this.path, rings: this.view.rings, ring: this.ring };
     this.views.forEach((view) =>
       view.draw(Math.min(this.seconds / view.run.tick, view.run.end), this.pick, look),
     );
-    this.heats.forEach((heat) => heat.draw(this.seconds, this.pick, look));
-    this.progress.draw(this.seconds, this.pick, look);
-    this.histogram.draw(this.seconds, look);
+    if (!this.view.rings) {
+      this.heats.forEach((heat) => heat.draw(this.seconds, this.pick, look));
+      this.progress.draw(this.seconds, this.pick, look);
+      this.histogram.draw(this.seconds, look);
+    }
     $("slider").value = `${Math.round((this.seconds / this.whole) * STEPS)}`;
     $("slider").setAttribute("aria-valuetext", moment(this.seconds, this.whole));
     $("now").textContent = `${moment(this.seconds, this.whole)} of ${moment(this.whole, this.whole)}`;
@@ -439,17 +511,11 @@ class Viewer {
    */
   drawPanel(look) {
     const now = this.playing ? Math.floor(performance.now() / 250) : this.seconds;
-    const key = `${this.pick?.kind} ${this.pick?.id} ${this.path} ${now}`;
+    const key = `${this.pick?.kind} ${this.pick?.id} ${this.path} ${this.ring} ${now}`;
     if (key !== this.panelKey) {
       this.panelKey = key;
       const focused = document.activeElement?.closest?.("#panel") ? document.activeElement.outerHTML : null;
-      $("panel").innerHTML = this.runs
-        .map((run, k) => {
-          const name = this.tag(k) && `<p class="which">${this.tag(k)} ${escaped(run.facts.name)}</p>`;
-          const words = inspect(run, this.pick, this.seconds / run.tick, this.path);
-          return `${name}<div data-panel="${k}">${words}</div>`;
-        })
-        .join("");
+      $("panel").innerHTML = this.panelText();
       if (focused) [...$("panel").querySelectorAll("button")].find((b) => b.outerHTML === focused)?.focus();
     }
     this.runs.forEach((run, k) => {
@@ -457,21 +523,17 @@ class Viewer {
       if (canvas) drawQueue(canvas, run, Number(canvas.dataset.link), this.seconds / run.tick, look);
     });
   }
-}
 
-async function open() {
-  /** @type {Run[]} */
-  const runs = [];
-  for (const { facts, layout } of JSON.parse($("runs").textContent)) {
-    const holder = $(`columns-${runs.length}`);
-    runs.push(new Run(facts, await decode(holder.textContent, layout)));
-    holder.remove(); // text of many megabytes
+  /** The panel's HTML. */
+  panelText() {
+    if (this.view.rings) return ringList(this.runs[0], this.view, this.ring);
+    if (this.runs.length > 1 && !this.pick && !this.path) return compare(this.runs);
+    return this.runs
+      .map((run, k) => {
+        const name = this.tag(k) && `<p class="which">${this.tag(k)} ${escaped(run.facts.name)}</p>`;
+        const words = inspect(run, this.pick, this.seconds / run.tick, this.path);
+        return `${name}<div data-panel="${k}">${words}</div>`;
+      })
+      .join("");
   }
-  Object.assign(window, { viewer: new Viewer(runs) }); // for tests, and for the curious
-  document.body.classList.remove("loading");
 }
-
-open().catch((error) => {
-  $("title").textContent = `This page could not be read: ${error.message}`;
-  throw error;
-});

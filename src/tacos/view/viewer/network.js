@@ -10,6 +10,12 @@ const LINE = 0,
 const BAR = 0.36; // height of a switch drawn as a bar, in units of the layout
 const MOST_DOTS = 15000;
 const PIES = 1500; // NPUs up to which each shows its share as a pie
+const LARGEST = 38; // radius of an NPU, in pixels
+const SMALLEST = 10; // font, in pixels; smaller labels are left out
+const LONGER = 1.9; // how many times larger one axis may be than the other
+
+// Colours that differ in hue and lightness, on light and on dark paper.
+const RINGS = ["#2a8fd0", "#e0701a", "#1aa57a", "#c56aa0", "#c99a14", "#7a6fd6", "#8a8f2a", "#b04060"];
 
 export class NetworkView {
   /** @type {CanvasRenderingContext2D} */
@@ -36,9 +42,11 @@ export class NetworkView {
     this.kind = c.link_kind;
     this.placeOfNode = new Map(Array.from(this.nodes, (node, k) => [node, k]));
     this.placeOfLink = new Map(Array.from(this.links, (link, k) => [link, k]));
-    this.zoom = { scale: 1, x: 0, y: 0, free: false };
+    this.zoom = { scale: 1, tall: 1, x: 0, y: 0, free: false };
     this.box = this.extent();
-    this.rims = this.margins();
+    this.rims = new Float32Array(2 * this.links.length);
+    this.rimsKey = "";
+    this.widths = [...new Set(this.run.columns.link_wide)];
   }
 
   extent() {
@@ -50,7 +58,7 @@ export class NetworkView {
       box.top = Math.min(box.top, y);
       box.bottom = Math.max(box.bottom, y);
     };
-    const air = this.run.facts.radius * 1.5;
+    const air = this.run.facts.radius * 1.5 * (this.run.facts.elastic ? 0.8 : 1);
     for (let k = 0; k < this.nodes.length; k++) {
       add(this.xy[2 * k] - this.half[k] - air, this.xy[2 * k + 1] - air);
       add(this.xy[2 * k] + this.half[k] + air, this.xy[2 * k + 1] + air);
@@ -62,21 +70,27 @@ export class NetworkView {
 
   /** Per link, the shares of its way that lie under the nodes at its ends: chunks move in between. */
   margins() {
-    const rims = new Float32Array(2 * this.links.length);
-    const { radius } = this.run.facts;
+    const { rims } = this;
+    const key = `${this.zoom.tall} ${this.radius / this.zoom.scale}`;
+    if (key === this.rimsKey) return;
+    this.rimsKey = key;
+    const radius = this.radius / this.zoom.scale,
+      { tall } = this.zoom;
     for (let k = 0; k < this.links.length; k++) {
       const p = this.points,
         at = 8 * k;
-      const corner = this.kind[k] === ELBOW ? 2 : 6;
-      const length =
-        Math.hypot(p[at + corner] - p[at], p[at + corner + 1] - p[at + 1]) +
-        Math.hypot(p[at + 6] - p[at + corner], p[at + 7] - p[at + corner + 1]);
+      const stops = this.kind[k] === ELBOW ? [0, 2, 4, 6] : [0, 6];
+      let length = 0;
+      for (let i = 1; i < stops.length; i++) {
+        const a = at + stops[i - 1],
+          b = at + stops[i];
+        length += Math.hypot(p[b] - p[a], (p[b + 1] - p[a + 1]) * tall);
+      }
       [this.run.src, this.run.dst].forEach((ends, side) => {
         const bar = this.half[this.placeOfNode.get(ends[this.links[k]]) ?? -1] > 0;
         rims[2 * k + side] = Math.min((bar ? BAR / 2 : radius) / Math.max(length, 1e-9), 0.4);
       });
     }
-    return rims;
   }
 
   // --- zoom and pan
@@ -88,11 +102,17 @@ export class NetworkView {
   aim(width, height) {
     if (this.zoom.free) return;
     const { left, top, right, bottom } = this.box;
-    const air = 14;
-    const scale = Math.min((width - 2 * air) / (right - left), (height - 2 * air) / (bottom - top), 110);
+    const air = 16,
+      below = this.run.facts.frames.length ? 12 : 0; // names of boxes
+    const across = (width - 2 * air) / (right - left),
+      down = (height - 2 * air - below) / (bottom - top);
+    const least = Math.min(across, down, 300);
+    const longer = this.run.facts.elastic ? LONGER : 1;
+    const scale = Math.min(across, longer * least, 300);
     this.zoom.scale = scale;
+    this.zoom.tall = Math.min(down, longer * least, 300) / scale;
     this.zoom.x = width / 2 - (scale * (left + right)) / 2;
-    this.zoom.y = height / 2 - (scale * (top + bottom)) / 2;
+    this.zoom.y = (height - below) / 2 - (scale * this.zoom.tall * (top + bottom)) / 2;
   }
   /** @param {number} factor */
   zoomBy(factor, x = this.canvas.clientWidth / 2, y = this.canvas.clientHeight / 2) {
@@ -115,7 +135,11 @@ export class NetworkView {
   }
   /** @param {number} y */
   py(y) {
-    return this.zoom.y + this.zoom.scale * y;
+    return this.zoom.y + this.zoom.scale * this.zoom.tall * y;
+  }
+  /** Pixels per unit of the layout, in the direction that has fewer. */
+  get unit() {
+    return this.zoom.scale * Math.min(1, this.zoom.tall);
   }
 
   // --- drawing
@@ -132,13 +156,16 @@ export class NetworkView {
     this.height = height;
     this.colours = look.colours;
     this.aim(width, height);
-    const radius = this.run.facts.radius * this.zoom.scale;
-    this.radius = Math.min(Math.max(radius, 1), 60);
-    this.wide = Math.min(Math.max(this.run.facts.width * this.zoom.scale, 0.7), 7);
+    const radius = this.run.facts.radius * this.unit;
+    this.radius = Math.min(Math.max(radius, 1), LARGEST);
+    this.wide = Math.min(Math.max(this.run.facts.width * this.unit, 0.7), 8);
+    this.margins();
     context.fillStyle = look.colours.panel;
     context.fillRect(0, 0, width, height);
     this.drawFrames();
+    if (look.rings) return this.drawRings(look);
     this.drawLinks(tick);
+    this.drawFaults(tick);
     const rows = pick?.kind === "chunk" ? this.run.tree(pick.id) : [];
     if (look.path) this.drawPath(tick);
     this.drawTree(rows, tick);
@@ -150,7 +177,7 @@ export class NetworkView {
   drawFrames() {
     const { context, colours } = this;
     context.lineWidth = 1;
-    context.font = `${Math.min(13, Math.max(9, 0.3 * this.zoom.scale))}px system-ui, sans-serif`;
+    context.font = `${Math.min(13, Math.max(SMALLEST, 0.3 * this.unit))}px system-ui, sans-serif`;
     context.textAlign = "left";
     context.textBaseline = "top";
     for (const [left, top, right, bottom, label] of this.run.facts.frames) {
@@ -159,14 +186,14 @@ export class NetworkView {
         this.px(left),
         this.py(top),
         this.zoom.scale * (right - left),
-        this.zoom.scale * (bottom - top),
+        this.zoom.scale * this.zoom.tall * (bottom - top),
         6,
       );
       context.fillStyle = colours.paper;
       context.fill();
       context.strokeStyle = colours.line;
       context.stroke();
-      if (this.zoom.scale < 22) continue;
+      if (context.measureText(label).width > this.zoom.scale * (right - left + 0.6)) continue;
       context.fillStyle = colours.soft;
       context.fillText(label, this.px(left) + 2, this.py(bottom) + 2);
     }
@@ -179,8 +206,7 @@ export class NetworkView {
     context.moveTo(this.px(points[at]), this.py(points[at + 1]));
     if (this.kind[k] === LINE) context.lineTo(this.px(points[at + 6]), this.py(points[at + 7]));
     else if (this.kind[k] === ELBOW) {
-      context.lineTo(this.px(points[at + 2]), this.py(points[at + 3]));
-      context.lineTo(this.px(points[at + 6]), this.py(points[at + 7]));
+      for (const k of [2, 4, 6]) context.lineTo(this.px(points[at + k]), this.py(points[at + k + 1]));
     } else {
       const [a, b, c, d, e, f] = points.subarray(at + 2, at + 8);
       context.bezierCurveTo(this.px(a), this.py(b), this.px(c), this.py(d), this.px(e), this.py(f));
@@ -202,13 +228,16 @@ export class NetworkView {
     let weights;
     if (this.kind[k] === LINE) weights = [r, 0, 0, share];
     else if (this.kind[k] === ELBOW) {
-      const first = Math.hypot(p[at + 2] - p[at], p[at + 3] - p[at + 1]);
-      const second = Math.hypot(p[at + 6] - p[at + 2], p[at + 7] - p[at + 3]);
-      const gone = share * (first + second);
-      weights =
-        gone <= first
-          ? [1 - gone / first, gone / first, 0, 0]
-          : [0, 1 - (gone - first) / second, 0, (gone - first) / second];
+      const parts = [0, 2, 4].map((k) =>
+        Math.hypot(p[at + k + 2] - p[at + k], (p[at + k + 3] - p[at + k + 1]) * this.zoom.tall),
+      );
+      let gone = share * (parts[0] + parts[1] + parts[2]),
+        k = 0;
+      while (k < 2 && gone > parts[k]) gone -= parts[k++];
+      const within = parts[k] ? Math.min(gone / parts[k], 1) : 0;
+      weights = [0, 0, 0, 0];
+      weights[k] = 1 - within;
+      weights[k + 1] = within;
     } else weights = [r * r * r, 3 * r * r * share, 3 * r * share * share, share * share * share];
     return [this.px(mix(...weights, 0)), this.py(mix(...weights, 1))];
   }
@@ -217,10 +246,12 @@ export class NetworkView {
   visible(k) {
     const p = this.points,
       at = 8 * k;
-    const x0 = this.px(Math.min(p[at], p[at + 6], p[at + 2])),
-      x1 = this.px(Math.max(p[at], p[at + 6], p[at + 2]));
-    const y0 = this.py(Math.min(p[at + 1], p[at + 7], p[at + 3])),
-      y1 = this.py(Math.max(p[at + 1], p[at + 7], p[at + 3]));
+    const xs = [p[at], p[at + 2], p[at + 4], p[at + 6]],
+      ys = [p[at + 1], p[at + 3], p[at + 5], p[at + 7]];
+    const x0 = this.px(Math.min(...xs)),
+      x1 = this.px(Math.max(...xs)),
+      y0 = this.py(Math.min(...ys)),
+      y1 = this.py(Math.max(...ys));
     return x1 >= -9 && y1 >= -9 && x0 <= this.width + 9 && y0 <= this.height + 9;
   }
 
@@ -228,21 +259,70 @@ export class NetworkView {
   drawLinks(tick) {
     const { context, colours } = this;
     const shades = 17;
-    /** @type {number[][]} */
-    const members = Array.from({ length: shades }, () => []);
+    const { link_wide: wide } = this.run.columns;
+    /** @type {Map<number, number[]>} */
+    const members = new Map(); // by shade and width
     for (let k = 0; k < this.links.length; k++) {
-      if (!this.visible(k)) continue;
-      members[Math.round((this.run.busy(this.links[k], tick) / 255) * (shades - 1))].push(k);
+      const link = this.links[k];
+      if (!this.visible(k) || this.run.fault(link, tick)?.down) continue;
+      const shade = Math.round((this.run.busy(link, tick) / 255) * (shades - 1));
+      const key = shade * this.widths.length + this.widths.indexOf(wide[link]);
+      const group = members.get(key);
+      if (group) group.push(k);
+      else members.set(key, [k]);
     }
-    context.lineWidth = this.wide;
     context.lineCap = "butt";
-    members.forEach((group, shade) => {
-      if (!group.length) return;
+    for (const [key, group] of [...members].sort((a, b) => a[0] - b[0])) {
+      const shade = Math.floor(key / this.widths.length);
+      context.lineWidth = Math.max(this.wide * this.widths[key % this.widths.length], 0.6);
       context.strokeStyle = colours.css[Math.round((shade / (shades - 1)) * 255)];
       context.beginPath();
       for (const k of group) this.trace(k);
       context.stroke();
+    }
+  }
+
+  /** Links that are down are crossed out, links that are slow are dashed. @param {number} tick */
+  drawFaults(tick) {
+    const { context, colours, run } = this;
+    for (const link of run.faultsOf.keys()) {
+      const fault = run.fault(link, tick),
+        k = this.placeOfLink.get(link);
+      if (!fault || k === undefined) continue;
+      this.strokeLinks([link], colours.fault, fault.down ? 1.5 : Math.max(this.wide, 2), false, [6, 4]);
+      if (!fault.down) continue;
+      const [x, y] = this.along(k, 0.5),
+        size = Math.max(6, 1.4 * this.wide);
+      context.strokeStyle = colours.fault;
+      context.lineWidth = 3;
+      context.beginPath();
+      for (const side of [1, -1]) {
+        context.moveTo(x - size, y - side * size);
+        context.lineTo(x + size, y + side * size);
+      }
+      context.stroke();
+    }
+  }
+
+  /** Rings over the links that their hops take, each a little aside from the others. @param {Look} look */
+  drawRings(look) {
+    const { context, colours } = this;
+    const rings = look.rings ?? [];
+    context.strokeStyle = colours.line;
+    context.lineWidth = Math.max(0.5 * this.wide, 0.7);
+    context.beginPath();
+    for (let k = 0; k < this.links.length; k++) if (this.visible(k)) this.trace(k);
+    context.stroke();
+    const shown = rings.map((_, k) => k).filter((k) => look.ring < 0 || k === look.ring);
+    const pitch = Math.min(3, 12 / Math.max(1, shown.length));
+    shown.forEach((k, place) => {
+      const aside = (place - (shown.length - 1) / 2) * pitch;
+      context.save();
+      context.translate(aside, aside);
+      this.strokeLinks(rings[k].links, ringColour(k), look.ring < 0 ? 1.6 : 3, look.ring >= 0);
+      context.restore();
     });
+    this.drawNodes(0, null, []);
   }
 
   /** @param {Iterable<number>} links @param {string} colour @param {number} width @param {number[]} dash */
@@ -390,7 +470,6 @@ export class NetworkView {
     const holders = pick?.kind === "chunk" ? this.holders(rows, pick.id, tick) : null;
     const r = this.radius;
     const pies = run.npus <= PIES && r > 3;
-    const label = r >= 7.5;
     context.textAlign = "center";
     context.textBaseline = "middle";
     for (let k = 0; k < this.nodes.length; k++) {
@@ -425,18 +504,53 @@ export class NetworkView {
         context.strokeStyle = picked || held ? colours.pick : colours.ink;
         context.stroke();
       }
-      if (!label) continue;
-      const text = run.facts.names.length && r > 14 ? run.facts.names[node] : `${node}`;
-      context.font = `600 ${Math.min(13, 0.85 * r, (2.7 * r) / text.length)}px system-ui, sans-serif`;
-      context.fillStyle = held === 2 ? colours.panel : colours.ink;
-      context.fillText(text, x, y + 0.5);
+      if (r > 2.5) this.label(node, x, y, held === 2 ? colours.panel : colours.ink);
     }
+  }
+
+  /**
+   * An NPU's name or number, in it or below it, where there is room for readable letters.
+   * @param {number} node @param {number} x @param {number} y @param {string} colour of text in the NPU
+   */
+  label(node, x, y, colour) {
+    const { context, colours, run } = this;
+    const r = this.radius,
+      apart = run.facts.gap * this.zoom.scale;
+    const low = run.facts.gap * this.zoom.scale * this.zoom.tall - 2 * r > 12;
+    for (const text of [this.shortName(node), `${node}`]) {
+      context.font = `600 ${SMALLEST}px system-ui, sans-serif`;
+      const wide = context.measureText(text).width;
+      const fits = (1.75 * r) / wide; // times the smallest font
+      if (fits >= 1 && r >= 7) {
+        context.font = `600 ${Math.min(13, SMALLEST * fits, 0.95 * r + 3)}px system-ui, sans-serif`;
+        context.fillStyle = colour;
+        context.fillText(text, x, y + 0.5);
+        return;
+      }
+      if (low && wide + 4 <= apart) {
+        context.strokeStyle = colours.paper;
+        context.lineWidth = 3;
+        context.strokeText(text, x, y + r + 7);
+        context.fillStyle = colours.ink;
+        context.fillText(text, x, y + r + 7);
+        return;
+      }
+    }
+  }
+  /** A node's name, without its box where a frame carries that. @param {number} node */
+  shortName(node) {
+    const name = this.run.facts.names[node];
+    if (name === undefined) return node < this.run.npus ? `${node}` : `switch ${node - this.run.npus}`;
+    const at = name.lastIndexOf("/");
+    const framed = at > 0 && this.run.facts.frames.some((frame) => frame[4] === name.slice(0, at));
+    return framed ? name.slice(at + 1) : name;
   }
 
   /** @param {number} k @param {number} x @param {number} y @param {number} half @param {boolean} picked */
   drawSwitch(k, x, y, half, picked) {
     const { context, colours } = this;
-    const high = this.half[k] ? Math.min(Math.max(BAR * this.zoom.scale, 2), 26) : 2 * this.radius;
+    const least = this.unit > 14 ? 14 : 2; // so that a name fits
+    const high = this.half[k] ? Math.min(Math.max(BAR * this.unit, least), 32) : 2 * this.radius;
     context.beginPath();
     context.roundRect(x - half, y - high / 2, 2 * half, high, Math.min(5, high / 4));
     context.fillStyle = colours.bar;
@@ -444,12 +558,22 @@ export class NetworkView {
     context.lineWidth = picked ? 4 : 1;
     context.strokeStyle = picked ? colours.pick : colours.panel;
     context.stroke();
-    const name = this.run.nodeName(this.nodes[k]);
-    const text = [name, name.replace(/^switch /, "")].find((words) => 6.2 * words.length < 2 * half - 4);
-    if (high < 10 || text === undefined) return;
-    context.fillStyle = colours.panel;
+    const name = this.shortName(this.nodes[k]);
     context.font = "11px system-ui, sans-serif";
-    context.fillText(text, x, y + 0.5);
+    const text = [name, name.replace(/^switch /, "")].find(
+      (words) => context.measureText(words).width < 2 * half - 4,
+    );
+    if (high < 12) return;
+    if (text !== undefined) {
+      context.fillStyle = colours.panel;
+      context.fillText(text, x, y + 0.5);
+    } else if (!this.half[k]) {
+      context.strokeStyle = colours.paper;
+      context.lineWidth = 3;
+      context.strokeText(name, x, y + high / 2 + 8);
+      context.fillStyle = colours.ink;
+      context.fillText(name, x, y + high / 2 + 8);
+    }
   }
 
   /** What is under the pointer. @param {number} x @param {number} y @returns {Pick | null} */
@@ -459,7 +583,7 @@ export class NetworkView {
         dy = Math.abs(y - this.py(this.xy[2 * k + 1]));
       const half = this.half[k] * this.zoom.scale;
       const inside = half
-        ? dx <= half && dy <= Math.max(0.5 * BAR * this.zoom.scale, 4)
+        ? dx <= half && dy <= Math.max(0.5 * BAR * this.unit, 7)
         : Math.hypot(dx, dy) <= Math.max(this.radius, 4);
       if (inside) return { kind: "npu", id: this.nodes[k] };
     }
@@ -489,6 +613,11 @@ export class NetworkView {
     }
     return best;
   }
+}
+
+/** The colour of a ring, or of a category. @param {number} k */
+export function ringColour(k) {
+  return RINGS[k % RINGS.length];
 }
 
 /**

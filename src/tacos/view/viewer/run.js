@@ -2,7 +2,7 @@
 // `tick` is one in seconds. Intervals (a link busy with a transfer) are grouped by link, arrivals by
 // NPU, both in order of time. Other groupings are made on demand.
 
-/** @import { Columns, Facts, Groups, PathRow, TreeRow, Why } from "./types.d.ts" */
+/** @import { Columns, Facts, Fault, Groups, PathRow, Pick, TreeRow, Why } from "./types.d.ts" */
 
 export const COPY = 0,
   REDUCE = 1;
@@ -90,6 +90,10 @@ export class Run {
     }
     this.latency = Float64Array.from(columns.link_latency, (s) => (facts.pipelined ? s / facts.tick_s : 0));
     this.pathLinks = begins(columns.path_links);
+    /** @type {Map<number, Fault[]>} */
+    this.faultsOf = new Map();
+    for (const fault of facts.faults)
+      for (const link of fault.links) this.faultsOf.set(link, [...(this.faultsOf.get(link) ?? []), fault]);
   }
 
   get chunks() {
@@ -110,6 +114,54 @@ export class Run {
   linkName(link) {
     return `${this.nodeName(this.src[link])} → ${this.nodeName(this.dst[link])}`;
   }
+  /** The same without the words that all have. @param {number} link */
+  briefLink(link) {
+    return this.linkName(link).replaceAll("NPU ", "");
+  }
+  /** The mean share of the time that links are busy. */
+  get used() {
+    const all = this.columns.utilisation;
+    return all.reduce((sum, share) => sum + share, 0) / Math.max(1, all.length);
+  }
+  /** The slowest executed time, in seconds; null where it is not known. */
+  get executed() {
+    return this.facts.executed?.executed_s ?? null;
+  }
+  /** @param {string} text a number or a name */
+  nodeNamed(text) {
+    const words = text.trim().toLowerCase();
+    const named = this.facts.names.findIndex((name) => name.toLowerCase() === words);
+    if (named >= 0) return named;
+    const found = words.match(/^(npu|gpu|switch)?\s*#?(\d+)$/);
+    const id = found ? Number(found[2]) + (found[1] === "switch" ? this.npus : 0) : -1;
+    return id < this.facts.nodes ? id : -1;
+  }
+  /**
+   * What a text means: "npu 3", "switch 1", "link 12", "chunk 40", a number alone (an NPU), a node's name, or the two
+   * ends of a link as in `a/gpu0-tor`, `0 → 1` or `a/gpu0 tor`.
+   * @param {string} text @returns {Pick | null}
+   */
+  named(text) {
+    const words = text.trim().toLowerCase();
+    const counted = words.match(/^(link|chunk)\s*#?(\d+)$/);
+    if (counted) return { kind: /** @type {"link" | "chunk"} */ (counted[1]), id: Number(counted[2]) };
+    const node = this.nodeNamed(words);
+    if (node >= 0) return { kind: "npu", id: node };
+    const link = this.linkNamed(words.replace(/^link\s+/, ""));
+    return link >= 0 ? { kind: "link", id: link } : null;
+  }
+  /** @param {string} words */
+  linkNamed(words) {
+    // Names may contain the sign between the ends: every place is tried.
+    for (const { 0: sign, index } of words.matchAll(/\s*(?:->|→|–|-|,|\s)\s*/g)) {
+      const from = this.nodeNamed(words.slice(0, index)),
+        to = this.nodeNamed(words.slice(index + sign.length));
+      if (from < 0 || to < 0) continue;
+      const link = this.linksOf(from).out.find((one) => this.dst[one] === to);
+      if (link !== undefined) return link;
+    }
+    return -1;
+  }
   /** @param {number} chunk */
   bytesOf(chunk) {
     const sizes = this.columns.chunk_bytes;
@@ -120,9 +172,26 @@ export class Run {
   bin(tick) {
     return Math.min(this.bins - 1, Math.max(0, Math.floor((tick / this.end) * this.bins)));
   }
-  /** How busy a link is around a moment, 0 to 255. @param {number} link @param {number} tick */
+  /**
+   * How busy a link is around a moment, 0 to 255: not at all before the first transfer, after the last, and
+   * while it is down.
+   * @param {number} link @param {number} tick
+   */
   busy(link, tick) {
-    return tick >= this.end ? 0 : this.columns.busy[link * this.bins + this.bin(tick)];
+    if (tick <= 0 || tick >= this.end || this.fault(link, tick)?.down) return 0;
+    return this.columns.busy[link * this.bins + this.bin(tick)];
+  }
+  /** The fault that a link has at a moment, those that cut it first. @param {number} link @param {number} tick */
+  fault(link, tick) {
+    const here = this.faultsOf.get(link)?.filter((fault) => fault.begin <= tick && tick < fault.end);
+    return here?.find((fault) => fault.down) ?? here?.[0];
+  }
+  /** How many of the ticks between two moments a link is down. @param {number} link @param {number} from @param {number} to */
+  stalled(link, from, to) {
+    let sum = 0;
+    for (const fault of this.faultsOf.get(link) ?? [])
+      if (fault.down) sum += Math.max(0, Math.min(to, fault.end) - Math.max(from, fault.begin));
+    return sum;
   }
   /** The share of all it will get that an NPU has, 0 to 1. @param {number} npu @param {number} tick */
   received(npu, tick) {
@@ -156,7 +225,9 @@ export class Run {
     for (let i = above(this.begin, tick, first, this.linkBegin[link + 1]) - 1; i >= first; i--) {
       const end = this.lands(i, link);
       if (end <= tick) break;
-      visit(i, (tick - this.begin[i]) / Math.max(end - this.begin[i], 1));
+      const gone = tick - this.begin[i] - this.stalled(link, this.begin[i], tick);
+      const whole = end - this.begin[i] - this.stalled(link, this.begin[i], this.leaves(i));
+      visit(i, Math.min(gone / Math.max(whole, 1), 1));
     }
   }
   /** The interval that keeps a link busy, or -1. @param {number} link @param {number} tick */

@@ -37,6 +37,7 @@ export function colours() {
     "reduce",
     "pick",
     "path",
+    "fault",
     "a",
     "b",
     "node",

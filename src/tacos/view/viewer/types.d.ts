@@ -17,7 +17,14 @@ export interface Facts {
   radius: number;
   /** Of a link, in units of the layout. */
   width: number;
+  /** The smallest distance between two NPUs, in units of the layout. */
+  gap: number;
   frames: [left: number, top: number, right: number, bottom: number, label: string][];
+  /** Whether the picture may be stretched in one direction. */
+  elastic: boolean;
+  /** Classes of links, by bandwidth and latency, and boxes, in words. */
+  classes: string[];
+  boxes: string[];
   collective: string;
   size_bytes: number;
   engine: string | null;
@@ -30,8 +37,15 @@ export interface Facts {
   algbw_Bps: number;
   busbw_Bps: number;
   utilisation_mean: number;
-  /** Null where it could not be computed. */
-  executed_s: number | null;
+  /** Seconds: the slowest rule, and each rule. Null where it could not be computed. */
+  executed: Record<
+    "executed_s" | "executed_order_s" | "executed_dependencies_s" | "executed_shared_s",
+    number
+  > | null;
+  /** Whether times are not the schedule's own, and what was simulated, in words. */
+  simulated: boolean;
+  banner: string;
+  faults: Fault[];
   bound_s: number | null;
   /** One unit of the columns' times. */
   tick_s: number;
@@ -45,6 +59,62 @@ export interface Facts {
   notes: string[];
 }
 
+/** Links that are down or slow for a time; begin and end are ticks. */
+export interface Fault {
+  links: number[];
+  begin: number;
+  end: number;
+  down: boolean;
+  words: string;
+}
+
+/** Plain values of a timeline. */
+export interface TimelineFacts {
+  title: string;
+  time_s: number;
+  tick_s: number;
+  ranks: number;
+  /** Ranks that are in the page. */
+  shown: number[];
+  streams: string[];
+  names: string[];
+  categories: string[];
+  /** What is known of the whole, for the panel. */
+  summary: [string, string][];
+  notes: string[];
+}
+
+/** Columns of a timeline: spans in the order of rank, stream and time; times are ticks. */
+export interface TimelineColumns {
+  span_rank: Uint32Array;
+  span_stream: Uint8Array;
+  span_begin: Uint32Array;
+  span_length: Uint32Array;
+  span_name: Uint32Array;
+  span_category: Uint8Array;
+  span_bytes: Float64Array;
+  /** The members of its group; 0 where there is none. */
+  span_members: Uint32Array;
+  /** The span that it waited for last, or -1. */
+  span_after: Int32Array;
+  /** The view that shows its collective, or -1. */
+  span_view: Int32Array;
+}
+
+/** A ring through NPUs, and the links of its hops. */
+export interface Ring {
+  npus: number[];
+  links: number[];
+}
+
+/** What can be seen one at a time: runs, rings on the network of a run, or a timeline. */
+export interface View {
+  title: string;
+  runs?: number[];
+  rings?: Ring[];
+  timeline?: number;
+}
+
 /** Columns of a run; times are ticks unless they are seconds. */
 export interface Columns {
   link_src: Int32Array;
@@ -52,6 +122,11 @@ export interface Columns {
   link_bandwidth: Float64Array;
   /** Seconds. */
   link_latency: Float64Array;
+  link_class: Uint8Array;
+  /** The box of both ends, or -1. */
+  link_box: Int32Array;
+  /** Relative to the widest link. */
+  link_wide: Float32Array;
   drawn_node: Uint32Array;
   node_xy: Float32Array;
   node_half: Float32Array;
@@ -154,6 +229,7 @@ export type Colours = Record<
   | "reduce"
   | "pick"
   | "path"
+  | "fault"
   | "a"
   | "b"
   | "node"
@@ -165,6 +241,10 @@ export type Colours = Record<
 export interface Look {
   colours: Colours;
   path: boolean;
+  /** Rings that are drawn instead of what moves. */
+  rings?: Ring[];
+  /** The ring that is selected, or -1. */
+  ring: number;
 }
 
 /** Elements of viewer.html that are more than an HTMLElement, by id. */
@@ -172,6 +252,8 @@ export interface Elements {
   slider: HTMLInputElement;
   find: HTMLInputElement;
   speed: HTMLSelectElement;
+  grouping: HTMLSelectElement;
+  sorting: HTMLSelectElement;
   keys: HTMLDialogElement;
   progress: HTMLCanvasElement;
   histogram: HTMLCanvasElement;
