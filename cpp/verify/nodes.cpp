@@ -26,7 +26,7 @@
 #include <utility>
 #include <vector>
 
-#include "verify/parallel.hpp"
+#include "support/parallel.hpp"
 #include "verify/rules.hpp"
 
 namespace tacos::verification {
