@@ -11,9 +11,8 @@ typedef unsigned char u8;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-static constexpr u32 kThreads = 256;  // of a block of greedy_steps
+static constexpr u32 kThreads = 256;  // of a block that matches
 static constexpr u32 kBlocks = 5;     // at least so many on a multiprocessor: threads for 40,000 NPUs
-static constexpr u32 kWindow = 8;     // entries of a log that a thread looks at together
 static constexpr u32 kNone = 0xffffffffu;
 static constexpr u32 kWarp = 0xffffffffu;
 
@@ -39,7 +38,9 @@ __device__ void meet(u32* arrived, u32 expected) {
   __syncthreads();
 }
 
-// A thread's window into the log of its link's source, from the link's cursor on.
+// A thread's window into the log of its link's source, from the link's cursor on: the entries that it
+// looks at together.
+template <u32 kWindow>
 struct Window {
   u32 entry[kWindow];
   u32 useful;  // a bit per entry that the destination neither has nor is being sent
@@ -75,37 +76,52 @@ extern "C" __global__ void note_inputs(u32 npus, u64 words, const u32* own_begin
 }
 
 // What a thread knows of its in-link and of the destination that its team serves.
+template <u32 kWindow>
 struct Seat {
   u32 npu, first_link, degree, shift;
   u32 total, count;  // chunks that the destination must be sent, and was
   u64 region;        // of the destination's log
   u32 source, own_first, own_count;
   u64 source_region;
-  Window window;
+  Window<kWindow> window;
 };
 
-extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
-    greedy_steps(u32 npus, u32 team, u32 lag, u64 words, const u32* in_begin, const u32* in_source,
-                 const u32* own_begin, const u32* own, const u64* log_begin, const u32* shift,
-                 u32* cursor,     // per in-link, into its source's log
-                 u32* log_chunk,  // per destination, in order of arrival
-                 u32* log_start, u8* log_link,
-                 u32* have,      // a bit per NPU and chunk that it has or is being sent
-                 u32* received,  // after each of the last lag + 1 steps, per NPU
-                 u64* missing,   // transfers yet to be made
-                 u32* arrived, u32 first_step, u32 steps) {
+struct Problem {
+  const u32 *in_begin, *in_source, *own_begin, *own;
+  const u64* log_begin;
+  const u32* shift;
+};
+
+struct State {
+  u32* cursor;     // per in-link, into its source's log
+  u32* log_chunk;  // per destination, in order of arrival
+  u32* log_start;
+  u8* log_link;
+  u32* have;      // a bit per NPU and chunk that it has or is being sent
+  u32* received;  // after each of the last lag + 1 steps, per NPU
+  u64* missing;   // transfers yet to be made
+  u32* arrived;   // blocks at the barrier, in all steps of this launch
+};
+
+// The steps. Where each team serves one destination, threads keep their seats, and with them their
+// windows, from step to step; otherwise teams go round.
+template <bool kKeeps, u32 kWindow>
+__device__ void match(u32 npus, u32 team, u32 lag, u64 words, const Problem& problem,
+                      const State& state, u32 first_step, u32 steps) {
+  const auto [in_begin, in_source, own_begin, own, log_begin, shift] = problem;
+  const auto [cursor, log_chunk, log_start, log_link, have, received, missing, arrived] = state;
   __shared__ u32 matched;
   __shared__ u32 finished;
   const u32 lane = threadIdx.x % team;
   const u32 teams = gridDim.x * blockDim.x / team;
   const u32 mine = (blockIdx.x * blockDim.x + threadIdx.x) / team;
-  const u32 rounds = (npus + teams - 1) / teams;
+  const u32 rounds = kKeeps ? 1 : (npus + teams - 1) / teams;
   const u32 slots = lag + 1;
   if (threadIdx.x == 0) matched = 0;
   __syncthreads();
 
   const auto sit = [&](u32 npu, u32 step) {
-    Seat seat;
+    Seat<kWindow> seat;
     seat.npu = npu;
     const bool real = npu < npus;
     seat.first_link = real ? in_begin[npu] : 0;
@@ -127,20 +143,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     }
     return seat;
   };
-  const auto rise = [&](const Seat& seat) {
+  const auto rise = [&](const Seat<kWindow>& seat) {
     if (lane < seat.degree) cursor[seat.first_link + lane] = seat.window.cursor();
   };
 
-  // Where there are threads enough, each keeps its seat, and its window, from step to step.
-  Seat seat = sit(mine, first_step);
+  Seat<kWindow> seat;
+  if (kKeeps) seat = sit(mine, first_step);
   for (u32 turn = 0; turn < steps; ++turn) {
     const u32 step = first_step + turn;
     u32* const now = received + (u64)(step % slots) * npus;
     const u32* const there = received + (u64)((step + slots - lag) % slots) * npus;
     // Every thread of a warp goes through every round: shuffles need all of them.
     for (u32 round = 0; round < rounds; ++round) {
-      if (rounds > 1) seat = sit(mine + round * teams, step);
-      Window& window = seat.window;
+      if (!kKeeps) seat = sit(mine + round * teams, step);
+      Window<kWindow>& window = seat.window;
       const u32 degree = seat.degree;
       const bool active = seat.count < seat.total && lane < degree;
       u32 available = 0;
@@ -211,7 +227,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
         now[seat.npu] = seat.count;
         if (made) atomicAdd(&matched, made);
       }
-      if (rounds > 1) rise(seat);
+      if (!kKeeps) rise(seat);
     }
     __syncthreads();
     if (threadIdx.x == 0 && matched) {
@@ -223,7 +239,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     __syncthreads();
     if (finished) break;
   }
-  if (rounds == 1) rise(seat);
+  if (kKeeps) rise(seat);
+}
+
+// A window that is kept is worth more entries than one that is read anew in each step.
+extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
+    match_keeping(u32 npus, u32 team, u32 lag, u64 words, Problem problem, State state,
+                  u32 first_step, u32 steps) {
+  match<true, 8>(npus, team, lag, words, problem, state, first_step, steps);
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    match_in_rounds(u32 npus, u32 team, u32 lag, u64 words, Problem problem, State state,
+                    u32 first_step, u32 steps) {
+  match<false, 4>(npus, team, lag, words, problem, state, first_step, steps);
 }
 
 // How many transfers each in-link of each destination has; a block per destination.

@@ -158,10 +158,16 @@ def _match(
     received = device.empty(4 * (lag + 1) * npus).fill(0)
     total = int(problem["log_begin"][-1])
     missing, arrived = device.upload(np.array([total], np.uint64)), device.empty(4)
-    kernel = ("greedy", "greedy_steps")
-    blocks = min(device.resident_blocks(kernel, _THREADS), -(-npus * team // _THREADS))
+    kernel, needed = ("greedy", "match_keeping"), -(-npus * team // _THREADS)
+    if device.resident_blocks(kernel, _THREADS) < needed:
+        kernel = ("greedy", "match_in_rounds")
+    blocks = min(device.resident_blocks(kernel, _THREADS), needed)
     if not blocks:
         raise TacosError(f"the {device.name} cannot run the greedy kernel")
+    given = tuple(
+        columns[name]
+        for name in ("in_begin", "in_source", "own_begin", "own", "log_begin", "shift")
+    )
     left, step = total, 0
     while left:
         arrived.fill(0)
@@ -169,20 +175,9 @@ def _match(
             kernel,
             blocks,
             _THREADS,
-            *(np.uint32(value) for value in (npus, team, lag)),
-            np.uint64(words),
-            *(
-                columns[name]
-                for name in ("in_begin", "in_source", "own_begin", "own", "log_begin", "shift")
-            ),
-            cursor,
-            *log,
-            have,
-            received,
-            missing,
-            arrived,
-            np.uint32(step),
-            np.uint32(_STEPS),
+            *(np.uint32(npus), np.uint32(team), np.uint32(lag), np.uint64(words), given),
+            (cursor, *log, have, received, missing, arrived),
+            *(np.uint32(step), np.uint32(_STEPS)),
             together=True,
         )
         before, left = left, int(missing.get(np.uint64)[0])

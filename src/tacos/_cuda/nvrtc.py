@@ -41,7 +41,7 @@ def compile(source: str, *, name: str = "kernels.cu", architecture: str = _OLDES
         ),
     )
     try:
-        options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
+        options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++20"]
         texts = (ctypes.c_char_p * len(options))(*options)
         if nvrtc.nvrtcCompileProgram(program, len(options), texts):
             raise TacosError(f"{name} does not compile: {_text(nvrtc, program, 'ProgramLog')}")
