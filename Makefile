@@ -42,13 +42,13 @@ test: $(VENV)/core $(VENV)/test  ## the tests, and the examples in docstrings an
 slow: $(VENV)/core $(VENV)/test  ## the tests that take many seconds each
 	@$(VENV)/bin/python -m pytest --quiet -n $(JOBS) --dist loadgroup -m slow
 
-torch: $(VENV)/torch  ## install torch, so that make test runs the tests of its backend too
+torch: $(VENV)/core $(VENV)/torch  ## install torch, so that make test runs the tests of its backend too
 
-mpi: $(VENV)/mpi  ## install an MPI, so that make test runs the tests over it too
+mpi: $(VENV)/core $(VENV)/mpi  ## install an MPI, so that make test runs the tests over it too
 
-cuda: $(VENV)/cuda  ## install the compiler of GPU kernels, so that make test compiles ours
+cuda: $(VENV)/core $(VENV)/cuda  ## install the compiler of GPU kernels, so that make test compiles ours
 
-browser: $(VENV)/browser  ## install a browser, so that make test runs the tests of the viewer too
+browser: $(VENV)/core $(VENV)/browser  ## install a browser, so that make test runs the tests of the viewer too
 	@command -v chromium chromium-browser google-chrome > /dev/null || \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 	    echo "installing Chromium"; apt-get update -qq && apt-get install -qq -y chromium > /dev/null; \

@@ -47,3 +47,11 @@ def test_an_unknown_step_is_refused():
     run = subprocess.run([SCRIPT, "clean"], check=False, capture_output=True, text=True)
     assert run.returncode == 2
     assert run.stderr.startswith("unknown step clean; expected some of: torch mpi ")
+
+
+@pytest.mark.parametrize("extra", ["torch", "mpi"])
+def test_an_extra_alone_leaves_a_command_that_works(extra, tmp_path):
+    """`make torch mpi` in a new checkout installs the package too."""
+    command = ["make", "--dry-run", f"VENV={tmp_path}/venv", extra]
+    shown = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    assert "building the C++ core" in shown.stdout

@@ -369,3 +369,9 @@ def test_what_is_wrong_with_one_ranks_placement_all_ranks_hear(placements, messa
         assert heard == [[1, 0], [1, 0]]
     else:
         assert all(isinstance(h, str) and h.startswith(message) for h in heard)
+
+
+def test_a_file_that_is_nested_too_deeply_is_refused(tmp_path):
+    (tmp_path / "plans.json").write_text('{"tacos_plans": 1, "plans": ' + "[" * 100_000)
+    with pytest.raises(FormatError, match=r"plans\.json: the file is nested too deeply"):
+        Plans.load(tmp_path)

@@ -480,6 +480,8 @@ def _read(path: Path) -> File:
         data = json.loads(text)
     except ValueError as error:
         raise FormatError(f"{path}: not JSON: {error}") from None
+    except RecursionError:
+        raise FormatError(f"{path}: the file is nested too deeply") from None
     version = data.get("tacos_plans") if isinstance(data, dict) else None
     if version is None:
         raise FormatError(f"{path}: the field tacos_plans is missing, it must be {VERSION}")

@@ -339,6 +339,8 @@ def broken(change):
         (lambda g, b: g.update(scratch_chunks=10**9), "far more than the operations can fill"),
         (lambda g, b: g["channels"][0].update(connected_to=[1]), "gpu 1: the field connected_to has 1, it must be another"),
         (lambda g, b: b["ops"][2]["dst_buff"][0].update(index=9), "op 2: the field index is 9 and the size 1, the input buffer of gpu 1 has 2 chunks"),
+        (lambda g, b: b["ops"][2]["dst_buff"][0].update(index=10**18), "op 2: the field index is 1000000000000000000, it must be"),
+        (lambda g, b: b["ops"][2]["dst_buff"][0].update(index=int("9" * 400)), "op 2: the field index is 9999"),
         (lambda g, b: g.pop("threadblocks"), "gpu 1: it has no field threadblocks"),
     ],
 )  # fmt: skip

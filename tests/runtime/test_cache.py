@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -225,6 +226,21 @@ def test_ranks_never_sum_with_what_gathers(ranks, tmp_path):
     assert [log for _, log in results[1:]] == [""] * 3
     assert {kind: file.read_bytes() for kind, file in files.items()} == before
     assert ranks.run(4, "call_cached", variables, calls, fresh=30.0) == [([], "")] * 4
+
+
+def test_the_cache_is_bounded(tmp_path, monkeypatch):
+    """What was used last stays; what goes takes its lock along."""
+    monkeypatch.setattr("tacos.runtime.dispatch.cache._MOST_FILES", 2)
+    for number, name in enumerate(("a", "b", "c")):
+        plan = msgspec.structs.replace(PLAN, file=f"{name}.tacos")
+        kept(tmp_path, plan, made)
+        os.utime(tmp_path / plan.file, (number, number))
+        kept(
+            tmp_path, msgspec.structs.replace(PLAN, file="a.tacos"), made
+        )  # used again, so not the oldest
+    kept(tmp_path, msgspec.structs.replace(PLAN, file="d.tacos"), made)
+    assert sorted(path.name for path in tmp_path.glob("*.tacos")) == ["a.tacos", "d.tacos"]
+    assert sorted(path.name for path in tmp_path.glob(".*")) == [".a.tacos.lock", ".d.tacos.lock"]
 
 
 def test_ranks_work_without_a_place_for_the_cache(ranks, tmp_path):

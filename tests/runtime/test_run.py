@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -270,6 +271,36 @@ def test_ranks_reach_each_other_where_they_are_told(monkeypatch, variable):
         assert addresses == (
             own if variable == "TACOS_HOST" else ["127.0.0.7", "127.0.0.8", "127.0.0.7"]
         )
+
+
+@pytest.mark.parametrize("op", ["sum", "avg"])
+def test_bfloat16_is_measured_and_checked(op):
+    """NumPy does not have the type: sums of ones and twos are exact in it."""
+
+    def act(comm):
+        return list(
+            measure(
+                comm, schedule("ring:3"), [4096], dtype="bfloat16", op=op, iters=1, against="none"
+            )
+        )
+
+    for [row] in together(3, act):
+        assert (row.count, row.dtype, row.out_of_place.wrong) == (2048, "bfloat16", 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("missing/net.yaml", "there is no directory"),
+        ("net.bad", "unknown file extension"),
+        ("net.tacos", "this format cannot hold a topology"),
+        ("", "which is a directory|unknown file extension"),
+    ],
+)
+def test_probe_looks_at_its_output_before_it_measures(monkeypatch, tmp_path, capsys, name, why):
+    monkeypatch.setattr("tacos.runtime.launch", None)  # would fail otherwise
+    assert main(["probe", "--np", "2", "-o", str(tmp_path / name)]) == 2
+    assert re.search(why, capsys.readouterr().err)
 
 
 def test_buffers_of_other_libraries_are_taken():

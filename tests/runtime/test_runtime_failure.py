@@ -354,6 +354,13 @@ def test_a_rank_that_fails_ends_the_job():
     assert all(process.poll() is not None for process in job.processes)
 
 
+def test_the_code_of_a_killed_rank_is_that_of_shells():
+    """As `tacos lab` has it: 128 and the number of the signal."""
+    text = "import os, time; os.environ['TACOS_RANK'] == '1' and os.kill(os.getpid(), 9); time.sleep(60)"
+    with launch(script(text), 2) as job:
+        assert job.wait() == 128 + signal.SIGKILL
+
+
 def test_a_job_can_have_a_time_limit():
     job = launch(script("import time; time.sleep(60)"), 2)
     with job, pytest.raises(TimeoutError, match=r"ranks \[0, 1\] still run after 0\.5 s"):

@@ -59,6 +59,8 @@ def ranks(started, request):
         "all_gather",
         "reduce_scatter",
         "all_to_all",
+        "skewed",
+        "profiled",
         "rooted",
         "shapes",
         "everything_else",
@@ -424,3 +426,37 @@ def test_training_survives_the_death_of_the_switch(ranks):
         assert switched == pytest.approx(plain, rel=0.01)
         assert 0 < sums < 2000
         assert "the switch has ended" in ended
+
+
+@pytest.mark.slow
+def test_restarts_of_torchrun_go_on(tmp_path):
+    """Its store outlives the processes, with what the first ones have written; over gloo too, for sends and receives."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, torch, torch.distributed as dist\n"
+        "dist.init_process_group('tacos')\n"
+        "rank, total, text = dist.get_rank(), torch.ones(4), torch.ones(3)\n"
+        "dist.all_reduce(total)\n"
+        "dist.send(text, 1) if rank == 0 else dist.recv(text, 0)\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and rank == 1: os._exit(3)\n"
+        "dist.all_reduce(total)\n"
+        "print('ended with', total.tolist(), flush=True)\n"
+        "dist.destroy_process_group()\n"
+    )
+    words = [
+        "torch.distributed.run",
+        "--standalone",
+        "--max-restarts",
+        "1",
+        "--nproc-per-node",
+        "2",
+    ]
+    ended = subprocess.run(
+        [sys.executable, "-m", *words, str(script)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("ended with [4.0, 4.0, 4.0, 4.0]") == 2

@@ -164,6 +164,54 @@ def all_to_all() -> None:
             same(output, torch.full((into[i],), 10.0 * i + rank), ("list", into, out))
 
 
+SKEWED = (
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.bool,
+)
+
+
+def skewed() -> None:
+    """Rank i sends 100 elements to one rank and one to each other: too uneven to be padded, in types that gloo does not know."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+
+    def block(i: int, j: int, dtype: torch.dtype) -> torch.Tensor:
+        return (torch.arange(100 if (i + j) % ranks == 0 else 1) % 2 + (i + j) % 3).to(dtype)
+
+    for dtype in SKEWED:
+        parts = [block(rank, j, dtype) for j in range(ranks)]
+        wanted = [block(i, rank, dtype) for i in range(ranks)]
+        output = torch.zeros(sum(map(len, wanted))).to(dtype)
+        splits = list(map(len, wanted)), list(map(len, parts))
+        given = torch.cat([part.view(torch.uint8) for part in parts]).view(dtype)
+        dist.all_to_all_single(output, given, *splits)
+        right = torch.cat([part.view(torch.uint8) for part in wanted])
+        assert torch.equal(output.view(torch.uint8), right), dtype
+
+
+def profiled() -> None:
+    """A profiler sees each collective with the shapes of its inputs, also one that another thread carries out."""
+    ranks = dist.get_world_size()
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
+        dist.all_reduce(torch.ones(8, 4))
+        dist.all_reduce(torch.ones(5), async_op=True).wait()
+        dist.all_gather_single(torch.empty(2 * ranks), torch.ones(2))
+        dist.all_to_all_single(torch.empty(ranks), torch.ones(ranks))
+        dist.barrier()
+    seen = [(e.name, e.input_shapes) for e in profiler.events() if e.name.startswith("tacos:")]
+    assert seen == [
+        ("tacos:all_reduce", [[8, 4]]),
+        ("tacos:all_reduce", [[5]]),
+        ("tacos:all_gather", [[2]]),
+        ("tacos:all_to_all", [[ranks]]),
+        ("tacos:barrier", []),
+    ], seen
+
+
 def rooted() -> None:
     n, rank = dist.get_world_size(), dist.get_rank()
     for root, size in itertools.product((0, n - 1, 1), SIZES):

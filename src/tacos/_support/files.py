@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import signal
 import threading
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["Location", "Stream", "location", "replacing", "replacing_all", "watched"]
 
 _watchers: list[list[Path]] = []
+_STALE_S = 24 * 3600.0
+"""No file takes a day to write."""
+_TEMPORARY = re.compile(r"\.tacos-[0-9a-f]{16}")
+_tidied: set[Path] = set()
+"""Directories in which this process has looked for such files."""
 
 
 class Stream:
@@ -97,10 +104,11 @@ def replacing(path: Location) -> Iterator[BinaryIO]:
     target = Path(os.path.realpath(path))  # a link stays a link
     if target.exists() and not target.is_file():
         raise FormatError(f"{path}: not a regular file; refusing to overwrite it")
-    temporary = target.with_name(f".tacos-{secrets.token_hex(8)}")
+    temporary = _temporary(target)
     try:
         with temporary.open("xb") as out:  # the permissions of any new file, unlike tempfile's
             yield out
+            _sync(out)
         with _undisturbed():
             _place(temporary, target)
     except OSError as error:
@@ -130,11 +138,12 @@ def replacing_all() -> Iterator[Callable[[str | os.PathLike[str], bytes], None]]
         target = Path(os.path.realpath(path))
         if target.exists() and not target.is_file():
             raise FormatError(f"{path}: not a regular file; refusing to overwrite it")
-        temporary = target.with_name(f".tacos-{secrets.token_hex(8)}")
+        temporary = _temporary(target)
         waiting.append((temporary, target))
         try:
             with temporary.open("xb") as out:
                 out.write(data)
+                _sync(out)
         except OSError as error:
             raise FormatError(f"{path}: {error.strerror or error}") from None
 
@@ -150,6 +159,28 @@ def replacing_all() -> Iterator[Callable[[str | os.PathLike[str], bytes], None]]
         for temporary, _ in waiting:
             temporary.unlink(missing_ok=True)
         raise
+
+
+def _temporary(target: Path) -> Path:
+    """A name beside the target. Files of such names that killed processes have left there long ago are removed."""
+    folder = target.parent
+    if folder not in _tidied:
+        _tidied.add(folder)
+        latest = time.time() - _STALE_S
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if _TEMPORARY.fullmatch(entry.name):
+                    with suppress(OSError):  # another process has removed it
+                        if entry.stat(follow_symlinks=False).st_mtime < latest:
+                            os.unlink(entry.path)  # noqa: PTH108, entries are not paths
+    return target.with_name(f".tacos-{secrets.token_hex(8)}")
+
+
+def _sync(out: BinaryIO) -> None:
+    """Wait until a file's data are on the disk: after a power failure, a new name must not stand for an empty file."""
+    out.flush()
+    with suppress(OSError):  # some file systems cannot
+        os.fdatasync(out.fileno())
 
 
 def _place(temporary: Path, target: Path) -> None:

@@ -103,6 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except BrokenPipeError:  # the reader of our output, such as head, has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
+        except RecursionError:
+            return fail("the input is nested too deeply")
         except MemoryError:
             return fail("not enough memory for this problem")
         except VerificationError as error:

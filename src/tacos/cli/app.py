@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
@@ -152,6 +153,10 @@ def check_folder(option: str, path: Path) -> None:
     """Refuse an output path without a directory before the work, not after it."""
     if not path.absolute().parent.is_dir():
         raise ValueError(f"{option} is {path}, but there is no directory {path.parent}")
+    if path.is_dir():
+        raise ValueError(f"{option} is {path}, which is a directory")
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise ValueError(f"{option} is {path}, but {path.absolute().parent} cannot be written to")
 
 
 def verdict(check: tacos.Report, quiet: bool, *, alike: int = 3) -> int:
@@ -230,5 +235,12 @@ def warn(sentence: str) -> None:
 
 def fail(sentence: str, code: int = 2) -> int:
     """Print an error message; return the exit code."""
-    print(f"tacos: {sentence}", file=sys.stderr)
+    print(f"tacos: {_LONG_WORD.sub(_shortened, sentence)}", file=sys.stderr)
     return code
+
+
+_LONG_WORD = re.compile(r"\S{1000,}")
+
+
+def _shortened(word: re.Match[str]) -> str:
+    return f"{word[0][:60]}… ({len(word[0]):,} characters)"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from tacos import formats, units
-from tacos._core import Schedule
+from tacos._core import Schedule, Topology
 from tacos._support.variables import read
 from tacos.cli.app import Algorithm, Format, Json, Network, Quiet, app, check_folder, load_algorithm
 from tacos.console import progress, show
@@ -41,7 +41,7 @@ def run(
     size: Annotated[
         str, Parameter(help="Buffer size, or a range that doubles: 1KB:64MB.")
     ] = "1KB:64MB",
-    dtype: Annotated[str, Parameter(help="Element type, a NumPy name.")] = "float32",
+    dtype: Annotated[str, Parameter(help="Element type: a NumPy name, or bfloat16.")] = "float32",
     op: Annotated[
         str, Parameter(help="Reduction: sum, product, min, max, avg, band, bor or bxor.")
     ] = "sum",
@@ -273,6 +273,12 @@ def probe(
     from tacos.runtime.measure.probe import probe as measured
     from tacos.runtime.measure.probe import report
 
+    if output is not None:  # what would only fail after the measurement fails before it
+        if not formats.takes(Topology, output):
+            raise ValueError(
+                f"--output is {output}, but this format cannot hold a topology; use .yaml or .json"
+            )
+        check_folder("--output", output)
     kind = _carrier(carrier, mpi)
     if not runtime.in_job():
         _check_launcher(kind, 8, "probe")

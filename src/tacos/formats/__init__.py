@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, runtime_c
 
 from tacos._core import Program, Schedule, Topology, Workload
 from tacos._support.files import Location, Stream
-from tacos.errors import FormatError
+from tacos.errors import FormatError, SpecError
 from tacos.formats import (
     astra_network,
     chakra,
@@ -324,6 +324,7 @@ def exceeded(program: Program) -> list[str]:
     return executor.exceeded(program) if executor and executor.exceeded else []
 
 
+_LONGEST_NAME = 4095  # of a path, by Linux
 _BOXES = re.compile(r"(.+\.\w+):([0-9]{1,9})(?::(switch|rail))?")
 
 
@@ -340,6 +341,11 @@ def network(text: str) -> Topology:
     >>> network("torus:4x4").npus
     16
     """
+    if len(text) > _LONGEST_NAME:
+        raise SpecError(
+            f"the network has {len(text)} characters, beginning with {text[:40]!r}; a file name or a short name "
+            f"has at most {_LONGEST_NAME}"
+        )
     path = Path(text)
     options: dict[str, Any] = {}
     machine = _BOXES.fullmatch(text)

@@ -139,7 +139,7 @@ class Job:
     def wait(self, timeout: float | None = None) -> int:
         """Wait for all ranks and return 0, or the code of the first that failed.
 
-        When one fails, the others have a few seconds to say why they fail, too.
+        The code of a rank that signal n has killed is 128 + n, as shells and ``tacos lab`` have it. When one fails, the others have a few seconds to say why they fail, too.
 
         Raises:
             TimeoutError: They still run after so many seconds; they have been killed.
@@ -151,6 +151,7 @@ class Job:
                 codes = [process.poll() for process in self.processes]
                 if failed_at is None and any(codes):
                     code = next(c for c in codes if c)
+                    code = code if code > 0 else 128 - code
                     failed_at = time.monotonic()
                 if all(c is not None for c in codes):
                     return code

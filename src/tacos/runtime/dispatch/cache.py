@@ -3,11 +3,13 @@
 A file of the cache is not trusted. It may be truncated, copied over another one, written by another
 program or made for another call. What it holds is compared with what the call needs and verified;
 only then it is used. A bad file is reported on standard error and replaced. A cache that cannot be
-read or written costs time, never an error: the schedule is then made for this run alone.
+read or written costs time, never an error: the schedule is then made for this run alone. A cache holds at most 4096 schedules
+and 1 GiB.
 """
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
     from tacos._core import Schedule
 
 __all__ = ["checked", "kept"]
+
+_MOST_FILES = 4096
+_MOST_BYTES = 1 << 30
+"""Of a cache; what was not used for longest goes first."""
 
 
 def kept(folder: Path, plan: Plan, make: Callable[[], Schedule]) -> bytes:
@@ -63,7 +69,28 @@ def kept(folder: Path, plan: Plan, make: Callable[[], Schedule]) -> bytes:
             checked(schedule, plan)
             data = packed(schedule)
             _keep(file, data)
+        else:
+            with suppress(OSError):  # the oldest are removed first
+                os.utime(file)
     return data
+
+
+def _keep_within_bounds(folder: Path) -> None:
+    """Remove the schedules that were not used for longest, until few enough and small enough ones are left."""
+    found = []
+    with suppress(OSError):
+        for path in folder.glob("*.tacos"):
+            with suppress(OSError):  # another process has removed it
+                state = path.stat()
+                found.append((state.st_mtime, state.st_size, path))
+    found.sort(reverse=True)
+    total = 0
+    for number, (_, size, path) in enumerate(found, 1):
+        total += size
+        if number > 1 and (number > _MOST_FILES or total > _MOST_BYTES):
+            for one in (path, path.with_name(f".{path.name}.lock")):
+                with suppress(OSError):
+                    one.unlink()
 
 
 def checked(schedule: Schedule, plan: Plan) -> Schedule:
@@ -104,6 +131,7 @@ def _keep(file: Path, data: bytes) -> None:
     try:
         with replacing(file) as out:
             out.write(data)
+        _keep_within_bounds(file.parent)
     except (TacosError, OSError) as error:
         with suppress(OSError):  # what cannot be replaced may still be removed
             file.unlink()

@@ -92,6 +92,46 @@ class Row:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class _Elements:
+    """A type of elements: what NumPy computes with, and how the elements lie in memory."""
+
+    name: str
+    value: np.dtype[Any]
+    memory: np.dtype[Any]
+
+    @classmethod
+    def named(cls, name: str) -> _Elements:
+        """The type with this name.
+
+        >>> _Elements.named("bfloat16").stored(np.array([1.0, 1.00390625, 1.01171875], np.float32)).tolist()
+        [16256, 16256, 16258]
+        """
+        if name == "bfloat16":  # NumPy does not have it
+            return cls(name, np.dtype(np.float32), np.dtype(np.uint16))
+        try:
+            kind = np.dtype(name)
+        except TypeError:
+            raise ValueError(
+                f"dtype is {name!r}, it must be bfloat16 or a type of NumPy, such as float32"
+            ) from None
+        return cls(kind.name, kind, kind)
+
+    def stored(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Values as they lie in memory, rounded to the nearest, ties to even."""
+        if self.name != "bfloat16":
+            return values.astype(self.memory)
+        bits = values.astype(np.float32).view(np.uint32)
+        half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+        return ((bits + half) >> np.uint32(16)).astype(np.uint16)
+
+    def rounded(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Values that the type has."""
+        if self.name != "bfloat16":
+            return values.astype(self.value)
+        return (self.stored(values).astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
 class _Bench:
     def __init__(
         self,
@@ -105,7 +145,7 @@ class _Bench:
     ) -> None:
         self.switched = switched
         self.comm, self.algorithm = comm, algorithm
-        self.dtype, self.op = np.dtype(dtype), op
+        self.elements, self.op = _Elements.named(dtype), op
         self.iters, self.warmup = iters, warmup
         self._names = itertools.count()
 
@@ -126,7 +166,7 @@ class _Bench:
         mixed = np.arange(length, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         mixed ^= np.uint64((rank * 0xC2B2AE3D27D4EB4F + chunk * 0x165667B19E3779F9) % 2**64)
         mixed *= np.uint64(0xFF51AFD7ED558CCD)
-        return ((mixed >> np.uint64(63)) + np.uint64(1)).astype(self.dtype)
+        return ((mixed >> np.uint64(63)) + np.uint64(1)).astype(self.elements.value)
 
     def given(
         self, collective: Collective, chunk: int, length: int, rank: int
@@ -141,14 +181,14 @@ class _Bench:
         sizes, inputs, outputs = self.layout(count)
         wanted, got = int(sizes[inputs].sum()), int(sizes[outputs].sum())
         if not in_place:
-            source = np.empty(wanted, self.dtype)
-            target = np.zeros(got, self.dtype)
+            source = np.empty(wanted, self.elements.memory)
+            target = np.zeros(got, self.elements.memory)
         elif wanted >= got:
-            source = np.empty(wanted, self.dtype)
+            source = np.empty(wanted, self.elements.memory)
             at = _position(inputs, outputs, sizes)
             target = source[at : at + got]
         else:
-            target = np.zeros(got, self.dtype)
+            target = np.zeros(got, self.elements.memory)
             at = _position(outputs, inputs, sizes)
             source = target[at : at + wanted]
         pieces = [
@@ -156,7 +196,7 @@ class _Bench:
             for chunk in inputs
         ]
         if pieces:
-            source[:] = np.concatenate(pieces)
+            source[:] = self.elements.stored(np.concatenate(pieces))
         return source, target
 
     def wrong(self, count: int, target: np.ndarray[Any, Any]) -> int:
@@ -169,11 +209,11 @@ class _Bench:
             inputs = collective.inputs(chunk)
             want = self.given(collective, chunk, length, inputs[0])
             for rank in inputs[1:] if collective.reduces(chunk) else ():
-                want = _OPS[self.op](want, self.value(chunk, length, rank)).astype(self.dtype)
+                want = self.elements.rounded(_OPS[self.op](want, self.value(chunk, length, rank)))
             if self.op == "avg" and collective.reduces(chunk):
                 exact = want.astype(np.float64) / len(inputs)
-                want = exact.astype(self.dtype)
-            found += int((target[at : at + length] != want).sum())
+                want = exact.astype(self.elements.value)
+            found += int((target[at : at + length] != self.elements.stored(want)).sum())
             at += length
         return found
 
@@ -189,7 +229,7 @@ class _Bench:
         value = json.dumps([own, wrong]).encode()
         rows = [json.loads(v) for v in self.comm.exchange(f"bench {next(self._names)}", value)]
         mean = float(np.mean([row[0] for row in rows]))
-        size = count * self.dtype.itemsize
+        size = count * self.elements.memory.itemsize
         bandwidth = size / mean
         factor = self.algorithm.collective.bus_factor
         total = None if wrong is None else sum(row[1] for row in rows)
@@ -199,11 +239,11 @@ class _Bench:
         """Times the algorithm itself."""
         source, target = self.buffers(count, in_place)
 
-        call = (source.ctypes.data, target.ctypes.data, count, self.dtype.name, self.op)
+        call = (source.ctypes.data, target.ctypes.data, count, self.elements.name, self.op)
         switched = self.switched
 
         def run() -> None:
-            if switched is None or not switched.serves(source.nbytes, self.dtype.name, self.op):
+            if switched is None or not switched.serves(source.nbytes, self.elements.name, self.op):
                 self.algorithm.run_at(*call)
             else:
                 switched.run_at(*call, lambda: self.algorithm.run_at(*call))
@@ -241,7 +281,7 @@ def measure(
         comm: The ranks.
         algorithm: A schedule or a program for them.
         sizes: In bytes of the whole buffer, as nccl-tests counts; rounded down to whole elements.
-        dtype: NumPy's name of the elements' type.
+        dtype: NumPy's name of the elements' type, or ``bfloat16``.
         op: The reduction, for collectives that reduce.
         iters: Calls that are timed.
         warmup: Calls before.
@@ -260,12 +300,8 @@ def measure(
     """
     if iters < 1 or warmup < 0:
         raise ValueError(f"iters is {iters} and warmup {warmup}, at least 1 and 0 are needed")
-    try:
-        width = np.dtype(dtype).itemsize
-    except TypeError:
-        raise ValueError(
-            f"dtype is {dtype!r}, it must be a type of NumPy, such as float32"
-        ) from None
+    elements = _Elements.named(dtype)
+    width = elements.memory.itemsize
     if op not in _OPS:
         raise ValueError(f"op is {op!r}; it must be one of {', '.join(_OPS)}")
     if named(comm.carrier).memory != "host":
@@ -294,7 +330,7 @@ def measure(
         yield Row(
             size_bytes=count * width,
             count=count,
-            dtype=np.dtype(dtype).name,
+            dtype=elements.name,
             op=op if reduces else "none",
             root=root,
             out_of_place=out_of_place,
@@ -306,7 +342,7 @@ def measure(
 
 def _without_switch(bench: _Bench, count: int) -> Figure:
     other = _Bench(
-        bench.comm, bench.algorithm, bench.dtype.name, bench.op, bench.iters, bench.warmup
+        bench.comm, bench.algorithm, bench.elements.name, bench.op, bench.iters, bench.warmup
     )
     other._names = bench._names
     return other.own(count, True, check=False)
@@ -354,7 +390,7 @@ def _reference(
     ring = comm.prepare(synthesize(network, wanted, engine="ring"))
 
     def run(bench: _Bench, count: int) -> Figure:
-        other = _Bench(comm, ring, bench.dtype.name, bench.op, bench.iters, bench.warmup)
+        other = _Bench(comm, ring, bench.elements.name, bench.op, bench.iters, bench.warmup)
         other._names = bench._names
         return other.own(count, _has_in_place(part), check=False)
 
@@ -364,7 +400,9 @@ def _reference(
 def _mpi(bench: _Bench, count: int) -> Figure | None:
     from tacos.runtime.mpi import all_reduce
 
-    run = all_reduce(bench.comm, np.ones(count, bench.dtype), bench.op)
+    if bench.elements.value != bench.elements.memory:  # MPI does not have bfloat16
+        return None
+    run = all_reduce(bench.comm, np.ones(count, bench.elements.memory), bench.op)
     return None if run is None else bench.figure(count, run, None)
 
 
@@ -392,7 +430,7 @@ def _gloo(comm: Communicator) -> Callable[[_Bench, int], Figure]:
     ops = {"avg": "SUM"}
 
     def run(bench: _Bench, count: int) -> Figure:
-        tensor = torch.from_numpy(np.ones(count, bench.dtype))
+        tensor = torch.ones(count, dtype=getattr(torch, bench.elements.name))
         wanted = distributed.AllreduceOptions()
         wanted.reduceOp = getattr(distributed.ReduceOp, ops.get(bench.op, bench.op.upper()))
         return bench.figure(count, lambda: group.allreduce([tensor], wanted).wait(), None)

@@ -28,7 +28,7 @@ from tacos.runtime.communicator import Communicator
 from tacos.runtime.dispatch.algorithms import Algorithms, Settings, agree, probed
 from tacos.runtime.rendezvous.store import StoreRendezvous
 from tacos.runtime.torch.messages import Messages
-from tacos.runtime.torch.pending import Joined, Task, Worker
+from tacos.runtime.torch.pending import Joined, Task, Worker, profiled
 from tacos.runtime.torch.tensors import Tensors
 
 if TYPE_CHECKING:
@@ -87,7 +87,10 @@ class TacosGroup(ProcessGroup):
         rank, size, timeout = options.group_rank, options.group_size, options.timeout
         members = list(options.global_ranks_in_group) or list(range(size))
         world = dist.get_world_size() if dist.is_initialized() else size
-        rendezvous = StoreRendezvous(options.store, rank, size, timeout=timeout.total_seconds())
+        # torchrun's store outlives the processes that it restarts, with what they have written.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(f"tacos-attempt-{attempt}", options.store)
+        rendezvous = StoreRendezvous(store, rank, size, timeout=timeout.total_seconds())
         settings, npus = agree(rendezvous, members[rank], world)
         self._communicator = Communicator(
             rendezvous, timeout=timeout.total_seconds(), members=members
@@ -104,7 +107,7 @@ class TacosGroup(ProcessGroup):
         self._worker = Worker(f"tacos {options.group_id}", self._end)
         self._together: list[Work] | None = None
         self._aborted = ""
-        self._gloo = gloo(dist.PrefixStore("tacos-gloo", options.store), rank, size, timeout)
+        self._gloo = gloo(dist.PrefixStore("tacos-gloo", store), rank, size, timeout)
         self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM, self._gloo)
         self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
         if self._nccl is not None:
@@ -142,7 +145,8 @@ class TacosGroup(ProcessGroup):
             works = [self._by_gloo("allreduce", plain, [one], [one]) for one in some]
             return works[0] if len(works) == 1 else Joined(works, some)
         _check_strided(some)
-        return self._submit(partial(self._tensors.all_reduce, some, _op(opts)), some, opts)
+        run = partial(self._tensors.all_reduce, some, _op(opts))
+        return self._submit("all_reduce", run, some, some, opts)
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Work:
         """The same for many tensors at once."""
@@ -154,7 +158,7 @@ class TacosGroup(ProcessGroup):
         opts = _options(c10d.BroadcastOptions, opts, rootRank=opts)
         _check_strided(some)
         run = partial(self._tensors.broadcast, some[opts.rootTensor], opts.rootRank)
-        return self._submit(run, some, opts)
+        return self._submit("broadcast", run, some, some, opts)
 
     def reduce(
         self, tensors: Tensor | Sequence[Tensor], opts: Any = None, op: Any = None, **_: Any
@@ -166,7 +170,7 @@ class TacosGroup(ProcessGroup):
             return self._by_gloo("reduce", opts, some, some)
         _check_strided(some)
         run = partial(self._tensors.reduce, some[opts.rootTensor], _op(opts), opts.rootRank)
-        return self._submit(run, some, opts)
+        return self._submit("reduce", run, some, some, opts)
 
     def allgather(
         self, outputs: Sequence[Any], inputs: Tensor | Sequence[Tensor], opts: Any = None
@@ -176,13 +180,15 @@ class TacosGroup(ProcessGroup):
         targets = _of_ranks("output_tensors", outputs, self.size())
         _check_same_dtype(given, targets)
         opts = _options(c10d.AllgatherOptions, opts)
-        return self._submit(partial(self._tensors.all_gather, targets, given), targets, opts)
+        run = partial(self._tensors.all_gather, targets, given)
+        return self._submit("all_gather", run, targets, [given], opts)
 
     def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work:
         """All ranks' tensors on all ranks, in one tensor."""
         self._check_whole("output", output, given)
         opts = _options(c10d.AllgatherOptions, opts)
-        return self._submit(partial(self._tensors.all_gather, [output], given), [output], opts)
+        run = partial(self._tensors.all_gather, [output], given)
+        return self._submit("all_gather", run, [output], [given], opts)
 
     def all_gather_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
@@ -195,7 +201,8 @@ class TacosGroup(ProcessGroup):
             for output, given in zip(outputs, inputs, strict=True):
                 self._tensors.all_gather([output], given)
 
-        return self._submit(run, outputs, _options(c10d.AllgatherOptions, opts))
+        opts = _options(c10d.AllgatherOptions, opts)
+        return self._submit("all_gather", run, outputs, inputs, opts)
 
     def allgather_coalesced(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
@@ -208,7 +215,8 @@ class TacosGroup(ProcessGroup):
                 self._tensors.all_gather(targets, given)
 
         flat = [one for row in outputs for one in row]
-        return self._submit(run, flat, _options(c10d.AllgatherOptions, opts))
+        opts = _options(c10d.AllgatherOptions, opts)
+        return self._submit("all_gather", run, flat, inputs, opts)
 
     def reduce_scatter(
         self, outputs: Tensor | Sequence[Tensor], inputs: Sequence[Any], opts: Any = None
@@ -227,7 +235,7 @@ class TacosGroup(ProcessGroup):
                 )
         _check_same_dtype(output, parts)
         run = partial(self._tensors.reduce_scatter, output, parts, _op(opts))
-        return self._submit(run, [output], opts)
+        return self._submit("reduce_scatter", run, [output], parts, opts)
 
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work:
         """This rank's part of the sum, from one tensor."""
@@ -253,7 +261,7 @@ class TacosGroup(ProcessGroup):
             for output, given in zip(outputs, inputs, strict=True):
                 self._tensors.reduce_scatter(output, [given], _op(opts))
 
-        return self._submit(run, outputs, opts)
+        return self._submit("reduce_scatter", run, outputs, inputs, opts)
 
     def all_to_all_single(
         self,
@@ -273,7 +281,8 @@ class TacosGroup(ProcessGroup):
                         f"{name} has {tensor.numel()} elements: without split sizes, input and "
                         f"output must have the same number, a multiple of {self.size()}"
                     )
-            return self._submit(partial(self._tensors.all_to_all, output, given), [output], opts)
+            run = partial(self._tensors.all_to_all, output, given)
+            return self._submit("all_to_all", run, [output], [given], opts)
         targets = _split("output", output, output_split_sizes, self.size())
         parts = _split("input", given, input_split_sizes, self.size())
         return self._uneven(targets, parts, [output], opts)
@@ -302,7 +311,7 @@ class TacosGroup(ProcessGroup):
                 )
         _check_same_dtype(given, targets)
         run = partial(self._tensors.gather, targets, given, opts.rootRank)
-        return self._submit(run, targets, opts)
+        return self._submit("gather", run, targets, [given], opts)
 
     def scatter(
         self, outputs: Tensor | Sequence[Tensor], inputs: Sequence[Any], opts: Any = None, **_: Any
@@ -320,12 +329,12 @@ class TacosGroup(ProcessGroup):
                 )
         _check_same_dtype(output, parts)
         run = partial(self._tensors.scatter, output, parts, opts.rootRank)
-        return self._submit(run, [output], opts)
+        return self._submit("scatter", run, [output], [output, *parts], opts)
 
     def barrier(self, opts: Any = None, **_: Any) -> Work:
         """Done when all ranks have come."""
         opts = _options(c10d.BarrierOptions, opts)
-        return self._submit(self._tensors.barrier, [], opts)
+        return self._submit("barrier", self._tensors.barrier, [], [], opts)
 
     # The names that torch used before 2.13.
 
@@ -409,13 +418,20 @@ class TacosGroup(ProcessGroup):
 
     # How calls are made.
 
-    def _submit(self, run: Callable[[], None], result: Sequence[Tensor], opts: Any) -> Work:
+    def _submit(
+        self,
+        name: str,
+        run: Callable[[], None],
+        result: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        opts: Any,
+    ) -> Work:
         if self._messages is not None:
             self._messages.start()
         if result and result[0].is_cuda:
             run = _after(torch.cuda.current_stream(result[0].device).record_event(), run)
         now = getattr(opts, "asyncOp", True) is False and self._together is None
-        return self._noted(self._worker.submit(Task(run, result), now=now))
+        return self._noted(self._worker.submit(Task(run, result, profiled(name, inputs)), now=now))
 
     def _noted(self, work: Work) -> Work:
         """The same, also for those who wait for many at once."""
@@ -426,7 +442,9 @@ class TacosGroup(ProcessGroup):
     def _by_gloo(self, name: str, opts: Any, result: Sequence[Tensor], *tensors: Any) -> Work:
         """A collective of gloo, in its turn: its calls must come in one order on all ranks."""
         call = getattr(self._gloo, name)
-        return self._submit(lambda: call(*tensors, opts).wait(), result, opts)
+        return self._submit(
+            name.strip("_"), lambda: call(*tensors, opts).wait(), result, result, opts
+        )
 
     def _uneven(
         self, targets: list[Tensor], parts: list[Tensor], result: Sequence[Tensor], opts: Any
@@ -440,14 +458,15 @@ class TacosGroup(ProcessGroup):
             if not uneven.wasteful or targets[0].is_cuda:  # gloo has none for GPUs
                 self._tensors.all_to_all_padded(targets, parts, uneven)
                 return
-            given = torch.cat([part.reshape(-1) for part in parts])
-            output = torch.cat([target.reshape(-1) for target in targets])
-            sizes = ([one.numel() for one in targets], [one.numel() for one in parts])
+            # As bytes: gloo does not know all types.
+            given = torch.cat([_bytes(part) for part in parts])
+            output = given.new_empty(sum(target.nbytes for target in targets))
+            sizes = ([one.nbytes for one in targets], [one.nbytes for one in parts])
             self._gloo.alltoall_base(output, given, *sizes, opts).wait()
             for target, part in zip(targets, output.split(sizes[0]), strict=True):
-                target.copy_(part.view(target.shape))
+                target.copy_(part.view(target.dtype).view(target.shape))
 
-        return self._submit(run, result, opts)
+        return self._submit("all_to_all", run, result, parts, opts)
 
     def _reduces(self, tensors: Sequence[Tensor], opts: Any) -> bool:
         """Whether the executor can do it; if not, gloo may."""
@@ -531,6 +550,10 @@ def _split(name: str, tensor: Tensor, sizes: Sequence[int], ranks: int) -> list[
             f"{name}_split_sizes is {list(sizes)}: it must have {ranks} entries, with the sum {rows}"
         )
     return list(tensor.split(list(sizes)))
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.detach().reshape(-1).contiguous().view(torch.uint8)
 
 
 def _check_same_dtype(one: Tensor, others: Sequence[Tensor]) -> None:

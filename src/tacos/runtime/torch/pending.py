@@ -16,16 +16,37 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.futures import Future
 
-__all__ = ["Joined", "Task", "Worker"]
+__all__ = ["Joined", "Task", "Worker", "profiled"]
+
+
+def profiled(name: str, inputs: Sequence[Tensor]) -> Any:
+    """Begin what a profiler of this thread sees of a collective: its name and the shapes of its inputs; None without one.
+
+    Its end may come from any thread.
+    """
+    if not torch.autograd._profiler_enabled():
+        return None
+    seen = torch._C._profiler._RecordFunctionFast(f"tacos:{name}", list(inputs))
+    seen.__enter__()
+    return seen
 
 
 class Task(dist.Work):
-    """One collective, and torch's handle for it."""
+    """One collective, and torch's handle for it.
 
-    def __init__(self, run: Callable[[], None], result: Sequence[Tensor]) -> None:
+    Args:
+        run: Carries it out.
+        result: The tensors that it fills.
+        profiled: What a profiler sees of it, see :func:`profiled`; its end is that of the collective.
+    """
+
+    def __init__(
+        self, run: Callable[[], None], result: Sequence[Tensor], profiled: Any = None
+    ) -> None:
         super().__init__()
         self._run: Callable[[], None] | None = run
         self._tensors = list(result)
+        self._profiled = profiled
         self._error: Exception | None = None
         self._done = False
         self._lock = threading.Lock()
@@ -47,6 +68,8 @@ class Task(dist.Work):
             raise
         finally:
             self._run = None  # lets go of what it holds
+            if self._profiled is not None:
+                self._profiled.__exit__(None, None, None)
             with self._lock:
                 self._done = True
                 source = self._source
