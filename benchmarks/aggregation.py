@@ -1,31 +1,42 @@
 """In-network aggregation: packets per second of the switch beside a plain UDP echo, and all-reduces in lab networks.
 
-    python benchmarks/aggregation.py [--only packets|lab] [--packets N] [--rate 20Mbit/s] [--size BYTES]
+    python benchmarks/aggregation.py [--only packets|kernel|lab] [--packets N] [--rate 20Mbit/s] [--size BYTES]
 
 The echo has the same loop and the same system calls, and sends every datagram back. Both get the same packets from the
-same sender, in turns, on the loopback device. The lab builds stars of hosts from network namespaces; their switch runs
+same sender, in turns, on the loopback device. As root and with clang, the same packets go through the XDP program too, between
+two network namespaces, and the kernel says how long it takes for each. The lab builds stars of hosts from network namespaces; their switch runs
 the program that adds up.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import socket
 import statistics
+import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import tacos
 from tacos import runtime
 from tacos._core import AggregationWorker, UdpSwitch, aggregation_pump
-from tacos.runtime.aggregation import estimate, stats
+from tacos.runtime.aggregation import Switch, estimate, stats, xdp
 from tacos.runtime.aggregation.endpoints import digest
 from tacos.runtime.aggregation.sums import opened as sums_through
 from tacos.runtime.lab import Lab, unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 TOKEN = digest("benchmark")
 ROUNDS = 7
@@ -41,7 +52,7 @@ def opened(echo: bool) -> UdpSwitch:
 
 
 def joined(
-    sender: socket.socket, port: int, workers: int, pool: int, elements: int, job: str
+    sender: socket.socket, at: tuple[str, int], workers: int, pool: int, elements: int, job: str
 ) -> tuple[int, int]:
     """Job and generation after all workers have joined from one socket."""
     data = np.ones(elements, np.int32)
@@ -51,44 +62,42 @@ def joined(
     ]
     for machine in machines:
         for packet in machine.start(data.ctypes.data, data.ctypes.data, 1, "int32", False, 0):
-            sender.sendto(packet, ("127.0.0.1", port))
+            sender.sendto(packet, at)
     while True:
         answer = sender.recv(9000)
         if answer[3] == 4:  # a welcome
             return int.from_bytes(answer[4:8], "little"), int.from_bytes(answer[8:16], "little")
 
 
-def rate(
-    device: UdpSwitch, echo: bool, workers: int, elements: int, packets: int, job: str
-) -> tuple[float, float]:
-    """Packets per second that arrive and are answered, and processor time per packet in ns."""
+def pumped(
+    at: tuple[str, int], echo: bool, workers: int, elements: int, packets: int, job: str
+) -> float:
+    """Packets per second that arrive and are answered."""
     pool = 32
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
-        sender.bind(("127.0.0.1", 0))
+        sender.bind(("", 0))
         sender.settimeout(10)
-        number, generation = (
-            (0, 1) if echo else joined(sender, device.port, workers, pool, elements, job)
-        )
+        number, generation = (0, 1) if echo else joined(sender, at, workers, pool, elements, job)
         sender.settimeout(None)
         # The kernel waits at most this long; a lost packet ends the measurement instead of blocking it.
         sender.setsockopt(
             socket.SOL_SOCKET, socket.SO_RCVTIMEO, (5).to_bytes(8, "little") + bytes(8)
         )
-        before = device.busy_s
         uses = packets // workers
         seconds = aggregation_pump(
-            sender.fileno(),
-            "127.0.0.1",
-            device.port,
-            number,
-            generation,
-            workers,
-            pool,
-            elements,
-            uses,
+            sender.fileno(), *at, number, generation, workers, pool, elements, uses
         )
-        return uses * workers / seconds, (device.busy_s - before) / (uses * workers) * 1e9
+        return uses * workers / seconds
+
+
+def rate(
+    device: UdpSwitch, echo: bool, workers: int, elements: int, packets: int, job: str
+) -> tuple[float, float]:
+    """Packets per second that arrive and are answered, and processor time per packet in ns."""
+    before = device.busy_s
+    speed = pumped(("127.0.0.1", device.port), echo, workers, elements, packets, job)
+    return speed, (device.busy_s - before) / (packets // workers * workers) * 1e9
 
 
 def packet_rates(packets: int) -> None:
@@ -115,6 +124,73 @@ def packet_rates(packets: int) -> None:
                 f"| {speed[False] / speed[True]:.2f} | {busy[True]:,.0f} | {busy[False]:,.0f} |",
                 flush=True,
             )
+
+
+@contextmanager
+def cable() -> Iterator[tuple[str, str]]:
+    """Two namespaces with an interface each, `sums0` at 10.78.0.1 and its peer at 10.78.0.2."""
+    here, there = (f"tacos-{side}{os.getpid()}" for side in "ab")
+    try:
+        for command in (
+            f"netns add {here}",
+            f"netns add {there}",
+            f"link add sums0 netns {here} type veth peer name sums1 netns {there}",
+            f"-n {here} addr add 10.78.0.1/24 dev sums0",
+            f"-n {there} addr add 10.78.0.2/24 dev sums1",
+            f"-n {here} link set sums0 up",
+            f"-n {there} link set sums1 up",
+        ):
+            subprocess.run(["ip", *command.split()], check=True)
+        yield here, there
+    finally:
+        for name in (here, there):
+            subprocess.run(["ip", "netns", "del", name], check=False)
+
+
+def within(namespace: str, call: Callable[[], Any]) -> Any:
+    """What a function returns in a thread of a namespace."""
+
+    def enter() -> Any:
+        with Path(f"/run/netns/{namespace}").open() as file:
+            assert ctypes.CDLL(None).setns(file.fileno(), 0) == 0
+        return call()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(enter).result()
+
+
+def kernel_rates(packets: int) -> None:
+    """The table of the XDP program: time per packet as the kernel counts it, and packets per second end to end."""
+    print("| workers | integers | XDP, packets/s | XDP program, ns | user space, packets/s |")
+    print("|---|---|---|---|---|")
+    counting = Path("/proc/sys/kernel/bpf_stats_enabled")
+    old = counting.read_text()
+    counting.write_text("1")
+    try:
+        with cable() as (here, there):
+            for workers in (1, 4, 8):
+                for elements in (64, 256, 360):
+                    found: dict[str, list[float]] = {"xdp": [], "": [], "ns": []}
+                    for xdp_at in ("sums0", None):
+                        device = within(
+                            here, partial(Switch, "10.78.0.1", token="benchmark", xdp=xdp_at)
+                        )
+                        at = device.host, device.port
+                        with device:
+                            for turn in range(ROUNDS):
+                                call = partial(
+                                    pumped, at, False, workers, elements, packets, f"job{turn}"
+                                )
+                                found["xdp" if xdp_at else ""].append(within(there, call))
+                            if device._kernel:
+                                found["ns"].append(device._kernel.time_per_packet_ns())
+                    middle = {name: statistics.median(rows) for name, rows in found.items()}
+                    print(
+                        f"| {workers} | {elements} | {middle['xdp']:,.0f} | {middle['ns']:,.0f} | {middle['']:,.0f} |",
+                        flush=True,
+                    )
+    finally:
+        counting.write_text(old)
 
 
 WIRE_SHARE = 1.012
@@ -218,16 +294,22 @@ def main() -> None:
     parser.add_argument("--rate", default="20Mbit/s", help="of the lab's links")
     parser.add_argument("--size", type=int, default=2_000_000, help="bytes per host in the lab")
     parser.add_argument("--rounds", type=int, default=3, help="in the lab")
-    parser.add_argument("--only", choices=("packets", "lab"), help="one of the two tables")
+    parser.add_argument("--only", choices=("packets", "kernel", "lab"), help="one of the tables")
     parser.add_argument("--rank", action="store_true", help="be a host of the lab")
     asked = parser.parse_args()
     if asked.rank:
         rank(asked.size, asked.rounds)
         return
-    if asked.only != "lab":
+    if asked.only in (None, "packets"):
         packet_rates(asked.packets)
         print()
-    if asked.only != "packets":
+    if asked.only in (None, "kernel"):
+        if why := xdp.unavailable():
+            print(f"no XDP here: {why}")
+        else:
+            kernel_rates(asked.packets)
+        print()
+    if asked.only in (None, "lab"):
         if why := unavailable():
             print(f"no lab here: {why}")
         else:

@@ -7,6 +7,7 @@
   in both directions, and against gRPC where grpcio is installed (it is not a dependency).
 - ``lab``: 4 workers and a hub whose link is 4 times theirs: a training step that waits for the network, against gloo's
   DDP and against the model max(M/B_w, N*M/B_p). Needs torch and namespaces.
+- ``racks``: bytes that cross racks, counted on sockets: servers sharded over the racks, and a hub in each rack.
 - ``placements``: one hub, shards beside the workers, and two levels, against the formulas. Needs namespaces.
 """
 
@@ -16,12 +17,14 @@ import argparse
 import multiprocessing as mp
 import os
 import socket
+import stat
 import statistics
 import sys
 import tempfile
 import threading
 import time
 from concurrent import futures
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -287,7 +290,8 @@ def measured(lab, *words):
 
 
 def in_lab():
-    if reason := unavailable():
+    reason = unavailable() or ("" if find_spec("torch") else "torch is not installed")
+    if reason:
         print(f"lab: not measured: {reason}")
         return
     width, layers, rate, steps = 512, 4, 100, 5
@@ -305,6 +309,117 @@ def in_lab():
     print(f"  gloo's DDP {theirs * 1e3:8.1f} ms per step")
     print(f"  hub        {ours * 1e3:8.1f} ms per step, {theirs / ours:.2f} times as fast")
     print(f"  model      {model * 1e3:8.1f} ms; the hub takes {ours / model - 1:+.1%}")
+
+
+# --- racks
+
+
+def received_elsewhere(ports):
+    """Bytes that TCP sockets of this process have received, but those from and to these ports."""
+    total = 0
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            copy = os.dup(int(entry.name))
+        except OSError:
+            continue
+        if not stat.S_ISSOCK(os.fstat(copy).st_mode):
+            os.close(copy)
+            continue
+        with socket.socket(fileno=copy) as each:
+            if each.family != socket.AF_INET or each.type != socket.SOCK_STREAM:
+                continue
+            try:
+                ends = {each.getsockname()[1], each.getpeername()[1]}
+                facts = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+            except OSError:  # it listens
+                continue
+        if not ends & ports:
+            total += int.from_bytes(facts[128:136], sys.byteorder)  # tcpi_bytes_received
+    return total
+
+
+def crossing(levels, racks, per_rack, elements, steps=3):
+    """Bytes per step that cross racks in both directions together, counted on loopback sockets.
+
+    With one level, each rack has a server for an equal part of the parameters, and every worker uses all of them. With two,
+    each rack has a hub for its workers, and the hubs exchange sums.
+    """
+    meeting = f"127.0.0.1:{free_port()}"
+    relays = [Relay(r, racks, meeting) if levels == 2 else None for r in range(racks)]
+    servers = [Server(cores=1, relay=relay, log=lambda _: None) for relay in relays]
+    ports = {port for server in servers for port in (port_of(server), *server.ports)}
+    crossed = [0] * (racks * per_rack)
+    between = []
+
+    def work(rank):
+        rack = rank // per_rack
+        places = range(racks) if levels == 1 else [rack]
+        part = elements // len(places)
+        workers = racks * per_rack if levels == 1 else per_rack
+        gradient, weights = np.ones(part, np.float32), np.empty(part, np.float32)
+        found = {}
+        for place in places:
+            job = Job("part", {"w": part}, "sgd", [optimizer("sgd", lr=0.1)], workers=workers)
+            found[place] = connect(job, servers[place].address, rank=rank, share=False)
+        for worker in found.values():
+            if worker.initialize:
+                worker.put("w", gradient)
+            worker.wait(worker.pull("w", weights))
+            worker.meet("begin")
+        before = sum(sum(w.traffic) for place, w in found.items() if place != rack)
+        if rank == 0 and levels == 2:
+            between.append(received_elsewhere(ports))
+        for _ in range(steps):
+            for worker in found.values():
+                worker.wait(worker.push_pull("w", gradient, weights))
+        crossed[rank] = sum(sum(w.traffic) for p, w in found.items() if p != rack) - before
+        for worker in found.values():
+            worker.meet("end")
+        if rank == 0 and levels == 2:  # hubs of other racks may be a little behind
+            last = -1
+            while last != (now := received_elsewhere(ports)):
+                last = now
+                time.sleep(0.1)
+            between.append(last)
+        for worker in found.values():
+            worker.leave()
+
+    host = os.environ.get("TACOS_HOST")
+    os.environ["TACOS_HOST"] = "127.0.0.1"  # or hubs of one machine exchange over Unix sockets
+    try:
+        with futures.ThreadPoolExecutor(racks * per_rack) as pool:
+            list(pool.map(work, range(racks * per_rack)))
+    finally:
+        for server in servers:
+            server.close()
+        os.environ.pop("TACOS_HOST")
+        os.environ.update({"TACOS_HOST": host} if host else {})
+    return (between[1] - between[0] if levels == 2 else sum(crossed)) / steps
+
+
+def across_racks():
+    elements = 1 << 20
+    m = 4 * elements
+    print(
+        f"racks: bytes that cross racks per step, {m / 1e6:.1f} MB of gradients, counted on sockets"
+    )
+    for racks, per_rack in ((2, 2), (2, 4), (3, 3)):
+        flat = crossing(1, racks, per_rack, elements)
+        two = crossing(2, racks, per_rack, elements)
+        formula = 2 * per_rack * m * (racks - 1), 2 * m * (racks - 1)
+        print(
+            f"  {racks} racks of {per_rack}: sharded {flat / 1e6:6.1f} MB (formula {formula[0] / 1e6:6.1f}), two levels "
+            f"{two / 1e6:6.1f} MB ({formula[1] / 1e6:6.1f}), {flat / two:.2f} times less"
+        )
+
+
+def port_of(server):
+    return int(server.address.rpartition(":")[2])
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
 
 
 # --- placements
@@ -410,13 +525,6 @@ def placements():
         taken = measured(lab, "two-level", elements, 0, steps)
         rack, between = m / b, 2 * (2 - 1) / 2 * m / b
         report("2 racks of 2 workers and a hub: sum of both levels", taken, rack + between)
-    racks, workers = 2, 2
-    flat = 2 * workers * m * (racks - 1) / racks
-    two = 2 * m * (racks - 1) / racks
-    print(
-        f"  bytes that leave or enter a rack per step: {flat / 1e6:.1f} MB with one server sharded over the "
-        f"racks, {two / 1e6:.1f} MB with two levels"
-    )
 
 
 def report(what, taken, model):
@@ -434,7 +542,7 @@ def main():
             placement_rank(kind, int(numbers[0]), int(numbers[2]))
         return
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    known = ["aggregation", "loopback", "lab", "placements"]
+    known = ["aggregation", "loopback", "racks", "lab", "placements"]
     parser.add_argument("parts", nargs="*", default=[], help=", ".join(known))
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
     given = parser.parse_args()
@@ -443,6 +551,8 @@ def main():
             aggregation(given.cores)
         elif part == "loopback":
             loopback()
+        elif part == "racks":
+            across_racks()
         elif part == "lab":
             in_lab()
         elif part == "placements":

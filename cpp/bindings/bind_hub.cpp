@@ -323,6 +323,8 @@ void bind_hub(nb::module_& m) {
           },
           "timestamp"_a, "patience_s"_a, "Whether a request is complete within the time.")
       .def_prop_ro("version", &Client::version, "The version of the values received last.")
+      .def_prop_ro("sent", &Client::sent, "Bytes sent to the hub's cores, with frames.")
+      .def_prop_ro("received", &Client::received, "Bytes received from them, with frames.")
       .def_prop_ro("updates", &Client::updates, "The number of updates that a pull returned last.")
       .def_prop_ro("failure", &Client::failure, "Why the connection cannot be used, or nothing.")
       .def_prop_ro("shares", &Client::shares, "Whether gradients go through shared memory.")

@@ -244,6 +244,7 @@ bool Client::write(Link& link) {
       fail("the connection to the hub broke: " + why);
       return false;
     }
+    sent_ += static_cast<std::uint64_t>(some);
     link.done += static_cast<std::size_t>(some);
     while (!link.out.empty() && link.done >= link.out.front().whole()) {
       link.done -= link.out.front().whole();
@@ -295,6 +296,7 @@ bool Client::read(Link& link) {
                  : "the connection to the hub broke: " + std::generic_category().message(errno));
         return false;
       }
+      received_ += static_cast<std::uint64_t>(got);
       const auto direct = std::min(left, static_cast<std::size_t>(got));
       link.into += direct;
       link.left -= direct;

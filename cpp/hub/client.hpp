@@ -45,6 +45,8 @@ class Client {
   // The version that a pull returned last, and the number of updates of it.
   std::uint64_t version() const { return version_; }
   std::uint64_t updates() const { return updates_; }
+  std::uint64_t sent() const { return sent_; }          // bytes, with frames
+  std::uint64_t received() const { return received_; }  // bytes, with frames
   std::string failure() const;
   bool shares() const { return memory_.data() != nullptr; }
   void close();
@@ -111,7 +113,7 @@ class Client {
   std::uint64_t issued_ = 0;
   std::string failure_;
   bool closing_ = false;
-  std::atomic<std::uint64_t> version_{0}, updates_{0};
+  std::atomic<std::uint64_t> version_{0}, updates_{0}, sent_{0}, received_{0};
   std::thread thread_;
 };
 

@@ -2006,6 +2006,14 @@ class HubClient:
         """The version of the values received last."""
 
     @property
+    def sent(self) -> int:
+        """Bytes sent to the hub's cores, with frames."""
+
+    @property
+    def received(self) -> int:
+        """Bytes received from them, with frames."""
+
+    @property
     def updates(self) -> int:
         """The number of updates that a pull returned last."""
 

@@ -14,6 +14,7 @@ import time
 import numpy as np
 import pytest
 
+from benchmarks.hub import crossing
 from tacos.cli import main
 from tacos.errors import CommunicationError, FormatError
 from tacos.hub import Control, Job, Relay, Server, Tenant, Tenants, connect, optimizer
@@ -521,6 +522,19 @@ def test_hubs_of_two_racks_train_as_one():
         for key, values in expected_sgd(3, 3).items():
             np.testing.assert_allclose(weights[key], values, rtol=1e-4, atol=1e-5)
         np.testing.assert_array_equal(weights["embedding"], found[0]["embedding"])
+
+
+def test_two_levels_cut_what_crosses_racks_by_the_workers_per_rack():
+    """Bytes counted on sockets, per step and both ways. M = 1 MiB, 2 racks of 3.
+
+    Sharded over the racks, each of 6 workers exchanges half of M with the other rack: 6 * M/2 * 2 = 6 M. Two hubs that
+    all-reduce send M each, whatever their workers: 2 M. Frames of 32 bytes per 32 KB come on top.
+    """
+    elements = 1 << 18
+    m = 4 * elements
+    flat, two = (crossing(levels, 2, 3, elements, steps=2) for levels in (1, 2))
+    assert 6 * m < flat < 6.02 * m
+    assert 2 * m < two < 2.1 * m
 
 
 # --- TLS and the command

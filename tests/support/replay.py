@@ -174,6 +174,7 @@ multitree all_reduce torus-damaged
 multitree all_gather fat-tree
 parameter-server all_reduce switch-6
 parameter-server all_reduce-group mesh-3x3
+in-network all_reduce h100-nvls
 auto all_reduce mesh-3x3
 auto all_reduce-open ring-4
 auto all_gather-open switch-6

@@ -291,6 +291,11 @@ class Worker:
             if not done:
                 raise TimeoutError(f"the hub has not answered within {limit:g} s")
 
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Bytes sent and received over sockets so far, with frames; shared memory is not among them."""
+        return self._client.sent, self._client.received
+
     def meet(self, point: str) -> None:
         """Wait until all workers have come to a point of this name; each name serves once."""
         self.control.ask("POST", f"{self._path}/meet", {"point": point})

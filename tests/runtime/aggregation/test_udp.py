@@ -283,6 +283,50 @@ def test_ranks_go_on_without_the_switch() -> None:
     assert all("the switch has ended" in answer[2] for answer in answers)
 
 
+def test_ranks_return_to_a_switch_that_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It dies in round 3 and is back before round 8; ranks look for it after 2, 4 and 8 calls without it."""
+    monkeypatch.setattr("tacos.runtime.aggregation.sums._FIRST_LOOK", 2)
+    switches = [Switch(token=TOKEN)]
+    switches[0].start()
+    address, port = switches[0].address, switches[0].port
+    listener = socket.create_server(("127.0.0.1", 0))
+    host, meeting = listener.getsockname()[:2]
+    listener.close()
+    ranks = 2
+
+    def job(rank: int) -> tuple[list[bool], int, str]:
+        rendezvous = TcpRendezvous(rank, ranks, host, meeting, timeout=PATIENCE)
+        with Communicator(rendezvous, timeout=PATIENCE) as comm:
+            sums = opened(comm, f"{address},least=1KB,pool=4", TOKEN)
+            assert sums is not None
+            through = []
+            for i in range(20):
+                comm.barrier(f"round {i}")
+                if rank == 0 and i == 3:
+                    switches[0].close()
+                    del switches[0]._core  # closes its port
+                if rank == 0 and i == 8:
+                    switches.append(Switch(port=port, token=TOKEN))
+                    switches[1].start()
+                comm.barrier(f"begin {i}")
+                data = np.full(4000, i + rank, np.int32)
+                before = sums.sums
+                if sums.serves(data.nbytes, "int32", "sum"):
+                    at = data.ctypes.data
+                    sums.run_at(at, at, data.size, "int32", "sum", lambda: None)
+                through.append(sums.sums > before)
+                assert not through[-1] or (data == 2 * i + 1).all()
+            sums.close()
+            return through, sums.sums, sums.ended
+
+    answers = together(ranks, job)
+    # Rounds 4 and 5 are without it, then a look; 6 to 9, then a look that finds it: round 9 goes through it.
+    expected = [True] * 3 + [False] * 6 + [True] * 11
+    assert [answer[0] for answer in answers] == [expected] * ranks, answers
+    assert all(answer[2] == "" for answer in answers)
+    switches[1].close()
+
+
 def test_places_are_checked() -> None:
     for text, word in (
         ("host", "no IPv4 address"),

@@ -18,10 +18,9 @@ from tacos.runtime.aggregation.endpoints import (
     SwitchLost,
     Worker,
     connect,
-    packet_elements,
 )
-from tacos.runtime.aggregation.estimate import estimate, wire_bytes
 from tacos.runtime.aggregation.figures import prometheus, stats
+from tacos.synth.baselines.in_network import estimate, packet_elements, wire_bytes
 
 __all__ = [
     "DEFAULT_PORT",

@@ -14,17 +14,15 @@ from tacos._core import UdpSwitch, UdpWorker, aggregation_encodes
 from tacos._support.variables import read
 from tacos.errors import CommunicationError
 from tacos.runtime.aggregation.xdp import Program, address_of, possible_cpus
+from tacos.synth.baselines.in_network import packet_elements
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-__all__ = ["DEFAULT_PORT", "Switch", "SwitchLost", "Worker", "connect", "packet_elements"]
+__all__ = ["DEFAULT_PORT", "Switch", "SwitchLost", "Worker", "connect"]
 
 DEFAULT_PORT = 48864
 """0xBEE0, the first UDP port of SwitchML."""
-_HEADERS = 60
-"""Bytes of a packet beside its integers: IPv4 20, UDP 8, our own 32."""
-_MOST_ELEMENTS = 16_000
 _LOOPBACK = "127.0.0.1"
 _TIMER_S = 0.02
 """Until a packet is sent again, before a round trip has been measured. Chosen."""
@@ -40,18 +38,6 @@ class SwitchLost(CommunicationError):
     """
 
     has_results = False
-
-
-def packet_elements(mtu: int) -> int:
-    """Return the number of 32-bit integers in a packet that fits an MTU.
-
-    >>> packet_elements(1500), packet_elements(9000)
-    (360, 2232)
-    """
-    if mtu < _HEADERS + 12:
-        raise ValueError(f"mtu must be at least {_HEADERS + 12} bytes; got {mtu}")
-    # A multiple of 8 keeps the integers of one packet in whole vectors of the processor.
-    return min((mtu - _HEADERS) // 4 // 8 * 8 or 3, _MOST_ELEMENTS)
 
 
 def digest(token: str) -> bytes:

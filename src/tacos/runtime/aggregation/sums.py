@@ -1,5 +1,7 @@
 """Sums through a switch for ranks that can also reach each other: when the switch fails, another algorithm takes over.
 
+When the switch is back, so are the ranks.
+
 =====================  ==========================================================================
 TACOS_SWITCH           ``host:port`` of the switch, and options: ``host:port,mtu=9000,pool=256,least=64KB``
 TACOS_SWITCH_TOKEN     the token that the switch accepts
@@ -30,6 +32,11 @@ __all__ = ["Place", "SwitchedSums", "from_environment"]
 
 _START_S = 10.0
 """How long ranks wait for a switch that has not started yet."""
+_LOOK_S = 0.2
+"""How long a rank waits for a switch that failed to say that it is back."""
+_FIRST_LOOK, _RARELY = 16, 1024
+"""Calls without the switch before it is looked for, at first and at most. Chosen."""
+_MOST_WORKERS = 64
 _LEAST_BYTES = 32 << 10
 """Smaller buffers take another algorithm. Chosen: a sum through a switch takes three round trips, however small."""
 
@@ -113,19 +120,14 @@ def opened(communicator: Communicator, text: str, token: str) -> SwitchedSums | 
         if communicator.rank == 0:
             sys.stderr.write(f"tacos: sums do not go through a switch: {absences[0]}\n")
         return None
-    if not 1 < communicator.size <= 64:
+    if communicator.size > _MOST_WORKERS and communicator.rank == 0:
+        sys.stderr.write(
+            f"tacos: sums do not go through a switch: it serves {_MOST_WORKERS} workers, and there are {communicator.size} "
+            "ranks; use a switch for each group of ranks\n"
+        )
+    if not 1 < communicator.size <= _MOST_WORKERS:
         return None
-    worker = connect(
-        place.address,
-        worker=communicator.rank,
-        workers=communicator.size,
-        token=token,
-        job=rows[0][2],
-        pool=place.pool,
-        mtu=place.mtu,
-        timeout=communicator.timeout / 2,  # so that all ranks meet before they give each other up
-    )
-    return SwitchedSums(communicator, worker, place)
+    return SwitchedSums(communicator, place, token, rows[0][2])
 
 
 def _absence(place: Place, token: str) -> str:
@@ -145,24 +147,71 @@ def _absence(place: Place, token: str) -> str:
 class SwitchedSums:
     """All-reduces of a communicator through a switch, as long as it lives.
 
+    A switch that failed is looked for again after some calls, which all ranks count alike, and used when all of them reach it.
+
     Args:
         communicator: The ranks; over it they agree what to do when the switch fails.
-        worker: This rank as a worker of the switch.
-        place: From which size on the switch is used.
+        place: The switch, and from which size on it is used.
+        token: A token that it accepts.
+        job: Name of the job, the same on all ranks.
 
     Attributes:
-        ended: Why the switch is not used any more, or empty.
+        worker: This rank as a worker of the switch.
+        ended: Why the switch is not used at present, or empty.
         sums: How many operations went through it.
     """
 
-    def __init__(self, communicator: Communicator, worker: Worker, place: Place) -> None:
-        self.communicator, self.worker, self.place = communicator, worker, place
+    def __init__(self, communicator: Communicator, place: Place, token: str, job: str) -> None:
+        self.communicator, self.place, self._token = communicator, place, token
         self.ended = ""
         self.sums = 0
+        self._without, self._patience = 0, _FIRST_LOOK
+        self.worker = self._joined(job)
+
+    def _joined(self, job: str) -> Worker:
+        return connect(
+            self.place.address,
+            worker=self.communicator.rank,
+            workers=self.communicator.size,
+            token=self._token,
+            job=job,
+            pool=self.place.pool,
+            mtu=self.place.mtu,
+            timeout=self.communicator.timeout
+            / 2,  # so that all ranks meet before they give each other up
+        )
 
     def serves(self, size: int, dtype: str, op: str) -> bool:
-        """Whether a buffer of this many bytes goes through the switch; the same on all ranks."""
-        return not self.ended and size >= self.place.least and Worker.adds(dtype, op)
+        """Whether a buffer of this many bytes goes through the switch; the same on all ranks.
+
+        All ranks must ask about the same buffers in the same order, once for each.
+        """
+        if size < self.place.least or not Worker.adds(dtype, op):
+            return False
+        if self.ended:
+            self._look()
+        return not self.ended
+
+    def _look(self) -> None:
+        """Now and then, whether the switch is back; then all ranks use it from this operation on."""
+        self._without += 1
+        if self._without < self._patience:
+            return
+        # The sooner it failed again, the rarer it is worth a look.
+        self._without, self._patience = 0, min(2 * self._patience, _RARELY)
+        try:
+            stats(self.place.address, self._token, timeout=_LOOK_S)
+        except CommunicationError:
+            here = False
+        else:
+            here = True
+        mine = json.dumps([here, secrets.token_hex(8)]).encode()
+        rows = [json.loads(row) for row in self.communicator.exchange("switch back", mine)]
+        if all(row[0] for row in rows):
+            self.worker = self._joined(rows[0][1])
+            self.ended = ""
+            if self.communicator.rank == 0:
+                sys.stderr.write("tacos: sums go through the switch again\n")
 
     def run_at(
         self,
@@ -199,7 +248,9 @@ class SwitchedSums:
         mine = json.dumps([self.worker.operation, core.has_results, why]).encode()
         rows = [json.loads(row) for row in self.communicator.exchange("switch lost", mine)]
         if self.communicator.rank == 0:
-            sys.stderr.write(f"tacos: sums take another way from now on: {rows[0][2]}\n")
+            sys.stderr.write(
+                f"tacos: sums take another way until the switch is back: {rows[0][2]}\n"
+            )
         furthest = max(row[0] for row in rows)
         # A rank begins the next operation only when all have the results of the one before.
         if self.worker.operation < furthest:

@@ -19,6 +19,8 @@ swing                 as halving-doubling, with short hops     Swing: De Sensi e
 themis                2(n-1)/n S / Σ 1/βᵢ with many chunks     Themis: Rashidi et al., 2022
 multitree             2(n-1)/n Sβ / links per NPU, nearly      MultiTree: Huang et al., 2021
 parameter-server      2α + (n+1)Sβ at a central server         k servers share the work
+in-network            2α + (1 + h)Sβ through switches that       SwitchML: Sapio et al., 2021; h for
+                      add up                                   headers, or what the pool allows
 nccl                  rings over all NICs, trees or NVLS       what stock NCCL chooses
 ====================  =======================================  ====================================
 
@@ -33,6 +35,7 @@ from __future__ import annotations
 from tacos.synth.baselines.direct import DIRECT, ONE_SHOT
 from tacos.synth.baselines.doubling import BRUCK, HALVING_DOUBLING
 from tacos.synth.baselines.grids import HIERARCHICAL, SWING, TWO_D_RING
+from tacos.synth.baselines.in_network import IN_NETWORK
 from tacos.synth.baselines.multitree import MULTITREE
 from tacos.synth.baselines.nccl import NCCL
 from tacos.synth.baselines.rings import BIDIRECTIONAL_RING, RING
@@ -58,5 +61,6 @@ RECORDS = (
     THEMIS,
     MULTITREE,
     PARAMETER_SERVER,
+    IN_NETWORK,
 )
 """The records of all baselines, in the order in which they are listed."""

@@ -1,0 +1,190 @@
+"""All-reduces through switches that add up, in packets: what ``tacos switch`` does on a real network.
+
+A worker's data go up once and the sums come down once, in packets with headers. A pool of packets is on its way; the result
+of one lets the next begin. :func:`estimate` has the time of one switch from these figures, and the engine makes schedules with them:
+trees through the switches, at the pace that headers and pool allow. A measurement can then be compared with ``schedule.time_s``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tacos._core import Routes, Schedule, pack_two_way, schedule_all_reduce
+from tacos.errors import InfeasibleError
+from tacos.synth import requirements
+from tacos.synth.engine import Engine
+from tacos.topology.edits import scale
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tacos._core import Collective, Topology
+
+__all__ = ["IN_NETWORK", "estimate", "in_network", "packet_elements", "wire_bytes"]
+
+_WIDTHS = {
+    "float32": (4, 1), "float16": (2, 1), "bfloat16": (2, 1), "int8": (1, 1), "uint8": (1, 1),
+    "int16": (2, 1), "uint16": (2, 1), "int32": (4, 1), "uint32": (4, 1), "int64": (8, 3), "uint64": (8, 3),
+}  # fmt: skip
+"""Bytes of an element in memory, and 32-bit words on the wire."""
+_IN_MTU = 60
+"""Bytes of a packet beside its integers: IPv4 20, UDP 8, our own 32."""
+_HEADERS = 14 + _IN_MTU
+"""Of a frame, with Ethernet's."""
+_MOST_ELEMENTS = 16_000
+_SUMS_AND_COPIES = 3
+"""Capabilities of a switch that adds up and multicasts."""
+_CHUNKS = 128
+"""Of a schedule whose number is open: so many that filling and draining the tree take 1 %. Chosen."""
+
+
+def packet_elements(mtu: int) -> int:
+    """Return the number of 32-bit integers in a packet that fits an MTU.
+
+    >>> packet_elements(1500), packet_elements(9000)
+    (360, 2232)
+    """
+    if mtu < _IN_MTU + 12:
+        raise ValueError(f"mtu must be at least {_IN_MTU + 12} bytes; got {mtu}")
+    # A multiple of 8 keeps the integers of one packet in whole vectors of the processor.
+    return min((mtu - _IN_MTU) // 4 // 8 * 8 or 3, _MOST_ELEMENTS)
+
+
+def _packets(size_bytes: int, dtype: str, mtu: int, pool: int) -> tuple[int, int, int]:
+    """Words, packets with data, and leading packets with exponents only."""
+    if dtype not in _WIDTHS:
+        raise ValueError(f"a switch cannot add {dtype}; expected one of {', '.join(_WIDTHS)}")
+    width, words = _WIDTHS[dtype]
+    elements = -(-size_bytes // width)
+    blocks = -(-elements // (packet_elements(mtu) // words))
+    leading = min(pool, blocks) if "float" in dtype else 0
+    return elements * words, blocks, leading
+
+
+def wire_bytes(size_bytes: int, *, dtype: str = "float32", mtu: int = 1500, pool: int = 128) -> int:
+    """Return the bytes that each worker sends, and receives, for a sum: frames without preamble and checksum.
+
+    >>> wire_bytes(1440, mtu=1500), wire_bytes(4 * 360 * 1000, dtype="int32", mtu=1500)
+    (1662, 1514074)
+    """
+    words, blocks, leading = _packets(size_bytes, dtype, mtu, pool)
+    return 4 * words + _HEADERS * (blocks + leading + 1)
+
+
+def estimate(
+    size_bytes: int,
+    *,
+    wire_Bps: float,
+    round_trip_s: float,
+    dtype: str = "float32",
+    mtu: int = 1500,
+    pool: int = 128,
+) -> float:
+    """Return the seconds that a sum takes through one switch, whatever the number of workers.
+
+    Args:
+        size_bytes: Of each worker's buffer.
+        wire_Bps: Bytes per second that a worker's link carries, headers included.
+        round_trip_s: From a worker to the switch and back, for a packet without integers.
+        dtype: Type of the elements.
+        mtu: The largest packet.
+        pool: Packets on their way at once. If they do not fill the link, the round trips take the time.
+
+    >>> fast = estimate(4 << 20, wire_Bps=1.25e9, round_trip_s=20e-6)
+    >>> slow = estimate(4 << 20, wire_Bps=1.25e9, round_trip_s=20e-6, pool=1)
+    >>> round(fast * 1e6), slow > 5 * fast
+    (3578, True)
+    """
+    stream_s, trip_s = _stream(size_bytes, wire_Bps, round_trip_s, dtype, mtu, pool)
+    return stream_s + trip_s + round_trip_s
+
+
+def _stream(
+    size_bytes: int, wire_Bps: float, round_trip_s: float, dtype: str, mtu: int, pool: int
+) -> tuple[float, float]:
+    """Seconds in which all packets of a worker are sent, and in which one of them goes up and down."""
+    words, blocks, leading = _packets(size_bytes, dtype, mtu, pool)
+    packets = blocks + leading
+    frame = (4 * words + _HEADERS * packets) / max(packets, 1)
+    # A packet is stored whole before it is added, and its result before it is read.
+    trip = round_trip_s + 2 * (4 * words / max(blocks, 1) + _HEADERS) / wire_Bps
+    rate = min(wire_Bps, pool * frame / trip) if packets else wire_Bps
+    return packets * frame / rate, trip
+
+
+def in_network(
+    topology: Topology,
+    collective: Collective,
+    *,
+    mtu: int = 1500,
+    pool: int = 128,
+    dtype: str = "float32",
+    progress: Callable[[float], object] | None = None,
+) -> Schedule:
+    """All-reduce through switches that add up, at the pace of packets with headers and a pool of slots.
+
+    Chunks go up and down trees through the switches, at the times that they take on links which carry data at that pace.
+    :func:`tacos.simulate` keeps these times with ``timing="schedule"``.
+
+    Args:
+        topology: A network with switches that reduce and multicast.
+        collective: An all-reduce.
+        mtu: The largest packet.
+        pool: Packets on their way at once.
+        dtype: Type of the elements.
+        progress: Called with the share done, now and then.
+
+    >>> import tacos
+    >>> star = tacos.topology.switch(8, multicast=True, reduce=True, bandwidth="20Mbit/s", latency="50us")
+    >>> coll = tacos.collective.all_reduce(star, "2MB")
+    >>> print(f"{in_network(star, coll).time_s:.2f} s, without headers {tacos.bound(star, coll).time_s:.2f} s")
+    0.85 s, without headers 0.80 s
+    """
+    IN_NETWORK.check(topology, collective)
+    if pool < 1:
+        raise ValueError(f"pool must be at least 1; got {pool}")
+    (part,) = collective.parts
+    size = int(part.size)
+    _, blocks, _ = _packets(size, dtype, mtu, pool)
+    members = len(part.group)
+    chosen = collective
+    if not collective.resolved:
+        chosen = collective.with_chunks(max(1, min(_CHUNKS, blocks) // members))
+    link_Bps = float(topology.link_bandwidth_Bps.min())
+    round_trip_s = 2e-12 * float(topology.link_latency_ps.max())
+    stream_s, _ = _stream(size, link_Bps, round_trip_s, dtype, mtu, pool)
+    share = min(1.0, size / link_Bps / stream_s) if stream_s else 1.0
+    slower = scale(topology, bandwidth=share)
+    pair = pack_two_way(slower, part.group, chosen.chunks, progress)
+    if pair is None:
+        raise InfeasibleError("no switch that reduces and multicasts connects all members")
+    found = schedule_all_reduce(*pair, pair[1].root, chosen, "{}", progress)
+    table = found.routes
+    return Schedule(
+        collective=found.collective,
+        routes=Routes(topology, table.kinds, table.link_begin, table.links),
+        lane_route=found.lane_route, lane_op=found.lane_op, lane_reads=found.lane_reads,
+        lane_begin=found.lane_begin, chunk=found.chunk, start=found.start, quantum_ps=found.quantum_ps,
+        consistent=found.consistent,
+    )  # fmt: skip
+
+
+def _obstacle(topology: Topology, collective: Collective) -> str:
+    if len(collective.parts) != 1:
+        return "one all-reduce"
+    if needed := requirements.kind(collective.parts[0], lambda kind: kind.two_phases):
+        return needed
+    if not np.any(topology.switch_capabilities == _SUMS_AND_COPIES):
+        return "a switch that reduces and multicasts"
+    return ""
+
+
+IN_NETWORK = Engine(
+    name="in-network",
+    solve=in_network,
+    baseline=True,
+    obstacle=_obstacle,
+    only_if_named="to be named: it has the headers and the pool of tacos switch",
+)
