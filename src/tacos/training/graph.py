@@ -157,7 +157,7 @@ class _Stage:
             self._outer("output", kind, split)
         for layer in layers:
             if kind == _WEIGHTS:
-                times, _, _ = folded.layer(layer)
+                times, _, _ = folded.work.layer(layer)
                 out.compute(f"weights {layer}", times.weights)
             else:
                 self._layer(kind, layer, split)
@@ -180,7 +180,7 @@ class _Stage:
 
     def _layer(self, kind: int, layer: int, split: bool) -> None:
         folded, parallel, model = self.folded, self.parallel, self.model
-        times, ahead, back = folded.layer(layer)
+        times, ahead, back = folded.work.layer(layer)
         sharded = parallel.zero == 3 and parallel.dp * parallel.cp > 1
         if sharded:
             self._gather_layer()

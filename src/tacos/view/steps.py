@@ -186,24 +186,24 @@ def scaling_table(
 
 
 def scaling_picture(curves: Mapping[str, Sequence[Step]], title: str = "") -> str:
-    """Curves of the speed over the number of NPUs, and what it would be if every NPU added as much as the first ones.
+    """Curves of what each NPU contributes to the speed, over the number of NPUs: level where the job scales perfectly.
 
     >>> import tacos
     >>> from tacos import training
     >>> model, split = training.model("llama3-8b"), training.Parallelism(tp=8, zero=1, batch=64)
     >>> found = [training.step(model, split, tacos.topology.dgx_h100(n)) for n in (1, 2, 4)]
-    >>> picture = scaling_picture({"nccl": found})
-    >>> "NPUs" in picture, "linear" in picture
-    (True, True)
+    >>> "tokens per second of each NPU" in scaling_picture({"nccl": found})
+    True
     """
-    steps = next(iter(curves.values()))
-    npus = [one.parallel.npus for one in steps]
+    first = next(iter(curves.values()))[0]
     series = [
-        Series(name, [one.tokens_per_s for one in found], npus) for name, found in curves.items()
+        Series(name, [_per_npu(one) for one in found], [one.parallel.npus for one in found])
+        for name, found in curves.items()
     ]
-    series.append(Series("linear", [_per_npu(steps[0]) * count for count in npus], npus))
-    what = "tokens per second" if hasattr(steps[0].model, "sequence") else "samples per second"
-    return lines(series, Axis("NPUs", log=True), Axis(what, log=True), title=title)
+    what = "tokens" if hasattr(first.model, "sequence") else "samples"
+    return lines(
+        series, Axis("NPUs", log=True), Axis(f"{what} per second of each NPU"), title=title
+    )
 
 
 def _per_npu(step: Step) -> float:
