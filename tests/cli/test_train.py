@@ -132,3 +132,27 @@ def test_a_network_that_astra_sim_cannot_describe_is_refused_before_the_work(cap
     assert main([*JOB, "--fault", "nic=1", *files]) == 2
     assert "ASTRA-sim cannot describe this dgx_h100 network" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_scaling_over_networks(capsys, tmp_path):
+    job = ["train", "mpt-125m", "dgx-h100:1", "--batch", "64", "--collectives", "nccl,free"]
+    more = ["--scaling", "dgx-h100:2", "dgx-h100:4"]
+    picture, table = tmp_path / "scaling.svg", tmp_path / "scaling.csv"
+    assert main([*job, *more, "--chart", str(picture), "--csv", str(table), "--json"]) == 0
+    strong = json.loads(capsys.readouterr().out)["scaling"]
+    assert [one["npus"] for one in strong.values()] == [8, 16, 32] * 2
+    assert {one["parallelism"]["batch"] for one in strong.values()} == {64}
+    times = [strong[f"nccl, dgx-h100:{boxes}"]["time_s"] for boxes in (1, 2, 4)]
+    assert times == sorted(times, reverse=True)
+    assert "tokens per second of each NPU" in picture.read_text()
+    assert len(table.read_text().splitlines()) == 7
+    assert main([*job, *more, "--weak"]) == 0
+    shown = capsys.readouterr().out
+    assert "256" in shown  # sequences on 32 NPUs
+    assert "100.0 %" in shown
+    assert main([*job, *more, "--what-if", "nic=2x"]) == 2
+    assert "--scaling goes with one job on several networks" in capsys.readouterr().err
+    assert main([*job, "--weak"]) == 2
+    assert "--weak goes with --scaling" in capsys.readouterr().err
+    assert main([*job, "--scaling", "dgx-h100:5"]) == 2
+    assert "dgx-h100:5: batch must be a multiple of" in capsys.readouterr().err

@@ -34,7 +34,7 @@ def small(**shape):
 SPLITS = [
     training.Parallelism(tp=2, pp=2, dp=2, batch=8, zero=1, overlap_gradients=True, overlap_parameters=True),
     training.Parallelism(tp=2, pp=2, cp=2, vp=2, batch=4, sequence_parallel=True),
-    training.Parallelism(tp=2, dp=4, batch=8, zero=3, recompute="full"),
+    training.Parallelism(tp=4, dp=2, batch=8, zero=3, recompute="full", sequence_parallel=True, overlap_tensor=True),
 ]  # fmt: skip
 
 

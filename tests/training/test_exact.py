@@ -159,6 +159,29 @@ def test_folded_and_exact_agree_on_many_steps():
     compared(range(3, 35))
 
 
+def test_overlap_of_tensor_and_expert_parallelism_is_in_the_graph():
+    """Parts of tensors go round while products run; exchanges with experts run beside a layer."""
+    how = {"collectives": "ring", "oversubscribe": True, "software": PLAIN}
+    some = training.Experts(count=16, active=2, ffn=4096)
+    for model, split, flag in (
+        (small(sequence=8192), training.Parallelism(tp=8, sequence_parallel=True, batch=2), "overlap_tensor"),
+        (small(sequence=8192), training.Parallelism(tp=8, batch=2), "overlap_tensor"),
+        (small(sequence=4096, experts=some), training.Parallelism(dp=8, ep=8, batch=8), "overlap_experts"),
+    ):  # fmt: skip
+        plain, overlapped = split, replace(split, **{flag: True})
+        rough, fine = (
+            [
+                training.step(model, one, ONE, **how, fidelity=fidelity)
+                for one in (plain, overlapped)
+            ]
+            for fidelity in ("folded", "exact")
+        )
+        assert fine[1].time_s < 0.97 * fine[0].time_s
+        assert fine[1].time_s == pytest.approx(rough[1].time_s, rel=0.03)
+        assert fine[1].compute_s == pytest.approx(fine[0].compute_s, rel=1e-6)
+        assert fine[1].exposed_s == pytest.approx(rough[1].exposed_s, rel=0.3)
+
+
 def test_unknown_fidelities_are_refused():
     with pytest.raises(
         ValueError, match=r"^fidelity must be one of folded, exact, astra; got 'exactly'$"

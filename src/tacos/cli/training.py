@@ -22,7 +22,16 @@ from tacos.simulate import Straggler
 from tacos.training import Parallelism, Step, Transformer
 from tacos.training.astra import described
 from tacos.training.devices import DEVICES
-from tacos.view import checked, save, step_picture, step_table, sweep_table, write_steps
+from tacos.view import (
+    checked,
+    save,
+    scaling_picture,
+    scaling_table,
+    step_picture,
+    step_table,
+    sweep_table,
+    write_steps,
+)
 
 _MANY = 200
 """Parallelisms beyond which a search starts a process per core."""
@@ -122,6 +131,22 @@ def train(
         Parameter(negative="", show_default=False, help="Try all parallelisms that fit; ranked."),
     ] = False,
     top: Annotated[int, Parameter(help="Rows to print of a sweep or a search.")] = 10,
+    scaling: Annotated[
+        list[str] | None,
+        Parameter(
+            consume_multiple=True,
+            help="Further networks, such as dgx-h100:2 dgx-h100:4: the same job with more replicas, as a table and with --chart as "
+            "curves.",
+        ),
+    ] = None,
+    weak: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            show_default=False,
+            help="With --scaling, let the batch grow with the number of NPUs.",
+        ),
+    ] = False,
     what_if: Annotated[
         list[str] | None,
         Parameter(
@@ -189,6 +214,22 @@ def train(
         described(network)  # before the work
     trouble = {"stragglers": _stragglers(network, straggler), "jitter": jitter, "seed": seed}
     silent = quiet or as_json
+    if scaling:
+        if sweep or search or what_if or timeline or export or fault or straggler:
+            raise ValueError(
+                "--scaling goes with one job on several networks: leave out --sweep, --search, --what-if, --fault, --straggler, "
+                "--timeline and --export"
+            )
+        how |= {
+            "oversubscribe": oversubscribe,
+            "fidelity": fidelity,
+            "jitter": jitter,
+            "seed": seed,
+        }
+        curves = _curves(wanted, [topology, *scaling], given, batch, weak, names, how, silent)
+        return _show_scaling(wanted.name, [topology, *scaling], curves, chart, csv, as_json, quiet)
+    if weak:
+        raise ValueError("--weak goes with --scaling")
     ranking = None
     if sweep or search:
         ranking = _ranked(wanted, network, batch, given, sweep or [], search, names[0], how, silent)
@@ -279,6 +320,71 @@ def _split(
     if model.layers % stages and not (model.layers + 2) % stages:
         usual["count_embedding"] = True  # as Llama 3.1 405B: 126 layers and 2 in 64 virtual stages
     return Parallelism(**usual | given | ({} if batch is None else {"batch": batch})).on(npus)
+
+
+def _curves(
+    model: training.Model,
+    specs: list[str],
+    given: dict[str, Any],
+    batch: int | None,
+    weak: bool,
+    names: list[str],
+    how: dict[str, Any],
+    silent: bool,
+) -> dict[str, list[Step]]:
+    """The job on each network, by how its collectives are done."""
+    networks = [formats.network(spec) for spec in specs]
+    first = _split(model, networks[0].npus, given, batch)
+    curves: dict[str, list[Step]] = {name: [] for name in names}
+    free = {name: value for name, value in given.items() if name != "dp"}
+    with progress("predicting", silent) as report:
+        for done, (spec, network) in enumerate(zip(specs, networks, strict=True)):
+            # Parts of a batch are for the check to refuse.
+            size = first.batch * network.npus // first.npus if weak else first.batch
+            try:
+                split = _split(model, network.npus, free if done else given, size)
+                for name in names:
+                    curves[name].append(
+                        training.step(model, split, network, **how, collectives=name)
+                    )
+            except ValueError as error:
+                raise ValueError(f"{spec}: {error}") from None
+            report((done + 1) / len(specs))
+    return curves
+
+
+def _show_scaling(
+    name: str,
+    specs: list[str],
+    curves: dict[str, list[Step]],
+    chart: Path | None,
+    csv: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    flat = {
+        f"{how}, {spec}": one
+        for how, steps in curves.items()
+        for spec, one in zip(specs, steps, strict=True)
+    }
+    if csv is not None:
+        write_steps(csv, flat)
+    if chart is not None:
+        save(
+            scaling_picture(curves, f"{name}: {_words(curves[next(iter(curves))][0].parallel)}"),
+            chart,
+        )
+    if as_json:
+        print(
+            json.dumps({"scaling": {label: one.summary() for label, one in flat.items()}}, indent=2)
+        )
+    elif not quiet:
+        print_table(
+            scaling_table(
+                specs, curves, f"{name}: step, and speed per NPU against the first network"
+            )
+        )
+    return 0
 
 
 def _ranked(

@@ -25,6 +25,7 @@ from tacos.formats.astra_network import Dimensions, dimensions
 from tacos.simulate import astra as simulator
 from tacos.simulate.timeline import Timeline
 from tacos.training.exact import accounted, family_tables
+from tacos.training.graph import RING_TAG, TENSOR_TAG
 from tacos.workload import COLL, COMMS, COMP, RECV, SEND
 
 if TYPE_CHECKING:
@@ -40,11 +41,9 @@ __all__ = ["AstraJob", "astra", "described", "export"]
 
 _MICROSECOND = 10**6
 _COMM_NAMES = {number: name for name, number in COMMS.items()}
-_STAGE_TAG = 200_000_000
-"""Tags of messages between stages; algorithms number their messages from 0 on."""
-_RING_TAG = 300_000_000
-"""Tags of keys and values. ASTRA-sim counts tags modulo 500,000,000."""
-_RING = 2**30
+_BASES = (200_000_000, 300_000_000, 400_000_000)
+"""Tags of messages between stages, of parts of tensors, and of keys and values begin here: algorithms number their messages
+from 0 on, and ASTRA-sim counts tags modulo 500,000,000."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,10 @@ class AstraJob:
         group[rows] = own.ravel() + 1
         tag = w.tag.astype(np.int64)
         messages = (w.kind == SEND) | (w.kind == RECV)
-        tag[messages] += np.where(tag[messages] >= _RING, _RING_TAG - _RING, _STAGE_TAG)
+        of, base = tag[messages], np.full(int(messages.sum()), _BASES[0])
+        for first, moved in ((TENSOR_TAG, _BASES[1]), (RING_TAG, _BASES[2])):
+            base[of >= first] = moved - first
+        tag[messages] = of + base
         made = Workload(
             npus=w.npus,
             rank=w.rank,

@@ -4,7 +4,8 @@ All groups of a kind communicate at the same time, and links that several of the
 that are laid out on boxes alike; the rings of all of them are laid on the network, and the link that they load most decides how
 much slower each group is than it would be alone.
 
-A cost is computed for sizes that are powers of two (of four if algorithms are synthesized), once, and interpolated between them.
+A cost is computed for sizes that are powers of two, once, and interpolated between them. An algorithm is synthesized for sizes that
+are powers of 16 (of four if its engine is named), and executed with the others.
 """
 
 from __future__ import annotations
@@ -142,21 +143,17 @@ class Family:
         self._shares: dict[str, float] = {}
         self._loads: dict[str, NDArray[np.float64]] = {}
         self._network: Topology | None = None
-        self._schedules: dict[tuple[str, int, str], Schedule] = {}
 
     def seconds(self, kind: str, size: float) -> float:
         """Return how long a collective of `size` bytes takes."""
         if self.groups.shape[1] < 2 or size <= 0 or self.costs.collectives == "free":
             return 0.0
-        # Synthesis takes longer than NCCL's formulas, so that fewer sizes are looked up.
-        step = 1 if self.costs.collectives == "nccl" else 2
-        place = min(max(log2(size), _SMALLEST), _LARGEST) / step
-        low, high = step * floor(place), step * ceil(place)
+        place = min(max(log2(size), _SMALLEST), _LARGEST)
+        low, high = floor(place), ceil(place)
         first = self._at(kind, low)
         if low == high:
             return first
-        part = (place * step - low) / step
-        return exp(log(first) + part * (log(self._at(kind, high)) - log(first)))
+        return exp(log(first) + (place - low) * (log(self._at(kind, high)) - log(first)))
 
     def _at(self, kind: str, power: int) -> float:
         key = kind, power
@@ -234,7 +231,7 @@ class Family:
 
     def synthesized(self, kind: str, size: int, engine: str) -> float:
         """Seconds that a synthesized algorithm takes on the links that are left to one group."""
-        return LAUNCH_S + _executed_s(self.schedule(kind, size, engine))
+        return LAUNCH_S + _synthesized_s(self._own(), kind, size, engine)
 
     def algorithm(self, kind: str, size: int) -> tuple[ProgramNodes, Collective]:
         """The algorithm that each group uses: the one that was asked for, or NCCL's where that is faster."""
@@ -248,17 +245,7 @@ class Family:
             engine = "nccl"
         elif engine != "nccl" and self.nccl(kind, size) < self.synthesized(kind, size, engine):
             engine = "nccl"
-        return program_nodes(self.schedule(kind, size, engine))
-
-    def schedule(self, kind: str, size: int, engine: str) -> Schedule:
-        """A synthesized algorithm for the links that are left to one group."""
-        key = kind, size, engine
-        if key not in self._schedules:
-            network = self._own()
-            self._schedules[key] = synthesize(
-                network, KINDS[kind](network, size), engine=engine, effort="fast", seed=0
-            )
-        return self._schedules[key]
+        return _sized(self._own(), kind, size, engine)
 
     def tuned(self, kind: str, size: int, plans: Plans) -> float | None:
         """Seconds that the tuned algorithm for the group takes; None where there is none."""
@@ -300,6 +287,42 @@ class Family:
             except ValueError:  # they reach each other through others only
                 self._network = _relayed(changed, members)
         return self._network
+
+
+@lru_cache(maxsize=256)
+def _synthesized(network: Topology, kind: str, size: int, engine: str) -> Schedule:
+    """A schedule for a group; groups of other families, and of other networks, are often connected alike."""
+    return synthesize(network, KINDS[kind](network, size), engine=engine, effort="fast", seed=0)
+
+
+def _near(size: int, engine: str) -> int:
+    """The size for which the algorithm is synthesized that serves `size`: finding one takes longer than running it."""
+    if engine == "nccl":
+        return size
+    step = 4 if engine == "auto" else 2
+    return 1 << min(max(step * round(log2(max(size, 1)) / step), _SMALLEST), _LARGEST)
+
+
+def _sized(network: Topology, kind: str, size: int, engine: str) -> tuple[ProgramNodes, Collective]:
+    """The nodes of a synthesized algorithm for a size."""
+    schedule = _synthesized(network, kind, _near(size, engine), engine)
+    try:
+        return program_nodes(lower(schedule), size=size, topology=network)
+    except ValueError:  # some chunks would be empty
+        return program_nodes(_synthesized(network, kind, size, engine))
+
+
+@lru_cache(maxsize=1 << 16)
+def _synthesized_s(network: Topology, kind: str, size: int, engine: str) -> float:
+    """How long a synthesized algorithm takes when it is executed, in seconds."""
+    schedule = _synthesized(network, kind, _near(size, engine), engine)
+    found = None
+    with suppress(ValueError):  # some chunks would be empty
+        found = execution(lower(schedule), network, size=size)
+    if found is None:
+        schedule = _synthesized(network, kind, size, engine)
+        found = execution(schedule)
+    return schedule.time_s if found is None else found.time_ps() * 1e-12
 
 
 def _relayed(topology: Topology, members: list[int]) -> Topology:
@@ -348,9 +371,3 @@ def _reached(
         bandwidth_Bps=np.maximum(topology.link_bandwidth_Bps * share, 1).astype(np.int64),
         latency_ps=latency.astype(np.int64),
     )
-
-
-def _executed_s(schedule: Schedule) -> float:
-    """How long a schedule takes when it is executed, in seconds."""
-    found = execution(schedule)
-    return schedule.time_s if found is None else found.time_ps() * 1e-12

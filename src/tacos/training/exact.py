@@ -17,7 +17,7 @@ from tacos._core import run_job
 from tacos.schedule import routes
 from tacos.simulate.timeline import Timeline
 from tacos.training.communication import LAUNCH_S
-from tacos.training.graph import HOST
+from tacos.training.graph import HOST, RING_TAG, TENSOR_TAG
 from tacos.workload import COLL, COMMS, COMP, RECV, SEND
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ def accounted(step: Step, line: Timeline) -> Step:
             deps = workload.dep[workload.dep_begin[node] : workload.dep_begin[node + 1]]
             cause = int(deps[np.argmax(end[deps])]) if len(deps) else -1
             begin = since
-            if cause >= 0 and workload.kind[cause] == COLL:
+            if cause >= 0 and (workload.kind[cause] == COLL or workload.tag[cause] >= TENSOR_TAG):
                 its = workload.dep[workload.dep_begin[cause] : workload.dep_begin[cause + 1]]
                 begin = max(since, int(end[its].max()) if len(its) else 0)
             name = "bubble" if cause < 0 else _cause(workload, cause)
@@ -327,6 +327,8 @@ def accounted(step: Step, line: Timeline) -> Step:
 def _cause(workload: Workload, node: int) -> str:
     if workload.kind[node] == COLL:
         return str(workload.names[workload.name[node]])
-    if workload.kind[node] == RECV and workload.tag[node] >= 2**30:
+    if workload.kind[node] == RECV and workload.tag[node] >= RING_TAG:
         return "cp send"
+    if workload.kind[node] == RECV and workload.tag[node] >= TENSOR_TAG:
+        return str(workload.names[workload.name[node]])
     return "bubble"

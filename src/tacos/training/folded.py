@@ -7,23 +7,16 @@ kind communicate.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tacos._core import pipeline
 from tacos.simulate.timeline import Timeline
-from tacos.training.compute import (
-    LayerTimes,
-    embedding_times,
-    layer_times,
-    optimizer_s,
-    output_times,
-    stack_times,
-)
+from tacos.training.compute import optimizer_s
 from tacos.training.memory import Memory, memory_of, over_capacity, parameters_of
 from tacos.training.models import Stack, Transformer
+from tacos.training.passes import Work
 from tacos.workload import COLL, COMMS, COMP, from_nodes
 
 if TYPE_CHECKING:
@@ -36,37 +29,15 @@ if TYPE_CHECKING:
     from tacos.training.devices import Device, Software
     from tacos.training.models import Model
     from tacos.training.parallelism import Groups, Parallelism
+    from tacos.training.passes import Chunk, Pass
 
 __all__ = ["Folded", "MemoryExceededError"]
 
 _RULES = {"gpipe": 0, "1f1b": 1, "interleaved": 1, "zero-bubble": 2}
-_COLLECTIVE_OPERATORS = 2.0
-"""Operators that the host starts for a collective (chosen)."""
 
 
 class MemoryExceededError(ValueError):
     """A step does not fit into the memory of a device; the message names the largest terms."""
-
-
-@dataclass
-class _Passes:
-    """What one chunk's forward or backward pass consists of, in seconds."""
-
-    compute: float = 0.0
-    weights: float = 0.0
-    operators: float = 0.0
-    exposed: dict[str, float] = field(default_factory=dict)
-    total: dict[str, float] = field(default_factory=dict)
-
-    def wait(self, name: str, seconds: float, hidden: float = 0.0) -> None:
-        """Add communication that makes the pass `seconds` - `hidden` longer."""
-        if seconds > 0:
-            self.total[name] = self.total.get(name, 0.0) + seconds
-            self.exposed[name] = self.exposed.get(name, 0.0) + seconds - hidden
-
-    @property
-    def busy(self) -> float:
-        return self.compute + sum(self.exposed.values())
 
 
 class Folded:
@@ -85,168 +56,14 @@ class Folded:
         self.model, self.parallel, self.topology = model, parallel, topology
         self.device, self.dtype, self.software, self.costs = device, dtype, software, costs
         self.groups: Groups = parallel.groups()
-        self.tp, self.ep = costs.of(self.groups.tp), costs.of(self.groups.ep)
+        self.work = Work(model, parallel, self.groups, device, dtype, software, costs)
         self.dp, self.edp = costs.of(self.groups.dp), costs.of(self.groups.edp)
-        self.counts = parallel.stage_layers(model.layers)
-        self.starts = np.concatenate([[0], np.cumsum(self.counts)]).tolist()
-        self._layers: dict[bool, tuple[LayerTimes, _Passes, _Passes]] = {}
+        self.counts, self.starts = self.work.counts, self.work.starts
         self._parts = [parameters_of(model, parallel, stage) for stage in range(parallel.pp)]
         self.stragglers: Mapping[int, float] = {}
         self.jitter, self.seed = 0.0, 0
         # Of each stage: when its passes end, when its gradients are summed, and seconds of the update and of a gather after it.
         self.tails: list[tuple[float, float, float, float]] = []
-
-    # Layers and passes.
-
-    def layer(self, number: int) -> tuple[LayerTimes, _Passes, _Passes]:
-        """Times of a layer, and its forward and backward pass with tensor, context and expert parallelism."""
-        model, parallel = self.model, self.parallel
-        if isinstance(model, Stack):
-            times = stack_times(
-                model.layer_list[number], parallel.microbatch, self.device, self.dtype
-            )
-            ahead = _Passes(times.forward, 0.0, times.operators)
-            back = _Passes(times.backward, times.weights, 2 * times.operators)
-            self._exchange_stack(model, number, ahead, back)
-            return times, ahead, back
-        sparse = model.experts is not None and number >= model.experts.dense
-        if sparse not in self._layers:
-            times = layer_times(
-                model, parallel, self.device, self.software, self.dtype, experts=sparse
-            )
-            ahead = _Passes(times.forward, 0.0, times.operators)
-            self._communicate(ahead, times, 1.0, sparse)
-            back = _Passes(times.backward, times.weights, 2 * times.operators)
-            self._communicate(back, times, 2.0, sparse)
-            if parallel.recompute == "full":
-                back.compute += times.forward
-                back.operators += times.operators
-                self._communicate(back, times, 1.0, sparse)
-            elif parallel.recompute == "selective":
-                back.compute += times.attention
-                back.operators += 0.2 * times.operators
-            elif parallel.recompute == "alternate":
-                back.compute += times.forward - times.attention - 0.5 * times.products
-                back.operators += 0.8 * times.operators
-            self._layers[sparse] = times, ahead, back
-        return self._layers[sparse]
-
-    def _exchange_stack(self, model: Stack, number: int, ahead: _Passes, back: _Passes) -> None:
-        exchanged = model.layer_list[number].exchanged * self.parallel.microbatch * 2.0
-        if exchanged:
-            seconds = self.dp.seconds("all_to_all", exchanged)
-            ahead.wait("dp all-to-all", seconds)
-            back.wait("dp all-to-all", seconds)
-
-    def _communicate(self, into: _Passes, times: LayerTimes, factor: float, sparse: bool) -> None:
-        """Add what tensor, context and expert parallelism send in one pass; `factor` 2 is the backward pass."""
-        model, parallel, costs = self.model, self.parallel, self.costs
-        assert isinstance(model, Transformer)
-        tokens = parallel.microbatch * model.sequence / parallel.cp
-        size = 2.0 * tokens * model.hidden
-        if parallel.tp > 1:
-            if parallel.sequence_parallel:
-                gather = self.tp.seconds("all_gather", size)
-                scatter = self.tp.seconds("reduce_scatter", size)
-                # Backward, gathers stand before products of inputs and of weights, which take twice as long.
-                for product in times.enter:
-                    into.wait("tp all-gather", gather, self._hidden(gather, product * factor))
-                for product in times.leave:
-                    into.wait("tp reduce-scatter", scatter, self._hidden(scatter, product * factor))
-                if factor > 1:
-                    # The gathered input is not kept, so that gradients of weights need it again; the product of inputs hides it.
-                    for product in times.enter:
-                        into.wait("tp all-gather", gather, self._free(min(gather, product)))
-                into.operators += 4 * _COLLECTIVE_OPERATORS
-            else:
-                both = self.tp.seconds("all_reduce", size)
-                for product in times.leave:
-                    into.wait("tp all-reduce", both, self._hidden(both, product * factor))
-                into.operators += 2 * _COLLECTIVE_OPERATORS
-        if parallel.cp > 1:
-            heads = max(model.kv_heads / parallel.tp, 1.0)
-            part = 2.0 * 2.0 * tokens * heads * model.head * factor
-            ring = self.groups.cp
-            one = float(costs.messages(ring.ravel(), np.roll(ring, -1, axis=1).ravel(), part).max())
-            # A block of keys and values travels on while attention works with the one before.
-            piece = times.attention * (2.5 if factor > 1 else 1.0) / parallel.cp
-            seconds = (parallel.cp - 1) * one
-            into.wait("cp send", seconds, self._free((parallel.cp - 1) * min(one, piece)))
-        if sparse and parallel.ep > 1 and model.experts is not None:
-            shared = parallel.tp if parallel.sequence_parallel else 1
-            sent = 2.0 * tokens * model.experts.active * model.hidden / shared
-            seconds = 2 * self.ep.seconds("all_to_all", sent)
-            hidden = min(seconds, into.compute) if parallel.overlap_experts else 0.0
-            into.wait("ep all-to-all", seconds, self._free(hidden))
-            into.operators += 2 * _COLLECTIVE_OPERATORS
-
-    def _hidden(self, seconds: float, product: float) -> float:
-        """How much of a collective a product hides that is cut into as many pieces as there are NPUs."""
-        if not self.parallel.overlap_tensor or seconds <= 0:
-            return 0.0
-        pieces = self.parallel.tp
-        return self._free(min(seconds, product) * (1 - 1 / pieces))
-
-    def _free(self, hidden: float) -> float:
-        """How much shorter a pass is with so many seconds of communication hidden."""
-        return hidden * (1 - self.software.interference)
-
-    def chunk(self, stage: int, chunk: int) -> tuple[_Passes, _Passes, list[float], list[float]]:
-        """The passes of a chunk, and the time of each of its layers forward and backward."""
-        place = chunk * self.parallel.pp + stage
-        ahead, back = _Passes(), _Passes()
-        forward: list[float] = []
-        backward: list[float] = []
-
-        def add(one: _Passes, other: _Passes, count: int = 1) -> None:
-            for into, part in ((ahead, one), (back, other)):
-                into.compute += count * part.compute
-                into.weights += count * part.weights
-                into.operators += count * part.operators
-                for name, seconds in part.total.items():
-                    into.wait(name, count * seconds, count * (seconds - part.exposed[name]))
-
-        for first, count in self._alike(self.starts[place], self.starts[place + 1]):
-            _, one, other = self.layer(first)
-            add(one, other, count)
-            forward += [one.busy] * count
-            backward += [other.busy] * count
-        if isinstance(self.model, Transformer):
-            if place == 0:
-                times = embedding_times(self.model, self.parallel, self.device)
-                add(*self._outer(times, first=True))
-            if place == self.parallel.pp * self.parallel.vp - 1:
-                times = output_times(self.model, self.parallel, self.device)
-                add(*self._outer(times, first=False))
-        return ahead, back, forward, backward
-
-    def _alike(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """Runs of equal layers: the first one's number, and how many there are."""
-        model = self.model
-        if isinstance(model, Stack):
-            return [(number, 1) for number in range(begin, end)]
-        middle = end if model.experts is None else min(max(model.experts.dense, begin), end)
-        runs = [(begin, middle - begin), (middle, end - middle)]
-        return [(first, count) for first, count in runs if count]
-
-    def _outer(self, times: LayerTimes, *, first: bool) -> tuple[_Passes, _Passes]:
-        """Passes of the embedding or the output layer."""
-        model, parallel = self.model, self.parallel
-        assert isinstance(model, Transformer)
-        ahead = _Passes(times.forward, 0.0, times.operators)
-        back = _Passes(times.backward, times.weights, 2 * times.operators)
-        if parallel.tp > 1:
-            size = 2.0 * parallel.microbatch * model.sequence / parallel.cp * model.hidden
-            # The embedding is summed forward; the gradient of the output layer's input backward.
-            one = self.tp.seconds(
-                "reduce_scatter" if parallel.sequence_parallel else "all_reduce", size
-            )
-            kind = "reduce-scatter" if parallel.sequence_parallel else "all-reduce"
-            (ahead if first else back).wait(f"tp {kind}", one)
-            if parallel.sequence_parallel:
-                gather = self.tp.seconds("all_gather", size)
-                (back if first else ahead).wait("tp all-gather", gather)
-        return ahead, back
 
     # Replicas.
 
@@ -291,7 +108,7 @@ class Folded:
         self.stragglers, self.jitter, self.seed = stragglers, jitter, seed
         stages, chunks = parallel.pp, parallel.vp
         slow = self._slow(stragglers)
-        passes = [[self.chunk(s, c) for c in range(chunks)] for s in range(stages)]
+        passes = [[self.work.chunk(s, c) for c in range(chunks)] for s in range(stages)]
         for s in range(stages):
             for c in range(chunks):
                 self._stretch(passes[s][c], slow[s])
@@ -306,9 +123,9 @@ class Folded:
             # Messages travel while the stage computes.
             for s in range(stages):
                 for one in (part for c in range(chunks) for part in passes[s][c][:2]):
-                    one.wait("pp send", sends[s, 0], self._free(sends[s, 0]))
+                    one.wait("pp send", sends[s, 0], self.work.free(sends[s, 0]))
 
-        def lasting(one: _Passes) -> float:
+        def lasting(one: Pass) -> float:
             return max(one.busy, one.operators * software.dispatch_s) + host_s
 
         forward = np.array(
@@ -362,7 +179,7 @@ class Folded:
         return slow
 
     @staticmethod
-    def _stretch(chunk: tuple[_Passes, _Passes, list[float], list[float]], factor: float) -> None:
+    def _stretch(chunk: Chunk, factor: float) -> None:
         if factor > 1:
             for one in chunk[:2]:
                 one.compute *= factor
@@ -370,7 +187,7 @@ class Folded:
             for times in chunk[2:]:
                 times[:] = [seconds * factor for seconds in times]
 
-    def _shard(self, chunk: tuple[_Passes, _Passes, list[float], list[float]], stage: int) -> None:
+    def _shard(self, chunk: Chunk, stage: int) -> None:
         """Add gathers and scatters of sharded parameters to the passes of a chunk."""
         ahead, back, forward, backward = chunk
         layers = max(
@@ -386,7 +203,9 @@ class Folded:
             total = count * (gather + last)
             if not total:
                 continue
-            hidden = self._free(max(0.0, total - self.sharded_pass(own, gather, last) + one.busy))
+            hidden = self.work.free(
+                max(0.0, total - self.sharded_pass(own, gather, last) + one.busy)
+            )
             one.wait("dp all-gather", count * gather, hidden * count * gather / total)
             one.wait("dp reduce-scatter", count * last, hidden * count * last / total)
 
@@ -406,7 +225,7 @@ class Folded:
         seconds[: len(each)] = each
         if parallel.tp > 1 and parallel.vp > 1 and not parallel.sequence_parallel:
             # The shares that NPUs of a tensor-parallel group received are gathered.
-            seconds += self.tp.seconds("all_gather", self._message() * parallel.tp)
+            seconds += self.work.tp.seconds("all_gather", self._message() * parallel.tp)
         return np.repeat(seconds[:, None], parallel.vp, axis=1)
 
     def _message(self) -> float:
@@ -455,7 +274,7 @@ class Folded:
     def _finish(
         self,
         times: PipelineTimes,
-        passes: list[list[tuple[_Passes, _Passes, list[float], list[float]]]],
+        passes: list[list[Chunk]],
         forward: NDArray[np.float64],
         sends: NDArray[np.float64],
         memory: Memory,
@@ -580,7 +399,7 @@ class Folded:
         self,
         stage: int,
         times: PipelineTimes,
-        passes: list[tuple[_Passes, _Passes, list[float], list[float]]],
+        passes: list[Chunk],
         forward: NDArray[np.float64],
         sends: NDArray[np.float64],
         waits: float,

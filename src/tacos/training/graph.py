@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tacos._core import PipelineTimes, Workload
+    from tacos.training.compute import LayerTimes
     from tacos.training.folded import Folded
 
-__all__ = ["HOST", "MOST_NODES", "graph"]
+__all__ = ["HOST", "MOST_NODES", "RING_TAG", "TENSOR_TAG", "graph"]
 
 MOST_NODES = 20_000_000
 """Nodes beyond which a graph is refused: gigabytes of traces that no simulator reads."""
@@ -31,6 +32,10 @@ HOST = "host"
 """Name of the nodes in which an NPU waits for its host."""
 _HOST_TURN = -1
 
+RING_TAG, TENSOR_TAG = 2**30, 2**29
+"""Tags of messages within context-parallel and tensor-parallel groups begin here."""
+
+_SUM_PIECES = 4
 _FORWARD, _BACKWARD, _WEIGHTS = range(3)
 
 
@@ -152,7 +157,7 @@ class _Stage:
             self._outer("output", kind, split)
         for layer in layers:
             if kind == _WEIGHTS:
-                times, _, _ = folded.layer(layer)
+                times, _, _ = folded.work.layer(layer)
                 out.compute(f"weights {layer}", times.weights)
             else:
                 self._layer(kind, layer, split)
@@ -175,7 +180,7 @@ class _Stage:
 
     def _layer(self, kind: int, layer: int, split: bool) -> None:
         folded, parallel, model = self.folded, self.parallel, self.model
-        times, ahead, back = folded.layer(layer)
+        times, ahead, back = folded.work.layer(layer)
         sharded = parallel.zero == 3 and parallel.dp * parallel.cp > 1
         if sharded:
             self._gather_layer()
@@ -184,47 +189,111 @@ class _Stage:
         if isinstance(model, Stack):
             self._stack_layer(kind, layer, ahead.compute, back.compute)
         elif kind == _FORWARD:
-            self._passed(layer, "forward", times.forward, times.attention, again=False)
+            self._passed(layer, "forward", times, times.forward)
         else:
             if parallel.recompute == "full":
-                self._passed(layer, "again", times.forward, times.attention, again=False)
+                self._passed(layer, "again", times, times.forward)
             elif parallel.recompute == "selective":
                 self.out.compute(f"attention again {layer}", times.attention)
-            whole = times.inputs if split else times.backward
-            self._passed(layer, "backward", whole, 2.5 * times.attention, again=True)
+            self._passed(layer, "backward", times, times.inputs if split else times.backward)
         if sharded and kind == _BACKWARD:
             self._sum()
 
-    def _passed(
-        self, layer: int, label: str, seconds: float, attention: float, *, again: bool
-    ) -> None:
+    def _passed(self, layer: int, label: str, times: LayerTimes, seconds: float) -> None:
         """One pass through a layer: attention, then the feed-forward network, each between its exchanges."""
         parallel, model, out = self.parallel, self.model, self.out
         assert isinstance(model, Transformer)
+        backward = label == "backward"
         tokens = parallel.microbatch * model.sequence / parallel.cp
         size = 2.0 * tokens * model.hidden
         sparse = model.experts is not None and layer >= model.experts.dense
-        halves = ("attention", "network") if label != "backward" else ("network", "attention")
-        for half in halves:
+        beside: list[int] = []
+        if sparse and parallel.overlap_experts:
+            # The exchanges of one micro-batch run beside the computation of another.
+            beside = self._to_experts(tokens, self._to_experts(tokens, out.tail))
+        for half in ("network", "attention") if backward else ("attention", "network"):
             name = f"{label} {half} {layer}"
-            if parallel.tp > 1 and parallel.sequence_parallel:
-                out.blocking("all_gather", "tp", size, parallel.tp)
-            if half == "network" and sparse:
-                self._to_experts(tokens)
-            before = list(out.tail)
+            place = 0 if half == "attention" else 1
             share = seconds / 2
-            if half == "attention" and parallel.cp > 1:
-                self._ring(name, share, min(attention, share), tokens, 2.0 if again else 1.0)
+            # Gradients of inputs and of weights are two products.
+            enter = min(times.enter[place] * (2 if backward else 1), share) if times.enter else 0.0
+            leave = (
+                min(times.leave[place] * (2 if backward else 1), share - enter)
+                if times.leave
+                else 0.0
+            )
+            pieces = parallel.tp if parallel.overlap_tensor else 1
+            enter, leave = (enter, leave) if pieces > 1 else (0.0, 0.0)
+            if parallel.tp > 1 and parallel.sequence_parallel:
+                before = self._gathered(f"{name} enter", size, enter, pieces)
             else:
-                out.compute(name, share)
-            if again and parallel.tp > 1 and parallel.sequence_parallel:
+                enter, before = 0.0, list(out.tail)
+            if half == "network" and sparse and not parallel.overlap_experts:
+                out.tail = self._to_experts(tokens, out.tail)
+                before = list(out.tail)
+            rest = share - enter - leave
+            if half == "attention" and parallel.cp > 1:
+                attention = times.attention * (2.5 if backward else 1.0)
+                self._ring(name, rest, min(attention, rest), tokens, 2.0 if backward else 1.0)
+            else:
+                out.compute(name, rest)
+            again: list[int] = []
+            if backward and parallel.tp > 1 and parallel.sequence_parallel:
                 # Gradients of weights need the gathered input again, which comes beside the computation.
-                out.tail += out.exchange("all_gather", "tp", size, parallel.tp, before)
-            if half == "network" and sparse:
-                self._to_experts(tokens)
+                again = out.exchange("all_gather", "tp", size, parallel.tp, before)
+            if half == "network" and sparse and not parallel.overlap_experts:
+                out.tail = self._to_experts(tokens, [*out.tail, *again])
+                again = []
             if parallel.tp > 1:
-                kind = "reduce_scatter" if parallel.sequence_parallel else "all_reduce"
-                out.blocking(kind, "tp", size, parallel.tp)
+                self._reduced(f"{name} leave", size, leave, pieces, again)
+        out.tail += beside
+
+    def _gathered(self, name: str, size: float, seconds: float, pieces: int) -> list[int]:
+        """A gather and the product that follows; return what a second gather may wait for.
+
+        With pieces, parts go round the group, and the product with a part runs while the next one comes.
+        """
+        out, before = self.out, list(self.out.tail)
+        if pieces == 1:
+            out.blocking("all_gather", "tp", size, self.parallel.tp)
+            return list(out.tail)
+        coming = before
+        for piece in range(pieces - 1):
+            coming = self._turn("tp all-gather", size / pieces, coming)
+            out.tail = [*out.tail, *coming] if piece else list(coming)
+            out.compute(f"{name} {piece}", seconds / pieces)
+        out.compute(f"{name} {pieces - 1}", seconds / pieces)  # with its own part
+        return before
+
+    def _reduced(
+        self, name: str, size: float, seconds: float, pieces: int, also: list[int]
+    ) -> None:
+        """A product and the sum of its results over the group; the next computation waits for the sum."""
+        out, tp = self.out, self.parallel.tp
+        if not self.parallel.sequence_parallel:
+            # There is no ring in which each rank ends with all sums; few pieces keep their latencies few.
+            pieces = min(pieces, _SUM_PIECES)
+        elif pieces > 1:
+            out.compute(f"{name} 0", seconds / pieces)  # its own part
+            came: list[int] = []
+            for piece in range(1, pieces):
+                out.compute(f"{name} {piece}", seconds / pieces)
+                came = self._turn("tp reduce-scatter", size / pieces, [*out.tail, *came])
+            out.tail = [*out.tail, *came, *also]
+            return
+        kind = "reduce_scatter" if self.parallel.sequence_parallel else "all_reduce"
+        done: list[int] = []
+        for piece in range(pieces):
+            if seconds:
+                out.compute(f"{name} {piece}", seconds / pieces)
+            waits = [*out.tail, *done, *(also if piece + 1 == pieces else [])]
+            done = out.exchange(kind, "tp", size / pieces, tp, waits)
+        out.tail = done
+
+    def _turn(self, name: str, size: float, waits: list[int]) -> list[int]:
+        """A part goes to the next rank of the tensor-parallel group, and one comes from the last."""
+        self.out.add(SEND, name, waits, size=size, family="tp next")
+        return [self.out.add(RECV, name, waits, size=size, family="tp last")]
 
     def _ring(
         self, name: str, seconds: float, attention: float, tokens: float, factor: float
@@ -247,13 +316,14 @@ class _Stage:
             there = coming
             out.tail = [*out.tail, *coming]
 
-    def _to_experts(self, tokens: float) -> None:
+    def _to_experts(self, tokens: float, waits: list[int]) -> list[int]:
+        """Tokens go to their experts, or come back; what was waited for where all experts are here."""
         parallel, model = self.parallel, self.model
         assert isinstance(model, Transformer)
         assert model.experts is not None
         shared = parallel.tp if parallel.sequence_parallel else 1
         sent = 2.0 * tokens * model.experts.active * model.hidden / shared
-        self.out.blocking("all_to_all", "ep", sent, parallel.ep)
+        return self.out.exchange("all_to_all", "ep", sent, parallel.ep, waits) or waits
 
     def _stack_layer(self, kind: int, layer: int, forward: float, backward: float) -> None:
         model = self.model
@@ -371,7 +441,7 @@ def graph(folded: Folded, times: PipelineTimes) -> Workload:
     number, members = _numbered(tables, parallel.npus)
     stage_of = np.empty(parallel.npus, np.int64)
     stage_of[groups.pp] = np.arange(parallel.pp)
-    peers = _peers(groups.pp, groups.cp, parallel.npus)
+    peers = _peers(groups.pp, groups.cp, groups.tp, parallel.npus)
     columns: dict[str, list[NDArray[Any]]] = {
         name: []
         for name in (
@@ -456,15 +526,17 @@ def _numbered(
 
 
 def _peers(
-    line: NDArray[np.int32], ring: NDArray[np.int32], npus: int
+    line: NDArray[np.int32], ring: NDArray[np.int32], tensor: NDArray[np.int32], npus: int
 ) -> dict[str, NDArray[np.int64]]:
-    """The rank before and after each one in its pipeline, and in its ring of sequence parts."""
+    """The rank before and after each one in its pipeline, in its ring of sequence parts, and among those that share tensors."""
     found = {}
     for name, table, shift in (
         ("before", line, 1),
         ("after", line, -1),
         ("last", ring, 1),
         ("next", ring, -1),
+        ("tp last", tensor, 1),
+        ("tp next", tensor, -1),
     ):
         found[name] = np.empty(npus, np.int64)
         found[name][table] = np.roll(table, shift, axis=1)
@@ -482,12 +554,17 @@ def _copy(
     """Append the nodes of all ranks of a stage."""
     count, many = len(template.kind), len(ranks)
     kind = np.array(template.kind, np.int64)
-    # Keys and values of one rank's attention are told apart by their order among messages to one peer.
+    # Messages round a group are told apart by their order among messages to one peer.
     tag = np.array(template.tag, np.int64)
     family = np.array(template.family)
-    for name in ("next", "last"):
+    for name, first in (
+        ("next", RING_TAG),
+        ("last", RING_TAG),
+        ("tp next", TENSOR_TAG),
+        ("tp last", TENSOR_TAG),
+    ):
         here = np.flatnonzero(family == name)
-        tag[here] = 2**30 + np.arange(len(here))
+        tag[here] = first + np.arange(len(here))
     peer = np.full((many, count), -1, np.int64)
     group = np.zeros((many, count), np.int64)
     for name, table in peers.items():

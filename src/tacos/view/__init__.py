@@ -13,7 +13,14 @@ from tacos.view.draw import draw
 from tacos.view.heat import heat_picture, heat_text
 from tacos.view.page import page, write_page
 from tacos.view.rings import judgement_picture, ring_picture
-from tacos.view.steps import step_picture, step_table, sweep_picture, sweep_table, write_steps
+from tacos.view.steps import (
+    scaling_picture,
+    scaling_table,
+    step_picture,
+    step_table,
+    sweep_table,
+    write_steps,
+)
 from tacos.view.svg import checked, save
 
 __all__ = [
@@ -36,11 +43,12 @@ __all__ = [
     "ring_picture",
     "rows_csv",
     "save",
+    "scaling_picture",
+    "scaling_table",
     "stack",
     "stacked_bars",
     "step_picture",
     "step_table",
-    "sweep_picture",
     "sweep_table",
     "write_csv",
     "write_page",

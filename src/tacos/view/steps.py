@@ -20,7 +20,14 @@ if TYPE_CHECKING:
 
     from tacos.training.step import Step
 
-__all__ = ["step_picture", "step_table", "sweep_picture", "sweep_table", "write_steps"]
+__all__ = [
+    "scaling_picture",
+    "scaling_table",
+    "step_picture",
+    "step_table",
+    "sweep_table",
+    "write_steps",
+]
 
 
 _LEAST = 1e-4
@@ -145,20 +152,62 @@ def _differing(steps: Sequence[Step]) -> list[str]:
     ]
 
 
-def sweep_picture(
-    points: Sequence[Any], curves: Mapping[str, Sequence[Step]], x: Axis, title: str = ""
-) -> str:
-    """Curves of the step's time over something that was varied, such as the number of NPUs.
+def scaling_table(
+    networks: Sequence[str], curves: Mapping[str, Sequence[Step]], title: str = ""
+) -> Table:
+    """A row per network and a column per curve: the speed, and the share of it per NPU that is left of the first network's.
+
+    >>> import tacos
+    >>> from tacos import training
+    >>> model, split = training.model("llama3-8b"), training.Parallelism(tp=8, zero=1, batch=64)
+    >>> found = [training.step(model, split, tacos.topology.dgx_h100(n)) for n in (1, 2)]
+    >>> scaling_table(["one box", "two boxes"], {"nccl": found}).row_count
+    2
+    """
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE)
+    table.add_column("network", style="bold", no_wrap=True)
+    first = next(iter(curves.values()))
+    for name in ("NPUs", "dp", "batch"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in curves:
+        table.add_column(name, justify="right")
+    for place, network in enumerate(networks):
+        split = first[place].parallel
+        cells = [
+            f"{format_time(steps[place].time_s)} {100 * kept:5.1f} %"
+            for steps in curves.values()
+            for kept in [_per_npu(steps[place]) / _per_npu(steps[0])]
+        ]
+        table.add_row(network, f"{split.npus:,}", f"{split.dp:,}", f"{split.batch:,}", *cells)
+    return table
+
+
+def scaling_picture(curves: Mapping[str, Sequence[Step]], title: str = "") -> str:
+    """Curves of what each NPU contributes to the speed, over the number of NPUs: level where the job scales perfectly.
 
     >>> import tacos
     >>> from tacos import training
     >>> model, split = training.model("llama3-8b"), training.Parallelism(tp=8, zero=1, batch=64)
     >>> found = [training.step(model, split, tacos.topology.dgx_h100(n)) for n in (1, 2, 4)]
-    >>> "NPUs" in sweep_picture([8, 16, 32], {"nccl": found}, Axis("NPUs", log=True))
+    >>> "tokens per second of each NPU" in scaling_picture({"nccl": found})
     True
     """
-    series = [Series(name, [one.time_s for one in steps], points) for name, steps in curves.items()]
-    return lines(series, x, Axis("time of a step", "time"), title=title)
+    first = next(iter(curves.values()))[0]
+    series = [
+        Series(name, [_per_npu(one) for one in found], [one.parallel.npus for one in found])
+        for name, found in curves.items()
+    ]
+    what = "tokens" if hasattr(first.model, "sequence") else "samples"
+    return lines(
+        series, Axis("NPUs", log=True), Axis(f"{what} per second of each NPU"), title=title
+    )
+
+
+def _per_npu(step: Step) -> float:
+    return step.tokens_per_s / step.parallel.npus
 
 
 def write_steps(path: str | os.PathLike[str], steps: Mapping[str, Step] | Sequence[Step]) -> None:
