@@ -32,25 +32,44 @@ bool shares_links(const Schedule& schedule) {
   return false;
 }
 
-// How long a program takes first come, first served, and with shared links. A program names ranks, not links, so its
+// How long programs take first come, first served, and with shared links. A program names ranks, not links, so its
 // messages take the network's default routes; ties are broken as for a program that was read from a file.
-std::pair<Time, Time> executed(const Program& program, const Schedule& schedule,
-                               const Progress& progress) {
-  std::vector<std::int64_t> bytes;
-  for (ChunkId chunk = 0; chunk < schedule.collective().chunks(); ++chunk) {
-    bytes.push_back(schedule.collective().bytes(chunk));
+class Runs {
+ public:
+  Runs(const Schedule& schedule, const Progress& progress)
+      : schedule_(schedule), progress_(progress) {
+    for (ChunkId chunk = 0; chunk < schedule.collective().chunks(); ++chunk) {
+      bytes_.push_back(schedule.collective().bytes(chunk));
+    }
   }
-  simulation::ProgramOptions options;
-  options.record = false;
-  const auto run = [&](simulation::Timing timing) {
-    options.timing = timing;
+
+  // Both times; none where one of them is not below `limit`. The rule that was slower for the last program goes first.
+  std::optional<std::pair<Time, Time>> below(Time limit, const Program& program) {
+    const Time first = run(program, shared_first_);
+    if (first >= limit) return std::nullopt;
+    const Time second = run(program, !shared_first_);
+    std::pair times(first, second);
+    if (shared_first_) std::swap(times.first, times.second);
+    shared_first_ = times.second > times.first;
+    if (second >= limit) return std::nullopt;
+    return times;
+  }
+
+ private:
+  Time run(const Program& program, bool shared) const {
+    simulation::ProgramOptions options;
+    options.record = false;
+    options.timing = shared ? simulation::Timing::shared : simulation::Timing::dependencies;
     const auto result =
-        simulation::run_program(program, bytes, schedule.shared_topology(), options, progress);
+        simulation::run_program(program, bytes_, schedule_.shared_topology(), options, progress_);
     return *std::max_element(result.finish.begin(), result.finish.end());
-  };
-  const Time dependencies = run(simulation::Timing::dependencies);
-  return {dependencies, run(simulation::Timing::shared)};
-}
+  }
+
+  const Schedule& schedule_;
+  const Progress& progress_;
+  std::vector<std::int64_t> bytes_;
+  bool shared_first_ = false;
+};
 
 }  // namespace
 
@@ -64,15 +83,16 @@ Paced lower_paced(const Schedule& schedule, bool in_place, const Progress& progr
   if (whole.transfers() > kMostForTwo) return {lowered(0)};
   if (!shares_links(whole)) return {lowered(0)};
   const auto enough = static_cast<Time>((1 + kNoLoss) * static_cast<double>(whole.time()));
+  Runs runs(whole, progress);
   std::optional<Paced> best;
   Time fastest = std::numeric_limits<Time>::max();
   const auto tried = whole.transfers() > kMostForAll ? std::size_t{2} : std::size(kWindows);
   for (std::size_t i = 0; i < tried && fastest > enough; ++i) {
     Program program = lowered(kWindows[i]);
-    const auto [dependencies, shared] = executed(program, whole, progress);
-    if (std::max(dependencies, shared) >= fastest) continue;
-    fastest = std::max(dependencies, shared);
-    best.emplace(Paced{std::move(program), kWindows[i], dependencies, shared});
+    const auto times = runs.below(fastest, program);
+    if (!times) continue;
+    fastest = std::max(times->first, times->second);
+    best.emplace(Paced{std::move(program), kWindows[i], times->first, times->second});
   }
   return std::move(*best);
 }

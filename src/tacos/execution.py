@@ -27,7 +27,16 @@ if TYPE_CHECKING:
 
     from tacos.units import Quantity
 
-__all__ = ["RULES", "Execution", "check_target", "executed", "execution", "shares_links", "targets"]
+__all__ = [
+    "MOST_RUN",
+    "RULES",
+    "Execution",
+    "check_target",
+    "executed",
+    "execution",
+    "shares_links",
+    "targets",
+]
 
 Rule = Literal["order", "dependencies", "shared"]
 RULES: tuple[Rule, ...] = ("order", "dependencies", "shared")
@@ -40,7 +49,7 @@ _WITHOUT_FILES: dict[str, tuple[Rule, ...]] = {
 """The targets that take schedules as they are, with their rules."""
 _OF_FILES: tuple[Rule, ...] = ("shared",)
 """The rule of all targets that read files of a format: networks let their messages share links."""
-_MOST_TRANSFERS = 100_000
+MOST_RUN = 100_000
 """Transfers beyond which a schedule is not run: it would take seconds."""
 
 
@@ -168,7 +177,7 @@ def execution(
     if not shares_links(what):
         # Every link belongs to one thread, which keeps the schedule's order: nothing can be late.
         return Execution(what.time_ps, what.time_ps, what.time_ps)
-    if what.transfers > _MOST_TRANSFERS:
+    if what.transfers > MOST_RUN:
         return None
     schedule = what.expand()
     in_order = schedule.time_ps  # links that keep the schedule's order are never late

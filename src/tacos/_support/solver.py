@@ -41,9 +41,11 @@ _RETURN_S = 0.5
 _TOLERANCES = ("primal_feasibility_tolerance", "dual_feasibility_tolerance")
 _FEASIBLE = 2
 """HiGHS's ``primal_solution_status`` where there is a feasible solution."""
-_begun: list[tuple[threading.Event, Any]] = []
-"""Whether HiGHS has come back, for each solver that may still run. An event says it, since Python 3.11
-takes a thread for ended once Ctrl-C has interrupted its `join`."""
+_begun: list[tuple[threading.Event, threading.Event, Any]] = []
+"""For each solver that may still run, whether HiGHS has come back, and whether it has done so or stays in a callback
+for good. Events say it, since Python 3.11 takes a thread for ended once Ctrl-C has interrupted its `join`."""
+_parting = threading.Event()
+"""Whether the interpreter is about to end."""
 
 
 class LinearProgram:
@@ -313,7 +315,7 @@ class Session:
 
 def running() -> bool:
     """Return whether HiGHS is still at work in a thread that was left behind, by any caller in this process."""
-    return not all(done.is_set() for done, _ in _begun)
+    return not all(done.is_set() for done, _, _ in _begun)
 
 
 def highs() -> Any:
@@ -335,9 +337,12 @@ def _run(solver: Any, *, until: float, tick: Callable[[float], object]) -> bool:
         until: When to leave it behind, by ``time.monotonic()``. It stops at its next look.
         tick: Called every 50 ms with the time; what it raises ends the search and is raised here.
     """
-    done, stop = threading.Event(), threading.Event()
+    done, stop, quiet = threading.Event(), threading.Event(), threading.Event()
 
     def look(event: Any) -> None:
+        if _parting.is_set():
+            quiet.set()
+            _stay()
         if stop.is_set():
             event.interrupt()
 
@@ -346,11 +351,12 @@ def _run(solver: Any, *, until: float, tick: Callable[[float], object]) -> bool:
             solver.run()
         finally:
             done.set()
+            quiet.set()
 
     solver.cbMipInterrupt += look
     solver.cbSimplexInterrupt += look
     _begun[:] = [one for one in _begun if not one[0].is_set()]
-    _begun.append((done, solver))
+    _begun.append((done, quiet, solver))
     try:
         threading.Thread(target=solving, daemon=True).start()
         while not done.wait(_LOOK_S) and (now := time.monotonic()) < until:
@@ -363,16 +369,24 @@ def _run(solver: Any, *, until: float, tick: Callable[[float], object]) -> bool:
     return done.is_set()
 
 
+def _stay() -> None:
+    """Never return: a thread of HiGHS that asks for the interpreter when it ends would be unwound, and abort the process."""
+    lock = threading.Lock()
+    while True:
+        lock.acquire()
+
+
 @atexit.register
 def _part() -> None:
-    """Wait for threads that were left behind, then keep them from calling back."""
+    """Wait until threads that were left behind have ended or stay where they are; keep others from calling back."""
+    _parting.set()
     deadline = time.monotonic() + _PARTING_S
-    for done, _ in _begun:
-        done.wait(max(deadline - time.monotonic(), 0.0))
-    for done, solver in _begun:
-        if not done.is_set():
-            solver.clearCallbacks()
-    if running():
+    for _, quiet, _ in _begun:
+        quiet.wait(max(deadline - time.monotonic(), 0.0))
+    others = [solver for _, quiet, solver in _begun if not quiet.is_set()]
+    for solver in others:
+        solver.clearCallbacks()
+    if others:
         time.sleep(_RETURN_S)
 
 

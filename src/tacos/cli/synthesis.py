@@ -65,7 +65,7 @@ def synth(
     seed: Seed = 0,
     effort: Annotated[
         str,
-        Parameter(help="Work to spend: fast, normal (about 10 s), high, or a multiple of normal."),
+        Parameter(help="Work to spend: fast, normal (about 2 s), high, or a multiple of normal."),
     ] = "normal",
     time_limit: Annotated[
         float | None, Parameter(help="Return the best schedule found after this many seconds.")

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tacos.errors import InfeasibleError, TacosError, VerificationError
-from tacos.search.budget import NORMAL_WORK, SEARCH_TRANSFERS, WORTH_ALL, Budget, exact_limits
-from tacos.search.chunk_search import ChunkSearch
+from tacos.search.budget import SEARCH_TRANSFERS, WORTH_ALL, Budget, exact_limits
+from tacos.search.chunk_search import ChunkSearch, EngineSearch
 from tacos.search.judging import Judge, failure, noted
 from tacos.search.refine import refine as refine_schedule
 from tacos.search.watch import TimeIsUp, Watch
@@ -15,21 +15,30 @@ from tacos.synth import ENGINES, applicable
 from tacos.synth.matched_ports import matched_ports
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tacos._core import Collective, Schedule, Topology
     from tacos.search.judging import Answer
-    from tacos.synth.engine import Engine
     from tacos.synth.matched_ports import MatchedPorts
 
 __all__ = ["Auto", "on_whole_network"]
 
-_REFINED, _HOPEFUL = 2, 1.1
+_REFINED, _HOPEFUL = 2, 1.05
 """Answers that are refined at most, none slower than this times the best."""
-_REFINING, _PER_TRANSFER = 0.2, 300.0
-"""Share of the work for refining one answer, and microseconds per transfer at most."""
-_HOPS = 10.0
+_REFINING, _PER_TRANSFER = 0.3, 300.0
+"""Share of the work that is left to refining, and microseconds per transfer at most."""
+_FIRST = 0.7
+"""Share of that for the best answer."""
+_HOPS = 5.0
 """Hops that refinement looks at in a microsecond."""
-_LEAST_SHARE = 0.1
-"""Share of the work that must be left for a second search with matched ports."""
+_MATCHED = 0.5
+"""Share of the work for the search with matched ports."""
+_LATE = 0.75
+"""Share of the work beyond which an engine is asked after the others."""
+_SCOUTED = 3
+"""Chunk counts that every engine tries before the more hopeful ones go on."""
+_SCOUTING, _GOING_ON = 0.5, 0.8
+"""Shares of the work that is left, for one engine that tries those and for one that goes on."""
 _LONGEST_S = 40 * 3600
 """Seconds that the core can count for one transfer (``cpp/model/time.hpp``)."""
 
@@ -40,7 +49,9 @@ class Auto:
     def __init__(self, runs: ChunkSearch) -> None:
         self.runs, self.judge, self.question = runs, runs.judge, runs.question
         self.watch, self.budget = self.question.watch, Budget(self.question)
+        runs.budget = self.budget
         self.left_out: list[str] = []
+        self.leader: Answer | None = None
 
     def best(self, *, refines: bool, matches: bool) -> Schedule:
         """Return the best schedule of all engines.
@@ -49,72 +60,113 @@ class Auto:
             refines: Whether to refine it with the work that is left.
             matches: Whether to look at matched ports, too.
         """
+        whole = self.budget.total
+        self.budget.total *= 1 - _REFINING if refines else 1
         matching = matched_ports(self.question.topology) if matches else None
-        results = self.answers(0.5 if matching else 1.0)
-        if matching:
-            self.watch.done, self.watch.next = 0.5, 1.0
-            results += self._with_matched_ports(matching, results[0])
-            results.sort(key=lambda answer: answer.time_ps)
+        # Messages that have ports to themselves lose nothing when they are executed: such answers are hard to beat.
+        matched = self._with_matched_ports(matching) if matching else []
+        self.watch.done = 0.5 if matching else 0.0
+        results = self.answers(matched, self.watch.done)
+        self.budget.total = whole
         results = self.refined(results) if refines else results
         times: dict[str, float] = {}
         for one in results:
             times.setdefault(one.schedule.engine, one.time_ps * 1e-12)
         return noted(results[0], {"best_of": times, "not_tried": self.left_out}).schedule
 
-    def answers(self, share: float) -> list[Answer]:
-        """Return the answers of the engines that are worth their work, the fastest first; this is a share of the progress.
+    def answers(self, known: Sequence[Answer] = (), done: float = 0.0) -> list[Answer]:
+        """Return the answers of the engines that are worth their work, and those that are known, the fastest first.
 
         A schedule is verified before it becomes the best: a wrong one could seem too good for the others to be tried.
+
+        Args:
+            known: Answers that have passed the verifier, the fastest first.
+            done: The share of the progress that was made before.
         """
-        topology, collective = self.question.topology, self.question.collective
-        names = applicable(topology, collective)
+        names = applicable(self.question.topology, self.question.collective)
         expected = {name: self.budget.expected(ENGINES[name]) for name in names}
-        results: list[Answer] = []
-        best: Answer | None = None
+        self.leader = known[0] if known else None
+        found: dict[str, Answer] = {}
         errors: list[Exception] = []
 
         def late(name: str) -> bool:
             # Synthesizers come nearest to the bound, so they are first; not where one would use up all the work.
-            return ENGINES[name].baseline or expected[name] > self.budget.total
+            return ENGINES[name].baseline or expected[name] > _LATE * self.budget.total
 
+        searches: list[EngineSearch] = []
         for i, name in enumerate(sorted(names, key=lambda name: (late(name), expected[name]))):
-            self.watch.done, self.watch.next = (share * (i + k) / len(names) for k in (0, 1))
-            worth = self.budget.worth(None if best is None else best.time_ps)
+            self._begin(done, i, 2 * len(names))
+            worth = self.budget.worth(self.judge.to_beat)
             if self.watch.cut_short or self.budget.used + expected[name] > worth:
                 self.left_out.append(name)
                 continue
-            try:
-                answer = self._answer(ENGINES[name], best)
-            except TimeIsUp:
-                self.watch.cut_short = True
-                if best is None:
-                    raise
-                self.left_out.append(name)
-                continue
-            except (TacosError, MemoryError) as error:
-                errors.append(error)
-                continue
-            except (ValueError, OverflowError) as error:
-                if self.watch.stopped:
-                    raise
-                if _may_take_too_long(topology, collective):
-                    errors.append(error)
-                    continue
-                # The engine applies and has no options: the error is its own.
-                failed = failure(name, self.question, error)
-                self.judge.reject(failed)
-                errors.append(VerificationError(failed))
-                continue
-            self.budget.used += self.budget.spent(answer)
-            results.append(answer)
-            if best is None or answer.time_ps < best.time_ps:
-                best = answer
-                self.judge.to_beat = best.time_ps
-        if best is None:
+            search = EngineSearch(self.runs, ENGINES[name], {})
+            if self._go_on(search, _SCOUTED, found, errors) and not search.ended:
+                searches.append(search)
+        # Some chunk counts tell which engines may become the fastest.
+        searches.sort(key=lambda search: search.least_ps())
+        for i, search in enumerate(searches):
+            self._begin(done, len(names) + i, 2 * len(names))
+            if not self.watch.cut_short and search.hoped_ps() < self.judge.to_beat:
+                self._go_on(search, None, found, errors)
+        if self.leader is None:
             return self._within_sketch(errors)
-        if self.budget.used < self.budget.worth(best.time_ps):
-            results += self._exact(best)
+        results = [*known, *found.values()]
+        if self.budget.used < self.budget.worth(self.leader.time_ps):
+            results += self._exact(self.leader)
         return sorted(results, key=lambda answer: answer.time_ps)
+
+    def _begin(self, done: float, part: int, parts: int) -> None:
+        """Tell the watch which part of the progress is next."""
+        self.watch.done, self.watch.next = (done + (1 - done) * (part + k) / parts for k in (0, 1))
+
+    def _go_on(
+        self,
+        search: EngineSearch,
+        most: int | None,
+        found: dict[str, Answer],
+        errors: list[Exception],
+    ) -> bool:
+        """Let an engine try more chunk counts, and keep its best answer, verified if it is the best of all.
+
+        Returns:
+            Whether that went well; what was wrong is added to `errors`.
+        """
+        name = search.engine.name
+        try:
+            self.watch.report(0.0)
+            search.go_on(most, _SCOUTING if most else _GOING_ON)
+            answers = search.answers()
+            answer = answers[0]
+            if self.leader is None or answer.time_ps < self.leader.time_ps:
+                answer = self.judge.first_right(answers)
+            self.judge.check_sketch(answer.schedule)
+        except TimeIsUp:
+            self.watch.cut_short = True
+            if self.leader is None:
+                raise
+            if name not in found:
+                self.left_out.append(name)
+            return False
+        except (TacosError, MemoryError) as error:
+            errors.append(error)
+            return False
+        except (ValueError, OverflowError) as error:
+            if self.watch.stopped:
+                raise
+            if _may_take_too_long(self.question.topology, self.question.collective):
+                errors.append(error)
+                return False
+            # The engine applies and has no options: the error is its own.
+            failed = failure(name, self.question, error)
+            self.judge.reject(failed)
+            errors.append(VerificationError(failed))
+            return False
+        found[name] = answer
+        if self.leader is None or answer.time_ps < self.leader.time_ps:
+            self.leader = answer
+            self.judge.to_beat = answer.time_ps
+        return True
 
     def refined(self, results: list[Answer]) -> list[Answer]:
         """Return the results, the fastest first, of which the fastest are refined with the work that is left."""
@@ -127,7 +179,7 @@ class Auto:
             transfers = answer.schedule.transfers
             if transfers > SEARCH_TRANSFERS:
                 continue
-            work = min(left, self.budget.total * _REFINING, _PER_TRANSFER * transfers)
+            work = min(left * _FIRST if i == 0 else left, _PER_TRANSFER * transfers)
             try:
                 found = self.judge.judged(
                     refine_schedule(
@@ -150,12 +202,9 @@ class Auto:
             self.budget.used += work
         return sorted(better, key=lambda answer: answer.time_ps)
 
-    def _with_matched_ports(self, matching: MatchedPorts, best: Answer) -> list[Answer]:
-        """Return the best answers with one peer for each port, if there is work left that they are worth."""
-        left = self.budget.worth(best.time_ps) - self.budget.used
-        if self.watch.cut_short or left < _LEAST_SHARE * self.budget.total:
-            return []
-        watch = Watch(None, self.watch.report)
+    def _with_matched_ports(self, matching: MatchedPorts) -> list[Answer]:
+        """Return the best answers with one peer for each port, the fastest first, for half of the work."""
+        watch = Watch(None, lambda share: self.watch.report(share / 2))
         watch.end = self.watch.end
         question = replace(
             self.question,
@@ -169,38 +218,34 @@ class Auto:
             verifies=self.judge.verifies,
             consistent=self.judge.consistent,
         )
-        judge.to_beat, judge.rejected = self.judge.to_beat, self.judge.rejected
+        judge.rejected = self.judge.rejected
         inner = Auto(ChunkSearch(question, judge))
-        inner.budget.total = left
+        inner.budget.total = self.budget.total * _MATCHED
         answers: list[Answer] = []
         try:
-            for one in inner.answers(1.0)[:_REFINED]:
-                found = self.judge.judged(on_whole_network(matching, one.schedule))
-                if found.time_ps < best.time_ps:
-                    found = best = self.judge.first_right([found])
-                answers.append(found)
+            for one in inner.answers()[:_REFINED]:
+                answers += [self.judge.judged(on_whole_network(matching, one.schedule))]
+            answers = self._right(answers)
         except TimeIsUp:
             self.watch.cut_short = True
         except (TacosError, MemoryError):
-            pass  # matched ports only add candidates: `best` stands without them
+            answers = []  # matched ports only add candidates
         self.watch.cut_short |= watch.cut_short
         self.budget.used += inner.budget.used
+        if answers:
+            self.judge.to_beat = answers[0].time_ps
         return answers
 
-    def _answer(self, engine: Engine, best: Answer | None) -> Answer:
-        """Return the engine's best answer, verified if it is better than the best so far."""
-        self.watch.report(0.0)
-        found = self.runs.answers(engine, {})
-        answer = found[0]
-        if best is None or answer.time_ps < best.time_ps:
-            answer = self.judge.first_right(found)
-        self.judge.check_sketch(answer.schedule)
-        return answer
+    def _right(self, answers: list[Answer]) -> list[Answer]:
+        """Return the answers, the fastest first, of which the first has passed the verifier."""
+        answers.sort(key=lambda answer: answer.time_ps)
+        first = self.judge.first_right(answers)
+        return [first, *(one for one in answers if one.time_ps > first.time_ps)]
 
     def _exact(self, best: Answer) -> list[Answer]:
         """Return optimal schedules for the best's chunks, where that is a small problem with something to gain."""
         topology, collective = self.question.topology, best.schedule.collective
-        if self.question.gap(best.time_ps) < WORTH_ALL or self.budget.total < NORMAL_WORK:
+        if self.question.gap(best.time_ps) < WORTH_ALL or self.question.effort.units < 1:
             return []
         results: list[Answer] = []
         for engine in ENGINES.values():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tacos.synth import ENGINES
 
 if TYPE_CHECKING:
-    from tacos.search.judging import Answer
+    from tacos._core import Collective, Schedule
     from tacos.search.question import Question
     from tacos.synth.engine import Engine
 
@@ -27,12 +27,17 @@ __all__ = [
     "exact_limits",
 ]
 
-_EFFORTS: dict[str | int, int] = {"fast": 1, "normal": 1, "high": 8}
-_FAST = 0.1
-"""Share of normal effort that ``"fast"`` is."""
+_EFFORTS: dict[str | int, tuple[int, float]] = {
+    "fast": (1, 0.4),
+    "normal": (1, 1.0),
+    "high": (8, 40.0),
+}
+"""The named efforts: random starts, and work as a multiple of normal work. A number is both."""
 _CHUNK_COUNTS = tuple(2**k for k in range(10))
-NORMAL_WORK = 10_000_000
-"""Microseconds of work, about, that ``"auto"`` may spend per unit of effort."""
+NORMAL_WORK = 2_000_000
+"""Microseconds of work, about, that ``"auto"`` may spend per unit of effort on up to 64 NPUs."""
+_SMALL, _MOST_FACTOR = 64, 5.0
+"""More NPUs get more work, by the square of their number, and at most this much more."""
 SEARCH_TRANSFERS = 300_000
 """The chunk search stops before schedules of more transfers than this, which take seconds each."""
 MET = 0.001
@@ -41,6 +46,10 @@ WORTH_ALL = 0.01
 """With this much more to gain, all of the work is worth it; with half of it, half of the work."""
 _GOOD_ENOUGH = 1.005
 """Few chunks that take up to this much longer than many are better; not so with more effort."""
+_SUMS, _PLAIN = 2.0, 0.5
+"""How much longer engines take for transfers of sums, and on networks without switches (measured)."""
+_RUN_US, _LOSSY_US = 2.0, 6.0
+"""Microseconds per transfer to execute a schedule, and one that loses time, which is lowered in several ways (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +59,14 @@ class Effort:
     Attributes:
         given: As the caller gave it.
         trials: Random starts.
-        work: Microseconds of work.
+        units: Work as a multiple of normal work.
         counts: The chunk counts to search.
         enough: Times the best time, within which fewer chunks are preferred.
     """
 
     given: str | int
     trials: int
-    work: float
+    units: float
     counts: tuple[int, ...]
     enough: float
 
@@ -65,19 +74,20 @@ class Effort:
     def of(cls, effort: str | int) -> Effort:
         """Read an effort: a name or a positive number.
 
-        >>> Effort.of("fast").work
-        1000000.0
+        >>> Effort.of("fast").units
+        0.4
         """
-        trials = _EFFORTS.get(effort, effort) if isinstance(effort, str) else effort
+        trials, units = (
+            _EFFORTS.get(effort, (effort, effort)) if isinstance(effort, str) else (effort, effort)
+        )
         if type(trials) is not int or trials < 1:
             names = ", ".join(str(name) for name in _EFFORTS)
             raise ValueError(f"effort must be one of {names}, or a positive number; got {effort!r}")
-        fast = effort == "fast"
         return cls(
             given=effort,
             trials=trials,
-            work=NORMAL_WORK * trials * (_FAST if fast else 1.0),
-            counts=_CHUNK_COUNTS[::2] if fast else _CHUNK_COUNTS,
+            units=float(units),
+            counts=_CHUNK_COUNTS[::2] if effort == "fast" else _CHUNK_COUNTS,
             enough=_GOOD_ENOUGH if trials == 1 else 1 + MET,
         )
 
@@ -89,11 +99,12 @@ def exact_limits(engine: str, effort: str | int) -> dict[str, Any]:
     {'columns': 1500, 'nodes': 50}
     """
     exact = ENGINES[engine].exact
-    return {} if exact is None else exact.limits(Effort.of(effort).work / NORMAL_WORK)
+    wanted = Effort.of(effort)
+    return {} if exact is None else exact.limits(min(wanted.units, wanted.trials))
 
 
 class Budget:
-    """The work of one search: what engines will take, what they took, and what the answer is worth.
+    """The work of one search: what runs will take, what they took, and what the answer is worth.
 
     Attributes:
         total: What may be spent.
@@ -102,34 +113,36 @@ class Budget:
 
     def __init__(self, question: Question) -> None:
         self.question = question
-        self.total = question.effort.work
+        larger = min(max((question.topology.npus / _SMALL) ** 2, 1.0), _MOST_FACTOR)
+        self.total = question.effort.units * NORMAL_WORK * larger
         self.used = 0.0
+        self._rate = _SUMS if any(part.sums for part in question.collective.parts) else 1.0
+        self._rate *= 1.0 if question.topology.switches else _PLAIN
+
+    def run(self, engine: Engine, cut: Collective, again: bool) -> float:
+        """Return the work of one run of an engine; `again` if it has run before with other chunks."""
+        repeats = self.question.effort.trials if engine.random_starts else 1
+        return repeats * self._rate * engine.work(self.question.topology, cut, again)
 
     def expected(self, engine: Engine) -> float:
-        """Return the work of an engine that tries all chunk counts it may try."""
-        topology, collective = self.question.topology, self.question.collective
-        repeats = self.question.effort.trials if engine.random_starts else 1
+        """Return the work after which a chunk search knows whether the engine is hopeless."""
+        collective = self.question.collective
         if collective.resolved:
-            return repeats * engine.work(topology, collective, False)
-        total = 0.0
-        for count in self.question.effort.counts:
-            cut = collective.with_chunks(count)
-            total += repeats * engine.work(topology, cut, total > 0)
-            if 2 * engine.stored(topology, cut) > SEARCH_TRANSFERS:
-                break
-        return total
+            return self.run(engine, collective, False)
+        first = self.run(engine, collective.with_chunks(1), False)
+        return first + self.run(engine, collective.with_chunks(2), True)
 
-    def spent(self, answer: Answer) -> float:
-        """Return the work behind an engine's answer."""
-        engine, collective = ENGINES[answer.schedule.engine], self.question.collective
-        repeats = self.question.effort.trials if engine.random_starts else 1
-        cuts = map(collective.with_chunks, answer.counts) if answer.counts else [collective]
-        return sum(
-            repeats * engine.work(self.question.topology, cut, i > 0) for i, cut in enumerate(cuts)
-        )
+    def allowance(self, best_ps: float, share: float) -> float:
+        """Return up to which work one engine may go on that gets a share of what there is."""
+        return self.used + share * (min(self.worth(best_ps), self.total) - self.used)
 
-    def worth(self, best_ps: int | None) -> float:
+    def executed(self, schedule: Schedule, executed_ps: int) -> None:
+        """Count the work of an execution."""
+        lossy = executed_ps > (1 + MET) * schedule.time_ps
+        self.used += (_LOSSY_US if lossy else _RUN_US) * schedule.transfers
+
+    def worth(self, best_ps: float) -> float:
         """Return the work that may be spent in all: the closer the best time is to the bound, the less."""
-        if best_ps is None:
+        if best_ps == math.inf:
             return math.inf
         return self.total * min(max((self.question.gap(best_ps) - MET) / WORTH_ALL, 0.0), 1.0)

@@ -6,69 +6,66 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tacos.collective import kind_of
+from tacos.execution import MOST_RUN, shares_links
 from tacos.search.budget import SEARCH_TRANSFERS
-from tacos.search.judging import noted
+from tacos.search.judging import Answer, noted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tacos._core import Collective, Schedule
-    from tacos.search.judging import Answer, Judge
+    from tacos.search.budget import Budget
+    from tacos.search.judging import Judge
     from tacos.search.question import Question
     from tacos.synth.engine import Engine
 
-__all__ = ["ChunkSearch"]
+__all__ = ["ChunkSearch", "EngineSearch"]
 
 _HELPS = 1.005
 """A chunk count helps if it makes the time shorter by at least this factor."""
-_MANY_PER_LINK, _FEWER = 1000, 1.015
+_MANY_PER_LINK, _FEWER = 256, 1.01
 """Transfers per link that are more than executors take at once; to avoid them, this much longer is good enough."""
+_MOST_PER_LINK = 1000
+"""Transfers per link beyond which schedules are not made."""
 _LARGE = 20
 """Bandwidth decides, not latency, where the bound's parts differ by this factor."""
+_MORE_GAINS = {True: 1.5, False: 3.0}
+"""Times what a pipeline has left to gain, judged by its last gain, that more chunks are trusted to bring: for known
+algorithms, and for synthesizers, which also use links better with more chunks."""
+
+_MOST_GAIN = 6.0
+"""How much faster more chunks than the first number may make an engine; that of a root has farther to go."""
 
 
 class ChunkSearch:
-    """Runs of engines for one question."""
+    """Runs of engines for one question; with a budget, only those that it allows beyond the first of each engine."""
 
-    def __init__(self, question: Question, judge: Judge) -> None:
-        self.question, self.judge = question, judge
+    def __init__(self, question: Question, judge: Judge, budget: Budget | None = None) -> None:
+        self.question, self.judge, self.budget = question, judge, budget
         self._memory: dict[str, dict[str, Any]] = {}
 
     def answers(self, engine: Engine, options: dict[str, Any]) -> list[Answer]:
-        """Return the engine's answers, the best first; where the number of chunks is open, the fewest that are good enough.
+        """Return the engine's answers, the best first; where the number of chunks is open, the fewest that are good enough."""
+        search = EngineSearch(self, engine, options)
+        search.go_on()
+        return search.answers()
 
-        More chunks pipeline better until latencies outweigh it, so the search ends at the bound, or after some counts
-        that hardly helped (the engine's patience). What the model does not count (the work per transfer) speaks for few.
-        """
-        question, watch, judge = self.question, self.question.watch, self.judge
-        if question.collective.resolved:
-            return [judge.judged(self.once(engine, question.collective, options))]
-        begin, end = watch.done, watch.next
-        results: list[Answer] = []
-        patience = self._patience(engine)
-        most = SEARCH_TRANSFERS * engine.size_factor(question.collective)
-        fastest = failures = 0
-        for schedule in watch.results(self._runs(engine, options, end)):
-            to_beat = results[fastest].time_ps if results else math.inf
-            results.append(judge.judged(schedule, to_beat))
-            helped = results[-1].time_ps * _HELPS < results[fastest].time_ps
-            failures = 0 if helped or len(results) == 1 else failures + 1
-            if results[-1].time_ps < results[fastest].time_ps:
-                fastest = len(results) - 1
-            if failures == patience or 2 * schedule.stored_transfers > most:
-                break
-            if not results[-1].known:  # nor will those of more chunks be
-                break
-            if results[fastest].time_ps <= question.effort.enough * question.bound.time_ps:
-                break
-        watch.done, watch.next = begin, end
-        best = self._fewest_chunks(results, results[fastest])
-        tried = [answer.schedule.collective.parts[0].chunks for answer in results]
-        others = sorted((one for one in results if one is not best), key=lambda one: one.time_ps)
-        return [
-            noted(answer, {"chunk_counts_tried": tried})._replace(counts=tuple(tried))
-            for answer in (best, *others)
-        ]
+    def judged(self, schedule: Schedule, to_beat: float = math.inf) -> Answer:
+        """Judge a schedule, and count the work if it was run."""
+        answer = self.judge.judged(schedule, to_beat)
+        if self.budget is not None and answer.run:
+            self.budget.executed(schedule, answer.time_ps)
+        return answer
+
+    def counted(
+        self, engine: Engine, cut: Collective, options: dict[str, Any], again: bool
+    ) -> Schedule:
+        """Run an engine once, and count its work."""
+        schedule = self.once(engine, cut, options)
+        if self.budget is not None:
+            self.budget.used += self.budget.run(engine, cut, again)
+        return schedule
 
     def once(self, engine: Engine, collective: Collective, options: dict[str, Any]) -> Schedule:
         """Run an engine on a collective whose chunks are chosen; of several random starts, return the best."""
@@ -78,7 +75,7 @@ class ChunkSearch:
             "seed": question.seed,
             "device": question.device,
             "within": question.sketch,
-            "memory": self._memory.setdefault(engine.name, {}),
+            "memory": self.memory(engine),
         } | self.patience()
         if not engine.random_starts:
             return engine(question.topology, collective, **(engine.supplied(values) | options))
@@ -102,6 +99,10 @@ class ChunkSearch:
         watch.done, watch.next = begin, end
         return best.with_provenance(best.provenance | {"trials": trials})
 
+    def memory(self, engine: Engine) -> dict[str, Any]:
+        """Return what the engine keeps between its runs."""
+        return self._memory.setdefault(engine.name, {})
+
     def patience(self) -> dict[str, float]:
         """Return the time that one run gets, as an option: most of what is left, half where more may follow."""
         left_s = self.question.watch.left_s()
@@ -110,34 +111,138 @@ class ChunkSearch:
         share = 0.95 if self.question.collective.resolved else 0.5
         return {"time_limit": max(share * left_s, 0.01)}
 
-    def _runs(
-        self, engine: Engine, options: dict[str, Any], end: float
-    ) -> Iterator[Callable[[], Schedule]]:
+
+class EngineSearch:
+    """The answers of one engine with one number of chunks after the other, where that number is open.
+
+    More chunks pipeline better until latencies outweigh it, so the search ends at the bound, or after some counts
+    that hardly helped (the engine's patience). What the model does not count (the work per transfer) speaks for few.
+    The search can be interrupted, and go on when others have found what it has to beat.
+
+    Attributes:
+        engine: The engine.
+        results: An answer for each count so far.
+        ended: Whether more chunks are not worth a try.
+    """
+
+    def __init__(self, runs: ChunkSearch, engine: Engine, options: dict[str, Any]) -> None:
+        self.engine, self.results, self.ended = engine, list[Answer](), False
+        self._runs, self._question, self._judge = runs, runs.question, runs.judge
+        self._options, self._fastest, self._failures = options, 0, 0
+        self._allowance = self._end = math.inf
+        self._schedules = self._question.watch.results(self._counts())
+
+    def go_on(self, most: int | None = None, share: float = 1.0) -> None:
+        """Try more chunk counts, at most so many, within a share of the work that is left."""
+        watch, budget = self._question.watch, self._runs.budget
+        if budget is not None:
+            self._allowance = budget.allowance(self._judge.to_beat, share)
+        begin, self._end = watch.done, watch.next
+        tried = 0
+        while not self.ended and tried != most:
+            schedule = next(self._schedules, None)
+            if schedule is None:
+                self.ended = True
+                break
+            self._take(schedule)
+            tried += 1
+        watch.done, watch.next = begin, self._end
+
+    def answers(self) -> list[Answer]:
+        """Return the answers so far, the best first."""
+        if self._question.collective.resolved:
+            return self.results
+        best = self._fewest_chunks()
+        tried = [answer.schedule.collective.parts[0].chunks for answer in self.results]
+        others = (one for one in self.results if one is not best)
+        return [
+            noted(answer, {"chunk_counts_tried": tried})._replace(counts=tuple(tried))
+            for answer in (best, *sorted(others, key=lambda one: one.time_ps))
+        ]
+
+    def least_ps(self) -> float:
+        """Return the least time so far."""
+        return self.results[self._fastest].time_ps if self.results else math.inf
+
+    def hoped_ps(self) -> float:
+        """Return the time that more chunks may reach.
+
+        What a pipeline loses to its filling is in proportion to the size of a chunk, so that the last gain
+        tells what is left to gain.
+        """
+        if len(self.results) < 2:
+            rooted = any(kind_of(part).rooted for part in self._question.collective.parts)
+            gain = math.inf if rooted or not self.results else _MOST_GAIN
+            return self.least_ps() / gain
+        before, last = (one.schedule for one in self.results[-2:])
+        grows = last.collective.chunks / max(before.collective.chunks, 1)
+        left_ps = max(before.time_ps - last.time_ps, 0) / max(grows - 1, 0.5)
+        return last.time_ps - _MORE_GAINS[self.engine.baseline] * left_ps
+
+    def _take(self, schedule: Schedule) -> None:
+        """Judge the next schedule, and decide whether there should be more."""
+        results, question = self.results, self._question
+        results.append(self._runs.judged(schedule, self.least_ps()))
+        helped = results[-1].time_ps * _HELPS < results[self._fastest].time_ps
+        self._failures = 0 if helped or len(results) == 1 else self._failures + 1
+        if results[-1].time_ps < results[self._fastest].time_ps:
+            self._fastest = len(results) - 1
+        self.ended = (
+            question.collective.resolved
+            or not results[-1].known  # nor will those of more chunks be
+            or self._failures == self._patience()
+            or self.hoped_ps() > self._judge.to_beat
+            or self.least_ps() <= question.effort.enough * question.bound.time_ps
+        )
+
+    def _counts(self) -> Iterator[Callable[[], Schedule]]:
         """Yield a run for each chunk count to try."""
-        question, watch = self.question, self.question.watch
-        topology, collective = question.topology, question.collective
+        question, watch, engine = self._question, self._question.watch, self.engine
+        topology, collective, runs = question.topology, question.collective, self._runs
+        if collective.resolved:
+            yield partial(runs.counted, engine, collective, self._options, False)
+            return
         applies = engine.applies(topology, collective)  # not if only by its options
-        memory = self._memory.setdefault(engine.name, {})
+        memory = runs.memory(engine)
         for count in engine.chunk_counts(topology, collective, question.effort.counts, memory):
             cut = collective.with_chunks(count)
             if applies and not engine.applies(topology, cut):
                 return
-            watch.next = (watch.done + end) / 2  # the number of runs is not known
-            yield partial(self.once, engine, cut, options)
+            if self.results and not self._worth_running(cut):
+                return
+            watch.next = (watch.done + self._end) / 2  # the number of runs is not known
+            yield partial(runs.counted, engine, cut, self._options, bool(self.results))
             watch.done = watch.next
 
-    def _patience(self, engine: Engine) -> int:
-        """Return the number of chunk counts in a row that may fail to help."""
-        if not engine.patience_if_large:
-            return engine.patience
-        bound = self.question.bound
-        large = bound.bandwidth_s > _LARGE * bound.latency_s
-        return engine.patience_if_large if large else engine.patience
+    def _worth_running(self, cut: Collective) -> bool:
+        """Whether a schedule with more chunks would not be too large, and the budget has room for it."""
+        last, budget = self.results[-1].schedule, self._runs.budget
+        grows = cut.chunks / max(last.collective.chunks, 1)
+        links = max(self._question.topology.links, 1)
+        if grows * last.transfers > _MOST_PER_LINK * links:
+            return False
+        if grows * last.stored_transfers > SEARCH_TRANSFERS:
+            return False
+        executes = self._judge.target != "schedule" and shares_links(last)
+        if executes and grows * last.transfers > MOST_RUN:
+            return False  # it could not be judged
+        if budget is None:
+            return True
+        return budget.used + budget.run(self.engine, cut, True) <= self._allowance
 
-    def _fewest_chunks(self, results: list[Answer], fastest: Answer) -> Answer:
+    def _patience(self) -> int:
+        """Return the number of chunk counts in a row that may fail to help."""
+        if not self.engine.patience_if_large:
+            return self.engine.patience
+        bound = self._question.bound
+        large = bound.bandwidth_s > _LARGE * bound.latency_s
+        return self.engine.patience_if_large if large else self.engine.patience
+
+    def _fewest_chunks(self) -> Answer:
         """Return the first answer, in the order of chunk counts, that is about as fast as the fastest."""
-        enough, links = self.question.effort.enough, self.question.topology.links
+        enough, links = self._question.effort.enough, self._question.topology.links
+        fastest = self.results[self._fastest]
         if fastest.schedule.transfers / max(links, 1) > _MANY_PER_LINK:
             enough = max(enough, _FEWER)
         limit = fastest.time_ps * enough
-        return next(answer for answer in results if answer.time_ps <= limit)
+        return next(answer for answer in self.results if answer.time_ps <= limit)

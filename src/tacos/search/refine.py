@@ -38,8 +38,10 @@ _RUN_PER_TRANSFER = 100
 _NEWS = 0.995
 """A schedule is run if it is shorter by this factor than the last that was."""
 _NEVER = 2**62
-_PATIENCE = 4
-"""Slices without any gain after which the search stops."""
+_PATIENCE, _GAIN = 2, 0.9998
+"""Slices without a gain of this factor after which the search stops."""
+_LOST = 1.1
+"""Times the fastest execution, beyond which what the search goes on from has lost too much to win."""
 
 
 def refine(
@@ -147,6 +149,7 @@ class _Search:
         directions = _directions(schedule)
         shortest, failures, done, slices = schedule, 0, 0, 0
         fastest: Schedule | None = None
+        lost = False
         least, judged = self.executed(schedule), schedule
 
         def report(share: float) -> None:
@@ -154,11 +157,13 @@ class _Search:
                 self.progress(min((done + share * step) / total, 1.0))
 
         def judge() -> None:
-            nonlocal fastest, least, judged, done
+            nonlocal fastest, least, judged, done, lost
             judged = shortest
             done += self.run_hops
             # Execution only adds to a schedule's time.
-            if shortest.time_ps < least and (time_ps := self.executed(shortest)) < least:
+            time_ps = self.executed(shortest) if shortest.time_ps < least else least
+            lost = time_ps > _LOST * least
+            if time_ps < least:
                 fastest, least = shortest, time_ps
 
         while (
@@ -166,6 +171,7 @@ class _Search:
             and done < total
             and failures < _PATIENCE * len(directions)
             and shortest.time_ps > goal
+            and not lost
         ):
             if self.end is not None and time.monotonic() > self.end:
                 break
@@ -180,7 +186,7 @@ class _Search:
                     found = found.reverse(report)
             except InfeasibleError:
                 break
-            failures = 0 if found.time_ps < shortest.time_ps else failures + 1
+            failures = 0 if found.time_ps < _GAIN * shortest.time_ps else failures + 1
             if found.time_ps <= shortest.time_ps:
                 shortest = found
             done += step

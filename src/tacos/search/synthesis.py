@@ -102,9 +102,9 @@ def synthesize(
             fastest first, and ``"not_tried"`` those that were not worth it. Small problems that are
             still 1 % or more above the bound go to the exact engine as well.
         seed: For engines that draw at random; goes into the provenance.
-        effort: How many random starts the greedy engine gets, and how many times 10 s of work
-            ``"auto"`` may spend: ``"normal"`` (1), ``"high"`` (8), or a number; ``"fast"`` is a tenth
-            of normal, with fewer chunk counts. Work is counted, not measured.
+        effort: How many random starts the greedy engine gets, and how much work ``"auto"`` may spend:
+            ``"normal"`` (1 start, about 2 s on up to 64 NPUs, 8 s on 128), a number of times that, ``"high"`` (8 starts, 40 times
+            the work), or ``"fast"`` (less than half of it, with fewer chunk counts). Work is counted, not measured.
         time_limit: Seconds after which the best so far is returned, with ``"cut_short"`` in its
             provenance.
         progress: Called with the share done, now and then.

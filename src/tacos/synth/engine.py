@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tacos.synth.estimates import per_transfer, transfers
+from tacos.synth.estimates import per_transfer
 
 if TYPE_CHECKING:
     from tacos._core import Collective, Schedule, Topology
@@ -76,12 +76,10 @@ class Engine:
         baseline: Whether it is a known algorithm. ``"auto"`` asks synthesizers first.
         work: About how many microseconds of one slow core it takes for a collective whose chunks are chosen. The last
             argument says whether it has solved the problem with another chunk count before.
-        stored: About how many transfers its schedule holds in memory.
         chunk_counts: The chunk counts to search, given the problem, those that are searched otherwise, and the memory.
             The next one is asked for after the engine has run with the last.
         patience: The chunk search ends after this many counts in a row that hardly helped.
         patience_if_large: The same where bandwidth decides the time and not latency; `patience` if 0.
-        size_factor: By how much its schedules may be larger than those at which the chunk search stops otherwise.
         random_starts: Whether to run it with several seeds, and keep the best schedule; it then has the option ``trials``.
         exact: How ``"auto"`` may ask it although it must be named.
         reference: Comparisons measure against the engine with the lowest positive number that solved the problem.
@@ -103,11 +101,9 @@ class Engine:
     only_if_named: str = ""
     baseline: bool = False
     work: Callable[[Topology, Collective, bool], float] = _WORK
-    stored: Callable[[Topology, Collective], float] = transfers
     chunk_counts: ChunkCounts = _as_given
     patience: int = 2
     patience_if_large: int = 0
-    size_factor: Callable[[Collective], int] = field(default=lambda _: 1)
     random_starts: bool = False
     exact: Exact | None = None
     reference: int = 0

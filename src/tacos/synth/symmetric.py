@@ -99,5 +99,4 @@ ENGINE = Engine(
     solve=symmetric,
     obstacle=obstacle,
     work=lambda topology, collective, _again: _stored(topology, collective),
-    stored=_stored,
 )

@@ -89,5 +89,4 @@ ONE_SHOT = Engine(
     baseline=True,
     obstacle=_one_shot_obstacle,
     work=estimates.per_transfer(0.4, stored=_one_shot_stored),
-    stored=_one_shot_stored,
 )

@@ -113,7 +113,6 @@ RING = Engine(
     baseline=True,
     obstacle=_obstacle,
     work=estimates.per_transfer(_RATE_US, near=True, stored=_stored),
-    stored=_stored,
     reference=2,
     nccl_names=dict.fromkeys(
         ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"), "ring"
@@ -126,6 +125,5 @@ BIDIRECTIONAL_RING = Engine(
     baseline=True,
     obstacle=_obstacle,
     work=estimates.per_transfer(_RATE_US, near=True, stored=_stored),
-    stored=_stored,
     blind_options={"order": "rank"},
 )

@@ -69,8 +69,8 @@ _MOST_EXCHANGED = 40_000
 """Transfers of an exchange: it is for few bytes, where a long synthesis is not worth it."""
 _SUMS_AND_COPIES = 3
 """Capabilities of a switch as in NVLS."""
-_GROWING_US = 7.0
-"""Microseconds per NPU³ to grow trees on a network without symmetry (measured)."""
+_GROWING_US, _GROWING_LINKS_US = 7.0, 0.7
+"""Microseconds per NPU³ to grow trees on a network without symmetry, with and without switches (measured)."""
 _MANY_COUNTS = (1024, 2048, 4096)
 """Chunk counts to search beyond the usual ones: a broadcast's chunks are few on each link."""
 
@@ -331,7 +331,8 @@ def _work(topology: Topology, collective: Collective, again: bool) -> float:
     moved = estimates.transfers(topology, collective)
     if all_alike(topology):
         return 0.1 * moved
-    return 2 * moved + (0.0 if again else _GROWING_US * topology.npus**3)
+    growing_us = _GROWING_US if topology.switches else _GROWING_LINKS_US
+    return 2 * moved + (0.0 if again else growing_us * topology.npus**3)
 
 
 def _chunk_counts(
@@ -344,11 +345,6 @@ def _chunk_counts(
         yield suited_chunks(chunks, memory)
 
 
-def _size_factor(collective: Collective) -> int:
-    """Trees are quick to fill: each phase may have twice the transfers."""
-    return 2 * sum(1 + kind_of(part).two_phases for part in collective.parts)
-
-
 ENGINE = Engine(
     name="forest",
     solve=forest,
@@ -356,5 +352,4 @@ ENGINE = Engine(
     work=_work,
     chunk_counts=_chunk_counts,
     patience=4,  # the weights of trees do not suit every count
-    size_factor=_size_factor,
 )
