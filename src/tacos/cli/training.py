@@ -15,10 +15,19 @@ from cyclopts import Parameter
 from tacos import formats, training
 from tacos._core import Topology
 from tacos.cli.app import Json, Network, Quiet, app, check_folder, warn
+from tacos.cli.viewing import check_page
 from tacos.console import print_table, progress
 from tacos.training import Parallelism, Step, Transformer
 from tacos.training.devices import DEVICES
-from tacos.view import checked, save, step_picture, step_table, sweep_table, write_steps
+from tacos.view import (
+    checked,
+    save,
+    step_picture,
+    step_table,
+    sweep_table,
+    write_step_page,
+    write_steps,
+)
 
 _MANY = 200
 """Parallelisms beyond which a search starts a process per core."""
@@ -110,6 +119,12 @@ def train(
         Path | None, Parameter(help="Draw where the time goes, as .svg or .png.")
     ] = None,
     csv: Annotated[Path | None, Parameter(help="Write all figures as a table.")] = None,
+    html: Annotated[
+        Path | None,
+        Parameter(
+            help="Write a page that shows the step over time, ranks and their streams, and its collectives."
+        ),
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -122,6 +137,8 @@ def train(
             check_folder(option, path)
     if chart is not None:
         checked(chart)
+    if html is not None:
+        check_page("--html", html)
     if top < 1:
         raise ValueError(f"--top must be a positive number; got {top}")
     wanted = training.model(model)
@@ -164,6 +181,11 @@ def train(
         write_steps(csv, steps if ranking is None else ranking.steps)
     if chart is not None:
         save(step_picture(steps, f"{wanted.name} on {topology}, batch {split.batch}"), chart)
+    if html is not None:
+        with progress("drawing", silent) as report:
+            name, one = next(iter(steps.items()))
+            title = f"step of {wanted.name} on {topology}, {name}"
+            write_step_page(html, one, title=title, progress=report)
     if as_json:
         found = {label: one.summary() for label, one in steps.items()}
         facts: dict[str, Any] = {"steps": found, "gain": _gain(steps)}
