@@ -21,7 +21,7 @@ from tacos.view.spans import (
     write_timeline_page,
 )
 from tacos.view.steps import step_picture, step_table, sweep_picture, sweep_table, write_steps
-from tacos.view.svg import checked, save
+from tacos.view.svg import checked, darkened, save
 
 __all__ = [
     "Axis",
@@ -29,6 +29,7 @@ __all__ = [
     "bars",
     "checked",
     "comparison_tables",
+    "darkened",
     "design_picture",
     "design_tables",
     "draw",
