@@ -72,7 +72,7 @@ format: $(VENV)/lint  ## put Python and C++ code into the form lint asks for
 
 bench: $(VENV)/core  ## measure speed and quality; what is printed becomes $(PAGE)
 	@mkdir -p $(dir $(PAGE))
-	@$(VENV)/bin/python benchmarks/report.py -o $(PAGE)
+	@$(VENV)/bin/python -m benchmarks.report -o $(PAGE)
 
 docs: $(VENV)/core $(VENV)/docs  ## the manual, in docs/_build/html
 	@$(VENV)/bin/sphinx-build --quiet -W --keep-going -n docs docs/_build/html

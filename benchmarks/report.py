@@ -1,9 +1,12 @@
 """Runs the benchmarks and makes a page of what they print, with the machine named.
 
-    python benchmarks/report.py [NAME …] [-o PAGE.md] [--limit SECONDS] [--jobs N]
+    python -m benchmarks.report [NAME …] [-o PAGE.md] [--limit SECONDS] [--jobs N]
+    python -m benchmarks.report --charts PAGE.md
 
 Without names all of them run, in the order below. Each runs in a process of its own; one that fails, or takes longer than
-the limit, says so in its place, and the others go on. Several at once are for machines with cores to spare.
+the limit, says so in its place, and the others go on. Several at once are for machines with cores to spare. The page begins
+with charts of what was printed (``benchmarks/charts.py``), which go into ``_static/benchmarks`` beside it; ``--charts`` draws
+those of a page again and runs nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import argparse
 import ast
 import os
 import platform
+import re
 import subprocess
 import sys
 import threading
@@ -22,8 +26,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import tacos
+from benchmarks.charts import CHARTS
 from tacos._support.files import replacing
 from tacos.units import format_size
+from tacos.view import save
 
 HERE = Path(__file__).parent
 NAMES = (
@@ -49,7 +55,13 @@ def main() -> int:
     parser.add_argument("-o", "--output", type=Path, help="the page to write")
     parser.add_argument("--limit", type=float, default=3600, help="seconds for each")
     parser.add_argument("--jobs", type=int, default=1, help="benchmarks that run at once")
+    parser.add_argument("--charts", type=Path, metavar="PAGE", help="draw a page's charts again")
     asked = parser.parse_args()
+    if asked.charts:
+        text = with_charts(asked.charts.read_text(encoding="utf-8"), asked.charts.parent)
+        with replacing(asked.charts) as out:
+            out.write(text.encode())
+        return 0
     if wrong := sorted(set(asked.names) - set(NAMES)):
         parser.error(f"there is no benchmark {wrong[0]}, there are {', '.join(NAMES)}")
     with ThreadPoolExecutor(asked.jobs) as pool:
@@ -60,7 +72,7 @@ def main() -> int:
         )
     if asked.output:
         with replacing(asked.output) as out:
-            out.write(page(results, asked.jobs).encode())
+            out.write(with_charts(page(results, asked.jobs), asked.output.parent).encode())
     return 1 if any(result.ended for result in results) else 0
 
 
@@ -101,6 +113,26 @@ def page(results: list[Result], jobs: int = 1) -> str:
         parts.append("```text\n" + printed.strip("\n") + "\n```\n" if printed.strip() else "")
         parts.append(f"It {ended}.\n" if ended else "")
     return "\n".join(part for part in parts if part)
+
+
+def with_charts(text: str, folder: Path) -> str:
+    """A page with charts of what it says before its first section; the pictures go into `folder`."""
+    pictures = []
+    target = folder / "_static" / "benchmarks"
+    for name, chart in CHARTS.items():
+        printed = re.search(
+            rf"^`benchmarks/{chart.benchmark}\.py`.*?^```text\n(.*?)^```$", text, re.DOTALL | re.MULTILINE
+        )  # fmt: skip
+        drawn = chart.draw(printed[1]) if printed else None
+        if drawn is None:
+            continue
+        target.mkdir(parents=True, exist_ok=True)
+        save(drawn, target / f"{name}.svg")
+        file = f"/_static/benchmarks/{name}.svg"
+        pictures.append(f"```{{image}} {file}\n:alt: {chart.words}\n:width: 100%\n```\n")
+    head, sign, rest = text.partition("\n## ")
+    head = re.sub(r"^```\{image\}.*?^```\n+", "", head, flags=re.DOTALL | re.MULTILINE).rstrip("\n")
+    return "\n".join([f"{head}\n", *pictures]) + sign + rest
 
 
 def about(name: str) -> str:

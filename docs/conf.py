@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from importlib.metadata import version as version_of
 from importlib.util import find_spec
@@ -66,7 +67,23 @@ def _keep_colons(_app: object, what: str, *rest: Any) -> None:
         rest[-1][:0] = ["..", ""]  # an empty comment: there is no colon in it
 
 
+def _follow_the_theme(_app: object, doctree: Any) -> None:
+    """A picture with a dark twin is shown where the page is light, and its twin where the page is dark."""
+    from docutils import nodes
+
+    for image in list(doctree.findall(nodes.image)):
+        twin = pictures.dark_twin(image["uri"])
+        if twin is not None:
+            dark = copy.copy(image)
+            dark.attributes = dict(image.attributes) | {"uri": twin}
+            dark["classes"] = [*image["classes"], "only-dark"]
+            image["classes"] = [*image["classes"], "only-light"]
+            image.parent.insert(image.parent.index(image) + 1, dark)
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     pictures.draw()
+    # Before Sphinx collects the images of a page, at 500.
+    app.connect("doctree-read", _follow_the_theme, priority=100)
     app.connect("autodoc-process-docstring", _keep_colons, priority=100)

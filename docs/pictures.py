@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import tacos
@@ -20,7 +21,14 @@ GALLERY = {
     "fat-tree": "fat-tree:2x2x4",
     "dragonfly": "dragonfly:5x4",
     "mi250": "mi250",
+    "ndv2": "ndv2:2",
+    "mi355x": "mi355x:2",
+    "trn2": "trn2:2",
+    "dgx-spark": "dgx-spark-ring:4",
+    "gb200": "gb200",
 }
+RINGS = {"rings-h100": "dgx-h100:2", "rings-dgx-1": "dgx-1", "rings-mi300x": "mi300x"}
+"""Networks on which NCCL's rings are drawn."""
 
 
 def draw() -> None:
@@ -28,9 +36,33 @@ def draw() -> None:
     TARGET.mkdir(exist_ok=True)
     for name, spec in GALLERY.items():
         view.draw(tacos.topology.parse(spec), TARGET / f"{name}.svg", width=640)
+    for name, spec in RINGS.items():
+        topology = tacos.topology.parse(spec)
+        rings = tacos.nccl.rings(topology)
+        picture = view.ring_picture(topology, rings, title=f"NCCL's rings on {spec}")
+        view.save(picture, TARGET / f"{name}.svg")
     _cluster()
     _comparison()
     _heat()
+    _darken()
+
+
+def dark_twin(uri: str) -> str | None:
+    """The same picture for dark pages, if there is one: of a drawing by its name, of a screen beside it."""
+    path = Path(uri)
+    if path.suffix == ".svg":
+        twin = TARGET / f"{path.stem}-dark.svg"
+        return f"/_generated/{twin.name}" if twin.exists() else None
+    twin = HERE / "_static" / f"{path.stem}-dark.png"
+    return f"/_static/{twin.name}" if path.suffix == ".png" and twin.exists() else None
+
+
+def _darken() -> None:
+    """Dark twins of all drawings."""
+    drawn = [path for path in TARGET.glob("*.svg") if not path.stem.endswith("-dark")]
+    for path in [*drawn, *(HERE / "_static").rglob("*.svg")]:
+        dark = view.darkened(path.read_text(encoding="utf-8"))
+        (TARGET / f"{path.stem}-dark.svg").write_text(dark, encoding="utf-8")
 
 
 def overview() -> None:
@@ -91,5 +123,55 @@ def _heat() -> None:
         view.save(view.heat_picture(trace), TARGET / f"heat-{engine}.svg")
 
 
+def screens() -> None:
+    """Pictures of the viewer, light and dark; they are kept, since they need a browser (make browser)."""
+    from playwright.sync_api import sync_playwright
+
+    mesh = tacos.topology.mesh(5, 5)
+    gather = tacos.synthesize(
+        mesh, tacos.collective.all_gather(mesh, "25MB", chunks=1), engine="greedy"
+    )
+    cut = tacos.Fault(link=(7, 8), begin="60us", end="150us")
+    boxes = tacos.topology.dgx_h100(2)
+    sums = tacos.collective.all_reduce(boxes, "64MB")
+    both = [tacos.synthesize(boxes, sums, engine=name) for name in ("forest", "nccl")]
+    step = tacos.training.step(
+        tacos.training.model("llama3-8b"),
+        tacos.training.Parallelism(tp=4, pp=2, zero=1, batch=8, sequence_parallel=True),
+        tacos.topology.dgx_h100(1),
+    )
+    pages = {
+        "viewer": (
+            view.page(gather, names=["ag.tacos"]),
+            "viewer.select({kind: 'npu', id: 8}); viewer.goto(0.4 * viewer.whole)",
+        ),
+        "viewer-two": (
+            view.page(*both, names=["forest.tacos", "nccl.tacos"]),
+            "viewer.goto(0.45 * viewer.whole)",
+        ),
+        "viewer-fault": (
+            view.page(gather, names=["ag.tacos"], traces=[tacos.simulate(gather, faults=[cut])]),
+            "viewer.goto(0.0001)",
+        ),
+        "viewer-step": (view.step_page(step), "viewer.zoom(0.3, 0)"),
+    }
+    with sync_playwright() as driver:
+        found = shutil.which("chromium") or shutil.which("google-chrome")
+        browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        for name, (text, script) in pages.items():
+            for theme, ending in (("light", ""), ("dark", "-dark")):
+                shown = browser.new_page(
+                    viewport={"width": 1280, "height": 760}, color_scheme=theme
+                )  # type: ignore[arg-type]
+                shown.set_content(text)
+                shown.wait_for_function("window.viewer")
+                shown.evaluate(f"() => {{ {script}; }}")
+                shown.wait_for_timeout(300)
+                shown.screenshot(path=HERE / "_static" / f"{name}{ending}.png")
+                shown.close()
+        browser.close()
+
+
 if __name__ == "__main__":
     overview()
+    screens()

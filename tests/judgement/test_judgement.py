@@ -10,6 +10,7 @@ import tacos
 from tacos.cli import main
 from tacos.errors import FormatError
 from tacos.judgement.logs import Log, Measured, read_log
+from tests.support.viewer_pages import views
 
 TABLE = """\
 # nThread 1 nGpus 1 minBytes 8 maxBytes 8589934592 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0
@@ -190,6 +191,11 @@ def test_the_command_draws_and_prints(log, tmp_path, capsys):
     assert "share" in printed
     assert "likely causes of a gap" in printed
     assert picture.read_text().count('class="ring"') == 2 + 2
+    html = picture.with_suffix(".html")
+    assert main(["judge", str(log(TABLE + INFO)), "ring:4", "-o", str(html), "--quiet"]) == 0
+    shown = {one["title"]: one for one in views(html.read_text())}
+    assert [ring["npus"] for ring in shown["NCCL's rings"]["rings"]] == [[0, 1, 2, 3], [0, 2, 1, 3]]
+    assert shown["suggested rings"]["rings"]
     assert main(["judge", str(log(TABLE)), "ring:4", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["rows"]) == 2
 

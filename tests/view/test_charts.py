@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import math
 import re
 import struct
@@ -16,7 +17,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacos.view import Axis, Series, bars, heat_map, lines, save, stack
+import tacos
+from tacos.view import (
+    Axis,
+    Series,
+    bars,
+    darkened,
+    draw,
+    heat_map,
+    lines,
+    picture,
+    save,
+    stack,
+)
 
 NAN = float("nan")
 SIZE, TIME = Axis("size", "size", log=True), Axis("time", "time", log=True)
@@ -274,3 +287,47 @@ def test_stacked_pictures_do_not_overlap(tmp_path):
     assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
     save(svg, tmp_path / "all.svg")
     assert (tmp_path / "all.svg").read_text() == svg
+
+
+def test_a_sweep_explains_the_shade_and_marks_rejected_engines():
+    """Wrong at the first size with a known time, failed at the second: one cross at its value, one on the axis."""
+    topology = tacos.topology.ring(4)
+    sweep = tacos.compare(
+        topology,
+        [tacos.collective.all_gather(topology, size) for size in ("1MB", "4MB")],
+        engines=["ring", "direct"],
+    )
+    first, second = sweep.comparisons
+
+    def changed(one, **fields):
+        return tuple(
+            dataclasses.replace(c, **fields) if c.engine == "direct" else c for c in one.candidates
+        )
+
+    wrong = changed(first, ok=False, wrong=True, note="npu 2 lacks chunk 1")
+    failed = changed(second, ok=False, figures=None, note="it ran out of time")
+    result = dataclasses.replace(
+        sweep,
+        comparisons=(
+            dataclasses.replace(first, candidates=wrong),
+            dataclasses.replace(second, candidates=failed),
+        ),
+    )
+    chart = picture(result, "ring:4")
+    assert chart.count("faster than any schedule") == 2
+    assert chart.count("direct: wrong: npu 2 lacks chunk 1") == 2  # in both charts
+    assert chart.count("direct: failed: it ran out of time") == 2
+    assert 'text-decoration="line-through">direct' in chart
+    assert "direct was wrong at 1 MB: npu 2 lacks chunk 1." in chart
+    plain = picture(sweep, "ring:4")
+    assert "line-through" not in plain
+    assert 'class="cross"' not in plain
+
+
+def test_dark_pictures_have_the_same_shapes_and_no_white_paper():
+    topology = tacos.topology.dgx_h100(2)
+    light = draw(topology)
+    dark = darkened(light)
+    assert '"#ffffff"' not in dark
+    assert dark.count("<path") == light.count("<path")
+    assert len(dark) == len(light)

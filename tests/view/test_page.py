@@ -17,6 +17,7 @@ from hypothesis import given, settings
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
+from tacos import training, view
 from tacos.cli import main
 from tacos.execution import execution
 from tacos.schedule import retime, routes
@@ -25,8 +26,9 @@ from tacos.view.curves import ELBOW, LINE, curves
 from tacos.view.layout import place
 from tacos.view.record import DATA, LINK, SLACK, START, record
 from tacos.view.serve import Server
+from tacos.workload import COLL, COMP, RECV, SEND, from_nodes
 from tests.support import strategies as my
-from tests.support.viewer_pages import taken_apart, views
+from tests.support.viewer_pages import taken_apart, timelines, views
 
 US = 1_000_000
 
@@ -411,6 +413,7 @@ def test_executed_schedules_and_rings_are_views_of_the_page():
     ]  # fmt: skip
     runs = taken_apart(text)
     times = execution(schedule)
+    assert times is not None
     took = [runs[one["runs"][0]][0]["time_s"] for one in found[:3]]
     expected = (schedule.time_ps, times.dependencies_ps, times.shared_ps)
     assert took == pytest.approx([ps * 1e-12 for ps in expected])
@@ -447,3 +450,88 @@ def test_links_have_classes_boxes_and_widths():
     wide = columns["link_wide"]
     assert wide[inside].min() == wide.max() == 1
     assert wide[~inside].max() < 0.6
+
+
+# --- timelines ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def step():
+    model = training.transformer(
+        name="small", layers=4, hidden=2048, heads=16, ffn=8192, vocabulary=32000, sequence=2048
+    )
+    split = training.Parallelism(tp=4, pp=2, batch=4)
+    return training.step(model, split, tp.dgx_h100(1), collectives="ring")
+
+
+def test_the_timeline_of_a_step_keeps_every_order(step):
+    """Nodes begin after what they wait for; collectives begin and end together; the end is the step's."""
+    line = view.step_timeline(step)
+    w = line.workload
+    waiting = np.repeat(np.arange(w.nodes), np.diff(w.dep_begin))
+    assert (line.begin_ps[waiting] >= line.end_ps[w.dep]).all()
+    colls = np.flatnonzero(w.kind == COLL)
+    by_group: dict[tuple[int, int], list[int]] = {}
+    for row in colls.tolist():
+        by_group.setdefault((int(w.group[row]), int(line.begin_ps[row])), []).append(row)
+    for (group, _), rows in by_group.items():
+        assert len(rows) == len(dict(w.groups)[group])
+        assert len(set(line.end_ps[rows].tolist())) == 1
+    # The step itself is predicted by stage, not node by node.
+    assert line.end_ps.max() * 1e-12 == pytest.approx(step.time_s, rel=0.05)
+    sends, receives = np.flatnonzero(w.kind == SEND), np.flatnonzero(w.kind == RECV)
+    assert sorted(line.end_ps[sends].tolist()) == sorted(line.end_ps[receives].tolist())
+
+
+def test_a_page_of_a_step_has_its_timeline_and_its_collectives(step):
+    text = view.step_page(step)
+    first, *others = views(text)
+    assert first["title"] == "step"
+    ((facts, columns),) = timelines(text)
+    line = view.step_timeline(step)
+    assert len(columns["span_begin"]) == line.workload.nodes
+    order = list(
+        zip(columns["span_rank"], columns["span_stream"], columns["span_begin"], strict=True)
+    )
+    assert order == sorted(order)
+    ends = [b + n for b, n in zip(columns["span_begin"], columns["span_length"], strict=True)]
+    assert max(ends) * facts["tick_s"] == pytest.approx(facts["time_s"])
+    # Spans of one row do not overlap.
+    for (a, end), b in pairwise(zip(order, ends, strict=True)):
+        if a[:2] == b[0][:2]:
+            assert end <= b[0][2]
+    names = [facts["names"][k] for k in columns["span_name"]]
+    opens = {name for name, k in zip(names, columns["span_view"], strict=True) if k >= 0}
+    assert opens == {"tp all-reduce", "embedding all-reduce"}
+    assert [title for _, title in facts["opens"]] == [one["title"] for one in others]
+    runs = taken_apart(text)
+    assert runs[others[0]["runs"][0]][0]["collective"] == "all-reduce"
+
+
+def test_a_large_step_is_shown_by_its_passes():
+    model = training.model("llama3-8b")
+    split = training.Parallelism(tp=8, pp=4, zero=1, batch=128)
+    step = training.step(model, split, tp.dgx_h100(8))
+    ((facts, columns),) = timelines(view.step_page(step))
+    assert step.folded is not None
+    assert step.passes is not None
+    assert facts["shown"] == step.folded.groups.pp[0].tolist()
+    assert len(columns["span_begin"]) == len(step.passes.stage)
+    assert "One rank of each pipeline stage" in facts["notes"][0]
+    assert len(facts["opens"]) >= 2
+
+
+def test_view_and_sim_write_pages_of_workloads(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    work = from_nodes(2, rank=[0, 1, 0, 1], kind=[COMP, COMP, COLL, COLL], duration_ps=[5000, 9000, 0, 0],
+                      bytes=[0, 0, 4096, 4096], dep_begin=[0, 0, 0, 1, 2], dep=[0, 1])  # fmt: skip
+    tacos.workload.save(work, "job")
+    assert main(["view", "job.0.et", "--topology", "ring:2", "-o", "job.html", "--quiet"]) == 0
+    ((facts, columns),) = timelines((tmp_path / "job.html").read_text())
+    assert facts["ranks"] == 2
+    assert facts["streams"] == ["compute", "communication"]
+    assert len(columns["span_rank"]) == 4
+    # Both collectives waited for the computation before them.
+    assert sorted(columns["span_after"]) == [-1, -1, 0, 2]
+    assert main(["view", "job.0.et", "-o", "job.png"]) == 2
+    assert ".html" in capsys.readouterr().err

@@ -11,6 +11,8 @@ import pytest
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
+from tacos import training
+from tacos import view as pictures
 from tacos.schedule import retime, routes
 from tacos.view import page
 from tacos.view.serve import Server
@@ -719,7 +721,9 @@ def test_executed_schedules_and_rings_are_a_click_away(view):
     shown.click("text=links shared")
     shown.wait_for_function("viewer.view.title === 'links shared'")
     took = shown.evaluate("viewer.runs[0].facts.time_s")
-    assert took == pytest.approx(tacos.execution.execution(schedule).shared_ps * 1e-12)
+    times = tacos.execution.execution(schedule)
+    assert times is not None
+    assert took == pytest.approx(times.shared_ps * 1e-12)
     assert shown.evaluate("viewer.pick") == {"kind": "npu", "id": 3}  # the selection stays
     assert "share links fairly" in shown.inner_text("#banner")
     shown.click("text=NCCL's rings")
@@ -731,3 +735,43 @@ def test_executed_schedules_and_rings_are_a_click_away(view):
     assert shown.evaluate("viewer.ring") == 2
     assert shown.locator('[data-run="0"]').screenshot() != before
     assert not shown.is_visible("#slider")
+
+
+def test_a_training_step_is_a_timeline_with_its_collectives_one_click_away(view):
+    model = training.transformer(
+        name="small", layers=2, hidden=2048, heads=16, ffn=8192, vocabulary=32000, sequence=2048
+    )
+    split = training.Parallelism(tp=4, pp=2, batch=4)
+    step = training.step(model, split, tp.dgx_h100(1), collectives="ring")
+    shown = view(pictures.step_page(step))
+    assert shown.title().startswith("training step of small on 8 h100")
+    assert not shown.is_visible("#slider")
+    ranks = shown.evaluate("[...new Set(viewer.rows.map((row) => row.rank))]")
+    assert ranks == list(range(8))
+    # A click on a span says what it is.
+    span = shown.evaluate("viewer.columns.span_view.findIndex((view) => view >= 0)")
+    box = shown.locator("[data-timeline]").bounding_box()
+    where = """(span) => { const c = viewer.columns, length = c.span_length[span];
+      viewer.zoom(3 * length / (viewer.until - viewer.from), c.span_begin[span] + length / 2);
+      viewer.draw();
+      const r = viewer.rows.findIndex((row) => row.first <= span && span < row.end);
+      return [viewer.x(c.span_begin[span] + length / 2), (r - viewer.top + 0.5) * viewer.high]; }"""
+    x, y = shown.evaluate(where, span)
+    shown.mouse.click(box["x"] + x, box["y"] + y)
+    shown.evaluate("viewer.draw()")
+    assert shown.evaluate("viewer.pick") == span
+    text = " ".join(shown.inner_text("#panel").split())
+    assert "all-reduce" in text
+    assert "waited for" in text
+    shown.click("#panel button.open")
+    shown.wait_for_function("viewer.runs")
+    assert shown.evaluate("viewer.runs[0].facts.collective") == "all-reduce"
+    assert shown.is_visible("#slider")
+    shown.click("#tabs button >> nth=0")
+    shown.wait_for_function("viewer.rows")
+    shown.fill("#find", "rank 5")
+    shown.press("#find", "Enter")
+    assert shown.evaluate("viewer.columns.span_rank[viewer.pick]") == 5
+    for width in (1024, 390):
+        shown.set_viewport_size({"width": width, "height": 844})
+        assert shown.evaluate("document.documentElement.scrollWidth") == width

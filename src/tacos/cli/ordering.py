@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 import tacos
 from tacos import formats, units, view
 from tacos.cli.app import Json, Network, Quiet, Seed, app, check_folder
+from tacos.cli.viewing import PAGES
 from tacos.console import judgement_table, print_table, progress
 from tacos.judgement import Judgement
 from tacos.judgement import judge as judged
@@ -129,7 +130,10 @@ def judge(
     ] = None,
     output: Annotated[
         Path | None,
-        Parameter(alias="-o", help="Write a chart, and NCCL's rings if known: judge.svg."),
+        Parameter(
+            alias="-o",
+            help="Write a chart, and NCCL's rings if known: judge.svg; or a page with both: judge.html.",
+        ),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -143,10 +147,13 @@ def judge(
     """
     if output is not None:
         check_folder("--output", output)
-        view.checked(output)
+        if output.suffix.lower() not in PAGES:
+            view.checked(output)
     with progress("judging", as_json or quiet) as report:
         found = judged(log, network, collective=collective, nccl_log=nccl_log, progress=report)
-    if output is not None:
+    if output is not None and output.suffix.lower() in PAGES:
+        _write_page(output, found, network, as_json or quiet)
+    elif output is not None:
         view.save(_picture(found, network), output)
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
@@ -165,6 +172,20 @@ def _picture(found: Judgement, network: str) -> str:
         ):
             pictures.append(view.ring_picture(topology, rings, title=words))
     return view.stack(pictures)
+
+
+def _write_page(output: Path, found: Judgement, network: str, silent: bool) -> None:
+    """What NCCL would do at the largest size, by its model, and its rings."""
+    topology = formats.network(network)
+    kind = tacos.collective.parse(found.collective if found.rows else "all-reduce")
+    size = found.rows[-1].size_bytes if found.rows else 2**30
+    with progress("drawing", silent):
+        problem = tacos.collective.named(kind.name, topology, size, root=0 if kind.rooted else None)
+        schedule = tacos.synthesize(topology, problem, engine="nccl")
+        rings: dict[str, Any] = {"NCCL's rings": tacos.nccl.rings(topology)}
+        if found.rings is not None:
+            rings = {"NCCL's rings": found.rings.rings, "suggested rings": found.rings.suggested}
+        view.write_page(output, schedule, names=["NCCL, by its model"], rings=rings)
 
 
 def _print_judgement(found: Judgement) -> None:

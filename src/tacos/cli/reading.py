@@ -211,7 +211,7 @@ def sim(
             if value:
                 raise ValueError(f"{option} is for schedules and programs; {file} holds a workload")
         if output is not None:
-            check_timeline("--output", output)
+            check_timeline("--output", output, PAGES)
         result = run_workload(
             held,
             network,
@@ -223,7 +223,7 @@ def sim(
             silent=quiet or as_json,
         )
         if output is not None:
-            save_timeline(held, result, output)
+            save_timeline(held, result, output, PAGES)
         show(figures(held, result, as_json), str(file), as_json, quiet)
         return 0
     for option, found in (

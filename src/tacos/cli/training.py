@@ -15,6 +15,7 @@ from cyclopts import Parameter
 from tacos import formats, training, units
 from tacos._core import Topology
 from tacos.cli.app import Json, Network, Quiet, app, check_folder, warn
+from tacos.cli.viewing import check_page
 from tacos.cli.workloads import check_timeline
 from tacos.console import print_table, progress
 from tacos.nodes import Nodes
@@ -30,6 +31,7 @@ from tacos.view import (
     step_picture,
     step_table,
     sweep_table,
+    write_step_page,
     write_steps,
 )
 
@@ -175,6 +177,12 @@ def train(
             "--collectives has it, else the first."
         ),
     ] = None,
+    html: Annotated[
+        Path | None,
+        Parameter(
+            help="Write a page that shows the step over time, ranks and their streams, and its collectives."
+        ),
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -191,6 +199,8 @@ def train(
         check_timeline("--timeline", timeline)
     if export is not None:
         check_folder("--export", Path(export))
+    if html is not None:
+        check_page("--html", html)
     if top < 1:
         raise ValueError(f"--top must be a positive number; got {top}")
     wanted = training.model(model)
@@ -259,6 +269,11 @@ def train(
     said = []
     if export is not None:
         said = training.export(steps["auto" if "auto" in steps else names[0]], export)
+    if html is not None:
+        with progress("drawing", silent) as report:
+            name, one = next(iter(steps.items()))
+            title = f"step of {wanted.name} on {topology}, {name}"
+            write_step_page(html, one, title=title, progress=report)
     if as_json:
         found = {label: one.summary() for label, one in steps.items()}
         facts: dict[str, Any] = {"steps": found, "gain": _gain(steps)}

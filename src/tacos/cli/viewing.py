@@ -78,7 +78,7 @@ def view(
     quiet: Quiet = False,
 ) -> int:
     """Animate a schedule or a program, or two side by side, in a web page; or write the timeline of a simulated
-    workload, ranks and their streams, for ui.perfetto.dev (FILE.timeline.json by default).
+    workload, ranks and their streams, as a page (-o FILE.html) or for ui.perfetto.dev (FILE.timeline.json by default).
 
     Example: tacos view ar.tacos ring.tacos -o both.html
     """
@@ -95,9 +95,14 @@ def view(
         if other is not None:
             raise ValueError(f"{file} holds a workload, which is shown alone; got {other} besides")
         if serve:
-            raise ValueError(f"--serve shows schedules and programs; {file} holds a workload")
+            raise ValueError(
+                f"--serve shows schedules and programs; {file} holds a workload: use -o FILE.html"
+            )
         line = output or Path(f"{file.name}.timeline.json")
-        check_timeline("--output", line)
+        if line.suffix.lower() in PAGES:
+            check_page("--output", line)
+        else:
+            check_timeline("--output", line, pages=PAGES)
         result = run_workload(
             held,
             network,
@@ -108,9 +113,10 @@ def view(
             rendezvous=False,
             silent=silent,
         )
-        save_timeline(held, result, line)
+        save_timeline(held, result, line, pages=PAGES)
         shown = {"file": str(line), "nodes": held.nodes, "time_s": result.time_ns / 1e9}
-        show(shown, "timeline for ui.perfetto.dev", as_json, quiet)
+        what = "timeline" if line.suffix.lower() in PAGES else "timeline for ui.perfetto.dev"
+        show(shown, what, as_json, quiet)
         return 0
     first = algorithm_in(file, held)
     if serve:

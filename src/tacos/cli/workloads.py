@@ -150,16 +150,25 @@ def show_workload(path: Path, workload: Workload, as_json: bool, quiet: bool) ->
     show(facts, str(path), as_json, quiet)
 
 
-def save_timeline(workload: Workload, result: astra.AstraResult, path: Path) -> None:
-    """Write when each node ran."""
-    Timeline(workload, result.node_begin_ns * 1000, result.node_end_ns * 1000).save(path)
+def save_timeline(
+    workload: Workload, result: astra.AstraResult, path: Path, pages: tuple[str, ...] = ()
+) -> None:
+    """Write when each node ran: as a page where the name ends in one of `pages`, else for Perfetto or as CSV."""
+    line = Timeline(workload, result.node_begin_ns * 1000, result.node_end_ns * 1000)
+    if not path.name.lower().endswith(pages or "\0"):
+        line.save(path)
+        return
+    from tacos import view
+
+    summary = [(name, str(words)) for name, words in figures(workload, result, False).items()]
+    view.write_timeline_page(path, line, title=f"timeline of {path.stem}", summary=summary)
 
 
-def check_timeline(option: str, path: Path) -> None:
+def check_timeline(option: str, path: Path, pages: tuple[str, ...] = ()) -> None:
     """Refuse a name that no timeline goes into, before the work."""
-    if not path.name.lower().endswith(ENDINGS):
+    if not path.name.lower().endswith(ENDINGS + pages):
         raise ValueError(
-            f"{option} is {path}; the timeline of a workload goes into {', '.join(ENDINGS)}"
+            f"{option} is {path}; the timeline of a workload goes into {', '.join(ENDINGS + pages)}"
         )
     check_folder(option, path)
 

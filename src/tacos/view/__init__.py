@@ -13,15 +13,23 @@ from tacos.view.draw import draw
 from tacos.view.heat import heat_picture, heat_text
 from tacos.view.page import page, write_page
 from tacos.view.rings import judgement_picture, ring_picture
+from tacos.view.spans import (
+    step_page,
+    step_timeline,
+    timeline_page,
+    write_step_page,
+    write_timeline_page,
+)
 from tacos.view.steps import (
     scaling_picture,
     scaling_table,
     step_picture,
     step_table,
+    sweep_picture,
     sweep_table,
     write_steps,
 )
-from tacos.view.svg import checked, save
+from tacos.view.svg import checked, darkened, save
 
 __all__ = [
     "Axis",
@@ -29,6 +37,7 @@ __all__ = [
     "bars",
     "checked",
     "comparison_tables",
+    "darkened",
     "design_picture",
     "design_tables",
     "draw",
@@ -47,10 +56,16 @@ __all__ = [
     "scaling_table",
     "stack",
     "stacked_bars",
+    "step_page",
     "step_picture",
     "step_table",
+    "step_timeline",
+    "sweep_picture",
     "sweep_table",
+    "timeline_page",
     "write_csv",
     "write_page",
+    "write_step_page",
     "write_steps",
+    "write_timeline_page",
 ]

@@ -12,6 +12,7 @@ import math
 import struct
 import zlib
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Axis", "Series", "bars", "heat_map", "lines", "stack", "stacked_bars"]
 
-_SHADE = "#f0f2f5"
+_SHADE, _EDGE = "#f0f2f5", "#9aa5b1"
+_BEYOND = {"ceiling": "faster than any schedule", "floor": "faster than any schedule"}
+"""What a shaded region is."""
+_REJECTED = "rejected"
 _DASHES = ("", "7 3", "2 3")
 _SHAPES = (  # filled ones first, in a box of 8 by 8 about the origin
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
@@ -48,21 +52,40 @@ class Series:
         y: The values; NaN where there is none.
         x: Where they are; a series of bars has none, its values are those of the groups in turn.
         role: A ``"strong"`` curve is drawn thicker. A ``"ceiling"`` is a limit from above and a
-            ``"floor"`` one from below: dashed, and what lies beyond it is shaded.
+            ``"floor"`` one from below: dashed, and what lies beyond it is shaded, which the legend explains.
+        rejected: Points that do not count, each with its place, its value and the reason; crosses mark them. A value of
+            NaN puts the cross on the axis.
     """
 
     name: str
     y: Sequence[float]
     x: Sequence[float] = ()
     role: Literal["plain", "strong", "ceiling", "floor"] = "plain"
+    rejected: Sequence[tuple[float, float, str]] = ()
 
     @property
     def limit(self) -> bool:
         return self.role in ("ceiling", "floor")
 
 
-def lines(series: Sequence[Series], x: Axis, y: Axis, *, title: str = "", width: int = 900) -> str:
+def lines(
+    series: Sequence[Series],
+    x: Axis,
+    y: Axis,
+    *,
+    title: str = "",
+    remarks: Sequence[str] = (),
+    width: int = 900,
+) -> str:
     """Curves over a common axis.
+
+    Args:
+        series: The curves.
+        x: The axis along which they go.
+        y: The axis of their values.
+        title: Above the picture.
+        remarks: Sentences below it.
+        width: In pixels.
 
     Raises:
         ValueError: There is nothing to draw, or a value has no place on a logarithmic axis.
@@ -75,9 +98,14 @@ def lines(series: Sequence[Series], x: Axis, y: Axis, *, title: str = "", width:
     """
     _check(series, x, y, width)
     styles = _styles(series)
-    legend = max(len(one.name) for one in series) * 7.4 + 50
+    names = [one.name for one in series]
+    names += [_BEYOND[one.role] for one in series if one.limit] + [_REJECTED] * _crosses(series)
+    legend = max(map(len, names)) * 7.0 + 50
+    away = [point for one in series for point in one.rejected]
     xs = np.concatenate([np.asarray(one.x, float)[_drawn(one)] for one in series])
     ys = np.concatenate([np.asarray(one.y, float)[_drawn(one)] for one in series])
+    xs = np.append(xs, [at for at, _, _ in away])
+    ys = np.append(ys, [value for _, value, _ in away if math.isfinite(value)])
     top, height = (58.0 if title else 28.0), 300.0
     up = fitted(y, ys, top + height, top)
     left = MARGIN + 16 + max(10, *(len(words) for _, words in up.ticks(34))) * 6.4
@@ -90,12 +118,26 @@ def lines(series: Sequence[Series], x: Axis, y: Axis, *, title: str = "", width:
         zip(series, styles, strict=True), key=lambda pair: pair[0].role == "strong"
     ):
         shapes += _curve(one, style, along, up)
-    for k, (one, style) in enumerate(zip(series, styles, strict=True)):
-        at = f"translate({width - legend + 14:.1f} {top + 10 + 21 * k:.1f})"
+        shapes += _crossed(one, style, along, up)
+    entries = []
+    for one, style in zip(series, styles, strict=True):
+        gone = not _drawn(one).any()
         sign = f'<path d="M0 -4H26" {style.stroke}/>{style.mark(13, -4)}'
-        shapes.append(f'<g transform="{at}">{sign}{svg.text(34, 0, one.name, size=12)}</g>')
-    bottom = max(top + height + 62, top + 21 * len(series) + 20)
-    return svg.document(shapes, width, bottom, title or f"{y.label} over {x.label}")
+        sign = style.cross(13, -4) if gone else sign
+        more = f'fill="{GREY}" text-decoration="line-through"' if gone else ""
+        entries.append(sign + svg.text(34, 0, one.name, size=12, more=more))
+        if one.limit:
+            box = f'<rect y="-11" width="26" height="13" fill="{_SHADE}" stroke="{_EDGE}"/>'
+            entries.append(box + svg.text(34, 0, _BEYOND[one.role], size=12))
+    if _crosses(series):
+        cross = _Style(INK, "", 1.6, "").cross(13, -4)
+        entries.append(cross + svg.text(34, 0, _REJECTED, size=12))
+    for k, entry in enumerate(entries):
+        at = f"translate({width - legend + 14:.1f} {top + 10 + 21 * k:.1f})"
+        shapes.append(f'<g transform="{at}">{entry}</g>')
+    bottom = max(top + height + 62, top + 21 * len(entries) + 20)
+    said, bottom = _remarks(remarks, bottom, width)
+    return svg.document([*shapes, *said], width, bottom, title or f"{y.label} over {x.label}")
 
 
 def bars(
@@ -106,6 +148,7 @@ def bars(
     title: str = "",
     mark: tuple[float, str] | None = None,
     notes: Sequence[str] = (),
+    remarks: Sequence[str] = (),
     width: int = 900,
 ) -> str:
     """Bars that lie side by side in groups, each with its value.
@@ -117,6 +160,7 @@ def bars(
         title: Above the picture.
         mark: A value to draw a line at, such as a bound, and what to call it.
         notes: Words to write behind the bars of the first series, such as their share of a bound.
+        remarks: Sentences below the picture.
         width: In pixels.
 
     >>> chart = bars(["ring", "direct"], [Series("busbw", [40e9, 90e9])], Axis("busbw", "bandwidth"),
@@ -170,7 +214,8 @@ def bars(
         signs = [f'<rect y="-11" width="26" height="12" fill="{_fill(k)}"/>' for k in range(99)]
         rows, bottom = _row_legend(zip(signs, series, strict=False), width, bottom - 4)
         shapes += rows
-    return svg.document(shapes, width, bottom, title or x.label)
+    said_below, bottom = _remarks(remarks, bottom, width)
+    return svg.document([*shapes, *said_below], width, bottom, title or x.label)
 
 
 def stacked_bars(
@@ -332,6 +377,12 @@ class _Style:
         dash = f' stroke-dasharray="{self.dash}"' if self.dash else ""
         return f'fill="none" stroke="{self.colour}" stroke-width="{self.thick}"{dash}'
 
+    def cross(self, x: float, y: float, tip: str = "") -> str:
+        """Marks a point that does not count."""
+        title = f"<title>{svg.escaped(tip)}</title>" if tip else ""
+        shape = f'd="M-5 -5L5 5M-5 5L5 -5" fill="none" stroke="{self.colour}" stroke-width="2.2"'
+        return f'<path class="cross" transform="translate({x:.1f} {y:.1f})" {shape}>{title}</path>'
+
     def mark(self, x: float, y: float, tip: str = "") -> str:
         if not self.shape:
             return ""
@@ -368,6 +419,26 @@ def _curve(one: Series, style: _Style, x: Scale, y: Scale) -> list[str]:
                 tip = f"{one.name}: {TEXTS[x.axis.unit](at)}, {TEXTS[y.axis.unit](value)}"
                 marks.append(style.mark(x(at), y(value), tip))
     return [f'<path class="curve" d="{path}" {style.stroke} stroke-linejoin="round"/>', *marks]
+
+
+def _crossed(one: Series, style: _Style, x: Scale, y: Scale) -> list[str]:
+    return [
+        style.cross(x(at), y(value) if math.isfinite(value) else y.begin - 6, f"{one.name}: {why}")
+        for at, value, why in one.rejected
+    ]
+
+
+def _crosses(series: Sequence[Series]) -> bool:
+    return any(one.rejected or not _drawn(one).any() for one in series)
+
+
+def _remarks(words: Sequence[str], top: float, width: float) -> tuple[list[str], float]:
+    """Sentences in lines below a picture, and where they end."""
+    shapes: list[str] = []
+    for line in (part for one in words for part in wrap(one, int((width - 2 * MARGIN) / 5.6))):
+        top += 16
+        shapes.append(svg.text(MARGIN, top - 8, line, size=11, more=f'fill="{GREY}"'))
+    return shapes, top
 
 
 def _shade(one: Series, x: Scale, y: Scale, frame: Frame) -> list[str]:

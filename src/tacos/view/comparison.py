@@ -15,7 +15,7 @@ from tacos.view.charts import Series, bars, lines, stack
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from rich.table import Table
 
@@ -153,19 +153,24 @@ def picture(result: Comparison | Sweep, name: str = "") -> str:
     size = Axis("size", "size", log=True)
     speed = Axis(_bandwidth(result), "bandwidth")
     times, speeds = [], []
-    for engine in result.engines:
+    # Engines that never solved the problem are in the legend, crossed out.
+    asked = [c.engine for one in comparisons for c in one.candidates]
+    for engine in dict.fromkeys([*result.engines, *asked]):
         record = ENGINES.get(engine)
         role: Any = "plain" if record is not None and record.baseline else "strong"
         mine = [_of(one, engine) for one in comparisons]
         seconds = [c.figures.time_s if c and c.figures else _NAN for c in mine]
-        times.append(Series(engine, [s or _NAN for s in seconds], sizes, role))
-        speeds.append(Series(engine, [_speed(c) if c else _NAN for c in mine], sizes, role))
+        away = _rejected(comparisons, engine)
+        late = [(at, c.figures.time_s if c.figures else _NAN, why) for at, c, why in away]
+        slow = [(at, _speed(c) if c.figures else _NAN, why) for at, c, why in away]
+        times.append(Series(engine, [s or _NAN for s in seconds], sizes, role, late))
+        speeds.append(Series(engine, [_speed(c) if c else _NAN for c in mine], sizes, role, slow))
     limits = [(one.bound_s or _NAN, _bound_speed(one) or _NAN) for one in comparisons]
     if any(one.bound_s for one in comparisons):
         times.append(Series("bound", [limit for limit, _ in limits], sizes, "floor"))
         speeds.append(Series("bound", [limit for _, limit in limits], sizes, "ceiling"))
     top = lines(times, size, Axis("time", "time", log=True), title=_title(comparisons[0], name))
-    return stack([top, lines(speeds, size, speed)])
+    return stack([top, lines(speeds, size, speed, remarks=_below(result))])
 
 
 def write_csv(result: Comparison | Sweep, path: str | os.PathLike[str]) -> None:
@@ -203,7 +208,34 @@ def _bars(result: Comparison, name: str) -> str:
             for c, share in zip(result.solved, shares, strict=True)
             if c.figures
         ],
+        remarks=_below(result),
     )
+
+
+def _rejected(comparisons: Sequence[Comparison], engine: str) -> list[tuple[int, Candidate, str]]:
+    """Sizes at which an engine's answer does not count, with the answer and the reason."""
+    found = []
+    for one in comparisons:
+        for candidate in one.candidates:
+            if candidate.engine != engine or (candidate.ok and candidate.consistent):
+                continue
+            reason = "wrong" if candidate.wrong else "failed"
+            if candidate.ok:
+                reason = "not for floating-point sums"
+            why = f"{reason}: {candidate.note}" if candidate.note else reason
+            found.append((one.collective.size_bytes, candidate, why))
+    return found
+
+
+def _below(result: Comparison | Sweep) -> list[str]:
+    """What a picture says of engines that it does not draw: those that failed by name, the rest in one line."""
+    said = remarks(result)[1:]
+    apart = [words for words in said if " does not apply" in words]
+    named = [words for words in said if words not in apart and " was cut short" not in words]
+    if apart:
+        engines = ", ".join(dict.fromkeys(words.partition(" ")[0] for words in apart))
+        named.append(f"Not drawn, because they do not apply: {engines}.")
+    return named
 
 
 def _of(one: Comparison, engine: str) -> Candidate | None:

@@ -401,7 +401,8 @@ class _Racks:
             return np.column_stack([x, np.zeros(self.boxes)])
         rows, columns = np.divmod(np.arange(self.boxes), across)
         pitch = np.array([float(wide.max()) + 0.9, tall + 0.9])
-        return np.column_stack([columns, rows]) * pitch
+        seats: Floats = np.column_stack([columns, rows]) * pitch
+        return seats
 
     def _lower(self, switch: int) -> Ints:
         """What a switch joins: its neighbours nearer to the NPUs."""

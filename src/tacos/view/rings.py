@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from tacos.schedule import routes
 from tacos.units import format_bandwidth
+from tacos.view import svg
 from tacos.view.axes import Axis
 from tacos.view.charts import Series, lines
+from tacos.view.curves import ELBOW, LINE, curves
 from tacos.view.layout import place
+from tacos.view.svg import COLOURS, GREY, INK, MARGIN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tacos._core import Topology
     from tacos.judgement import Judgement
+    from tacos.view.layout import Floats, Layout
 
 __all__ = ["judgement_picture", "ring_links", "ring_picture"]
 
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999933", "#882255")
-_WIDE, _MARGIN = 900, 60
+_COLOURS = (*COLOURS, "#999933", "#882255")
+_WIDE, _TOP = 900, 52.0
 
 
 def ring_picture(
     topology: Topology, rings: Sequence[Sequence[int]], *, title: str = "", most: int = 8
 ) -> str:
     """Draw rings through the NPUs of a topology as SVG text, one colour for each ring.
+
+    A ring follows the links of its hops, a little aside from the other rings.
 
     Args:
         topology: The network; its links are grey.
@@ -41,47 +46,89 @@ def ring_picture(
     >>> picture.startswith("<svg ") and picture.count('class="ring"') == 1
     True
     """
-    xy = np.array(place(topology).xy, float)
-    low, span = xy.min(axis=0), np.maximum(np.ptp(xy, axis=0), 1e-9)
-    scale = (_WIDE - 2 * _MARGIN) / max(span[0], span[1] / 2)
-    at = (xy - low) * scale + _MARGIN
-    at[:, 1] += 0.1 * float(np.ptp(at[:, 0]))  # long hops along a row bow above and below it
-    tall = float(at[:, 1].max()) + _MARGIN + 0.1 * float(np.ptp(at[:, 0]))
+    layout = place(topology)
+    low, high = layout.xy.min(axis=0), layout.xy.max(axis=0)
+    sides = np.column_stack([layout.half, np.zeros(len(layout.half))])
+    low, high = (
+        np.minimum(low, (layout.xy - sides).min(axis=0)),
+        np.maximum(high, (layout.xy + sides).max(axis=0)),
+    )
+    for frame in layout.frames:
+        low = np.minimum(low, (frame.left, frame.top))
+        high = np.maximum(high, (frame.right, frame.bottom))
+    low, high = low - 0.5, high + 0.5
+    span = high - low
+    scale = min((_WIDE - 2 * MARGIN) / float(span[0]), 560 / float(span[1]), 150.0)
+    tall = min(max(1.0, 300 / (scale * float(span[1]))), 1.6) if layout.elastic else 1.0
+    by = np.array([scale, scale * tall])
+    offset = np.array([(_WIDE - scale * (low[0] + high[0])) / 2, _TOP + 30 - by[1] * low[1]])
+    ways = curves(topology, layout)
+    radius = float(np.clip(ways.radius * scale, 3.0, 16.0))
     shown = list(rings)[:most]
     words = title if len(shown) == len(rings) else f"{title} ({len(shown)} of {len(rings)} drawn)"
-    size = f'width="{_WIDE}" height="{tall:.0f}" viewBox="0 0 {_WIDE} {tall:.0f}"'
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif">',
-        f'<rect width="{_WIDE}" height="{tall:.0f}" fill="white"/>',
-        f'<text x="20" y="28" font-size="16">{_escaped(words)}</text>',
-    ]
-    for src, dst in zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True):
-        if src < dst:
-            parts.append(
-                f'<line x1="{at[src, 0]:.1f}" y1="{at[src, 1]:.1f}" x2="{at[dst, 0]:.1f}" '
-                f'y2="{at[dst, 1]:.1f}" stroke="#cccccc"/>'
-            )
+    parts = [svg.text(MARGIN, 34, words, size=17, more='font-weight="bold"')]
+    for frame in layout.frames:
+        x, y = np.array([frame.left, frame.top]) * by + offset
+        wide, deep = np.array([frame.right - frame.left, frame.bottom - frame.top]) * by
+        parts.append(
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{deep:.1f}" rx="6" '
+            'fill="#f5f7fa" stroke="#cbd2d9"/>'
+        )
+        label = svg.text(x + 2, y + deep + 12, frame.label, size=11, more=f'fill="{GREY}"')
+        parts.append(label)
+    points = ways.points.astype(float) * by + offset
+    plain = "".join(_way(points[k], int(ways.kind[k])) for k in range(topology.links))
+    parts.append(f'<path d="{plain}" fill="none" stroke="#cccccc"/>')
+    pitch = min(2.6, 12 / max(len(shown), 1))
     for number, ring in enumerate(shown):
-        stops = [*ring, ring[0]]
-        way = f"M{at[stops[0], 0]:.1f} {at[stops[0], 1]:.1f}"
-        for a, b in itertools.pairwise(stops):
-            # Hops bow to one side, each ring a little further, so that those along a row stay apart.
-            along = at[b] - at[a]
-            bow = 0.18 + 0.05 * number
-            middle = (at[a] + at[b]) / 2 + bow * np.array([along[1], -along[0]])
-            way += f"Q{middle[0]:.1f} {middle[1]:.1f} {at[b, 0]:.1f} {at[b, 1]:.1f}"
-        stroke = f'stroke="{_COLOURS[number % len(_COLOURS)]}" stroke-width="1.6"'
-        parts.append(f'<path class="ring" d="{way}" fill="none" {stroke}/>')
+        aside = (number - (len(shown) - 1) / 2) * pitch
+        way = "".join(
+            _way(points[k] + aside, int(ways.kind[k])) for k in ring_links(topology, ring)
+        )
+        stroke = f'stroke="{_COLOURS[number % len(_COLOURS)]}" stroke-width="1.8"'
+        order = " → ".join(topology.node_name(int(npu)) for npu in ring)
+        tip = f"<title>{svg.escaped(f'ring {number}: {order}')}</title>"
+        parts.append(f'<path class="ring" d="{way}" fill="none" {stroke}>{tip}</path>')
+    parts += _nodes(topology, layout, layout.xy * by + offset, scale, radius)
+    bottom = float(high[1] * by[1] + offset[1]) + 54
+    for number in range(len(shown)):
+        x = MARGIN + 92 * (number % 9)
+        y = bottom + 20 * (number // 9)
+        colour = _COLOURS[number % len(_COLOURS)]
+        sign = f'<path d="M{x:.0f} {y - 4:.0f}h24" stroke="{colour}" stroke-width="2.4"/>'
+        parts += [sign, svg.text(x + 30, y, f"ring {number}", size=12)]
+    tall_all = bottom + 20 * ((len(shown) - 1) // 9) + 24
+    return svg.document(parts, _WIDE, tall_all, words or "rings")
+
+
+def _way(points: Floats, kind: int) -> str:
+    a, b, c, d = (f"{x:.1f} {y:.1f}" for x, y in points)
+    if kind == LINE:
+        return f"M{a}L{d}"
+    return f"M{a}L{b}L{c}L{d}" if kind == ELBOW else f"M{a}C{b} {c} {d}"
+
+
+def _nodes(
+    topology: Topology, layout: Layout, at: Floats, scale: float, radius: float
+) -> list[str]:
+    """NPUs with their numbers, and switches."""
+    shapes = []
     for node in range(topology.nodes):
-        npu = node < topology.npus
-        shape = f'cx="{at[node, 0]:.1f}" cy="{at[node, 1]:.1f}" r="{9 if npu else 5}"'
-        parts.append(f'<circle {shape} fill="{"#ffffff" if npu else "#888888"}" stroke="#333333"/>')
-        if npu:
-            parts.append(
-                f'<text x="{at[node, 0]:.1f}" y="{at[node, 1] + 3.5:.1f}" font-size="10" '
-                f'text-anchor="middle">{node}</text>'
+        x, y = at[node]
+        if node >= topology.npus:
+            half = max(float(layout.half[node]) * scale, radius)
+            shapes.append(
+                f'<rect x="{x - half:.1f}" y="{y - 7:.1f}" width="{2 * half:.1f}" height="14" rx="3" '
+                'fill="#3e4c59"/>'
             )
-    return "\n".join([*parts, "</svg>"])
+            continue
+        shapes.append(
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="#e4eef6" stroke="{INK}"/>'
+        )
+        if radius >= 8:
+            more = 'text-anchor="middle"'
+            shapes.append(svg.text(x, y + 3.6, str(node), size=10, more=more))
+    return shapes
 
 
 def ring_links(topology: Topology, ring: Sequence[int]) -> list[int]:
@@ -94,10 +141,6 @@ def ring_links(topology: Topology, ring: Sequence[int]) -> list[int]:
     stops = np.array(ring, np.int32)
     found: list[int] = routes(topology, pairs=(stops, np.roll(stops, -1))).links.tolist()
     return found
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def judgement_picture(found: Judgement) -> str:

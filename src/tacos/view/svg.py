@@ -21,6 +21,7 @@ __all__ = [
     "MARGIN",
     "PAPER",
     "checked",
+    "darkened",
     "document",
     "escaped",
     "save",
@@ -70,6 +71,45 @@ def document(shapes: Iterable[str], width: float, height: float, title: str) -> 
         "</svg>",
     ]
     return "\n".join(lines) + "\n"
+
+
+_DARK = {
+    PAPER: "#131416",
+    INK: "#e6e9ed",
+    GREY: "#9fb0c0",
+    "#f0f2f5": "#23282f",
+    "#e4e7eb": "#2c333b",
+    "#9aa5b1": "#5b6673",
+    "#f5f7fa": "#1b2027",
+    "#cbd2d9": "#3a444f",
+    "#e4eef6": "#24384a",
+    "#3e4c59": "#93a4b5",
+    "#cccccc": "#4a545f",
+    "#333333": "#c9d2da",
+    "#888888": "#93a4b5",
+    "white": "#131416",
+    "#0072B2": "#5ab4ee",
+    "#D55E00": "#ff9350",
+    "#009E73": "#3ecf9f",
+    "#CC79A7": "#e7a3c8",
+    "#E69F00": "#f2bd45",
+    "#56B4E9": "#8fd0f5",
+}
+"""Colours of pictures on white paper, and what they are on dark paper."""
+
+
+def darkened(picture: str) -> str:
+    """The same picture on dark paper.
+
+    >>> darkened(document([], 30, 20, "nothing")).splitlines()[2]
+    '<rect width="100%" height="100%" fill="#131416"/>'
+    """
+    known = {light.lower(): dark for light, dark in _DARK.items()}
+
+    def other(match: re.Match[str]) -> str:
+        return f'"{known.get(match[1].lower(), match[1])}"'
+
+    return re.sub(r'"(#[0-9a-fA-F]{6}|white)"', other, picture)
 
 
 def checked(path: str | os.PathLike[str]) -> Path:

@@ -313,7 +313,7 @@ export function compare([a, b]) {
     ["efficiency", ...figures((run) => run.facts.bound_s && run.facts.bound_s / run.facts.time_s, percent)],
     ["busbw", ...figures(busbw, bandwidth)],
     ["links busy", ...figures((run) => run.used, percent)],
-    ["path", ...figures((run) => run.path().length, (n) => `${count(n)} transfers`)],
+    ["path length", ...figures((run) => run.path().length, count)],
     ["transfers", ...figures((run) => run.facts.transfers, count)],
     ["chunks", ...figures((run) => run.facts.total_chunks, count)],
     ["engine", ...texts((run) => run.facts.engine ?? "–")],

@@ -26,6 +26,7 @@ export class NetworkView {
   height = 0;
   radius = 0; // of an NPU, in pixels
   wide = 0; // of a link, in pixels
+  longest = [0, 0]; // pixels of the longest number and name, in the smallest font
   dotsHidden = 0;
   dotsShown = 0;
 
@@ -470,6 +471,7 @@ export class NetworkView {
     const holders = pick?.kind === "chunk" ? this.holders(rows, pick.id, tick) : null;
     const r = this.radius;
     const pies = run.npus <= PIES && r > 3;
+    const place = this.labelling();
     context.textAlign = "center";
     context.textBaseline = "middle";
     for (let k = 0; k < this.nodes.length; k++) {
@@ -504,38 +506,48 @@ export class NetworkView {
         context.strokeStyle = picked || held ? colours.pick : colours.ink;
         context.stroke();
       }
-      if (r > 2.5) this.label(node, x, y, held === 2 ? colours.panel : colours.ink);
+      if (place) this.label(place, node, x, y, held === 2 ? colours.panel : colours.ink);
     }
   }
 
+  /** Names or numbers of NPUs, in them or below them: what fits in readable letters for all. */
+  labelling() {
+    const { context, run } = this;
+    const r = this.radius;
+    if (r <= 2.5) return null;
+    const apart = run.facts.gap * this.zoom.scale;
+    const low = apart * this.zoom.tall - 2 * r > 12;
+    for (const named of [true, false]) {
+      if (!this.longest[+named]) {
+        context.font = `600 ${SMALLEST}px system-ui, sans-serif`;
+        for (const node of this.nodes) {
+          if (node >= run.npus) continue;
+          const { width } = context.measureText(named ? this.shortName(node) : `${node}`);
+          this.longest[+named] = Math.max(this.longest[+named], width);
+        }
+      }
+      const wide = this.longest[+named];
+      const size = Math.min(13, (SMALLEST * 1.75 * r) / wide, 0.95 * r + 3);
+      if (size >= SMALLEST && r >= 7) return { named, size, inside: true };
+      if (low && wide + 4 <= apart) return { named, size: SMALLEST, inside: false };
+    }
+    return null;
+  }
   /**
-   * An NPU's name or number, in it or below it, where there is room for readable letters.
+   * @param {{ named: boolean, size: number, inside: boolean }} place
    * @param {number} node @param {number} x @param {number} y @param {string} colour of text in the NPU
    */
-  label(node, x, y, colour) {
-    const { context, colours, run } = this;
-    const r = this.radius,
-      apart = run.facts.gap * this.zoom.scale;
-    const low = run.facts.gap * this.zoom.scale * this.zoom.tall - 2 * r > 12;
-    for (const text of [this.shortName(node), `${node}`]) {
-      context.font = `600 ${SMALLEST}px system-ui, sans-serif`;
-      const wide = context.measureText(text).width;
-      const fits = (1.75 * r) / wide; // times the smallest font
-      if (fits >= 1 && r >= 7) {
-        context.font = `600 ${Math.min(13, SMALLEST * fits, 0.95 * r + 3)}px system-ui, sans-serif`;
-        context.fillStyle = colour;
-        context.fillText(text, x, y + 0.5);
-        return;
-      }
-      if (low && wide + 4 <= apart) {
-        context.strokeStyle = colours.paper;
-        context.lineWidth = 3;
-        context.strokeText(text, x, y + r + 7);
-        context.fillStyle = colours.ink;
-        context.fillText(text, x, y + r + 7);
-        return;
-      }
-    }
+  label({ named, size, inside }, node, x, y, colour) {
+    const { context, colours } = this;
+    const text = named ? this.shortName(node) : `${node}`;
+    context.font = `600 ${size}px system-ui, sans-serif`;
+    context.fillStyle = colour;
+    if (inside) return context.fillText(text, x, y + 0.5);
+    context.strokeStyle = colours.paper;
+    context.lineWidth = 3;
+    context.strokeText(text, x, y + this.radius + 7);
+    context.fillStyle = colours.ink;
+    context.fillText(text, x, y + this.radius + 7);
   }
   /** A node's name, without its box where a frame carries that. @param {number} node */
   shortName(node) {

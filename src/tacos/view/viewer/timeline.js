@@ -385,10 +385,8 @@ export class TimelineView {
   }
   overview() {
     const rows = this.facts.summary.map(([name, words]) => `<dt>${escaped(name)}</dt><dd>${escaped(words)}</dd>`);
-    const opened = new Map();
-    this.columns.span_view.forEach((view, span) => view >= 0 && !opened.has(view) && opened.set(view, span));
-    const links = [...opened].map(
-      ([view, span]) => `<li><button data-open="${view}">${escaped(this.name(span))}</button></li>`,
+    const links = this.facts.opens.map(
+      ([view, title]) => `<li><button data-open="${view}">${escaped(title)}</button></li>`,
     );
     const collectives = links.length ? `<h3>Collectives, each with a view of its own</h3><ul>${links.join("")}</ul>` : "";
     return `<h2>${escaped(this.facts.title)}</h2><dl>${rows.join("")}</dl>${collectives}

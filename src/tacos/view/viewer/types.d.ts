@@ -81,6 +81,8 @@ export interface TimelineFacts {
   categories: string[];
   /** What is known of the whole, for the panel. */
   summary: [string, string][];
+  /** Views of collectives: number and title. */
+  opens: [number, string][];
   notes: string[];
 }
 
