@@ -5,7 +5,26 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "support/vectorized.hpp"
+
 namespace tacos {
+
+namespace {
+
+// Whether numbers never fall. Without an early end several are compared at once.
+TACOS_VECTORIZED bool rise(const std::uint32_t* numbers, std::size_t count) {
+  std::uint32_t falls = 0;
+  for (std::size_t i = 1; i < count; ++i) falls |= numbers[i] < numbers[i - 1] ? 1u : 0u;
+  return falls == 0;
+}
+
+TACOS_VECTORIZED std::uint32_t largest(const std::uint32_t* numbers, std::size_t count) {
+  std::uint32_t result = 0;
+  for (std::size_t i = 0; i < count; ++i) result = std::max(result, numbers[i]);
+  return result;
+}
+
+}  // namespace
 
 std::int64_t Symmetry::size() const {
   return std::accumulate(orders.begin(), orders.end(), std::int64_t{1},
@@ -39,7 +58,7 @@ void Schedule::check_lanes() {
       t.lane_begin[count] != stored_transfers()) {
     invalid("the schedule's lane columns do not fit together");
   }
-  const auto latest = t.start.empty() ? 0 : *std::max_element(t.start.begin(), t.start.end());
+  const auto latest = largest(t.start.data(), t.start.size());
   if (t.quantum < 1)
     invalid("the time quantum is " + std::to_string(t.quantum) + " ps, not positive");
   if (static_cast<__int128>(latest) * t.quantum > kLongestSchedule) too_long();
@@ -65,18 +84,16 @@ void Schedule::check_lanes() {
     const auto rows = at(t.lane_begin[lane + 1] - t.lane_begin[lane]);
     for (auto from = at(start_begin_[lane]); rows > 0 && from < at(start_begin_[lane + 1]);
          from += rows) {
-      const auto leg = t.start.slice(from, from + rows);
-      if (!std::is_sorted(leg.begin(), leg.end())) {
+      if (!rise(t.start.data() + from, rows)) {
         invalid("the transfers of lane " + std::to_string(lane) + " are not ordered by start");
       }
     }
   }
   const ChunkId chunks = collective_->chunks();
-  for (const ChunkId chunk : t.chunk) {
-    if (chunk >= chunks) {
-      invalid("a transfer names chunk " + std::to_string(chunk) + ", but there are " +
-              std::to_string(chunks));
-    }
+  if (const auto most = largest(t.chunk.data(), t.chunk.size());
+      !t.chunk.empty() && most >= chunks) {
+    invalid("a transfer names chunk " + std::to_string(most) + ", but there are " +
+            std::to_string(chunks));
   }
 }
 
@@ -111,7 +128,12 @@ Time Schedule::last_arrival() const {
     const std::int32_t last_leg = routes_->legs(route) - 1;
     std::int64_t bytes = -1;  // durations are computed once per run of equal sizes
     Time longest = 0;
-    for (auto i = transfers_.lane_begin[at(lane)]; i < transfers_.lane_begin[at(lane) + 1]; ++i) {
+    auto i = transfers_.lane_begin[at(lane)];
+    // Of chunks that are alike, the last one to start arrives last.
+    if (collective_->uniform_bytes() > 0) {
+      i = std::max(i, transfers_.lane_begin[at(lane) + 1] - 1);
+    }
+    for (; i < transfers_.lane_begin[at(lane) + 1]; ++i) {
       const auto now = collective_->bytes(transfers_.chunk[at(i)]);
       if (now == 0) {
         invalid("chunk " + std::to_string(transfers_.chunk[at(i)]) + " has no bytes to transfer");
