@@ -11,7 +11,7 @@ SANITIZE := build/sanitize
 CPP := $(wildcard cpp/*/*.[ch]pp cpp/*/*/*.[ch]pp)
 TIDY := $(patsubst cpp/%.cpp,build/tidy/%.ok,$(filter %.cpp,$(CPP)))  # one stamp per source
 TYPESCRIPT := 7.0.2
-GROUPS := build test lint docs torch mpi cuda browser
+GROUPS := build test lint docs torch mpi dask cuda browser
 
 # Twice quiet: errors show, warnings about package locations and script folders do not.
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check
@@ -28,7 +28,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow torch mpi cuda browser lint tidy format bench docs sanitize stub clean distclean
+.PHONY: help demo test slow torch mpi dask cuda browser lint tidy format bench docs sanitize stub clean distclean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -45,6 +45,8 @@ slow: $(VENV)/core $(VENV)/test  ## the tests that take many seconds each
 torch: $(VENV)/core $(VENV)/torch  ## install torch, so that make test runs the tests of its backend too
 
 mpi: $(VENV)/core $(VENV)/mpi  ## install an MPI, so that make test runs the tests over it too
+
+dask: $(VENV)/core $(VENV)/dask  ## install Dask, so that make test runs the tests on its clusters too
 
 cuda: $(VENV)/core $(VENV)/cuda  ## install the compiler of GPU kernels, so that make test compiles ours
 

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ import numpy as np
 import tacos
 from tacos.synth.greedy import greedy
 
-OPERATIONS = ("synthesize", "verify", "retime", "simulate", "save", "load")
+OPERATIONS = ("synthesize", "verify", "retime", "simulate", "save", "load", "verify-file")
 
 
 def memory(field):
@@ -35,7 +36,7 @@ def memory(field):
 
 
 def measured(work):
-    """The result, the seconds, and the bytes that the process grew by at most meanwhile."""
+    """The result, the seconds, and the bytes that the process grew by at most meanwhile, pages of mapped files included."""
     Path("/proc/self/clear_refs").write_text("5")
     before, begin = memory("VmRSS"), time.perf_counter()
     result = work()
@@ -119,8 +120,12 @@ def rows_of(spec, kind, threads, only, most, folder):
             trace, seconds, grown = measured(lambda: tacos.simulate(schedule, record=False))
             assert trace.time_ps <= schedule.time_ps, "the simulation takes longer"
             yield row("simulate", seconds, grown, n=1)
-    if {"save", "load"} & set(only):
+    if {"save", "load", "verify-file"} & set(only):
         path = Path(folder) / "scale.tacos"
+        tiny = tacos.topology.ring(4)
+        tacos.save(
+            tacos.synthesize(tiny, tacos.collective.all_gather(tiny, "1KB")), path
+        )  # imports
         wrote, read = copied(schedule, path)
         _, seconds, grown = measured(lambda: tacos.save(schedule, path))
         yield row("save", seconds, grown, "write and sync", wrote, n=1)
@@ -128,7 +133,14 @@ def rows_of(spec, kind, threads, only, most, folder):
         loaded, seconds, grown = measured(lambda: tacos.load(path))
         assert loaded.transfers == expected, "the file has other transfers"
         yield row("load", seconds, grown, "read", read, n=1, s=loaded)
+        again = SimpleNamespace(transfers=loaded.transfers)
         del loaded
+        for count in threads:
+            checked, seconds, grown = measured(
+                lambda n=count: tacos.verify(tacos.load(path, mapped=True), threads=n)
+            )
+            checked.raise_if_failed()
+            yield row("verify-file", seconds, grown, "synthesis", found[count], n=count, s=again)
         path.unlink()
 
 

@@ -2,6 +2,7 @@
 #include <nanobind/stl/string.h>
 
 #include "columns.hpp"
+#include "simulate/as_scheduled.hpp"
 #include "simulate/simulate.hpp"
 #include "simulation_columns.hpp"
 
@@ -55,6 +56,17 @@ nb::dict simulate_columns(const Schedule& schedule, const Routes& routes, const 
   return columns;
 }
 
+nb::object as_scheduled_columns(const Schedule& schedule, const Routes& routes,
+                                const nb::object& progress) {
+  const auto report = progress_to(progress);
+  std::optional<simulation::Result> result;
+  {
+    const nb::gil_scoped_release release;
+    result = simulation::as_scheduled(schedule, routes, report);
+  }
+  return result ? nb::object(simulation_columns(std::move(*result), false)) : nb::none();
+}
+
 }  // namespace
 
 void bind_simulate(nb::module_& m) {
@@ -73,6 +85,13 @@ void bind_simulate(nb::module_& m) {
       R"(Runs a packed schedule over routes, one per lane; see tacos.simulate.
 
 Rows (slow_link, slow_time_ps, slowdown) make links slower from a time on, in parts of 2**20; 0 is down.)");
+
+  m.def("simulate_as_scheduled", &as_scheduled_columns, "schedule"_a, "routes"_a,
+        "progress"_a = nb::none(),
+        nb::sig("def simulate_as_scheduled(schedule: Schedule, routes: Routes, progress: object | "
+                "None = None) -> dict[str, numpy.typing.NDArray[typing.Any]] | None"),
+        "What simulate returns without a record, if a run without disturbances goes exactly as the "
+        "schedule says and this is quick to see; else None.");
 }
 
 }  // namespace tacos::bindings

@@ -14,7 +14,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import _tacos  # noqa: F401, first: it handles Ctrl-C during `python -m tacos`
-from tacos import _core, collective, nccl, notebook, topology, workload
+from tacos import _core, collective, nccl, notebook, topology, workers, workload
 from tacos._core import Collective, Schedule, Topology, Workload
 from tacos._support import frames
 from tacos.bound import Bound, bound
@@ -97,6 +97,7 @@ __all__ = [
     "tune",
     "verify",
     "view",
+    "workers",
     "workload",
 ]
 

@@ -733,6 +733,11 @@ def simulate(schedule: Schedule, routes: Routes, *, timing: str, congestion: boo
     Rows (slow_link, slow_time_ps, slowdown) make links slower from a time on, in parts of 2**20; 0 is down.
     """
 
+def simulate_as_scheduled(schedule: Schedule, routes: Routes, progress: object | None = None) -> dict[str, numpy.typing.NDArray[Any]] | None:
+    """
+    What simulate returns without a record, if a run without disturbances goes exactly as the schedule says and this is quick to see; else None.
+    """
+
 def run_program(program: Program, chunk_bytes: numpy.typing.NDArray[numpy.int64], topology: Topology, *, timing: str, record: bool, limit: int, link_begin: numpy.typing.NDArray[numpy.int64], links: numpy.typing.NDArray[numpy.int32], position: numpy.typing.NDArray[numpy.int64], progress: object | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
     """Runs a program thread by thread; see tacos.simulate."""
 

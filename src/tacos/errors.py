@@ -15,6 +15,7 @@
         └── SpecError          a short name such as ``torus:4x4`` is wrong (also a ValueError)
 
     UserWarning
+    ├── WorkerLostWarning      a worker of a sweep or search died, and others do its work
     └── WrongScheduleWarning   an engine failed, or returned a wrong schedule, which was rejected
 """
 
@@ -39,6 +40,7 @@ __all__ = [
     "SpecError",
     "TacosError",
     "VerificationError",
+    "WorkerLostWarning",
     "WrongScheduleWarning",
     "check_keywords",
     "check_type",
@@ -57,6 +59,10 @@ class VerificationError(TacosError):
 
 class WrongScheduleWarning(UserWarning):
     """An engine failed, or returned a wrong schedule, which was rejected; the message says how to reproduce it."""
+
+
+class WorkerLostWarning(UserWarning):
+    """A worker of a sweep or search died; the message says what is run again."""
 
 
 class FormatError(TacosError, ValueError):

@@ -624,3 +624,61 @@ def test_fields_survive_files_and_pickles(scratch):
     for back in (native.read(scratch), pickle.loads(pickle.dumps(schedule)), schedule.expand()):
         fields = back.engine, back.bound_ps, back.consistent, back.cut_short, back.matched_ports
         assert fields == ("mine", 7, False, True, True)
+
+
+# --- schedules that stay in their file -----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def large_file(tmp_path_factory):
+    """All-gather on a torus of 1,024: 1 million transfers in 8 MB."""
+    torus = tp.torus(32, 32, link_model="blocking")
+    schedule = tacos.synthesize(
+        torus, co.all_gather(torus, "1GB", chunks=1), engine="greedy", verify=False
+    )
+    path = tmp_path_factory.mktemp("large") / "large.tacos"
+    save(schedule, path)
+    return path, schedule
+
+
+def test_a_mapped_schedule_is_the_same_and_outlives_its_place(large_file, tmp_path):
+    path, schedule = large_file
+    copy = tmp_path / "copy.tacos"
+    copy.write_bytes(path.read_bytes())
+    mapped = load(copy, mapped=True)
+    save(ring_orbit(), copy)  # another file takes its place
+    copy.unlink()
+    assert mapped == schedule
+    assert tacos.verify(mapped).ok
+
+
+def test_a_mapped_schedule_takes_next_to_no_memory(large_file):
+    """Anonymous memory: what is read from the file can be dropped again at any time."""
+    code = """if True:
+        import sys, tacos
+        from pathlib import Path
+        def anonymous():
+            lines = Path("/proc/self/status").read_text().splitlines()
+            return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+        tacos.load  # imports what it needs
+        before = anonymous()
+        schedule = tacos.load(sys.argv[1], mapped=True)
+        assert tacos.verify(schedule, threads=1).ok
+        print(anonymous() - before)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(large_file[0])], capture_output=True, check=True, text=True
+    )
+    assert int(done.stdout) < 5000, "kilobytes, of a file of 8400"
+
+
+@pytest.mark.parametrize("place", [-100, -4_500_000])
+def test_damage_of_a_mapped_file_is_found(large_file, tmp_path, place):
+    data = bytearray(large_file[0].read_bytes())
+    data[place] ^= 1
+    path = tmp_path / "damaged.tacos"
+    path.write_bytes(data)
+    with pytest.raises(
+        FormatError, match=r"section schedule\.(chunk|start) is damaged: its checksum"
+    ):
+        load(path, mapped=True)

@@ -7,7 +7,9 @@ import re
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,10 +19,10 @@ from cyclopts import Group as Section
 
 import tacos
 from tacos import collective as collectives
-from tacos import formats, units
+from tacos import formats, units, workers
 from tacos._core import Program, Schedule, Topology
 from tacos.console import progress
-from tacos.errors import FormatError
+from tacos.errors import FormatError, WorkerLostWarning
 from tacos.formats.astra_network import dimensions
 from tacos.nodes import Nodes
 from tacos.workload import Workload, from_program
@@ -73,6 +75,13 @@ Root = Annotated[
 Seed = Annotated[
     int,
     Parameter(help="Random seed; other seeds may give different, equally good schedules."),
+]
+On = Annotated[
+    str | None,
+    Parameter(
+        name="--on",
+        help="Where to work: processes, processes:8, dask://scheduler:8786, or mpi under mpiexec. This process by default.",
+    ),
 ]
 AnyOrder = Annotated[
     bool,
@@ -226,6 +235,26 @@ def stopped() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def workers_on(name: str | None) -> Iterator[Executor | None]:
+    """The workers that --on names; those that die are reported."""
+    if name is None:
+        yield None
+        return
+    with warnings.catch_warnings(), workers.opened(name) as executor:
+        shown = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+            if issubclass(category, WorkerLostWarning):
+                warn(str(message))
+            else:
+                shown(message, category, *place)
+
+        warnings.simplefilter("always", WorkerLostWarning)
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield executor
 
 
 def warn(sentence: str) -> None:

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from tacos import design as networks
 from tacos import formats, units
 from tacos._core import Topology
-from tacos.cli.app import Json, Quiet, app, check_folder
+from tacos.cli.app import Json, On, Quiet, app, check_folder, workers_on
 from tacos.console import print_table, progress, width
 
 
@@ -127,6 +127,7 @@ def design(
             help="Save the network as a topology: the designed one, the last of the front, the upgraded one."
         ),
     ] = None,
+    on: On = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -141,6 +142,8 @@ def design(
             check_folder(option, path)
     if output is not None:
         view.checked(output)
+    if on is not None and npus is None:
+        raise ValueError("--on is for a search over shapes (--npus); the others take milliseconds")
     if sum(one is not None for one in (dims, npus, upgrade)) != 1:
         raise ValueError("give one of DIMS, --npus or --upgrade")
     jobs: list[Any] = [*job, *(networks.libra(*files) for files in libra)]
@@ -172,7 +175,7 @@ def design(
             raise ValueError(
                 "--constraint and --objective need DIMS; shapes have --ports, --radix and --budget"
             )
-        with progress("searching", silent) as report:
+        with workers_on(on) as executor, progress("searching", silent) as report:
             result = networks.shapes(
                 npus,
                 jobs,
@@ -186,6 +189,7 @@ def design(
                 latency=latency,
                 overlap=overlap,
                 finalists=finalists,
+                executor=executor,
                 progress=report,
             )
         title = f"networks of {npus:,} NPUs"

@@ -83,7 +83,7 @@ def verify(
 
     Example: tacos verify ar.tacos
     """
-    loaded = loaded_from(file, format, groups, dims)
+    loaded = loaded_from(file, format, groups, dims, mapped=True)
     if not isinstance(loaded, Workload):
         loaded = algorithm_in(file, loaded)
     with progress("verifying", quiet or as_json) as report:

@@ -23,6 +23,7 @@ from tacos.cli.app import (
     Json,
     Kind,
     Network,
+    On,
     Quiet,
     Root,
     Seed,
@@ -34,6 +35,7 @@ from tacos.cli.app import (
     files_facts,
     load_algorithm,
     warn,
+    workers_on,
 )
 from tacos.cli.viewing import check_page, write_page
 from tacos.console import front_table, print_table, progress, ranges_table, show, width
@@ -248,6 +250,7 @@ def tune(
     ] = "",
     target: Target = None,
     any_order: AnyOrder = False,
+    on: On = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -269,7 +272,7 @@ def tune(
     check_formats(others)
     network = formats.network(topology)
     wanted = asked_collective(network, collective, 1 << 20, "auto", group, root)
-    with progress("tuning", quiet or as_json) as report:
+    with workers_on(on) as executor, progress("tuning", quiet or as_json) as report:
         table = tacos.tune(
             network,
             collective,
@@ -282,6 +285,7 @@ def tune(
             time_limit=time_limit,
             consistent=not any_order,
             target=target,
+            executor=executor,
             progress=report,
         )
     left_out = [] if output is None else table.save(output, to=others)
@@ -339,6 +343,7 @@ def compare(
             help="Show all engines, and why each engine that does not apply does not.",
         ),
     ] = False,
+    on: On = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -363,7 +368,7 @@ def compare(
         raise ValueError("SIZE is missing: give one or more, such as 64MB, or --sweep 1KB:4GB")
     wanted = [asked_collective(network, collective, size, chunks, group, root) for size in asked]
     names = engines.split(",") if engines else None
-    with progress("comparing", quiet or as_json) as report:
+    with workers_on(on) as executor, progress("comparing", quiet or as_json) as report:
         found = tacos.compare(
             network,
             wanted,
@@ -373,6 +378,7 @@ def compare(
             time_limit=time_limit,
             consistent=not any_order,
             target=target,
+            executor=executor,
             progress=report,
         )
     result = found if len(wanted) > 1 else found.comparisons[0]

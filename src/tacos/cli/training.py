@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +12,7 @@ from cyclopts import Parameter
 
 from tacos import formats, training, units
 from tacos._core import Topology
-from tacos.cli.app import Json, Network, Quiet, app, check_folder, warn
+from tacos.cli.app import Json, Network, On, Quiet, app, check_folder, warn, workers_on
 from tacos.cli.viewing import check_page
 from tacos.cli.workloads import check_timeline
 from tacos.console import print_table, progress
@@ -183,6 +181,7 @@ def train(
             help="Write a page that shows the step over time, ranks and their streams, and its collectives."
         ),
     ] = None,
+    on: On = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -205,7 +204,7 @@ def train(
         raise ValueError(f"--top must be a positive number; got {top}")
     wanted = training.model(model)
     network = formats.network(topology)
-    on = device or _device_of(topology)
+    chosen = device or _device_of(topology)
     names = [name for name in collectives.split(",") if name]
     if not names:
         raise ValueError("--collectives must name at least one, such as nccl")
@@ -218,7 +217,7 @@ def train(
         }.items()
         if value is not None
     }  # fmt: skip
-    how: dict[str, Any] = {"device": on, "dtype": dtype, "software": software}
+    how: dict[str, Any] = {"device": chosen, "dtype": dtype, "software": software}
     network = training.disturbed(network, fault) if fault else network
     if export is not None:
         described(network)  # before the work
@@ -241,8 +240,12 @@ def train(
     if weak:
         raise ValueError("--weak goes with --scaling")
     ranking = None
+    if on is not None and not (sweep or search):
+        raise ValueError("--on is for --sweep and --search; one step takes milliseconds")
     if sweep or search:
-        ranking = _ranked(wanted, network, batch, given, sweep or [], search, names[0], how, silent)
+        ranking = _ranked(
+            wanted, network, batch, given, sweep or [], search, names[0], how, on, silent
+        )
         if not ranking.steps:
             raise ValueError(f"none of {ranking.tried:,} parallelisms fits: {ranking.refused}")
         split = ranking[0].parallel
@@ -253,7 +256,7 @@ def train(
     tasks += [(name, change) for change in what_if or [] for name in names if name != "free"]
     with progress("predicting", silent) as report:
         for done, (name, change) in enumerate(tasks):
-            where, what = training.changed(network, on, change)
+            where, what = training.changed(network, chosen, change)
             label = f"{name}, {change}" if change else name
             steps[label] = training.step(
                 wanted, split, where, **how | trouble | {"device": what}, collectives=name, oversubscribe=oversubscribe,
@@ -288,14 +291,16 @@ def train(
         print_table(sweep_table(ranking.steps, f"{wanted.name} on {topology}", limit=top))
         fits = f"{len(ranking):,} of {ranking.tried:,} parallelisms fit into memory"
         print(f"{fits}; the fastest, with other collectives:\n")
-    print_table(step_table(steps, f"{wanted.name} on {topology}: {_words(split)}, {on}, {dtype}"))
+    print_table(
+        step_table(steps, f"{wanted.name} on {topology}: {_words(split)}, {chosen}, {dtype}")
+    )
     print(_verdict(steps))
     if export is not None:
         print(f"written for ASTRA-sim to {export}.*")
     for sentence in said:
         warn(sentence)
     if device is None:
-        warn(f"assuming {on} (--device)")
+        warn(f"assuming {chosen} (--device)")
     return 0
 
 
@@ -411,6 +416,7 @@ def _ranked(
     everything: bool,
     collectives: str,
     how: dict[str, Any],
+    on: str | None,
     silent: bool,
 ) -> training.Ranking:
     if batch is None:
@@ -441,10 +447,9 @@ def _ranked(
             "progress": report,
             "collectives": collectives,
         }
-        if len(tried) < _MANY:
-            return training.search(model, network, **how, **ask)
-        with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-            return training.search(model, network, **how, **ask, executor=pool)
+        where = "processes" if on is None and len(tried) >= _MANY else on
+        with workers_on(where) as executor:
+            return training.search(model, network, **how, **ask, executor=executor)
 
 
 def _swept(text: str) -> tuple[str, list[Any]]:

@@ -179,10 +179,13 @@ def loaded_from(
     groups: Path | None,
     dims: str | None,
     network: Topology | None = None,
+    *,
+    mapped: bool = False,
 ) -> Any:
     """What a file holds; groups and dimensions make it a workload.
 
-    A workload by layers that runs on a network has the dimensions of the network.
+    A workload by layers that runs on a network has the dimensions of the network. What is only looked at once may be mapped: it
+    stays in its file, if that is large and of a format that can.
     """
     sizes = None if dims is None else _sizes(dims)
     by_layers = formats.FORMATS[formats.name_of(file, format=format)].kind is Workload
@@ -190,7 +193,8 @@ def loaded_from(
         sizes = [size for _, size in network.dims]
         sizes = sizes if sizes and prod(sizes) == network.npus else [network.npus]
     if groups is None and sizes is None:
-        return formats.load(file, format=format)
+        can = mapped and "mapped" in formats.options_of(file, format=format)
+        return formats.load(file, format=format, **({"mapped": True} if can else {}))
     return tacos.workload.load(file, groups=groups, dims=sizes, format=format)
 
 

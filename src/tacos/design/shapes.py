@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import product as combinations
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -32,9 +32,11 @@ from tacos.design.dimensions import TIERS, Dimension, cost_model, prices
 from tacos.design.jobs import Call, Group, TrainingJob, elapsed, messages, serial_timing, spread
 from tacos.execution import execution
 from tacos.search.synthesis import synthesize
+from tacos.workers import Dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Executor
 
     from numpy.typing import NDArray
 
@@ -154,6 +156,7 @@ def shapes(
     latency: units.Quantity = "500ns",
     overlap: Overlap = "none",
     finalists: int = 0,
+    executor: Executor | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> NetworkFront:
     """Find the best dimensions, their kinds and their bandwidths for budgets up to a largest one.
@@ -173,6 +176,8 @@ def shapes(
         latency: Of one link.
         overlap: As for :func:`tacos.design.bandwidths.optimize`.
         finalists: For how many of the best networks at the largest budget collectives are synthesized.
+        executor: Where budgets are searched and finalists synthesized: what :func:`tacos.workers.opened` opens by name, or
+            any executor; here, one after another, if none is given. It stays open.
         progress: Called with the share done, now and then.
 
     Raises:
@@ -195,18 +200,16 @@ def shapes(
     budgets = (
         largest / _SPAN ** np.linspace(1.0, 0.0, points) if points > 1 else np.array([largest])
     )
-    found, solved = [], 0
-    for i, at in enumerate(budgets.tolist()):
-        best, tried = _best_at(space, at, most, overlap, 1 if i < points - 1 else max(finalists, 1))
-        found.append(best)
-        solved += tried
-        if progress:
-            progress((i + 1) / (points + (2 * finalists)))
+    steps = points + 2 * finalists
+    asked = [
+        _AtBudget(space, at, most, overlap, 1 if i < points - 1 else max(finalists, 1))
+        for i, at in enumerate(budgets.tolist())
+    ]
+    answers = list(_each(_best_at, asked, space, executor, progress, 0.0, points / steps))
+    found, solved = [best for best, _ in answers], sum(tried for _, tried in answers)
     ranked = found[-1]
-    for i in range(min(finalists, len(ranked))):
-        ranked[i] = _synthesized(ranked[i], space, overlap)
-        if progress:
-            progress((points + 2 * (i + 1)) / (points + 2 * finalists))
+    last = [_Finalist(shape, space, overlap) for shape in ranked[:finalists]]
+    ranked[: len(last)] = _each(_synthesized, last, space, executor, progress, points / steps, 1.0)
     return NetworkFront(tuple(one[0] for one in found), len(space.fixed), solved, tuple(ranked[1:]))
 
 
@@ -469,10 +472,42 @@ def _bounds(messages: Floats, price: Floats) -> Floats:
     return best
 
 
-def _best_at(
-    space: _Space, budget: float, most: float | None, overlap: Overlap, count: int
-) -> tuple[list[Shape], int]:
+class _AtBudget(NamedTuple):
+    """One budget: all that another process needs to know."""
+
+    space: _Space
+    budget: float
+    most: float | None
+    overlap: Overlap
+    finalists: int
+
+
+def _each(
+    work: Callable[[Any], Any],
+    tasks: Sequence[Any],
+    space: _Space,
+    executor: Executor | None,
+    progress: Callable[[float], object] | None,
+    begin: float,
+    end: float,
+) -> Iterator[Any]:
+    """What the work makes of each task, in their order, here or on the executor."""
+
+    def report(share: float) -> None:
+        if progress:
+            progress(begin + (end - begin) * share)
+
+    if executor is not None:
+        yield from Dispatch(executor, work, tasks, shared=(space,), progress=report).in_order()
+        return
+    for i, task in enumerate(tasks):
+        yield work(task)
+        report((i + 1) / len(tasks))
+
+
+def _best_at(asked: _AtBudget) -> tuple[list[Shape], int]:
     """The best shapes at a budget, proven: the most promising first, until no other can be among them."""
+    space, budget, most, overlap, count = asked
     lower = space.lower(budget, most, overlap)
     order = np.argsort(lower, kind="stable")
     best: list[Shape] = []
@@ -537,8 +572,17 @@ def build(
     return factors[0] if len(factors) == 1 else topologies.product(*factors)
 
 
-def _synthesized(shape: Shape, space: _Space, overlap: Overlap) -> Shape:
+class _Finalist(NamedTuple):
+    """One of the best shapes: all that another process needs to know."""
+
+    shape: Shape
+    space: _Space
+    overlap: Overlap
+
+
+def _synthesized(finalist: _Finalist) -> Shape:
     """The shape with the times of synthesized collectives, each on the dimensions that its group spans."""
+    shape, space, overlap = finalist
     total, sizes = 0.0, [one.size for one in shape.dims]
     for job in space.jobs:
         seconds = []

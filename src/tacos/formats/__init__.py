@@ -81,6 +81,7 @@ __all__ = [
     "load",
     "name_of",
     "network",
+    "options_of",
     "save",
     "takes",
 ]
@@ -308,6 +309,19 @@ def name_of(path: str | os.PathLike[str], *, format: str | None = None) -> str:
     """
     with _system_errors(path):
         return _given(format) or _by_content(path)
+
+
+def options_of(path: str | os.PathLike[str], *, format: str | None = None) -> list[str]:
+    """Which options `load` takes for a file.
+
+    Raises:
+        FormatError: The file is missing, or its ending and content belong to no format.
+
+    >>> options_of("ag.tacos", format="tacos")
+    ['mapped']
+    """
+    read = FORMATS[name_of(path, format=format)].read
+    return list(inspect.signature(read).parameters)[1:]
 
 
 def exceeded(program: Program) -> list[str]:

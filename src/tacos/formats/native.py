@@ -17,7 +17,7 @@ import os
 import zlib
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import metadata
-from io import BytesIO
+from io import BufferedReader, BytesIO
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeAlias
@@ -207,8 +207,14 @@ def write(schedule: Schedule, path: Location) -> None:
             _write_block(out, _bytes_of(columns[name].astype(dtype, copy=False)))
 
 
-def read(path: Location) -> Schedule:
+def read(path: Location, *, mapped: bool = False) -> Schedule:
     """Read a schedule from a ``.tacos`` file; takes little more memory than the schedule.
+
+    Args:
+        path: The file, or a binary file object.
+        mapped: Leave the transfers in the file, from which they are read when they are needed, however often: for
+            schedules that are larger than the memory. The file must stay as it is meanwhile; that another one
+            takes its place, as when it is saved again, does no harm.
 
     Raises:
         FormatError: The file is damaged, of a newer version, or holds no possible schedule.
@@ -226,7 +232,7 @@ def read(path: Location) -> Schedule:
         schedule = Schedule(
             collective=collective,
             routes=routes,
-            **_read_columns(file, header, "schedule"),
+            **_read_columns(file, header, "schedule", mapped=mapped),
             quantum_ps=header.schedule.quantum_ps,
             orders=header.schedule.orders,
             provenance=header.schedule.provenance,
@@ -495,16 +501,33 @@ def _decoded(text: bytes | memoryview, kind: Any, what: str) -> Any:
         raise ValueError(f"{what}: {error}") from None
 
 
-def _read_columns(file: BinaryIO, header: _Header, noun: str) -> _Columns:
+def _read_columns(file: BinaryIO, header: _Header, noun: str, mapped: bool = False) -> _Columns:
     """The sections of one noun, which come next in the file."""
     columns = {}
     for section in header.sections:
         owner, _, field = section.name.partition(".")
         if owner == noun:
-            column = np.empty(section.count, section.dtype)
-            _read_block(file, _bytes_of(column), f"section {section.name}")
+            column = _mapped(file, section) if mapped else None
+            if column is None:
+                column = np.empty(section.count, section.dtype)
+                _read_block(file, _bytes_of(column), f"section {section.name}")
             columns[field] = column.astype(column.dtype.newbyteorder("="), copy=False)
     return columns
+
+
+def _mapped(file: BinaryIO, section: _Section) -> np.ndarray[Any, Any] | None:
+    """A section as part of the file, checked; None for small ones, and for what is not a file of the system."""
+    size = section.count * np.dtype(section.dtype).itemsize
+    if size < _STEP or not isinstance(file, BufferedReader):
+        return None
+    begin = file.tell()
+    column = np.memmap(file, section.dtype, "r", begin, (section.count,))
+    crc = 0
+    for piece in _pieces(_bytes_of(column)):
+        crc = zlib.crc32(piece, crc)
+    file.seek(begin + size)
+    _check_end(file, _padding(size), crc, f"section {section.name}")
+    return np.asarray(column)
 
 
 def _bytes_of(column: np.ndarray[Any, Any]) -> memoryview:
@@ -530,10 +553,16 @@ def _write_block(out: BinaryIO, payload: memoryview) -> None:
 
 def _read_block(file: BinaryIO, payload: memoryview, what: str) -> None:
     crc = 0
-    padding = bytearray(_padding(len(payload)))
-    for piece in (*_pieces(payload), memoryview(padding)):
+    for piece in _pieces(payload):
         file.readinto(piece)  # type: ignore[attr-defined]  # binary files of the library have it
         crc = zlib.crc32(piece, crc)
+    _check_end(file, _padding(len(payload)), crc, what)
+
+
+def _check_end(file: BinaryIO, zeros: int, crc: int, what: str) -> None:
+    """Read what follows a payload: padding, and the checksum of both."""
+    padding = file.read(zeros)
+    crc = zlib.crc32(padding, crc)
     if file.read(_CRC_BYTES) != crc.to_bytes(_CRC_BYTES, "little"):
         raise ValueError(f"{what} is damaged: its checksum does not match")
     if any(padding):

@@ -36,6 +36,7 @@ from tacos.search.synthesis import engines as applicable
 from tacos.synth import ENGINES
 from tacos.units import format_size
 from tacos.verify import Report, verify
+from tacos.workers import Dispatch, WorkerLostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -112,8 +113,8 @@ def compare(
             nothing by then is not asked again for the sizes that are still to come.
         consistent: Whether schedules after which NPUs may have different bits of one sum come after all others; they
             are marked in any case.
-        executor: Where the work is done, such as a process pool or Dask's executor; the threads
-            of this machine if none is given. It stays open.
+        executor: Where the work is done: what :func:`tacos.workers.opened` opens by name, or any executor, such as a
+            process pool; the threads of this machine if none is given. It stays open.
         target: What will execute the schedules, as for :func:`~tacos.search.synthesis.synthesize`.
         progress: Called with the share done, now and then.
 
@@ -335,6 +336,27 @@ def _results(
     tasks: list[_Task], executor: Executor | None, progress: Progress | None
 ) -> Iterator[tuple[int, Candidate]]:
     """The number of every task with its result, as they come in."""
+    if executor is None:
+        yield from _results_here(tasks, progress)
+        return
+    bounds = {id(task.bound): task.bound for task in tasks}
+    shared = [tasks[0].topology, *bounds.values()] if tasks else []
+    work = Dispatch(executor, _candidate, tasks, shared=shared, progress=progress)
+    for k, candidate in work:
+        if isinstance(candidate, WorkerLostError):
+            yield k, Candidate(tasks[k].engine, None, False, str(candidate), 0.0)
+        elif isinstance(candidate, BaseException):
+            raise candidate
+        else:
+            yield k, candidate
+            if _too_slow(tasks[k], candidate):
+                same = tasks[k].engine
+                for other in work.drop(lambda task, same=same: task.engine == same):  # type: ignore[misc]
+                    yield other, _not_tried(tasks[k])
+
+
+def _results_here(tasks: list[_Task], progress: Progress | None) -> Iterator[tuple[int, Candidate]]:
+    """The same, on the cores of this machine, where tasks tell how far they are and can be stopped."""
     stop, shares = Event(), [0.0] * len(tasks)
 
     def report(k: int, share: float) -> None:
@@ -342,37 +364,33 @@ def _results(
             raise _Stopped
         shares[k] = share
 
-    pool = ThreadPoolExecutor(os.cpu_count()) if executor is None else executor
     futures: dict[Future[Candidate], int] = {}
-    try:
-        for k, task in enumerate(tasks):
-            # A foreign executor may be another process, where a callback has no effect.
-            back = partial(report, k) if executor is None else None
-            futures[pool.submit(_candidate, task, back)] = k
-        pending = set(futures)
-        while pending:
-            # Woken now and then, to report progress and to hear Ctrl-C.
-            done, pending = wait(pending, timeout=0.1, return_when=FIRST_COMPLETED)
-            for future in sorted(done, key=futures.__getitem__):
-                k, candidate = futures[future], future.result()
-                shares[k] = 1.0
-                yield k, candidate
-                if _too_slow(tasks[k], candidate):
-                    for other in [
-                        f for f in pending if tasks[futures[f]].engine == tasks[k].engine
-                    ]:
-                        if other.cancel():
-                            pending.discard(other)
-                            shares[futures[other]] = 1.0
-                            yield futures[other], _not_tried(tasks[k])
-            if progress is not None:
-                progress(sum(shares) / len(tasks))
-    finally:
-        stop.set()
-        for future in futures:
-            future.cancel()
-        if executor is None:
-            pool.shutdown()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        try:
+            for k, task in enumerate(tasks):
+                futures[pool.submit(_candidate, task, partial(report, k))] = k
+            pending = set(futures)
+            while pending:
+                # Woken now and then, to report progress and to hear Ctrl-C.
+                done, pending = wait(pending, timeout=0.1, return_when=FIRST_COMPLETED)
+                for future in sorted(done, key=futures.__getitem__):
+                    k, candidate = futures[future], future.result()
+                    shares[k] = 1.0
+                    yield k, candidate
+                    if _too_slow(tasks[k], candidate):
+                        for other in [
+                            f for f in pending if tasks[futures[f]].engine == tasks[k].engine
+                        ]:
+                            if other.cancel():
+                                pending.discard(other)
+                                shares[futures[other]] = 1.0
+                                yield futures[other], _not_tried(tasks[k])
+                if progress is not None:
+                    progress(sum(shares) / len(tasks))
+        finally:
+            stop.set()
+            for future in futures:
+                future.cancel()
 
 
 def _too_slow(task: _Task, candidate: Candidate) -> bool:

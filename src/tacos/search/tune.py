@@ -23,10 +23,12 @@ from tacos.search.budget import exact_limits
 from tacos.search.refine import refine
 from tacos.search.synthesis import synthesize
 from tacos.synth import ENGINES
+from tacos.workers import Dispatch
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from concurrent.futures import Executor
 
     from tacos._core import Collective, Schedule, Topology
     from tacos.nodes import Node
@@ -141,6 +143,7 @@ def tune(
     time_limit: float | None = None,
     consistent: bool = True,
     target: str | None = None,
+    executor: Executor | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> Tuning:
     """Find the best algorithm for each size of a range.
@@ -154,6 +157,8 @@ def tune(
         seed, effort: As for :func:`~tacos.search.synthesis.synthesize`, at each size.
         time_limit: Seconds after which the sizes tried so far are the result.
         consistent: As for :func:`~tacos.search.synthesis.synthesize`: only algorithms that leave all NPUs with identical bits.
+        executor: Where the work is done: what :func:`tacos.workers.opened` opens by name, or any executor; here, one size after
+            another, if none is given. It stays open.
         progress: Called with the share done, now and then.
 
     Raises:
@@ -177,9 +182,9 @@ def tune(
     text = f"{sizes}:{_FACTOR}" if sizes.count(":") == 1 else sizes
     samples = units.size_range(text)
     end = math.inf if time_limit is None else time.monotonic() + time_limit
-    search = _Search(topology, kind, group, root, seed, effort, end, progress)
-    search.consistent = consistent
-    search.target = target
+    members = None if group is None else tuple(group)
+    question = _Question(topology, kind, members, root, seed, effort, consistent, target)
+    search = _Search(question, end, progress, executor)
     found = search.winners(samples)
     spans = search.covered(samples[: len(found)], found, tolerance)
     ranges = search.ranges(spans, samples[: len(found)], samples[-1])
@@ -218,28 +223,65 @@ class _Span(NamedTuple):
     end: int
 
 
+class _Question(NamedTuple):
+    """What is to be tuned: all that another process needs to know."""
+
+    topology: Topology
+    kind: str
+    group: tuple[Node, ...] | None
+    root: Node | None
+    seed: int
+    effort: str | int
+    consistent: bool
+    target: str | None
+
+
+class _Task(NamedTuple):
+    """A method of the search and its arguments."""
+
+    question: _Question
+    method: str
+    arguments: tuple[Any, ...]
+
+
+def _answer(task: _Task) -> Any:
+    return getattr(_Search(task.question), task.method)(*task.arguments)
+
+
 class _Search:
     """Times of algorithms at sizes, each computed once."""
 
     def __init__(
         self,
-        topology: Topology,
-        kind: str,
-        group: Sequence[Node] | None,
-        root: Node | None,
-        seed: int,
-        effort: str | int,
-        end: float,
-        progress: Callable[[float], object] | None,
+        question: _Question,
+        end: float = math.inf,
+        progress: Callable[[float], object] | None = None,
+        executor: Executor | None = None,
     ) -> None:
-        self.topology, self.kind, self.group, self.root = topology, kind, group, root
-        self.seed, self.effort, self.end = seed, effort, end
-        self.progress = progress
+        self.question = question
+        self.topology, self.kind, self.group, self.root = question[:4]
+        self.seed, self.effort, self.consistent, self.target = question[4:]
+        self.end, self.progress, self.executor = end, progress, executor
         self.done, self.next = 0.0, 0.0  # the part of the whole that the present run is
-        self.cut_short, self.consistent = False, True
-        self.target: str | None = None
+        self.cut_short = False
         self.times: dict[tuple[_Algorithm, int], float] = {}
         self.bounds: dict[int, Bound] = {}
+
+    def asked(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """What a method returns for each of the arguments, wherever it runs; or the exceptions that it raises."""
+        assert self.executor is not None
+        tasks = [_Task(self.question, method, one) for one in arguments]
+        shared = (self.topology, self.question)
+        work = Dispatch(self.executor, _answer, tasks, shared=shared, progress=self.report)
+        return [one for _, one in sorted(work, key=lambda pair: pair[0])]
+
+    def fetch(self, pairs: Iterable[tuple[_Algorithm, int]]) -> None:
+        """Find out about times that will be needed, if there is an executor that can do so at once."""
+        missing = [pair for pair in dict.fromkeys(pairs) if pair not in self.times]
+        if self.executor is not None:
+            for pair, found in zip(missing, self.asked("time", missing), strict=True):
+                if not isinstance(found, BaseException):
+                    self.times[pair] = found
 
     def report(self, share: float) -> None:
         if self.progress is not None:
@@ -310,37 +352,62 @@ class _Search:
         cuts = len(self.group or range(self.topology.npus)) * (algorithm.chunks or 1)
         return size if size < cuts else (size + (cuts - 1 if up else 0)) // cuts * cuts
 
-    def winners(self, samples: list[int]) -> list[_Algorithm]:
-        """The best algorithm of each size, until the time is up."""
-        found: list[_Algorithm] = []
+    def winner(self, size: int, limit_s: float | None) -> tuple[_Algorithm, float, bool]:
+        """The best algorithm of a size, its executed time, and whether the limit cut the search short."""
+        best = synthesize(
+            self.topology,
+            self.wanted(size),
+            seed=self.seed,
+            effort=self.effort,
+            time_limit=limit_s,
+            refine=False,
+            consistent=self.consistent,
+            progress=self.report,
+            known_bound=self.bound(size),
+            target=self.target,
+        )
+        ports = "matched" if best.matched_ports else "any"
+        algorithm = _Algorithm(best.engine, best.collective.parts[0].chunks, ports)
+        return algorithm, self.executed(best), best.cut_short
+
+    def winner_until(self, size: int, end: float) -> tuple[_Algorithm, float, bool]:
+        """The same, by the clock on the wall, which other machines have too."""
+        left = end - time.time()
+        if left <= 0:
+            raise TacosError("the time is up")
+        return self.winner(size, None if left == math.inf else left)
+
+    def outcomes(self, samples: list[int]) -> Iterator[Any]:
+        """The winner of each size, or the exception that there was instead; until the time is up."""
+        if self.executor is not None:
+            self.next = 0.8
+            end = time.time() + (self.end - time.monotonic())
+            yield from self.asked("winner_until", [(size, end) for size in samples])
+            return
         for i, size in enumerate(samples):
             self.done, self.next = (0.8 * (i + k) / len(samples) for k in (0, 1))
             left = self.end - time.monotonic()
-            if found and left <= 0:
-                self.cut_short = True
-                break
+            if i > 0 and left <= 0:
+                yield TacosError("the time is up")
+                return
             try:
-                best = synthesize(
-                    self.topology,
-                    self.wanted(size),
-                    seed=self.seed,
-                    effort=self.effort,
-                    time_limit=None if left == math.inf else max(left, 1e-3),
-                    refine=False,
-                    consistent=self.consistent,
-                    progress=self.report,
-                    known_bound=self.bound(size),
-                    target=self.target,
-                )
-            except TacosError:
-                if not found or left == math.inf:
-                    raise
+                yield self.winner(size, None if left == math.inf else max(left, 1e-3))
+            except TacosError as error:
+                yield error
+
+    def winners(self, samples: list[int]) -> list[_Algorithm]:
+        """The best algorithm of each size, until the time is up."""
+        found: list[_Algorithm] = []
+        for size, outcome in zip(samples, self.outcomes(samples), strict=False):
+            if isinstance(outcome, BaseException):
+                limited = isinstance(outcome, TacosError) and self.end < math.inf
+                if not found or not limited:
+                    raise outcome
                 self.cut_short = True
                 break
-            self.cut_short |= best.cut_short
-            ports = "matched" if best.matched_ports else "any"
-            algorithm = _Algorithm(best.engine, best.collective.parts[0].chunks, ports)
-            self.times[algorithm, size] = self.executed(best)
+            algorithm, seconds, cut_short = outcome
+            self.cut_short |= cut_short
+            self.times[algorithm, size] = seconds
             found.append(algorithm)
         self.done = self.next = 0.8
         return found
@@ -355,6 +422,7 @@ class _Search:
                     return i
             return len(samples)
 
+        self.fetch((one, size) for one in found for size in samples)
         spans: list[_Span] = []
         while not spans or spans[-1].end < len(samples):
             begin = spans[-1].end if spans else 0
@@ -374,25 +442,43 @@ class _Search:
                 high = middle
         return low
 
+    def refined(self, size: int, algorithm: _Algorithm, low: int, high: int) -> Schedule:
+        """An algorithm at about a size of a range, as good as refinement makes it."""
+        schedule = self.near(size, algorithm, low, high)
+        hops = min(_REFINING * schedule.transfers, _MOST_REFINING)
+        return refine(schedule, hops=hops, seed=self.seed, target=self.target)
+
     def ranges(self, spans: list[_Span], samples: list[int], last: int) -> list[Range]:
-        edges = [samples[0] - 1]
-        for k, (one, after) in enumerate(pairwise(spans)):
-            self.done = self.next = 0.8 + 0.1 * k / len(spans)
-            low, high = samples[one.end - 1], samples[after.begin]
-            edges.append(self.crossover(one.algorithm, after.algorithm, low, high))
-        edges.append(max(last, samples[0]))
+        between = [
+            (one.algorithm, after.algorithm, samples[one.end - 1], samples[after.begin])
+            for one, after in pairwise(spans)
+        ]
+        edges = [samples[0] - 1, *self.each("crossover", between), max(last, samples[0])]
+        served = [samples[one.begin : one.end] for one in spans]
+        middles = [
+            (sizes[len(sizes) // 2], one.algorithm, low + 1, high)
+            for sizes, one, (low, high) in zip(served, spans, pairwise(edges), strict=True)
+        ]
         result = []
-        for one, low, high in zip(spans, edges, edges[1:], strict=False):
-            served = samples[one.begin : one.end]
-            schedule = self.near(served[len(served) // 2], one.algorithm, low + 1, high)
-            hops = min(_REFINING * schedule.transfers, _MOST_REFINING)
-            schedule = refine(schedule, hops=hops, seed=self.seed, target=self.target)
+        for schedule, sizes, (_, algorithm, low, high) in zip(
+            self.each("refined", middles), served, middles, strict=True
+        ):
             figures = tuple(
-                (size, self.time(one.algorithm, size), self.bound(size).time_s) for size in served
+                (size, self.time(algorithm, size), self.bound(size).time_s) for size in sizes
             )
             chunks = schedule.collective.parts[0].chunks
-            result.append(Range(low + 1, high, one.algorithm.engine, chunks, schedule, figures))
+            result.append(Range(low, high, algorithm.engine, chunks, schedule, figures))
         return result
+
+    def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """What a method returns for each of the arguments, here or on the executor, reporting no progress."""
+        if self.executor is None:
+            return [getattr(self, method)(*one) for one in arguments]
+        found = self.asked(method, arguments)
+        for one in found:
+            if isinstance(one, BaseException):
+                raise one
+        return found
 
     def nccl(self, samples: list[int]) -> list[tuple[int, int, str, str]]:
         """NCCL's own choices: one of its algorithms, and a protocol, for every size."""
@@ -403,6 +489,7 @@ class _Search:
         # The first serves all sizes; another one may be quicker for small ones.
         usual = quick = _Algorithm(known[0].name, None)
         switch = samples[0] - 1
+        self.fetch((_Algorithm(engine.name, None), size) for engine in known for size in samples)
         for engine in known[1:]:
             self.done = self.next = 0.95
             other = _Algorithm(engine.name, None)

@@ -15,6 +15,7 @@ import numpy as np
 from tacos import units
 from tacos._core import Program, Routes, Schedule, Topology, Workload
 from tacos._core import simulate as _simulate
+from tacos._core import simulate_as_scheduled as _simulate_as_scheduled
 from tacos.errors import InfeasibleError, TacosError, check_type
 from tacos.nodes import Network, topology_of
 from tacos.simulate import astra, programs
@@ -102,7 +103,8 @@ def simulate(
         connections: For a program under ``timing="shared"``: the most messages that an NPU sends at a
             time, and the most that it receives. Default: no limit.
         record: Whether the trace has every interval and arrival, some 60 bytes per transfer. Without,
-            it knows when each NPU was done and how long each link was busy.
+            it knows when each NPU was done and how long each link was busy; and a run that goes exactly as the schedule
+            says, as most do on their own network, takes no memory to speak of.
         memory_limit: A run that would take more memory is refused.
         progress: Called with the share done, now and then.
 
@@ -168,12 +170,16 @@ def simulate(
         raise ValueError(f"size is {size}, but only a program takes one")
     if routes is not None or order is not None or connections is not None:
         raise ValueError("routes, order and connections are for programs without a profile")
-    packed = _packed(schedule, units.size_bytes(memory_limit, what="memory_limit"), record)
-    lanes = _lane_routes(packed, topology)
-    network = lanes.topology
     if not 0 <= seed < 2**64:
         raise ValueError(f"seed must be 0 to 2^64 - 1; got {seed}")
+    limit = units.size_bytes(memory_limit, what="memory_limit")
     disturbed = bool(faults or stragglers or jitter_ps or topology is not None)
+
+    def undisturbed() -> dict[str, NDArray[Any]] | None:
+        """The run on the schedule's own network, if it goes as the schedule says, which takes no memory to see."""
+        if timing == "shared" or not congestion or packed.form != "packed":
+            return None
+        return _simulate_as_scheduled(packed, _lane_routes(packed, None), progress)
 
     def run(over: Routes, whole: bool, jitter: int, **columns: Any) -> dict[str, NDArray[Any]]:
         return _simulate(
@@ -188,12 +194,19 @@ def simulate(
             **columns,
         )
 
-    columns = run(lanes, record, jitter_ps, **disturbances(network, faults, stragglers))
+    packed, network = schedule, schedule.topology if topology is None else topology
+    columns = None if record or disturbed else undisturbed()
+    if columns is None:
+        packed = _packed(schedule, limit, record)
+        lanes = _lane_routes(packed, topology)
+        columns = run(lanes, record, jitter_ps, **disturbances(network, faults, stragglers))
     clean_ps = int(columns["npu_finish_ps"].max(initial=0))
     if disturbed:
-        own = _lane_routes(packed, None)
-        undisturbed = run(own, False, 0, **disturbances(own.topology, (), ()))
-        clean_ps = int(undisturbed["npu_finish_ps"].max(initial=0))
+        clean = undisturbed()
+        if clean is None:
+            own = _lane_routes(packed, None)
+            clean = run(own, False, 0, **disturbances(own.topology, (), ()))
+        clean_ps = int(clean["npu_finish_ps"].max(initial=0))
     provenance: dict[str, Any] = {
         "simulator": "tacos",
         "timing": timing,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from tacos.synth.baselines.nccl.channels import network_of
 from tacos.training.models import Transformer
 from tacos.training.parallelism import RECOMPUTE, Parallelism
 from tacos.training.step import MemoryExceededError, Step, step
+from tacos.workers import Dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +33,6 @@ _MICROBATCHES = (1, 2, 4, 8)
 _LEAST_TOKENS = 2048
 """Tokens of a sequence that an NPU keeps: shorter pieces make context parallelism slower than what it replaces."""
 _MOST_VIRTUAL_STAGES = 8
-_CHUNK = 16
-"""Parallelisms that a worker of an executor takes at once."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +176,7 @@ def search(
         topology: The network.
         batch: Sequences per step.
         device, dtype, collectives, software: As for :func:`tacos.training.step.step`.
-        executor: Where to work, such as ``ProcessPoolExecutor()``; here, one after another, by default.
+        executor: Where to work: what :func:`tacos.workers.opened` opens by name, or any executor; here, one after another, by default.
         progress: Called with the share done, now and then.
         candidates: The parallelisms to try instead of those that :func:`parallelisms` finds.
         choices: Values to try, as for :func:`parallelisms`.
@@ -198,23 +197,17 @@ def search(
         else list(candidates)
     )
     how = {"device": device, "dtype": dtype, "collectives": collectives, "software": software}
-    parts = [tried[first : first + _CHUNK] for first in range(0, len(tried), _CHUNK)]
+    tasks = [_Task(model, topology, one, how) for one in tried]
     outcomes: list[Step | str] = []
     if executor is None:
-        for part in parts:
-            outcomes += _predict(model, topology, part, how)
+        for task in tasks:
+            outcomes.append(_predict(task))
             if progress is not None:
                 progress(len(outcomes) / len(tried))
     else:
-        waiting = [executor.submit(_predict, model, topology, part, how) for part in parts]
-        try:
-            for one in waiting:
-                outcomes += one.result()
-                if progress is not None:
-                    progress(len(outcomes) / len(tried))
-        finally:
-            for one in waiting:
-                one.cancel()
+        shared = (model, topology, how)
+        work = Dispatch(executor, _predict, tasks, shared=shared, progress=progress)
+        outcomes = work.in_order()
     steps = [one for one in outcomes if isinstance(one, Step)]
     refused = [one for one in outcomes if isinstance(one, str)]
     # Equal times are ranked by memory, then in the order in which they were tried.
@@ -223,19 +216,23 @@ def search(
     return Ranking(ranked, len(tried), len(refused), refused[-1] if refused else "")
 
 
-def _predict(
-    model: Model, topology: Topology, tried: Sequence[Parallelism], how: Mapping[str, Any]
-) -> list[Step | str]:
-    """The step of each parallelism, or why it does not fit into memory."""
-    found: list[Step | str] = []
-    for parallel in tried:
-        try:
-            # Thousands of steps with all their passes would take gigabytes.
-            one = step(model, parallel, topology, **how)
-            found.append(replace(one, passes=None, folded=None))
-        except MemoryExceededError as error:
-            found.append(str(error))
-    return found
+class _Task(NamedTuple):
+    """One parallelism: all that another process needs to know."""
+
+    model: Model
+    topology: Topology
+    parallel: Parallelism
+    how: Mapping[str, Any]
+
+
+def _predict(task: _Task) -> Step | str:
+    """The step of a parallelism, or why it does not fit into memory."""
+    try:
+        # Thousands of steps with all their passes would take gigabytes.
+        one = step(task.model, task.parallel, task.topology, **task.how)
+        return replace(one, passes=None, folded=None)
+    except MemoryExceededError as error:
+        return str(error)
 
 
 def _values(value: Any) -> list[Any]:

@@ -1,0 +1,412 @@
+"""Where sweeps and searches run: on the cores of this machine, on a Dask cluster, over MPI, or on any executor.
+
+:func:`opened` opens workers by name. :func:`tacos.compare`, :func:`tacos.tune`, :func:`tacos.training.search` and
+:func:`tacos.design.shapes` take them, or any other :class:`concurrent.futures.Executor`, as ``executor=``. Results do not depend
+on where they are computed.
+
+>>> import tacos
+>>> ring = tacos.topology.ring(4)
+>>> sizes = [tacos.collective.all_gather(ring, size) for size in ("4KB", "4MB")]
+>>> with opened("processes:2") as executor:
+...     sweep = tacos.compare(ring, sizes, engines=["ring", "direct"], executor=executor)
+>>> [one.solved[0].engine for one in sweep.comparisons]
+['direct', 'ring']
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+import signal
+import time
+import warnings
+import zlib
+from collections import deque
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    wait,
+)
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from tacos.errors import TacosError, WorkerLostWarning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import ProcessPoolExecutor
+
+__all__ = ["Dispatch", "WorkerLostError", "opened"]
+
+_BATCH_S = 0.25
+"""Seconds of work that a worker takes at once (chosen: a hundred times what handing it out costs)."""
+_AHEAD = 2
+"""Batches per worker that are handed out: one that runs, and one that waits for the worker, not the other way round."""
+_WAKE_S = 0.1
+"""How long Ctrl-C may have to wait for the dispatcher."""
+_LOOK_S = 2.0
+"""Between looks at which workers of a cluster are still there."""
+
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
+
+
+class WorkerLostError(TacosError):
+    """The worker that ran a task died, and so did the next one that ran it alone."""
+
+
+# --- workers by name -----------------------------------------------------------------------------
+
+
+@contextmanager
+def opened(name: str) -> Iterator[Executor]:
+    """Open workers by name, and let go of them at the end: at once, if an exception or Ctrl-C ends the block.
+
+    - ``"processes"``: a process for each core of this machine; ``"processes:8"``: eight.
+    - ``"dask://scheduler:8786"``: the workers of a Dask cluster, by the address of its scheduler (extra ``dask``).
+    - ``"mpi"``: the ranks of an MPI job but the first (extra ``mpi``). Start the same script or command on all ranks,
+      as in ``mpiexec -n 9 tacos compare … --on mpi``. The first runs the block, the others work for it and then
+      exit, without running what follows.
+
+    Raises:
+        TacosError: A package is missing, or the cluster cannot be reached.
+        ValueError: The name is not understood.
+    """
+    kind, _, rest = name.partition(":")
+    if kind == "processes":
+        if rest and not (rest.isdecimal() and 0 < int(rest) < 10_000):
+            raise ValueError(
+                f"processes must be a number of 1 to 9,999, as in processes:8; got {name!r}"
+            )
+        workers: Executor = _Processes(int(rest) if rest else os.cpu_count() or 1)
+    elif kind == "dask" and rest.startswith("//") and len(rest) > 2:
+        workers = _Dask("tcp:" + rest)
+    elif name == "mpi":
+        with _ranks() as ranks:
+            yield ranks
+        return
+    else:
+        raise ValueError(
+            f"workers are processes, processes:8, dask://host:8786 or mpi; got {name!r}"
+        )
+    try:
+        yield workers
+    except BaseException:
+        workers.shutdown(wait=False, cancel_futures=True)
+        raise
+    workers.shutdown()
+
+
+class _Processes(Executor):
+    """A pool of processes that is replaced when one of them dies, which ends all of a pool."""
+
+    def __init__(self, count: int) -> None:
+        self._max_workers = count
+        self._pool = self._new()
+
+    def _new(self) -> ProcessPoolExecutor:
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_context
+
+        # Threads of this process may hold locks, so none of it is copied into the workers.
+        return ProcessPoolExecutor(
+            self._max_workers, get_context("spawn"), initializer=_ignore_interrupts
+        )
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        try:
+            return self._pool.submit(fn, *args, **kwargs)
+        except BrokenExecutor:
+            self._pool.shutdown(wait=False)
+            self._pool = self._new()
+            return self._pool.submit(fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        running = list((self._pool._processes or {}).values())
+        self._pool.shutdown(wait, cancel_futures=cancel_futures)
+        if not wait:  # what runs is of no use to anybody
+            for process in running:
+                process.terminate()
+
+
+def _ignore_interrupts() -> None:
+    """Ctrl-C reaches all processes of a terminal; the one that waits for the workers ends them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+class _Dask(Executor):
+    """The workers of a Dask cluster, as many at a time as it has."""
+
+    def __init__(self, address: str) -> None:
+        try:
+            from distributed import Client
+        except ModuleNotFoundError:
+            raise TacosError(
+                "--on dask needs the extra dask: pip install 'tacos-ccl[dask]'"
+            ) from None
+        try:
+            self._client: Any = Client(address, timeout=10, set_as_default=False)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise TacosError(f"there is no Dask scheduler at {address}: {error}") from None
+        self._executor = self._client.get_executor(pure=False)
+        self._addresses: set[str] = set()
+        self._looked, self._max_workers = -_LOOK_S, 1
+        self.lost()
+
+    def lost(self) -> int:
+        """How many workers have left since the last time, which Dask itself makes good without a word."""
+        if time.monotonic() < self._looked + _LOOK_S:
+            return 0
+        threads = self._client.nthreads()
+        self._looked, self._max_workers = time.monotonic(), max(sum(threads.values()), 1)
+        before, self._addresses = self._addresses, set(threads)
+        return len(before - self._addresses)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return self._executor.submit(fn, *args, **kwargs)  # type: ignore[no-any-return]
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._executor.shutdown(wait=wait and not cancel_futures)
+        self._client.close()
+
+
+@contextmanager
+def _ranks() -> Iterator[Executor]:
+    try:
+        from mpi4py import MPI
+        from mpi4py.futures import MPICommExecutor
+    except ModuleNotFoundError:
+        raise TacosError("--on mpi needs the extra mpi: pip install 'tacos-ccl[mpi]'") from None
+    if MPI.COMM_WORLD.size < 2:
+        raise TacosError(
+            "--on mpi needs at least two ranks, the first of which hands out the work: mpiexec -n 9 tacos … --on mpi"
+        )
+    executor: Any
+    with MPICommExecutor(MPI.COMM_WORLD) as executor:
+        if executor is not None:
+            yield executor
+            return
+    raise SystemExit(0)  # this rank has worked until the first one was done
+
+
+# --- handing out ---------------------------------------------------------------------------------
+
+
+class Dispatch(Generic[_Task, _Result]):
+    """Tasks handed out to the workers of an executor; iterate over it for the number and the result of each, as they come in.
+
+    Short tasks go in batches, so that workers do not wait for the next one, and long ones one by one. What tasks share,
+    such as a topology, travels once per batch and not once per task, compressed; a result that refers to it refers to the
+    caller's object.
+
+    A worker that dies is reported as a :class:`~tacos.errors.WorkerLostWarning`, and what it ran is run again: alone, so that a task that kills
+    its worker is found and takes no other with it.
+
+    Args:
+        executor: Where the work is done. It stays open.
+        work: A function of a module, called with one task.
+        tasks: What can be pickled.
+        shared: Objects that tasks and results refer to.
+        progress: Called with the share of the tasks that are done, now and then; what it raises ends the work.
+
+    The result of a task that raises is the exception; so is that of a task that kills its worker twice, a :class:`WorkerLostError`.
+
+    >>> from concurrent.futures import ThreadPoolExecutor
+    >>> with ThreadPoolExecutor(2) as pool:
+    ...     sorted(Dispatch(pool, abs, [3, -4, -5]))
+    [(0, 3), (1, 4), (2, 5)]
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        work: Callable[[_Task], _Result],
+        tasks: Sequence[_Task],
+        *,
+        shared: Sequence[object] = (),
+        progress: Callable[[float], object] | None = None,
+    ) -> None:
+        self._executor, self._work, self._tasks = executor, work, tasks
+        self._shared, self._progress = tuple(shared), progress
+        self._packed = zlib.compress(pickle.dumps(self._shared, 5), 1)
+        self._digest = hashlib.sha256(self._packed).digest()
+        self._waiting = deque(range(len(tasks)))
+        self._suspects: deque[list[int]] = deque()  # batches that were lost with their workers
+        self._running: dict[Future[bytes], list[int]] = {}
+        self._alone = False  # whether what runs is a suspect
+        self._done = 0
+        self._worked_s, self._worked_tasks = 0.0, 0
+
+    def drop(self, unwanted: Callable[[_Task], bool]) -> list[int]:
+        """Give up tasks that have not been handed out; returns their numbers."""
+        dropped = [k for k in self._waiting if unwanted(self._tasks[k])]
+        gone = set(dropped)
+        self._waiting = deque(k for k in self._waiting if k not in gone)
+        self._done += len(dropped)
+        return dropped
+
+    def __iter__(self) -> Iterator[tuple[int, _Result | BaseException]]:
+        """Yield the number and the result of each task."""
+        try:
+            while self._waiting or self._suspects or self._running:
+                self._hand_out()
+                # Woken now and then, to report progress and to hear Ctrl-C.
+                done, _ = wait(self._running, timeout=_WAKE_S, return_when=FIRST_COMPLETED)
+                for future in sorted(done, key=self._running.__getitem__):
+                    yield from self._taken(future, self._running.pop(future))
+                if gone := getattr(self._executor, "lost", int)():
+                    _warn(
+                        f"{gone} worker{'s' * (gone > 1)} of the cluster left; others do the work"
+                    )
+                if self._progress is not None:
+                    self._progress(self._done / max(len(self._tasks), 1))
+        finally:
+            for future in self._running:
+                future.cancel()
+
+    def in_order(self) -> list[_Result]:
+        """All results, in the order of the tasks.
+
+        Raises:
+            Exception: That of the first task that raised one.
+        """
+        found: dict[int, _Result | BaseException] = dict(self)
+        for k in sorted(found):
+            if isinstance(found[k], BaseException):
+                raise found[k]  # type: ignore[misc]
+        return [found[k] for k in sorted(found)]  # type: ignore[misc]
+
+    def _hand_out(self) -> None:
+        if self._suspects and not self._waiting:
+            # Alone: whoever loses its worker now is to blame.
+            if not self._running:
+                self._alone = True
+                self._submit(self._suspects.popleft())
+            return
+        workers = getattr(self._executor, "_max_workers", None) or os.cpu_count() or 1
+        while self._waiting and len(self._running) < _AHEAD * workers:
+            # As long as no task is done, and towards the end, batches are small, so that all workers have some.
+            size = len(self._waiting) // (_AHEAD * workers)
+            if self._worked_s > 0:
+                size = min(size, int(_BATCH_S * self._worked_tasks / self._worked_s))
+            elif self._worked_tasks == 0:
+                size = 1
+            self._submit([self._waiting.popleft() for _ in range(max(size, 1))])
+
+    def _submit(self, batch: list[int]) -> None:
+        tasks = _dumped([self._tasks[k] for k in batch], self._shared)
+        try:
+            future = self._executor.submit(_work_off, self._packed, self._digest, self._work, tasks)
+        except BrokenExecutor:
+            raise TacosError(
+                "a worker of the executor died, and with it the executor; tacos.workers.opened has some that survive it"
+            ) from None
+        self._running[future] = batch
+
+    def _taken(
+        self, future: Future[bytes], batch: list[int]
+    ) -> Iterator[tuple[int, _Result | BaseException]]:
+        try:
+            seconds, results = _loaded(future.result(), self._shared)
+        except (BrokenExecutor, CancelledError) as error:
+            yield from self._lost(batch, error)
+            return
+        except Exception as error:
+            if type(error).__name__ != "KilledWorker":  # Dask's, which may not be installed
+                raise
+            yield from self._lost(batch, error)
+            return
+        self._worked_s += seconds
+        self._worked_tasks += len(batch)
+        for k, result in zip(batch, results, strict=True):
+            self._done += 1
+            yield k, result
+
+    def _lost(
+        self, batch: list[int], error: BaseException
+    ) -> Iterator[tuple[int, _Result | BaseException]]:
+        if self._alone and len(batch) == 1:
+            self._done += 1
+            yield (
+                batch[0],
+                WorkerLostError(
+                    f"a worker died of this task: {str(error) or 'no reason is known'}"
+                ),
+            )
+            return
+        _warn(f"a worker died; what it ran ({len(batch)} task{'s' * (len(batch) > 1)}) runs again")
+        middle = (len(batch) + 1) // 2 if self._alone else len(batch)
+        self._suspects.extend(part for part in (batch[:middle], batch[middle:]) if part)
+
+
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, WorkerLostWarning, stacklevel=4)
+
+
+class _Pickler(pickle.Pickler):
+    """Replaces shared objects by their numbers."""
+
+    def __init__(self, file: io.BytesIO, shared: Sequence[object]) -> None:
+        super().__init__(file, 5)
+        self._numbers = {id(one): number for number, one in enumerate(shared)}
+
+    def persistent_id(self, obj: object) -> int | None:
+        return self._numbers.get(id(obj))
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, shared: Sequence[object]) -> None:
+        super().__init__(file)
+        self._shared = shared
+
+    def persistent_load(self, pid: int) -> object:
+        return self._shared[pid]
+
+
+def _dumped(item: object, shared: Sequence[object]) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, shared).dump(item)
+    return zlib.compress(file.getbuffer(), 1)
+
+
+def _loaded(data: bytes, shared: Sequence[object]) -> Any:
+    return _Unpickler(io.BytesIO(zlib.decompress(data)), shared).load()
+
+
+class _Packed:
+    """Bytes that are told apart by a digest, so that looking them up takes no time."""
+
+    __slots__ = ("data", "digest")
+
+    def __init__(self, data: bytes, digest: bytes) -> None:
+        self.data, self.digest = data, digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Packed) and self.digest == other.digest
+
+
+@lru_cache(maxsize=4)
+def _unpacked(packed: _Packed) -> tuple[object, ...]:
+    return pickle.loads(zlib.decompress(packed.data))  # type: ignore[no-any-return]
+
+
+def _work_off(packed: bytes, digest: bytes, work: Callable[[Any], Any], tasks: bytes) -> bytes:
+    """What a worker does: a batch of tasks; the seconds that they took, and their results."""
+    shared = _unpacked(_Packed(packed, digest))
+    begin, results = time.perf_counter(), []
+    for task in _loaded(tasks, shared):
+        try:
+            result = work(task)
+        except Exception as error:  # noqa: BLE001  # it belongs to the task, not to the batch
+            result = error
+        results.append(result)
+    return _dumped((time.perf_counter() - begin, results), shared)
