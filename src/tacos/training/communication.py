@@ -234,18 +234,34 @@ class Family:
         return LAUNCH_S + _synthesized_s(self._own(), kind, size, engine)
 
     def algorithm(self, kind: str, size: int) -> tuple[ProgramNodes, Collective]:
-        """The algorithm that each group uses: the one that was asked for, or NCCL's where that is faster."""
+        """The nodes of the algorithm that each group uses: the one that was asked for, or NCCL's where that is faster."""
+        used = self._used(kind, size)
+        if isinstance(used, str):
+            return _sized(self._own(), kind, size, used)
+        return program_nodes(lower(used), size=size, topology=used.topology)
+
+    def schedule(self, kind: str, size: int) -> Schedule:
+        """The schedule behind the algorithm that each group uses; one of a synthesized algorithm may be for a size near this one."""
+        used = self._used(kind, size)
+        return (
+            used
+            if not isinstance(used, str)
+            else _synthesized(self._own(), kind, _near(size, used), used)
+        )
+
+    def _used(self, kind: str, size: int) -> Schedule | str:
+        """The tuned schedule that each group uses, or the engine that makes one."""
         engine, plans = self.costs.collectives, self.costs.plans
         if plans is not None:
             tuned = self._plan(kind, size, plans)
             if tuned is not None and tuned.topology.npus == self.groups.shape[1]:
                 time_s = self.tuned(kind, size, plans)
                 if time_s is not None and time_s <= self.nccl(kind, size):
-                    return program_nodes(lower(tuned), size=size, topology=tuned.topology)
-            engine = "nccl"
-        elif engine != "nccl" and self.nccl(kind, size) < self.synthesized(kind, size, engine):
-            engine = "nccl"
-        return _sized(self._own(), kind, size, engine)
+                    return tuned
+            return "nccl"
+        if engine != "nccl" and self.nccl(kind, size) < self.synthesized(kind, size, engine):
+            return "nccl"
+        return engine
 
     def tuned(self, kind: str, size: int, plans: Plans) -> float | None:
         """Seconds that the tuned algorithm for the group takes; None where there is none."""

@@ -25,7 +25,6 @@ from tacos.view.steps import (
     scaling_table,
     step_picture,
     step_table,
-    sweep_picture,
     sweep_table,
     write_steps,
 )
@@ -60,7 +59,6 @@ __all__ = [
     "step_picture",
     "step_table",
     "step_timeline",
-    "sweep_picture",
     "sweep_table",
     "timeline_page",
     "write_csv",

@@ -580,7 +580,7 @@ def _schedules(
         table = _tables(step)[family]
         try:
             costs = step.folded.costs.of(table)
-            schedule = costs.algorithm(_COMM_NAMES[comm], _whole(key, table.shape[1]))
+            schedule = costs.schedule(_COMM_NAMES[comm], _whole(key, table.shape[1]))
         except (TacosError, ValueError):  # tuned algorithms, or a kind without a schedule
             continue
         if schedule.transfers <= _LONGEST:
