@@ -21,7 +21,7 @@ PURELIB := -c "import sysconfig; print(sysconfig.get_path('purelib'))"
 # libasan must come first among the libraries of a process whose executable was built without it.
 SANITIZED_PYTHON = \
   LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 HYPOTHESIS_PROFILE=sanitize \
+  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 HYPOTHESIS_PROFILE=sanitize TACOS_EXAMPLES=0.1 \
   $(SANITIZE)/bin/python
 CORE_FLAGS := -std=gnu++20 -Icpp
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
@@ -39,8 +39,9 @@ demo: $(VENV)/core  ## synthesize, verify and draw a few collectives; results in
 test: $(VENV)/core $(VENV)/test  ## the tests, and the examples in docstrings and docs
 	@$(VENV)/bin/python -m pytest --quiet -n $(JOBS) --dist loadgroup -m "not slow"
 
-slow: $(VENV)/core $(VENV)/test  ## the tests that take many seconds each
-	@$(VENV)/bin/python -m pytest --quiet -n $(JOBS) --dist loadgroup -m slow
+# Hypothesis marks its tests: here they draw all their examples, in make test a quarter of them.
+slow: $(VENV)/core $(VENV)/test  ## the tests that take many seconds each, and all random examples
+	@TACOS_EXAMPLES=1 $(VENV)/bin/python -m pytest --quiet -n $(JOBS) --dist loadgroup -m "slow or hypothesis"
 
 torch: $(VENV)/torch  ## install torch, so that make test runs the tests of its backend too
 
@@ -78,8 +79,9 @@ docs: $(VENV)/core $(VENV)/docs  ## the manual, in docs/_build/html
 stub: $(VENV)/core  ## renew the committed type stub of the compiled module
 	@$(VENV)/bin/python -m nanobind.stubgen --quiet -m tacos._core -o src/tacos/_core.pyi
 
+# conftest.py leaves out pages, examples in docstrings and tests that do not reach C++.
 # Not --capture=fd: a worker that dies would take the sanitizer's report with it.
-sanitize: $(SANITIZE)/core $(VENV)/test  ## the quick tests on an ASan and UBSan build
+sanitize: $(SANITIZE)/core $(VENV)/test  ## the quick tests of C++ on an ASan and UBSan build
 	@$(SANITIZED_PYTHON) -m pytest --quiet -n $(JOBS) -m "not slow" --capture=sys
 
 clean:  ## remove what was built; .venv stays, for work without a network

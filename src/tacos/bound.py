@@ -506,7 +506,7 @@ def _named(topology: Topology, nodes: Sequence[int]) -> tuple[str, str]:
 
 
 def _is_unit(topology: Topology, count: int) -> bool:
-    """Whether so many NPUs are one box: all but the outermost dimension, or one leaf's NPUs."""
+    """Whether this many NPUs are one box: all but the outermost dimension, or one leaf's NPUs."""
     sizes = [size for _, size in topology.dims] or [0]
     inner = sizes[0] if topology.family == "fat_tree" else int(np.prod(sizes[:-1]))
     return count == inner < topology.npus

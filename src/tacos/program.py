@@ -100,7 +100,7 @@ def lower(
         progress: Called with the share done, now and then.
 
     Raises:
-        ValueError: A program cannot say what the schedule does.
+        ValueError: A program cannot express what the schedule does.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
@@ -155,7 +155,7 @@ def lift(
         progress: Called with the share done, now and then.
 
     Raises:
-        ValueError: A schedule cannot say what the program does, for example since a rank passes on
+        ValueError: A schedule cannot express what the program does, for example since a rank passes on
             a sum that it does not keep itself; the message names the step.
         InfeasibleError: Two ranks that talk are not connected.
 
@@ -165,7 +165,7 @@ def lift(
     >>> lift(lower(schedule), topo).time_s == schedule.time_s
     True
     >>> lift(lower(schedule)).provenance["topology"]
-    'fully connected, for want of a given one'
+    'fully connected, since no topology was given'
     """
     if topology is not None:
         topology = topology_of(topology)
@@ -178,7 +178,7 @@ def lift(
         size = program.size_bytes or _DEFAULT_SIZE
     if topology is None:
         topology = topologies.fully_connected(program.ranks)
-        provenance["topology"] = "fully connected, for want of a given one"
+        provenance["topology"] = "fully connected, since no topology was given"
     return _lift(
         filled(program),
         topology,
@@ -276,7 +276,7 @@ def facts_in(provenance: Mapping[str, Any]) -> dict[str, Any]:
         name: provenance[name] for name, kind in kinds.items() if type(provenance.get(name)) is kind
     }
     limits = {"size_bytes": 2**50, "window": 2**31 - 1, "threads_per_block": 2**31 - 1}
-    limits |= {"min_bytes": 2**64 - 1, "max_bytes": 2**64 - 2}  # a larger one is no limit
+    limits |= {"min_bytes": 2**64 - 1, "max_bytes": 2**64 - 2}  # a larger value means no limit
     for name, most in limits.items():
         if not 0 <= found.get(name, 0) <= most:
             del found[name]

@@ -84,4 +84,4 @@ def test_unknown_models_and_networks_without_a_device(capsys):
     assert main(["train", "lama3-8b", "dgx-h100:2"]) == 2
     assert "llama3-8b" in capsys.readouterr().err
     assert main(["train", "llama3-8b", "ring:16"]) == 2
-    assert "--device is missing: ring:16 does not say one" in capsys.readouterr().err
+    assert "--device is missing, and ring:16 does not imply one" in capsys.readouterr().err

@@ -193,7 +193,7 @@ def _device_of(spec: str) -> str:
         if stem in text:
             return stems[stem]
     raise ValueError(
-        f"--device is missing: {spec} does not say one; it is one of {', '.join(DEVICES)}"
+        f"--device is missing, and {spec} does not imply one; use one of {', '.join(DEVICES)}"
     )
 
 

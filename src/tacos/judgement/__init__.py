@@ -43,7 +43,7 @@ _LARGE = 16 << 20
 _GOOD, _FLAT, _NEAR = 0.85, 0.1, 0.12
 """What counts as good beside NCCL's model, as a flat curve, and as near to a fraction (chosen)."""
 _SLOW_START = 3.0
-"""Small buffers that take so many times longer than NCCL's model says have a cause of their own."""
+"""Small buffers that take more than this many times NCCL's modelled time get a cause of their own (chosen)."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def connect(comm: Any = None, *, timeout: float = 300.0) -> Communicator:
     array([0., 1., 2., 3.])
     """
     if not timeout > 0:
-        raise ValueError(f"timeout is {timeout} s, it must be positive")
+        raise ValueError(f"timeout is {timeout} s; it must be positive")
     carrier = Mpi(MPI.COMM_WORLD if comm is None else comm, timeout=timeout)
     return Communicator(carrier.rendezvous, timeout=timeout, carrier="mpi", opened={"mpi": carrier})
 

@@ -182,7 +182,7 @@ def _check(
         check_sizes(topology, problem)
         if problem.kind != problems[0].kind:
             kinds = f"{problems[0].label} and {problem.label}"
-            raise ValueError(f"collective has {kinds}, one comparison takes one kind")
+            raise ValueError(f"collective has {kinds}; a comparison takes one kind")
     for name in names or ():
         check_engine(name)
     for name, algorithm in others.items():
@@ -204,8 +204,7 @@ def _check_fits(name: str, algorithm: Program | Schedule, wanted: Collective) ->
 
     if (algorithm.collective.npus, members(algorithm.collective)) != (wanted.npus, members(wanted)):
         raise ValueError(
-            f"{name} is another algorithm: {outline(algorithm.collective)}, compared are those of "
-            f"{outline(wanted)}"
+            f"{name} is for {outline(algorithm.collective)}; this comparison is of {outline(wanted)}"
         )
 
 

@@ -74,7 +74,7 @@ class RemoteMemory:
             value = getattr(self, name)
             least = 1 if self.shared_by == "node" else 0
             if not isinstance(value, int) or not least <= value < 2**31:
-                raise ValueError(f"{name} is {value!r}, it must be a whole number from {least} on")
+                raise ValueError(f"{name} is {value!r}; it must be a whole number from {least} on")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,7 @@ class AstraSystem:
         for name in ("splits", "active_chunks", "queues"):
             value = getattr(self, name)
             if not isinstance(value, int) or not 1 <= value < 2**31:
-                raise ValueError(f"{name} is {value!r}, it must be a whole number from 1 on")
+                raise ValueError(f"{name} is {value!r}; it must be a whole number from 1 on")
         for what, known in (
             ("implementations", self.implementations),
             ("algorithms", self.algorithms),

@@ -79,7 +79,7 @@ def run(
     elif timing != "shared":
         raise ValueError(f'connections is {connections}, but only timing "shared" has a limit')
     elif not 1 <= connections < 2**31:
-        raise ValueError(f"connections is {connections}, it must be a whole number from 1 on")
+        raise ValueError(f"connections is {connections}; it must be a whole number from 1 on")
     else:
         limit = connections
     begin, links = _columns(routes)

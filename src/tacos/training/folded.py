@@ -182,7 +182,7 @@ class Folded:
         return self._free(min(seconds, product) * (1 - 1 / pieces))
 
     def _free(self, hidden: float) -> float:
-        """How much shorter a pass is with so many seconds of communication hidden."""
+        """How much shorter a pass is if this many seconds of communication are hidden."""
         return hidden * (1 - self.software.interference)
 
     def chunk(self, stage: int, chunk: int) -> tuple[_Passes, _Passes, list[float], list[float]]:

@@ -78,7 +78,7 @@ def page(
     for name, one in zip(("schedule", "other"), schedules, strict=False):
         check_type(name, one, Schedule)
     if detail < 1:
-        raise ValueError(f"detail is {detail}, it must be positive")
+        raise ValueError(f"detail is {detail}; it must be positive")
     for what, given in (("names", names), ("traces", traces)):
         if len(given) not in (0, len(schedules)):
             raise ValueError(f"{what} has {len(given)} entries for {len(schedules)} schedules")

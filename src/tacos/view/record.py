@@ -115,7 +115,7 @@ def record(
 
 
 def _kept(schedule: Schedule, detail: int) -> tuple[NDArray[np.bool_], int]:
-    """Which transfers are kept, and that every so many-th chunk is."""
+    """Which transfers are kept, and the step between kept chunks."""
     count = schedule.transfers
     if count <= detail:
         return np.ones(count, bool), 1

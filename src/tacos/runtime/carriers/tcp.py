@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tacos._core import Endpoint
 from tacos.errors import CommunicationError
 from tacos.runtime.carriers import Carrier
-from tacos.runtime.rendezvous.door import Door
+from tacos.runtime.rendezvous.acceptor import Acceptor
 from tacos.runtime.rendezvous.waiting import LONGEST_S
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ class Tcp(Carrier):
             for listener in listeners:
                 listener.close()
             raise
-        self._door = Door(listeners, _HELLO.size)
+        self._acceptor = Acceptor(listeners, _HELLO.size)
         self._cards: list[dict[str, Any]] = [json.loads(text) for text in cards]
-        self._token = bytes.fromhex(self._cards[0]["token"])  # keeps strangers out
+        self._token = bytes.fromhex(self._cards[0]["token"])  # other jobs do not have it
 
     @property
     def failure(self) -> str | None:
@@ -106,7 +106,7 @@ class Tcp(Carrier):
     def close(self) -> None:
         """Close all connections."""
         self._endpoint.close()
-        self._door.close()
+        self._acceptor.close()
 
     def address(self, peer: int, channel: int = 0) -> str:
         """The host at which this rank reaches another."""
@@ -163,12 +163,12 @@ class Tcp(Carrier):
     ) -> tuple[int, int, socket.socket]:
         while True:
             left = deadline - time.monotonic()
-            guest = self._door.wait(max(0.0, min(left, _LOOK_S)))
-            if guest is not None:
-                token, peer, me, channel = _HELLO.unpack(guest.greeting)
+            accepted = self._acceptor.wait(max(0.0, min(left, _LOOK_S)))
+            if accepted is not None:
+                token, peer, me, channel = _HELLO.unpack(accepted.greeting)
                 if secrets.compare_digest(token, self._token) and me == self.rank:
-                    return peer, channel, guest.connection
-                guest.connection.close()
+                    return peer, channel, accepted.connection
+                accepted.connection.close()
             elif left <= 0:
                 peer, channel = min(missing)
                 self._give_up(
@@ -206,7 +206,7 @@ def _addresses(text: str | None) -> dict[int, list[str]]:
         }
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ValueError(
-            f"TACOS_ADDRESSES is {text[:80]!r}, it must be JSON such as "
+            f"TACOS_ADDRESSES is {text[:80]!r}; it must be JSON such as "
             f'{{"1": ["10.0.0.2"]}} or a file of it ({error})'
         ) from None
 

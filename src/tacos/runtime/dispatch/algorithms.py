@@ -73,7 +73,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls, world: int, variables: Mapping[str, str] = os.environ) -> Settings:
-        """Read and check what the variables name, for a job of so many ranks.
+        """Read and check what the environment variables name, for a job of `world` ranks.
 
         Raises:
             ValueError: A variable has a value that is not allowed.

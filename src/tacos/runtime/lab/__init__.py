@@ -116,7 +116,7 @@ def scaled(
         carried = _SUM_PER_CORE_BPS * (os.cpu_count() or 1)
         scale = min(1.0, carried / float(topology.link_bandwidth_Bps.sum(dtype=float)))
     elif not 0 < scale < float("inf"):
-        raise ValueError(f"scale is {scale!r}, it must be a positive factor")
+        raise ValueError(f"scale is {scale!r}; it must be a positive factor")
     slow = topologies.scale(topology, bandwidth=scale, latency=1 / scale)
     return slow if delays else topologies.degrade(slow, *range(slow.links), latency=_LATENCY)
 
@@ -322,7 +322,7 @@ class Lab:
         if self._keeper is None:
             raise LabError("the lab is not open: use it as 'with Lab(topology) as lab'")
         if not command:
-            raise ValueError("command is empty, it must name a program")
+            raise ValueError("command is empty; it must name a program")
         with _Outputs(self.topology.npus, output) as outputs:
             begin = time.perf_counter()
             base = {"OMP_NUM_THREADS": "1"} | dict(os.environ) | dict(environment or {})

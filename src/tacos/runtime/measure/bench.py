@@ -264,7 +264,7 @@ def measure(
         width = np.dtype(dtype).itemsize
     except TypeError:
         raise ValueError(
-            f"dtype is {dtype!r}, it must be a type of NumPy, such as float32"
+            f"dtype is {dtype!r}; it must be a type of NumPy, such as float32"
         ) from None
     if op not in _OPS:
         raise ValueError(f"op is {op!r}; it must be one of {', '.join(_OPS)}")

@@ -20,7 +20,7 @@ __all__ = ["from_environment", "in_job"]
 
 _MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 _SLURM_NO_STEP = 0xFFFFFFF0
-"""From here on, Slurm's numbers of steps are those of batch shells and the like."""
+"""From here on, Slurm's numbers of steps are those of batch shells and other special steps."""
 
 
 def from_environment(
@@ -31,8 +31,8 @@ def from_environment(
     Looked at, in this order: ``TACOS_RANK``, ``TACOS_WORLD_SIZE`` and ``TACOS_RENDEZVOUS=host:port`` (``tacos
     run``, ``tacos lab``); torchrun's ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``; the variables of
     Open MPI and MPICH; those of a step of Slurm, ``SLURM_PROCID``, ``SLURM_NTASKS`` and ``SLURM_STEP_ID``. Without
-    any of them the process is a job of one rank. ``TACOS_TOKEN`` is a text that tells the ranks of a job from
-    strangers.
+    any of them the process is a job of one rank. ``TACOS_TOKEN`` is a text that tells the ranks of a
+    job from other processes.
 
     Raises:
         ValueError: A variable is missing or not a number.
@@ -46,7 +46,7 @@ def from_environment(
         host, _, port = _required(env, "TACOS_RENDEZVOUS", "host:port").rpartition(":")
         if not host or not port.isdecimal():
             raise ValueError(
-                f"TACOS_RENDEZVOUS is {env['TACOS_RENDEZVOUS']!r}, it must be host:port"
+                f"TACOS_RENDEZVOUS is {env['TACOS_RENDEZVOUS']!r}; it must be host:port"
             )
         listener = None
         rank = _number(env, "TACOS_RANK")
@@ -111,18 +111,18 @@ def _first_host(nodes: str) -> str:
     """The first host of Slurm's compressed list: ``gpu[007-010,12],login`` begins with gpu007."""
     found = re.match(r"([^\[,]+)(?:\[([0-9]+))?", nodes)
     if found is None:
-        raise ValueError(f"the node list is {nodes!r}, it must begin with a host")
+        raise ValueError(f"the node list is {nodes!r}; it must begin with a host")
     return found.group(1) + (found.group(2) or "")
 
 
 def _required(env: Mapping[str, str], name: str, what: str) -> str:
     if name not in env:
-        raise ValueError(f"{name} is not set, it must be {what}")
+        raise ValueError(f"{name} is not set; it must be {what}")
     return env[name]
 
 
 def _number(env: Mapping[str, str], name: str) -> int:
     text = _required(env, name, "a number")
     if not text.isdecimal():
-        raise ValueError(f"{name} is {text!r}, it must be a number")
+        raise ValueError(f"{name} is {text!r}; it must be a number")
     return int(text)

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tacos.errors import CommunicationError
-from tacos.runtime.rendezvous.door import Door
+from tacos.runtime.rendezvous.acceptor import Acceptor
 from tacos.runtime.rendezvous.waiting import LONGEST_S, Doubt, named
 
 if TYPE_CHECKING:
@@ -139,26 +139,26 @@ class TcpRendezvous:
     def _welcome(self, listener: socket.socket) -> None:
         deadline = time.monotonic() + self._timeout
         refused = ""
-        with Door([listener], _HELLO.size) as door:
+        with Acceptor([listener], _HELLO.size) as acceptor:
             while len(self._peers) < self.size - 1:
-                guest = door.wait(max(0.0, deadline - time.monotonic()))
-                if guest is None:
+                accepted = acceptor.wait(max(0.0, deadline - time.monotonic()))
+                if accepted is None:
                     missing = [r for r in range(1, self.size) if r not in self._peers]
                     raise TimeoutError(
                         f"{named(missing)} did not come to rank 0 within {self._timeout:g} s{refused}"
                     )
-                magic, token, peer, size = _HELLO.unpack(guest.greeting)
+                magic, token, peer, size = _HELLO.unpack(accepted.greeting)
                 if magic != _MAGIC or not secrets.compare_digest(token, self._token):
-                    guest.connection.close()  # of another job
+                    accepted.connection.close()  # of another job
                     continue
-                guest.connection.setblocking(True)
+                accepted.connection.setblocking(True)
                 if size == self.size and 0 < peer < self.size and peer not in self._peers:
-                    self._peers[peer] = guest.connection
+                    self._peers[peer] = accepted.connection
                     continue
                 again = ", for the second time" if peer in self._peers else ""
                 why = f"rank {peer} of {size} came to rank 0 of {self.size}{again}"
-                _send(guest.connection, "", [why.encode()], time.monotonic() + 1.0, _FAILURE)
-                guest.connection.close()
+                _send(accepted.connection, "", [why.encode()], time.monotonic() + 1.0, _FAILURE)
+                accepted.connection.close()
                 refused = f"; {why}"
 
     def _arrive(self, host: str, port: int) -> socket.socket:
@@ -191,7 +191,7 @@ class TcpRendezvous:
             lengths = struct.unpack(f"!{count}I", _read(connection, 4 * count, deadline))
             if sum(lengths) > _LARGEST * (1 if self.rank == 0 else self.size):
                 raise CommunicationError(
-                    f"rank {peer} sends {sum(lengths)} bytes, that is too much"
+                    f"rank {peer} sent a message of {sum(lengths)} bytes, which is too large"
                 )
             values = [_read(connection, n, deadline) for n in lengths]
         except TimeoutError:

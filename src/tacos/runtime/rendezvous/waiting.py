@@ -42,9 +42,9 @@ class Doubt:
 
 
 def pause(rounds: int, spins: int = 1000) -> None:
-    """Let others run, after so many rounds of polling in vain.
+    """Yield the core after `rounds` rounds of polling without success.
 
-    For some rounds only those that are ready; then for longer and longer, up to a millisecond.
+    The first `spins` rounds only yield to runnable threads; later ones sleep longer and longer, up to a millisecond.
     """
     if rounds < spins:
         os.sched_yield()

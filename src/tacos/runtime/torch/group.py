@@ -459,7 +459,7 @@ class TacosGroup(ProcessGroup):
     def _check_whole(self, name: str, whole: Tensor, part: Tensor) -> None:
         if whole.numel() != part.numel() * self.size():
             raise ValueError(
-                f"{name} has {whole.numel()} elements, it must have {self.size()} times the "
+                f"{name} has {whole.numel()} elements; it must have {self.size()} times the "
                 f"{part.numel()} of the other tensor"
             )
         _check_same_dtype(whole, [part])
@@ -552,7 +552,7 @@ def _check_same_dtype(one: Tensor, others: Sequence[Tensor]) -> None:
 def _check_strided(tensors: Sequence[Tensor]) -> None:
     for tensor in tensors:
         if tensor.layout != torch.strided:
-            raise ValueError(f"a tensor has the layout {tensor.layout}, it must be dense")
+            raise ValueError(f"a tensor has the layout {tensor.layout}; it must be dense")
 
 
 @atexit.register

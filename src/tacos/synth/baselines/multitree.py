@@ -90,7 +90,7 @@ def _owners(topology: Topology, collective: Collective, roots: Sequence[Node] | 
         if part.kind != "all_reduce":
             raise ValueError(f"roots are for an all-reduce, not for {part.label}")
         if not owners or len(set(owners)) < len(owners) or not members.issuperset(owners):
-            raise ValueError(f"roots is {owners}, it must name members of the group, each once")
+            raise ValueError(f"roots is {owners}; it must name members of the group, each once")
     return owners
 
 

@@ -80,7 +80,7 @@ def themis(
     sizes = [size for _, size in topology.dims]
     turns = None if order is None else list(order)
     if turns is not None and sorted(turns) != list(range(len(sizes))):
-        raise ValueError(f"order is {turns}, it must name each of {len(sizes)} dimensions once")
+        raise ValueError(f"order is {turns}; it must name each of {len(sizes)} dimensions once")
     options = {"scheduling": scheduling} | ({} if turns is None else {"order": turns})
     provenance = json.dumps({"engine": THEMIS.name, **options})
 
