@@ -61,7 +61,7 @@ def test_a_sweep_is_ranked(capsys, tmp_path):
         (["--collectives", "ncll"], "ncll"),
         (["--sweep", "tp=a"], "--sweep tp takes whole numbers; got 'a'"),
         (["--sweep", "tpp=1"], "--sweep takes name=value,value such as tp=1,2,4; got 'tpp=1'"),
-        (["--chart", "x.doc"], "must end in .svg or .png"),
+        (["--chart", "x.doc"], "must end in .svg, .png or .pdf"),
         (["--csv", "/nowhere/x.csv"], "there is no directory"),
         (["--zero", "0", "--tp", "1"], "largest terms are"),
         (["--top", "0"], "--top must be a positive number; got 0"),

@@ -119,7 +119,7 @@ def design(
     ] = False,
     csv: Annotated[Path | None, Parameter(help="Write the table to this file.")] = None,
     output: Annotated[
-        Path | None, Parameter(name=["-o", "--output"], help="Draw a chart as .svg or .png.")
+        Path | None, Parameter(name=["-o", "--output"], help="Draw a chart as .svg, .png or .pdf.")
     ] = None,
     save: Annotated[
         Path | None,

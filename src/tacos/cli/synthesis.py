@@ -322,7 +322,7 @@ def compare(
     ] = 60.0,
     csv: Annotated[Path | None, Parameter(help="Write all figures to this file.")] = None,
     output: Annotated[
-        Path | None, Parameter(name=["-o", "--output"], help="Draw a chart as .svg or .png.")
+        Path | None, Parameter(name=["-o", "--output"], help="Draw a chart as .svg, .png or .pdf.")
     ] = None,
     target: Target = None,
     any_order: AnyOrder = False,

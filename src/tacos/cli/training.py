@@ -107,7 +107,7 @@ def train(
         Parameter(negative="", show_default=False, help="Accept what does not fit into memory."),
     ] = False,
     chart: Annotated[
-        Path | None, Parameter(help="Draw where the time goes, as .svg or .png.")
+        Path | None, Parameter(help="Draw where the time goes, as .svg, .png or .pdf.")
     ] = None,
     csv: Annotated[Path | None, Parameter(help="Write all figures as a table.")] = None,
     as_json: Json = False,
