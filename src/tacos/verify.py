@@ -1,8 +1,7 @@
-"""The verifier: is a schedule, a program or a workload right?
+"""The verifier: is a schedule, a program or a workload correct?
 
-It shares the data classes with what it checks and nothing else: routes are walked again link by
-link, times are computed again from the topology, values are followed from the inputs to the
-outputs. The rules are listed at :func:`verify`.
+It shares only the data classes with the code that it checks: it walks routes again link by link,
+computes times again from the topology, and follows values from the inputs to the outputs. The rules are listed at :func:`verify`.
 """
 
 from __future__ import annotations

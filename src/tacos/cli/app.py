@@ -1,4 +1,4 @@
-"""The command line application, and what several verbs share: arguments, and how they are read."""
+"""The command line application, and the arguments and helpers that several verbs share."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def asked_collective(
 
 
 def check_folder(option: str, path: Path) -> None:
-    """Refuse an output path without a directory before the work, not after it."""
+    """Refuse an output path whose directory does not exist, before the work begins."""
     if not path.absolute().parent.is_dir():
         raise ValueError(f"{option} is {path}, but there is no directory {path.parent}")
 

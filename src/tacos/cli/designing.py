@@ -1,4 +1,4 @@
-"""The verb that designs networks: design."""
+"""The command that designs networks: design."""
 
 from __future__ import annotations
 

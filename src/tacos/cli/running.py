@@ -1,4 +1,4 @@
-"""The commands that run something: on real networks, or on one that a lab builds."""
+"""The commands that run algorithms and programs: on real networks, or in a lab network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs that make algorithms and compare them: synth, pareto, tune, compare, bound."""
+"""The commands that find algorithms and compare them: synth, pareto, tune, compare, bound."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ _REMARKS = ("proven", "gap", "note", "cut_short", "consistent")
 
 
 def _others(schedule: Schedule) -> dict[str, Any]:
-    """Whom auto's winner has beaten, and by how much."""
+    """The runner-up to auto's answer, and by how much it is slower."""
     times: dict[str, float] = schedule.provenance.get("best_of", {})
     others = [name for name in times if name != schedule.engine]
     if not others:
@@ -420,7 +420,7 @@ def bound(
 
 
 def _check_target(path: Path) -> None:
-    """What would only fail after the work fails before it."""
+    """Check the output path before the work instead of after it."""
     if not formats.takes(Schedule, path):
         raise ValueError(
             f"--output is {path}, but this format cannot hold a schedule; use .tacos, .xml or .json"
@@ -442,5 +442,5 @@ def _served(plan: Path | None, least: str, most: str | None) -> tuple[int, int |
 
 
 def _short(path: Path, others: tuple[Path, ...]) -> str:
-    """A file's name, with its folder where others have the same."""
+    """A file's name, with its directory if another file has the same name."""
     return path.name if [other.name for other in others].count(path.name) == 1 else str(path)

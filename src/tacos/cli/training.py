@@ -1,4 +1,4 @@
-"""The verb that asks about training steps: train."""
+"""The command that predicts training steps: train."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which dimensions: all ways to build a network of N NPUs from rings, cliques and switches, and the best for each budget.
+"""Shapes: all ways to build a network of N NPUs from rings, cliques and switches, and the best for each budget.
 
 Time and cost follow :func:`tacos.design.bandwidths.optimize`, but here the kind of a dimension counts for the time too:
 

@@ -1,4 +1,4 @@
-"""Topologies in files that people write: YAML or JSON.
+"""Topology files that people write, in YAML or JSON.
 
 A file starts from a short name and edits it, or lists NPUs, switches, links and boxes that repeat::
 

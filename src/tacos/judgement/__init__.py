@@ -1,4 +1,4 @@
-"""Is my bandwidth good? Measurements of a cluster beside what its network allows.
+"""Is my bandwidth good? Compare measurements of a cluster with what its network allows.
 
 :func:`judge` reads the output of a benchmark and says for every size which share of the bound was reached, what binds, what
 stock NCCL and the best algorithm should reach, and what may be wrong.

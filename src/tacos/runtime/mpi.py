@@ -1,4 +1,4 @@
-"""Algorithms over MPI, for clusters that live on it; needs mpi4py.
+"""Run algorithms over MPI; needs mpi4py.
 
 Ranks are those of an MPI communicator, and data are MPI messages, see :mod:`tacos.runtime.carriers.mpi`.
 """

@@ -1,8 +1,8 @@
-"""Engines side by side, on one problem or over a row of sizes.
+"""Compare engines on one problem or over several sizes.
 
 :func:`compare` runs every engine that applies, under one model of time, checks each answer with the
-verifier and sorts by time. It hides how the work is spread: over the cores of this machine, or over
-any executor, always with the same results in the same order.
+verifier and sorts by time. The work is spread over the cores of this machine or over
+any executor; the results and their order do not depend on it.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class _Task(NamedTuple):
 
 
 def _schedule(task: _Task, report: Progress | None) -> Schedule:
-    """What the engine makes, or what the algorithm from elsewhere is here."""
+    """The engine's schedule, or the given algorithm on this network."""
     if task.algorithm is None:
         return synthesize(
             task.topology,

@@ -1,4 +1,4 @@
-"""Schedules made faster by local search.
+"""Make schedules faster by local search.
 
 Engines build a schedule once, from the start to the end. :func:`refine` takes one that exists and tries to do better,
 a few chunks at a time: it takes out some of those that arrive last, and puts each back over the hops that arrive

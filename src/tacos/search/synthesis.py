@@ -1,4 +1,4 @@
-"""From a question to an answer: which engine, and how many chunks.
+"""Synthesize a schedule: choose the engine and the number of chunks.
 
 :func:`synthesize` is what most people call. It runs an engine, searches the number of chunks where
 the collective leaves it open (``tacos.search.chunk_search``), or asks all engines (``tacos.search.auto``), and
@@ -289,7 +289,7 @@ def _sketched(
 
 
 def check_sizes(topology: Topology, collective: Collective) -> None:
-    """A TypeError if these are something else, a ValueError if their numbers of NPUs differ."""
+    """Raise a TypeError for other types, and a ValueError if the numbers of NPUs differ."""
     check_type("topology", topology, Topology)
     check_type("collective", collective, Collective)
     if collective.npus != topology.npus:
@@ -299,7 +299,7 @@ def check_sizes(topology: Topology, collective: Collective) -> None:
 
 
 def check_engine(name: str, *others: str) -> None:
-    """A ValueError if there is no engine of that name; `others` are names that would do besides."""
+    """Raise a ValueError if there is no engine of that name; `others` are further names that are accepted."""
     if name not in ENGINES:
         known = [*others, *ENGINES]
         close = nearest(name, known)

@@ -1,4 +1,4 @@
-"""Which algorithm for which size: a table of the best over a range of sizes, and the files that serve it.
+"""Find the best algorithm for each size of a range, and write the files that serve them.
 
 :func:`tune` synthesizes at a row of sizes, then finds out how far each winner carries: an algorithm is an engine
 and a number of chunks, and serves as many sizes as it can within a tolerance of the best. Where one algorithm

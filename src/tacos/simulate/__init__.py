@@ -1,4 +1,4 @@
-"""Simulation: what a network makes of a schedule.
+"""Simulation of schedules and programs on a network.
 
 The core is event-driven and serves transfers by the rule that times schedules: what is ready first
 goes first, and a link carries one transfer at a time. :func:`simulate` returns a

@@ -1,4 +1,4 @@
-"""What goes wrong in a network: links and NPUs that are slow, down or late."""
+"""Faults of a network: links and NPUs that are slow, down or late."""
 
 from __future__ import annotations
 

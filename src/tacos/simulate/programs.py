@@ -1,4 +1,4 @@
-"""Programs on a network: what the ranks' threads make of it, step by step.
+"""Simulation of programs on a network, thread by thread and step by step.
 
 A schedule fixes when every link carries what; a program keeps only the order of each thread and the
 dependencies between steps. :func:`run` says how long that takes, :func:`program_routes` and

@@ -313,7 +313,7 @@ def _flows(trace: Trace) -> Iterator[list[str]]:
 
 
 def _waiting(trace: Trace) -> NDArray[Any]:
-    """The transfers to whom an arrow leads: all that waited, or those of the critical path."""
+    """The transfers to which an arrow leads: all that waited, or those of the critical path."""
     if trace.cause is not None and len(trace.link) <= _ALL_FLOWS:
         return np.flatnonzero(trace.cause >= 0)
     return trace.critical_path()["transfer"][1:]

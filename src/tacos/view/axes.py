@@ -1,4 +1,4 @@
-"""Axes: from values to pixels, and which values deserve a tick and a label."""
+"""Axes: from values to pixels, with ticks and labels."""
 
 from __future__ import annotations
 

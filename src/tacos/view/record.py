@@ -1,4 +1,4 @@
-"""What the viewer's page knows of a run: columns of moderate size, whatever the size of the run.
+"""The data of the viewer's page: columns of limited size, however large the run.
 
 How busy every link was and what every NPU had received are kept for all transfers, in equal parts of
 the time. Single transfers are kept for as many chunks as there is room for, evenly chosen and each with

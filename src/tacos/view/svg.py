@@ -1,4 +1,4 @@
-"""What all pictures share: ink, escaped text, and files that appear whole."""
+"""Shared by all pictures: colours, escaped text, and atomic writes."""
 
 from __future__ import annotations
 

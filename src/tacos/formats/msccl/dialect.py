@@ -1,4 +1,4 @@
-"""What the two families of MSCCL executors call things, and what they can take."""
+"""The two families of MSCCL executors: their names for things, and their limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs in the shape that MSCCL's executors take: packed, copied, with nops, in order.
+"""Shape programs for MSCCL's executors: packed, copied, with nops, in order.
 
 Every function takes a program and gives another one that does the same; columns become columns.
 """

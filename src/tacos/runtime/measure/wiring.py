@@ -1,4 +1,4 @@
-"""What measurements of a network say about its wiring.
+"""Infer the wiring of a network from measurements.
 
 Ranks can time messages between each other, one alone and several at once, and nothing else. Two messages
 that slow each other down share something. Sharing at one end is looked for first:

@@ -1,4 +1,4 @@
-"""Which job this process is part of, as its launcher's variables say."""
+"""Find the job of this process in its launcher's environment variables."""
 
 from __future__ import annotations
 

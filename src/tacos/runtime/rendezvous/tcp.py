@@ -87,7 +87,7 @@ class TcpRendezvous:
             return [value]
         deadline = time.monotonic() + self._timeout
         if self.rank != 0:
-            deadline += 1.0  # rank 0 knows best who is missing
+            deadline += 1.0  # rank 0 knows which ranks are missing
             _send(self._peers[0], name, [value], deadline)
             with selectors.DefaultSelector() as selector:
                 selector.register(self._peers[0], selectors.EVENT_READ)

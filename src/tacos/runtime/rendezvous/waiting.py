@@ -1,4 +1,4 @@
-"""How ranks wait for each other: when to look again, when to give up, and whom to name."""
+"""How ranks wait for each other: when to poll again, when to time out, and which ranks to name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST_S = 2e6
 
 
 class Doubt:
-    """Whether to go on waiting for others, who have been seen elsewhere.
+    """Whether to go on waiting for ranks that another channel reports as failed.
 
     What they have sent before may still be on its way, so a reason not to wait has to last.
 

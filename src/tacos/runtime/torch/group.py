@@ -417,7 +417,7 @@ class TacosGroup(ProcessGroup):
         return self._noted(self._worker.submit(Task(run, result), now=now))
 
     def _noted(self, work: Work) -> Work:
-        """The same, also for those who wait for many at once."""
+        """The same; callers may wait for many of them at once."""
         if self._together is not None:
             self._together.append(work)
         return work

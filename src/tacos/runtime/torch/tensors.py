@@ -60,7 +60,7 @@ class CollectiveError(CommunicationError, dist.DistBackendError):
 
 
 class _Uneven(NamedTuple):
-    """Who sends how many elements to whom, by rank of sender and receiver."""
+    """The number of elements that each rank sends to each other rank, by sender and receiver."""
 
     sizes: list[list[int]]
 

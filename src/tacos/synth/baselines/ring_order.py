@@ -1,4 +1,4 @@
-"""In which order a ring visits its NPUs: the one choice that decides how good a ring is.
+"""The order in which a ring visits its NPUs, which decides how fast the ring is.
 
 The cost of a hop is what one block takes: the latencies of its route plus bytes / bandwidth, where
 a link that several hops of the ring use is shared among them. A ring is as fast as its largest hop;
