@@ -64,7 +64,8 @@ Algorithm = Annotated[
     Path, Parameter(help="A schedule, a program or a workload in any readable format.")
 ]
 Format = Annotated[
-    str | None, Parameter(help="Format of the file; by default its extension and content tell.")
+    str | None,
+    Parameter(help="Format of the file; by default recognized by its extension and content."),
 ]
 Root = Annotated[
     str | None, Parameter(help="Root of a broadcast, reduce, gather or scatter: number or name.")
@@ -77,6 +78,7 @@ AnyOrder = Annotated[
     bool,
     Parameter(
         negative="",
+        show_default=False,
         help="Also accept algorithms that may leave ranks with different bits of a floating-point sum.",
     ),
 ]

@@ -114,7 +114,9 @@ def design(
     synthesize: Annotated[
         bool,
         Parameter(
-            negative="", help="Also synthesize the job's collectives before and after an upgrade."
+            negative="",
+            show_default=False,
+            help="Also synthesize the job's collectives before and after an upgrade.",
         ),
     ] = False,
     csv: Annotated[Path | None, Parameter(help="Write the table to this file.")] = None,

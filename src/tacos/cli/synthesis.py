@@ -44,7 +44,7 @@ from tacos.search.tune import check_formats
 Target = Annotated[
     str | None,
     Parameter(
-        help=f"What will execute it: {', '.join(targets())}; by default the slowest rule counts."
+        help=f"What will execute it: {', '.join(targets())}. By default the slowest of them counts."
     ),
 ]
 
@@ -239,7 +239,11 @@ def tune(
         Parameter(name=["-o", "--output"], help="Write a plan directory, for TACOS_PLANS."),
     ] = None,
     to: Annotated[
-        str, Parameter(help="Also write files of these formats: msccl, mscclpp, or msccl,mscclpp.")
+        str,
+        Parameter(
+            show_default=False,
+            help="Also write files of these formats: msccl, mscclpp, or msccl,mscclpp.",
+        ),
     ] = "",
     target: Target = None,
     any_order: AnyOrder = False,

@@ -53,7 +53,8 @@ def train(
         str | None, Parameter(help="1f1b, gpipe, interleaved or zero-bubble.")
     ] = None,
     order: Annotated[
-        str | None, Parameter(help=f"How NPUs are dealt out; {training.ORDER} by default.")
+        str | None,
+        Parameter(help=f"Order in which NPUs are assigned to groups; {training.ORDER} by default."),
     ] = None,
     sequence_parallel: Annotated[
         _Flag, Parameter(help="Split norms along the sequence; with tensor parallelism by default.")
@@ -69,7 +70,9 @@ def train(
     ] = None,
     device: Annotated[
         str | None,
-        Parameter(help=f"{', '.join(DEVICES)}; by default what the network's name says."),
+        Parameter(
+            help=f"{', '.join(DEVICES)}; by default the device that the network's name implies."
+        ),
     ] = None,
     dtype: Annotated[str, Parameter(help="Type of matrix products: bf16, fp8, …")] = "bf16",
     software: Annotated[str, Parameter(help=f"{', '.join(training.SOFTWARE)}.")] = "current",
@@ -87,24 +90,33 @@ def train(
     sweep: Annotated[
         list[str] | None,
         Parameter(
-            consume_multiple=True, help="Values to try, such as tp=1,2,4,8 pp=1,2,4; ranked."
+            consume_multiple=True,
+            negative="",
+            help="Values to try, such as tp=1,2,4,8 pp=1,2,4; the fastest come first.",
         ),
     ] = None,
     search: Annotated[
         bool,
-        Parameter(negative="", show_default=False, help="Try all parallelisms that fit; ranked."),
+        Parameter(
+            negative="",
+            show_default=False,
+            help="Try all parallelisms that fit; the fastest come first.",
+        ),
     ] = False,
     top: Annotated[int, Parameter(help="Rows to print of a sweep or a search.")] = 10,
     what_if: Annotated[
         list[str] | None,
         Parameter(
-            help="A changed network or device beside: nic=2x, box=2x, links=2x, latency=0.5x, compute=2x, memory=2x, "
-            "a-b=0.1x, device=h200; several changes separated by commas. May be given again."
+            negative="",
+            help="Also predict the step on a changed network or device: nic=2x, box=2x, links=2x, latency=0.5x, compute=2x, "
+            "memory=2x, a-b=0.1x, device=h200; separate several changes by commas. May be repeated.",
         ),
     ] = None,
     oversubscribe: Annotated[
         bool,
-        Parameter(negative="", show_default=False, help="Accept what does not fit into memory."),
+        Parameter(
+            negative="", show_default=False, help="Accept steps that do not fit into memory."
+        ),
     ] = False,
     chart: Annotated[
         Path | None, Parameter(help="Draw where the time goes, as .svg, .png or .pdf.")
