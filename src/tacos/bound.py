@@ -109,7 +109,7 @@ def bound(
     Args:
         topology: The network.
         collective: What is to be achieved.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         InfeasibleError: An NPU that needs a chunk cannot be reached.

@@ -125,7 +125,7 @@ def retime(
         routes: The table that ``route`` indexes.
         route, chunk, step, op, reads: One entry per transfer.
         provenance: How the list was made; goes into the schedule.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(3, bandwidth="1GB/s", latency="1us", bidirectional=False)

@@ -147,7 +147,7 @@ def verify(
         allow_unneeded: Do not report transfers that no NPU needs.
         limit: How many violations to keep; all are counted.
         threads: 0 uses all cores; a program is checked by one.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)

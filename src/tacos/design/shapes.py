@@ -173,7 +173,7 @@ def shapes(
         latency: Of one link.
         overlap: As for :func:`tacos.design.bandwidths.optimize`.
         finalists: For how many of the best networks at the largest budget collectives are synthesized.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         ValueError: An argument is wrong, or no shape is within the limits.

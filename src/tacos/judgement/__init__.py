@@ -132,7 +132,7 @@ def judge(
         network: The topology, a file or a spec. Rank i is NPU i.
         collective: What was measured, if the log does not say.
         nccl_log: A log of ``NCCL_DEBUG=INFO`` or a file of ``NCCL_GRAPH_DUMP_FILE`` beside it.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         ValueError: The log has another number of ranks than the network, or its collective is unknown.

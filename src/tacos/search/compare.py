@@ -101,21 +101,20 @@ def compare(
 
     Args:
         topology: The network.
-        collective: What is to be achieved, or a list of it in several sizes.
-        engines: Names, or one name; all that apply where none are given.
-        beside: Algorithms made elsewhere, by the names they get in the comparison: programs, or
-            schedules of other tools. They are put on this topology and at these sizes; the time of
-            their synthesis is that of doing so.
-        seed: For engines that draw at random.
+        collective: The collective, or a list of it in several sizes.
+        engines: Names of engines, or one name; by default all that apply.
+        beside: Other algorithms by the names they get in the comparison: programs, or schedules of other tools.
+            They are transferred to this topology and these sizes; their synthesis time is the time of that.
+        seed: Random seed of engines that use one.
         effort: As for :func:`~tacos.search.synthesis.synthesize`.
-        time_limit: Seconds for each engine and size. It is a guard: an engine that has found
-            nothing by then is not asked again for the sizes that are still to come.
+        time_limit: Seconds for each engine and size. An engine that has found nothing by then is not
+            tried at the remaining sizes.
         consistent: Whether schedules after which NPUs may have different bits of one sum come after all others; they
             are marked in any case.
-        executor: Where the work is done, such as a process pool or Dask's executor; the threads
-            of this machine if none is given. It stays open.
+        executor: An executor that runs the work, such as a process pool or Dask's executor; by default
+            threads of this machine. It is not shut down.
         target: What will execute the schedules, as for :func:`~tacos.search.synthesis.synthesize`.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Returns:
         A :class:`Comparison`, or a :class:`Sweep` of them for a list.

@@ -105,15 +105,15 @@ def pareto(
     time_limit: float = 60.0,
     progress: Callable[[float], object] | None = None,
 ) -> Front:
-    """The algorithms between fewest steps and fewest rounds per chunk.
+    """Find the algorithms between the fewest steps and the fewest rounds per chunk.
 
     Args:
         topology: A network of up to a few dozen NPUs.
-        collective: With its number of chunks open; an all-reduce is a reduce-scatter and an all-gather.
-        max_chunks: The most chunks per part that are tried.
-        max_steps: The most steps; by default eight more than the fewest.
-        time_limit: Seconds.
-        progress: Called with the share of the time that is gone, now and then.
+        collective: A collective with ``chunks="auto"``; an all-reduce is a reduce-scatter and an all-gather.
+        max_chunks: The largest number of chunks per part to try.
+        max_steps: The largest number of steps; by default eight more than the fewest.
+        time_limit: Seconds after which the search ends.
+        progress: Called from time to time with the share of the time limit that has passed.
 
     Raises:
         TacosError: The time passed before there was any algorithm.

@@ -58,9 +58,9 @@ def refine(
     for the target, and the fastest is returned. A schedule that gives each port of a switch between boxes one
     peer keeps that (``tacos.synth.matched_ports``), unless the target is ``"schedule"``.
 
-    The result depends on the arguments alone, but for a time limit that cuts the search short. It passes the
+    The result depends only on the arguments, unless a time limit ends the search early. It passes the
     verifier; its provenance has the time before (``"refined_from_s"``). A schedule that cannot be changed
-    comes back as it is: one with multicast or reduce routes, with routes on which chunks wait, with sums
+    is returned unchanged: one with multicast or reduce routes, with routes on which chunks wait, with sums
     that take time, or whose sums are made at several NPUs each; and one of more than ten million transfers, or
     on switches that join more than 700 NPUs, for which a search would be too slow to gain anything.
 
@@ -69,12 +69,12 @@ def refine(
         effort: ``"fast"`` (about 1 s), ``"normal"`` (10 s), ``"high"`` (80 s), or a number of times 10 s. The
             search ends sooner where the bound is met, or where it no longer gains.
         time_limit: Seconds after which the best so far is returned.
-        seed: Which chunks are tried in which order.
+        seed: Random seed of the order in which chunks are tried.
         hops: How many hops to look at, instead of an effort; about 100 ns each.
         target: What will execute the schedule, as for :func:`tacos.search.synthesis.synthesize`. By default the slowest of the three
             rules for links counts. A schedule that is too large to be run, or beyond the target's limits, is
             compared by its own time.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         ValueError: A wrong budget, or an unknown target.

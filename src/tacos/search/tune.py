@@ -154,7 +154,7 @@ def tune(
         seed, effort: As for :func:`~tacos.search.synthesis.synthesize`, at each size.
         time_limit: Seconds after which the sizes tried so far are the result.
         consistent: As for :func:`~tacos.search.synthesis.synthesize`: only algorithms that leave all NPUs with identical bits.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         InfeasibleError: An NPU that needs a chunk cannot be reached.

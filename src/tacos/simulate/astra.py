@@ -252,7 +252,7 @@ def run(
         rendezvous: Whether 8 KiB from the receiver must have arrived before data is sent.
         record: Whether the result has every message and hop; without, it has the times of ranks and nodes, and the
             run takes less time and memory.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         ValueError: A topology that does not fit, or ranks that wait for ever; the message names
@@ -339,7 +339,7 @@ def trace(
         topology: The network; a schedule has its own.
         profile: A name in `PROFILES`.
         size: Size of a program's collective, where the program does not have one.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         ValueError: An argument is missing or does not fit, or as in :func:`run`.

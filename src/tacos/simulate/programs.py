@@ -57,7 +57,7 @@ def run(
         connections: With ``timing="shared"``: the most messages that an NPU sends at a time, and the
             most that it receives. Default: no limit.
         record: Whether the trace has every interval and arrival.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Returns:
         The trace. Its transfers are numbered by the steps that send them, and an NPU is done when

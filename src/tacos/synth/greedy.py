@@ -43,7 +43,7 @@ def greedy(
         seed: Varies the order in which links choose; 0 has the fixed order that suits regular
             networks.
         threads: 0 uses all cores. The result does not depend on it.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         InfeasibleError: An NPU that needs a chunk cannot be reached; the message names the pair.

@@ -228,7 +228,7 @@ def step(
         fidelity: ``"folded"`` simulates one NPU of each pipeline stage, and takes milliseconds for thousands of NPUs;
             ``"exact"`` every NPU and every transfer over shared links, up to about a thousand NPUs. Both agree within 2 %
             where communication does not dominate.
-        progress: Called with the share done, now and then, by ``"exact"``.
+        progress: Called from time to time with the share of the work done, by ``"exact"``.
 
     Raises:
         ValueError: Degrees that do not go with the model or the network.

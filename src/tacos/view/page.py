@@ -59,7 +59,7 @@ def page(
         detail: The most transfers that can be looked at one by one. Of a longer schedule some chunks
             are chosen, evenly; overviews count all transfers, and the page says so.
         memory_limit: A page that would take more memory to make is refused.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         InfeasibleError: A schedule's own times contradict each other.

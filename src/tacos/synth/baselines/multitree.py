@@ -50,7 +50,7 @@ def multitree(
         collective: All-gathers, reduce-scatters, all-reduces, broadcasts and reduces.
         roots: Of an all-reduce, where sums are made; all members if not given. Fewer roots mean
             fewer trees, which may be shallower.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         InfeasibleError: A root cannot reach a member; the message names them.

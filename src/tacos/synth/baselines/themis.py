@@ -63,7 +63,7 @@ def themis(
             that came first, or ``"scf"``, the smallest.
         order: One order for the sums of all chunks instead, such as ``[0, 1, …]``: what Themis is
             compared with.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     >>> import tacos
     >>> topo = tacos.topology.torus(4, 4, 4, bandwidth=("100GB/s", "50GB/s", "50GB/s"), latency=0)

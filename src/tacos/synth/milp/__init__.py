@@ -90,7 +90,7 @@ def milp(
         within: A sketch: what may be used, and what is preferred; its symmetries are required, not tried.
             The network has no links but those that it allows.
         seed, threads: For HiGHS and the greedy engine.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         InfeasibleError: An NPU that needs a chunk cannot be reached; the message names the pair.
