@@ -11,7 +11,7 @@ SANITIZE := build/sanitize
 CPP := $(wildcard cpp/*/*.[ch]pp cpp/*/*/*.[ch]pp)
 TIDY := $(patsubst cpp/%.cpp,build/tidy/%.ok,$(filter %.cpp,$(CPP)))  # one stamp per source
 TYPESCRIPT := 7.0.2
-GROUPS := build test lint docs torch mpi dask cuda browser
+GROUPS := build test lint docs torch mpi dask cuda browser wheel
 
 # Twice quiet: errors show, warnings about package locations and script folders do not.
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check
@@ -21,14 +21,14 @@ PURELIB := -c "import sysconfig; print(sysconfig.get_path('purelib'))"
 # libasan must come first among the libraries of a process whose executable was built without it.
 SANITIZED_PYTHON = \
   LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 HYPOTHESIS_PROFILE=sanitize \
+  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 HYPOTHESIS_PROFILE=sanitize TACOS_EXAMPLES=0.1 \
   $(SANITIZE)/bin/python
 CORE_FLAGS := -std=gnu++20 -Icpp
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow torch mpi dask cuda browser lint tidy format bench docs sanitize stub clean distclean
+.PHONY: help demo test slow torch mpi dask cuda browser lint tidy format bench docs sanitize stub wheel clean distclean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -39,8 +39,9 @@ demo: $(VENV)/core  ## synthesize, verify and draw a few collectives; results in
 test: $(VENV)/core $(VENV)/test  ## the tests, and the examples in docstrings and docs
 	@$(VENV)/bin/python -m pytest --quiet -n $(JOBS) --dist loadgroup -m "not slow"
 
-slow: $(VENV)/core $(VENV)/test  ## the tests that take many seconds each
-	@$(VENV)/bin/python -m pytest --quiet -n $(JOBS) --dist loadgroup -m slow
+# Hypothesis marks its tests: here they draw all their examples, in make test a quarter of them.
+slow: $(VENV)/core $(VENV)/test  ## the tests that take many seconds each, and all random examples
+	@TACOS_EXAMPLES=1 $(VENV)/bin/python -m pytest --quiet -n $(JOBS) --dist loadgroup -m "slow or hypothesis"
 
 torch: $(VENV)/core $(VENV)/torch  ## install torch, so that make test runs the tests of its backend too
 
@@ -82,12 +83,28 @@ docs: $(VENV)/core $(VENV)/docs  ## the manual, in docs/_build/html
 stub: $(VENV)/core  ## renew the committed type stub of the compiled module
 	@$(VENV)/bin/python -m nanobind.stubgen --quiet -m tacos._core -o src/tacos/_core.pyi
 
+# conftest.py leaves out pages, examples in docstrings and tests that do not reach C++.
 # Not --capture=fd: a worker that dies would take the sanitizer's report with it.
-sanitize: $(SANITIZE)/core $(VENV)/test  ## the quick tests on an ASan and UBSan build
+sanitize: $(SANITIZE)/core $(VENV)/test  ## the quick tests of C++ on an ASan and UBSan build
 	@$(SANITIZED_PYTHON) -m pytest --quiet -n $(JOBS) -m "not slow" --capture=sys
 
+# For this Python and this machine's C library. The wheel must pass auditwheel, and work in an environment of its own.
+# .github/workflows/wheels.yml builds those for all Pythons, on an old C library.
+wheel: $(VENV)/core $(VENV)/wheel  ## a source archive and a wheel for this Python, in dist/
+	@rm -rf build/wheel dist
+	@$(VENV)/bin/python -m build --sdist --no-isolation --outdir dist > build/sdist.log 2>&1 || { cat build/sdist.log; exit 1; }
+	@$(VENV)/bin/python $(PIP_INSTALL:install=wheel) --no-build-isolation --no-deps --wheel-dir build/wheel .
+	@PATH="$(abspath $(VENV))/bin:$$PATH" $(VENV)/bin/python -m auditwheel repair --wheel-dir dist build/wheel/*.whl \
+	  > build/auditwheel.log 2>&1 || { cat build/auditwheel.log; exit 1; }
+	@$(VENV)/bin/python -m venv --without-pip build/wheel/check
+	@$(VENV)/bin/python $(PURELIB) > "$$(build/wheel/check/bin/python $(PURELIB))/shared.pth"
+	@build/wheel/check/bin/python $(PIP_INSTALL) --ignore-installed --no-deps dist/*.whl
+	@cd build/wheel/check && bin/python -c "import tacos; assert 'wheel/check' in tacos.__file__, tacos.__file__"
+	@build/wheel/check/bin/tacos synth torus:4x4 all-reduce 1MB --quiet
+	@ls dist
+
 clean:  ## remove what was built; .venv stays, for work without a network
-	@rm -rf build out docs/_build $(VENV)/core .mypy_cache .ruff_cache .pytest_cache \
+	@rm -rf build dist out docs/_build $(VENV)/core .mypy_cache .ruff_cache .pytest_cache \
 	  .hypothesis .import_linter_cache
 
 distclean: clean  ## remove .venv too

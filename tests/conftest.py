@@ -1,4 +1,7 @@
-"""Hypothesis profiles: HYPOTHESIS_PROFILE=default, ci (reproducible) or sanitize (few examples).
+"""How many examples Hypothesis draws. HYPOTHESIS_PROFILE is default, ci (reproducible) or sanitize.
+
+A quick run draws a quarter of the examples that a test asks for, `make slow` all of them (TACOS_EXAMPLES=1), and
+the sanitizers' run a tenth.
 
 And a real browser for the tests of what people see in one; they are skipped where there is none.
 """
@@ -14,8 +17,25 @@ from hypothesis import settings
 # A deadline measures the machine, not the code: a busy one would make tests fail at random.
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
-settings.register_profile("sanitize", deadline=None, derandomize=True, max_examples=10)
+settings.register_profile("sanitize", deadline=None, derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+SHARE = float(os.environ.get("TACOS_EXAMPLES", "0.25"))
+LEAST = 8
+"""Examples that every test draws, if it asks for as many."""
+
+
+def fewer_examples(test, share):
+    """Let a Hypothesis test draw a share of its examples, whether it names their number or not."""
+    own = test._hypothesis_internal_use_settings
+    count = min(own.max_examples, max(LEAST, round(own.max_examples * share)))
+    test._hypothesis_internal_use_settings = settings(own, max_examples=count)
+
+
+def pytest_collection_modifyitems(items):
+    tests = {id(item.obj): item.obj for item in items if item.get_closest_marker("hypothesis")}
+    for test in tests.values():
+        fewer_examples(test, SHARE)
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import fewer_examples
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / ".ci" / "run"
@@ -41,6 +45,19 @@ def test_the_workflow_has_no_commands_of_its_own(jobs):
 def test_every_step_is_a_target_of_make(steps):
     shown = subprocess.run(["make", "help"], cwd=ROOT, check=True, capture_output=True, text=True)
     assert set(steps) <= set(re.findall(r"^  make (\w+)", shown.stdout, re.MULTILINE))
+
+
+def test_a_quick_run_draws_a_share_of_the_examples():
+    seen = []
+
+    @given(st.integers())
+    @settings(max_examples=400, database=None)
+    def test(number):
+        seen.append(number)
+
+    fewer_examples(test, 0.1)
+    test()
+    assert 8 <= len(seen) <= 60  # some draws are repeated
 
 
 def test_an_unknown_step_is_refused():

@@ -211,7 +211,7 @@ def test_auto_leaves_the_chunk_count_open():
 def test_with_chunks_changes_only_what_is_open():
     both = co.together(co.all_gather(4, 1000), co.all_gather(4, 1000, chunks=2))
     assert both.with_chunks(5).chunks == 4 * 5 + 4 * 2
-    with pytest.raises(ValueError, match="chunks is 0, it must be positive"):
+    with pytest.raises(ValueError, match="chunks is 0; it must be positive"):
         both.with_chunks(0)
 
 
@@ -360,8 +360,8 @@ def test_wrong_arguments_get_a_sentence(call, sentence):
     ("part", "sentence"),
     [
         ({"kind": "gossip"}, 'unknown collective "gossip"'),
-        ({"size": 0}, "all_gather: size is 0 B, it must be positive"),
-        ({"chunks": -1}, "all_gather: chunks is -1, it must be positive"),
+        ({"size": 0}, "all_gather: size is 0 B; it must be positive"),
+        ({"chunks": -1}, "all_gather: chunks is -1; it must be positive"),
         ({"kind": "broadcast"}, "broadcast: the root is not in the group"),
         ({"kind": "broadcast", "root": 2}, "broadcast: the root is not in the group"),
         ({"kind": "all_to_all_v"}, "the size matrix must have one row and column per member"),

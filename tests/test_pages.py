@@ -68,6 +68,7 @@ def test_a_good_page_runs(tmp_path, monkeypatch):
         ("```console", "```sh", "is called console"),
     ],
 )
+@pytest.mark.slow
 def test_a_wrong_page_fails(tmp_path, monkeypatch, good, bad, message):
     monkeypatch.chdir(tmp_path)
     assert good in PAGE

@@ -123,7 +123,7 @@ def test_what_does_not_know_it_says_so(problem, tmp_path):
     schedule = tacos.synthesize(topology, wanted, engine="direct")
     with pytest.raises(ValueError, match=f"for {wanted.kind}, the dialect msccl has all_reduce"):
         tacos.save(schedule, tmp_path / "toy.xml")
-    with pytest.raises(ValueError, match=f"cannot say {wanted.kind}"):
+    with pytest.raises(ValueError, match=f"cannot hold {wanted.kind}"):
         tacos.save(schedule, tmp_path / "toy.json", format="mscclpp")
     for engine, needed in [("ring", "a collective of a group"), ("nccl", "a collective that NCCL")]:
         with pytest.raises(ValueError, match=f"{needed}.*, not {wanted.label}"):

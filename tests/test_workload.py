@@ -38,8 +38,8 @@ PAIR = {"rank": [0, 1], "kind": [SEND, RECV], "peer": [1, 0], "bytes": 8}
         ({"peer": [0, 0]}, "node 0 of rank 0: peer is 0"),
         ({"peer": [1, 2]}, "node 0 of rank 1: peer is 2"),
         ({"tag": [-1, 0]}, "node 0 of rank 0: tag is -1"),
-        ({"bytes": -1}, "node 0 of rank 0: bytes is -1, it must be at least 0"),
-        ({"flops": -1}, "node 0 of rank 0: flops is -1, it must be at least 0"),
+        ({"bytes": -1}, "node 0 of rank 0: bytes is -1; it must be at least 0"),
+        ({"flops": -1}, "node 0 of rank 0: flops is -1; it must be at least 0"),
         ({"kind": LOAD, "bytes": -8}, "node 0 of rank 0: bytes is -8"),
         ({"duration_ps": -1}, "node 0 of rank 0: duration_ps is -1"),
         ({"kind": COLL, "comm": 10}, "node 0 of rank 0: comm is 10"),
@@ -51,7 +51,7 @@ PAIR = {"rank": [0, 1], "kind": [SEND, RECV], "peer": [1, 0], "bytes": 8}
         ({"groups": {1: [0, 2]}}, "group 1 names rank 2, but the ranks are 0 to 1"),
         ({"names": ["a"]}, "name has 1 entries for 2 nodes"),
         ({"id": [-1, 0]}, "node -1 of rank 0: id is negative"),
-        ({"rank": [0, 2]}, "rank is 2 in row 1, it must be from 0 to 1"),
+        ({"rank": [0, 2]}, "rank is 2 in row 1; it must be from 0 to 1"),
         ({"rank": [0, 0], "peer": 1}, "rank 1 has no node"),
         ({"bytes": [1, 2, 3]}, "bytes has 3 entries for 2 nodes"),
         ({"dep_begin": [0, 1, 1], "dep": [1]}, "node 0 of rank 0: it depends on row 1"),
@@ -224,7 +224,7 @@ def test_durations_between_microseconds_are_rounded_for_others(tmp_path):
 
 def test_leaves_no_files_of_a_larger_workload(tmp_path):
     save(collective(3, "all_reduce", "1KB"), tmp_path / "w")
-    with pytest.raises(FormatError, match=r"w\.2\.et: it is there, but .* 2 ranks"):
+    with pytest.raises(FormatError, match=r"w\.2\.et: the file exists, but .* 2 ranks"):
         save(collective(2, "all_reduce", "1KB"), tmp_path / "w")
 
 

@@ -1,4 +1,4 @@
-// What values become 32-bit integers that a switch can add, and back.
+// Conversion of values to the 32-bit integers that a switch adds, and back.
 //
 // - Integers of up to 32 bits are themselves; sums wrap around as they do in memory.
 // - 64-bit integers are three limbs of 22 bits, whose sums over at most 64 workers fit; exact modulo 2^64.

@@ -82,7 +82,7 @@ bytes, no times. Made by tacos.lower and tacos.load, immutable; the columns are 
            "engine"_a = "", "name"_a = "", "format"_a = "", "dialect"_a = "", "protocol"_a = "",
            "min_bytes"_a = 0, "max_bytes"_a = 0, "threads_per_block"_a = 0,
            "either_place"_a = false,
-           R"(The one door: checks that the columns fit together.
+           R"(Checks that the columns fit together.
 
 Columns must have the types that the properties of the same names have: nothing is converted.)")
       .def_prop_ro(

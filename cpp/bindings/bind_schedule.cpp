@@ -193,7 +193,7 @@ symmetry instead of all transfers; expand() writes them out.)")
            "matched_ports"_a = false, "rejected"_a = std::vector<std::string>{}, "name"_a = "",
            "dialect"_a = "", "protocol"_a = "", "min_bytes"_a = 0, "max_bytes"_a = 0,
            "threads_per_block"_a = 0, "given_away"_a = false,
-           R"(The one door: checks that the columns fit together.
+           R"(Checks that the columns fit together.
 
 Columns must have the types that the properties of the same names have: nothing is converted.
 With given_away=True, `chunk` and `start` are used without copying; do not write to them.)")

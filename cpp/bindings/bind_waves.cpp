@@ -120,7 +120,7 @@ void bind_waves(nb::module_& m) {
           "elements", [](const RankLayout& c) { return view(c.elements); },
           nb::rv_policy::reference, "Per segment, its elements.");
   m.def("lay_out", &lay_out_rank, "program"_a, "rank"_a, "count"_a,
-        "Where a rank's data are when the whole has so many elements.");
+        "Where a rank's data are when the buffer has this many elements.");
 }
 
 }  // namespace tacos::bindings

@@ -148,7 +148,7 @@ columns are read-only NumPy arrays.)")
            "priority"_a.none() = none, "dims"_a.none() = none, "name"_a.none() = none,
            "dep_begin"_a.none() = none, "dep"_a.none() = none, "groups"_a = Groups{},
            "names"_a = std::vector<std::string>{},
-           R"(The one door: checks that the columns fit together.
+           R"(Checks that the columns fit together.
 
 Columns must have the types that the properties of the same names have: nothing is converted. Columns
 that are left out have their defaults; tacos.workload.from_nodes converts, spreads and sorts.)")

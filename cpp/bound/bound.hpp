@@ -1,4 +1,4 @@
-// A time that no schedule beats, and what makes it so.
+// A lower bound on the time of every schedule, and the reason for it.
 //
 // Three arguments, all true of every valid schedule:
 //   paths  A chunk needs the time of the shortest path from where it is to where it is needed, with its

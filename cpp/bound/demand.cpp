@@ -52,7 +52,7 @@ Count rest(const CollectivePart& part, Count inside) {
   return {remainder - inside.more, part.members() - remainder - inside.less};
 }
 
-// The pieces of so many members, `times` over.
+// The pieces of `members` members, `times` over.
 void add(Crossing& result, const CollectivePart& part, Count members, std::int64_t times) {
   const auto small = part.size / part.members();
   add(result, small + 1, part.chunks, members.more * times);

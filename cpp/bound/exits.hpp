@@ -91,7 +91,7 @@ class Exits {
   __int128 bandwidth_ = 0;
 };
 
-// The chunks by size, largest first: so many of at least that size, for up to 16 of the sizes.
+// The chunks by size, largest first: how many have at least that size, for up to 16 of the sizes.
 inline Time whole_chunks(const Crossing& crossing, const Exits& exits, LinkModel model, Time from) {
   const std::size_t stride = std::max<std::size_t>(crossing.chunks.size() / 16, 1);
   std::int64_t count = 0;

@@ -1,4 +1,4 @@
-// What workers and the optimizer service say to each other: frames of 32 bytes and a payload.
+// Messages between workers and the optimizer service: frames of 32 bytes and a payload.
 //
 // A worker has one connection to each core of the service. It begins with `hello`, which names a job, a member
 // and the member's key; the core answers `welcome`. After that, `push` brings a gradient, `pull` asks for values

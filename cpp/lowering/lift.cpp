@@ -65,7 +65,7 @@ class SymbolicRun {
       transfer.urgency = still_to_come[at(transfer.sender)];
       if (transfer.version >= 0 || !reduces_[transfer.chunk]) continue;
       refuse(transfer.receiver, "takes in " + named(transfer.chunk) +
-                                    " that is neither sent on nor ends as output" + kUnsayable);
+                                    " that is neither sent on nor ends as output" + kInexpressible);
     }
     return std::move(transfers_);
   }
@@ -86,7 +86,7 @@ class SymbolicRun {
   static constexpr ValueId kNothing = -1;
   static constexpr std::int32_t kNotSent = -1, kReceived = -2;
   static constexpr ChunkId kMixed = ~ChunkId{0};
-  static constexpr const char* kUnsayable = ", which a schedule cannot say";
+  static constexpr const char* kInexpressible = ", which a schedule cannot express";
 
   [[noreturn]] void refuse(StepId step, const std::string& what) const {
     invalid(program_.describe(step) + " " + what);
@@ -180,7 +180,7 @@ class SymbolicRun {
 
   std::int32_t send(StepId step, ValueId id, NodeId src, NodeId dst) {
     if (const char* problem = settle(id, src)) {
-      refuse(step, std::string("sends ") + problem + kUnsayable);
+      refuse(step, std::string("sends ") + problem + kInexpressible);
     }
     const Value& value = values_[at(id)];
     LiftedTransfer transfer{src, dst, value.chunk, step, -1};
@@ -290,7 +290,7 @@ class SymbolicRun {
       const ValueId id = slot(rank, Buffer::output, number);
       const auto wrong = [&](const std::string& what) {
         invalid("output slot " + std::to_string(number) + " of rank " + std::to_string(rank) +
-                " ends with " + what + kUnsayable);
+                " ends with " + what + kInexpressible);
       };
       if (id == kNothing) wrong("nothing");
       if (const char* problem = settle(id, rank)) wrong(problem);
@@ -391,7 +391,7 @@ Schedule lift(const Program& program, const std::shared_ptr<const Topology>& top
   if (order.circular >= 0) {
     const auto& transfer = transfers[at(order.circular)];
     invalid(program.describe(transfer.sender) + " sends chunk " + std::to_string(transfer.chunk) +
-            " in an order that a schedule cannot say");
+            " in an order that a schedule cannot express");
   }
   const PairRoutes pair_routes(topology, transfers, progress);
   std::vector<RouteId> route;

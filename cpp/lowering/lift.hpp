@@ -16,7 +16,7 @@
 // A transfer that reads version v comes after all that make versions up to v, and before all that make
 // later ones; these orders become the steps that `retime` takes (see lift_order.hpp).
 //
-// What a schedule cannot say is refused with the step that does it: a second sum of a chunk beside the
+// What a schedule cannot express is refused with the step that does it: a second sum of a chunk beside the
 // rank's `acc`, what arrives and is never used, an order of transfers that no schedule has.
 //
 // Cost: O(n log n) for n slots of messages, and some 100 bytes for each.
@@ -31,7 +31,7 @@ namespace tacos {
 // The schedule of a right program (others may be lifted or refused), for the whole size in bytes as
 // nccl-tests counts it. Parts of the size keep the program's proportions, rounded up to whole bytes.
 // Transfers between two NPUs take the direct link, the channels spread over parallel ones, or else the
-// shortest route. Throws std::invalid_argument for what a schedule cannot say.
+// shortest route. Throws std::invalid_argument for what a schedule cannot express.
 Schedule lift(const Program& program, const std::shared_ptr<const Topology>& topology,
               std::int64_t size, std::string provenance, const Progress& progress);
 

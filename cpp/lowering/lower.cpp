@@ -414,7 +414,7 @@ void check(const Schedule& schedule) {
         schedule.topology().is_npu(routes.destinations(route)[0])) {
       continue;
     }
-    invalid("the schedule uses switches that multicast or reduce, which no program can say");
+    invalid("the schedule uses switches that multicast or reduce, which a program cannot express");
   }
   const auto& collective = schedule.collective();
   for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
@@ -451,7 +451,7 @@ bool each_sum_made_once(const Schedule& schedule, NodeId rank, const std::vector
 Program lower(const Schedule& schedule, const LowerOptions& options, const Progress& progress) {
   const auto& [in_place, rank, window, reuse_scratch] = options;
   check(schedule);
-  if (window < 0) invalid("window is " + std::to_string(window) + ", it must not be negative");
+  if (window < 0) invalid("window is " + std::to_string(window) + "; it must not be negative");
   const auto ranks = schedule.topology().npus();
   if (rank && (*rank < 0 || *rank >= ranks)) {
     invalid("rank must be 0 to " + std::to_string(ranks - 1) + "; got " + std::to_string(*rank));

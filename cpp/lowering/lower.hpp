@@ -41,7 +41,7 @@ struct LowerOptions {
   bool reuse_scratch = true;
 };
 
-// Throws std::invalid_argument for what a program cannot say: trees through
+// Throws std::invalid_argument for what a program cannot express: trees through
 // switches that multicast or reduce, and chunks without bytes.
 Program lower(const Schedule& schedule, const LowerOptions& options, const Progress& progress);
 

@@ -134,7 +134,7 @@ void Nodes::match() {
   for (StepId step = 0; step < program_->steps(); ++step) {
     const StepOp op = program_->op(step);
     if (one_sided(op) || op == StepOp::signal || op == StepOp::wait) {
-      invalid(program_->describe(step) + " is one-sided, which a workload cannot say");
+      invalid(program_->describe(step) + " is one-sided, which a workload cannot express");
     }
     if (!receives(op)) continue;
     const StepId from = s.comes_from[at(step)];

@@ -47,7 +47,7 @@ struct ProgramNodes {
 };
 
 // `chunk_bytes` of each chunk; sums take `reduce_Bps`, to the nearest microsecond as traces have it,
-// or no time if that is 0. Throws std::invalid_argument for what a workload cannot say: one-sided
+// or no time if that is 0. Throws std::invalid_argument for what a workload cannot express: one-sided
 // steps, messages without a receiver, and steps that wait for each other or read an empty slot.
 ProgramNodes program_nodes(std::shared_ptr<const Program> program,
                            const std::vector<std::int64_t>& chunk_bytes, std::int64_t reduce_Bps,

@@ -127,9 +127,9 @@ void Collective::check(const CollectivePart& part) const {
             std::to_string(npus_ - 1));
   };
   if (part.chunks < 0)
-    invalid(at(part) + "chunks is " + std::to_string(part.chunks) + ", it must be positive");
+    invalid(at(part) + "chunks is " + std::to_string(part.chunks) + "; it must be positive");
   if (part.size <= 0) {
-    invalid(at(part) + "size is " + std::to_string(part.size) + " B, it must be positive");
+    invalid(at(part) + "size is " + std::to_string(part.size) + " B; it must be positive");
   }
   if (part.size > kLargestSize) {
     invalid(at(part) + "size is " + std::to_string(part.size) + " B; it must be at most 2^50");
@@ -206,7 +206,7 @@ void Collective::check(const CollectivePart& part) const {
 }
 
 Collective Collective::with_chunks(std::int32_t chunks) const {
-  if (chunks < 1) invalid("chunks is " + std::to_string(chunks) + ", it must be positive");
+  if (chunks < 1) invalid("chunks is " + std::to_string(chunks) + "; it must be positive");
   auto parts = parts_;
   for (auto& part : parts) {
     if (part.chunks == 0) part.chunks = chunks;

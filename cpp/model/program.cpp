@@ -95,7 +95,7 @@ void Program::check() const {
     for (const NodeId peer : {s.thread_send_peer[t], s.thread_recv_peer[t]}) {
       if (peer == -1 || (is_rank(peer) && peer != rank)) continue;
       invalid("a thread of rank " + std::to_string(rank) + " has the peer " + std::to_string(peer) +
-              ", it must be another rank, or -1 for none");
+              "; it must be another rank, or -1 for none");
     }
     if (s.thread_channel[t] < 0) {
       invalid("a thread of rank " + std::to_string(rank) + " has channel " +
@@ -116,7 +116,7 @@ void Program::check_step(ThreadId thread, StepId step) const {
   const NodeId rank = s.thread_rank[at(thread)];
   const bool has_peer = one_sided(what) || what == StepOp::signal || what == StepOp::wait;
   if (has_peer && (s.peer[i] < 0 || s.peer[i] >= ranks() || s.peer[i] == rank)) {
-    refuse("has the peer " + std::to_string(s.peer[i]) + ", it must be another rank");
+    refuse("has the peer " + std::to_string(s.peer[i]) + "; it must be another rank");
   }
   if (sends(what) && s.thread_send_peer[at(thread)] < 0) refuse("sends in a thread without a peer");
   if (receives(what) && s.thread_recv_peer[at(thread)] < 0) {

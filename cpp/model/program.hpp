@@ -125,7 +125,7 @@ struct ProgramSpec {
 
 class Program {
  public:
-  // The one door: checks shape and ranges; throws std::invalid_argument.
+  // The only constructor: checks shape and ranges; throws std::invalid_argument.
   explicit Program(ProgramSpec spec);
 
   const ProgramSpec& spec() const { return spec_; }

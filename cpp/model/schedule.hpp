@@ -72,7 +72,7 @@ struct ScheduleFacts {
 
 class Schedule {
  public:
-  // The one door: every schedule passes here. Checks shape and ranges (not causality, capacity or
+  // The only constructor: every schedule passes it. Checks shape and ranges (not causality, capacity or
   // results: that is the verifier's); throws std::invalid_argument.
   Schedule(std::shared_ptr<const Collective> collective, std::shared_ptr<const Routes> routes,
            Transfers transfers, std::optional<Symmetry> symmetry, std::string provenance);

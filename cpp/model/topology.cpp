@@ -49,7 +49,7 @@ void Topology::check() const {
     const auto bandwidth = spec_.link_bandwidth_Bps[i];
     if (bandwidth <= 0 || bandwidth > kLargestBandwidth) {
       invalid(link() + " has bandwidth " + std::to_string(bandwidth) +
-              " B/s, it must be positive and at most 10^15");
+              " B/s; it must be positive and at most 10^15");
     }
   }
   for (const auto capability : spec_.switch_capabilities) {

@@ -61,7 +61,7 @@ void Workload::fill() {
 }
 
 void Workload::check_shape() {
-  if (c_.npus < 1) invalid("npus is " + std::to_string(c_.npus) + ", it must be at least 1");
+  if (c_.npus < 1) invalid("npus is " + std::to_string(c_.npus) + "; it must be at least 1");
   const auto rows = c_.rank.size();
   if (rows > std::numeric_limits<std::uint32_t>::max())
     invalid("a workload has at most 2^32 nodes");
@@ -84,7 +84,7 @@ void Workload::check_shape() {
   for (std::size_t row = 0; row < rows; ++row) {
     if (c_.rank[row] < 0 || c_.rank[row] >= c_.npus) {
       invalid("rank is " + std::to_string(c_.rank[row]) + " in row " + std::to_string(row) +
-              ", it must be from 0 to " + std::to_string(c_.npus - 1));
+              "; it must be from 0 to " + std::to_string(c_.npus - 1));
     }
     if (row > 0 && c_.rank[row] < c_.rank[row - 1]) {
       invalid("rank falls from " + std::to_string(c_.rank[row - 1]) + " to " +
@@ -135,20 +135,20 @@ void Workload::check_node(std::size_t row) const {
   const auto kind = static_cast<NodeKind>(c_.kind[row]);
   if (kind == NodeKind::send || kind == NodeKind::recv) {
     if (c_.peer[row] < 0 || c_.peer[row] >= c_.npus || c_.peer[row] == c_.rank[row]) {
-      refuse(row, "peer is " + std::to_string(c_.peer[row]) + ", it must be another rank below " +
+      refuse(row, "peer is " + std::to_string(c_.peer[row]) + "; it must be another rank below " +
                       std::to_string(c_.npus));
     }
     if (c_.tag[row] < 0) refuse(row, "tag is " + std::to_string(c_.tag[row]) + ", below 0");
   }
   if (c_.bytes[row] < 0) {
-    refuse(row, "bytes is " + std::to_string(c_.bytes[row]) + ", it must be at least 0");
+    refuse(row, "bytes is " + std::to_string(c_.bytes[row]) + "; it must be at least 0");
   }
   if (c_.flops[row] < 0) {
-    refuse(row, "flops is " + std::to_string(c_.flops[row]) + ", it must be at least 0");
+    refuse(row, "flops is " + std::to_string(c_.flops[row]) + "; it must be at least 0");
   }
   if (c_.duration_ps[row] < 0 || c_.duration_ps[row] > kLongestComp_ps) {
     refuse(row, "duration_ps is " + std::to_string(c_.duration_ps[row]) +
-                    ", it must be from 0 to 10^18");
+                    "; it must be from 0 to 10^18");
   }
   if (c_.name[row] < 0 || static_cast<std::size_t>(c_.name[row]) >= c_.names.size()) {
     refuse(row, "name is " + std::to_string(c_.name[row]) + ", there are " +
@@ -156,7 +156,7 @@ void Workload::check_node(std::size_t row) const {
   }
   if (kind == NodeKind::coll) {
     if (c_.comm[row] >= kComms) {
-      refuse(row, "comm is " + std::to_string(c_.comm[row]) + ", it must be from 0 to 9");
+      refuse(row, "comm is " + std::to_string(c_.comm[row]) + "; it must be from 0 to 9");
     }
     if (c_.group[row] != 0) {
       const auto& members = group(c_.group[row]);

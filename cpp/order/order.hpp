@@ -1,4 +1,4 @@
-// The order of hosts that makes a pattern of messages fastest.
+// Finds the order of hosts that makes a pattern of messages fastest.
 //
 // A pattern has places 0 … n-1 and terms. A term is a set of messages between places that run at once, all of one
 // size, and is repeated `weight` times. An order puts host order[p] at place p. A message from host i to host j takes

@@ -1,6 +1,6 @@
 // Where a rank's slots are, and how much every step moves, for a given number of elements.
 //
-// A program applies to any size. The chunks have the sizes of the same collective resized to so many
+// A program applies to any size. The chunks have the sizes of the same collective resized to that many
 // elements. Input and output slots follow each other without gaps; scratch slots have the size of the
 // largest chunk. Where that cannot be (a program that keeps chunks in slots of others, and chunks of
 // different sizes), all slots have the size of the largest chunk and the data are copied in and out.

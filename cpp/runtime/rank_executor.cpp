@@ -30,7 +30,7 @@ RankExecutor::RankExecutor(std::shared_ptr<const RankProgram> program)
 }
 
 const Layout& RankExecutor::layout(std::int64_t count) {
-  if (count < 0) invalid("count is " + std::to_string(count) + ", it must not be negative");
+  if (count < 0) invalid("count is " + std::to_string(count) + "; it must not be negative");
   const auto found = std::find_if(layouts_.begin(), layouts_.end(),
                                   [&](const auto& kept) { return kept->count == count; });
   if (found != layouts_.end()) {

@@ -1,4 +1,4 @@
-// Simulation: what a network makes of a schedule.
+// Simulation of schedules on a network.
 //
 // The transfers of the schedule, in the order of its starts, go through the service rule of
 // service.hpp. What waits for what is taken from the schedule's own times (turns.hpp); how its start

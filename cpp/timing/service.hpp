@@ -111,7 +111,7 @@ class Service {
   using Window = Routes::Window;
   static constexpr std::uint32_t kStarts = kNone - 1;  // in Try::queue: its links are taken already
   static constexpr int kArrangements = 8;  // that are tried for a gang, half of them in each order
-  // What is tried touches memory all over the place: it is fetched so many of them ahead.
+  // What is tried touches memory all over the place: it is prefetched this many items ahead.
   static constexpr std::size_t kAhead = 8;
   struct Link {
     Time free_at = 0;

@@ -1,4 +1,4 @@
-// The verifier: is a schedule right? It shares the data classes with what it checks and nothing else;
+// The verifier: is a schedule correct? It shares only the data classes with the code that it checks;
 // routes are walked link by link again, and times computed again from the topology.
 //
 // The rules, each a value of Violation::rule:

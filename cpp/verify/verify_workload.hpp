@@ -1,4 +1,4 @@
-// The checker of workloads: can all ranks finish what they are to do?
+// The checker of workloads: can all ranks finish their nodes?
 //
 // The rules, each a value of Violation::rule:
 //   unmatched   every send has one receive with the same ranks, tag and size, and the other way round;

@@ -1,6 +1,6 @@
-"""How fast a collective can be at best: a time that no schedule beats, with its reason.
+"""Lower bounds: a time that no schedule can beat, and the reason for it.
 
-Three arguments bound every schedule. *Ways*: a chunk has to travel from where it is to where it is
+Three arguments bound every schedule. *Paths*: a chunk has to travel from where it is to where it is
 needed. *Cuts*: what must leave a set of nodes passes the links out of it; the narrowest set is
 searched by maximum flows, which for an all-gather gives the optimum of ForestColl's theory. *Sets*: an
 all-reduce among p disjoint sets of nodes passes their borders 2(p - 1) times with every byte. Where
@@ -62,10 +62,10 @@ class Bound:
 
     Attributes:
         time_ps: The largest valid bound, in picoseconds, rounded down.
-        latency_s: The longest way that some chunk has to go, with its serialization.
-        bandwidth_s: What the narrowest cut needs for its bytes, as if they were a fluid.
+        latency_s: Time of the longest path that some chunk has to travel, with its serialization.
+        bandwidth_s: Time in which the bytes pass the narrowest cut, as if they were a fluid.
         exact: Whether ``bandwidth_s`` is known to be reached by large buffers in many chunks.
-        why: What binds, and what keeps the bound from being exact.
+        why: What limits the time, and why the bound may not be attainable.
         cut: Nodes around which the narrowest cut runs (of several sets, the first); empty if the
             bound does not come from a cut.
     """
@@ -100,7 +100,7 @@ def bound(
 ) -> Bound:
     """A time that no schedule of a collective on a network can beat.
 
-    It is the largest of several: the longest way; the narrowest cut with the latencies of its
+    It is the largest of several: the longest path; the narrowest cut with the latencies of its
     links; and, where the number of chunks is chosen, the time in which that many whole chunks pass
     the cut under the topology's link model. With ``chunks="auto"`` the buffer counts as a fluid.
     All-to-all and other pairs are solved exactly by a linear program if the network is small, else bounded by cuts and
@@ -109,7 +109,7 @@ def bound(
     Args:
         topology: The network.
         collective: What is to be achieved.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         InfeasibleError: An NPU that needs a chunk cannot be reached.
@@ -506,7 +506,7 @@ def _named(topology: Topology, nodes: Sequence[int]) -> tuple[str, str]:
 
 
 def _is_unit(topology: Topology, count: int) -> bool:
-    """Whether so many NPUs are one box: all but the outermost dimension, or one leaf's NPUs."""
+    """Whether this many NPUs are one box: all but the outermost dimension, or one leaf's NPUs."""
     sizes = [size for _, size in topology.dims] or [0]
     inner = sizes[0] if topology.family == "fat_tree" else int(np.prod(sizes[:-1]))
     return count == inner < topology.npus

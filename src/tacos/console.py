@@ -1,6 +1,6 @@
-"""What the command prints: named values, tables, JSON and progress.
+"""Output of the command: named values, tables, JSON and progress.
 
-People read the values with their units, which the fields' names say; scripts get them as they are.
+The suffix of a field's name gives its unit. People see values with units; scripts get plain numbers.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def print_table(table: Table) -> None:
 
 
 def width() -> int:
-    """Characters in a line; a file has no width."""
+    """Characters per line: the terminal's, or 120 in a file."""
     known = sys.stdout.isatty() or "COLUMNS" in os.environ
     return shutil.get_terminal_size().columns if known else 120
 
@@ -131,7 +131,7 @@ def show(facts: dict[str, Any], title: str, as_json: bool, quiet: bool) -> None:
 
 
 def show_topology(title: str, network: Topology, as_json: bool, quiet: bool) -> None:
-    """Print what a network is like for people, or as JSON, or not at all."""
+    """Print the summary of a network for people, or as JSON, or not at all."""
     summary = topology.describe(network)
     if as_json:
         print(json.dumps(summary, indent=2))

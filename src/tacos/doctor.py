@@ -1,4 +1,4 @@
-"""Is this installation whole, and what would make it better?
+"""Check this installation, and say how to fix or extend it.
 
 :func:`checkup` looks at the package, its compiled core, the optional packages, the machine and what the
 lab needs of the kernel. Optional packages are imported in a process of their own: one that crashes is
@@ -63,7 +63,7 @@ class Check:
 
 
 def checkup() -> Iterator[Check]:
-    """Look at everything, one thing after the other; some take a second.
+    """Run all checks, one after the other; some take a second.
 
     >>> checks = {check.name: check for check in checkup()}
     >>> checks["core"].state

@@ -5,13 +5,13 @@
     Exception
     ├── TypeError              an argument of the wrong type
     ├── ValueError             a wrong argument
-    └── TacosError             everything tacos itself has to say
+    └── TacosError             all other errors of tacos
         ├── InfeasibleError    no schedule can meet the demand
         ├── VerificationError  a schedule does not do what it claims
         ├── CommunicationError ranks that run together failed (also a RuntimeError)
         ├── FormatError        a file cannot be read (also a ValueError)
         │   └── LimitError     an algorithm exceeds what an executor takes
-        ├── LabError           this machine does not let a lab network be built or used
+        ├── LabError           a lab network cannot be built or used on this machine
         └── SpecError          a short name such as ``torus:4x4`` is wrong (also a ValueError)
 
     UserWarning

@@ -139,7 +139,7 @@ def execution(
         size: Size of a program's collective, where the program does not know it.
         target: What executes the schedule, one of :func:`targets`. Where that is a format, such as ``"msccl"``, the program
             is that of the file that :func:`tacos.formats.save` would write.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Returns:
         The times; None for a schedule of more than 100,000 transfers whose messages share links.

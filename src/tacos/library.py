@@ -233,7 +233,7 @@ class Plans:
         path = self.folder / plan.file
         loaded = formats.load(path)
         if not isinstance(loaded, Schedule):
-            raise FormatError(f"{path}: a plan needs a schedule, this is something else")
+            raise FormatError(f"{path}: not a schedule; a plan needs one")
         if other := difference(loaded, plan):
             raise FormatError(f"{path}: {other} as {FILE} says")
         return loaded
@@ -347,7 +347,7 @@ def _entry(
 ) -> tuple[Plan, dict[str, bytes]]:
     """A plan, and its file."""
     if min_bytes < 0:
-        raise ValueError(f"min_bytes is {min_bytes}, it must not be negative")
+        raise ValueError(f"min_bytes is {min_bytes}; it must not be negative")
     if max_bytes is not None and max_bytes < min_bytes:
         raise ValueError(f"max_bytes is {max_bytes}, below min_bytes, which is {min_bytes}")
     bare = describe(schedule, "")
@@ -484,7 +484,7 @@ def _read(path: Path) -> File:
         raise FormatError(f"{path}: the file is nested too deeply") from None
     version = data.get("tacos_plans") if isinstance(data, dict) else None
     if version is None:
-        raise FormatError(f"{path}: the field tacos_plans is missing, it must be {VERSION}")
+        raise FormatError(f"{path}: the field tacos_plans is missing; it must be {VERSION}")
     if version != VERSION:
         raise FormatError(f"{path}: tacos_plans is {version!r}, this program knows {VERSION}")
     try:
@@ -499,7 +499,7 @@ def _read(path: Path) -> File:
                 f"{path}: collective is {plan.collective!r}; it must be one of {allowed}"
             )
         if not re.fullmatch(r"[^/\\]+", plan.file) or plan.file in (".", ".."):
-            raise FormatError(f"{path}: file is {plan.file!r}, it must be in the same directory")
+            raise FormatError(f"{path}: file is {plan.file!r}; it must be in the same directory")
     return file
 
 

@@ -1,4 +1,4 @@
-"""Nodes and links as people refer to them: by number or by name.
+"""Find nodes and links by number or by name.
 
 Every function, option and file field that takes an NPU, a node or a link resolves it here. A node is
 its number (``3``), its name (``"box0/npu0"``), or how tacos prints a node without a name (``"npu 3"``,

@@ -79,7 +79,7 @@ def lower(
     reuse_scratch: bool = True,
     progress: Callable[[float], object] | None = None,
 ) -> Program:
-    """The program that carries out a schedule.
+    """Return the program that carries out a schedule.
 
     Every transfer becomes a send and a receive; sums and chunks on their way live in output or
     scratch slots. The order of each thread is that of the schedule's times, and dependencies keep
@@ -97,10 +97,10 @@ def lower(
             the provenance. With `rank`, and for more than 300,000 transfers, the default is 0.
         reuse_scratch: Whether a scratch slot holds another chunk once its chunk has left. False takes more memory, but no
             receive waits for a send then, which helps executors whose connections hold few messages.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
-        ValueError: A program cannot say what the schedule does.
+        ValueError: A program cannot express what the schedule does.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
@@ -139,7 +139,7 @@ def lift(
     *,
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
-    """The schedule that a program carries out, with times.
+    """Return the schedule that a program carries out, with times.
 
     Every slot of every message becomes a transfer, over the direct link between the two NPUs, else
     over the route that :func:`tacos.schedule.routes` finds. Times are the earliest that the order of the
@@ -147,15 +147,15 @@ def lift(
     chunks is not a multiple of the ranks' is lifted in finer chunks, see :func:`filled`.
 
     Args:
-        program: A right one; :func:`tacos.verify.verify` tells. Of one with races, one outcome is lifted.
-        topology: The network to run on. Default: a fully connected one, which the schedule's
-            provenance says.
+        program: A correct program (see :func:`tacos.verify.verify`). If it has races, one outcome is lifted.
+        topology: The network to run on. Default: a fully connected one; the schedule's provenance notes
+            this.
         size: In bytes, as nccl-tests counts; the chunks keep the program's proportions. Default: the
             size the program was lowered from or, where that is unknown, 1 MB.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
-        ValueError: A schedule cannot say what the program does, for example since a rank passes on
+        ValueError: A schedule cannot express what the program does, for example since a rank passes on
             a sum that it does not keep itself; the message names the step.
         InfeasibleError: Two ranks that talk are not connected.
 
@@ -165,7 +165,7 @@ def lift(
     >>> lift(lower(schedule), topo).time_s == schedule.time_s
     True
     >>> lift(lower(schedule)).provenance["topology"]
-    'fully connected, for want of a given one'
+    'fully connected, since no topology was given'
     """
     if topology is not None:
         topology = topology_of(topology)
@@ -178,7 +178,7 @@ def lift(
         size = program.size_bytes or _DEFAULT_SIZE
     if topology is None:
         topology = topologies.fully_connected(program.ranks)
-        provenance["topology"] = "fully connected, for want of a given one"
+        provenance["topology"] = "fully connected, since no topology was given"
     return _lift(
         filled(program),
         topology,
@@ -276,7 +276,7 @@ def facts_in(provenance: Mapping[str, Any]) -> dict[str, Any]:
         name: provenance[name] for name, kind in kinds.items() if type(provenance.get(name)) is kind
     }
     limits = {"size_bytes": 2**50, "window": 2**31 - 1, "threads_per_block": 2**31 - 1}
-    limits |= {"min_bytes": 2**64 - 1, "max_bytes": 2**64 - 2}  # a larger one is no limit
+    limits |= {"min_bytes": 2**64 - 1, "max_bytes": 2**64 - 2}  # a larger value means no limit
     for name, most in limits.items():
         if not 0 <= found.get(name, 0) <= most:
             del found[name]

@@ -125,7 +125,7 @@ def retime(
         routes: The table that ``route`` indexes.
         route, chunk, step, op, reads: One entry per transfer.
         provenance: How the list was made; goes into the schedule.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(3, bandwidth="1GB/s", latency="1us", bidirectional=False)
@@ -156,7 +156,7 @@ def retime(
 
 
 def summary(schedule: Schedule) -> dict[str, Any]:
-    """A schedule in numbers, as plain values that can go into JSON; units are in the names.
+    """Summarize a schedule in plain values, for JSON; the names give the units.
 
     ``chunks`` is the number of chunks per part, as ``chunks=`` takes it; ``total_chunks`` counts all.
     A schedule of the engine ``nccl`` has ``nccl_tests_s`` besides, what nccl-tests would report for stock NCCL.

@@ -100,7 +100,7 @@ class Sketch:
         return replace(self, relays=[nodes.npu(npu, what="relays") for npu in self.relays])
 
     def check(self, npus: int) -> None:
-        """A ValueError if the sketch does not fit a network of so many NPUs.
+        """Raise a ValueError if the sketch does not fit a network of `npus` NPUs.
 
         >>> Sketch(box=8, symmetry=[(8, 32)]).check(16)
         Traceback (most recent call last):

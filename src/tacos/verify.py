@@ -1,8 +1,7 @@
-"""The verifier: is a schedule, a program or a workload right?
+"""The verifier: is a schedule, a program or a workload correct?
 
-It shares the data classes with what it checks and nothing else: routes are walked again link by
-link, times are computed again from the topology, values are followed from the inputs to the
-outputs. The rules are listed at :func:`verify`.
+It shares only the data classes with the code that it checks: it walks routes again link by link,
+computes times again from the topology, and follows values from the inputs to the outputs. The rules are listed at :func:`verify`.
 """
 
 from __future__ import annotations
@@ -153,7 +152,7 @@ def verify(
         threads: 0 uses all cores; a program is checked by one.
         device: ``"cuda"`` checks on a GPU, and ``"auto"`` does where one can: all-gathers, reduce-scatters and all-reduces
             over direct links that are all alike. What is wrong is then found again, and described, by the CPU.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)

@@ -310,7 +310,7 @@ BAD_CALLS = {
     ),
     "compare, odd picture": (
         ["compare", "ring:4", "all-gather", "1MB", "-o", "x.gif"],
-        'path must end in .svg or .png; got "x.gif"',
+        'path must end in .svg, .png or .pdf; got "x.gif"',
     ),
     "compare, no folder": (
         ["compare", "ring:4", "all-gather", "1MB", "-o", "no/x.svg"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 
 import pytest
 
@@ -116,7 +117,7 @@ def test_a_straggler_that_changes_nothing_is_refused(capsys, tmp_path):
 def test_usage_lines_name_their_arguments(verb, capsys):
     said = run(capsys, verb, "--help")
     assert "[ARGS" not in said
-    assert "default: ()" not in said
+    assert not re.search(r"default: (\(\)|\"\"|False\])|--empty-", said)
 
 
 def test_doctor_does_not_claim_a_backend_without_torch(monkeypatch):

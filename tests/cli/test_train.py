@@ -61,7 +61,7 @@ def test_a_sweep_is_ranked(capsys, tmp_path):
         (["--collectives", "ncll"], "ncll"),
         (["--sweep", "tp=a"], "--sweep tp takes whole numbers; got 'a'"),
         (["--sweep", "tpp=1"], "--sweep takes name=value,value such as tp=1,2,4; got 'tpp=1'"),
-        (["--chart", "x.doc"], "must end in .svg or .png"),
+        (["--chart", "x.doc"], "must end in .svg, .png or .pdf"),
         (["--csv", "/nowhere/x.csv"], "there is no directory"),
         (["--zero", "0", "--tp", "1"], "largest terms are"),
         (["--top", "0"], "--top must be a positive number; got 0"),
@@ -84,7 +84,7 @@ def test_unknown_models_and_networks_without_a_device(capsys):
     assert main(["train", "lama3-8b", "dgx-h100:2"]) == 2
     assert "llama3-8b" in capsys.readouterr().err
     assert main(["train", "llama3-8b", "ring:16"]) == 2
-    assert "--device is missing: ring:16 does not say one" in capsys.readouterr().err
+    assert "--device is missing, and ring:16 does not imply one" in capsys.readouterr().err
 
 
 def test_a_step_with_trouble_as_timeline_and_for_astra_sim(capsys, tmp_path):

@@ -138,7 +138,7 @@ def test_a_missing_dependency(program):
     if not len(program.dep):
         pytest.skip("no dependencies")
     exactly = 0
-    for position in range(0, len(program.dep), max(1, len(program.dep) // 20)):
+    for position in range(0, len(program.dep), max(1, len(program.dep) // 8)):
         step = int(np.searchsorted(program.dep_begin, position, "right")) - 1
         broken = independent(program, position)
         told = found(broken)

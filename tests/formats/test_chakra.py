@@ -239,7 +239,9 @@ def test_all_files_appear_or_none(tmp_path):
 
 def test_files_of_more_ranks_are_not_mixed_up(tmp_path):
     tacos.save(ring_all_gather(5), tmp_path / "ag", format="chakra")
-    with pytest.raises(tacos.FormatError, match=r"ag\.4\.et: it is there, but the program has 4"):
+    with pytest.raises(
+        tacos.FormatError, match=r"ag\.4\.et: the file exists, but there are only 4"
+    ):
         tacos.save(ring_all_gather(4), tmp_path / "ag", format="chakra")
 
 

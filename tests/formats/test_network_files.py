@@ -110,7 +110,7 @@ def test_wrong_networks_of_astra_sim(tmp_path):
             "topology",
             "[ring]",
         ): "topology[0] is 'ring'; it must be one of Ring, FullyConnected, Switch",
-        ("npus_count", "[1]"): "npus_count[0] is 1, it must be at least 2",
+        ("npus_count", "[1]"): "npus_count[0] is 1; it must be at least 2",
         ("npus_count", "[4, 4]"): "npus_count has 2 entries, topology has 1",
         ("npus_count", "[999999999]"): "the network would have",
         ("bandwidth", "[-1]"): "bandwidth[0]",
@@ -136,10 +136,10 @@ def test_an_ns3_topology_numbers_npus_first(load_text):
         "3 1 2\n1\n0 1 8Gbps 1us 0": "there are 1 links, the first line says 2",
         "3 1 1\n1\n0 1 8Gbps 1us": "line 3: there are 4 fields, not 5",
         "3 1 1\n3\n0 1 8Gbps 1us 0": "line 2: it must name 1 different switches below 3",
-        "3 1 2\n1\n0 1 8Gbps 1us 0\n0 3 8Gbps 1us 0": "line 4: dst is 3, it must be another node",
+        "3 1 2\n1\n0 1 8Gbps 1us 0\n0 3 8Gbps 1us 0": "line 4: dst is 3; it must be another node",
         "3 1 2\n1\n0 1 8Gbps 1us 0\n2 1 fast 1us 0": "line 4: rate 'fast' is not understood",
         "2 0 1\n\n0 1 8Gbps -1us 0": "line 3: delay '-1us' must not be negative",
-        "999999999 1 1\n1\n0 1 8Gbps 1us 0": "line 1: 999999999 nodes, 1 switches, 1 links",
+        "999999999 1 1\n1\n0 1 8Gbps 1us 0": "line 1: 999999999 nodes, 1 switches and 1 links cannot form a network",
     }.items(),
     ids=range(7),
 )
@@ -228,8 +228,8 @@ def test_matrices_of_taccl_go_from_column_to_row(load_text):
 def test_wrong_files_of_taccl(tmp_path):
     for change, says in {
         ('"alpha": 0.3', '"alpha": "x"'): "alpha: expected float, got str",
-        ('"alpha": 0.3', '"alpha": -1'): "alpha is -1.0, it must be a time in microseconds",
-        ("[8], ", "[0], "): "node_betas_list[0] is 0.0, it must be a time in microseconds above 0",
+        ('"alpha": 0.3', '"alpha": -1'): "alpha is -1.0; it must be a time in microseconds",
+        ("[8], ", "[0], "): "node_betas_list[0] is 0.0; it must be a time in microseconds above 0",
         ("[8], ", "[1, 2], "): "gpus_per_node is 4, with two betas it must be 8",
         ("[8], ", "[], "): "node_betas_list has 0 entries",
         ('_node": 4', '_node": 0'): "gpus_per_node is 0; it must be 1 to",

@@ -130,8 +130,8 @@ def test_trees_of_forestcoll(tmp_path):
     ("content", "name", "message"),
     [
         (sccl([([0], [1], 0)], [[[5, 0, 1]]]), "a.json", "step 0, send 0: the address 5 has no chunk"),
-        (sccl([([0], [1], 0)], [[[0, 0, 2]]]), "a.json", "step 0, send 0: from 0 to 2, it must join two of 2"),
-        (sccl([([0], [1], 0)], [[[0, "x", 1]]]), "a.json", "step 0, send 0: has 'x', it must be a number"),
+        (sccl([([0], [1], 0)], [[[0, 0, 2]]]), "a.json", "step 0, send 0: from 0 to 2; it must join two of 2"),
+        (sccl([([0], [1], 0)], [[[0, "x", 1]]]), "a.json", "step 0, send 0: has 'x'; it must be a number"),
         (sccl([([0], [4], 0)], []), "a.json", "chunk 0: the fields pre and post have 4 of 2 nodes"),
         (sccl([([0], [1], 0)], []), "a.json", "the result moves no chunk"),
         ('{"sccl_type": 1', "a.json", "not a result of SCCL: Input data was truncated"),
@@ -143,7 +143,7 @@ def test_trees_of_forestcoll(tmp_path):
         (TREES.replace('nchunks="2"', 'nchunks="1"'), "a.xml", "have 1 chunks, nchunkspernode is 2"),
         (TREES.replace("send ", "sent "), "a.xml", "line 3: the element sent, expected is send"),
         (TREES[:200], "a.xml", "not XML: "),
-        ('<!DOCTYPE a [<!ENTITY b "c">]><Algo/>', "a.xml", "by its content"),
+        ('<!DOCTYPE a [<!ENTITY b "c">]><Algo/>', "a.xml", "fits none of the formats"),
     ],
 )  # fmt: skip
 def test_damage_is_named(tmp_path, content, name, message):

@@ -127,7 +127,7 @@ def test_a_base_may_be_a_file_beside_this_one(tmp_path):
     ("text", "message"),
     [
         ("base: nowhere.yaml", "base is nowhere.yaml: No such file or directory"),
-        ("base: self.yaml", "do they go round?"),
+        ("base: self.yaml", "check for a cycle"),
         ("base: wrong.yaml", "wrong.yaml: the topology has no NPUs"),
         (
             "base: good.yaml\nlink_model: blocking",
@@ -194,7 +194,7 @@ WRONG = {
     "": "the file is empty",
     "# nothing": "the file is empty",
     "- 1": "the file must be a mapping of fields, such as tacos: 1",
-    "npus: 2": "the field tacos is missing, it must be tacos: 1",
+    "npus: 2": "the field tacos is missing; it must be tacos: 1",
     "tacos: 2\nfuture: true": "tacos is 2, this program understands format version 1",
     "tacos: one": 'tacos is "one": expected int, got str',
     "tacos: 1": "the topology has no NPUs, it needs npus, boxes or a base",
@@ -215,15 +215,15 @@ WRONG = {
     "tacos: 1\nnpus: 2\nlink_model: fast": 'link_model is "fast"; it must be "pipelined" or "blocking"',
     "tacos: 1\nbase: ring:4\nnpus: 3": "npus does not go with base, a file has one or the other",
     "tacos: 1\nnpus: 3\nedits: [{drop_npus: [1]}]": "edits needs a base to edit",
-    "tacos: 1\nbase: ring:4\nedits: [{both: true}]": "edits[0] has 0 changes, it must have one of "
+    "tacos: 1\nbase: ring:4\nedits: [{both: true}]": "edits[0] has 0 changes; it must have one of "
     "drop_links, drop_npus, subset, degrade, scale",
     "tacos: 1\nbase: ring:4\nedits: [{drop_links: [[0, npu7]]}]": 'edits[0].drop_links[0].dst is "npu7", '
     "but there is no such node; did you mean npu3 or npu2 or npu1?",
     "tacos: 1\nbase: ring:4\nedits: [{drop_links: [[0, 2]]}]": "edits[0]: there is no link from "
     "npu 0 to npu 2; npu 0 has links to npu 1, npu 3",
-    "tacos: 1\nnpus: 2\ndirected: [[0, 1, 1B/s, 0], [1]]": "directed[1] has 1 entries, it must be "
+    "tacos: 1\nnpus: 2\ndirected: [[0, 1, 1B/s, 0], [1]]": "directed[1] has 1 entries; it must be "
     "[src, dst, bandwidth, latency]",
-    "tacos: 1\nnpus: 2\ndirected: [[0, 1.5, 1, 0]]": "directed[0][1] is 1.5, it must be one node",
+    "tacos: 1\nnpus: 2\ndirected: [[0, 1.5, 1, 0]]": "directed[0][1] is 1.5; it must be one node",
     "tacos: 1\nnpus: 2\ndims: [[ring, 3]]\nconnected: false": "the dimensions do not multiply to 2 NPUs",
     "tacos: 1\nnpus: 2\nsymmetric: true": "symmetric is true, which needs dims",
 }
@@ -238,7 +238,7 @@ LINKS = {
     "{src: 0, bandwidth: 1B/s, latency: 0}": "links[0] has no dst",
     "{src: [], dst: 1, bandwidth: 1B/s, latency: 0}": "links[0] has an empty list of nodes",
     "{src: [0, 1], dst: [0, 1, 2], bandwidth: 1B/s, latency: 0}": "links[0] has 2 nodes in src and 3 in "
-    "dst, they must be as many, or one on one side",
+    "dst; use equal numbers, or a single node on one side",
     "{src: 0, dst: 1, latency: 0}": "links[0] has no bandwidth, and there is no defaults.bandwidth",
     "{src: 0, dst: 1, bandwidth: 1B/s}": "links[0] has no latency, and there is no defaults.latency",
     "{src: 0, dst: 1, bandwidth: -1, latency: 0}": "links[0].bandwidth -1 ",

@@ -219,7 +219,7 @@ def test_speeds_are_scaled_to_what_the_machine_carries():
     ("arguments", "message"),
     [
         ({"fastest": "1Mbit/s", "scale": 0.5}, "only one of them"),
-        ({"scale": 0.0}, "scale is 0.0, it must be a positive factor"),
+        ({"scale": 0.0}, "scale is 0.0; it must be a positive factor"),
         ({"fastest": "fast"}, "fastest 'fast' is not understood"),
     ],
 )

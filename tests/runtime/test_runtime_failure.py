@@ -276,8 +276,8 @@ def test_a_communicator_can_be_ended_within_a_call(ranks, how):
         (np.ones(4, np.float32), np.ones(4, np.int32), "sum", None, "source is of float32, but target of int32"),
         (np.ones(4, np.complex64), None, "sum", None, 'dtype is "complex64"; it must be one of float16, bfloat16'),
         (np.ones(4, np.float32), None, "add", None, 'op is "add"; it must be one of sum, product, min'),
-        ([1.0, 2.0], None, "sum", None, "source is a list, it must be an array"),
-        (np.ones(4), None, "sum", -1, "count is -1, it must not be negative"),
+        ([1.0, 2.0], None, "sum", None, "source is a list; it must be an array"),
+        (np.ones(4), None, "sum", -1, "count is -1; it must not be negative"),
         (None, None, "sum", 4, "source and target are both missing"),
         (None, np.ones(4), "sum", 4, "source is missing, this rank needs 4 elements of it"),
     ],
@@ -304,9 +304,9 @@ def test_ranks_that_do_not_come_are_named():
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"TACOS_RANK": "0"}, "TACOS_RENDEZVOUS is not set, it must be host:port"),
-        ({"TACOS_RANK": "0", "TACOS_RENDEZVOUS": "here"}, "TACOS_RENDEZVOUS is 'here', it must be"),
-        ({"TACOS_RANK": "x", "TACOS_RENDEZVOUS": "h:1"}, "TACOS_RANK is 'x', it must be a number"),
+        ({"TACOS_RANK": "0"}, "TACOS_RENDEZVOUS is not set; it must be host:port"),
+        ({"TACOS_RANK": "0", "TACOS_RENDEZVOUS": "here"}, "TACOS_RENDEZVOUS is 'here'; it must be"),
+        ({"TACOS_RANK": "x", "TACOS_RENDEZVOUS": "h:1"}, "TACOS_RANK is 'x'; it must be a number"),
         ({"TACOS_RANK": "2", "TACOS_RENDEZVOUS": "h:1", "TACOS_WORLD_SIZE": "2"}, "rank is 2 of 2"),
     ],
 )

@@ -230,7 +230,7 @@ def test_wrong_settings_are_errors_on_all_ranks(ranks, tmp_path, variables, why)
 @pytest.mark.parametrize(
     ("what", "why"),
     {
-        "gathered size": r"output has \d+ elements, it must have \d times the 4 of the other tensor",
+        "gathered size": r"output has \d+ elements; it must have \d times the 4 of the other tensor",
         "types": r"tensors of type torch\.int32 and torch\.float32 in one call",
         "blocks": r"input has \d+ elements: without split sizes, .* must have the same number",
         "splits": r"input_split_sizes is \[2, .*\]: it must have \d entries, with the sum \d",

@@ -270,7 +270,7 @@ def test_the_command_puts_files_beside_our_engines(capsys, tmp_path):
     assert {row["engine"] for row in rows} == {"ring", "ag.xml", "ag.json", "ag"}
     assert len({row["time_s"] for row in rows}) == 1
     assert main(["compare", spec, "all-reduce", "4MB", files[0]]) == 2
-    assert "ag.xml is another algorithm: all_gather of 4 on 4 NPUs" in capsys.readouterr().err
+    assert "ag.xml is for all_gather of 4 on 4 NPUs" in capsys.readouterr().err
 
 
 # Wrong calls.
@@ -286,7 +286,7 @@ def test_the_command_puts_files_beside_our_engines(capsys, tmp_path):
         (
             [*gathers("4KB"), tacos.collective.all_reduce(RING, "4KB")],
             {},
-            "all-gather and all-reduce, one comparison takes one kind",
+            "all-gather and all-reduce; a comparison takes one kind",
         ),
     ],
 )

@@ -57,16 +57,16 @@ def test_fewer_steps_may_be_asked_for():
     ring = tp.ring(4)
     front = tacos.pareto(ring, co.broadcast(ring, "1MB"), max_chunks=2, max_steps=3)
     assert points(front) == [(2, 2, 2)]
-    with pytest.raises(ValueError, match="max_steps is 1, more are needed"):
+    with pytest.raises(ValueError, match="max_steps is 1; the collective needs more steps"):
         tacos.pareto(ring, co.broadcast(ring, "1MB"), max_steps=1)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_chunks": 0}, "max_chunks is 0, it must be a positive number"),
-        ({"max_steps": -1}, "max_steps is -1, it must be a positive number"),
-        ({"time_limit": 0}, "time_limit is 0, it must be positive"),
+        ({"max_chunks": 0}, "max_chunks is 0; it must be a positive number"),
+        ({"max_steps": -1}, "max_steps is -1; it must be a positive number"),
+        ({"time_limit": 0}, "time_limit is 0; it must be positive"),
     ],
 )
 def test_wrong_arguments(options, message):
@@ -77,7 +77,7 @@ def test_wrong_arguments(options, message):
 
 def test_chunks_must_be_open():
     ring = tp.ring(4)
-    with pytest.raises(ValueError, match="the number of chunks is what is asked for"):
+    with pytest.raises(ValueError, match="chooses the number of chunks"):
         tacos.pareto(ring, co.all_gather(ring, "1MB", chunks=2))
     with pytest.raises(ValueError, match="the collective is for 4 NPUs, the topology has 5"):
         tacos.pareto(tp.ring(5), co.all_gather(ring, "1MB"))

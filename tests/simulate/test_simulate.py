@@ -481,7 +481,7 @@ def test_wrong_arguments_get_one_sentence(arguments, message):
     [
         (
             lambda: Fault(link=0, begin="2us", end="1us"),
-            "begins at '2us' and ends at '1us', it must end later",
+            "begins at '2us' and ends at '1us'; it must end later",
         ),
         (lambda: Fault(link=0, begin="1us", end="1us"), "it must end later"),
         (
@@ -498,7 +498,7 @@ def test_wrong_arguments_get_one_sentence(arguments, message):
         (lambda: Fault(npu=0, both=True), "both is for a link"),
         (lambda: Fault.parse("link=0,speed=3"), "has 'speed=3'; write each of link, npu"),
         (lambda: Straggler.parse("late=3us"), "needs an npu"),
-        (lambda: Straggler.parse("npu=0,slowdown=x"), "slowdown is 'x', it must be a number"),
+        (lambda: Straggler.parse("npu=0,slowdown=x"), "slowdown is 'x'; it must be a number"),
     ],
 )
 def test_wrong_faults_get_one_sentence(make, message):

@@ -408,7 +408,7 @@ def test_an_order_that_waits_in_a_circle_names_a_step():
     [
         ({"timing": "schedule"}, 'timing of a program must be one of .* got "schedule"'),
         ({"connections": 2}, 'connections is 2, but only timing "shared" has a limit'),
-        ({"timing": "shared", "connections": 0}, "connections is 0, it must be a whole number"),
+        ({"timing": "shared", "connections": 0}, "connections is 0; it must be a whole number"),
         ({"routes": [[0]]}, "routes has 1 entries for 4 threads"),
         ({"routes": [[9], None, None, None]}, "thread 0 has link 9, the links are 0 to 3"),
         ({"routes": [[1], None, None, None]}, "thread 0 leads from .* sends from NPU 0 to NPU 1"),

@@ -220,6 +220,19 @@ def test_pictures_are_written_whole(tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["ring.PNG", "ring.svg"]
 
 
+def test_a_pdf_keeps_vectors_and_is_the_same_every_time(tmp_path):
+    pytest.importorskip("svglib")
+    for name in ("a.pdf", "b.pdf"):
+        draw(build.ring(3), tmp_path / name, width=300)
+    data = (tmp_path / "a.pdf").read_bytes()
+    assert data.startswith(b"%PDF-")
+    assert b"/MediaBox [ 0 0 " in data
+    assert b"/Image" not in data.replace(b"/ImageB", b"").replace(b"/ImageC", b"").replace(
+        b"/ImageI", b""
+    )
+    assert data == (tmp_path / "b.pdf").read_bytes()
+
+
 def test_png_without_the_extra_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "resvg_py", None)
     with pytest.raises(TacosError, match=r"pip install 'tacos-ccl\[plot\]'"):
@@ -233,7 +246,7 @@ def test_wrong_arguments_are_named():
         draw(ring, labels="all")
     with pytest.raises(ValueError, match="width must be between 100 and 20000 pixels; got 5"):
         draw(ring, width=5)
-    with pytest.raises(ValueError, match=r'path must end in .svg or .png; got "ring.gif"'):
+    with pytest.raises(ValueError, match=r'path must end in .svg, .png or .pdf; got "ring.gif"'):
         draw(ring, "ring.gif")
 
 

@@ -235,7 +235,7 @@ def test_a_simulation_can_be_shown_instead(relay):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"detail": 0}, "detail is 0, it must be positive"),
+        ({"detail": 0}, "detail is 0; it must be positive"),
         ({"names": ["a", "b"]}, "names has 2 entries for 1 schedules"),
     ],
 )
@@ -320,7 +320,7 @@ def test_synth_and_sim_write_pages_too(saved, tmp_path):
         (["--serve", "-o", "out.html"], "--serve does not write a file; give only one"),
         (["--port", "80"], "--port is 80, but it needs --serve"),
         (["--serve", "--port", "70000"], "--port must be 0 to 65535; got 70000"),
-        (["--detail", "0"], "detail is 0, it must be positive"),
+        (["--detail", "0"], "detail is 0; it must be positive"),
     ],
 )
 def test_wrong_calls_are_refused_in_one_sentence(saved, tmp_path, capsys, call, sentence):

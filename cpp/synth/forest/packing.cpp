@@ -27,7 +27,7 @@ void check(const Topology& topology, std::span<const NodeId> members,
   for (const auto& demand : demands) {
     npu(demand.root);
     if (demand.amount < 1)
-      invalid("a root's demand is " + std::to_string(demand.amount) + ", it must be positive");
+      invalid("a root's demand is " + std::to_string(demand.amount) + "; it must be positive");
     if (std::find(members.begin(), members.end(), demand.root) == members.end()) {
       invalid(topology.name(demand.root) + " is a root, but no member");
     }
@@ -138,7 +138,7 @@ Forest fastest(const std::shared_ptr<const Topology>& topology, std::span<const 
 Forest pack(const std::shared_ptr<const Topology>& topology, std::span<const NodeId> members,
             std::span<const Demand> demands, double slack, const Progress& progress) {
   if (slack < 0 || slack >= 1)
-    invalid("slack is " + std::to_string(slack) + ", it must be in [0, 1)");
+    invalid("slack is " + std::to_string(slack) + "; it must be in [0, 1)");
   check(*topology, members, demands);
   const auto [reached, rates] =
       task(*topology, members, demands, slack, part_of(progress, 0.0, 0.1));

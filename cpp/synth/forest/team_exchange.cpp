@@ -196,7 +196,7 @@ std::optional<Schedule> team_exchange(const std::shared_ptr<const Topology>& top
                                       std::shared_ptr<const Collective> collective,
                                       std::string provenance, const Progress& progress) {
   if (team < 1 || members.size() % at(team) != 0) {
-    invalid("team is " + std::to_string(team) + ", it must divide the " +
+    invalid("team is " + std::to_string(team) + "; it must divide the " +
             std::to_string(members.size()) + " members");
   }
   if (topology->spec().reduce_bandwidth_Bps != 0 || members.size() < 2) return std::nullopt;

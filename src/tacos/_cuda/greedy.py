@@ -77,7 +77,7 @@ def solve(
         collective: Every NPU wants every chunk.
         seed: As for the greedy engine.
         provenance: For the schedule.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
         figures: Takes the seconds of each part of the work, for benchmarks.
     """
     begin = time.perf_counter()

@@ -1,1 +1,1 @@
-"""What the other modules are built with: columns, tables, files."""
+"""Helpers for the other modules: columns, tables, files, the linear solver."""

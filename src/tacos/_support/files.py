@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and streams in their place."""
+"""Atomic writes: files appear whole or not at all; streams work too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns as the tables of other libraries: pandas, and whatever knows Arrow.
+"""Columns as tables of other libraries: pandas, and all that support Arrow.
 
 The stream is made by the core (`arrow_stream`), so that Polars, DuckDB, pyarrow and pandas read
 schedules and traces without a copy, and none of them has to be there.

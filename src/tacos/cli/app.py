@@ -1,4 +1,4 @@
-"""The command line application, and what several verbs share: arguments, and how they are read."""
+"""The command line application, and the arguments and helpers that several verbs share."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ Algorithm = Annotated[
     Path, Parameter(help="A schedule, a program or a workload in any readable format.")
 ]
 Format = Annotated[
-    str | None, Parameter(help="Format of the file; by default its extension and content tell.")
+    str | None,
+    Parameter(help="Format of the file; by default recognized by its extension and content."),
 ]
 Root = Annotated[
     str | None, Parameter(help="Root of a broadcast, reduce, gather or scatter: number or name.")
@@ -87,6 +88,7 @@ AnyOrder = Annotated[
     bool,
     Parameter(
         negative="",
+        show_default=False,
         help="Also accept algorithms that may leave ranks with different bits of a floating-point sum.",
     ),
 ]
@@ -159,7 +161,7 @@ def asked_collective(
 
 
 def check_folder(option: str, path: Path) -> None:
-    """Refuse an output path without a directory before the work, not after it."""
+    """Refuse an output path whose directory does not exist, before the work begins."""
     if not path.absolute().parent.is_dir():
         raise ValueError(f"{option} is {path}, but there is no directory {path.parent}")
     if path.is_dir():

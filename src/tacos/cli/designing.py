@@ -1,4 +1,4 @@
-"""The verb that designs networks: design."""
+"""The command that designs networks: design."""
 
 from __future__ import annotations
 
@@ -114,12 +114,14 @@ def design(
     synthesize: Annotated[
         bool,
         Parameter(
-            negative="", help="Also synthesize the job's collectives before and after an upgrade."
+            negative="",
+            show_default=False,
+            help="Also synthesize the job's collectives before and after an upgrade.",
         ),
     ] = False,
     csv: Annotated[Path | None, Parameter(help="Write the table to this file.")] = None,
     output: Annotated[
-        Path | None, Parameter(name=["-o", "--output"], help="Draw a chart as .svg or .png.")
+        Path | None, Parameter(name=["-o", "--output"], help="Draw a chart as .svg, .png or .pdf.")
     ] = None,
     save: Annotated[
         Path | None,

@@ -1,4 +1,4 @@
-"""The commands for clusters that run stock software: a faster order of ranks, and what measurements are worth."""
+"""The commands for clusters that run stock software: reorder and judge."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def sim(
         Path | None,
         Parameter(
             name=["-o", "--output"],
-            help="Write the trace (.pftrace for Perfetto, .json, .csv, .parquet), a heat map (.svg, .png), "
+            help="Write the trace (.pftrace for Perfetto, .json, .csv, .parquet), a heat map (.svg, .png, .pdf), "
             "or a page as tacos view does (.html).",
         ),
     ] = None,
@@ -233,7 +233,7 @@ def sim(
     ):
         if found:
             raise ValueError(f"{option} is for workloads; {file} holds a schedule or a program")
-    pictures = (".svg", ".png")
+    pictures = (".svg", ".png", ".pdf")
     ending = "" if output is None else output.suffix.lower()
     if output is not None:
         if ending in pictures:
@@ -567,7 +567,7 @@ def topo(
     /,
     *,
     draw: Annotated[
-        Path | None, Parameter(help="Draw the network to this .svg or .png file.")
+        Path | None, Parameter(help="Draw the network to this .svg, .png or .pdf file.")
     ] = None,
     output: Annotated[
         Path | None,

@@ -1,4 +1,4 @@
-"""The commands that run something: on real networks, or on one that a lab builds."""
+"""The commands that run algorithms and programs: on real networks, or in a lab network."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(
         str, Parameter(help="Reduction: sum, product, min, max, avg, band, bor or bxor.")
     ] = "sum",
     iters: Annotated[int, Parameter(help="Timed calls per size.")] = 20,
-    warmup: Annotated[int, Parameter(help="Untimed calls before them.")] = 5,
+    warmup: Annotated[int, Parameter(help="Untimed calls before the timed ones.")] = 5,
     check: Annotated[bool, Parameter(help="Whether to check every element of the results.")] = True,
     against: Annotated[
         Literal["auto", "gloo", "mpi", "ring", "none"],

@@ -41,7 +41,8 @@ def hub(
     ] = None,
     key: Annotated[Path | None, Parameter(help="Private key of the certificate.")] = None,
     pin: Annotated[
-        bool, Parameter(help="Bind each core's thread to a processor.", negative="")
+        bool,
+        Parameter(help="Bind each core's thread to a processor.", negative="", show_default=False),
     ] = False,
     rack: Annotated[
         str | None,

@@ -1,4 +1,4 @@
-"""The verb that starts a switch that adds up, or asks one for its counters."""
+"""The command that starts an aggregating switch, or asks one for its counters: switch."""
 
 from __future__ import annotations
 

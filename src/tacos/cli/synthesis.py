@@ -1,4 +1,4 @@
-"""The verbs that make algorithms and compare them: synth, pareto, tune, compare, bound."""
+"""The commands that find algorithms and compare them: synth, pareto, tune, compare, bound."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tacos.search.tune import check_formats
 Target = Annotated[
     str | None,
     Parameter(
-        help=f"What will execute it: {', '.join(targets())}; by default the slowest rule counts."
+        help=f"What will execute it: {', '.join(targets())}. By default the slowest of them counts."
     ),
 ]
 
@@ -162,7 +162,7 @@ _REMARKS = ("proven", "gap", "note", "cut_short", "consistent")
 
 
 def _others(schedule: Schedule) -> dict[str, Any]:
-    """Whom auto's winner has beaten, and by how much."""
+    """The runner-up to auto's answer, and by how much it is slower."""
     times: dict[str, float] = schedule.provenance.get("best_of", {})
     others = [name for name in times if name != schedule.engine]
     if not others:
@@ -246,7 +246,11 @@ def tune(
         Parameter(name=["-o", "--output"], help="Write a plan directory, for TACOS_PLANS."),
     ] = None,
     to: Annotated[
-        str, Parameter(help="Also write files of these formats: msccl, mscclpp, or msccl,mscclpp.")
+        str,
+        Parameter(
+            show_default=False,
+            help="Also write files of these formats: msccl, mscclpp, or msccl,mscclpp.",
+        ),
     ] = "",
     target: Target = None,
     any_order: AnyOrder = False,
@@ -331,7 +335,7 @@ def compare(
     ] = 60.0,
     csv: Annotated[Path | None, Parameter(help="Write all figures to this file.")] = None,
     output: Annotated[
-        Path | None, Parameter(name=["-o", "--output"], help="Draw a chart as .svg or .png.")
+        Path | None, Parameter(name=["-o", "--output"], help="Draw a chart as .svg, .png or .pdf.")
     ] = None,
     target: Target = None,
     any_order: AnyOrder = False,
@@ -431,7 +435,7 @@ def bound(
 
 
 def _check_target(path: Path) -> None:
-    """What would only fail after the work fails before it."""
+    """Check the output path before the work instead of after it."""
     if not formats.takes(Schedule, path):
         raise ValueError(
             f"--output is {path}, but this format cannot hold a schedule; use .tacos, .xml or .json"
@@ -453,5 +457,5 @@ def _served(plan: Path | None, least: str, most: str | None) -> tuple[int, int |
 
 
 def _short(path: Path, others: tuple[Path, ...]) -> str:
-    """A file's name, with its folder where others have the same."""
+    """A file's name, with its directory if another file has the same name."""
     return path.name if [other.name for other in others].count(path.name) == 1 else str(path)

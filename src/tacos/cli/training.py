@@ -1,4 +1,4 @@
-"""The verb that asks about training steps: train."""
+"""The command that predicts training steps: train."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def train(
         str | None, Parameter(help="1f1b, gpipe, interleaved or zero-bubble.")
     ] = None,
     order: Annotated[
-        str | None, Parameter(help=f"How NPUs are dealt out; {training.ORDER} by default.")
+        str | None,
+        Parameter(help=f"Order in which NPUs are assigned to groups; {training.ORDER} by default."),
     ] = None,
     sequence_parallel: Annotated[
         _Flag, Parameter(help="Split norms along the sequence; with tensor parallelism by default.")
@@ -82,7 +83,9 @@ def train(
     ] = None,
     device: Annotated[
         str | None,
-        Parameter(help=f"{', '.join(DEVICES)}; by default what the network's name says."),
+        Parameter(
+            help=f"{', '.join(DEVICES)}; by default the device that the network's name implies."
+        ),
     ] = None,
     dtype: Annotated[str, Parameter(help="Type of matrix products: bf16, fp8, …")] = "bf16",
     software: Annotated[str, Parameter(help=f"{', '.join(training.SOFTWARE)}.")] = "current",
@@ -123,12 +126,18 @@ def train(
     sweep: Annotated[
         list[str] | None,
         Parameter(
-            consume_multiple=True, help="Values to try, such as tp=1,2,4,8 pp=1,2,4; ranked."
+            consume_multiple=True,
+            negative="",
+            help="Values to try, such as tp=1,2,4,8 pp=1,2,4; the fastest come first.",
         ),
     ] = None,
     search: Annotated[
         bool,
-        Parameter(negative="", show_default=False, help="Try all parallelisms that fit; ranked."),
+        Parameter(
+            negative="",
+            show_default=False,
+            help="Try all parallelisms that fit; the fastest come first.",
+        ),
     ] = False,
     top: Annotated[int, Parameter(help="Rows to print of a sweep or a search.")] = 10,
     scaling: Annotated[
@@ -150,16 +159,19 @@ def train(
     what_if: Annotated[
         list[str] | None,
         Parameter(
-            help="A changed network or device beside: nic=2x, box=2x, links=2x, latency=0.5x, compute=2x, memory=2x, "
-            "a-b=0.1x, device=h200; several changes separated by commas. May be given again."
+            negative="",
+            help="Also predict the step on a changed network or device: nic=2x, box=2x, links=2x, latency=0.5x, compute=2x, "
+            "memory=2x, a-b=0.1x, device=h200; separate several changes by commas. May be repeated.",
         ),
     ] = None,
     oversubscribe: Annotated[
         bool,
-        Parameter(negative="", show_default=False, help="Accept what does not fit into memory."),
+        Parameter(
+            negative="", show_default=False, help="Accept steps that do not fit into memory."
+        ),
     ] = False,
     chart: Annotated[
-        Path | None, Parameter(help="Draw where the time goes, as .svg or .png.")
+        Path | None, Parameter(help="Draw where the time goes, as .svg, .png or .pdf.")
     ] = None,
     csv: Annotated[Path | None, Parameter(help="Write all figures as a table.")] = None,
     timeline: Annotated[
@@ -312,7 +324,7 @@ def _device_of(spec: str) -> str:
         if stem in text:
             return stems[stem]
     raise ValueError(
-        f"--device is missing: {spec} does not say one; it is one of {', '.join(DEVICES)}"
+        f"--device is missing, and {spec} does not imply one; use one of {', '.join(DEVICES)}"
     )
 
 

@@ -61,7 +61,7 @@ def view(
         Parameter(
             negative="",
             show_default=False,
-            help="Serve the page on 127.0.0.1 until Ctrl-C instead.",
+            help="Serve the page on 127.0.0.1 until Ctrl-C, instead of writing a file.",
         ),
     ] = False,
     port: Annotated[

@@ -1,4 +1,4 @@
-"""What the verbs do with a workload: how it is read, simulated and shown."""
+"""Workloads in several commands: how they are read, simulated and shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collectives: who holds which chunk before, and who must have it after.
+"""Collectives: which NPU holds which chunk before, and which must have it after.
 
 Each function builds a :class:`Collective` for a network, given as a topology, a spec such as ``"torus:4x4"``, or a
 number of NPUs. ``size`` means what nccl-tests means: the whole buffer (all-reduce, broadcast, reduce: every
@@ -323,7 +323,7 @@ def custom(
     *,
     reduces: bool | Sequence[bool] = False,
 ) -> Collective:
-    """Any pre- and postcondition: per chunk its size, who holds it before and who needs it after.
+    """Any pre- and postcondition: per chunk its size, the NPUs that hold it before, and those that need it after.
 
     Where a chunk reduces, its value is the sum of all holders' contributions; elsewhere the
     holders have equal replicas. The collective's size is the sum of the chunks.

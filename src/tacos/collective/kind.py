@@ -1,4 +1,4 @@
-"""The record of a kind of collective: what code may ask about it."""
+"""The record of a kind of collective: its name and its traits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which network: bandwidths, sizes and kinds of its dimensions, and which links to upgrade first.
+"""Network design: bandwidths, sizes and kinds of dimensions, and which links to upgrade first.
 
 :func:`~tacos.design.bandwidths.optimize` spends a budget of bandwidth or dollars over the dimensions of a network, :func:`~tacos.design.shapes.shapes` also searches the
 dimensions, and :func:`~tacos.design.upgrade.upgrade` says which links of any network to make faster.

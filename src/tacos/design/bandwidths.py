@@ -166,7 +166,7 @@ def optimize(
         overlap: Whether computation hides communication: ``"none"`` (LIBRA), ``"background"`` or ``"full"``, see
             :meth:`~tacos.design.jobs.TrainingJob.timing`.
         weights: How often each job runs; once by default.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         InfeasibleError: The constraints contradict each other; the message names the smallest set that does.

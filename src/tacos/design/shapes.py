@@ -1,4 +1,4 @@
-"""Which dimensions: all ways to build a network of N NPUs from rings, cliques and switches, and the best for each budget.
+"""Shapes: all ways to build a network of N NPUs from rings, cliques and switches, and the best for each budget.
 
 Time and cost follow :func:`tacos.design.bandwidths.optimize`, but here the kind of a dimension counts for the time too:
 
@@ -178,7 +178,7 @@ def shapes(
         finalists: For how many of the best networks at the largest budget collectives are synthesized.
         executor: Where budgets are searched and finalists synthesized: what :func:`tacos.workers.opened` opens by name, or
             any executor; here, one after another, if none is given. It stays open.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         ValueError: An argument is wrong, or no shape is within the limits.

@@ -130,7 +130,7 @@ def upgrade(
         per: ``"kind"`` upgrades links with the same ends (but for numbers), bandwidth and latency together; ``"cable"`` each by
             itself, both directions together.
         synthesized: Whether to synthesize the job's collectives before and after.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         ValueError: An argument is wrong, or the job does not fit the network.

@@ -377,7 +377,7 @@ def network(text: str) -> Topology:
     loaded = load(path, **options)
     if isinstance(loaded, Program | Workload):
         held = type(loaded).__name__.lower()
-        raise FormatError(f"{path}: this is a {held}, which names no topology")
+        raise FormatError(f"{path}: holds a {held}, which has no topology")
     return loaded.topology if isinstance(loaded, Schedule) else loaded
 
 
@@ -476,7 +476,7 @@ def _by_head(path: Location, fitting: list[str]) -> str:
         if is_one(head) if is_one is not None else fitting:
             return name
     if fitting:
-        raise FormatError(f"{path}: the file is none of {', '.join(fitting)} by its content")
+        raise FormatError(f"{path}: the content fits none of the formats {', '.join(fitting)}")
     if isinstance(path, Stream):
         raise FormatError(f"{path}: the content does not tell its format; give the argument format")
     endings = dict.fromkeys(ending for chosen in FORMATS.values() for ending in chosen.endings)

@@ -114,7 +114,7 @@ def _built(fields: Dimensions) -> Topology:
             allowed = ", ".join(_BLOCKS)
             raise ValueError(f"topology[{i}] is {quoted(block)}; it must be one of {allowed}")
         if npus < 2:
-            raise ValueError(f"npus_count[{i}] is {npus}, it must be at least 2")
+            raise ValueError(f"npus_count[{i}] is {npus}; it must be at least 2")
         factors.append(
             _BLOCKS[block](
                 npus,
@@ -131,7 +131,7 @@ def write(topology: Topology, path: Location) -> None:
     """Write a product of rings, cliques and switches as a network of ASTRA-sim.
 
     Raises:
-        FormatError: ASTRA-sim's format cannot say this network; the message says what is in the way.
+        FormatError: ASTRA-sim's format cannot describe this network; the message says why.
 
     >>> import tempfile, tacos
     >>> from pathlib import Path
@@ -204,7 +204,7 @@ def dimensions(topology: Topology) -> Dimensions:
     )
     if not same:
         raise ValueError(
-            "ASTRA-sim's format cannot say this network: in each dimension all links must be "
+            "ASTRA-sim's format cannot describe this network: in each dimension all links must be "
             "there, in both directions, and be alike"
         )
     if topology.switch_capabilities.any():
@@ -244,7 +244,7 @@ def read_ns3(path: Location) -> Topology:
             raise ValueError(f"there are {rows.lines.size} links, the first line says {links}")
         if switches >= nodes or nodes > 2 * links + 1:
             raise ValueError(
-                f"line 1: {nodes} nodes, {switches} switches, {links} links: no network"
+                f"line 1: {nodes} nodes, {switches} switches and {links} links cannot form a network"
             )
         src, dst = (
             text_columns.whole_numbers(rows.columns[k], what, rows.lines)
@@ -255,7 +255,7 @@ def read_ns3(path: Location) -> Topology:
             if wrong.size:
                 line, node = rows.lines[wrong[0]], ends[wrong[0]]
                 raise ValueError(
-                    f"line {line}: {what} is {node}, it must be another node below {nodes}"
+                    f"line {line}: {what} is {node}; it must be another node below {nodes}"
                 )
         is_switch = np.zeros(nodes, bool)
         is_switch[ids] = True

@@ -125,7 +125,7 @@ def write(
     ``….workload.<rank>.et``  a workload of one collective, which the algorithm carries out
     ``….system.json``         the system, with the algorithm's absolute prefix
     ``….memory.json``         no memory beyond the NPU's own
-    ``….network.yml``         the network, where ASTRA-sim's format can say it
+    ``….network.yml``         the network, where ASTRA-sim's format can describe it
     ========================  ==========================================================
 
     Args:
@@ -141,7 +141,7 @@ def write(
 
     Raises:
         FormatError: A file cannot be written, or would be mixed up with those of another export.
-        ValueError: The size is missing, or a trace cannot say what the program does.
+        ValueError: The size is missing, or a trace cannot express what the program does.
 
     >>> import os, tempfile, tacos
     >>> topo = tacos.topology.ring(4, bandwidth="50GiB/s", latency="500ns")
@@ -343,7 +343,7 @@ def _put(
     extra = _file(prefix, ranks)
     if extra.exists():  # a reader would take it for part of what is written now
         raise FormatError(
-            f"{extra}: it is there, but the program has {ranks} ranks: remove it or choose another "
+            f"{extra}: the file exists, but there are only {ranks} ranks; remove it or choose another "
             "prefix"
         )
     with replacing_all() as put, ThreadPoolExecutor(os.cpu_count()) as pool:

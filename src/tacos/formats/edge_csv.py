@@ -123,7 +123,7 @@ def _body(data: bytes) -> _Body:
     if first := _NPUS_LINE.match(data):
         npus, data = int(first[1]), data[first.end() :]
         if npus < 1:
-            raise ValueError(f"line {line}: the number of NPUs is 0, it must be at least 1")
+            raise ValueError(f"line {line}: the number of NPUs is 0; it must be at least 1")
         line += 1
     head, _, rest = data.partition(b"\n")
     words = [word.strip() for word in head.decode("utf-8", "replace").split(",")]

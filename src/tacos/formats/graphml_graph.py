@@ -145,7 +145,7 @@ class Graph:
 
     def start(self, name: str, attributes: dict[str, str], line: int) -> None:
         if not self.open and name != "graphml":
-            raise ValueError(f"line {line}: the root is <{name}>, it must be <graphml>")
+            raise ValueError(f"line {line}: the root is <{name}>; it must be <graphml>")
         self.open.append(name)
         self.line = line
         if name == "key":

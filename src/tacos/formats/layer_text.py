@@ -288,7 +288,7 @@ class _Graph:
         return self._add(_COMP, name, after, time_ps=time_ps)
 
     def collective(self, name: str, step: _Step, used: _Dims, after: list[int]) -> list[int]:
-        """Add the collective of a step, where it has one and somebody to talk to."""
+        """Add the collective of a step, if it has one with more than one member."""
         if step.comm is None or not step.bytes or prod(self.dims[d] for d in used) < 2:
             return after
         return self._add(_COLL, name, after, comm=step.comm, bytes=step.bytes, used=used)

@@ -470,7 +470,7 @@ def _check(header: _Header, header_bytes: int, size: int) -> None:
     for section, (name, dtype) in zip(header.sections, _SECTIONS.items(), strict=True):
         if (section.name, section.dtype) != (name, dtype):
             found = f'"{section.name}" with dtype "{section.dtype}"'
-            raise ValueError(f'section {found}, it must be "{name}" with "{dtype}"')
+            raise ValueError(f'section {found}; it must be "{name}" with "{dtype}"')
     payloads = (section.count * np.dtype(section.dtype).itemsize for section in header.sections)
     expected = header_bytes + sum(_block_bytes(payload) for payload in payloads)
     if size < expected:

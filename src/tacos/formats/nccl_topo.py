@@ -66,7 +66,7 @@ class _Element:
             return default
         if not re.fullmatch(r"-?[0-9]{1,9}", text) or not least <= int(text) <= most:
             raise ValueError(
-                f"line {self.line}: {key} of <{self.name}> is {quoted(text)}, "
+                f"line {self.line}: {key} of <{self.name}> is {quoted(text)}; "
                 f"it must be a whole number from {least} to {most}"
             )
         return int(text)
@@ -146,7 +146,7 @@ def _tree(data: bytes) -> _Element:
     xml_events.parse(data, start, lambda _: open_elements.pop())
     root = top.children[0]
     if root.name != "system":
-        raise ValueError(f"line {root.line}: the root is <{root.name}>, it must be <system>")
+        raise ValueError(f"line {root.line}: the root is <{root.name}>; it must be <system>")
     return root
 
 

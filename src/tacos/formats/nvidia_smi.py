@@ -1,6 +1,6 @@
 """What ``nvidia-smi topo -m`` prints: how every two devices of one machine are joined.
 
-A cell says ``NV#`` (so many NVLinks), ``PIX`` or ``PXB`` (behind the same PCIe bridges), ``PHB`` (the
+A cell says ``NV#`` (the number of NVLinks), ``PIX`` or ``PXB`` (behind the same PCIe bridges), ``PHB`` (the
 same host bridge), ``NODE`` (the same NUMA domain) or ``SYS`` (across CPUs). Devices behind the same bridges
 share a PCIe switch, those of one NUMA domain a CPU, and CPUs are joined with each other. NVLinks that
 are more than a GPU can have (18) lead to NVSwitch. The text has no speeds: they are arguments.

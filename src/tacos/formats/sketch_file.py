@@ -49,7 +49,7 @@ class _Fields(Struct, forbid_unknown_fields=True):
 
 
 def read(path: str | os.PathLike[str], npus: int) -> Sketch:
-    """Read a sketch for a network of so many NPUs.
+    """Read a sketch for a network of `npus` NPUs.
 
     Raises:
         FormatError: The file is not a sketch, or not one for such a network; the message names the field.
@@ -109,5 +109,5 @@ def _of_taccl(given: taccl.TacclSketch, npus: int) -> Sketch:
 def _numbered(field: str, table: dict[str, list[int]]) -> dict[int, list[int]]:
     for key in table:
         if not key.isdecimal():
-            raise ValueError(f"{field} has the sender {key!r}, it must be a number")
+            raise ValueError(f"{field} has the sender {key!r}; it must be a number")
     return {int(key): places for key, places in table.items()}

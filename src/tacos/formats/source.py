@@ -1,4 +1,4 @@
-"""The bytes and the text of a file or a stream, and what is wrong with them in one sentence.
+"""Read the bytes or the text of a file or a stream, with one-sentence errors.
 
 Every reader of text starts here: the size is limited before anything is read, and what is not
 UTF-8 is refused. A reader raises a ValueError about the text, `about` puts the file's name before it.

@@ -163,7 +163,7 @@ def read(
                 f"gpus_per_node is {profile.gpus_per_node}; it must be 1 to {_MOST_GPUS}"
             )
         if not 0 < scale < 1e9:
-            raise ValueError(f"scale is {scale!r}, it must be positive")
+            raise ValueError(f"scale is {scale!r}; it must be positive")
         costs = _Costs(_size_of(profile.name, size) * scale, scale)
         node = _node(profile, costs)
         if sketch is None:
@@ -188,12 +188,12 @@ class _Costs:
     def bandwidth(self, field: str, beta: float) -> int:
         found = self.scaled_size / beta * 1e6 if beta > 0 else 0.0
         if not 1 <= found < 2**62:
-            raise ValueError(f"{field} is {beta!r}, it must be a time in microseconds above 0")
+            raise ValueError(f"{field} is {beta!r}; it must be a time in microseconds above 0")
         return round(found)
 
     def latency(self, field: str, alpha: float) -> int:
         if not 0 <= alpha < 1e12:
-            raise ValueError(f"{field} is {alpha!r}, it must be a time in microseconds")
+            raise ValueError(f"{field} is {alpha!r}; it must be a time in microseconds")
         return round(alpha * 10**6 / self.scale)
 
 

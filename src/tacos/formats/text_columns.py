@@ -100,7 +100,7 @@ def whole_numbers(fields: Fields, what: str, lines: NDArray[np.int64]) -> NDArra
     array([ 7, 12])
     >>> whole_numbers(np.array([b"7", b"-1"]), "src", np.array([1, 2]))
     Traceback (most recent call last):
-    ValueError: line 2: src is '-1', it must be a whole number
+    ValueError: line 2: src is '-1'; it must be a whole number
     """
     digits = _bytes(fields)
     used = digits != 0
@@ -109,7 +109,7 @@ def whole_numbers(fields: Fields, what: str, lines: NDArray[np.int64]) -> NDArra
     if wrong.size:
         row = wrong[0]
         given = quoted(fields[row].decode("utf-8", "replace"))
-        raise ValueError(f"line {lines[row]}: {what} is {given}, it must be a whole number")
+        raise ValueError(f"line {lines[row]}: {what} is {given}; it must be a whole number")
     value = np.zeros(fields.size, np.int64)
     for k in range(digits.shape[1]):
         value = np.where(used[:, k], value * 10 + (digits[:, k].astype(np.int64) - ord("0")), value)

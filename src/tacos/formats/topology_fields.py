@@ -189,7 +189,7 @@ def decoded(data: Any) -> File:
         raise ValueError("the file must be a mapping of fields, such as tacos: 1")  # noqa: TRY004
     version = data.get("tacos")
     if version is None:
-        raise ValueError(f"the field tacos is missing, it must be tacos: {VERSION}")
+        raise ValueError(f"the field tacos is missing; it must be tacos: {VERSION}")
     if isinstance(version, int) and version > VERSION:
         raise ValueError(f"tacos is {version}, this program understands format version {VERSION}")
     try:

@@ -1,4 +1,4 @@
-"""Topologies in files that people write: YAML or JSON.
+"""Topology files that people write, in YAML or JSON.
 
 A file starts from a short name and edits it, or lists NPUs, switches, links and boxes that repeat::
 
@@ -291,7 +291,7 @@ class _Reader:
             raise ValueError(f"{next(iter(model))} does not go with a base that is a file")
         if self.depth == _DEEPEST:
             raise ValueError(
-                f"base is {base}, the {_DEEPEST + 1}th file on the way: do they go round?"
+                f"base is {base}: more than {_DEEPEST} files in a row name a base; check for a cycle"
             )
         try:
             return _read(self.folder / base, self.depth + 1)
@@ -303,7 +303,7 @@ class _Reader:
         given = [kind for kind in kinds if getattr(edit, kind) is not None]
         if len(given) != 1:
             raise ValueError(
-                f"{place} has {len(given)} changes, it must have one of {', '.join(kinds)}"
+                f"{place} has {len(given)} changes; it must have one of {', '.join(kinds)}"
             )
         npus, switches = _names("npu", topology.npus), _names("switch", topology.switches)
         nodes = _Nodes(topology.names or npus + switches)
@@ -487,7 +487,7 @@ class _Reader:
         for i, row in enumerate(rows):
             if not 2 <= len(row) <= 4:
                 raise ValueError(
-                    f"directed[{i}] has {len(row)} entries, "
+                    f"directed[{i}] has {len(row)} entries; "
                     "it must be [src, dst, bandwidth, latency]"
                 )
             for end in (0, 1):
@@ -499,7 +499,7 @@ class _Reader:
                     nodes.find(node, f"directed[{i}][{end}]") if not isinstance(node, float) else []
                 )
                 if len(found) != 1:
-                    raise ValueError(f"directed[{i}][{end}] is {node!r}, it must be one node")
+                    raise ValueError(f"directed[{i}][{end}] is {node!r}; it must be one node")
                 columns[end, i] = found[0]
             if columns[0, i] == columns[1, i]:
                 raise ValueError(f"directed[{i}] joins {nodes.names[columns[0, i]]} to itself")
@@ -558,8 +558,8 @@ def _ends(link: Link, nodes: _Nodes, place: str) -> Ints:
         src, dst = nodes.find(link.src, f"{place}.src"), nodes.find(link.dst, f"{place}.dst")
         if len(src) != len(dst) and 1 not in (len(src), len(dst)):
             raise ValueError(
-                f"{place} has {len(src)} nodes in src and {len(dst)} in dst, "
-                "they must be as many, or one on one side"
+                f"{place} has {len(src)} nodes in src and {len(dst)} in dst; "
+                "use equal numbers, or a single node on one side"
             )
         if not src or not dst:
             raise ValueError(f"{place} has an empty list of nodes")

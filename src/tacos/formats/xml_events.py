@@ -1,4 +1,4 @@
-"""XML from others, read safely: elements in order, nothing fetched, nothing expanded.
+"""Read untrusted XML: elements in order, without fetching files or expanding entities.
 
 The parser is expat of the standard library. A document type declaration is refused, and with it every
 way to declare an entity: there are no entity bombs, and no file or address is ever opened. Depth

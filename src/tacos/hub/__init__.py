@@ -1,4 +1,4 @@
-"""An optimizer service: gradients meet in one place, are summed and optimized there, and new weights go back.
+"""An optimizer service: sums gradients, runs the optimizer on the sums, and returns new weights.
 
 ``tacos hub`` or :class:`~tacos.hub.server.Server` runs one. Workers use it in three ways: :class:`~tacos.hub.training.Optimizer` takes the place of a torch
 optimizer in a training loop, :func:`~tacos.hub.worker.connect` gives push and pull with timestamps, and HTTP with JSON controls sessions,

@@ -1,4 +1,4 @@
-"""Checkpoints of jobs: one file each, complete or not there at all."""
+"""Checkpoints of jobs: one file each, written atomically."""
 
 from __future__ import annotations
 

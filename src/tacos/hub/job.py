@@ -1,4 +1,4 @@
-"""What a job of an optimizer service is: its parameters, its optimizer, and how its workers take part."""
+"""A job of an optimizer service: its parameters, its optimizer, and its workers."""
 
 from __future__ import annotations
 

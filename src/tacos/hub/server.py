@@ -592,7 +592,7 @@ class _Http(ThreadingHTTPServer):
             super().finish_request(secure, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away in the middle is no news."""
+        """Ignore clients that disconnect in the middle of a request."""
 
 
 def _handler(server: Server) -> type[BaseHTTPRequestHandler]:

@@ -1,4 +1,4 @@
-"""Who may use an optimizer service, and how much of it: tokens and quotas."""
+"""Tenants of an optimizer service: their tokens and quotas."""
 
 from __future__ import annotations
 

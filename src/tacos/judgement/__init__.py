@@ -1,4 +1,4 @@
-"""Is my bandwidth good? Measurements of a cluster beside what its network allows.
+"""Is my bandwidth good? Compare measurements of a cluster with what its network allows.
 
 :func:`judge` reads the output of a benchmark and says for every size which share of the bound was reached, what binds, what
 stock NCCL and the best algorithm should reach, and what may be wrong.
@@ -43,7 +43,7 @@ _LARGE = 16 << 20
 _GOOD, _FLAT, _NEAR = 0.85, 0.1, 0.12
 """What counts as good beside NCCL's model, as a flat curve, and as near to a fraction (chosen)."""
 _SLOW_START = 3.0
-"""Small buffers that take so many times longer than NCCL's model says have a cause of their own."""
+"""Small buffers that take more than this many times NCCL's modelled time get a cause of their own (chosen)."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def judge(
         network: The topology, a file or a spec. Rank i is NPU i.
         collective: What was measured, if the log does not say.
         nccl_log: A log of ``NCCL_DEBUG=INFO`` or a file of ``NCCL_GRAPH_DUMP_FILE`` beside it.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         ValueError: The log has another number of ranks than the network, or its collective is unknown.

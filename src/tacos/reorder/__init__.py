@@ -103,7 +103,7 @@ def reorder(
     effort: float = 1.0,
     progress: Callable[[float], object] | None = None,
 ) -> Order:
-    """The order of ranks in which a pattern of messages is fastest.
+    """Find the order of ranks in which a pattern of messages is fastest.
 
     Hosts with several ranks, named ``host:number``, keep them together and in their order. Up to 12 hosts the best order is
     found, as a rule; beyond, local search finds a good one. It is never slower than the order given.
@@ -117,10 +117,10 @@ def reorder(
             latency where no bandwidths are known.
         bandwidth: A matrix of bandwidths in B/s beside a matrix of latencies.
         hosts: The hosts of the job in their present order, if not all.
-        npus_per_host: How many consecutive NPUs of a topology form a host, where no names tell.
+        npus_per_host: Number of consecutive NPUs of a topology that form a host, if names do not tell.
         seed: Random seed; other seeds may give different, equally good orders.
         effort: How much to search; 2 searches twice as long.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         ValueError: An argument is wrong, a matrix is not square or has gaps, or a host is unknown.

@@ -1,4 +1,4 @@
-"""What messages cost between hosts, from matrices, measurements, topologies and files of schedulers.
+"""Costs of messages between hosts, from matrices, measurements, topologies and files of schedulers.
 
 :func:`costs_of` takes what a user has and returns :class:`Costs`. A file format is one entry of :data:`READERS`.
 Files of schedulers and clouds name switches but no speeds: there, every switch that a message passes counts 1 us.

@@ -37,7 +37,7 @@ _PLACE_WORK = 60_000_000
 _SHORT = 0.005
 """Share of the effort that finds a start for branch and bound."""
 _TREE_STEPS, _LEAST_ROUNDS, _MOST_ROUNDS = 6 * 10**8, 400, 10_000
-"""Pairs that the one-trees of a bound look at, in at least and at most so many rounds."""
+"""Pairs that the one-trees of a bound look at, and the least and the largest number of rounds."""
 _MOST_GROUPS, _MOST_PARTS = 12, 8
 """Different steps of which all subsets are looked at for a bound, and partitions of the hosts."""
 _POWER = 4

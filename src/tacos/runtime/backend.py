@@ -1,4 +1,4 @@
-"""How torch.distributed learns of the backend ``tacos``.
+"""Register the backend ``tacos`` with torch.distributed.
 
 torch calls :func:`register` at the end of its own import, through the entry point ``torch.backends``.
 So nothing here imports torch, or what needs it, before it is asked to.

@@ -62,7 +62,7 @@ def connect(
     (0, 1, 'tcp')
     """
     if not timeout > 0:
-        raise ValueError(f"timeout is {timeout} s, it must be positive")
+        raise ValueError(f"timeout is {timeout} s; it must be positive")
     kind = chosen() if carrier is None else named(carrier)
     communicator = Communicator(
         rendezvous or from_environment(timeout=timeout),
@@ -569,7 +569,7 @@ def _array(value: Any, name: str) -> np.ndarray[Any, Any]:
         try:
             array = np.asarray(memoryview(value))
         except TypeError:
-            raise ValueError(f"{name} is a {type(value).__name__}, it must be an array") from None
+            raise ValueError(f"{name} is a {type(value).__name__}; it must be an array") from None
     else:
         array = np.from_dlpack(value)
     if not array.flags.c_contiguous or not array.flags.aligned:

@@ -63,7 +63,7 @@ def launch(
     0
     """
     if ranks < 1:
-        raise ValueError(f"ranks is {ranks}, it must be positive")
+        raise ValueError(f"ranks is {ranks}; it must be positive")
     if output not in ("first", "all", "none"):
         raise ValueError(f"output is {output!r}; it must be first, all or none")
     return Job(command, ranks, env=env, output=output)
@@ -142,7 +142,7 @@ class Job:
         The code of a rank that signal n has killed is 128 + n, as shells and ``tacos lab`` have it. When one fails, the others have a few seconds to say why they fail, too.
 
         Raises:
-            TimeoutError: They still run after so many seconds; they have been killed.
+            TimeoutError: Some ranks still ran after `timeout` seconds and were killed.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         code, failed_at, pause = 0, None, 0.001

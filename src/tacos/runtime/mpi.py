@@ -1,4 +1,4 @@
-"""Algorithms over MPI, for clusters that live on it; needs mpi4py.
+"""Run algorithms over MPI; needs mpi4py.
 
 Ranks are those of an MPI communicator, and data are MPI messages, see :mod:`tacos.runtime.carriers.mpi`.
 """
@@ -42,7 +42,7 @@ def connect(comm: Any = None, *, timeout: float = 300.0) -> Communicator:
     array([0., 1., 2., 3.])
     """
     if not timeout > 0:
-        raise ValueError(f"timeout is {timeout} s, it must be positive")
+        raise ValueError(f"timeout is {timeout} s; it must be positive")
     carrier = Mpi(MPI.COMM_WORLD if comm is None else comm, timeout=timeout)
     return Communicator(carrier.rendezvous, timeout=timeout, carrier="mpi", opened={"mpi": carrier})
 

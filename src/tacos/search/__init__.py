@@ -1,4 +1,4 @@
-"""Search: the best schedule for a problem, and engines side by side.
+"""Search: find the best schedule for a problem, and compare engines.
 
 :mod:`~tacos.search.synthesis` answers a question: ``tacos.search.question`` is what is asked, ``tacos.search.watch`` the
 caller's time limit and progress, ``tacos.search.budget`` the work that may be spent, ``tacos.search.judging`` which

@@ -1,8 +1,8 @@
-"""Engines side by side, on one problem or over a row of sizes.
+"""Compare engines on one problem or over several sizes.
 
 :func:`compare` runs every engine that applies, under one model of time, checks each answer with the
-verifier and sorts by time. It hides how the work is spread: over the cores of this machine, or over
-any executor, always with the same results in the same order.
+verifier and sorts by time. The work is spread over the cores of this machine or over
+any executor; the results and their order do not depend on it.
 """
 
 from __future__ import annotations
@@ -102,21 +102,20 @@ def compare(
 
     Args:
         topology: The network.
-        collective: What is to be achieved, or a list of it in several sizes.
-        engines: Names, or one name; all that apply where none are given.
-        beside: Algorithms made elsewhere, by the names they get in the comparison: programs, or
-            schedules of other tools. They are put on this topology and at these sizes; the time of
-            their synthesis is that of doing so.
-        seed: For engines that draw at random.
+        collective: The collective, or a list of it in several sizes.
+        engines: Names of engines, or one name; by default all that apply.
+        beside: Other algorithms by the names they get in the comparison: programs, or schedules of other tools.
+            They are transferred to this topology and these sizes; their synthesis time is the time of that.
+        seed: Random seed of engines that use one.
         effort: As for :func:`~tacos.search.synthesis.synthesize`.
-        time_limit: Seconds for each engine and size. It is a guard: an engine that has found
-            nothing by then is not asked again for the sizes that are still to come.
+        time_limit: Seconds for each engine and size. An engine that has found nothing by then is not
+            tried at the remaining sizes.
         consistent: Whether schedules after which NPUs may have different bits of one sum come after all others; they
             are marked in any case.
         executor: Where the work is done: what :func:`tacos.workers.opened` opens by name, or any executor, such as a
             process pool; the threads of this machine if none is given. It stays open.
         target: What will execute the schedules, as for :func:`~tacos.search.synthesis.synthesize`.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Returns:
         A :class:`Comparison`, or a :class:`Sweep` of them for a list.
@@ -183,7 +182,7 @@ def _check(
         check_sizes(topology, problem)
         if problem.kind != problems[0].kind:
             kinds = f"{problems[0].label} and {problem.label}"
-            raise ValueError(f"collective has {kinds}, one comparison takes one kind")
+            raise ValueError(f"collective has {kinds}; a comparison takes one kind")
     for name in names or ():
         check_engine(name)
     for name, algorithm in others.items():
@@ -205,8 +204,7 @@ def _check_fits(name: str, algorithm: Program | Schedule, wanted: Collective) ->
 
     if (algorithm.collective.npus, members(algorithm.collective)) != (wanted.npus, members(wanted)):
         raise ValueError(
-            f"{name} is another algorithm: {outline(algorithm.collective)}, compared are those of "
-            f"{outline(wanted)}"
+            f"{name} is for {outline(algorithm.collective)}; this comparison is of {outline(wanted)}"
         )
 
 
@@ -245,7 +243,7 @@ class _Task(NamedTuple):
 
 
 def _schedule(task: _Task, report: Progress | None) -> Schedule:
-    """What the engine makes, or what the algorithm from elsewhere is here."""
+    """The engine's schedule, or the given algorithm on this network."""
     if task.algorithm is None:
         return synthesize(
             task.topology,

@@ -1,4 +1,4 @@
-"""What a comparison found: the figures of each engine, the ranking, and what to say about it."""
+"""Results of a comparison: the figures of each engine, the ranking, and a verdict in words."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Figures:
     Attributes:
         time_s: When the last transfer arrives.
         algbw_Bps: Size over time.
-        busbw_Bps: The same times what the collective needs per link; 0 where that is not defined.
+        busbw_Bps: Bus bandwidth: `algbw_Bps` times nccl-tests' factor for the collective; 0 where that is not defined.
         chunks: The number of chunks per part, as ``chunks=`` takes it; None where parts differ.
-        transfers: How many there are.
+        transfers: The number of transfers.
         utilisation: Share of the time that the links are busy, on average.
         cut_short: Whether the time limit ended the search.
         total_chunks: The number of all chunks.
@@ -79,7 +79,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Engines side by side on one problem.
+    """A comparison of engines on one problem.
 
     Attributes:
         topology: The network.
@@ -116,7 +116,7 @@ class Comparison:
 
     @property
     def reference(self) -> str:
-        """What users run today, where it was compared: the first of :func:`tacos.synth.references`, else the last."""
+        """The engine that stands for what users run today: the first of :func:`tacos.synth.references`, else the last."""
         *first, last = references()
         solved = {candidate.engine for candidate in self.solved}
         return next((name for name in first if name in solved), last)
@@ -185,7 +185,7 @@ class Comparison:
         return to_html(self)
 
     def verdict(self) -> str:
-        """Who wins, and by how much, in a sentence.
+        """The fastest engine, and by how much, in a sentence.
 
         >>> import tacos
         >>> topo = tacos.topology.ring(4, bandwidth="1GB/s", latency="0ns")
@@ -206,7 +206,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Engines side by side over a row of sizes; of each size, only the best schedule is kept."""
+    """A comparison of engines over several sizes; for each size, only the best schedule is kept."""
 
     topology: Topology
     comparisons: tuple[Comparison, ...]
@@ -268,7 +268,7 @@ class Sweep:
         return to_html(self)
 
     def verdict(self) -> str:
-        """Who wins where, in a sentence or two."""
+        """The fastest engine at each size, in a sentence or two."""
         if not self.winners():
             return "No engine solved any of the sizes."
         spans = [

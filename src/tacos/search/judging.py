@@ -1,4 +1,4 @@
-"""Which schedules may be returned, and which is the best: by execution, and by the verifier."""
+"""Judge candidates: which schedules may be returned, and which executes fastest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SCCL's question: how few steps, and how few rounds for so many chunks?
+"""SCCL's question: what is the least number of steps, and of rounds for a given number of chunks?
 
 An algorithm of C chunks per part, S steps and R rounds sends in step s over every link as many chunks as the
 link's bandwidth allows in the step's rounds, r_1 + … + r_S = R; what arrives in a step is sent on in the
@@ -50,7 +50,7 @@ class Point:
     steps: int
     rounds: int
     proven: bool
-    """Whether no algorithm of so many steps, and of as many chunks as were tried, has fewer rounds per
+    """Whether no algorithm of this many steps, with any number of chunks that was tried, has fewer rounds per
     chunk."""
     schedule: Schedule
 
@@ -105,15 +105,15 @@ def pareto(
     time_limit: float = 60.0,
     progress: Callable[[float], object] | None = None,
 ) -> Front:
-    """The algorithms between fewest steps and fewest rounds per chunk.
+    """Find the algorithms between the fewest steps and the fewest rounds per chunk.
 
     Args:
         topology: A network of up to a few dozen NPUs.
-        collective: With its number of chunks open; an all-reduce is a reduce-scatter and an all-gather.
-        max_chunks: The most chunks per part that are tried.
-        max_steps: The most steps; by default eight more than the fewest.
-        time_limit: Seconds.
-        progress: Called with the share of the time that is gone, now and then.
+        collective: A collective with ``chunks="auto"``; an all-reduce is a reduce-scatter and an all-gather.
+        max_chunks: The largest number of chunks per part to try.
+        max_steps: The largest number of steps; by default eight more than the fewest.
+        time_limit: Seconds after which the search ends.
+        progress: Called from time to time with the share of the time limit that has passed.
 
     Raises:
         TacosError: The time passed before there was any algorithm.
@@ -128,7 +128,7 @@ def pareto(
     topology = topology_of(topology)
     if collective.resolved:
         raise ValueError(
-            'the number of chunks is what is asked for: the collective must have "auto"'
+            'pareto() chooses the number of chunks; make the collective with chunks="auto"'
         )
     if collective.npus != topology.npus:
         raise ValueError(
@@ -136,9 +136,9 @@ def pareto(
         )
     for name, value in (("max_chunks", max_chunks), ("max_steps", max_steps)):
         if value is not None and (type(value) is not int or value < 1):
-            raise ValueError(f"{name} is {value!r}, it must be a positive number")
+            raise ValueError(f"{name} is {value!r}; it must be a positive number")
     if not time_limit > 0:
-        raise ValueError(f"time_limit is {time_limit!r}, it must be positive")
+        raise ValueError(f"time_limit is {time_limit!r}; it must be positive")
     highs()
     search = _Search(topology, collective, time_limit, progress)
     return search.front(max_chunks, max_steps)
@@ -195,7 +195,7 @@ class _Search:
         if not points and self.late:
             raise TacosError("time_limit is too short to find any algorithm")
         if not points:
-            raise ValueError(f"max_steps is {max_steps}, more are needed")
+            raise ValueError(f"max_steps is {max_steps}; the collective needs more steps")
         return Front(tuple(points), self.least, self.late)
 
     def _best(self, steps: int, max_chunks: int, before: Point | None) -> Point | None:
@@ -230,7 +230,7 @@ class _Search:
         return replace(best, proven=not undecided or best.rounds_per_chunk == self.least)
 
     def _most_rounds(self, chunks: int, best: Point | None, before: Point | None) -> int:
-        """The most rounds with which so many chunks are better; as good will do if they are fewer."""
+        """The largest number of rounds with which this many chunks improve on the last point; equal is enough for fewer chunks."""
         if best is None:
             return self.halves * chunks * self.topology.npus**2
         if best is not before and chunks < best.chunks:
@@ -240,7 +240,7 @@ class _Search:
     def _fewest_rounds(
         self, chunks: int, steps: int, most: int, symmetric: bool
     ) -> tuple[tuple[Schedule, int] | None, bool]:
-        """The schedule of fewest rounds, at most so many, and whether the answer is certain."""
+        """The schedule with the fewest rounds, at most `most`, and whether the answer is proven."""
         certain, rounds = True, 0
 
         def half(network: Topology, problem: Collective) -> Schedule:

@@ -1,4 +1,4 @@
-"""What one call of :func:`tacos.search.synthesis.synthesize` asks: the problem, and what all parts of the search need to know of it."""
+"""The problem of one call of :func:`tacos.search.synthesis.synthesize`, and what all parts of the search need to know about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules made faster by local search.
+"""Make schedules faster by local search.
 
 Engines build a schedule once, from the start to the end. :func:`refine` takes one that exists and tries to do better,
 a few chunks at a time: it takes out some of those that arrive last, and puts each back over the hops that arrive
@@ -60,9 +60,9 @@ def refine(
     for the target, and the fastest is returned. A schedule that gives each port of a switch between boxes one
     peer keeps that (``tacos.synth.matched_ports``), unless the target is ``"schedule"``.
 
-    The result depends on the arguments alone, but for a time limit that cuts the search short. It passes the
+    The result depends only on the arguments, unless a time limit ends the search early. It passes the
     verifier; its provenance has the time before (``"refined_from_s"``). A schedule that cannot be changed
-    comes back as it is: one with multicast or reduce routes, with routes on which chunks wait, with sums
+    is returned unchanged: one with multicast or reduce routes, with routes on which chunks wait, with sums
     that take time, or whose sums are made at several NPUs each; and one of more than ten million transfers, or
     on switches that join more than 700 NPUs, for which a search would be too slow to gain anything.
 
@@ -71,12 +71,12 @@ def refine(
         effort: ``"fast"`` (about 1 s), ``"normal"`` (10 s), ``"high"`` (80 s), or a number of times 10 s. The
             search ends sooner where the bound is met, or where it no longer gains.
         time_limit: Seconds after which the best so far is returned.
-        seed: Which chunks are tried in which order.
+        seed: Random seed of the order in which chunks are tried.
         hops: How many hops to look at, instead of an effort; about 100 ns each.
         target: What will execute the schedule, as for :func:`tacos.search.synthesis.synthesize`. By default the slowest of the three
             rules for links counts. A schedule that is too large to be run, or beyond the target's limits, is
             compared by its own time.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         ValueError: A wrong budget, or an unknown target.
@@ -95,7 +95,7 @@ def refine(
         names = ", ".join(_EFFORTS)
         raise ValueError(f"effort must be one of {names}, or a positive number; got {effort!r}")
     if time_limit is not None and not time_limit > 0:
-        raise ValueError(f"time_limit is {time_limit!r}, it must be positive")
+        raise ValueError(f"time_limit is {time_limit!r}; it must be positive")
     if type(seed) is not int or not 0 <= seed < 2**62:
         raise ValueError(f"seed must be 0 to 2^62 - 1; got {seed!r}")
     total = int(units * _HOPS) if hops is None else hops

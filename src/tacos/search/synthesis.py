@@ -1,4 +1,4 @@
-"""From a question to an answer: which engine, and how many chunks.
+"""Synthesize a schedule: choose the engine and the number of chunks.
 
 :func:`synthesize` is what most people call. It runs an engine, searches the number of chunks where
 the collective leaves it open (``tacos.search.chunk_search``), or asks all engines (``tacos.search.auto``), and
@@ -85,33 +85,33 @@ def synthesize(
 ) -> Schedule:
     """Find a schedule of a collective on a network, and verify it.
 
-    The result depends on the arguments alone, but for a time limit that cuts the search short.
+    The result depends only on the arguments, unless a time limit ends the search early.
 
-    Every answer passes :func:`tacos.verify` before it is returned. A schedule that fails is a bug of its engine: it is
+    Every answer passes :func:`tacos.verify` before it is returned. A schedule that fails is a bug in its engine: it is
     reported as a :class:`~tacos.errors.WrongScheduleWarning` that says how to reproduce it, and the next best schedule
-    is returned, with the failure in its field ``rejected``. So is an engine that applies and fails with a
-    ValueError while ``"auto"`` asks it.
+    is returned, with the failure in its field ``rejected``. The same holds for an engine that applies but
+    raises a ValueError while ``"auto"`` runs it.
 
     Args:
         topology: The network.
-        collective: What is to be achieved. Where its number of chunks is ``"auto"``, the best of
-            1, 2, 4, … is searched.
+        collective: The collective. If its number of chunks is ``"auto"``, the best of 1, 2, 4, … is
+            searched.
         engine: A name from :func:`engines`, or ``"auto"`` for the best of all that apply:
             synthesizers and cheap ones first, until the bound is met within 0.1 %, or the work that the effort allows
             is done. ``"best_of"`` in the provenance has the times of all that were tried, the
-            fastest first, and ``"not_tried"`` those that were not worth it. Small problems that are
+            fastest first, and ``"not_tried"`` lists the engines that were skipped. Small problems that are
             still 1 % or more above the bound go to the exact engine as well.
-        seed: For engines that draw at random; goes into the provenance.
+        seed: Random seed of engines that use one; stored in the provenance.
         effort: How many random starts the greedy engine gets, and how much work ``"auto"`` may spend:
             ``"normal"`` (1 start, about 2 s on up to 64 NPUs, 8 s on 128), a number of times that, ``"high"`` (8 starts, 40 times
             the work), or ``"fast"`` (less than half of it, with fewer chunk counts). Work is counted, not measured.
         time_limit: Seconds after which the best so far is returned, with ``"cut_short"`` in its
             provenance.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
         known_bound: The problem's bound, for callers that have it already.
-        refine: Whether ``"auto"`` spends what work is left on refining its best (:func:`tacos.search.refine.refine`).
-        sketch: What the schedule may use, or the file that says so.
-        verify: Whether to verify the answer. Without, its provenance has ``"unverified"``.
+        refine: Whether ``"auto"`` spends the remaining work on refining its best schedules (:func:`tacos.search.refine.refine`).
+        sketch: A sketch of what the schedule may use, or a file with one.
+        verify: Whether to verify the answer. If not, its provenance has ``"unverified"``.
         target: What will execute the schedule: ``"tcp"``, ``"msccl"``, ``"mscclpp"`` or ``"nccl"``, whose messages share
             links, or ``"schedule"``, which keeps the order on every link. Schedules are compared by their
             executed time under the target's rule; without a target, by the slowest of the three rules
@@ -124,13 +124,13 @@ def synthesize(
             ``"auto"`` tries both, and a named engine uses any. The provenance says ``"ports": "matched"``.
         device: ``"cuda"`` matches the greedy engine's chunks on an NVIDIA GPU, and ``"auto"`` does where there is one that
             serves the problem; the schedule is the same. The verifier then uses the GPU as well, where it can.
-        options: Passed on to the engine, such as ``order="rank"`` for rings; ``trials=`` says the
-            number of greedy's random starts by itself.
+        options: Passed on to the engine, such as ``order="rank"`` for rings; ``trials=`` sets the
+            number of greedy's random starts directly.
 
     Raises:
         InfeasibleError: An NPU that needs a chunk cannot be reached.
-        TacosError: The time limit passed before there was any schedule, or the engine's does not keep
-            to the sketch.
+        TacosError: The time limit passed before any schedule was found, or the engine's schedule violates
+            the sketch.
         TypeError: An option that the engine does not take.
         VerificationError: Every schedule that was found is wrong.
         ValueError: The engine is unknown, or does not apply to this problem; or no ports can be matched.
@@ -301,7 +301,7 @@ def _sketched(
 
 
 def check_sizes(topology: Topology, collective: Collective) -> None:
-    """A TypeError if these are something else, a ValueError if their numbers of NPUs differ."""
+    """Raise a TypeError for other types, and a ValueError if the numbers of NPUs differ."""
     check_type("topology", topology, Topology)
     check_type("collective", collective, Collective)
     if collective.npus != topology.npus:
@@ -311,7 +311,7 @@ def check_sizes(topology: Topology, collective: Collective) -> None:
 
 
 def check_engine(name: str, *others: str) -> None:
-    """A ValueError if there is no engine of that name; `others` are names that would do besides."""
+    """Raise a ValueError if there is no engine of that name; `others` are further names that are accepted."""
     if name not in ENGINES:
         known = [*others, *ENGINES]
         close = nearest(name, known)

@@ -1,4 +1,4 @@
-"""Which algorithm for which size: a table of the best over a range of sizes, and the files that serve it.
+"""Find the best algorithm for each size of a range, and write the files that serve them.
 
 :func:`tune` synthesizes at a row of sizes, then finds out how far each winner carries: an algorithm is an engine
 and a number of chunks, and serves as many sizes as it can within a tolerance of the best. Where one algorithm
@@ -159,7 +159,7 @@ def tune(
         consistent: As for :func:`~tacos.search.synthesis.synthesize`: only algorithms that leave all NPUs with identical bits.
         executor: Where the work is done: what :func:`tacos.workers.opened` opens by name, or any executor; here, one size after
             another, if none is given. It stays open.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         InfeasibleError: An NPU that needs a chunk cannot be reached.
@@ -167,7 +167,7 @@ def tune(
         ValueError: The kind or a size is not understood.
 
     >>> import tacos
-    >>> table = tune(tacos.topology.ring(4), "all_reduce", "1KB:1MB", effort="fast")
+    >>> table = tune(tacos.topology.ring(4), "all_reduce", "1KB:64KB", effort="fast")
     >>> [(row.min_bytes, row.engine) for row in table.ranges][0]
     (1000, 'one-shot')
     >>> all(a.max_bytes + 1 == b.min_bytes for a, b in zip(table.ranges, table.ranges[1:]))

@@ -1,4 +1,4 @@
-"""Simulation: what a network makes of a schedule.
+"""Simulation of schedules and programs on a network.
 
 The core is event-driven and serves transfers by the rule that times schedules: what is ready first
 goes first, and a link carries one transfer at a time. :func:`simulate` returns a
@@ -57,17 +57,17 @@ def simulate(
 ) -> Trace:
     """Run a schedule on a network and record what every link and NPU does.
 
-    Every transfer reads what it reads in the schedule, so a run computes the same results, only at
-    other times. How the schedule's start times count is the `timing`:
+    Every transfer reads the same values as in the schedule, so a run computes the same results at other
+    times. `timing` says how the schedule's start times are used:
 
     - ``"dependencies"``: not at all. A transfer is ready when its data are there; ready transfers
-      are served by (ready time, place in the schedule's order of starts). This is what a network
-      makes of a schedule that was stripped of its times.
-    - ``"order"``: as an order. Every link serves its transfers one after the other as the schedule
-      has them, as an executor with one queue per link does: a transfer that waits for data holds up
+      are served by (ready time, place in the schedule's order of starts). This is how a network
+      runs a schedule without its times.
+    - ``"order"``: as an order. Every link serves its transfers one after the other in the
+      schedule's order, like an executor with one queue per link: a transfer that waits for data delays
       those behind it.
     - ``"schedule"``: exactly. Every transfer starts at its own time, or the run ends with an error
-      that says why it cannot.
+      that gives the reason.
     - ``"shared"``: as the order in which each connection (source, destination and route) sends.
       A transfer starts when its data are there and the one before it on its connection has left.
       Transfers in flight share every link max-min fairly, as the flows of a real network do.
@@ -78,12 +78,12 @@ def simulate(
     Args:
         schedule: What to run, or the path of a file that holds it. An orbit is expanded first. A program needs a
             topology. A workload runs on a simulated system: see :func:`tacos.simulate.astra.run`.
-        topology: Where to run it, if not on the network it was made for: the same nodes, and links
-            of other speeds, or fewer.
-        size: Of a program's collective, where the program does not know it.
+        topology: The network to run on, if not the schedule's own: it must have the same nodes, and may have
+            links of other speeds, or fewer links.
+        size: Size of a program's collective, if the program does not have one.
         timing: See above.
-        congestion: Whether a busy link keeps others waiting. Without, a transfer takes its latency
-            and transmission times and waits for nothing but its data.
+        congestion: Whether transfers wait for busy links. If not, a transfer waits only for its data, and
+            takes its latency and transmission times.
         faults: Links or NPUs that are down or slow for a time. A transfer on a link that goes down
             stops, and goes on afterwards; it arrives as much later as the link on its way that lost
             most.
@@ -91,7 +91,7 @@ def simulate(
             0 and this, uniformly; it depends on the seed, the transfer, the leg and the destination
             only.
         stragglers: NPUs that start late or are slower than the others.
-        seed: Of the jitter.
+        seed: Random seed of the jitter.
         profile: Another simulator to imitate, ``"astra-sim-aware"`` or ``"astra-sim-unaware"``: short for
             :func:`tacos.simulate.astra.trace`. Faults, stragglers, jitter, timing, congestion and record
             must then be left out.
@@ -106,11 +106,11 @@ def simulate(
             it knows when each NPU was done and how long each link was busy; and a run that goes exactly as the schedule
             says, as most do on their own network, takes no memory to speak of.
         memory_limit: A run that would take more memory is refused.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Returns:
-        The trace. Where something disturbs the run, `trace.loss` compares it with the same run
-        undisturbed on the schedule's own topology.
+        The trace. If the run has faults, stragglers or jitter, `trace.loss` compares it with an undisturbed run
+        on the schedule's own topology.
 
     Raises:
         InfeasibleError: A transfer can never start or never finish, or a program deadlocks.

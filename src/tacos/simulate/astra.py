@@ -74,7 +74,7 @@ class RemoteMemory:
             value = getattr(self, name)
             least = 1 if self.shared_by == "node" else 0
             if not isinstance(value, int) or not least <= value < 2**31:
-                raise ValueError(f"{name} is {value!r}, it must be a whole number from {least} on")
+                raise ValueError(f"{name} is {value!r}; it must be a whole number from {least} on")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,7 @@ class AstraSystem:
         for name in ("splits", "active_chunks", "queues"):
             value = getattr(self, name)
             if not isinstance(value, int) or not 1 <= value < 2**31:
-                raise ValueError(f"{name} is {value!r}, it must be a whole number from 1 on")
+                raise ValueError(f"{name} is {value!r}; it must be a whole number from 1 on")
         for what, known in (
             ("implementations", self.implementations),
             ("algorithms", self.algorithms),
@@ -252,7 +252,7 @@ def run(
         rendezvous: Whether 8 KiB from the receiver must have arrived before data is sent.
         record: Whether the result has every message and hop; without, it has the times of ranks and nodes, and the
             run takes less time and memory.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         ValueError: A topology that does not fit, or ranks that wait for ever; the message names
@@ -338,7 +338,7 @@ def trace(
         topology: The network; a schedule has its own.
         profile: A name in `PROFILES`.
         size: Size of a program's collective, where the program does not have one.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         ValueError: An argument is missing or does not fit, or as in :func:`run`.

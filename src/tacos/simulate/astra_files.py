@@ -1,4 +1,4 @@
-"""ASTRA-sim's own files: what its system and remote memory JSON say, as an :class:`AstraSystem`.
+"""ASTRA-sim's own files: read its system and remote memory JSON as an :class:`AstraSystem`.
 
 Keys that ASTRA-sim reads but that do not change a result here, such as ``trace-enabled``, are accepted. So are
 keys of its former versions that its present version ignores, such as ``boost-mode``. Any other key is an error,

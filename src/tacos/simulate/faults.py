@@ -1,4 +1,4 @@
-"""What goes wrong in a network: links and NPUs that are slow, down or late."""
+"""Faults of a network: links and NPUs that are slow, down or late."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Fault:
     4
     >>> Fault(npu=2, begin="2us", end="1us")
     Traceback (most recent call last):
-    ValueError: a fault begins at '2us' and ends at '1us', it must end later
+    ValueError: a fault begins at '2us' and ends at '1us'; it must end later
     """
 
     link: LinkChoice | None = None
@@ -67,7 +67,7 @@ class Fault:
         begin, end = self.window_ps()
         if end is not None and end <= begin:
             raise ValueError(
-                f"a fault begins at {self.begin!r} and ends at {self.end!r}, it must end later"
+                f"a fault begins at {self.begin!r} and ends at {self.end!r}; it must end later"
             )
 
     def window_ps(self) -> tuple[int, int | None]:
@@ -161,7 +161,7 @@ def _numbers(fields: dict[str, Any]) -> dict[str, Any]:
         try:
             fields["slowdown"] = float(fields["slowdown"])
         except ValueError:
-            raise ValueError(f"slowdown is {fields['slowdown']!r}, it must be a number") from None
+            raise ValueError(f"slowdown is {fields['slowdown']!r}; it must be a number") from None
     return fields
 
 

@@ -1,4 +1,4 @@
-"""Programs on a network: what the ranks' threads make of it, step by step.
+"""Simulation of programs on a network, thread by thread and step by step.
 
 A schedule fixes when every link carries what; a program keeps only the order of each thread and the
 dependencies between steps. :func:`run` says how long that takes, :func:`program_routes` and
@@ -57,7 +57,7 @@ def run(
         connections: With ``timing="shared"``: the most messages that an NPU sends at a time, and the
             most that it receives. Default: no limit.
         record: Whether the trace has every interval and arrival.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Returns:
         The trace. Its transfers are numbered by the steps that send them, and an NPU is done when
@@ -79,7 +79,7 @@ def run(
     elif timing != "shared":
         raise ValueError(f'connections is {connections}, but only timing "shared" has a limit')
     elif not 1 <= connections < 2**31:
-        raise ValueError(f"connections is {connections}, it must be a whole number from 1 on")
+        raise ValueError(f"connections is {connections}; it must be a whole number from 1 on")
     else:
         limit = connections
     begin, links = _columns(routes)

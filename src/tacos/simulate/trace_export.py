@@ -29,7 +29,7 @@ __all__ = ["format_of", "write"]
 
 _BATCH = 1 << 16
 _ALL_FLOWS = 100_000
-"""Up to so many intervals a picture shows what waited for what everywhere, beyond on the critical path."""
+"""Up to this many intervals a trace shows all dependencies; beyond, those of the critical path (chosen)."""
 _COUNTER_BINS = 500
 _PS_PER_US = 10**6
 
@@ -313,7 +313,7 @@ def _flows(trace: Trace) -> Iterator[list[str]]:
 
 
 def _waiting(trace: Trace) -> NDArray[Any]:
-    """The transfers to whom an arrow leads: all that waited, or those of the critical path."""
+    """The transfers to which an arrow leads: all that waited, or those of the critical path."""
     if trace.cause is not None and len(trace.link) <= _ALL_FLOWS:
         return np.flatnonzero(trace.cause >= 0)
     return trace.critical_path()["transfer"][1:]

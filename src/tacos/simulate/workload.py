@@ -1,4 +1,4 @@
-"""The former place of :mod:`tacos.workload`, for programs that import from here."""
+"""Kept for programs that import :mod:`tacos.workload` by its former name."""
 
 from __future__ import annotations
 

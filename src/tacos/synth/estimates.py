@@ -1,4 +1,4 @@
-"""How much an engine has to do, estimated from the problem before it starts.
+"""Estimates of an engine's work, made from the problem before the engine starts.
 
 Work is counted in units of about a microsecond of one slow core. It follows from the problem alone, so that a budget of
 work gives the same result on any machine.

@@ -47,7 +47,7 @@ def greedy(
             networks.
         threads: 0 uses all cores. The result does not depend on it.
         device: ``"cuda"`` matches on a GPU, ``"auto"`` does where one serves the problem; the result is the same.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         InfeasibleError: An NPU that needs a chunk cannot be reached; the message names the pair.

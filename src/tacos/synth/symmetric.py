@@ -33,7 +33,7 @@ def symmetric(
         topology: A ring, torus, hypercube, clique or switch, or a product of them, unedited.
         collective: An all-gather, reduce-scatter, all-reduce or all-to-all of all NPUs whose size
             gives equal chunks.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         ValueError: The engine does not apply; the message says what it needs.

@@ -83,7 +83,7 @@ def fat_tree(
     elif uplinks is not None:
         up = whole_number("uplinks", uplinks)
     if not oversubscription > 0:
-        raise ValueError(f"oversubscription is {oversubscription!r}, it must be positive")
+        raise ValueError(f"oversubscription is {oversubscription!r}; it must be positive")
     npus, all_leaves, spines = prod(sizes), pods * leaves, pods * up
     check_count(2 * (npus + all_leaves * up + spines * core_up))
     uplink = bandwidth_Bps(bandwidth, bare=False) * per_leaf / (up * oversubscription)
@@ -144,7 +144,7 @@ def rail(
     blocks = [columns_of(rails)]
     if spine:
         if not oversubscription > 0:
-            raise ValueError(f"oversubscription is {oversubscription!r}, it must be positive")
+            raise ValueError(f"oversubscription is {oversubscription!r}; it must be positive")
         up = bandwidth_Bps(rail_bandwidth, bare=False) * boxes / oversubscription
         first_rail = rails.npus + boxes
         blocks += duplex(

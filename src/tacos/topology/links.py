@@ -219,7 +219,7 @@ def _columns(
     if isinstance(links, Mapping):
         if set(links) != set(_COLUMNS):
             raise ValueError(
-                f"links has the columns {sorted(links)}, they must be {sorted(_COLUMNS)}"
+                f"links has the columns {sorted(links)}; they must be {sorted(_COLUMNS)}"
             )
         columns = [links[name] for name in _COLUMNS]
     elif isinstance(links, tuple) and links and all(isinstance(c, np.ndarray) for c in links):
@@ -229,7 +229,7 @@ def _columns(
         wrong = next((i for i, row in enumerate(rows) if len(row) != 4), None)
         if wrong is not None:
             raise ValueError(
-                f"links[{wrong}] is {rows[wrong]!r}, it must be (src, dst, bandwidth, latency)"
+                f"links[{wrong}] is {rows[wrong]!r}; it must be (src, dst, bandwidth, latency)"
             )
         columns = list(zip(*rows, strict=True)) or [()] * 4
     shapes = {np.shape(column) for column in columns}
@@ -253,7 +253,7 @@ def _node_ids(what: str, column: Any) -> NDArray[np.int64]:
     for i, given in enumerate(ids.tolist()):
         number = isinstance(given, int | float) and not isinstance(given, bool)
         if not number or given != given // 1 or not 0 <= given < 2**31:
-            raise ValueError(f"links[{i}].{what} is {given!r}, it must be a node's number")
+            raise ValueError(f"links[{i}].{what} is {given!r}; it must be a node's number")
     return ids.astype(np.int64)
 
 

@@ -1,4 +1,4 @@
-"""Machines one can buy, as topologies with their published constants.
+"""Commercial machines as topologies, with their published constants.
 
 A machine is a number of equal boxes. NPU i of box b has the number b·(NPUs per box) + i. With more
 than one box every NPU also has a network interface (NIC), its own or shared with others, on a

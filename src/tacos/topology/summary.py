@@ -1,4 +1,4 @@
-"""What a topology is like, in numbers."""
+"""Summarize a topology in numbers."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def astra(step: Step, *, progress: Callable[[float], object] | None = None) -> S
 
     Args:
         step: As :func:`tacos.training.step.step` predicts it.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         ValueError: ASTRA-sim cannot run the step, or never finishes it; the message names the nodes.

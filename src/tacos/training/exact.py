@@ -44,7 +44,7 @@ def exact(step: Step, *, progress: Callable[[float], object] | None = None) -> S
 
     Args:
         step: As :func:`tacos.training.step.step` predicts it.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         ValueError: There are too many transfers, or a collective has no algorithm that can be simulated.

@@ -177,7 +177,7 @@ def search(
         batch: Sequences per step.
         device, dtype, collectives, software: As for :func:`tacos.training.step.step`.
         executor: Where to work: what :func:`tacos.workers.opened` opens by name, or any executor; here, one after another, by default.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
         candidates: The parallelisms to try instead of those that :func:`parallelisms` finds.
         choices: Values to try, as for :func:`parallelisms`.
 

@@ -263,7 +263,7 @@ def step(
             where communication does not dominate. ``"astra"`` follows ASTRA-sim's rules to the nanosecond
             (:mod:`tacos.training.astra`): links carry their full bandwidth, whole messages are forwarded, and a rank has one
             send or collective in flight at a time.
-        progress: Called with the share done, now and then, where all NPUs are simulated.
+        progress: Called from time to time with the share of the work done, where all NPUs are simulated.
 
     Raises:
         ValueError: Degrees that do not go with the model or the network.

@@ -1,4 +1,4 @@
-"""Axes: from values to pixels, and which values deserve a tick and a label."""
+"""Axes: from values to pixels, with ticks and labels."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Scale:
         return self.begin + (self.end - self.begin) * (at - low) / (high - low)
 
     def ticks(self, apart: float) -> list[tuple[float, str]]:
-        """Round values at least so many pixels apart, with their labels."""
+        """Round values at least `apart` pixels apart, with their labels."""
         room = max(2, int(abs(self.end - self.begin) / apart))
         values = _log_ticks(self, room) if self.axis.log else []
         if len(values) < 2:

@@ -310,11 +310,11 @@ def heat_map(
     table = np.asarray(values, dtype=float)
     meaning = scale or Axis("busy", "share")
     if table.ndim != 2 or not table.size:
-        raise ValueError(f"values has the shape {table.shape}, it must have rows and columns")
+        raise ValueError(f"values has the shape {table.shape}; it must have rows and columns")
     if len(row_labels) not in (0, len(table)):
         raise ValueError(f"row_labels has {len(row_labels)} entries, values {len(table)} rows")
     if not extent[0] < extent[1]:
-        raise ValueError(f"extent is {extent}, it must go from a lower to a higher value")
+        raise ValueError(f"extent is {extent}; it must go from a lower to a higher value")
     if not (table >= 0).all():
         raise ValueError("values has a negative number or NaN, which have no colour")
     brightest = high or (1.0 if meaning.unit == "share" else float(table.max()) or 1.0)

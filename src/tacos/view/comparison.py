@@ -1,4 +1,4 @@
-"""Comparisons for people: tables in the layout of nccl-tests, and pictures under the bound."""
+"""Tables and charts of comparisons: in the layout of nccl-tests, with the bound."""
 
 from __future__ import annotations
 

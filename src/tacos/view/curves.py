@@ -1,4 +1,4 @@
-"""The way of every link on the viewer's picture: one curve per direction, as columns.
+"""The curve of every link in the viewer's picture, one per direction, as columns.
 
 A link and its twin run side by side, each on the right of its direction of travel, so that what moves
 on one is not taken for what moves on the other. Lengths are the layout's.

@@ -1,4 +1,4 @@
-"""What people see of a network design: tables, charts and CSV."""
+"""Tables, charts and CSV of a network design."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the nodes of a topology go on paper.
+"""Positions of a topology's nodes in a drawing.
 
 `place` hides the choice: what the builder knew (`dims`) gives circles, grids, projected cubes and
 nestings of them; networks with switches become boxes below rows of switches. A switch that has a row

@@ -143,7 +143,7 @@ def page(
         detail: The most transfers that can be looked at one by one. Of a longer schedule some chunks
             are chosen, evenly; overviews count all transfers, and the page says so.
         memory_limit: A page that would take more memory to make is refused.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         InfeasibleError: A schedule's own times contradict each other.
@@ -162,7 +162,7 @@ def page(
     for name, one in zip(("schedule", "other"), schedules, strict=False):
         check_type(name, one, Schedule)
     if detail < 1:
-        raise ValueError(f"detail is {detail}, it must be positive")
+        raise ValueError(f"detail is {detail}; it must be positive")
     for what, given in (("names", names), ("traces", traces)):
         if len(given) not in (0, len(schedules)):
             raise ValueError(f"{what} has {len(given)} entries for {len(schedules)} schedules")

@@ -1,4 +1,4 @@
-"""What the viewer's page knows of a run: columns of moderate size, whatever the size of the run.
+"""The data of the viewer's page: columns of limited size, however large the run.
 
 How busy every link was and what every NPU had received are kept for all transfers, in equal parts of
 the time. Single transfers are kept for as many chunks as there is room for, evenly chosen and each with
@@ -81,7 +81,7 @@ def record(
         detail: The most transfers that are kept one by one.
         like: A record of the same schedule, whose picture of the network and executed times are taken over.
         memory_limit: Raise an error instead of taking more memory.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         InfeasibleError: The schedule's own times contradict each other.
@@ -143,7 +143,7 @@ def record(
 
 
 def _kept(schedule: Schedule, detail: int) -> tuple[NDArray[np.bool_], int]:
-    """Which transfers are kept, and that every so many-th chunk is."""
+    """Which transfers are kept, and the step between kept chunks."""
     count = schedule.transfers
     if count <= detail:
         return np.ones(count, bool), 1

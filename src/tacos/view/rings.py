@@ -1,4 +1,4 @@
-"""Rings drawn on a topology, and measured bandwidths beside what a network allows."""
+"""Rings drawn on a topology, and measured bandwidths compared with what a network allows."""
 
 from __future__ import annotations
 

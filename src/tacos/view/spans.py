@@ -97,7 +97,7 @@ def step_page(
     Args:
         step: What :func:`tacos.training.step.step` returned.
         title: What to call it.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         ValueError: The step is one of a search, which keeps figures only.

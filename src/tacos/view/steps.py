@@ -1,4 +1,4 @@
-"""Training steps for people: where the time goes, as tables and pictures."""
+"""Tables and charts of training steps: where the time goes."""
 
 from __future__ import annotations
 

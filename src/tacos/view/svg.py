@@ -1,8 +1,9 @@
-"""What all pictures share: ink, escaped text, and files that appear whole."""
+"""Shared by all pictures: colours, escaped text, and atomic writes."""
 
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
@@ -116,32 +117,35 @@ def checked(path: str | os.PathLike[str]) -> Path:
     """The path if a picture can go there.
 
     Raises:
-        ValueError: The name does not end in .svg or .png.
-        TacosError: It ends in .png, and what PNG needs is not installed.
+        ValueError: The name does not end in .svg, .png or .pdf.
+        TacosError: It ends in .png or .pdf, and the package for this format is not installed.
 
     >>> checked("ring.svg").name
     'ring.svg'
     """
     target = Path(path)
-    if target.suffix.lower() not in (".svg", ".png"):
-        raise ValueError(f'path must end in .svg or .png; got "{target}"')
-    if target.suffix.lower() == ".png":
-        try:
-            import resvg_py  # noqa: F401
-        except ImportError:
-            raise TacosError(
-                "PNG pictures need the extra plot: pip install 'tacos-ccl[plot]'"
-            ) from None
+    ending = target.suffix.lower()
+    if ending not in (".svg", *_EXTRAS):
+        raise ValueError(f'path must end in .svg, .png or .pdf; got "{target}"')
+    package, extra = _EXTRAS.get(ending, ("", ""))
+    if package and find_spec(package) is None:
+        raise TacosError(
+            f"{ending[1:].upper()} pictures need the extra {extra}: pip install 'tacos-ccl[{extra}]'"
+        )
     return target
 
 
+_EXTRAS = {".png": ("resvg_py", "plot"), ".pdf": ("svglib", "pdf")}
+"""By ending: the package that draws, and the extra that installs it."""
+
+
 def save(svg: str, path: str | os.PathLike[str]) -> None:
-    """Write a picture as SVG or, with the extra ``plot``, as PNG at twice its size.
+    """Write a picture as SVG; with the extra ``plot`` as PNG at twice its size, with ``pdf`` as PDF.
 
     >>> save(document([], 30, 20, "nothing"), "/dev/null")
     Traceback (most recent call last):
         ...
-    ValueError: path must end in .svg or .png; got "/dev/null"
+    ValueError: path must end in .svg, .png or .pdf; got "/dev/null"
     """
     target = checked(path)
     data = svg.encode()
@@ -149,5 +153,19 @@ def save(svg: str, path: str | os.PathLike[str]) -> None:
         import resvg_py
 
         data = bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=2))
+    elif target.suffix.lower() == ".pdf":
+        data = _pdf(svg)
     with replacing(target) as out:
         out.write(data)
+
+
+def _pdf(svg: str) -> bytes:
+    """Vectors and text stay what they are; the same picture gives the same bytes."""
+    from io import StringIO
+
+    from reportlab import rl_config
+    from reportlab.graphics import renderPDF
+    from svglib.svglib import svg2rlg
+
+    rl_config.invariant = 1  # no date in the file
+    return bytes(renderPDF.drawToString(svg2rlg(StringIO(svg))))

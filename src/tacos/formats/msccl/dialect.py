@@ -1,4 +1,4 @@
-"""What the two families of MSCCL executors call things, and what they can take."""
+"""The two families of MSCCL executors: their names for things, and their limits."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def limits_exceeded(program: Program, limits: Dialect) -> Iterator[str]:
 
 
 def hangs(program: Program, protocol: str) -> str | None:
-    """The step that waits for ever since connections take only so many messages, in a sentence.
+    """A sentence about the step that waits forever because a connection holds a limited number of messages.
 
     A program that could never run, however much a connection takes, is wrong in itself and not meant.
     """

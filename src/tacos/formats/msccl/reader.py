@@ -420,7 +420,7 @@ class _Columns:
         if traits.per_pair and elements.in_place:
             raise FormatError(
                 f"{elements.path}: the algo's field inplace is 1, "
-                "but an alltoall in place is more than a program can say"
+                "but programs cannot express an alltoall in place"
             )
         if traits.unit == "buffer":
             return collectives.named(kind, n, chunks, chunks=chunks, root=self.root(kind))

@@ -1,4 +1,4 @@
-"""Programs in the shape that MSCCL's executors take: packed, copied, with nops, in order.
+"""Shape programs for MSCCL's executors: packed, copied, with nops, in order.
 
 Every function takes a program and gives another one that does the same; columns become columns.
 """
@@ -328,7 +328,7 @@ def _within_units(program: Program) -> Program:
 
 
 def _cut(program: Program, most: int) -> Program:
-    """The same program in steps of at most so many slots; the last piece has the rest."""
+    """The same program in steps of at most `most` slots; the last piece has the rest."""
     if not (program.count > most).any():
         return program
     pieces = np.maximum(1, -(-program.count // most))

@@ -80,7 +80,7 @@ def write(
         name: At most 63 characters; by default the collective and its engine.
 
     Raises:
-        ValueError: An option is wrong, or the format cannot say what the program does.
+        ValueError: An option is wrong, or the format cannot express what the program does.
         LimitError: The algorithm exceeds a limit of the executors; the message names it.
 
     >>> import tempfile, tacos
@@ -157,21 +157,21 @@ def _check(path: Location, program: Program, dialect: str, protocol: str) -> Non
     if unknown.any():
         step = int(np.flatnonzero(unknown)[0])
         op = STEP_OPS[program.op[step]]
-        raise ValueError(f"{program.describe(step)} is a {op}, which MSCCL files cannot say")
+        raise ValueError(f"{program.describe(step)} is a {op}, which MSCCL files cannot express")
     owner = np.repeat(np.arange(program.threads), np.diff(program.thread_begin))
     for peers in (program.thread_send_peer, program.thread_recv_peer):
         talks = peers >= 0
         rows = np.stack([program.thread_rank, peers, program.thread_channel])[:, talks]
         if len(np.unique(rows, axis=1).T) < rows.shape[1]:
-            raise ValueError(
-                "two threads of a rank share a peer and a channel, MSCCL files have one"
-            )
+            raise ValueError("two threads of a rank share a peer and a channel; MSCCL allows one")
     # The k-th send on a connection is for the k-th receive there.
     receives = np.flatnonzero(RECEIVES[program.op])
     came = program.comes_from[receives]
     sends = np.count_nonzero(SENDS[program.op])
     if (came < 0).any() or len(np.unique(came)) != sends:
-        raise ValueError("not every message has one send and one receive: tacos.verify says which")
+        raise ValueError(
+            "not every message has one send and one receive; run tacos verify to see which"
+        )
     mine, theirs = owner[receives], owner[came]
     crossed = np.diff(came) <= 0
     crossed &= np.diff(mine) == 0
@@ -218,9 +218,7 @@ def _fields(
             "the program is for a process group, MSCCL files are for all ranks in order"
         )
     if program.in_place and kind_of(parts[0]).per_pair:
-        raise ValueError(
-            "the program is an all_to_all in place, which MSCCL files have no word for"
-        )
+        raise ValueError("the program is an all_to_all in place, which MSCCL files cannot express")
     chosen = name if name is not None else program.name
     if name is None and not chosen and program.format not in ("msccl", "mscclpp"):
         chosen = f"{kind}_{program.engine}" if program.engine else kind

@@ -69,7 +69,7 @@ def order_of(program: Program) -> Order:
     ):
         if alone.any():
             where = program.describe(int(np.flatnonzero(alone)[0]))
-            raise ValueError(f"{where} {word}: tacos.verify says more")
+            raise ValueError(f"{where} {word}; run tacos verify for details")
     inner = np.flatnonzero(thread[1:] == thread[:-1]) if steps else np.zeros(0, np.int64)
     before = np.concatenate([inner, program.comes_from[came], program.dep])
     after = np.concatenate([inner + 1, came, waiter])
@@ -100,7 +100,7 @@ def _levels(steps: int, before: NDArray[np.int64], after: NDArray[np.int64]) -> 
         waits[reached] -= times
         front = reached[waits[reached] == 0]
     if (level < 0).any():
-        raise ValueError("steps of the program wait for each other: tacos.verify says which")
+        raise ValueError("steps of the program wait for each other; run tacos verify to see which")
     return level
 
 

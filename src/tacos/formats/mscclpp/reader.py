@@ -95,5 +95,5 @@ def _kind(plan: ExecutionPlan) -> str:
             f'the field collective is "{plan.collective[:40]}"; it must be one of {", ".join(_KINDS)}'
         )
     if KINDS[kind].per_pair and plan.inplace:
-        raise ValueError("the field inplace is true, which a program cannot say of an alltoall")
+        raise ValueError("the field inplace is true, which programs cannot express for an alltoall")
     return kind

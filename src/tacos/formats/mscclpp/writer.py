@@ -119,7 +119,9 @@ def _lowered(obj: Program | Schedule, in_place: bool | None) -> Program:
     parts = program.collective.parts
     kinds = " and ".join(part.kind for part in parts)
     if len(parts) != 1 or kinds not in COLLECTIVES:
-        raise ValueError(f"a plan cannot say {kinds}; it can say {', '.join(COLLECTIVES)}")
+        raise ValueError(
+            f"an execution plan cannot hold {kinds}; use one of {', '.join(COLLECTIVES)}"
+        )
     if parts[0].group.tolist() != list(range(program.ranks)):
         raise ValueError(f"a plan is for all NPUs in order, this {kinds} has a group of its own")
     if kind_of(parts[0]).per_pair and program.in_place:

@@ -94,15 +94,15 @@ def _result(found: _Algorithm, file_bytes: int) -> Result:
             if addr not in numbers:
                 raise ValueError(f"{where}: the address {addr} has no chunk")
             if src >= npus or dst >= npus or src == dst:
-                raise ValueError(f"{where}: from {src} to {dst}, it must join two of {npus} nodes")
+                raise ValueError(f"{where}: from {src} to {dst}; it must join two of {npus} nodes")
             time = send[3] if len(send) > 3 else 0
             if not isinstance(time, int | float) or not -1e300 < time < 1e300:
-                raise ValueError(f"{where}: the time is {time}, it must be a number")
+                raise ValueError(f"{where}: the time is {time}; it must be a number")
             result.hops.append(((s, time), numbers[addr], src, dst, ()))
     return result
 
 
 def _number(where: str, value: Any) -> int:
     if not isinstance(value, int) or not 0 <= value < 2**31:
-        raise ValueError(f"{where}: has {value!r}, it must be a number of an address or a node")
+        raise ValueError(f"{where}: has {value!r}; it must be a number of an address or a node")
     return value

@@ -69,7 +69,7 @@ class _Steps(NamedTuple):
     """What the tags of a program's messages are made of."""
 
     first: list[int]  # step of each rank, then their number
-    puts: frozenset[int]  # whose senders want to hear that they were stored
+    puts: frozenset[int]  # messages whose senders wait for an acknowledgement
 
     def tag(self, message: int, sender: int, receiver: int) -> int:
         """Twice the step's number within its rank, plus one for the reply to a get.

@@ -1,4 +1,4 @@
-"""What ranks tell each other over MPI beside the data: that a call begins, that one fails, who is there."""
+"""Messages between ranks over MPI besides the data: that a call begins, that a rank fails, which ranks are present."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class Nccl(Carrier):
         all_chosen: Whether all ranks have chosen a GPU, and no two the same.
 
     Attributes:
-        backend: The same, for others who send messages between GPUs.
+        backend: The same, for other code that sends messages between GPUs.
     """
 
     def __init__(

@@ -311,7 +311,7 @@ def _addresses(text: str) -> dict[int, list[str]]:
         }
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ValueError(
-            f"TACOS_ADDRESSES is {text[:80]!r}, it must be JSON such as "
+            f"TACOS_ADDRESSES is {text[:80]!r}; it must be JSON such as "
             f'{{"1": ["10.0.0.2"]}} or a file of it ({error})'
         ) from None
 

@@ -1,4 +1,4 @@
-"""Which algorithm serves a call: one of a plan, one synthesized for the network, or a default.
+"""Choose the algorithm for a call: one of a plan, one synthesized for the network, or a default.
 
 :class:`Settings` is what the environment says, the same on all ranks (:func:`agree`);
 :class:`Algorithms` finds, prepares and keeps the algorithms of one communicator.

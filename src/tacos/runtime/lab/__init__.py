@@ -116,7 +116,7 @@ def scaled(
         carried = _SUM_PER_CORE_BPS * (os.cpu_count() or 1)
         scale = min(1.0, carried / float(topology.link_bandwidth_Bps.sum(dtype=float)))
     elif not 0 < scale < float("inf"):
-        raise ValueError(f"scale is {scale!r}, it must be a positive factor")
+        raise ValueError(f"scale is {scale!r}; it must be a positive factor")
     slow = topologies.scale(topology, bandwidth=scale, latency=1 / scale)
     return slow if delays else topologies.degrade(slow, *range(slow.links), latency=_LATENCY)
 
@@ -180,7 +180,7 @@ class Lab:
             ],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the caller, who then ends the lab in order
+            start_new_session=True,  # Ctrl-C reaches the caller only, which then closes the lab in order
         )
         theirs.close()
         try:
@@ -242,7 +242,7 @@ class Lab:
         return f"lab of {self.topology.npus} NPUs: {len(slow)} links of {speeds}{pace}{latency}"
 
     def environment(self, rank: int) -> dict[str, str]:
-        """The variables that tell a rank who it is and how to reach the others.
+        """The environment variables that tell a rank its number and how to reach the other ranks.
 
         Those of the package's own launcher, and those of torchrun, so that its scripts run unchanged:
         the rendezvous goes over the bridge without limits, the data over the topology's links.
@@ -310,7 +310,7 @@ class Lab:
         after the other.
 
         Args:
-            command: Program and arguments; it finds out who it is by :meth:`environment`.
+            command: Program and arguments; :meth:`environment` tells it its rank.
             environment: More variables, beside those of this process.
             time_limit: Seconds after which all are ended.
             output: ``"prefixed"``: every line behind its rank; ``"first"``: what rank 0 says, and what
@@ -322,7 +322,7 @@ class Lab:
         if self._keeper is None:
             raise LabError("the lab is not open: use it as 'with Lab(topology) as lab'")
         if not command:
-            raise ValueError("command is empty, it must name a program")
+            raise ValueError("command is empty; it must name a program")
         with _Outputs(self.topology.npus, output) as outputs:
             begin = time.perf_counter()
             base = {"OMP_NUM_THREADS": "1"} | dict(os.environ) | dict(environment or {})

@@ -1,4 +1,4 @@
-"""The process that keeps a lab: it makes the namespaces, and with its death they are gone.
+"""The process that owns a lab's namespaces; they disappear when it ends.
 
 A script of its own that imports nothing but the standard library: a user namespace can only be entered
 by a process with one thread, and NumPy starts several. Two processes come of it. The *watcher* leaves

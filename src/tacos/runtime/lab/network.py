@@ -1,4 +1,4 @@
-"""What a lab network is made of: which devices, addresses, routes and rates give a topology.
+"""The parts of a lab network: the devices, addresses, routes and rates that reproduce a topology.
 
 Nothing here needs privileges or touches the machine: :func:`blueprint` turns a topology into lines for ``ip``
 and ``tc``, namespace by namespace.

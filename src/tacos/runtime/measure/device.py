@@ -67,7 +67,7 @@ def measure(
         shapes: Matrix products.
         attention: Attention: sequences, heads, length, elements of a head.
         streamed: Elements that streaming kernels go through.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         RuntimeError: torch is missing, or finds no such device.

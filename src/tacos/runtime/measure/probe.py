@@ -54,7 +54,7 @@ def probe(comm: Communicator, *, seconds: float = 10.0) -> Wiring:
     if comm.size < 2:
         raise ValueError("there is one rank only, a network has at least two")
     if not seconds > 0:
-        raise ValueError(f"seconds is {seconds}, it must be positive")
+        raise ValueError(f"seconds is {seconds}; it must be positive")
     return find_wiring(_Meter(comm, seconds), _names(comm))
 
 

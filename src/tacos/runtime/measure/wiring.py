@@ -1,4 +1,4 @@
-"""What measurements of a network say about its wiring.
+"""Infer the wiring of a network from measurements.
 
 Ranks can time messages between each other, one alone and several at once, and nothing else. Two messages
 that slow each other down share something. Sharing at one end is looked for first:
@@ -45,27 +45,27 @@ __all__ = [
 ]
 
 SHARES = 1.2
-"""Messages that take so many times longer together than alone share something."""
+"""Messages share a link if they take this many times as long together as alone (chosen)."""
 _APART = 1.1
-"""Messages that take less than so many times longer do not."""
+"""Messages share no link if they take less than this many times as long together as alone (chosen)."""
 _ALIKE = 1.35
 """Bandwidths that differ by less are those of one port."""
 _LEAST_TRIES, _TRIES = 3, 6
 """So many pairs of messages tell whether what two ports share is theirs."""
 _LEAST_RACKED, _FEW_RELAYED, _UNEQUAL = 6, 0.1, 2.0
-"""Racks are looked for among at least so many ranks, of whose pairs few are relayed, and which are about equally fast alone."""
+"""Racks are looked for among at least this many ranks, if few of their pairs are relayed and all are about equally fast alone."""
 _MIXINGS, _FEW_RACKED = 3, 12
 """How often all pairs send to tell racks; twice as often among few ranks, which meet less often."""
 _FIRST_ROUNDS = 6
 """Rounds of pairs after which a switch that carries everything is known; a third among many ranks."""
 _NEAR = 1.4
-"""Messages inside a rack take less than so many times longer while all ranks send."""
+"""Messages inside a rack take less than this many times as long while all ranks send (chosen)."""
 _DENSE = 0.8
 """Share of the pairs inside a rack that must look so."""
 _STRAY = 0.1
 """Share of the pairs across racks that may look so."""
 _FEW = 8
-"""Up to so many ranks, all pairs of messages with a common end are looked at, one by one."""
+"""Up to this many ranks, all pairs of messages with a common end are measured, one by one."""
 
 
 class Spread(NamedTuple):

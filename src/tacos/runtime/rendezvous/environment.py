@@ -1,4 +1,4 @@
-"""Which job this process is part of, as its launcher's variables say."""
+"""Find the job of this process in its launcher's environment variables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["from_environment", "in_job"]
 
 _MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 _SLURM_NO_STEP = 0xFFFFFFF0
-"""From here on, Slurm's numbers of steps are those of batch shells and the like."""
+"""From here on, Slurm's numbers of steps are those of batch shells and other special steps."""
 
 
 def from_environment(
@@ -189,7 +189,7 @@ def _first_host(nodes: str) -> str:
     """The first host of Slurm's compressed list: ``gpu[007-010,12],login`` begins with gpu007."""
     found = re.match(r"([^\[,]+)(?:\[([0-9]+))?", nodes)
     if found is None:
-        raise ValueError(f"the node list is {nodes!r}, it must begin with a host")
+        raise ValueError(f"the node list is {nodes!r}; it must begin with a host")
     return found.group(1) + (found.group(2) or "")
 
 
@@ -203,5 +203,5 @@ def _required(env: Mapping[str, str], name: str, what: str) -> str:
 def _number(env: Mapping[str, str], name: str) -> int:
     text = _required(env, name, "a number")
     if not text.isdecimal():
-        raise ValueError(f"{name} is {text!r}, it must be a number")
+        raise ValueError(f"{name} is {text!r}; it must be a number")
     return int(text)

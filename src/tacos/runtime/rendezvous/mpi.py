@@ -45,7 +45,9 @@ class MpiRendezvous:
         deadline = time.monotonic() + self._timeout
         if self.rank != 0:
             sent = self.communicator.isend((name, value), 0, _TO_ROOT)
-            answer = self._await(0, _FROM_ROOT, deadline + 1.0)  # rank 0 knows best who is missing
+            answer = self._await(
+                0, _FROM_ROOT, deadline + 1.0
+            )  # rank 0 knows which ranks are missing
             if answer is None:
                 raise TimeoutError(f"rank 0 did not exchange {name!r} within {self._timeout:g} s")
             sent.wait()

@@ -31,7 +31,7 @@ class StoreRendezvous:
         store: What all ranks see, with ``set(key, bytes)``, ``get(key)`` and ``check(keys)``.
         rank: This process's number.
         size: The number of ranks.
-        prefix: Of the keys, for those who share a store.
+        prefix: Prefix of the keys, for jobs that share a store.
         timeout: Seconds to wait for the others.
 
     >>> alone = StoreRendezvous(None, 0, 1)
@@ -71,7 +71,7 @@ class StoreRendezvous:
         try:
             self._put(keys[self.rank], _packed([name.encode(), value]))
             if self.rank:
-                # A little longer than rank 0, which knows best who is missing.
+                # A little longer than rank 0, which knows which ranks are missing.
                 self._wait(name, [f"{key}/all"], keys, deadline + 1.0)
                 failure, *values = _unpacked(self._take(f"{key}/all"))
                 if failure:

@@ -91,7 +91,7 @@ class TcpRendezvous:
             return [value]
         deadline = time.monotonic() + self._timeout
         if self.rank != 0:
-            deadline += 1.0  # rank 0 knows best who is missing
+            deadline += 1.0  # rank 0 knows which ranks are missing
             _send(self._peers[0], name, [value], deadline)
             with selectors.DefaultSelector() as selector:
                 selector.register(self._peers[0], selectors.EVENT_READ)
@@ -208,7 +208,7 @@ class TcpRendezvous:
             lengths = struct.unpack(f"!{count}I", _read(connection, 4 * count, deadline))
             if sum(lengths) > _LARGEST * (1 if self.rank == 0 else self.size):
                 raise CommunicationError(
-                    f"rank {peer} sends {sum(lengths)} bytes, that is too much"
+                    f"rank {peer} sent a message of {sum(lengths)} bytes, which is too large"
                 )
             values = [_read(connection, n, deadline) for n in lengths]
         except TimeoutError:

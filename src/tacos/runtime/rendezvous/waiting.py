@@ -1,4 +1,4 @@
-"""How ranks wait for each other: when to look again, when to give up, and whom to name."""
+"""How ranks wait for each other: when to poll again, when to time out, and which ranks to name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONGEST_S = 2e6
 
 
 class Doubt:
-    """Whether to go on waiting for others, who have been seen elsewhere.
+    """Whether to go on waiting for ranks that another channel reports as failed.
 
     What they have sent before may still be on its way, so a reason not to wait has to last.
 
@@ -72,9 +72,9 @@ class Patience:
 
 
 def pause(rounds: int, spins: int = 1000) -> None:
-    """Let others run, after so many rounds of polling in vain.
+    """Yield the core after `rounds` rounds of polling without success.
 
-    For some rounds only those that are ready; then for longer and longer, up to a millisecond.
+    The first `spins` rounds only yield to runnable threads; later ones sleep longer and longer, up to a millisecond.
     """
     if rounds < spins:
         os.sched_yield()

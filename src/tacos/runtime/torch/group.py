@@ -434,7 +434,7 @@ class TacosGroup(ProcessGroup):
         return self._noted(self._worker.submit(Task(run, result, profiled(name, inputs)), now=now))
 
     def _noted(self, work: Work) -> Work:
-        """The same, also for those who wait for many at once."""
+        """The same; callers may wait for many of them at once."""
         if self._together is not None:
             self._together.append(work)
         return work
@@ -479,7 +479,7 @@ class TacosGroup(ProcessGroup):
     def _check_whole(self, name: str, whole: Tensor, part: Tensor) -> None:
         if whole.numel() != part.numel() * self.size():
             raise ValueError(
-                f"{name} has {whole.numel()} elements, it must have {self.size()} times the "
+                f"{name} has {whole.numel()} elements; it must have {self.size()} times the "
                 f"{part.numel()} of the other tensor"
             )
         _check_same_dtype(whole, [part])
@@ -565,7 +565,7 @@ def _check_same_dtype(one: Tensor, others: Sequence[Tensor]) -> None:
 def _check_strided(tensors: Sequence[Tensor]) -> None:
     for tensor in tensors:
         if tensor.layout != torch.strided:
-            raise ValueError(f"a tensor has the layout {tensor.layout}, it must be dense")
+            raise ValueError(f"a tensor has the layout {tensor.layout}; it must be dense")
 
 
 @atexit.register

@@ -1,4 +1,4 @@
-"""When a collective of a process group runs, and how others learn that it is done."""
+"""Pending collectives of a process group: when they run, and how callers wait for them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Task(dist.Work):
         self._future: Future[Any] | None = None
 
     def carry_out(self) -> None:
-        """Run it; what goes wrong is for those who wait."""
+        """Run it; errors are raised in the threads that wait for it."""
         try:
             if self._run is not None:
                 with torch.no_grad():
@@ -93,7 +93,7 @@ class Task(dist.Work):
             if self._future is None:
                 gpu = [one.device for one in self._tensors if one.is_cuda][:1]
                 source = self._source = torch.futures.Future(devices=gpu)
-                # Only a callback can make a future fail for those who look at it from C++.
+                # Only a callback can make a future fail for waiting C++ code.
                 self._future = source.then(self._outcome)
                 late = self._done
             else:

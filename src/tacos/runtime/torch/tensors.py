@@ -46,7 +46,7 @@ DTYPES = {
 }
 """What can be reduced, and how the executor calls it; whatever only moves goes as bytes."""
 _PADDING = 2
-"""An uneven all-to-all is padded to an even one if that moves at most so many times the bytes."""
+"""An uneven all-to-all is padded to an even one if that moves at most this many times the bytes (chosen)."""
 
 
 def _one_buffer(kind: str) -> bool:
@@ -60,7 +60,7 @@ class CollectiveError(CommunicationError, dist.DistBackendError):
 
 
 class _Uneven(NamedTuple):
-    """Who sends how many elements to whom, by rank of sender and receiver."""
+    """The number of elements that each rank sends to each other rank, by sender and receiver."""
 
     sizes: list[list[int]]
 

@@ -60,7 +60,7 @@ def hierarchical(
     shape = list(requirements.boxed(topology) if dims is None else dims)
     turns = list(range(len(shape)) if order is None else order)
     if sorted(turns) != list(range(len(shape))):
-        raise ValueError(f"order is {turns}, it must name each of {len(shape)} dimensions once")
+        raise ValueError(f"order is {turns}; it must name each of {len(shape)} dimensions once")
     strides = np.cumprod([1, *(size for _, size in shape)]).tolist()
 
     def moves(part: CollectivePart) -> Moves:

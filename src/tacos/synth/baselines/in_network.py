@@ -134,7 +134,7 @@ def in_network(
         mtu: The largest packet.
         pool: Packets on their way at once.
         dtype: Type of the elements.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     >>> import tacos
     >>> star = tacos.topology.switch(8, multicast=True, reduce=True, bandwidth="20Mbit/s", latency="50us")

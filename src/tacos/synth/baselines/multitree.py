@@ -50,7 +50,7 @@ def multitree(
         collective: All-gathers, reduce-scatters, all-reduces, broadcasts and reduces.
         roots: Of an all-reduce, where sums are made; all members if not given. Fewer roots mean
             fewer trees, which may be shallower.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         InfeasibleError: A root cannot reach a member; the message names them.
@@ -90,7 +90,7 @@ def _owners(topology: Topology, collective: Collective, roots: Sequence[Node] | 
         if part.kind != "all_reduce":
             raise ValueError(f"roots are for an all-reduce, not for {part.label}")
         if not owners or len(set(owners)) < len(owners) or not members.issuperset(owners):
-            raise ValueError(f"roots is {owners}, it must name members of the group, each once")
+            raise ValueError(f"roots is {owners}; it must name members of the group, each once")
     return owners
 
 

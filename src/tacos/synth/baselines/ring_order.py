@@ -1,4 +1,4 @@
-"""In which order a ring visits its NPUs: the one choice that decides how good a ring is.
+"""The order in which a ring visits its NPUs, which decides how fast the ring is.
 
 The cost of a hop is what one block takes: the latencies of its route plus bytes / bandwidth, where
 a link that several hops of the ring use is shared among them. A ring is as fast as its largest hop;
@@ -63,7 +63,7 @@ def ring_order(
         nodes = Nodes(topology)
         given = [nodes.npu(npu, what="order") for npu in order]
         if len(given) != len(group) or set(given) != set(group.tolist()):
-            raise ValueError(f"order is {order!r}, it must name each NPU of the group once")
+            raise ValueError(f"order is {order!r}; it must name each NPU of the group once")
         return np.array(given, np.int32), "given"
     if order not in {"search", "rank"}:
         raise ValueError(f'order must be one of "search", "rank" or a list of NPUs; got {order!r}')

@@ -39,7 +39,7 @@ def ring(
     Args:
         topology, collective: Where, and what to do.
         order: ``"search"`` for a good order of the group, ``"rank"``, or the NPUs in ring order.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4, bandwidth="1GB/s", latency="1us")

@@ -39,9 +39,9 @@ def parameter_server(
     Args:
         topology: Any network.
         collective: All-reduces.
-        servers: 1 for a central server, the first member; a number for so many of the members,
+        servers: 1 for a central server, the first member; a number for that many members,
             evenly spread; or the NPUs that serve, which need not be members.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     >>> import tacos
     >>> topo = tacos.topology.switch(5, bandwidth="1GB/s", latency=0)

@@ -63,7 +63,7 @@ def themis(
             that came first, or ``"scf"``, the smallest.
         order: One order for the sums of all chunks instead, such as ``[0, 1, …]``: what Themis is
             compared with.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     >>> import tacos
     >>> topo = tacos.topology.torus(4, 4, 4, bandwidth=("100GB/s", "50GB/s", "50GB/s"), latency=0)
@@ -80,7 +80,7 @@ def themis(
     sizes = [size for _, size in topology.dims]
     turns = None if order is None else list(order)
     if turns is not None and sorted(turns) != list(range(len(sizes))):
-        raise ValueError(f"order is {turns}, it must name each of {len(sizes)} dimensions once")
+        raise ValueError(f"order is {turns}; it must name each of {len(sizes)} dimensions once")
     options = {"scheduling": scheduling} | ({} if turns is None else {"order": turns})
     provenance = json.dumps({"engine": THEMIS.name, **options})
 

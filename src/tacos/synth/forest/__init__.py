@@ -95,7 +95,7 @@ def forest(
         collective: An all-gather, reduce-scatter, all-reduce, broadcast or reduce.
         memory: Trees found before, for this network, group and kind; new ones are added. For callers
             who try several numbers of chunks.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         InfeasibleError: A member cannot be reached; the message names it.

@@ -75,7 +75,7 @@ def packing(
         topology: Any network.
         group: The NPUs that take part; all if not given. Others only relay.
         root: The only NPU that sends; all members send at one rate if not given.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         InfeasibleError: A member cannot be reached; the message names it.

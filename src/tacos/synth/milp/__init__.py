@@ -90,7 +90,7 @@ def milp(
         within: A sketch: what may be used, and what is preferred; its symmetries are required, not tried.
             The network has no links but those that it allows.
         seed, threads: For HiGHS and the greedy engine.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         InfeasibleError: An NPU that needs a chunk cannot be reached; the message names the pair.
@@ -104,9 +104,9 @@ def milp(
     (6e-05, True)
     """
     if not time_limit > 0:
-        raise ValueError(f"time_limit is {time_limit!r}, it must be positive")
+        raise ValueError(f"time_limit is {time_limit!r}; it must be positive")
     if type(threads) is not int or threads < 1:
-        raise ValueError(f"threads is {threads!r}, it must be a positive number")
+        raise ValueError(f"threads is {threads!r}; it must be a positive number")
     from tacos.synth.milp.search import Search  # what few problems need would slow every import
 
     epoch_ps = None if epoch is None else max(time_ps(epoch, what="epoch"), 1)

@@ -61,7 +61,7 @@ class Windows:
 
 
 def windows(problem: Problem, epochs: int) -> Windows:
-    """Which starts can be part of a schedule of so many epochs.
+    """Which starts can be part of a schedule of `epochs` epochs.
 
     >>> import tacos
     >>> from tacos.synth.milp.problem import hops_of, in_steps

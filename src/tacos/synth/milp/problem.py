@@ -1,4 +1,4 @@
-"""What is to be solved, in whole epochs: hops between NPUs, how long they take, who needs what.
+"""The problem in whole epochs: hops between NPUs, their durations, and which NPU needs which chunk.
 
 A hop is a link between two NPUs or a path of the fewest links through one fabric of switches. Time is cut
 into epochs; every duration is rounded up to epochs, so whatever solves the rounded problem is a

@@ -260,7 +260,7 @@ def _hop_image(hops: Hops, links: Ints) -> Ints:
     for path, hop in number.items():
         moved = number.get(tuple(links[list(path)].tolist()))
         if moved is None:
-            raise ValueError(f"the way of hop {hop} has no image among the hops")
+            raise ValueError(f"the path of hop {hop} has no image among the hops")
         result[hop] = moved
     return result
 

@@ -64,7 +64,7 @@ def nccl(
         protocol: ``"LL"``, ``"LL128"`` or ``"Simple"`` instead of NCCL's choice; it changes only the estimate.
         channels: Most rings or trees to use.
         generation: Whose parameters to use, such as ``"H100"``; inferred from bandwidths if not given.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     >>> import tacos
     >>> topo = tacos.topology.dgx_h100(2)

@@ -168,7 +168,7 @@ def through_switches(
         chosen: For each part, its group, and the algorithm: ``"nvls"``, ``"nvls-tree"`` or ``"collnet"``.
         most: Most rails or switches to use.
         provenance: Goes into the schedule.
-        progress: Called with the share done, now and then.
+        progress: Called from time to time with the share of the work done.
 
     >>> import tacos
     >>> from tacos.synth.baselines.nccl.channels import Network
