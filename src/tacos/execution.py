@@ -58,7 +58,7 @@ class Execution:
     """How long a program takes under each rule for links.
 
     Attributes:
-        order_ps: Every link serves its messages in the schedule's order.
+        order_ps: Every link serves its messages in the schedule's order. A program has none: there they go as they come.
         dependencies_ps: Every link serves one message at a time, first come, first served.
         shared_ps: Concurrent messages share every link fairly.
     """
@@ -160,14 +160,13 @@ def execution(
     if isinstance(what, Program):
         if topology is None:
             raise ValueError("a program needs a topology to run on")
-        return Execution(
-            *(
-                simulate(
-                    what, topology, size=size, timing=rule, record=False, progress=progress
-                ).time_ps
-                for rule in RULES
-            )
+        first_come, shared = (
+            simulate(
+                what, topology, size=size, timing=rule, record=False, progress=progress
+            ).time_ps
+            for rule in RULES[1:]
         )
+        return Execution(first_come, first_come, shared)
     if topology is not None or size is not None:
         raise ValueError("a schedule has its own topology and size")
     check_target(target)

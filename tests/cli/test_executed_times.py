@@ -33,6 +33,16 @@ def test_a_switch_is_shared_unless_the_program_keeps_the_order():
         assert ends[0] * 1e-12 == pytest.approx(first)
 
 
+def test_a_program_has_no_order_on_shared_links_but_that_in_which_messages_come():
+    """Any other order, such as one in which the steps could run, would hold up messages that are ready."""
+    collective = tacos.collective.all_reduce(BOXES, "4MB", chunks=2)
+    program = tacos.lower(tacos.synthesize(BOXES, collective, engine="greedy"))
+    found = execution(program, BOXES)
+    assert found
+    assert found.order_ps == found.dependencies_ps
+    assert found.order_ps < tacos.simulate(program, BOXES, timing="order", record=False).time_ps
+
+
 def test_networks_without_switches_execute_as_scheduled():
     topology = tacos.topology.drop_links(tacos.topology.mesh(4, 4), (0, 1))
     for kind in ("all_gather", "all_reduce", "all_to_all"):

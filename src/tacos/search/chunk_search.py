@@ -34,6 +34,8 @@ _MORE_GAINS = {True: 1.5, False: 3.0}
 """Times what a pipeline has left to gain, judged by its last gain, that more chunks are trusted to bring: for known
 algorithms, and for synthesizers, which also use links better with more chunks."""
 
+_STEPS, _STEP = 4, 0.75
+"""Synthesizers gain by steps: before so many chunk counts, they are trusted to become as fast as this."""
 _MOST_GAIN = 6.0
 """How much faster more chunks than the first number may make an engine; that of a root has farther to go."""
 
@@ -170,6 +172,8 @@ class EngineSearch:
         What a pipeline loses to its filling is in proportion to the size of a chunk, so that the last gain
         tells what is left to gain.
         """
+        if not self.engine.baseline and 0 < len(self.results) < _STEPS:
+            return self.least_ps() * _STEP
         if len(self.results) < 2:
             rooted = any(kind_of(part).rooted for part in self._question.collective.parts)
             gain = math.inf if rooted or not self.results else _MOST_GAIN
