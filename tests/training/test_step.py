@@ -184,6 +184,19 @@ def test_synthesized_collectives_never_cost_more_than_nccl():
         assert Communication(topology, "forest").of(groups).seconds(kind, 2**26) <= nccl
 
 
+@pytest.mark.parametrize("collectives", ["nccl", "ring", "auto"])
+def test_the_slowest_group_decides(collectives):
+    """NPU 3 of the first box has half of a NIC. All-gathers over the rails end when the slowest of them does."""
+    boxes = tacos.topology.dgx_h100(2)
+    rails = np.ascontiguousarray(np.arange(16, dtype=np.int32).reshape(2, 8).T)
+    slow = training.disturbed(boxes, ["nic=3,slowdown=2"])
+    usual, slower = (
+        Communication(network, collectives).of(rails).seconds("all_gather", 2**30)
+        for network in (boxes, slow)
+    )
+    assert slower == pytest.approx(2 * usual, rel=0.03)
+
+
 def test_a_library_of_tuned_algorithms(tmp_path):
     from tacos.library import add
 
@@ -198,6 +211,12 @@ def test_a_library_of_tuned_algorithms(tmp_path):
     assert costs.of(group).seconds("all_reduce", 2**26) <= nccl.seconds("all_reduce", 2**26)
     # There is no plan for an all-gather.
     assert costs.of(group).seconds("all_gather", 2**26) == nccl.seconds("all_gather", 2**26)
+    # All ranks can be simulated with the same algorithms.
+    nodes, sized = costs.of(group).algorithm("all_reduce", 2**27)
+    assert (nodes.program.ranks, sized.size_bytes) == (8, 2**27)
+    model, split = training.model("mpt-125m"), training.Parallelism(tp=1, dp=8, batch=8)
+    step = training.step(model, split, topology, collectives=str(tmp_path), fidelity="exact")
+    assert step.exposed_s > 0
 
 
 # Steps.

@@ -170,10 +170,21 @@ class Family:
 
     @cached_property
     def first(self) -> NDArray[np.int32]:
-        """The group with members in the most boxes, which stands for all: it is the slowest."""
-        label = np.sort(self.costs.network.label[self.groups], axis=1)
+        """The group that stands for all, as it is the slowest: with members in the most boxes, and then with the slowest links."""
+        topology, groups = self.topology, self.groups
+        label = np.sort(self.costs.network.label[groups], axis=1)
         spans = (np.diff(label, axis=1) > 0).sum(axis=1)
-        found: NDArray[np.int32] = self.groups[int(np.argmax(spans))]
+        widest = np.flatnonzero(spans == spans.max())
+        alike = np.ptp(topology.link_bandwidth_Bps[topology.link_src < topology.npus]) == 0
+        if len(widest) > 1 and groups.shape[1] > 1 and not alike:
+            rows = groups[widest]
+            pairs = rows.ravel(), np.roll(rows, -1, axis=1).ravel()
+            table = routes(topology, pairs=pairs)
+            load = np.maximum(np.bincount(table.links, minlength=topology.links), 1)
+            speed = (topology.link_bandwidth_Bps / load)[table.links]
+            slowest = np.minimum.reduceat(speed, table.link_begin[:-1])
+            widest = widest[[int(np.argmin(slowest.reshape(rows.shape).min(axis=1)))]]
+        found: NDArray[np.int32] = groups[int(widest[0])]
         return found
 
     @cached_property
