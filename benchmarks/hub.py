@@ -350,6 +350,7 @@ def crossing(levels, racks, per_rack, elements, steps=3):
     ports = {port for server in servers for port in (port_of(server), *server.ports)}
     crossed = [0] * (racks * per_rack)
     between = []
+    together = threading.Barrier(racks * per_rack, timeout=60)
 
     def work(rank):
         rack = rank // per_rack
@@ -367,8 +368,10 @@ def crossing(levels, racks, per_rack, elements, steps=3):
             worker.wait(worker.pull("w", weights))
             worker.meet("begin")
         before = sum(sum(w.traffic) for place, w in found.items() if place != rack)
+        together.wait()
         if rank == 0 and levels == 2:
             between.append(received_elsewhere(ports))
+        together.wait()
         for _ in range(steps):
             for worker in found.values():
                 worker.wait(worker.push_pull("w", gradient, weights))
@@ -376,11 +379,8 @@ def crossing(levels, racks, per_rack, elements, steps=3):
         for worker in found.values():
             worker.meet("end")
         if rank == 0 and levels == 2:  # hubs of other racks may be a little behind
-            last = -1
-            while last != (now := received_elsewhere(ports)):
-                last = now
-                time.sleep(0.1)
-            between.append(last)
+            time.sleep(0.2)
+            between.append(received_elsewhere(ports))
         for worker in found.values():
             worker.leave()
 

@@ -12,10 +12,7 @@
 // waits for its answer. Answers that other members' updates could overtake are copies.
 #pragma once
 
-#include <sys/uio.h>
-
 #include <array>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -25,8 +22,20 @@
 #include <vector>
 
 #include "hub/job.hpp"
+#include "hub/stream.hpp"
 
 namespace tacos::hub {
+
+using MemberBits = std::array<std::uint64_t, kMostMembers / 64>;
+
+inline bool bit(const MemberBits& set, std::uint32_t i) {
+  return (set[i / 64] >> (i % 64) & 1U) != 0;
+}
+
+inline void set_bit(MemberBits& set, std::uint32_t i, bool value) {
+  const std::uint64_t one = std::uint64_t{1} << (i % 64);
+  set[i / 64] = value ? set[i / 64] | one : set[i / 64] & ~one;
+}
 
 struct Member {
   std::uint64_t serial = 0;  // unique: slots are used again
@@ -104,7 +113,7 @@ class Core {
   };
   struct Cell {  // the state of a chunk
     std::uint64_t version = 0, updates = 0;
-    std::array<std::uint64_t, kWords> seen{}, filled{};
+    MemberBits seen{}, filled{};
     std::int32_t arrived = 0, full = 0;  // contributions, and those that are not empty
     std::int32_t chunk = 0;
     bool ready = false, summed = false, encoded = false;
@@ -121,7 +130,7 @@ class Core {
     std::vector<Cell> cells;
     std::array<std::unique_ptr<Member>, kMostMembers> members;
     std::array<int, kMostMembers> connection{};
-    std::array<std::uint64_t, kWords> present{};
+    MemberBits present{};
     std::vector<std::uint32_t> by_rank;
     std::uint64_t latest_first = 0;  // no member begins after this step
     std::array<std::vector<Ask>, kMostMembers> asks;
@@ -133,20 +142,11 @@ class Core {
     std::shared_ptr<Snapshot> snapshot;
     std::string failure;
   };
-  struct Piece {
-    Frame frame;
-    const std::byte* data = nullptr;
-    std::unique_ptr<std::byte[]> own;
-    std::size_t whole() const { return sizeof(Frame) + padded(frame.bytes); }
-  };
   struct Link {
-    std::unique_ptr<std::byte[]> buffer;
-    std::size_t begin = 0, end = 0;
+    Stream stream;
     Shard* shard = nullptr;
     std::shared_ptr<Job> keep;  // answers point into its memory
     std::uint32_t slot = 0;
-    std::deque<Piece> out;
-    std::size_t done = 0, queued = 0;  // bytes of the first piece sent; bytes in the queue
     std::int64_t opened_ms = 0, held_until_ms = 0;
     bool ending = false, marked = false;
   };
