@@ -139,7 +139,7 @@ def test_calls_that_differ_are_refused_before_nccl_hears_of_them(count, dtype, o
 
     heard = together(3, act)
     assert heard[0] == heard[1] == heard[2]
-    assert f"rank 1 runs algorithm 0 on {what}, rank 0 algorithm 0 on 40 elements" in heard[0]
+    assert f"rank 1 runs all-reduce of {what}, rank 0 runs all-reduce of 40 elements" in heard[0]
 
 
 def test_a_rank_that_leaves_while_the_gpu_waits_is_named(monkeypatch):

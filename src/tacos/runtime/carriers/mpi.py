@@ -18,7 +18,7 @@ from mpi4py import MPI
 
 from tacos.errors import CommunicationError
 from tacos.program import STEP_OPS
-from tacos.runtime.carriers import Carrier, Unavailable
+from tacos.runtime.carriers import Carrier, Unavailable, described
 from tacos.runtime.carriers.mpi_notices import LONGEST_TEXT, Announced, Kind, Notice, Notices
 from tacos.runtime.rendezvous.mpi import MpiRendezvous
 from tacos.runtime.rendezvous.waiting import pause
@@ -146,6 +146,7 @@ class Mpi(Carrier):
         machine.Free()
         self._largest_tag: int = self.data.Get_attr(MPI.TAG_UB)
         self._calls = 0
+        self._names: dict[int, str] = {}  # of algorithms, for messages
         self._call: _Call | None = None
         self._early: dict[tuple[int, int], deque[_Early]] = defaultdict(deque)
         self._announced: dict[tuple[int, int], Announced] = {}  # by peer and call
@@ -162,6 +163,7 @@ class Mpi(Carrier):
 
     def prepare(self, share: RankExecutor, number: int) -> Prepared:
         """Check that MPI has tags for all messages; it connects ranks by itself."""
+        self._names[number] = described(share.program.collective)
         steps = _steps_of(share)
         most = int(np.diff(steps.first).max(initial=0))
         if 2 * most > self._largest_tag:
@@ -217,8 +219,8 @@ class Mpi(Carrier):
             # A peer that runs the algorithm itself has prepared it: it is only ahead.
             if call == self._calls + 1 and theirs.algorithm < number:
                 return (
-                    f"the ranks do not agree on call {call}: rank {peer} runs algorithm "
-                    f"{theirs.algorithm} on {theirs}, rank {self.rank} {doing}"
+                    f"the ranks do not agree on call {call}: rank {peer} runs {self._what(theirs)}, "
+                    f"rank {self.rank} {doing}"
                 )
         return ""
 
@@ -419,19 +421,22 @@ class Mpi(Carrier):
         assert self._call is not None
         own = self._call.own
         self._call.unheard.discard(peer)
-        if theirs.algorithm != own.algorithm:
-            self._fail(
-                f"rank {peer} runs algorithm {theirs.algorithm} in call {own.call}, "
-                f"rank {self.rank} algorithm {own.algorithm}"
-            )
         if theirs != own:
+            one, other = self._what(theirs), self._what(own)
+            if one == other:
+                one += f" by algorithm {theirs.algorithm}"
+                other += f" by algorithm {own.algorithm}"
             self._fail(
-                f"the ranks do not agree on call {own.call}: "
-                f"rank {peer} has {theirs}, rank {self.rank} has {own}"
+                f"the ranks do not agree on call {own.call}: rank {peer} runs {one}, "
+                f"rank {self.rank} runs {other}"
             )
         for receive in self._call.held.pop(peer, []):
             self._expect(self._call, *receive, peer)
         self._carry_out(self._call)
+
+    def _what(self, call: Announced) -> str:
+        """A call in words: ``all-reduce of 40 elements of float32 (sum)``."""
+        return f"{self._names.get(call.algorithm, f'algorithm {call.algorithm}')} of {call}"
 
     # --- failure
 

@@ -21,7 +21,7 @@ from tacos import collective as collectives
 from tacos import topology
 from tacos.errors import CommunicationError, TacosError
 from tacos.program import STEP_OPS, lower
-from tacos.runtime.carriers import CARRIERS, DTYPES, OPS, Call, Carrier, Unavailable
+from tacos.runtime.carriers import CARRIERS, DTYPES, OPS, Call, Carrier, Unavailable, described
 from tacos.runtime.carriers.waves import GpuAlgorithm
 from tacos.runtime.rendezvous.addresses import own_address
 from tacos.runtime.rendezvous.store import StoreRendezvous
@@ -147,6 +147,7 @@ class Nccl(Carrier):
         self.all_chosen = all_chosen
         self._meeting, self._store = meeting, store
         self._notes: Prepared | None = None
+        self._names: dict[int, str] = {}  # of algorithms, for messages
         self._failure = self._interruption = ""
 
     @property
@@ -156,6 +157,7 @@ class Nccl(Carrier):
 
     def prepare(self, share: RankExecutor, number: int) -> Prepared:
         """Cut a program into waves; with the first, connect the hosts."""
+        self._names[number] = described(share.program.collective)
         prepared = _OnGpu(self, share, number)
         if self._notes is None and self._meeting.size > 1:
             self._notes = self._meeting.on_host(_all_gather(self._meeting.size))
@@ -208,13 +210,14 @@ class Nccl(Carrier):
         rows = np.empty((self._meeting.size, len(mine)), np.int64)
         self._notes.run(Call(mine.ctypes.data, rows.ctypes.data, rows.nbytes, "uint8", "sum"))
         said = [
-            f"algorithm {number} on {count} elements of {_TYPES[dtype]} ({OPS[op]})"
+            f"{self._names.get(number, f'algorithm {number}')} of {count} elements of {_TYPES[dtype]} "
+            f"({OPS[op]}){'' if number == rows[0][0] else f' by algorithm {number}'}"
             for number, count, dtype, op in rows.tolist()
         ]
         for rank, theirs in enumerate(said):
             if theirs != said[0]:
                 raise CommunicationError(
-                    f"the ranks do not agree: rank {rank} runs {theirs}, rank 0 {said[0]}"
+                    f"the ranks do not agree: rank {rank} runs {theirs}, rank 0 runs {said[0]}"
                 )
 
     def wait_for(self, event: Any) -> None:
