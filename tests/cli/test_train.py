@@ -8,6 +8,7 @@ import json
 import pytest
 
 from tacos.cli import main
+from tests.support.viewer_pages import timelines
 
 JOB = ["train", "llama3-8b", "dgx-h100:2", "--tp", "2", "--batch", "32"]
 
@@ -85,3 +86,14 @@ def test_unknown_models_and_networks_without_a_device(capsys):
     assert "llama3-8b" in capsys.readouterr().err
     assert main(["train", "llama3-8b", "ring:16"]) == 2
     assert "--device is missing: ring:16 does not say one" in capsys.readouterr().err
+
+
+def test_a_step_is_shown_over_time_in_a_page(tmp_path, capsys):
+    target = tmp_path / "step.html"
+    assert main([*JOB, "--collectives", "nccl", "--html", str(target), "--quiet"]) == 0
+    ((facts, columns),) = timelines(target.read_text())
+    assert facts["title"] == "step of llama3-8b on dgx-h100:2, nccl"
+    assert set(columns["span_rank"]) == set(range(16))
+    assert facts["opens"]
+    assert main([*JOB, "--html", str(tmp_path / "step.png")]) == 2
+    assert "--html must end in .html" in capsys.readouterr().err
