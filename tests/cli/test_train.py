@@ -8,6 +8,7 @@ import json
 import pytest
 
 from tacos.cli import main
+from tests.support.viewer_pages import timelines
 
 JOB = ["train", "llama3-8b", "dgx-h100:2", "--tp", "2", "--batch", "32"]
 
@@ -156,3 +157,14 @@ def test_scaling_over_networks(capsys, tmp_path):
     assert "--weak goes with --scaling" in capsys.readouterr().err
     assert main([*job, "--scaling", "dgx-h100:5"]) == 2
     assert "dgx-h100:5: batch must be a multiple of" in capsys.readouterr().err
+
+
+def test_a_step_is_shown_over_time_in_a_page(tmp_path, capsys):
+    target = tmp_path / "step.html"
+    assert main([*JOB, "--collectives", "nccl", "--html", str(target), "--quiet"]) == 0
+    ((facts, columns),) = timelines(target.read_text())
+    assert facts["title"] == "step of llama3-8b on dgx-h100:2, nccl"
+    assert set(columns["span_rank"]) == set(range(16))
+    assert facts["opens"]
+    assert main([*JOB, "--html", str(tmp_path / "step.png")]) == 2
+    assert "--html must end in .html" in capsys.readouterr().err

@@ -13,13 +13,8 @@ from tacos.view.draw import draw
 from tacos.view.heat import heat_picture, heat_text
 from tacos.view.page import page, write_page
 from tacos.view.rings import judgement_picture, ring_picture
-from tacos.view.spans import (
-    step_page,
-    step_timeline,
-    timeline_page,
-    write_step_page,
-    write_timeline_page,
-)
+from tacos.view.spans import timeline_page, write_timeline_page
+from tacos.view.step_pages import step_page, step_timeline, write_step_page
 from tacos.view.steps import (
     scaling_picture,
     scaling_table,
