@@ -41,8 +41,7 @@ void bind_verify(nb::module_& m) {
         return verify(schedule, options, report);
       },
       "schedule"_a, nb::kw_only(), "allow_unneeded"_a = false, "limit"_a = 100, "threads"_a = 0,
-      "block_transfers"_a = 0, "progress"_a = nb::none(),
-      "Checks a schedule; see tacos.verify.");
+      "block_transfers"_a = 0, "progress"_a = nb::none(), "Checks a schedule; see tacos.verify.");
 
   m.def(
       "verify_program",

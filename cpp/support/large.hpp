@@ -4,8 +4,13 @@
 
 #include <cstddef>
 #include <cstdlib>
+#include <memory>
 #include <new>
+#include <span>
+#include <utility>
 #include <vector>
+
+#include "support/column.hpp"
 
 #ifdef __linux__
 #include <sys/mman.h>
@@ -45,5 +50,25 @@ struct LargePages {
 
 template <typename T>
 using LargeVector = std::vector<T, LargePages<T>>;
+
+// Numbers that are all written before they are read. A vector would fill them with zeros first, on one thread; here each page is
+// first touched by the thread that writes to it.
+template <typename T>
+class Unfilled {
+ public:
+  void resize(std::size_t count) {
+    count_ = count;
+    data_ = {LargePages<T>().allocate(count),
+             [count](T* memory) { LargePages<T>().deallocate(memory, count); }};
+  }
+  T& operator[](std::size_t i) { return data_.get()[i]; }
+  const T& operator[](std::size_t i) const { return data_.get()[i]; }
+  T* begin() { return data_.get(); }
+  Column<T> column() && { return {std::span<const T>(data_.get(), count_), std::move(data_)}; }
+
+ private:
+  std::shared_ptr<T> data_;
+  std::size_t count_ = 0;
+};
 
 }  // namespace tacos

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "support/index.hpp"
+#include "support/large.hpp"
 #include "synth/matching.hpp"
 
 namespace tacos {
@@ -101,7 +102,7 @@ class Steps {
     }
     if (failure) std::rethrow_exception(failure);
     if (missing > 0) report_unreachable(topology_, collective_, have_, options_.backwards);
-    return lanes();
+    return lanes(threads);
   }
 
  private:
@@ -171,35 +172,52 @@ class Steps {
   }
 
   // Sorts every destination's log by in-link, keeping the order of arrival, in place.
-  Transfers lanes() {
+  Transfers lanes(std::size_t threads) {
+    const auto npus = at(topology_.npus());
     std::vector<RouteId> route;
-    std::vector<std::int64_t> lane_begin{0};
-    std::vector<ChunkId> chunk;
-    std::vector<std::uint32_t> start;
+    std::vector<std::size_t> first_lane;
     for (NodeId npu = 0; npu < topology_.npus(); ++npu) {
-      const auto links = topology_.in_links(npu);
-      const auto first = begin_[at(npu)], last = begin_[at(npu) + 1];
-      std::vector<std::size_t> next(links.size() + 1, 0);
-      for (auto row = first; row < last; ++row) ++next[at(in_link_[row]) + 1];
-      for (std::size_t i = 0; i < links.size(); ++i) {
-        route.push_back(links[i]);
-        lane_begin.push_back(lane_begin.back() + static_cast<std::int64_t>(next[i + 1]));
+      first_lane.push_back(route.size());
+      for (const LinkId link : topology_.in_links(npu)) route.push_back(link);
+    }
+    std::vector<std::int64_t> lane_begin(route.size() + 1, 0);
+    const auto sort = [&](std::size_t thread) {
+      std::vector<ChunkId> chunk;
+      std::vector<std::uint32_t> start;
+      for (auto npu = npus * thread / threads; npu < npus * (thread + 1) / threads; ++npu) {
+        const auto links = topology_.in_links(static_cast<NodeId>(npu)).size();
+        const auto first = begin_[npu], last = begin_[npu + 1];
+        std::vector<std::size_t> next(links + 1, 0);
+        for (auto row = first; row < last; ++row) ++next[at(in_link_[row]) + 1];
+        std::partial_sum(next.begin(), next.end(), next.begin());
+        for (std::size_t i = 0; i < links; ++i) {
+          lane_begin[first_lane[npu] + i + 1] = static_cast<std::int64_t>(first + next[i + 1]);
+        }
+        chunk.assign(chunk_.begin() + static_cast<std::ptrdiff_t>(first),
+                     chunk_.begin() + static_cast<std::ptrdiff_t>(last));
+        start.assign(start_.begin() + static_cast<std::ptrdiff_t>(first),
+                     start_.begin() + static_cast<std::ptrdiff_t>(last));
+        for (std::size_t i = 0; i < chunk.size(); ++i) {
+          const auto to = first + next[at(in_link_[first + i])]++;
+          chunk_[to] = chunk[i];
+          start_[to] = start[i];
+        }
       }
-      std::partial_sum(next.begin(), next.end(), next.begin());
-      chunk.assign(chunk_.begin() + static_cast<std::ptrdiff_t>(first),
-                   chunk_.begin() + static_cast<std::ptrdiff_t>(last));
-      start.assign(start_.begin() + static_cast<std::ptrdiff_t>(first),
-                   start_.begin() + static_cast<std::ptrdiff_t>(last));
-      for (std::size_t i = 0; i < chunk.size(); ++i) {
-        const auto to = first + next[at(in_link_[first + i])]++;
-        chunk_[to] = chunk[i];
-        start_[to] = start[i];
-      }
+    };
+    {
+      std::vector<std::jthread> others;
+      for (std::size_t thread = 1; thread < threads; ++thread) others.emplace_back(sort, thread);
+      sort(0);
     }
     std::vector<std::uint8_t> op(route.size(), static_cast<std::uint8_t>(Op::copy));
     std::vector<std::uint8_t> reads(route.size(), static_cast<std::uint8_t>(Reads::acc));
-    return {std::move(route),  std::move(op),     std::move(reads), std::move(lane_begin),
-            std::move(chunk_), std::move(start_), problem_.period};
+    return {std::move(route),
+            std::move(op),
+            std::move(reads),
+            std::move(lane_begin),
+            std::move(chunk_).column(),
+            std::move(start_).column(),
+            problem_.period};
   }
 
   const Topology& topology_;
@@ -209,9 +227,9 @@ class Steps {
   const StepProblem problem_;
   const std::vector<std::uint64_t>& begin_;  // each destination's region
   Bits have_;                                // or is being sent
-  std::vector<ChunkId> chunk_;
-  std::vector<std::uint32_t> start_;
-  std::vector<std::uint8_t> in_link_;
+  Unfilled<ChunkId> chunk_;
+  Unfilled<std::uint32_t> start_;
+  Unfilled<std::uint8_t> in_link_;
   std::vector<std::atomic<std::uint32_t>> received_;  // per NPU, also what is still on its way
   std::vector<std::atomic<std::uint32_t>> clock_;     // per NPU: steps it has finished
   std::vector<std::uint8_t> turn_;     // of the step it is in: which link chooses first,

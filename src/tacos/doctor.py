@@ -37,7 +37,8 @@ _BURST = 2 << 20
 """Bytes that a switch's socket should hold: eight workers' pools of 128 packets of 1,500 bytes."""
 _EXTRAS = (
     ("torch", "torch", "torch", "the backend of torch.distributed, gloo beside tacos run"),
-    ("mpi", "mpi4py", "mpi4py.MPI", "tacos run --mpi and tacos probe --mpi"),
+    ("mpi", "mpi4py", "mpi4py.MPI", "tacos run --mpi, tacos probe --mpi and sweeps --on mpi"),
+    ("dask", "distributed", "distributed", "sweeps --on dask://scheduler:8786"),
     ("plot", "resvg_py", "resvg_py", "pictures as PNG; SVG needs nothing"),
     ("arrow", "pyarrow", "pyarrow", "Parquet files, to_arrow()"),
     ("pandas", "pandas", "pandas", "to_pandas()"),

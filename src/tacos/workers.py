@@ -1,8 +1,8 @@
 """Where sweeps and searches run: on the cores of this machine, on a Dask cluster, over MPI, or on any executor.
 
-:func:`opened` opens workers by name. :func:`tacos.compare`, :func:`tacos.tune`, :func:`tacos.training.search` and
-:func:`tacos.design.shapes` take them, or any other :class:`concurrent.futures.Executor`, as ``executor=``. Results do not depend
-on where they are computed.
+:func:`opened` opens workers by name. :func:`~tacos.search.compare.compare`, :func:`~tacos.search.tune.tune`,
+:func:`~tacos.training.search.search` and :func:`~tacos.design.shapes.shapes` take them, or any other
+:class:`concurrent.futures.Executor`, as ``executor=``. Results do not depend on where they are computed.
 
 >>> import tacos
 >>> ring = tacos.topology.ring(4)
@@ -34,7 +34,7 @@ from concurrent.futures import (
 )
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from tacos.errors import TacosError, WorkerLostWarning
 
@@ -52,9 +52,6 @@ _WAKE_S = 0.1
 """How long Ctrl-C may have to wait for the dispatcher."""
 _LOOK_S = 2.0
 """Between looks at which workers of a cluster are still there."""
-
-_Task = TypeVar("_Task")
-_Result = TypeVar("_Result")
 
 
 class WorkerLostError(TacosError):
@@ -198,7 +195,7 @@ def _ranks() -> Iterator[Executor]:
 # --- handing out ---------------------------------------------------------------------------------
 
 
-class Dispatch(Generic[_Task, _Result]):
+class Dispatch:
     """Tasks handed out to the workers of an executor; iterate over it for the number and the result of each, as they come in.
 
     Short tasks go in batches, so that workers do not wait for the next one, and long ones one by one. What tasks share,
@@ -226,8 +223,8 @@ class Dispatch(Generic[_Task, _Result]):
     def __init__(
         self,
         executor: Executor,
-        work: Callable[[_Task], _Result],
-        tasks: Sequence[_Task],
+        work: Callable[[Any], Any],
+        tasks: Sequence[Any],
         *,
         shared: Sequence[object] = (),
         progress: Callable[[float], object] | None = None,
@@ -243,7 +240,7 @@ class Dispatch(Generic[_Task, _Result]):
         self._done = 0
         self._worked_s, self._worked_tasks = 0.0, 0
 
-    def drop(self, unwanted: Callable[[_Task], bool]) -> list[int]:
+    def drop(self, unwanted: Callable[[Any], bool]) -> list[int]:
         """Give up tasks that have not been handed out; returns their numbers."""
         dropped = [k for k in self._waiting if unwanted(self._tasks[k])]
         gone = set(dropped)
@@ -251,7 +248,7 @@ class Dispatch(Generic[_Task, _Result]):
         self._done += len(dropped)
         return dropped
 
-    def __iter__(self) -> Iterator[tuple[int, _Result | BaseException]]:
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
         """Yield the number and the result of each task."""
         try:
             while self._waiting or self._suspects or self._running:
@@ -270,17 +267,17 @@ class Dispatch(Generic[_Task, _Result]):
             for future in self._running:
                 future.cancel()
 
-    def in_order(self) -> list[_Result]:
+    def in_order(self) -> list[Any]:
         """All results, in the order of the tasks.
 
         Raises:
             Exception: That of the first task that raised one.
         """
-        found: dict[int, _Result | BaseException] = dict(self)
+        found: dict[int, Any] = dict(self)
         for k in sorted(found):
             if isinstance(found[k], BaseException):
-                raise found[k]  # type: ignore[misc]
-        return [found[k] for k in sorted(found)]  # type: ignore[misc]
+                raise found[k]
+        return [found[k] for k in sorted(found)]
 
     def _hand_out(self) -> None:
         if self._suspects and not self._waiting:
@@ -309,9 +306,7 @@ class Dispatch(Generic[_Task, _Result]):
             ) from None
         self._running[future] = batch
 
-    def _taken(
-        self, future: Future[bytes], batch: list[int]
-    ) -> Iterator[tuple[int, _Result | BaseException]]:
+    def _taken(self, future: Future[bytes], batch: list[int]) -> Iterator[tuple[int, Any]]:
         try:
             seconds, results = _loaded(future.result(), self._shared)
         except (BrokenExecutor, CancelledError) as error:
@@ -328,9 +323,7 @@ class Dispatch(Generic[_Task, _Result]):
             self._done += 1
             yield k, result
 
-    def _lost(
-        self, batch: list[int], error: BaseException
-    ) -> Iterator[tuple[int, _Result | BaseException]]:
+    def _lost(self, batch: list[int], error: BaseException) -> Iterator[tuple[int, Any]]:
         if self._alone and len(batch) == 1:
             self._done += 1
             yield (
