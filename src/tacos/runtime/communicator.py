@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from tacos.runtime.carriers import Carrier, CarrierKind, Prepared
+    from tacos.runtime.flight import Entry
     from tacos.runtime.rendezvous import Rendezvous
 
 __all__ = ["Algorithm", "Communicator", "connect", "fingerprint"]
@@ -486,13 +488,16 @@ class Algorithm:
         """
         call, flight = Call(source, target, count, dtype, op), self.communicator.flight
         with self.communicator._lock:
-            entry = flight.begin(self.number, call)
+            # Here and not in a method of the recorder, since it happens in every call.
+            flight.count = seq = flight.count + 1
+            entry: Entry = [seq, self.number, call, monotonic(), 0.0, ""]
+            flight.ring.append(entry)
             try:
                 self.prepared.run(call)
             except BaseException as error:
                 flight.fail(entry, error)
                 raise
-            flight.end(entry)
+            entry[4] = monotonic()
 
     def _count(
         self, source: np.ndarray[Any, Any] | None, target: np.ndarray[Any, Any] | None

@@ -75,7 +75,6 @@ def prometheus() -> str:
         common = {"rank": members[recorder.rank], "group": _group(members)}
         add("calls_total", "counter", "collectives begun", recorder.count, **common)
         add("failures_total", "counter", "collectives that failed", recorder.failures, **common)
-        add("busy_seconds_total", "counter", "seconds in collectives", recorder.busy_s, **common)
         for figures in source.figures():
             for link, way in _links(figures):
                 labels = common | {
