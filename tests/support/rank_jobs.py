@@ -20,6 +20,7 @@ import numpy as np
 from tacos.errors import CommunicationError, VerificationError
 from tacos.runtime.dispatch.algorithms import Algorithms, Settings, order_matters
 from tacos.runtime.flight import record_to
+from tacos.runtime.healing import Notice, on_notice
 from tacos.runtime.healing.calls import Healer, Request
 from tacos.runtime.healing.judgement import Report
 from tacos.runtime.measure.bench import measure
@@ -459,3 +460,17 @@ def _summed(comm, healer):
         )
     )
     return set(data.tolist()), dict(healer.belief.shares), comm.flight.ring[-1][1]
+
+
+def dawdle(comm, schedule, who, pause, seconds):
+    """Calls for some seconds, before each of which one rank takes a pause; returns what each rank has noticed."""
+    algorithm = comm.prepare(schedule)
+    heard: list[Notice] = []
+    stop = on_notice(heard.append)
+    data = np.ones(1 << 12, np.float32)
+    for _ in range(int(seconds / pause)):
+        if comm.rank == who:
+            time.sleep(pause)
+        algorithm.run(data, data)
+    stop()
+    return [(notice.kind, notice.src) for notice in heard]

@@ -51,6 +51,13 @@ def test_ranks_switch_together_and_back(ranks, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_rank_that_comes_late_is_named_by_its_neighbours(ranks):
+    heard = ranks.run(4, "dawdle", made("all_reduce"), 2, 0.1, 3.0)
+    assert heard[1] == heard[3] == [("slow rank", 2)]
+    assert heard[0] == heard[2] == []  # one has no data from it, and it is not slow to itself
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(bool(unavailable()), reason=unavailable())
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs torch")
 def test_training_outlives_a_slow_and_a_dead_link():
