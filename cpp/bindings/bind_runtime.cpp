@@ -177,6 +177,8 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
       .def("add", &LinkWatch::add, "algorithm"_a, "bytes"_a, "seconds"_a, "now"_a,
            "So many bytes came within some seconds, until now; returns whether the state has "
            "changed.")
+      .def("doubt", &LinkWatch::doubt,
+           "A message was there before anybody looked: a trend must begin anew.")
       .def_prop_ro(
           "state", [](const LinkWatch& w) { return state_name(w.state()); }, "usual, slow or fast.")
       .def_prop_ro("rate", &LinkWatch::rate, "Of the latest messages, in bytes per second.")
@@ -254,6 +256,8 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
       .def("heal", &Endpoint::heal,
            "From now on a dead link ends a call so that it can be repeated, and a slow one calls a "
            "meeting.")
+      .def("watch_links", &Endpoint::watch_links, "whether"_a,
+           "Whether to notice anything; on by default, off to find out what it costs.")
       .def("call_meeting", &Endpoint::call_meeting,
            "All ranks are to meet after the next joint call; from any thread.")
       .def_prop_ro("broken", &Endpoint::broken,

@@ -56,10 +56,10 @@ bool LinkWatch::add(std::int32_t algorithm, double bytes, double seconds, double
                                                          : LinkState::usual;
   if (seen != trend_) {
     trend_ = seen;
-    since_ = now - seconds;
     count_ = 0;
     rate_ = rate;
   }
+  if (count_ == 0) since_ = now - seconds;
   ++count_;
   const double span = now - since_;
   const bool lasting = (count_ >= 3 && span >= kSoon) || (count_ >= 2 && span >= kSurely);

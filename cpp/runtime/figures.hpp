@@ -45,6 +45,9 @@ class LinkWatch {
   // Bytes of a message of this algorithm came within some seconds, until now; returns whether the state has changed.
   bool add(std::int32_t algorithm, double bytes, double seconds, double now);
 
+  // A message was there before anybody looked, so that the link may be well: a trend must begin anew.
+  void doubt() { count_ = 0; }
+
   LinkState state() const { return state_; }
   double rate() const { return rate_; }     // of the latest messages
   double usual() const { return wanted_; }  // what they are compared with; 0: not known yet

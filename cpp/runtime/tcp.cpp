@@ -85,8 +85,11 @@ void Endpoint::add(Port port, bool outgoing, int socket) {
   event.data.ptr = added.get();
   sockaddr_storage name{};
   socklen_t length = sizeof name;
-  added->local = getsockname(socket, reinterpret_cast<sockaddr*>(&name), &length) < 0 ||
-                 name.ss_family == AF_UNIX;
+  const bool known = getpeername(socket, reinterpret_cast<sockaddr*>(&name), &length) == 0;
+  const auto* inet = reinterpret_cast<const sockaddr_in*>(&name);
+  added->local =
+      !known || name.ss_family == AF_UNIX ||
+      (name.ss_family == AF_INET && (ntohl(inet->sin_addr.s_addr) >> 24U) == IN_LOOPBACKNET);
   if (epoll_ctl(epoll_, EPOLL_CTL_ADD, socket, &event) < 0) {
     throw std::system_error(errno, std::generic_category(), "epoll_ctl");
   }

@@ -69,7 +69,8 @@ class Endpoint {
   // --- what was noticed: tcp_figures.cpp. From any thread, except where it says otherwise.
   // From now on a dead link ends a call at once, so that it can be repeated without the link, and a slow one calls a meeting.
   void heal() { healing_ = true; }
-  void call_meeting() { wanted_ = true; }  // after the next joint call
+  void watch_links(bool whether) { watching_ = whether; }  // to find out what it costs
+  void call_meeting() { wanted_ = true; }                  // after the next joint call
   // The link that was found dead, from one rank to another; -1: none.
   std::pair<NodeId, NodeId> broken() const { return broken_; }
   // What the link from a peer should carry, in bytes per second, see LinkWatch; between calls.
@@ -167,7 +168,7 @@ class Endpoint {
   std::vector<Connection*> unanswered_;
   bool asking_ = false, curious_ = false;
   // What is noticed.
-  bool healing_ = false;
+  bool healing_ = false, watching_ = true;
   std::atomic<bool> wanted_ = false;
   bool meeting_ = false, news_ = false;
   std::pair<NodeId, NodeId> broken_{-1, -1};

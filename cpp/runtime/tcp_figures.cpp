@@ -4,7 +4,6 @@
 // that runs the call.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -17,10 +16,12 @@ namespace tacos {
 namespace {
 
 constexpr std::size_t kRecords = 256;  // calls that are remembered
-constexpr std::size_t kTelling = 32U
-                                 << 10U;  // bytes on their way: fewer do not tell a link's speed
-constexpr std::size_t kNeeds = 8;         // steps that are put in words
-constexpr unsigned kUnanswered = 3;       // times that TCP has sent again in vain: 1.4 s and more
+constexpr std::size_t kLeast = std::size_t{4}
+                               << 10;  // bytes on their way: fewer never tell a link's speed
+constexpr std::size_t kMany = std::size_t{32} << 10;  // so many do, and fewer if they take
+constexpr double kLong = 1e-3;                        // so many seconds
+constexpr std::size_t kNeeds = 8;                     // steps that are put in words
+constexpr unsigned kUnanswered = 3;  // times that TCP has sent again in vain: 1.4 s and more
 
 double seconds(std::chrono::steady_clock::duration time) {
   return std::chrono::duration<double>(time).count();
@@ -29,6 +30,10 @@ double seconds(std::chrono::steady_clock::duration time) {
 }  // namespace
 
 void Endpoint::begin_record() {
+  if (!watching_) {
+    receivable_.assign(staged_.size(), progress_);
+    return;
+  }
   const auto away = ended_ == Clock::time_point{} ? Clock::duration{0} : progress_ - ended_;
   const auto away_us = std::chrono::duration_cast<std::chrono::microseconds>(away).count();
   away_us_ = static_cast<std::uint32_t>(std::min<std::int64_t>(away_us, UINT32_MAX));
@@ -52,6 +57,7 @@ void Endpoint::begin_record() {
 }
 
 void Endpoint::end_record(bool whole) {
+  if (!watching_) return;
   if (!whole) note_needs();
   ended_ = Clock::now();
   const auto now = seconds(ended_.time_since_epoch());
@@ -70,6 +76,7 @@ void Endpoint::end_record(bool whole) {
 
 // For those who look from another thread, or after a failure.
 void Endpoint::note_needs() {
+  if (!watching_) return;
   const auto steps = executor_->waiting();
   const std::lock_guard lock(records_lock_);
   auto& needs = records_[call_ % kRecords].needs;
@@ -82,12 +89,13 @@ void Endpoint::note_needs() {
 
 void Endpoint::note_begin(Connection& connection) {
   auto& c = connection;
+  if ((c.header.flags & kMeet) != 0) meeting_ = true;
+  if (!watching_) return;
   if (c.heard != call_) {
     c.heard = call_;
     const std::lock_guard lock(records_lock_);
     ranks_.hear(c.port.peer, c.header.away_us * 1e-6);
   }
-  if ((c.header.flags & kMeet) != 0) meeting_ = true;
   const auto step = at(c.step);
   if (executor_->may_receive(c.step)) {
     const auto since = std::max(receivable_[step], c.ended);
@@ -97,20 +105,24 @@ void Endpoint::note_begin(Connection& connection) {
   c.bytes += static_cast<std::int64_t>(c.header.bytes);
   c.began = progress_;
   c.timed = 0;
+  if (c.local) return;
+  // What had come before this rank looked says nothing about the link: only a socket that was emptied tells.
   const auto ahead = c.end - c.begin - sizeof(MessageHeader);
-  if (c.local || c.header.bytes < ahead + kTelling) return;
-  int held = 0;  // by the kernel: what had come before this rank looked says nothing about the link
-  if (ioctl(c.socket, FIONREAD, &held) < 0) return;
-  const auto here = ahead + static_cast<std::size_t>(held);
-  if (c.header.bytes >= here + kTelling) c.timed = c.header.bytes - here;
+  if (!c.readable && c.header.bytes >= ahead + kLeast) {
+    c.timed = c.header.bytes - ahead;
+  } else if (c.header.bytes >= kMany) {
+    c.watch.doubt();
+  }
 }
 
 void Endpoint::note_end(Connection& connection) {
   auto& c = connection;
+  if (!watching_) return;
   c.ended = progress_;
   if (c.timed == 0) return;
   const auto now = seconds(progress_.time_since_epoch());
   const auto taken = seconds(progress_ - c.began);
+  if (c.timed < kMany && taken < kLong) return;
   if (c.watch.add(algorithm_, static_cast<double>(c.timed), taken, now)) {
     news_ = true;
     if (healing_) wanted_ = true;

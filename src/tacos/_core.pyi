@@ -1468,6 +1468,9 @@ class LinkWatch:
         So many bytes came within some seconds, until now; returns whether the state has changed.
         """
 
+    def doubt(self) -> None:
+        """A message was there before anybody looked: a trend must begin anew."""
+
     @property
     def state(self) -> str:
         """usual, slow or fast."""
@@ -1527,6 +1530,11 @@ class Endpoint:
     def heal(self) -> None:
         """
         From now on a dead link ends a call so that it can be repeated, and a slow one calls a meeting.
+        """
+
+    def watch_links(self, whether: bool) -> None:
+        """
+        Whether to notice anything; on by default, off to find out what it costs.
         """
 
     def call_meeting(self) -> None:

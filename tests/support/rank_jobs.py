@@ -11,12 +11,18 @@ import os
 import signal
 import threading
 import time
+from copy import copy
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from tacos.errors import CommunicationError, VerificationError
 from tacos.runtime.dispatch.algorithms import Algorithms, Settings, order_matters
 from tacos.runtime.flight import record_to
+from tacos.runtime.healing import Notice, on_notice
+from tacos.runtime.healing.calls import Healer, Request
+from tacos.runtime.healing.judgement import Report
 from tacos.runtime.measure.bench import measure
 from tacos.runtime.metrics import prometheus
 
@@ -409,3 +415,62 @@ def figures(comm, schedule, calls):
         algorithm.run(data, data)
     comm.barrier("the end")
     return comm.figures()[0], prometheus()
+
+
+def calls_of_a_meeting(comm, schedules, who, at):
+    """After which of the calls each rank knows that all are to meet; one rank asks for it before a call."""
+    heard = []
+    for i, schedule in enumerate(schedules):
+        algorithm = comm.prepare(schedule)
+        if comm.rank == who and i == at:
+            comm.open("tcp").endpoint.call_meeting()
+        inputs, _ = algorithm.buffer_elements(1 << 10)
+        algorithm.run(np.ones(inputs, np.float32), np.empty(1 << 10, np.float32), count=1 << 10)
+        if comm.meeting:
+            comm.meeting = False
+            heard.append(i)
+    return heard
+
+
+def healed(comm, network, reports, folder):
+    """All-reduces before, between and after meetings at which the ranks hear of these speeds; what they add up to, and what served."""
+    settings = Settings(topology=network, cache=Path(folder))
+    healer = Healer(Algorithms(comm, settings))
+    results = []
+    try:
+        for speeds in (None, *reports):
+            if speeds is not None:
+                here = Report([row for row in speeds if row[1] == comm.rank])
+                vars(healer)["_report"] = partial(copy, here)  # instead of what it measures
+                if comm.rank == 0:
+                    comm.open("tcp").endpoint.call_meeting()
+                results.append(_summed(comm, healer))
+            results.append(_summed(comm, healer))
+        return results
+    finally:
+        healer.close()
+
+
+def _summed(comm, healer):
+    data = np.full(1 << 12, comm.rank + 1, np.float32)
+    address = data.ctypes.data
+    healer.run(
+        Request(
+            "all_reduce", data.nbytes, True, -1, True, address, address, data.size, "float32", "sum"
+        )
+    )
+    return set(data.tolist()), dict(healer.belief.shares), comm.flight.ring[-1][1]
+
+
+def dawdle(comm, schedule, who, pause, seconds):
+    """Calls for some seconds, before each of which one rank takes a pause; returns what each rank has noticed."""
+    algorithm = comm.prepare(schedule)
+    heard: list[Notice] = []
+    stop = on_notice(heard.append)
+    data = np.ones(1 << 12, np.float32)
+    for _ in range(int(seconds / pause)):
+        if comm.rank == who:
+            time.sleep(pause)
+        algorithm.run(data, data)
+    stop()
+    return [(notice.kind, notice.src) for notice in heard]

@@ -1,19 +1,29 @@
 """Messages for people who run jobs: the logger ``tacos``, with the levels of :mod:`logging`.
 
-A program that sets up logging gets the records as those of any library. Where none does, warnings, and what ``TACOS_DEBUG`` asks for,
-go to standard error.
+A program that sets up logging gets the records as those of any library. Where none does, warnings go to standard error, and what
+``TACOS_DEBUG`` asks for, for all topics, or ``TACOS_LOGS``, topic by topic as ``TORCH_LOGS`` does: ``healing,+flight,-dispatch``.
+A topic is a logger below ``tacos``: its name prints what it informs about, ``+`` before it prints details too, and ``-`` errors
+alone. ``all`` means every topic.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
+from typing import Final
 
 from tacos._support.variables import read
 
-__all__ = ["LOG", "Once", "set_level"]
+__all__ = ["LOG", "TOPICS", "Once", "levels", "set_level"]
 
 LOG = logging.getLogger("tacos")
+TOPICS: Final = {
+    "healing": "slow links and ranks, dead links, switching to other algorithms",
+    "flight": "the flight recorder",
+    "dispatch": "which algorithm serves a call, and why",
+    "metrics": "the page of figures",
+}
+_SIGNS = {"": logging.INFO, "+": logging.DEBUG, "-": logging.ERROR}
 _LEVELS = {
     "": logging.WARNING,
     "off": logging.WARNING,
@@ -34,8 +44,34 @@ class _StandardError(logging.Handler):
 LOG.addHandler(_StandardError())
 
 
+def levels(text: str) -> dict[str, int]:
+    """The level of each logger that a text asks for.
+
+    Raises:
+        ValueError: It names a topic that there is not.
+
+    >>> levels("healing,+flight") == {"tacos.healing": logging.INFO, "tacos.flight": logging.DEBUG}
+    True
+    >>> levels("-all")
+    {'tacos': 40}
+    >>> levels("heeling")
+    Traceback (most recent call last):
+    ValueError: TACOS_LOGS names the topic 'heeling'; expected all, healing, flight, dispatch or metrics
+    """
+    found = {}
+    for word in filter(None, (word.strip() for word in text.split(","))):
+        sign, topic = (word[0], word[1:]) if word[0] in "+-" else ("", word)
+        if topic != "all" and topic not in TOPICS:
+            *names, end = ("all", *TOPICS)
+            raise ValueError(
+                f"TACOS_LOGS names the topic {topic!r}; expected {', '.join(names)} or {end}"
+            )
+        found["tacos" if topic == "all" else f"tacos.{topic}"] = _SIGNS[sign]
+    return found
+
+
 def set_level(debug: str | None = None) -> None:
-    """Print what ``TACOS_DEBUG`` asks for; a level that the program has chosen for the logger stays.
+    """Print what ``TACOS_DEBUG`` and ``TACOS_LOGS`` ask for; a level that the program has chosen for the logger stays.
 
     Raises:
         ValueError: It is not one of the values that are allowed.
@@ -43,6 +79,8 @@ def set_level(debug: str | None = None) -> None:
     said = read("TACOS_DEBUG") if debug is None else debug
     if said or LOG.level == logging.NOTSET:
         LOG.setLevel(_LEVELS[said.lower()])
+    for name, level in levels(read("TACOS_LOGS")).items():
+        logging.getLogger(name).setLevel(level)
 
 
 class Once:
@@ -55,8 +93,8 @@ class Once:
 
     _MOST = 4096
 
-    def __init__(self) -> None:
-        self._said: set[str] = set()
+    def __init__(self, log: logging.Logger = LOG) -> None:
+        self._log, self._said = log, set[str]()
 
     def __call__(self, level: int, sentence: str) -> bool:
         """Log a sentence; says whether it was new."""
@@ -64,5 +102,5 @@ class Once:
             return False
         if len(self._said) < self._MOST:
             self._said.add(sentence)
-        LOG.log(level, "%s", sentence)
+        self._log.log(level, "%s", sentence)
         return True

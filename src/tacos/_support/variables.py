@@ -85,6 +85,16 @@ VARIABLES: dict[str, Variable] = {
             "`off`",
             ("off", "info", "debug"),
         ),
+        # Trouble.
+        Variable(
+            "TACOS_ADAPT", "`1`: go around links that become slow or dead, and back", "`0`",
+            ("0", "1"),
+        ),
+        Variable(
+            "TACOS_LOGS", "what to print, topic by topic: `healing,+flight,-dispatch`", "warnings"
+        ),
+        Variable("TACOS_FLIGHT", "directory for the records of the last calls, written when one fails"),
+        Variable("TACOS_METRICS", "`[host:]port` at which Prometheus finds figures"),
         # Services.
         Variable("TACOS_SWITCH", "`host:port` of a switch that adds up"),
         Variable("TACOS_SWITCH_TOKEN", "secret of that switch", secret=True),

@@ -8,18 +8,20 @@ import logging
 import os
 import threading
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from tacos._core import Collective, Program, RankExecutor, Schedule, fields
+from tacos._support.log import set_level
+from tacos._support.variables import read
 from tacos.collective import kind_of
 from tacos.errors import CommunicationError, VerificationError
 from tacos.program import FACTS, lower
 from tacos.runtime.carriers import Call, chosen, described, named
 from tacos.runtime.flight import Recorder, record_to
 from tacos.runtime.healing.notices import Notices, tell
-from tacos.runtime.logs import set_levels
 from tacos.runtime.metrics import serve, watched
 from tacos.runtime.rendezvous import from_environment
 from tacos.verify import verify as verify_algorithm
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from tacos.runtime.carriers import Carrier, CarrierKind, Prepared
+    from tacos.runtime.flight import Entry
     from tacos.runtime.rendezvous import Rendezvous
 
 __all__ = ["Algorithm", "Communicator", "connect", "fingerprint"]
@@ -121,13 +124,11 @@ class Communicator:
         numbers = list(range(self.size)) if members is None else list(members)
         self._notices = Notices(self.rank, numbers)
         self.flight = Recorder(self.rank, numbers, self.figures)
-        set_levels(os.environ.get("TACOS_LOGS", ""))
-        record_to(os.environ.get("TACOS_FLIGHT"))
+        set_level()
+        record_to(read("TACOS_FLIGHT") or None)
         watched(self)
-        if where := os.environ.get("TACOS_METRICS"):
-            serve(
-                where, int(os.environ.get("LOCAL_RANK") or os.environ.get("TACOS_LOCAL_RANK") or 0)
-            )
+        if where := read("TACOS_METRICS"):
+            serve(where, int(os.environ.get("LOCAL_RANK") or read("TACOS_LOCAL_RANK") or 0))
 
     def __enter__(self) -> Self:
         return self
@@ -495,13 +496,16 @@ class Algorithm:
         """
         call, flight = Call(source, target, count, dtype, op), self.communicator.flight
         with self.communicator._lock:
-            entry = flight.begin(self.number, call)
+            # Here and not in a method of the recorder, since it happens in every call.
+            flight.count = seq = flight.count + 1
+            entry: Entry = [seq, self.number, call, monotonic(), 0.0, ""]
+            flight.ring.append(entry)
             try:
                 self.prepared.run(call)
             except BaseException as error:
                 flight.fail(entry, error)
                 raise
-            flight.end(entry)
+            entry[4] = monotonic()
 
     def _count(
         self, source: np.ndarray[Any, Any] | None, target: np.ndarray[Any, Any] | None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import signal
 import socket
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacos._support.files import replacing
+from tacos._support.log import LOG as TACOS
 from tacos.errors import FormatError
 from tacos.units import format_size, format_time
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from tacos.runtime.carriers import Call
 
-__all__ = ["Finding", "Recorder", "dump", "is_dump", "load", "postmortem", "record_to"]
+__all__ = ["Entry", "Finding", "Recorder", "dump", "is_dump", "load", "postmortem", "record_to"]
 
-LOG = logging.getLogger("tacos.flight")
+LOG = TACOS.getChild("flight")
 _KEPT = 256
 _FORMAT = "tacos-flight"
 _NAMES: dict[str, int] = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8, "bool": 1}
@@ -52,8 +52,17 @@ def bytes_of(call: Call) -> int:
     return call.elements * width
 
 
+Entry = list[Any]
+"""A call: its number, the algorithm's, the call, when it began and ended by the monotonic clock, and what went wrong."""
+
+
 class Recorder:
     """The last calls of one communicator.
+
+    Attributes:
+        count: How many there were.
+        ring: The last of them.
+        failures: How many failed.
 
     Args:
         rank: This rank's number in the communicator.
@@ -66,30 +75,17 @@ class Recorder:
     ) -> None:
         self.rank, self.members = rank, list(members)
         self.count = 0
-        self.busy_s = 0.0
         self.failures = 0
         self._details = details
         self._names: dict[int, tuple[str, str, str]] = {}
-        self._ring: deque[list[Any]] = deque(maxlen=_KEPT)
+        self.ring: deque[Entry] = deque(maxlen=_KEPT)
         _OPEN.add(self)
 
     def name(self, number: int, kind: str, algorithm: str, carrier: str) -> None:
         """What the algorithm with this number is."""
         self._names[number] = kind, algorithm, carrier
 
-    def begin(self, number: int, call: Call) -> list[Any]:
-        """A call begins; returns its entry."""
-        self.count += 1
-        entry = [self.count, number, call, time.monotonic(), 0.0, ""]
-        self._ring.append(entry)
-        return entry
-
-    def end(self, entry: list[Any]) -> None:
-        """The call has ended well."""
-        entry[4] = time.monotonic()
-        self.busy_s += entry[4] - entry[3]
-
-    def fail(self, entry: list[Any], error: BaseException) -> None:
+    def fail(self, entry: Entry, error: BaseException) -> None:
         """The call has failed: write what is known, if there is a place for it."""
         self.failures += 1
         entry[4] = time.monotonic()
@@ -102,7 +98,7 @@ class Recorder:
         carriers = self._details()
         rows = [row for carrier in carriers for row in carrier.get("calls", ())]
         calls = []
-        for seq, number, call, begin, end, error in list(self._ring):
+        for seq, number, call, begin, end, error in list(self.ring):
             kind, algorithm, carrier = self._names.get(number, ("", "", ""))
             # The carrier's own record of the call began within it.
             within = [r for r in rows if begin <= r["begin_s"] and (not end or r["begin_s"] <= end)]

@@ -7,11 +7,11 @@
 from __future__ import annotations
 
 import http.server
-import logging
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tacos._support.log import LOG as TACOS
 from tacos.runtime.healing.notices import COUNTS
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["prometheus", "serve", "watched"]
 
-LOG = logging.getLogger("tacos.metrics")
+LOG = TACOS.getChild("metrics")
 PREFIX = "tacos_rank"
 
 
@@ -75,7 +75,6 @@ def prometheus() -> str:
         common = {"rank": members[recorder.rank], "group": _group(members)}
         add("calls_total", "counter", "collectives begun", recorder.count, **common)
         add("failures_total", "counter", "collectives that failed", recorder.failures, **common)
-        add("busy_seconds_total", "counter", "seconds in collectives", recorder.busy_s, **common)
         for figures in source.figures():
             for link, way in _links(figures):
                 labels = common | {

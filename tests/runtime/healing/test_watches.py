@@ -41,6 +41,16 @@ def test_one_quick_message_shows_that_a_link_is_well():
         assert not fine
 
 
+def test_messages_that_were_there_already_do_not_make_a_link_slow():
+    """Where data usually wait for this rank, those that do not are the odd ones, and prove nothing."""
+    watch = LinkWatch()
+    now, _ = fed(watch, 10 * MB, 20)
+    for _ in range(10):
+        now, changes = fed(watch, 1 * MB, 1, begin=now)
+        assert not changes
+        watch.doubt()
+
+
 def test_less_than_half_is_slow_and_half_is_not():
     watch = LinkWatch()
     now, _ = fed(watch, 10 * MB, 20)

@@ -161,6 +161,11 @@ class Tcp(Carrier):
         return None if src < 0 else (src, dst)
 
     @property
+    def local(self) -> bool:
+        """Whether all ranks share this machine, and need no network."""
+        return all(self._shares_machine(peer) for peer in range(self.size))
+
+    @property
     def endpoint(self) -> Endpoint:
         """The rank's connections, in the core."""
         return self._endpoint

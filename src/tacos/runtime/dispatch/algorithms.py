@@ -18,6 +18,7 @@ import msgspec
 
 from tacos import collective as collectives
 from tacos import formats, topology
+from tacos._core import RankExecutor
 from tacos._support.log import LOG, Once, set_level
 from tacos._support.variables import cache_folder, read
 from tacos.errors import TacosError, VerificationError
@@ -42,9 +43,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Algorithms", "Settings", "agree", "default", "order_matters", "probed"]
 
+_LOG = LOG.getChild("dispatch")
+
 _KEPT = 4096
 """So many calls of different sizes are remembered; then the memory starts anew."""
 _SMALL = 256 << 10
+_FEW = 8
 _LEAST_CLASS = 1 << 10
 
 
@@ -242,11 +246,12 @@ class Algorithms:
         npus: Sequence[int] | None = None,
     ) -> None:
         self.communicator = communicator
-        self.settings = settings or Settings()
+        self.settings = self._given = settings or Settings()
         self.npus = list(range(communicator.size)) if npus is None else list(npus)
+        self._no_way: Callable[[int, int], bool] | None = None
         self._of_call: dict[_Call, tuple[Algorithm, str]] = {}
         self._prepared: dict[tuple[str, str], Algorithm] = {}  # by name and carrier
-        self._log_once = Once()
+        self._log_once = Once(_LOG)
 
     def get(
         self,
@@ -275,14 +280,40 @@ class Algorithms:
             if len(self._of_call) >= _KEPT:
                 self._of_call.clear()
             found = self._of_call[call] = self._find(call)
-        if self.communicator.rank == 0 and LOG.isEnabledFor(logging.INFO):
+        if self.communicator.rank == 0 and _LOG.isEnabledFor(logging.INFO):
             place = " in place" if in_place else ""
             what = (
                 f"{collectives.parse(kind).label} of {format_size(size_bytes)}{place}: {found[1]}"
             )
             if not self._log_once(logging.INFO, what):
-                LOG.debug("%s", what)
+                _LOG.debug("%s", what)
         return found[0]
+
+    def serve(self, network: Topology, no_way: Callable[[int, int], bool] | None = None) -> None:
+        """From now on, choose algorithms for this network; all ranks must do so between the same calls.
+
+        Plans are for the network that the settings name. Algorithms that were prepared stay so.
+
+        Args:
+            network: What to synthesize for.
+            no_way: Whether a rank reaches another only over a link that is gone or avoided, around which the network forwards
+                nothing. Where an algorithm needs such a way, one that moves data between neighbours alone takes its place.
+        """
+        self._no_way = no_way
+        given = self._given
+        if network is given.topology:
+            self.settings = given
+        else:
+            # Training waits: where many engines would take seconds, take the one that is quick on any network.
+            quick = given.engine == "auto" and network.npus > _FEW
+            engine = "greedy" if quick else given.engine
+            self.settings = replace(given, topology=network, plans=None, engine=engine)
+        self._of_call.clear()
+
+    def forget(self, carrier: str) -> None:
+        """Prepare the algorithms of a carrier anew when they are next needed, as it was opened anew."""
+        self._of_call.clear()
+        self._prepared = {key: one for key, one in self._prepared.items() if key[1] != carrier}
 
     def _find(self, call: _Call) -> tuple[Algorithm, str]:
         reasons: list[str] = []
@@ -337,16 +368,28 @@ class Algorithms:
         root = f"-root{call.root}" if call.root >= 0 else ""
         version = metadata.version("tacos-ccl")
         engine, target = self.settings.engine, carriers.named(call.carrier).target
-        name = f"{fingerprint(network)}-{call.kind}{root}-{size}-{engine}-{target}-{version}"
+        around, no_way = "-around" if self._no_way else "", self._no_way
+        name = (
+            f"{fingerprint(network)}-{call.kind}{root}-{size}-{engine}-{target}{around}-{version}"
+        )
 
         def program() -> Program:
             wanted = collectives.named(
                 call.kind, network, size, root=call.root if call.root >= 0 else None
             )
-            schedule = self._shared(
-                described(wanted, network, f"{name}.tacos"),
-                lambda: synthesize(network, wanted, engine=engine, effort="fast", target=target),
-            )
+
+            def made() -> Schedule:
+                found = synthesize(network, wanted, engine=engine, effort="fast", target=target)
+                if no_way is None:
+                    return found
+                try:
+                    if not any(no_way(*pair) for pair in _pairs(lower(found, in_place=True))):
+                        return found
+                except ValueError:  # it cannot be lowered, and the defaults may have no way either
+                    pass
+                return synthesize(network, wanted, engine="greedy", effort="fast")
+
+            schedule = self._shared(described(wanted, network, f"{name}.tacos"), made)
             return lower(schedule, in_place=True)
 
         return _Candidate(f"{engine} for TACOS_TOPOLOGY ({name})", program)
@@ -362,7 +405,7 @@ class Algorithms:
             try:
                 mine = b"+" + kept(self.settings.cache, plan, make)
             except VerificationError as error:  # an engine's fault, which must not go unnoticed
-                LOG.error("the engine %s failed: %s", self.settings.engine, error)
+                _LOG.error("the engine %s failed: %s", self.settings.engine, error)
                 mine = b"-" + str(error).encode()
             except (TacosError, ValueError) as error:
                 mine = b"-" + str(error).encode()
@@ -396,6 +439,15 @@ class Algorithms:
         kind = collectives.parse(call.kind).label
         along = " in the given order" if places else ""
         return _Candidate(f"default {engine}, {chunks} chunks, {kind}{root}{along}", program)
+
+
+def _pairs(program: Program) -> set[tuple[int, int]]:
+    """Which ranks send to which."""
+    return {
+        (rank, peer)
+        for rank in range(program.ranks)
+        for peer, _ in RankExecutor(program, rank).sends_to
+    }
 
 
 def order_matters(dtype: str, op: str) -> bool:

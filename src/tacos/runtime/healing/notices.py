@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tacos._support.log import LOG as TACOS
 from tacos.units import format_bandwidth
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COUNTS", "Notice", "Notices", "on_notice", "tell"]
 
-LOG = logging.getLogger("tacos.healing")
+LOG = TACOS.getChild("healing")
 COUNTS: dict[str, int] = {}
 """How often each kind of notice was given in this process."""
 _listeners: list[Callable[[Notice], None]] = []

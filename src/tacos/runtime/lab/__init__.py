@@ -32,12 +32,14 @@ import numpy as np
 from tacos import formats, units
 from tacos import topology as topologies
 from tacos.errors import LabError
-from tacos.runtime.lab.network import MTU, blueprint
+from tacos.runtime.lab.network import MTU, blueprint, limit
+from tacos.topology.edits import chosen_links
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tacos._core import Topology
+    from tacos.nodes import LinkChoice
     from tacos.units import Quantity
 
 __all__ = ["Lab", "LabRun", "scaled", "unavailable"]
@@ -240,6 +242,41 @@ class Lab:
         pace = f", 1/{factor:.4g} of the given speeds" if factor > 1.0001 else ""
         latency = "" if self.delays else "; latency is not enforced, this kernel has no netem"
         return f"lab of {self.topology.npus} NPUs: {len(slow)} links of {speeds}{pace}{latency}"
+
+    def change(self, link: LinkChoice, share: float, *, both: bool = False) -> None:
+        """Make a link slower, take its cable out, or restore it, also while a command runs in another thread.
+
+        Args:
+            link: Its number, or a pair (src, dst) of nodes.
+            share: What is left of its bandwidth; 0: the cable is out, which is so for both ways.
+            both: Whether the link back is meant too.
+
+        >>> import tacos
+        >>> with Lab(tacos.topology.ring(4)) as lab:  # doctest: +SKIP
+        ...     lab.change((0, 1), 0.1)
+        """
+        if not 0 <= share <= 1:
+            raise ValueError(f"share must be 0 to 1; got {share!r}")
+        if self._keeper is None:
+            raise LabError("the lab is not open: use it as 'with Lab(topology) as lab'")
+        script: list[tuple[int, str, list[str]]] = []
+        for number in chosen_links(self.topology, [link], both).nonzero()[0].tolist():
+            node, device = self._network.devices[number]
+            if share == 0:
+                script.append((node + 1, "ip", [f"link set {device} down"]))
+                continue
+            rate = float(self.topology.link_bandwidth_Bps[number]) * share
+            script.append((node + 1, "tc", [limit("change", device, rate, self.mtu)]))
+            # With a device that goes down its routes are gone.
+            routes = [
+                line.replace("route add", "route replace", 1)
+                for space, program, lines in self._network.script
+                if (space, program) == (node + 1, "ip")
+                for line in lines
+                if line.startswith("route add") and f" dev {device} " in f"{line} "
+            ]
+            script.append((node + 1, "ip", [f"link set {device} up", *routes]))
+        self._tell({"change": script})
 
     def environment(self, rank: int) -> dict[str, str]:
         """The environment variables that tell a rank its number and how to reach the other ranks.

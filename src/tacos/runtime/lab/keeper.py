@@ -12,6 +12,7 @@ The caller talks to the keeper over a socket, one JSON object in a line:
     {"spawn": rank, "run", "command", "environment", "folder", "hostname"} and two descriptors for its
     output  →  {"exit": rank, "run", "code"} at its end
     {"signal": number}, for every process of the lab
+    {"change": [[namespace, program, lines], …]}, which gets no answer
 
 It says ``{"ready": true, "netem": …}`` first, and ``{"error": sentence}`` when it cannot go on.
 """
@@ -172,6 +173,9 @@ class Keeper:
             if request["hosts"]:
                 _call("mount", request["hosts"].encode(), b"/etc/hosts", None, _BIND, None)
             _tell(self.control, {"done": True})
+        elif "change" in request:
+            for space, program, lines in request["change"]:
+                self._run_script(space, program, lines)
         elif "spawn" in request:
             self._spawn(request, passed)
         elif self.ranks or request["signal"] == signal.SIGKILL:

@@ -108,6 +108,8 @@ class Blueprint:
     """Address of each NPU on the bridge."""
     reach: list[dict[int, list[str]]]
     """Per NPU and peer, where its data go: an address for each of the ways there."""
+    devices: dict[int, tuple[int, str]]
+    """Per link, its source and the device there."""
     aggregators: list[Aggregator]
     """The switches that add up, those above first; empty where they cannot serve all NPUs."""
     aggregator: list[str]
@@ -189,6 +191,7 @@ class _Architect:
             self.npu,
             self.management,
             [self._reach(npu, ways) for npu in range(self.topology.npus)],
+            {link: (self.src[link], port.device) for link, port in self.ports.items()},
             *self._aggregation(),
         )
 
@@ -244,10 +247,8 @@ class _Architect:
         topology = self.topology
         share = 1.0 if link >= 0 else _ACKNOWLEDGEMENTS
         bytes_per_second = float(topology.link_bandwidth_Bps[there if link < 0 else link]) * share
-        rate = max(round(8 * bytes_per_second * _WIRE_SHARE), 8000)
-        burst = round(min(max(bytes_per_second * _BURST_S, 2 * (self.mtu + 14)), 65_536))
         delay_us = int(topology.link_latency_ps[max(link, there)]) // 10**6 if self.delays else 0
-        yield f"qdisc add dev {device} root handle 1: tbf rate {rate}bit burst {burst} limit {_QUEUE}"
+        yield limit("add", device, bytes_per_second, self.mtu)
         if delay_us:
             yield f"qdisc add dev {device} parent 1:1 netem delay {delay_us}us limit 100000"
 
@@ -352,6 +353,15 @@ class _Architect:
             best = [way.address for way in open_ways if way.worth[npu] == most]
             found[peer] = direct.get(peer) or (best if len(best) > 1 else [self.npu[peer]])
         return found
+
+
+def limit(verb: str, device: str, bytes_per_second: float, mtu: int) -> str:
+    """The line for ``tc`` that holds a device to a rate."""
+    rate = max(round(8 * bytes_per_second * _WIRE_SHARE), 8000)
+    burst = round(min(max(bytes_per_second * _BURST_S, 2 * (mtu + 14)), 65_536))
+    return (
+        f"qdisc {verb} dev {device} root handle 1: tbf rate {rate}bit burst {burst} limit {_QUEUE}"
+    )
 
 
 def _address(first: int, number: int) -> str:

@@ -10,9 +10,9 @@ Needs torch: ``pip install 'tacos-ccl[torch]'``.
 from __future__ import annotations
 
 from tacos.runtime.backend import register
-from tacos.runtime.torch.group import TacosGroup
+from tacos.runtime.torch.group import Options, TacosGroup
 from tacos.runtime.torch.tensors import CollectiveError
 
-__all__ = ["CollectiveError", "TacosGroup", "register"]
+__all__ = ["CollectiveError", "Options", "TacosGroup", "register"]
 
 register()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,12 +20,14 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import ProcessGroup, ReduceOp
 
 from tacos._support.log import LOG
+from tacos._support.variables import read
 from tacos.runtime.aggregation.sums import from_environment
 from tacos.runtime.backend import gloo
 from tacos.runtime.carriers import Unavailable, chosen
 from tacos.runtime.carriers.nccl import Nccl
 from tacos.runtime.communicator import Communicator
 from tacos.runtime.dispatch.algorithms import Algorithms, Settings, agree, probed
+from tacos.runtime.healing.calls import Healer
 from tacos.runtime.rendezvous.store import StoreRendezvous
 from tacos.runtime.torch.messages import Messages
 from tacos.runtime.torch.pending import Joined, Task, Worker, profiled
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
     from tacos.runtime.carriers import CarrierKind
 
-__all__ = ["TacosGroup"]
+__all__ = ["Options", "TacosGroup"]
 
 _OPS = {
     ReduceOp.SUM: "sum",
@@ -99,10 +101,10 @@ class TacosGroup(ProcessGroup):
         self._nccl: Any = None
         self._messages: Messages | None = None
         on_gpus = self._connect_gpus(report=rank == 0)
+        algorithms = Algorithms(self._communicator, settings, npus)
+        self._healer = Healer(algorithms) if _adapts(_backend_options) and size > 1 else None
         self._tensors = Tensors(
-            Algorithms(self._communicator, settings, npus),
-            on_gpus,
-            from_environment(self._communicator),
+            algorithms, on_gpus, from_environment(self._communicator), self._healer
         )
         self._worker = Worker(f"tacos {options.group_id}", self._end)
         self._together: list[Work] | None = None
@@ -402,6 +404,8 @@ class TacosGroup(ProcessGroup):
     def _end(self) -> None:
         """The worker's last act: nothing runs any more."""
         _OPEN.discard(self)
+        if self._healer is not None:
+            self._healer.close()
         if self._aborted:
             self._communicator.abort(self._aborted)
         elif self._tensors.switched is not None:
@@ -500,6 +504,21 @@ def _after(event: torch.cuda.Event, run: Callable[[], None]) -> Callable[[], Non
         run()
 
     return run_then
+
+
+@dataclass(frozen=True)
+class Options:
+    """What can be chosen for one group: ``dist.new_group(backend="tacos", pg_options=Options(adapt=True))``."""
+
+    adapt: bool | None = None
+    """Whether to go around links that become slow or dead; by default what ``TACOS_ADAPT`` says."""
+
+
+def _adapts(options: object) -> bool:
+    said = read("TACOS_ADAPT")
+    if isinstance(options, Options) and options.adapt is not None:
+        return options.adapt
+    return said == "1"
 
 
 # What callers pass.

@@ -17,6 +17,7 @@ from tacos.collective import KINDS
 from tacos.errors import CommunicationError, TacosError
 from tacos.runtime.carriers import named
 from tacos.runtime.dispatch.algorithms import order_matters
+from tacos.runtime.healing.calls import Request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tacos.runtime.aggregation.sums import SwitchedSums
     from tacos.runtime.carriers import CarrierKind
     from tacos.runtime.dispatch.algorithms import Algorithms
+    from tacos.runtime.healing.calls import Healer
 
 __all__ = ["DTYPES", "CollectiveError", "Tensors"]
 
@@ -83,6 +85,7 @@ class Tensors:
         algorithms: Which algorithm serves which call.
         on_gpus: The carrier of GPU memory, if it can serve these ranks.
         switched: A switch that adds up, for all-reduces of the host's memory.
+        healer: Makes the calls on the host's memory, if they are to outlive slow and dead links.
     """
 
     def __init__(
@@ -90,7 +93,9 @@ class Tensors:
         algorithms: Algorithms,
         on_gpus: CarrierKind | None = None,
         switched: SwitchedSums | None = None,
+        healer: Healer | None = None,
     ) -> None:
+        self.healer = healer
         self.algorithms = algorithms
         self.switched = switched
         self._on_gpus = on_gpus
@@ -242,6 +247,11 @@ class Tensors:
 
         def ordinary() -> None:
             ordered = order_matters(dtype, op)
+            if self.healer is not None and carrier is self._on_host:
+                addresses = _address(source), _address(target)
+                call = (kind, size_bytes, _one_buffer(kind), root, ordered, *addresses)
+                self.healer.run(Request(*call, count, dtype, op or "sum"))
+                return
             algorithm = self.algorithms.get(
                 kind, size_bytes, _one_buffer(kind), root, ordered, carrier.name
             )

@@ -1,0 +1,216 @@
+"""Training that heals: unmodified DDP in a lab network, one of whose links is cut to a tenth, or taken out, or comes back.
+
+Four ranks on a ring train a small model. In the middle of it the lab changes the link from rank 1 to rank 2. With
+``TACOS_ADAPT=1`` the ranks notice, agree, and go on with an algorithm for what is left. The time of a step before the change,
+after it, and what synthesis predicts for the changed network: the step before, less the all-reduce of the whole network, plus that
+of the changed one. A loss that a run without any change has, too, shows that nothing was lost.
+
+    python -m benchmarks.healing [slow] [dead] [back] [dead-back] [never] [--json]
+
+It needs torch, and Linux that allows network namespaces.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+RANKS, WIDTH = 4, 480
+SPEED = "20Mbit/s"
+LINK = (1, 2)
+BEFORE, AFTER = 12, 30  # steps before the change, and after each
+CASES = {
+    # What is left of the link, one change after the other.
+    "slow": [0.1],
+    "dead": [0.0],
+    "back": [0.1, 1.0],
+    "dead-back": [0.0, 1.0],
+    "never": [],
+}
+WITHIN = 1.15
+
+
+def train(folder, steps, pauses):
+    """One rank: a plain DDP training loop. At some steps it leaves a mark for the lab."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.set_num_threads(1)
+    dist.init_process_group("tacos")
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(WIDTH, WIDTH))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(1 + rank)
+    x, y = torch.randn(64, WIDTH), torch.randn(64, WIDTH)
+    rows = []
+    for step in range(steps):
+        if rank == 0 and step in pauses:
+            (folder / f"change{pauses.index(step)}").touch()
+        begin = time.perf_counter()
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        rows.append((time.perf_counter() - begin, float(loss.detach())))
+    if rank == 0:
+        print(json.dumps(rows), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def measured(lab, shares, adapt, flight=None):
+    """Seconds and loss of each step, with these changes of the link; and what was said."""
+    pauses = [BEFORE + AFTER * i for i in range(len(shares))]
+    steps = BEFORE + AFTER * max(1, len(shares))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        over = threading.Event()
+
+        def follow():
+            for i, share in enumerate(shares):
+                while not (folder / f"change{i}").exists():
+                    if over.wait(0.005):
+                        return
+                lab.change(LINK, share, both=share == 0 or 0.0 in shares)
+
+        watcher = threading.Thread(target=follow)
+        watcher.start()
+        command = [sys.executable, "-m", "benchmarks.healing", "--train", name, str(steps)]
+        environment = {"TACOS_ADAPT": str(int(adapt)), "TACOS_CACHE": str(folder / "cache")}
+        if flight:
+            environment["TACOS_FLIGHT"] = str(flight)
+        try:
+            run = lab.run(
+                [*command, *map(str, pauses)],
+                environment=environment,
+                time_limit=600,
+                output="returned",
+            )
+        finally:
+            over.set()
+            watcher.join()
+            lab.change(LINK, 1.0, both=True)
+    if run.code:
+        raise RuntimeError(f"{run.why}\n{''.join(run.stderr)}")
+    return json.loads(run.stdout[0].splitlines()[-1]), run.stderr[0]
+
+
+def all_reduce_s(network):
+    """What synthesis predicts for the gradients."""
+    import tacos
+
+    size = 4 * (WIDTH * WIDTH + WIDTH)
+    wanted = tacos.collective.all_reduce(network, size)
+    return tacos.synthesize(network, wanted, effort="fast", target="tcp").time_s
+
+
+def judged(lab, case, rows, reference):
+    """The figures of a case: each change with its prediction, and when the step time came to it."""
+    from tacos import topology
+
+    shares = CASES[case]
+    seconds = [row[0] for row in rows]
+    before = statistics.median(seconds[2:BEFORE])
+    whole = all_reduce_s(lab.topology)
+    (link,) = [
+        i
+        for i, ends in enumerate(zip(lab.topology.link_src, lab.topology.link_dst, strict=True))
+        if ends == LINK
+    ]
+    found = {"case": case, "before_s": before, "changes": []}
+    for i, share in enumerate(shares):
+        changed = lab.topology
+        if share == 0:
+            changed = topology.drop_links(changed, link, both=True)
+        elif share < 1:
+            changed = topology.degrade(changed, link, factor=share)
+        predicted = before - whole + all_reduce_s(changed)
+        part = seconds[BEFORE + AFTER * i : BEFORE + AFTER * (i + 1)]
+        # The first step from which on the median is as predicted.
+        steps = next(
+            (
+                k
+                for k in range(len(part))
+                if statistics.median(part[k : k + 5]) <= WITHIN * predicted
+                and part[k] <= WITHIN * predicted
+            ),
+            len(part),
+        )
+        settled = statistics.median(part[len(part) // 2 :])
+        found["changes"].append(
+            {
+                "share": share,
+                "predicted_s": predicted,
+                "settled_s": settled,
+                "ratio": settled / predicted,
+                "steps": steps,
+                "after_s": sum(part[:steps]),
+                "worst_s": max(part),
+            }
+        )
+    if not shares:
+        found["after_s"] = statistics.median(seconds[BEFORE:])
+    found["loss_difference"] = max(
+        abs(a[1] - b[1]) / abs(b[1]) for a, b in zip(rows, reference, strict=False)
+    )
+    return found
+
+
+def run(cases, speed=SPEED):
+    """The figures of some cases, in one lab; yields them."""
+    import tacos
+    from tacos.runtime.lab import Lab
+
+    with Lab(tacos.topology.ring(RANKS), fastest=speed) as lab:
+        reference, _ = measured(lab, [], adapt=False)
+        for case in cases:
+            rows, said = measured(lab, CASES[case], adapt=True)
+            found = judged(lab, case, rows, reference)
+            if case == "never":
+                found["without_s"] = statistics.median(row[0] for row in reference[BEFORE:])
+            found["said"] = [line for line in said.splitlines() if "rank" in line or "link" in line]
+            yield found
+
+
+def main():
+    """Run the cases, or be a rank."""
+    if "--train" in sys.argv:
+        folder, steps, *pauses = sys.argv[sys.argv.index("--train") + 1 :]
+        train(Path(folder), int(steps), [int(step) for step in pauses])
+        return
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("cases", nargs="*", default=[], choices=[[], *CASES])
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    for found in run(options.cases or list(CASES)):
+        if options.json:
+            print(json.dumps(found), flush=True)
+            continue
+        print(f"{found['case']}: a step takes {1e3 * found['before_s']:.0f} ms", flush=True)
+        for change in found["changes"]:
+            print(
+                f"  link at {100 * change['share']:.0f} %: {1e3 * change['settled_s']:.0f} ms, predicted "
+                f"{1e3 * change['predicted_s']:.0f} ms, ratio {change['ratio']:.2f}; there after {change['steps']} steps, "
+                f"{change['after_s']:.2f} s; the longest step {1e3 * change['worst_s']:.0f} ms"
+            )
+        if "without_s" in found:
+            print(
+                f"  with TACOS_ADAPT {1e3 * found['after_s']:.0f} ms, without {1e3 * found['without_s']:.0f} ms"
+            )
+        print(f"  loss: largest relative difference {found['loss_difference']:.1e}", flush=True)
+        for line in found["said"]:
+            print(f"  {line}")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()

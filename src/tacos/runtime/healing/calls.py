@@ -1,0 +1,364 @@
+"""Collectives that outlive their network: they go around slow and dead links, and back when these are well.
+
+A :class:`Healer` makes the calls of one communicator. When some rank notices that a link has become slow, its next messages say so, and
+the word spreads with the data of that call: at its end all ranks know, and meet. Each reports what it has measured, all judge
+alike (:mod:`tacos.runtime.healing.judgement`), and from the next call on they use algorithms that rank 0 synthesizes for what is
+left of the network. Algorithms for the whole network are kept for the day it is well again, which :mod:`tacos.runtime.healing.probes`
+notices. A dead link ends the call that runs; the ranks meet, connect anew, and repeat it from its inputs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from tacos._support.variables import read
+from tacos.errors import CommunicationError
+from tacos.runtime.carriers import Call
+from tacos.runtime.carriers.tcp import Tcp
+from tacos.runtime.flight import bytes_of
+from tacos.runtime.healing.judgement import AVOIDED, Belief, Pair, Report, judged, left, links_of
+from tacos.runtime.healing.notices import LOG, Notice, tell
+from tacos.runtime.healing.probes import Prober
+from tacos.runtime.rendezvous.addresses import own_address
+
+if TYPE_CHECKING:
+    from tacos._core import Topology
+    from tacos.runtime.communicator import Algorithm
+    from tacos.runtime.dispatch.algorithms import Algorithms
+
+__all__ = ["Healer", "Request"]
+
+_LOOK_S = 0.25
+"""How often the speeds of links that are not well are looked at."""
+
+
+class Request(NamedTuple):
+    """A collective that is asked for."""
+
+    kind: str
+    size_bytes: int
+    in_place: bool
+    root: int
+    ordered: bool
+    source: int
+    target: int
+    elements: int
+    dtype: str
+    op: str
+
+
+class _Kept:
+    """What a rank gave to a call, so that it can be repeated."""
+
+    def __init__(self) -> None:
+        self.request: Request | None = None
+        self._memory = bytearray()
+        self._bytes = 0
+
+    def keep(self, request: Request, size: int) -> None:
+        """Copy the input."""
+        if len(self._memory) < size:
+            self._memory = bytearray(size)
+        if size:
+            ctypes.memmove(self.address, request.source, size)
+        self.request, self._bytes = request, size
+
+    @property
+    def address(self) -> int:
+        """Where the copy is."""
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._memory)) if self._memory else 0
+
+    def put_back(self) -> None:
+        """Give the caller's memory what it held: a call in place has written to it."""
+        request = self.request
+        assert request is not None
+        if self._bytes:
+            ctypes.memmove(request.source, self.address, self._bytes)
+
+
+class Healer:
+    """Makes the calls of a communicator over TCP; all ranks must have one, and make the same calls in the same order.
+
+    Args:
+        algorithms: Which algorithm serves which call; must know the network's topology.
+
+    Attributes:
+        belief: What is held about the network; empty: all is well.
+
+    Raises:
+        ValueError: The network is not known, or the data go over another carrier.
+    """
+
+    def __init__(self, algorithms: Algorithms) -> None:
+        self._algorithms, self._communicator = algorithms, algorithms.communicator
+        network = algorithms.settings.topology
+        if network is None:
+            raise ValueError("TACOS_ADAPT needs TACOS_TOPOLOGY, the network to synthesize for")
+        if self._communicator.carrier != "tcp":
+            raise ValueError(
+                f"TACOS_ADAPT needs the carrier tcp, not {self._communicator.carrier}: others do not watch links"
+            )
+        self._network: Topology = network
+        self.belief = Belief()
+        self._meetings = 0
+        self._finished = 0
+        self._last, self._this = _Kept(), _Kept()
+        self._again = False
+        self._slow_ranks: list[int] = []
+        self._looked = 0.0
+        self._heard: dict[Pair, int] = {}
+        # Probes come the ways that data come.
+        everywhere = read("TACOS_ADDRESSES") and not self._carrier.local
+        host = "127.0.0.1" if self._carrier.local else own_address()
+        self._prober = Prober("" if everywhere else host, self._want_meeting)
+        card = msgspec.json.encode([self._prober.port, self._prober.token.hex()])
+        cards = self._communicator.exchange("probes", card)
+        self._cards = [msgspec.json.decode(text, type=tuple[int, str]) for text in cards]
+        self._endpoint = self._carrier.endpoint
+        self._endpoint.heal()
+
+    def close(self) -> None:
+        """End the threads that try links."""
+        self._prober.close()
+
+    def run(self, request: Request) -> None:
+        """Run a collective; a dead link is gone around.
+
+        Raises:
+            CommunicationError: A rank failed, or the call could not be repeated; the same sentence on all ranks.
+        """
+        again = False
+        while True:
+            try:
+                if self._again:
+                    self._repeat_last()
+                algorithm = self._algorithm(request)
+                if again:
+                    self._this.put_back()
+                else:
+                    self._this.keep(request, self._input_bytes(algorithm, request))
+                self._run(algorithm, request, request.source, request.target)
+                break
+            except CommunicationError as error:
+                if self._carrier.broken is None:
+                    raise
+                again = self._this.request is request
+                self._repair(str(error))
+        self._finished += 1
+        self._last, self._this = self._this, self._last
+        self._this.request = None
+        if self._communicator.meeting:
+            self._meet()
+        elif self.belief.shares:
+            self._look()
+
+    # --- calls
+
+    @property
+    def _carrier(self) -> Tcp:
+        carrier = self._communicator.open("tcp")
+        assert isinstance(carrier, Tcp)
+        return carrier
+
+    def _algorithm(self, request: Request) -> Algorithm:
+        return self._algorithms.get(
+            request.kind, request.size_bytes, request.in_place, request.root, request.ordered, "tcp"
+        )
+
+    def _input_bytes(self, algorithm: Algorithm, request: Request) -> int:
+        """What has to be kept: nothing where all ranks share a machine, between which no link can die."""
+        if not request.source or self._carrier.local:
+            return 0
+        elements, _ = algorithm.buffer_elements(request.elements)
+        return elements * _width(request)
+
+    def _run(self, algorithm: Algorithm, request: Request, source: int, target: int) -> None:
+        algorithm.run_at(source, target, request.elements, request.dtype, request.op)
+
+    def _repeat_last(self) -> None:
+        """For ranks that have not finished the call before; the result is theirs alone, since here it may be in use."""
+        request = self._last.request
+        assert request is not None
+        algorithm = self._algorithm(request)
+        inputs, outputs = algorithm.buffer_elements(request.elements)
+        scratch = bytearray(max(1, outputs * _width(request)))
+        target = ctypes.addressof(ctypes.c_char.from_buffer(scratch)) if outputs else 0
+        self._run(algorithm, request, self._last.address if inputs else 0, target)
+        self._again = False
+        if self._communicator.meeting:  # the others meet after this call
+            self._meet()
+
+    # --- meetings
+
+    def _want_meeting(self) -> None:
+        self._endpoint.call_meeting()  # of the carrier that is open now
+
+    def _report(self) -> Report:
+        me = self._communicator.rank
+        speeds = [
+            (link["peer"], me, link["channel"], link["rate"], link["usual"], link["state"])
+            for link in self._carrier.figures()["links"]
+            if not link["outgoing"] and link["usual"] > 0
+        ]
+        probes = [(*pair, speed) for pair, speed in dict(self._prober.news).items()]
+        return Report(speeds, probes)
+
+    def _exchanged(self, what: str, report: Report) -> list[Report]:
+        self._meetings += 1
+        name = f"{what} {self._meetings}"
+        answers = self._communicator.exchange(name, msgspec.json.encode(report))
+        return [msgspec.json.decode(answer, type=Report) for answer in answers]
+
+    def _meet(self) -> None:
+        """Agree on what the network is now, and on other algorithms if it has changed."""
+        self._communicator.meeting = False
+        self._follow(self._exchanged("healing", self._report()))
+
+    def _follow(self, reports: list[Report]) -> None:
+        verdict = judged(self._network, self._algorithms.npus, self.belief, reports)
+        if verdict.slow_ranks != self._slow_ranks:
+            self._slow_ranks = verdict.slow_ranks
+            for rank in verdict.slow_ranks:
+                number = self._number(rank)
+                text = f"rank {number} is slow: all its links are, and so they are not avoided"
+                tell(Notice("slow rank", text, number, number), self._level)
+        for pair in verdict.unexplained:
+            LOG.info("%s is slow, but all links on its way serve others well", self._named(pair))
+        if dict(verdict.belief.shares) == dict(self.belief.shares):
+            return
+        self._switch(verdict.belief)
+
+    def _switch(self, belief: Belief) -> None:
+        """From the next call on, use algorithms for what is left of the network."""
+        shares = belief.shares
+        try:
+            network = left(self._network, shares)
+        except ValueError as error:
+            raise CommunicationError(f"there is no way around the dead links: {error}") from None
+        before, self.belief = self.belief, belief
+        unused = {link for link, share in shares.items() if share <= AVOIDED}
+        npus = self._algorithms.npus
+
+        def no_way(src: int, dst: int) -> bool:
+            return not unused.isdisjoint(links_of(self._network, npus, Pair(src, dst)))
+
+        self._algorithms.serve(network, no_way if unused else None)
+        me = self._communicator.rank
+        for link, pair in {**before.pairs, **belief.pairs}.items():
+            if pair.dst == me:
+                share = shares.get(link)
+                rate = belief.usual.get(pair, 0.0) * (share or 0.0)
+                self._endpoint.expect(pair.src, pair.channel, rate, known=rate > 0)
+        self._aim()
+        if not shares:
+            text = (
+                "all links are well again: the algorithms for the whole network serve from now on"
+            )
+            tell(Notice("restored", text), self._level)
+            return
+        parts = [
+            f"the link from {self._named(belief.pairs[link])} "
+            + (f"has {100 * share:.2g} % of its bandwidth" if share else "is dead")
+            for link, share in sorted(shares.items())
+        ]
+        text = f"{', '.join(parts)}: algorithms for what is left serve from now on"
+        first = belief.pairs[min(shares)]
+        tell(Notice("adapted", text, self._number(first.src), self._number(first.dst)), self._level)
+
+    def _aim(self) -> None:
+        """Try the links of this rank that are not well."""
+        me, belief = self._communicator.rank, self.belief
+        targets = []
+        for link, pair in belief.pairs.items():
+            if pair.src == me:
+                port, token = self._cards[pair.dst]
+                host = self._carrier.address(pair.dst, pair.channel)
+                held = belief.usual.get(pair, 0.0) * belief.shares[link]
+                targets.append((pair, host, port, bytes.fromhex(token), held))
+        if belief.shares:
+            self._prober.start()
+        self._prober.aim(targets)
+
+    def _look(self) -> None:
+        """Which links that are not well carry data, so that they need not be tried."""
+        now = time.monotonic()
+        if now - self._looked < _LOOK_S:
+            return
+        self._looked = now
+        me = self._communicator.rank
+        busy = set()
+        for link in self._carrier.figures()["links"]:
+            pair = Pair(me, link["peer"], link["channel"])
+            if link["outgoing"] and link["messages"] != self._heard.get(pair, 0):
+                self._heard[pair] = link["messages"]
+                busy.add(pair)
+        self._prober.spare(busy)
+
+    # --- dead links
+
+    def _repair(self, why: str) -> None:
+        """Meet the other ranks, connect anew without the dead link, and agree on which call to repeat.
+
+        Raises:
+            CommunicationError: That is not possible; the same sentence on all ranks.
+        """
+        carrier = self._carrier
+        broken = carrier.broken
+        assert broken is not None
+        number = tuple(map(self._number, broken))
+        text = f"the link from rank {number[0]} to rank {number[1]} is dead; the call is repeated without it"
+        tell(Notice("dead link", text, *number), self._level)
+        LOG.info("%s", why)
+        report = self._report()
+        report.broken = [broken]
+        report.finished = self._finished
+        report.repeatable = self._finished == 0 or self._last.request is not None
+        report.prepared = self._communicator.prepared
+        self._communicator.let_go("tcp")
+        reports = self._exchanged("repair", report)
+        ends = [one.finished for one in reports]
+        first, last = min(ends), max(ends)
+        if last - first > 1:
+            slow, fast = ends.index(first), ends.index(last)
+            raise CommunicationError(
+                f"{why}; the calls cannot be repeated: rank {self._number(fast)} has finished "
+                f"{last - first} more than rank {self._number(slow)}"
+            )
+        lacking = [
+            r for r, one in enumerate(reports) if one.finished > first and not one.repeatable
+        ]
+        if lacking:
+            raise CommunicationError(
+                f"{why}; the call cannot be repeated: rank {self._number(lacking[0])} has finished it and kept no inputs"
+            )
+        self._communicator.prepared = max(one.prepared for one in reports)
+        self._algorithms.forget("tcp")
+        self._endpoint = self._carrier.endpoint  # of the carrier that this opens
+        self._endpoint.heal()
+        self._again = self._finished > first
+        self._heard.clear()
+        self._communicator.meeting = False
+        self._follow(reports)
+
+    # --- words
+
+    @property
+    def _level(self) -> int:
+        """All ranks decide the same: one of them says it aloud."""
+        return logging.WARNING if self._communicator.rank == 0 else logging.INFO
+
+    def _number(self, rank: int) -> int:
+        members = self._communicator.members
+        return rank if members is None else members[rank]
+
+    def _named(self, pair: Pair) -> str:
+        return f"rank {self._number(pair.src)} to rank {self._number(pair.dst)}"
+
+
+def _width(request: Request) -> int:
+    return bytes_of(Call(0, 0, 1, request.dtype, request.op))

@@ -1,0 +1,206 @@
+"""What the ranks' reports say about the network: which links are slow, dead or well again. No I/O.
+
+Every rank reports how fast data of its peers arrive, compared with the usual. All ranks judge the same reports by the same rules, so
+they come to the same end without another word. A slow pair of ranks is blamed on a link of its route that no quick pair uses;
+a rank all of whose pairs are slow is slow itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from tacos import topology as topologies
+from tacos.schedule import routes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tacos._core import Topology
+
+__all__ = ["Belief", "Pair", "Report", "Verdict", "judged", "left", "links_of"]
+
+WELL = 0.8
+"""A link that has this share of its bandwidth is well."""
+AVOIDED = 0.2
+"""A link that has no more is not used: engines would plan for it, and all would wait for it."""
+NEWS = 1.25
+"""A share that changes by less than this factor is no news."""
+
+
+class Pair(NamedTuple):
+    """A connection from one rank to another."""
+
+    src: int
+    dst: int
+    channel: int = 0
+
+
+class Report(msgspec.Struct):
+    """What one rank says about the connections to it."""
+
+    speeds: list[tuple[int, int, int, float, float, str]] = []
+    """Source, destination, channel, bytes per second now and usually, and the state of its watch."""
+    probes: list[tuple[int, int, int, float]] = []
+    """Connections from this rank that are avoided, and what they carry now."""
+    broken: list[tuple[int, int]] = []
+    """Links that were found dead, by source and destination."""
+    finished: int = 0
+    """Calls that this rank has finished."""
+    repeatable: bool = True
+    """Whether it still has what it gave to the last of them."""
+    prepared: int = 0
+    """Algorithms that it has prepared."""
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What the ranks hold about the network."""
+
+    shares: Mapping[int, float] = field(default_factory=dict)
+    """What is left of the bandwidth of links that are not well; 0: dead."""
+    usual: Mapping[Pair, float] = field(default_factory=dict)
+    """The speed of connections over such links when they were well."""
+    pairs: Mapping[int, Pair] = field(default_factory=dict)
+    """A connection over each such link, by which it can be tried."""
+
+
+class Verdict(NamedTuple):
+    """What follows from the reports."""
+
+    belief: Belief
+    slow_ranks: list[int]
+    unexplained: list[Pair]
+    """Slow connections all of whose links serve quick ones too."""
+
+
+def left(network: Topology, shares: Mapping[int, float]) -> Topology:
+    """What is left of a network: without dead links, and without those that are too slow to be of use where it can do without.
+
+    Raises:
+        ValueError: Dead links cut it into parts.
+
+    >>> import tacos
+    >>> ring = tacos.topology.ring(4, bandwidth="1GB/s")
+    >>> left(ring, {0: 0.5}).link_bandwidth_Bps[:2].tolist(), left(ring, {0: 0.1}).links
+    ([500000000, 1000000000], 7)
+    >>> left(ring, {}) is ring
+    True
+    """
+    slow = network
+    for link, share in shares.items():
+        if share > 0:
+            slow = topologies.degrade(slow, link, factor=share)
+    dead = [link for link, share in shares.items() if share == 0]
+    unused = [link for link, share in shares.items() if share <= AVOIDED]
+    try:
+        return topologies.drop_links(slow, *unused) if unused else slow
+    except ValueError:
+        return topologies.drop_links(slow, *dead) if dead else slow
+
+
+def links_of(network: Topology, npus: Sequence[int], pair: Pair) -> list[int]:
+    """The links that a connection takes: one of those between its ends, else those of the usual route.
+
+    >>> import tacos
+    >>> links_of(tacos.topology.ring(4), [0, 1, 2, 3], Pair(0, 1)), links_of(tacos.topology.ring(4), [0, 1, 2, 3], Pair(0, 2))
+    ([0], [0, 1])
+    """
+    src, dst = npus[pair.src], npus[pair.dst]
+    direct = ((network.link_src == src) & (network.link_dst == dst)).nonzero()[0].tolist()
+    if direct:
+        return [direct[pair.channel % len(direct)]]
+    return [int(link) for link in routes(network, pairs=([src], [dst])).links]
+
+
+def judged(
+    network: Topology, npus: Sequence[int], before: Belief, reports: Sequence[Report]
+) -> Verdict:
+    """What to hold about the network from now on.
+
+    Args:
+        network: As it was when all was well.
+        npus: The NPU of each rank.
+        before: What was held so far.
+        reports: Of all ranks, in their order.
+    """
+    shares, usual, pairs = dict(before.shares), dict(before.usual), dict(before.pairs)
+    rows = {
+        Pair(src, dst, channel): (rate, normal, state)
+        for report in reports
+        for src, dst, channel, rate, normal, state in report.speeds
+        if normal > 0
+    }
+    route = {pair: links_of(network, npus, pair) for pair in rows}
+    slow = {pair for pair, (_, _, state) in rows.items() if state == "slow"}
+    ranks = [rank for rank in range(len(npus)) if _is_slow(rank, rows, slow, route)]
+    slow -= {pair for pair in slow if pair.src in ranks or pair.dst in ranks}
+    quick = {link for pair in rows if pair not in slow for link in route[pair]}
+    unexplained = sorted(pair for pair in slow if all(link in quick for link in route[pair]))
+    slow -= set(unexplained)
+
+    def settle(link: int, pair: Pair, share: float, normal: float) -> None:
+        held = shares.get(link, 1.0)
+        if share >= WELL:
+            shares.pop(link, None)
+            pairs.pop(link, None)
+        elif not held or max(share, held) > NEWS * min(share, held):
+            shares[link] = float(f"{share:.2g}")
+            pairs[link] = pair
+            usual.setdefault(pair, normal)
+
+    while slow:
+        # The link that explains most; of equals, the first.
+        counts = Counter(link for pair in sorted(slow) for link in route[pair] if link not in quick)
+        link = min(counts, key=lambda one: (-counts[one], one))
+        over = sorted(pair for pair in slow if link in route[pair])
+        best = max(over, key=lambda pair: rows[pair][0] / rows[pair][1])
+        rate, normal, _ = rows[best]
+        # What a connection is compared with is, over a link that is not well, what is left of it.
+        held = shares.get(link, 1.0) or 1.0
+        settle(link, best, held * rate / normal, normal / held)
+        slow -= set(over)
+    for pair, (rate, normal, state) in sorted(rows.items()):
+        for link in route[pair] if state == "fast" else ():
+            if shares.get(link):
+                settle(link, pair, min(1.0, shares[link] * rate / normal), normal / shares[link])
+    for src, dst, channel, rate in (probe for report in reports for probe in report.probes):
+        pair = Pair(src, dst, channel)
+        for link in links_of(network, npus, pair):
+            if link in shares:
+                normal = usual.get(pair, 0.0)
+                settle(link, pair, min(1.0, rate / normal) if normal else 1.0, normal)
+    for src, dst in sorted({tuple(link) for report in reports for link in report.broken}):
+        for pair in (Pair(src, dst), Pair(dst, src)):  # a cable that is out carries neither way
+            for link in links_of(network, npus, pair):
+                shares[link], pairs[link] = 0.0, pair
+                if pair in rows:
+                    usual.setdefault(pair, rows[pair][1])
+    kept = set(pairs.values())
+    usual = {pair: rate for pair, rate in usual.items() if pair in kept}
+    return Verdict(Belief(shares, usual, pairs), ranks, unexplained)
+
+
+def _is_slow(
+    rank: int,
+    rows: Mapping[Pair, tuple[float, float, str]],
+    slow: set[Pair],
+    route: Mapping[Pair, list[int]],
+) -> bool:
+    """Whether all data to a rank and from it are slow, or all one way where no link that they share explains it."""
+    into = [pair for pair in rows if pair.dst == rank]
+    out = [pair for pair in rows if pair.src == rank]
+
+    def hit(pairs: list[Pair]) -> bool:
+        ends = {(pair.src, pair.dst) for pair in pairs}
+        return len(ends) > 1 and all(pair in slow for pair in pairs)
+
+    def shared(pairs: list[Pair]) -> bool:
+        return bool(set.intersection(*(set(route[pair]) for pair in pairs)))
+
+    if hit(into) and hit(out):
+        return True
+    return any(hit(pairs) and not shared(pairs) for pairs in (into, out))

@@ -1,0 +1,160 @@
+"""Trying links that are avoided: a short message over each, now and then, until it is well again.
+
+Every rank that heals listens, and a rank tries its own links in a thread. A message is long enough to tell a link's speed and
+short enough to disturb nobody; its receiver measures it and answers with the speed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import struct
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from tacos.runtime.rendezvous.addresses import listening
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tacos.runtime.healing.judgement import Pair
+
+__all__ = ["Prober"]
+
+_HELLO = struct.Struct("!16sI")
+_ANSWER = struct.Struct("!d")
+_SIZES = (64 << 10, 256 << 10)
+"""Of probes: a short one for links that take long for it."""
+_UNTIMED = 3 / 8
+"""Of a probe: what a link lets pass at once says nothing about its speed."""
+_SHORT_S = 0.05
+_BETTER = 1.5
+"""Times the speed that a link is held to have: then the ranks are to meet."""
+_PATIENCE_S = 2.0
+_PAUSE_S = 0.5
+_EAGER = 120
+"""So many rounds come soon after one another; then they become rare."""
+_SELDOM = 10
+"""In so many rounds a link is tried once, then."""
+_SPARING = 4
+"""And in so many one that carries data."""
+
+
+class Prober:
+    """Answers other ranks' probes, and tries this rank's own links.
+
+    Args:
+        host: Where to listen; empty: at all addresses.
+        found: Called in the prober's thread when the speed of some link has changed, see :attr:`news`.
+
+    Attributes:
+        port: Where it listens.
+        token: What a probe must begin with.
+        news: Speeds that probes have shown, in bytes per second.
+    """
+
+    def __init__(self, host: str, found: Callable[[], None]) -> None:
+        self._listener = listening(host)
+        self._listener.settimeout(0.5)
+        self.port: int = self._listener.getsockname()[1]
+        self.token = secrets.token_bytes(16)
+        self.news: dict[Pair, float] = {}
+        self._found = found
+        self._targets: dict[Pair, tuple[str, int, bytes, float]] = {}
+        self._busy: set[Pair] = set()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Answer probes of others from now on."""
+        if not self._threads:
+            self._run(self._answer)
+            self._run(self._probe)
+
+    def aim(self, targets: Iterable[tuple[Pair, str, int, bytes, float]]) -> None:
+        """Try these links and no others: each with its peer's host, port and token, and the speed it is held to have."""
+        with self._lock:
+            self._targets = {pair: rest for pair, *rest in targets}  # type: ignore[misc]
+            self.news.clear()
+
+    def spare(self, busy: set[Pair]) -> None:
+        """Try these links less often, as data move over them."""
+        self._busy = busy
+
+    def close(self) -> None:
+        """End the threads."""
+        self._closed.set()
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(_PATIENCE_S)
+
+    def _run(self, what: Callable[[], None]) -> None:
+        thread = threading.Thread(target=what, name="tacos probes", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _answer(self) -> None:
+        while not self._closed.is_set():
+            try:
+                guest, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            except OSError:  # closed
+                return
+            with guest, contextlib.suppress(OSError):
+                guest.settimeout(_PATIENCE_S)
+                self._measure(guest)
+
+    def _measure(self, guest: socket.socket) -> None:
+        token, size = _HELLO.unpack(_taken(guest, _HELLO.size))
+        if not secrets.compare_digest(token, self.token) or size not in _SIZES:
+            return
+        first = int(size * _UNTIMED)
+        _taken(guest, first)
+        begin = time.perf_counter()
+        _taken(guest, size - first)
+        guest.sendall(_ANSWER.pack((size - first) / (time.perf_counter() - begin)))
+
+    def _probe(self) -> None:
+        rounds = 0
+        while not self._closed.wait(_PAUSE_S):
+            with self._lock:
+                targets = dict(self._targets)
+            rounds = rounds + 1 if targets else 0
+            for pair, (host, port, token, held) in targets.items():
+                often = _SPARING if pair in self._busy else 1
+                if rounds % (often if rounds < _EAGER else _SELDOM):
+                    continue
+                size = _SIZES[held * _SHORT_S > _SIZES[0] or not held]
+                speed = _tried(host, port, token, size)
+                if speed > _BETTER * held:
+                    with self._lock:
+                        if pair not in self._targets:
+                            continue
+                        self.news[pair] = speed
+                    self._found()
+
+
+def _tried(host: str, port: int, token: bytes, size: int) -> float:
+    """The speed of the way to a rank; 0: there is none."""
+    try:
+        with socket.create_connection((host, port), timeout=_PAUSE_S) as way:
+            way.settimeout(_PATIENCE_S)
+            way.sendall(_HELLO.pack(token, size) + bytes(size))
+            (speed,) = _ANSWER.unpack(_taken(way, _ANSWER.size))
+            return float(speed)
+    except OSError:
+        return 0.0
+
+
+def _taken(guest: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        piece = guest.recv(min(size - len(data), 1 << 16))
+        if not piece:
+            raise ConnectionError
+        data += piece
+    return bytes(data)

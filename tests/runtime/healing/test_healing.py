@@ -1,0 +1,71 @@
+"""Ranks that agree and switch together, over loopback; and training that goes on when its network changes, in the lab."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+import tacos
+from tacos import collective as co
+from tacos import topology as tp
+from tacos.runtime.lab import unavailable
+from tests.support.ranks import Ranks
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with Ranks(4, TACOS_HOST="127.0.0.1") as started:
+        yield started
+
+
+RING = tp.ring(4, bandwidth="1GB/s")
+
+
+def made(kind, **arguments):
+    return tacos.synthesize(RING, co.named(kind, RING, "4KB", chunks=1, **arguments))
+
+
+@pytest.mark.parametrize("who", [0, 2])
+def test_all_ranks_know_of_a_meeting_after_the_same_call(ranks, who):
+    """Asked for before a broadcast, in which a rank hears nothing of most others, it is known after the all-gather that follows."""
+    calls = ["all_reduce", "broadcast", "all_gather", "all_reduce"]
+    schedules = [made(kind, **({"root": 1} if kind == "broadcast" else {})) for kind in calls]
+    assert ranks.run(4, "calls_of_a_meeting", schedules, who, 1) == [[2]] * 4
+
+
+def test_ranks_switch_together_and_back(ranks, tmp_path):
+    """They use less of a slow link, and when it is well again the first algorithm."""
+    one = next(i for i in range(RING.links) if (RING.link_src[i], RING.link_dst[i]) == (1, 2))
+    # So fast that no probe of the loopback finds more.
+    well = [(2, 3, 0, 1e18, 1e18, "usual"), (0, 1, 0, 1e18, 1e18, "usual")]
+    slow = [*well, (1, 2, 0, 4e17, 1e18, "slow")]
+    back = [*well, (1, 2, 0, 1e18, 4e17, "fast")]
+    heard = ranks.run(4, "healed", RING, [slow, back], str(tmp_path), fresh=30.0)
+    assert heard == [heard[0]] * 4
+    assert all(values == {10.0} for values, _, _ in heard[0])  # 1 + 2 + 3 + 4
+    assert [shares for _, shares, _ in heard[0]] == [{}, {one: 0.4}, {one: 0.4}, {}, {}]
+    served = [number for _, _, number in heard[0]]
+    assert served[0] == served[1] == served[4]  # kept, not made again
+    assert served[2] == served[3] != served[0]
+
+
+@pytest.mark.slow
+def test_a_rank_that_comes_late_is_named_by_its_neighbours(ranks):
+    heard = ranks.run(4, "dawdle", made("all_reduce"), 2, 0.1, 3.0)
+    assert heard[1] == heard[3] == [("slow rank", 2)]
+    assert heard[0] == heard[2] == []  # one has no data from it, and it is not slow to itself
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(unavailable()), reason=unavailable())
+@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs torch")
+def test_training_outlives_a_slow_and_a_dead_link():
+    """Unmodified DDP: the step time comes to what synthesis predicts within ten steps, and losses are those of a quiet network."""
+    from benchmarks import healing
+
+    for found in healing.run(["back", "dead-back"]):
+        assert found["loss_difference"] < 1e-5
+        for change in found["changes"]:
+            assert change["steps"] <= 10 or change["after_s"] <= 2
+            assert change["ratio"] < healing.WITHIN
