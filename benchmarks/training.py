@@ -408,7 +408,7 @@ def headline() -> None:
     """Print what synthesized collectives, and free communication, do for ten published steps.
 
     Oversubscribed: NICs have a quarter of their bandwidth. Degraded: the NIC of one GPU has half of it. Algorithms are kept between
-    lines; a fresh run takes about ten minutes on two cores.
+    lines; a run takes 10 to 20 minutes on two cores.
     """
     begin = time.perf_counter()
     print(
