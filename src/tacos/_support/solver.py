@@ -15,7 +15,7 @@ import atexit
 import math
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -34,18 +34,53 @@ _LOOK_S = 0.05
 """Seconds between looks at the clock and at what the caller wants."""
 _GRACE_S = 2.0
 """Seconds after the deadline in which HiGHS should notice it by itself."""
-_PARTING_S = 1.0
-"""Seconds that the end of the interpreter waits for HiGHS to stop."""
+_PARTING_S = 10.0
+"""Seconds that the end of the interpreter waits for HiGHS to call back or to stop; it calls every few milliseconds, but not
+while it simplifies a program, nor often on a busy machine."""
 _RETURN_S = 0.5
 """Seconds for a callback that has begun to return, also on a busy machine."""
 _TOLERANCES = ("primal_feasibility_tolerance", "dual_feasibility_tolerance")
 _FEASIBLE = 2
 """HiGHS's ``primal_solution_status`` where there is a feasible solution."""
-_begun: list[tuple[threading.Event, threading.Event, Any]] = []
-"""For each solver that may still run, whether HiGHS has come back, and whether it has done so or stays in a callback
-for good. Events say it, since Python 3.11 takes a thread for ended once Ctrl-C has interrupted its `join`."""
 _parting = threading.Event()
 """Whether the interpreter is about to end."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """What is known of a run of HiGHS that may go on. Events say it, since Python 3.11 takes a thread for ended once
+    Ctrl-C has interrupted its `join`.
+
+    Attributes:
+        solver: HiGHS.
+        stop: Whether it should stop.
+        done: Whether it has come back.
+        quiet: Whether it has come back, or stays in a callback for good.
+    """
+
+    solver: Any
+    stop: threading.Event = field(default_factory=threading.Event)
+    done: threading.Event = field(default_factory=threading.Event)
+    quiet: threading.Event = field(default_factory=threading.Event)
+
+    def look(self, event: Any) -> None:
+        """What HiGHS calls now and then."""
+        if _parting.is_set():
+            self.quiet.set()
+            _stay()
+        if self.stop.is_set():
+            event.interrupt()
+
+    def go(self) -> None:
+        """Run HiGHS."""
+        try:
+            self.solver.run()
+        finally:
+            self.done.set()
+            self.quiet.set()
+
+
+_begun: list[_Run] = []
 
 
 class LinearProgram:
@@ -315,7 +350,7 @@ class Session:
 
 def running() -> bool:
     """Return whether HiGHS is still at work in a thread that was left behind, by any caller in this process."""
-    return not all(done.is_set() for done, _, _ in _begun)
+    return not all(run.done.is_set() for run in _begun)
 
 
 def highs() -> Any:
@@ -337,36 +372,22 @@ def _run(solver: Any, *, until: float, tick: Callable[[float], object]) -> bool:
         until: When to leave it behind, by ``time.monotonic()``. It stops at its next look.
         tick: Called every 50 ms with the time; what it raises ends the search and is raised here.
     """
-    done, stop, quiet = threading.Event(), threading.Event(), threading.Event()
-
-    def look(event: Any) -> None:
-        if _parting.is_set():
-            quiet.set()
-            _stay()
-        if stop.is_set():
-            event.interrupt()
-
-    def solving() -> None:
-        try:
-            solver.run()
-        finally:
-            done.set()
-            quiet.set()
-
+    run = _Run(solver)
+    look = run.look
     solver.cbMipInterrupt += look
     solver.cbSimplexInterrupt += look
-    _begun[:] = [one for one in _begun if not one[0].is_set()]
-    _begun.append((done, quiet, solver))
+    _begun[:] = [one for one in _begun if not one.done.is_set()]
+    _begun.append(run)
     try:
-        threading.Thread(target=solving, daemon=True).start()
-        while not done.wait(_LOOK_S) and (now := time.monotonic()) < until:
+        threading.Thread(target=run.go, daemon=True).start()
+        while not run.done.wait(_LOOK_S) and (now := time.monotonic()) < until:
             tick(now)
     finally:
-        stop.set()
-    if done.is_set():
+        run.stop.set()
+    if run.done.is_set():
         solver.cbMipInterrupt -= look
         solver.cbSimplexInterrupt -= look
-    return done.is_set()
+    return run.done.is_set()
 
 
 def _stay() -> None:
@@ -381,12 +402,12 @@ def _part() -> None:
     """Wait until threads that were left behind have ended or stay where they are; keep others from calling back."""
     _parting.set()
     deadline = time.monotonic() + _PARTING_S
-    for _, quiet, _ in _begun:
-        quiet.wait(max(deadline - time.monotonic(), 0.0))
-    others = [solver for _, quiet, solver in _begun if not quiet.is_set()]
-    for solver in others:
-        solver.clearCallbacks()
-    if others:
+    for run in _begun:
+        run.quiet.wait(max(deadline - time.monotonic(), 0.0))
+    left = [run for run in _begun if not run.done.is_set()]
+    for run in left:  # HiGHS may have threads of its own that call back
+        run.solver.clearCallbacks()
+    if left:
         time.sleep(_RETURN_S)
 
 
