@@ -103,6 +103,8 @@ class Plane {
   virtual const std::string& where() const = 0;  // for messages
 };
 
+std::string listed(std::uint64_t members);  // "workers 0, 3"
+
 class Switch {
  public:
   Switch(SwitchLimits limits, std::vector<Token> tokens, std::uint64_t seed,
