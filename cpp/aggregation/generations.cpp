@@ -292,7 +292,7 @@ void Switch::begin(Job& job, std::uint64_t generation, std::vector<Outgoing>& ou
     job.elsewhere = plane_->take(entry);
   }
   if (!job.elsewhere) job.slots.resize(job.pool + 1U);
-  for (std::uint16_t slot = 0; slot < job.slots.size(); ++slot) {
+  for (std::uint16_t slot = 0; !job.elsewhere && slot <= job.pool; ++slot) {
     for (const bool version : {false, true}) {
       Use& use = job.slots[slot][version ? 1 : 0];
       use.sequence = first_sequence(slot, version, job.pool) - stride_of(slot, job.pool);

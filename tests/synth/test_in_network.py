@@ -55,7 +55,9 @@ def test_schedules_agree_with_the_estimate(mtu, pool):
 def test_what_the_engine_needs():
     plain, able = tacos.topology.switch(4), star(4)
     wanted = tacos.collective.all_reduce(plain, "1MB")
-    with pytest.raises(ValueError, match="in-network needs a switch that reduces and multicasts"):
+    with pytest.raises(
+        ValueError, match="in-network needs a tree of switches that reduce and multicast"
+    ):
         tacos.synthesize(plain, wanted, engine="in-network")
     with pytest.raises(ValueError, match="in-network needs all-reduce"):
         tacos.synthesize(able, tacos.collective.all_gather(able, "1MB"), engine="in-network")

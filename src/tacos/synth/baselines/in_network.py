@@ -15,7 +15,7 @@ from tacos._core import Routes, Schedule, pack_two_way, schedule_all_reduce
 from tacos.errors import InfeasibleError
 from tacos.synth import requirements
 from tacos.synth.engine import Engine
-from tacos.topology.edits import scale
+from tacos.topology.edits import reweighted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +34,7 @@ _IN_MTU = 60
 _HEADERS = 14 + _IN_MTU
 """Of a frame, with Ethernet's."""
 _MOST_ELEMENTS = 16_000
+_FEWEST = 2
 _SUMS_AND_COPIES = 3
 """Capabilities of a switch that adds up and multicasts."""
 _CHUNKS = 128
@@ -129,7 +130,7 @@ def in_network(
     :func:`tacos.simulate` keeps these times with ``timing="schedule"``.
 
     Args:
-        topology: A network with switches that reduce and multicast.
+        topology: A switch that reduces and multicasts, or racks of them under a core.
         collective: An all-reduce.
         mtu: The largest packet.
         pool: Packets on their way at once.
@@ -156,7 +157,9 @@ def in_network(
     round_trip_s = 2e-12 * float(topology.link_latency_ps.max())
     stream_s, _ = _stream(size, link_Bps, round_trip_s, dtype, mtu, pool)
     share = min(1.0, size / link_Bps / stream_s) if stream_s else 1.0
-    slower = scale(topology, bandwidth=share)
+    # Results are the clock of all workers, so that every link goes at the pace of the narrowest.
+    pace = np.full(topology.links, max(1, int(link_Bps * share)), np.int64)
+    slower = reweighted(topology, bandwidth_Bps=pace, latency_ps=topology.link_latency_ps)
     pair = pack_two_way(slower, part.group, chosen.chunks, progress)
     if pair is None:
         raise InfeasibleError("no switch that reduces and multicasts connects all members")
@@ -176,8 +179,13 @@ def _obstacle(topology: Topology, collective: Collective) -> str:
         return "one all-reduce"
     if needed := requirements.kind(collective.parts[0], lambda kind: kind.two_phases):
         return needed
-    if not np.any(topology.switch_capabilities == _SUMS_AND_COPIES):
-        return "a switch that reduces and multicasts"
+    if len(collective.parts[0].group) < _FEWEST:
+        return "two members"
+    able = topology.switches and np.all(topology.switch_capabilities == _SUMS_AND_COPIES)
+    # A connected network with so few links has one way between any two nodes.
+    ends = np.bincount(topology.link_src, minlength=topology.nodes)[: topology.npus]
+    if not able or topology.links != 2 * (topology.nodes - 1) or np.any(ends != 1):
+        return "a tree of switches that reduce and multicast, with the NPUs as leaves"
     return ""
 
 
