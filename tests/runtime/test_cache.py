@@ -134,8 +134,13 @@ def test_a_link_to_nowhere_is_an_empty_place(tmp_path, caplog):
 
 def test_without_a_folder_there_are_schedules(tmp_path, caplog):
     (tmp_path / "file").write_bytes(b"")
-    assert kept(tmp_path / "file" / "cache", PLAN, made) == GOOD
-    assert "the schedule is not kept" in heard(caplog)[-1]
+    for name in ("sum.tacos", "same.tacos"):
+        plan = msgspec.structs.replace(PLAN, file=name)
+        assert kept(tmp_path / "file" / "cache", plan, made) == GOOD
+    (said,) = heard(caplog)  # once, not for each schedule
+    assert said.startswith(
+        f"the schedule is not kept: {tmp_path}/file/cache/sum.tacos: Not a directory"
+    )
 
 
 @pytest.fixture

@@ -112,7 +112,8 @@ def replacing(path: Location) -> Iterator[BinaryIO]:
         with _undisturbed():
             _place(temporary, target)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # where the directory is not one, for instance
+            temporary.unlink()
         raise FormatError(f"{path}: {error.strerror or error}") from None
     except BaseException:
         temporary.unlink(missing_ok=True)

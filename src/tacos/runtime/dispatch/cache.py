@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["checked", "kept"]
 
+_said: set[tuple[Path, str]] = set()
+"""Directories that cannot be written to, and why."""
 _MOST_FILES = 4096
 _MOST_BYTES = 1 << 30
 """Of a cache; what was not used for longest goes first."""
@@ -110,7 +112,7 @@ def _found(file: Path, plan: Plan) -> bytes | None:
     try:
         data = _content(file)
         checked(unpacked(data, str(file)), plan)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (TacosError, ValueError, OSError, MemoryError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -135,4 +137,7 @@ def _keep(file: Path, data: bytes) -> None:
     except (TacosError, OSError) as error:
         with suppress(OSError):  # what cannot be replaced may still be removed
             file.unlink()
-        LOG.warning("the schedule is not kept: %s", error)
+        place = (file.parent, str(error).removeprefix(f"{file}: "))
+        if place not in _said:  # the same would be true of every schedule
+            _said.add(place)
+            LOG.warning("the schedule is not kept: %s", error)

@@ -122,17 +122,18 @@ def listening(host: str, port: int = 0) -> socket.socket:
     Raises:
         OSError: The address is not one of this machine, or the port is taken.
     """
-    if host:
-        family, address = resolve(host, port)
-    elif socket.has_dualstack_ipv6():
-        family, address = socket.AF_INET6, ("::", port)
-    else:
-        family, address = socket.AF_INET, ("", port)
+    if not host and socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):  # IPv6 may be switched off, though the kernel knows it
+            return _listening(socket.AF_INET6, ("::", port), both=True)
+    return _listening(*(resolve(host, port) if host else (socket.AF_INET, ("", port))))
+
+
+def _listening(family: socket.AddressFamily, address: Any, *, both: bool = False) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1 if host else 0)
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if both else 1)
         listener.bind(address)
         listener.listen(4096)
     except BaseException:
