@@ -10,7 +10,9 @@ import numpy as np
 
 from tacos._support.files import replacing
 from tacos.errors import TacosError
+from tacos.search.synthesis import synthesize
 from tacos.simulate.timeline import Timeline
+from tacos.training.communication import KINDS
 from tacos.training.models import Transformer
 from tacos.training.step import step as predict
 from tacos.units import format_size, format_time
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tacos._core import Schedule, Workload
+    from tacos.training.communication import Family
     from tacos.training.step import Step
 
 __all__ = ["step_page", "step_timeline", "write_step_page"]
@@ -360,8 +363,8 @@ def _schedules(
         family, comm, _ = key = max(alike[about])
         table = _tables(step)[family]
         try:
-            costs = step.folded.costs.of(table)
-            schedule = costs.algorithm(_COMM_NAMES[comm], _whole(key, table.shape[1]))
+            family_costs = step.folded.costs.of(table)
+            schedule = _algorithm(family_costs, _COMM_NAMES[comm], _whole(key, table.shape[1]))
         except (TacosError, ValueError):  # tuned algorithms, or a kind without a schedule
             continue
         if schedule.transfers <= _LONGEST:
@@ -369,3 +372,14 @@ def _schedules(
         if progress is not None:
             progress((done + 1) / len(chosen))
     return found
+
+
+def _algorithm(family: Family, kind: str, size: int) -> Schedule:
+    """The schedule that a group of a family uses, on the links that are left to it: NCCL's where that is faster."""
+    engine = family.costs.collectives
+    if family.costs.plans is not None:
+        raise ValueError("tuned algorithms are for the whole network")
+    if engine != "nccl" and family.nccl(kind, size) < family.synthesized(kind, size, engine):
+        engine = "nccl"
+    network = family._own()
+    return synthesize(network, KINDS[kind](network, size), engine=engine, effort="fast", seed=0)
