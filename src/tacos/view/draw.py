@@ -205,7 +205,7 @@ class _Picture:
         small = topology.nodes <= _DETAILED
         top = 74.0
         # A low picture of boxes is stretched, so that there is room for labels below nodes.
-        tall = min(0.55 * width / (scale * extent[1]), 1.5) if layout.elastic else 1.0
+        tall = min(0.55 * width / (scale * extent[1]), layout.elastic, 1.5)
         stretch = np.array([1.0, max(tall, 1.0)])
         layout = layout.stretched(stretch)
         low, high, extent = low * stretch, high * stretch, extent * stretch

@@ -29,6 +29,8 @@ Dims: TypeAlias = "Sequence[tuple[str, int]]"
 _GRID_KINDS = ("ring", "line")
 _PIVOTS = 300  # nodes whose distances to all others shape a layout; all nodes up to here
 _ROUNDS = 150
+_LOOSE = 1.3  # stretch of an irregular network, whose parallel links are slanted
+_UPRIGHT = 1.9  # stretch of boxes below switches, whose links are upright
 _ROW = 24  # boxes that stand side by side below switches; more are wrapped
 _LONGEST_ROW = 32  # NPUs of a one-dimensional mesh before it is folded
 
@@ -56,7 +58,7 @@ class Layout:
     rise: Floats = field(default_factory=lambda: np.zeros(0))
     """Per node, the height up to which links out of its box are upright; empty: no boxes."""
     names: list[str] = field(default_factory=list)  # of the boxes
-    elastic: bool = False  # whether heights may be stretched to fill a canvas
+    elastic: float = 1.0  # how many times one direction may be stretched to fill a canvas
 
     def corners(self, a: int, b: int) -> Floats | None:
         """The way of a link that leaves a box: upright to above the boxes, then slanted or level.
@@ -138,17 +140,17 @@ def place(topology: Topology) -> Layout:
     if topology.switches == 0:
         if topology.dims:
             return _points(_nest(topology.dims))
-        return _points(_by_distance(topology), elastic=True)
+        return _points(_by_distance(topology), elastic=_LOOSE)
     if topology.switches == 1 and topology.family == "switch":
         return _points(np.vstack([_circle(topology.npus), [[0.0, 0.0]]]))
     boxes = _boxes(topology)
     if boxes is None:
-        return _points(_by_distance(topology), elastic=True)
+        return _points(_by_distance(topology), elastic=_LOOSE)
     box, inside, outside = boxes
     return _Racks(topology, box, _box_names(topology)).layout(inside, outside)
 
 
-def _points(xy: Floats, *, elastic: bool = False) -> Layout:
+def _points(xy: Floats, *, elastic: float = 1.0) -> Layout:
     return Layout(xy, np.zeros(len(xy)), np.zeros((len(xy), 2)), elastic=elastic)
 
 
@@ -383,7 +385,7 @@ class _Racks:
                 frames.append(Frame(x - reach, y + upper, x + reach, y + lower, label))
         self._stack(self.outer, top - 0.2)
         labels = self.names or [f"{word} {b}" for b in range(self.boxes)]
-        return Layout(self.xy, self.half, self.lanes, frames, self.home, rise, labels, elastic=True)
+        return Layout(self.xy, self.half, self.lanes, frames, self.home, rise, labels, _UPRIGHT)
 
     def _seats(
         self, parts: list[tuple[float, float, float, float]], across: int, outside: Dims

@@ -59,7 +59,7 @@ def ring_picture(
     low, high = low - 0.5, high + 0.5
     span = high - low
     scale = min((_WIDE - 2 * MARGIN) / float(span[0]), 560 / float(span[1]), 150.0)
-    tall = min(max(1.0, 300 / (scale * float(span[1]))), 1.6) if layout.elastic else 1.0
+    tall = min(max(1.0, 300 / (scale * float(span[1]))), 1.6, layout.elastic)
     by = np.array([scale, scale * tall])
     offset = np.array([(_WIDE - scale * (low[0] + high[0])) / 2, _TOP + 30 - by[1] * low[1]])
     ways = curves(topology, layout)

@@ -10,9 +10,8 @@ const LINE = 0,
 const BAR = 0.36; // height of a switch drawn as a bar, in units of the layout
 const MOST_DOTS = 15000;
 const PIES = 1500; // NPUs up to which each shows its share as a pie
-const LARGEST = 38; // radius of an NPU, in pixels
+const LARGEST = 56; // radius of an NPU, in pixels
 const SMALLEST = 10; // font, in pixels; smaller labels are left out
-const LONGER = 1.9; // how many times larger one axis may be than the other
 
 // Colours that differ in hue and lightness, on light and on dark paper.
 const RINGS = ["#2a8fd0", "#e0701a", "#1aa57a", "#c56aa0", "#c99a14", "#7a6fd6", "#8a8f2a", "#b04060"];
@@ -59,7 +58,7 @@ export class NetworkView {
       box.top = Math.min(box.top, y);
       box.bottom = Math.max(box.bottom, y);
     };
-    const air = this.run.facts.radius * 1.5 * (this.run.facts.elastic ? 0.8 : 1);
+    const air = this.run.facts.radius * 1.5 * (this.run.facts.elastic > 1 ? 0.8 : 1);
     for (let k = 0; k < this.nodes.length; k++) {
       add(this.xy[2 * k] - this.half[k] - air, this.xy[2 * k + 1] - air);
       add(this.xy[2 * k] + this.half[k] + air, this.xy[2 * k + 1] + air);
@@ -107,11 +106,12 @@ export class NetworkView {
       below = this.run.facts.frames.length ? 12 : 0; // names of boxes
     const across = (width - 2 * air) / (right - left),
       down = (height - 2 * air - below) / (bottom - top);
-    const least = Math.min(across, down, 300);
-    const longer = this.run.facts.elastic ? LONGER : 1;
-    const scale = Math.min(across, longer * least, 300);
+    const most = LARGEST / this.run.facts.radius; // else links would lie beside the NPUs that they join
+    const least = Math.min(across, down, most);
+    const longer = this.run.facts.elastic;
+    const scale = Math.min(across, longer * least);
     this.zoom.scale = scale;
-    this.zoom.tall = Math.min(down, longer * least, 300) / scale;
+    this.zoom.tall = Math.min(down, longer * least) / scale;
     this.zoom.x = width / 2 - (scale * (left + right)) / 2;
     this.zoom.y = (height - below) / 2 - (scale * this.zoom.tall * (top + bottom)) / 2;
   }

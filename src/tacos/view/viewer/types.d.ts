@@ -20,8 +20,8 @@ export interface Facts {
   /** The smallest distance between two NPUs, in units of the layout. */
   gap: number;
   frames: [left: number, top: number, right: number, bottom: number, label: string][];
-  /** Whether the picture may be stretched in one direction. */
-  elastic: boolean;
+  /** How many times the picture may be stretched in one direction. */
+  elastic: number;
   /** Classes of links, by bandwidth and latency, and boxes, in words. */
   classes: string[];
   boxes: string[];
