@@ -13,6 +13,7 @@ It needs torch, and Linux that allows network namespaces.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import statistics
@@ -177,7 +178,7 @@ def run(cases, speed=SPEED):
             found = judged(lab, case, rows, reference)
             if case == "never":
                 found["without_s"] = statistics.median(row[0] for row in reference[BEFORE:])
-            found["said"] = [line for line in said.splitlines() if "rank" in line or "link" in line]
+            found["said"] = [line for line in said.splitlines() if "link" in line]
             yield found
 
 
@@ -191,6 +192,12 @@ def main():
     parser.add_argument("cases", nargs="*", default=[], choices=[[], *CASES])
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    from tacos.runtime.lab import unavailable
+
+    if importlib.util.find_spec("torch") is None:
+        sys.exit("benchmarks/healing.py needs torch: pip install 'tacos-ccl[torch]'")
+    if why := unavailable():
+        sys.exit(f"benchmarks/healing.py needs a lab network: {why}")
     for found in run(options.cases or list(CASES)):
         if options.json:
             print(json.dumps(found), flush=True)

@@ -44,7 +44,7 @@ nitpick_ignore_regex = [
     ),  # types of attributes, which Sphinx takes apart
     (r"py:class", r"[A-Z]\w*"),
     (r"py:class", r"tacos\.\w+\._\w+"),  # type variables
-    (r"py:class", r"tacos\._core\.(RankExecutor|Udp\w+)"),
+    (r"py:class", r"tacos\._core\.(RankExecutor|Endpoint|Udp\w+)"),
     (r"py:class", r"tacos\.synth\.baselines\.nccl\.tuner\.Group"),
     (r"py:class", r"tacos\.training\.folded\.\w+"),  # inner parts of a step
     (r"py:class", r"tacos\._core\.Hub\w*"),  # the hub's core, which its server and workers wrap

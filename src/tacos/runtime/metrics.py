@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tacos.runtime.flight import Recorder
 
-__all__ = ["prometheus", "serve", "watched"]
+__all__ = ["Source", "prometheus", "serve", "watched"]
 
 LOG = TACOS.getChild("metrics")
 PREFIX = "tacos_rank"

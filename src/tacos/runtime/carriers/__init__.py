@@ -89,8 +89,8 @@ class Carrier(ABC):
     """
 
     on_news: Callable[[int], None] | None = None
-    """Called at the end of a call in which a carrier that watches its links has noticed something: see
-    :meth:`tacos._core.Endpoint.run` for the number."""
+    """Called at the end of a call in which a carrier that watches its links has noticed something (1), or all ranks
+    have learned that they are to meet (2), or both (3)."""
 
     def figures(self) -> dict[str, Any]:
         """What the carrier counts: ``links``, ``peers``, ``calls`` and ``away_s``, or nothing; from any thread."""

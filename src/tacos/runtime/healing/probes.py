@@ -47,7 +47,7 @@ class Prober:
 
     Args:
         host: Where to listen; empty: at all addresses.
-        found: Called in the prober's thread when the speed of some link has changed, see :attr:`news`.
+        found: Called in the prober's thread when the speed of some link has changed, see ``news``.
 
     Attributes:
         port: Where it listens.
