@@ -56,7 +56,7 @@ def page(
         other: A second schedule, on any network.
         names: What to call them, such as their files' names.
         traces: What simulations made of them, to be shown instead of the schedules' own times.
-        detail: The most transfers that can be looked at one by one. Of a longer schedule some chunks
+        detail: The largest number of transfers that can be inspected one by one. Of a longer schedule some chunks
             are chosen, evenly; overviews count all transfers, and the page says so.
         memory_limit: A page that would take more memory to make is refused.
         progress: Called from time to time with the share of the work done.

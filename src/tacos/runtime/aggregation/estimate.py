@@ -47,7 +47,7 @@ def estimate(
     """Return the seconds that a sum takes through one switch, whatever the number of workers.
 
     Args:
-        size_bytes: Of each worker's buffer.
+        size_bytes: Size of each worker's buffer.
         wire_Bps: Bytes per second that a worker's link carries, headers included.
         round_trip_s: From a worker to the switch and back, for a packet without integers.
         dtype: Type of the elements.
