@@ -43,7 +43,7 @@ _EXTRAS = (
     ("arrow", "pyarrow", "pyarrow", "Parquet files, to_arrow()"),
     ("pandas", "pandas", "pandas", "to_pandas()"),
 )
-"""Of each: the extra's name, the distribution, what to import, and what it is for."""
+"""For each extra: its name, the distribution, the module to import, and its purpose."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,7 +197,7 @@ class Sketch:
 
         Args:
             collective: What the hops are for; it sums nothing.
-            holds: Who has what at the beginning, [chunk, NPU].
+            holds: Which NPU has which chunk at the beginning, [chunk, NPU].
             src, dst: Ends of the hops.
             backwards: Whether they are those of the reversed network.
 

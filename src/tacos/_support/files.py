@@ -88,7 +88,7 @@ def watched() -> Iterator[list[Path]]:
 def replacing(path: Location) -> Iterator[BinaryIO]:
     """A file to write to, which takes the place of `path` once complete and goes away otherwise.
 
-    Of a stream, its file object.
+    For a stream, its file object.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

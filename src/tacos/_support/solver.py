@@ -159,8 +159,8 @@ class Solution:
         status: ``"optimal"``, ``"feasible"`` (it stopped before it could prove more), ``"infeasible"``, ``"unbounded"``, or
             ``"unknown"`` (it stopped without a solution).
         objective: What the solution costs.
-        values: Of each column; None without a solution.
-        duals: Of each row of a linear program, how much the optimum grows per unit of the row's active limit; None for an
+        values: Value of each column; None without a solution.
+        duals: For each row of a linear program, how much the optimum grows per unit of the row's active limit; None for an
             integer program.
         reduced_costs: The same for the columns and their limits.
         bound: No solution costs less.

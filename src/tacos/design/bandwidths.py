@@ -78,7 +78,7 @@ class Design:
 
     Attributes:
         dims: Dimensions of the network.
-        bandwidths_Bps: Of each dimension, per NPU, in bytes per second.
+        bandwidths_Bps: Bandwidth of each dimension, per NPU, in bytes per second.
         time_s: What all jobs take together, each as often as its weight says.
         cost: Of the network, in dollars.
         objective: ``"time"`` or ``"time*cost"``.

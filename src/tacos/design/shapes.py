@@ -73,9 +73,9 @@ class Shape:
 
     Attributes:
         dims: Its dimensions, the innermost first.
-        bandwidths_Bps: Of each dimension, per NPU.
+        bandwidths_Bps: Bandwidth of each dimension, per NPU.
         cost: In dollars.
-        time_s: Of all jobs together, by the model.
+        time_s: Time of all jobs together, by the model.
         lower_bound_s: No shape that was asked for is faster at this cost.
         synthesized_s: The same with the executed times of synthesized collectives; None where that was not asked for.
         note: Why there is no such time.
@@ -173,7 +173,7 @@ def shapes(
         bandwidth: What one NPU can send at most, over all dimensions.
         cost: Prices by tier, or LIBRA's cost file; LIBRA's prices by default.
         extents: How many NPUs each tier holds at most: a dimension lies in the first tier that holds it and all inside it.
-        latency: Of one link.
+        latency: Latency of one link.
         overlap: As for :func:`tacos.design.bandwidths.optimize`.
         finalists: For how many of the best networks at the largest budget collectives are synthesized.
         executor: Where budgets are searched and finalists synthesized: what :func:`tacos.workers.opened` opens by name, or

@@ -56,8 +56,8 @@ class LinkKind:
     Attributes:
         name: Their ends, without numbers, and their bandwidth.
         links: How many there are.
-        bandwidth_Bps: Of each, now.
-        upgraded_Bps: Of each, after the upgrade.
+        bandwidth_Bps: Present bandwidth of each link.
+        upgraded_Bps: Bandwidth of each link after the upgrade.
         spent: What the upgrade of all of them costs.
         saved_s_per_GBps: Seconds of the job's bound that the first GB/s more in all of them saves.
         saved_s_per_dollar: The same for the first dollar.

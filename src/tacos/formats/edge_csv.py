@@ -61,7 +61,7 @@ def read(
         npus: How many of the numbered nodes are NPUs; all by default.
         switches: Patterns of the names that are switches, where nodes have names.
         both: Whether a row also stands for the link back.
-        bandwidth, latency: Of all links, if the file has no such column.
+        bandwidth, latency: Values for all links, if the file has no such column.
 
     Raises:
         FormatError: The file is not an edge list; the message names line and column.

@@ -95,8 +95,8 @@ def read(
         pcie: Whether GPUs also reach each other over PCIe; if not, bridges and CPUs are left out,
             and every GPU has a link to the NIC nearest to it.
         speeds: ``"nominal"`` (vendors' figures) or ``"nccl"`` (what NCCL and RCCL count with).
-        latency: Of a direct NVLink or xGMI cable; a way through NVSwitch takes as long in all.
-        pcie_latency: Of a PCIe link, and between CPUs.
+        latency: Latency of a direct NVLink or xGMI cable; a path through NVSwitch has the same latency in total.
+        pcie_latency: Latency of a PCIe link, and between CPUs.
         nic_latency: Between a NIC and the fabric.
 
     Raises:

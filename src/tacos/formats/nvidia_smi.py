@@ -64,9 +64,9 @@ def read(
         fabric: ``"switch"``, which joins all NICs, or ``"rail"``, one for the NICs of each place.
         pcie: Whether GPUs also reach each other over PCIe; if not, bridges and CPUs are left out,
             and every GPU has a link to the NIC nearest to it.
-        bandwidth, latency: Of one NVLink: 25 GB/s for NVLink 2 to 4, 50 GB/s for NVLink 5. A way
+        bandwidth, latency: Values of one NVLink: 25 GB/s for NVLink 2 to 4, 50 GB/s for NVLink 5. A way
             through NVSwitch takes the same latency in all.
-        pcie_bandwidth, pcie_latency: Of a PCIe link and between CPUs; the default is PCIe 4 x16.
+        pcie_bandwidth, pcie_latency: Values of a PCIe link and between CPUs; the default is PCIe 4 x16.
         nic_bandwidth, nic_latency: Between a NIC and the fabric; must be given for several boxes.
 
     Raises:

@@ -324,7 +324,7 @@ def _cluster(node: Topology, sketch: TacclSketch, profile: _Profile, costs: _Cos
 
 
 def _pairs(conn: dict[str, list[int]] | str, gpus: int) -> list[tuple[int, int]]:
-    """Who sends to whom, as places within a node."""
+    """The receivers of each sender, as places within a node."""
     field = "sketch: internode_sketch.internode_conn"
     if conn == "fully-connected":
         return [(src, dst) for src in range(gpus) for dst in range(gpus)]

@@ -93,7 +93,7 @@ def network(
         chassis: How many boxes.
         alpha: Latencies in seconds of links and of links to switches, for DGX1, AMD and Mesh;
             the others have theirs.
-        side_length: Of a mesh.
+        side_length: Side length of a mesh.
 
     >>> network("Mesh", side_length=4)
     <tacos.Topology Mesh: 16 NPUs, 0 switches, 54 links>

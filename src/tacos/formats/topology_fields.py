@@ -88,7 +88,9 @@ class Racks(Struct, forbid_unknown_fields=True):
     """Racks of boxes: a switch in each, to which all its NPUs have a link, and a spine that joins them."""
 
     boxes: Annotated[int, Meta(ge=1, description="Boxes in each rack.")]
-    bandwidth: Annotated[Quantity, Meta(description="Of an NPU's link to its rack.")] | None = None
+    bandwidth: (
+        Annotated[Quantity, Meta(description="Bandwidth of an NPU's link to its rack.")] | None
+    ) = None
     latency: Quantity | None = None
     oversubscription: Annotated[
         float, Meta(gt=0, description="Bandwidth from a rack's NPUs over that to the spine.")
@@ -142,7 +144,8 @@ class File(Struct, forbid_unknown_fields=True):
     edits: list[Edit] = []
     npus: Annotated[int, Meta(ge=0)] | list[str] = 0
     boxes: (
-        Annotated[Boxes | list[Boxes], Meta(description="Of one kind, or of several.")] | None
+        Annotated[Boxes | list[Boxes], Meta(description="Boxes of one kind, or of several kinds.")]
+        | None
     ) = None
     racks: Racks | None = None
     switches: Annotated[int, Meta(ge=0)] | list[str | Switch] = 0

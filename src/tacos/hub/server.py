@@ -106,7 +106,7 @@ class Server:
         cores: Number of cores; by default those that this process may use.
         addresses: Addresses of several network cards. Cores take them in turn, so that chunks, which are
             balanced over cores, are balanced over cards too. Default: `host`.
-        tenants: Who may use the service, see :class:`tacos.hub.tenants.Tenants`.
+        tenants: The tenants that may use the service, see :class:`tacos.hub.tenants.Tenants`.
         checkpoints: Directory for checkpoints; sessions that have one there continue it.
         every: Steps between checkpoints.
         tls: Files of a certificate and its key, for the control plane.

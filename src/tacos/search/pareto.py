@@ -121,7 +121,7 @@ def pareto(
 
     >>> import tacos
     >>> box = tacos.topology.dgx1()
-    >>> front = pareto(box, tacos.collective.all_gather(box, "1MB"))
+    >>> front = pareto(box, tacos.collective.all_gather(box, "1MB"), time_limit=600)
     >>> [(p.chunks, p.steps, p.rounds) for p in front.points]
     [(2, 2, 3), (6, 3, 7)]
     """

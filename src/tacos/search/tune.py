@@ -50,7 +50,7 @@ class Range:
     Attributes:
         min_bytes: The first size.
         max_bytes: The last one.
-        engine: Who made it.
+        engine: The engine that made it.
         chunks: How it cuts the buffer, counted as in :mod:`tacos.collective`.
         schedule: The algorithm at a size in the middle, refined.
         figures: Samples within the range: the size, the time before refinement, and a time that no

@@ -41,7 +41,7 @@ PROFILES = {"astra-sim-aware": True, "astra-sim-unaware": False}
 
 _BLOCKS = {"ring": ring, "clique": fully_connected, "switch": switch}
 _MOST_PARTS = 10**7
-"""Of all ranks' collectives together: some gigabytes."""
+"""Limit for the collectives of all ranks together: a few gigabytes of memory (chosen)."""
 _NATIVE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 Implementations = Mapping[str, Sequence[str]]
 """By kind of collective, one name per dimension."""

@@ -75,11 +75,11 @@ class Trace:
 
     Attributes:
         topology: The network of the run.
-        link: Of each busy interval, in the order in which they begin: the link.
+        link: The link of each busy interval, in the order in which they begin.
         begin_ps: When it begins.
         end_ps: When it ends.
         transfer: What the link was busy with.
-        arrival_npu: Of each arrival (a chunk whole and in its place), in order of time: where.
+        arrival_npu: The NPU of each arrival (a chunk complete and in its place), in order of time.
         arrival_ps: When.
         arrival_bytes: How much.
         arrival_transfer: By which transfer.

@@ -63,7 +63,7 @@ class Moves:
 
     Attributes:
         pairs: Columns (src, dst): the routes.
-        route: Of each move, an index into the pairs.
+        route: For each move, an index into the pairs.
         chunk, step, op, reads: As in :func:`tacos.schedule.retime`.
     """
 

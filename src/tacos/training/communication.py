@@ -219,7 +219,7 @@ class Family:
         return self._shares[how]
 
     def _load(self, how: str, *, alone: bool = False) -> NDArray[np.float64]:
-        """Of each link, the share of a group's bytes that it carries, added up over all groups or for the first alone."""
+        """The share of a group's bytes that each link carries, added up over all groups or for the first alone."""
         key = f"{how}{alone}"
         if key not in self._loads:
             groups = self.first[None] if alone else self.groups

@@ -408,7 +408,7 @@ class Folded:
 
         Args:
             stage: Which one.
-            times: Of all passes.
+            times: Times of all passes.
             passes: What each chunk of the stage does.
             forward: How long the forward passes are, by stage and chunk.
             sends: Of messages to the next stage.

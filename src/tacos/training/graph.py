@@ -512,7 +512,7 @@ def _disturb(
 def _numbered(
     tables: dict[str, NDArray[np.int32]], npus: int
 ) -> tuple[dict[str, NDArray[np.int64]], dict[int, list[int]]]:
-    """Of each family the group of each rank; groups with the same members share a number."""
+    """The group of each rank in each family; groups with the same members share a number."""
     known: dict[tuple[int, ...], int] = {}
     number = {}
     for family, table in tables.items():

@@ -140,7 +140,7 @@ def page(
             20,000 transfers, and those that take the same time under every rule, are shown once.
         rings: Rings through the NPUs of the first network to draw on it, by title. By default those that NCCL would
             build, on networks of up to 256 NPUs.
-        detail: The most transfers that can be looked at one by one. Of a longer schedule some chunks
+        detail: The largest number of transfers that can be inspected one by one. Of a longer schedule some chunks
             are chosen, evenly; overviews count all transfers, and the page says so.
         memory_limit: A page that would take more memory to make is refused.
         progress: Called from time to time with the share of the work done.

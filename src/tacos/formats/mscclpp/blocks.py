@@ -59,9 +59,9 @@ def divide(
     Args:
         program: What to divide.
         order: Its order.
-        group: Of each thread, a thread that it goes together with.
+        group: For each thread, a thread that it is grouped with.
         costs: At most how many operations each step becomes.
-        uses: Of each step, which of the needs it has.
+        uses: For each step, which of the needs it has.
         needs: Channels and remote buffers that steps use.
         most: Threadblocks of a rank.
 
@@ -95,7 +95,7 @@ def divide(
 
 
 def group_threads(program: Program, order: Order) -> NDArray[np.int64]:
-    """Of each thread, the thread whose threadblock it should share; its own number if none."""
+    """For each thread, the thread whose threadblock it should share; its own number if none."""
     send, recv = program.thread_send_peer.tolist(), program.thread_recv_peer.tolist()
     ranks = program.thread_rank.tolist()
     votes: dict[int, Counter[int]] = {}

@@ -32,13 +32,13 @@ _PUTS = np.array([op == "put" for op in STEP_OPS])
 
 @dataclass(frozen=True)
 class Order:
-    """Who runs where and when.
+    """Where and when each step runs.
 
     Attributes:
-        thread: Of each step.
-        rank: Of each step.
-        level: Of each step; steps wait only for steps of smaller levels.
-        receiver: Of each step that sends or signals, the step that receives; else -1.
+        thread: Thread of each step.
+        rank: Rank of each step.
+        level: Level of each step; steps wait only for steps of smaller levels.
+        receiver: The step that receives, for each step that sends or signals; else -1.
         waiter: The second end of each dependency, whose first is ``program.dep``.
     """
 

@@ -371,7 +371,7 @@ class _Writer:
     def _across(
         self, block: list[int], place: list[int], start: dict[tuple[int, int], int]
     ) -> Iterable[tuple[int, int]]:
-        """Who waits for whom in another row of threadblocks, in the order of those that wait.
+        """The waits between rows of threadblocks, in the order of the waiting rows.
 
         Of several steps of one threadblock, the last comes first and makes the others unneeded.
         """

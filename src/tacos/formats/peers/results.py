@@ -29,7 +29,7 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass
 class Result:
-    """Who has which chunk before and after, and the hops that bring it there.
+    """Which NPU has which chunk before and after, and the hops that bring it there.
 
     Attributes:
         npus: Number of NPUs.

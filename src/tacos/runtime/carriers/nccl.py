@@ -288,7 +288,7 @@ class _Memory:
 
 
 def _all_gather(ranks: int) -> Program:
-    """Of a few bytes, in few hops."""
+    """A barrier of a few bytes, in few hops."""
     network = topology.fully_connected(ranks)
     wanted = collectives.all_gather(network, 1 << 20, chunks=1)
     return lower(synthesize(network, wanted, engine="halving-doubling"), in_place=True)

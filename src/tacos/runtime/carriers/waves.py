@@ -62,7 +62,7 @@ class GpuAlgorithm:
 
     Args:
         program: A right one, of two-sided steps.
-        backend: Of a process group, such as ``ProcessGroupNCCL``: it has ``send``, ``recv`` and batches.
+        backend: The backend of a process group, such as ``ProcessGroupNCCL``: it has ``send``, ``recv`` and batches.
         ranks: Which ranks of the program this process plays; its own by default.
         peers: The rank in ``backend`` that plays each rank of the program, if not the same.
     """
@@ -276,7 +276,7 @@ class _Overlap(enum.Enum):
 
 
 def _shared_slots(program: Program, rank: int) -> list[_Slots]:
-    """Of a rank; a slot of the input is that of the output which holds the same chunk."""
+    """Slots of a rank; an input slot is the output slot that holds the same chunk."""
     if not program.in_place:
         return []
     inputs, outputs = program.input_chunks(rank).tolist(), program.output_chunks(rank).tolist()

@@ -129,7 +129,7 @@ class Lab:
     Args:
         topology: The network to imitate, with its NPUs as ranks.
         fastest, scale: How much slower, see :func:`scaled`.
-        mtu: Of all cables, in bytes.
+        mtu: Largest packet of all cables, in bytes.
         loss: Probability with which switches that add up drop a packet, at arrival and at departure.
 
     A topology whose switches reduce, as one star or as racks under a core, gets a ``tacos switch`` in each of them, and the ranks

@@ -130,7 +130,7 @@ def blueprint(topology: Topology, *, delays: bool = False, mtu: int = MTU) -> Bl
     Args:
         topology: With at most 1,000 nodes.
         delays: Whether the links' latencies are enforced, which takes a kernel with netem.
-        mtu: Of all cables, in bytes.
+        mtu: Largest packet of all cables, in bytes.
 
     Raises:
         ValueError: Too many nodes.
@@ -324,7 +324,7 @@ class _Architect:
         return found
 
     def _ways_to(self, switch: int, into: dict[int, list[int]]) -> dict[int, list[int]]:
-        """Of each node that gets to `switch` through switches, nearest first: its next links."""
+        """The next links of each node that reaches `switch` through switches, nearest first."""
         distance, queue = {switch: 0}, [switch]
         choices: dict[int, list[int]] = {}
         for node in queue:

@@ -48,7 +48,7 @@ def multitree(
     Args:
         topology: Any network.
         collective: All-gathers, reduce-scatters, all-reduces, broadcasts and reduces.
-        roots: Of an all-reduce, where sums are made; all members if not given. Fewer roots mean
+        roots: The NPUs at which an all-reduce makes its sums; all members if not given. Fewer roots mean
             fewer trees, which may be shallower.
         progress: Called from time to time with the share of the work done.
 

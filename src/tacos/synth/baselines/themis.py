@@ -119,7 +119,7 @@ class _Side:
         directions: 2 for a ring whose two directions can carry a piece each, otherwise 1.
         busy, legs, delay: Picoseconds that a link is taken, that each leg of a hop takes, and that
             adding what arrived takes.
-        bandwidth: Of an NPU, over all its links along this dimension.
+        bandwidth: Bandwidth of an NPU, over all its links along this dimension.
     """
 
     number: int
@@ -197,7 +197,7 @@ class _Bundles:
         return min(self.width, self.pieces - bundle * self.width)
 
     def _orders(self, block: int, order: Sequence[int] | None) -> Iterator[list[int]]:
-        """Of each bundle, the sides in the order in which its sums go through them."""
+        """For each bundle, the sides in the order in which its sums go through them."""
         sides = self.sides
         if order is not None:
             place = {side.number: i for i, side in enumerate(sides)}

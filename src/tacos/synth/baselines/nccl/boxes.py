@@ -38,7 +38,7 @@ class Layout:
 
     Attributes:
         boxes: The members of each box in rank order, boxes in the order of their first ranks.
-        nics: Of each box, the NPUs at each NIC that the box can use at once.
+        nics: For each box, the NPUs at each NIC that the box can use at once.
     """
 
     boxes: tuple[tuple[int, ...], ...]
@@ -74,7 +74,7 @@ def layout(topology: Topology, group: NDArray[np.int32]) -> Layout:
 
 
 def box_labels(topology: Topology) -> NDArray[np.int64]:
-    """Of each node the number of its box; a switch outside boxes has one of its own.
+    """For each node the number of its box; a switch outside boxes has one of its own.
 
     >>> import tacos
     >>> box_labels(tacos.topology.fat_tree(2, 2, bandwidth="25GB/s")).tolist()[:4]

@@ -169,7 +169,7 @@ def _rings(network: Network, layout: Layout) -> list[Chain]:
 
 
 def chains(network: Network, layout: Layout) -> list[list[Chain]]:
-    """Of each channel and box, the chain that begins at the channel's NIC.
+    """For each channel and box, the chain that begins at the channel's NIC.
 
     >>> import tacos
     >>> from tacos.synth.baselines.nccl.boxes import layout

@@ -40,7 +40,7 @@ def box_hubs(network: Network, box: Chain) -> list[int]:
 
 
 def rail_hubs(network: Network, layout: Layout) -> list[int]:
-    """Of each rail, a switch outside boxes that sums and multicasts between its NICs; empty if one lacks it.
+    """For each rail, a switch outside boxes that sums and multicasts between its NICs; empty if one lacks it.
 
     >>> import numpy as np, tacos
     >>> from tacos.synth.baselines.nccl.boxes import layout

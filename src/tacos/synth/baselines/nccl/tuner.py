@@ -220,17 +220,17 @@ class Group:
 
     @cached_property
     def chains(self) -> list[list[Chain]]:
-        """Of each channel and box, the chain of a tree."""
+        """For each channel and box, the chain of a tree."""
         return chains(self.network, self.layout)
 
     @cached_property
     def box_hubs(self) -> list[list[int]]:
-        """Of each box, the switches that can sum and multicast for all its members."""
+        """For each box, the switches that can sum and multicast for all its members."""
         return [box_hubs(self.network, box) for box in self.layout.boxes]
 
     @cached_property
     def rail_hubs(self) -> list[int]:
-        """Of each rail, a switch between boxes that can sum and multicast; empty where one lacks it."""
+        """For each rail, a switch between boxes that can sum and multicast; empty where one lacks it."""
         return rail_hubs(self.network, self.layout)
 
     @property
@@ -290,7 +290,7 @@ class Group:
 
     @cached_property
     def inside(self) -> NDArray[np.bool_]:
-        """Of each link, whether it is part of a box."""
+        """For each link, whether it is part of a box."""
         topology, label = self.network.topology, self.network.label
         inside: NDArray[np.bool_] = label[topology.link_src] == label[topology.link_dst]
         return inside
