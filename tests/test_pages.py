@@ -104,5 +104,11 @@ def test_the_page_of_benchmarks_says_what_was_measured_where():
     assert report.machine() in text
     assert "```text\na  b\n1  2\n```" in text
     assert "It failed with code 1." in text
-    others = {"charts", "report", "gpu", "training_fit"}  # they need a GPU, or measure nothing
+    others = {
+        "charts",
+        "report",
+        "gpu",
+        "gpu_synthesis",
+        "training_fit",
+    }  # they need a GPU, or measure nothing
     assert set(report.NAMES) == {path.stem for path in report.HERE.glob("*.py")} - others

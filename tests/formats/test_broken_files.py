@@ -133,7 +133,7 @@ def test_entities_do_nothing(tmp_path, text, root):
     format = {"system": "nccl", "graphml": "graphml"}[root]
     with pytest.raises(FormatError, match="a document type declaration is not supported"):
         tacos.load(file, format=format)
-    with pytest.raises(FormatError, match="the file is none of"):
+    with pytest.raises(FormatError, match="the content fits none of the formats"):
         tacos.load(file)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
 

@@ -173,7 +173,7 @@ BAD_CALLS = {
                                  "x.yaml: a .yaml file holds a Topology, not a Schedule"),
     "no folder": (["convert", "ar.tacos", "no/x.steps"], "there is no directory no"),
     "a program's NPU": (["info", "ar.steps", "--npu", "0"], "ar.steps holds a program"),
-    "a program as a network": (["topo", "ar.steps"], "ar.steps: this is a program, which names no"),
+    "a program as a network": (["topo", "ar.steps"], "ar.steps: holds a program, which has no topology"),
     "too few NPUs": (["sim", "ar.steps", "--topology", "ring:3"],
                      "the topology has 3 NPUs, the program 4 ranks"),
     "a schedule has a size": (["sim", "ar.tacos", "--size", "1MB"], "whose size is fixed"),

@@ -83,7 +83,7 @@ def test_the_command_writes_json(tmp_path, capfd):
     [
         (["--np", "3"], "--np is 3, but ar.tacos is for 1 ranks"),
         (["--size", "big"], "size 'big' is not understood"),
-        (["--dtype", "float99"], "dtype is 'float99', it must be bfloat16 or a type of NumPy"),
+        (["--dtype", "float99"], "dtype is 'float99'; it must be bfloat16 or a type of NumPy"),
         (["--dtype", "complex64", "--against", "none"], 'dtype is "complex64"; it must be one of float16'),
         (["--op", "plus"], "op is 'plus'; it must be one of sum, product"),
         (["--iters", "0"], "iters is 0 and warmup 5, at least 1 and 0 are needed"),

@@ -461,7 +461,9 @@ def test_traces_have_no_trees_through_switches():
     table = tacos.routes(topology, links=[[0, 5, 6, 7]], kinds="multicast")
     schedule = tacos.retime(wanted, table, route=[0], chunk=0, step=0)
     for simulated in (from_schedule, lambda s: tacos.simulate(s, profile="astra-sim-aware")):
-        with pytest.raises(ValueError, match="switches that multicast or reduce, which no program"):
+        with pytest.raises(
+            ValueError, match="switches that multicast or reduce, which a program cannot"
+        ):
             simulated(schedule)
 
 

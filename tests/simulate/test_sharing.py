@@ -137,9 +137,7 @@ def test_faults_change_what_there_is_to_share():
     assert arrivals(schedule, faults=[slow]) == [6 * US, 6 * US]
     late = Straggler(npu=0, late="10us", slowdown=2)
     assert arrivals(schedule, stragglers=[late]) == [16 * US, 16 * US]
-    with pytest.raises(
-        InfeasibleError, match=r"transfer 0 can never cross link 0 .* from 1000000 ps"
-    ):
+    with pytest.raises(InfeasibleError, match=r"transfer 0 can never cross link 0 .* from 1 us on"):
         arrivals(schedule, faults=[Fault(link=(0, 3), begin="1us")])
 
 

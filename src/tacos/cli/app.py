@@ -160,12 +160,13 @@ def asked_collective(
     return collectives.named(kind, network, size, group=members, chunks=count, root=head)
 
 
-def check_folder(option: str, path: Path) -> None:
-    """Refuse an output path whose directory does not exist, before the work begins."""
+def check_folder(option: str, path: Path, *, directory: bool = False) -> None:
+    """Refuse a path that nothing can be written to, before the work begins; it is one of a file, or of a directory to fill."""
     if not path.absolute().parent.is_dir():
         raise ValueError(f"{option} is {path}, but there is no directory {path.parent}")
-    if path.is_dir():
-        raise ValueError(f"{option} is {path}, which is a directory")
+    if path.exists() and path.is_dir() != directory:
+        found = "not a directory" if directory else "a directory"
+        raise ValueError(f"{option} is {path}, which is {found}")
     if not os.access(path.absolute().parent, os.W_OK):
         raise ValueError(f"{option} is {path}, but {path.absolute().parent} cannot be written to")
 

@@ -71,7 +71,7 @@ def reorder(
     Example: tacos reorder ping.txt --pattern nccl --hosts hostfile
     """
     if output is not None:
-        check_folder("--output", output)
+        check_folder("--output", output, directory=True)
     known = costs_of(costs, npus_per_host=npus_per_host)
     if hosts is not None:
         known = known.only(hosts_in(hosts), str(hosts))

@@ -268,9 +268,7 @@ def tune(
     if others and output is None:
         raise ValueError("--to needs a directory to write to: add --output DIR")
     if output is not None:
-        if output.exists() and not output.is_dir():
-            raise ValueError(f"--output is {output}, which is not a directory")
-        check_folder("--output", output)
+        check_folder("--output", output, directory=True)
         if (output / library.FILE).exists():
             library.Plans.load(output)  # what would only fail after the work fails before it
     check_formats(others)

@@ -144,6 +144,7 @@ def train(
         list[str] | None,
         Parameter(
             consume_multiple=True,
+            negative="",
             help="Further networks, such as dgx-h100:2 dgx-h100:4: the same job with more replicas, as a table and with --chart as "
             "curves.",
         ),

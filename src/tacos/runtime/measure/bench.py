@@ -113,7 +113,7 @@ class _Elements:
             kind = np.dtype(name)
         except TypeError:
             raise ValueError(
-                f"dtype is {name!r}, it must be bfloat16 or a type of NumPy, such as float32"
+                f"dtype is {name!r}; it must be bfloat16 or a type of NumPy, such as float32"
             ) from None
         return cls(kind.name, kind, kind)
 

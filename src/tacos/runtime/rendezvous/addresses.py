@@ -29,13 +29,13 @@ def host_and_port(text: str, what: str) -> tuple[str, int]:
     (('node7', 29500), ('::1', 80))
     >>> host_and_port("::1:80", "TACOS_RENDEZVOUS")
     Traceback (most recent call last):
-    ValueError: TACOS_RENDEZVOUS is '::1:80', it must be host:port or [address]:port
+    ValueError: TACOS_RENDEZVOUS is '::1:80'; it must be host:port or [address]:port
     """
     host, _, port = text.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     bracketed = len(host) == len(bare) + 2
     if not bare or not port.isdecimal() or int(port) > 65535 or (":" in bare) != bracketed:
-        raise ValueError(f"{what} is {text!r}, it must be host:port or [address]:port")
+        raise ValueError(f"{what} is {text!r}; it must be host:port or [address]:port")
     return bare, int(port)
 
 

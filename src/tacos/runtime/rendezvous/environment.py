@@ -196,7 +196,7 @@ def _first_host(nodes: str) -> str:
 def _required(env: Mapping[str, str], name: str, what: str) -> str:
     value = read(name, env) if name in VARIABLES else env.get(name, "")
     if not value:
-        raise ValueError(f"{name} is not set, it must be {what}")
+        raise ValueError(f"{name} is not set; it must be {what}")
     return value
 
 
