@@ -3,7 +3,7 @@
 ``python benchmarks/hub.py`` runs all parts that this machine can; ``hub.py aggregation`` and so on run one:
 
 - ``aggregation``: chunk-owned ("tall") against key-at-a-time ("wide") sums and updates in memory, on all cores.
-- ``loopback``: push-pull through a hub, over sockets and shared memory, against plain sockets that move the same bytes
+- ``loopback``: push-pull through a hub of one core, over sockets and shared memory, and through one of four cores, against plain sockets that move the same bytes
   in both directions, and against gRPC where grpcio is installed (it is not a dependency).
 - ``lab``: 4 workers and a hub whose link is 4 times theirs: a training step that waits for the network, against gloo's
   DDP and against the model max(M/B_w, N*M/B_p). Needs torch and namespaces.
@@ -80,10 +80,10 @@ def serve(pipe, cores):
         pipe.recv()
 
 
-def hub_rate(elements, share):
-    """Bytes per second in each direction through a hub of one core, and the seconds of one exchange."""
+def hub_rate(elements, share, cores=1):
+    """Bytes per second in each direction through a hub."""
     here, there = mp.Pipe()
-    process = mp.Process(target=serve, args=(there, 1))
+    process = mp.Process(target=serve, args=(there, cores))
     process.start()
     job = Job("bench", {"w": elements}, "sgd", [optimizer("sgd", lr=0.1)])
     with connect(job, here.recv(), share=share) as worker:
@@ -179,11 +179,12 @@ def grpc_rate(elements):
 
 def loopback():
     elements = 4 << 20
-    print(f"loopback: push-pull of {4 * elements >> 20} MB, one worker, a hub of one core")
+    print(f"loopback: push-pull of {4 * elements >> 20} MB, one worker")
     ways = {
         "plain sockets": socket_rate,
         "hub, sockets": lambda count: hub_rate(count, False),
         "hub, memory": lambda count: hub_rate(count, True),
+        "hub of 4 cores": lambda count: hub_rate(count, False, cores=4),
         "gRPC": grpc_rate,
     }
     rates: dict[str, list[float]] = {name: [] for name in ways}
