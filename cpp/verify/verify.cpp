@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "support/parallel.hpp"
 #include "verify/findings.hpp"
 #include "verify/lanes.hpp"
 #include "verify/orbits.hpp"
-#include "support/parallel.hpp"
 #include "verify/rules.hpp"
 #include "verify/values.hpp"
 
