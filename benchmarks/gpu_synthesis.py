@@ -109,6 +109,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="up to 4,096 NPUs")
     quick = parser.parse_args().quick
+    if missing := driver.obstacle():
+        print(f"not measured: {missing}")
+        return
     print(f"{driver.gpu().name}\n")
     check_small(40 if quick else 200)
     print(

@@ -34,7 +34,8 @@ from tacos.view import save
 HERE = Path(__file__).parent
 NAMES = (
     "foundation", "synthesis", "symmetric", "forest", "quality", "milp", "bound", "baselines", "nccl", "paper_tacos",
-    "simulate", "sharing", "execution", "astra", "workloads", "lift", "formats", "view", "training", "design", "reorder", "scale", "dispatch", "groups",
+    "simulate", "sharing", "execution", "astra", "workloads", "lift", "formats", "view", "training", "design", "reorder", "scale",
+    "gpu_synthesis", "dispatch", "groups",
     "runtime", "notice", "ddp", "lab", "healing", "aggregation", "hub",
 )  # fmt: skip
 MORE = {"paper_tacos": ["-o", "out/paper_tacos"], "quality": ["--every", "4"]}
