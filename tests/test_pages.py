@@ -108,7 +108,6 @@ def test_the_page_of_benchmarks_says_what_was_measured_where():
         "charts",
         "report",
         "gpu",
-        "gpu_synthesis",
         "training_fit",
     }  # they need a GPU, or measure nothing
     assert set(report.NAMES) == {path.stem for path in report.HERE.glob("*.py")} - others

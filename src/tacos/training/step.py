@@ -252,7 +252,7 @@ def step(
         collectives: ``"nccl"`` (what stock NCCL would do), ``"auto"`` (synthesized), the name of an engine, a directory of
             tuned algorithms, or ``"free"``: communication takes no time, which bounds what better collectives can gain.
         software: A name in ``SOFTWARE``, or a record of your own.
-        faults: Slow and dead links, such as ``"link=0-1,slowdown=4"`` or ``"nic=3"``; see :func:`tacos.training.disturbed`.
+        faults: Slow and dead links, such as ``"link=0-1,slowdown=4"`` or ``"nic=3"``; see :func:`~tacos.training.what_if.disturbed`.
         stragglers: How many times longer some NPUs compute, by number. ``"folded"`` slows their whole pipeline stage down.
         jitter: Standard deviation of the duration of passes, as a share. ``"folded"`` has one value for all NPUs of a stage, the
             other fidelities one for each.

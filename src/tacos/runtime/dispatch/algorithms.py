@@ -3,7 +3,7 @@
 :class:`Settings` is what the environment says, the same on all ranks (:func:`agree`);
 :class:`Algorithms` finds, prepares and keeps the algorithms of one communicator.
 
-The variables are those of :mod:`tacos._support.variables`.
+The variables are those of ``tacos._support.variables``.
 """
 
 from __future__ import annotations
