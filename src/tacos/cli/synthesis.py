@@ -394,7 +394,7 @@ def compare(
         for table in view.comparison_tables(result, topology, width(), brief=not verbose):
             print_table(table)
         words = view.remarks(result, brief=not verbose)
-        print(*(textwrap.fill(line, width()) for line in words), sep="\n")
+        print(*(textwrap.fill(line, width(), break_on_hyphens=False) for line in words), sep="\n")
     wrong = any(candidate.wrong for one in found.comparisons for candidate in one.candidates)
     return 0 if all(one.solved for one in found.comparisons) and not wrong else 1
 
