@@ -63,13 +63,13 @@ class WorkerLostError(TacosError):
 
 @contextmanager
 def opened(name: str) -> Iterator[Executor]:
-    """Open workers by name, and let go of them at the end: at once, if an exception or Ctrl-C ends the block.
+    """Open workers by name and release them when the block ends, at once if an exception or Ctrl-C ends it.
 
     - ``"processes"``: a process for each core of this machine; ``"processes:8"``: eight.
     - ``"dask://scheduler:8786"``: the workers of a Dask cluster, by the address of its scheduler (extra ``dask``).
-    - ``"mpi"``: the ranks of an MPI job but the first (extra ``mpi``). Start the same script or command on all ranks,
-      as in ``mpiexec -n 9 tacos compare … --on mpi``. The first runs the block, the others work for it and then
-      exit, without running what follows.
+    - ``"mpi"``: the ranks of an MPI job except the first (extra ``mpi``). Start the same script or command on all ranks,
+      as in ``mpiexec -n 9 tacos compare … --on mpi``. The first rank runs the block; the others work for it and then
+      exit, without running the code that follows.
 
     Raises:
         TacosError: A package is missing, or the cluster cannot be reached.
@@ -157,7 +157,7 @@ class _Dask(Executor):
         self.lost()
 
     def lost(self) -> int:
-        """How many workers have left since the last time, which Dask itself makes good without a word."""
+        """Return how many workers have left since the last call; Dask replaces them silently."""
         if time.monotonic() < self._looked + _LOOK_S:
             return 0
         threads = self._client.nthreads()
@@ -196,23 +196,23 @@ def _ranks() -> Iterator[Executor]:
 
 
 class Dispatch:
-    """Tasks handed out to the workers of an executor; iterate over it for the number and the result of each, as they come in.
+    """Hand out tasks to the workers of an executor; iterate for the number and result of each task as it completes.
 
-    Short tasks go in batches, so that workers do not wait for the next one, and long ones one by one. What tasks share,
-    such as a topology, travels once per batch and not once per task, compressed; a result that refers to it refers to the
-    caller's object.
+    Short tasks are sent in batches, so that workers do not wait for the next task, and long tasks one by one. Objects that
+    tasks share, such as a topology, are sent compressed, once per batch and not once per task. In results, they are the
+    caller's own objects.
 
-    A worker that dies is reported as a :class:`~tacos.errors.WorkerLostWarning`, and what it ran is run again: alone, so that a task that kills
-    its worker is found and takes no other with it.
+    A worker that dies is reported as a :class:`~tacos.errors.WorkerLostWarning`, and its tasks run again. Each runs
+    alone, so that a task that kills its worker is identified and affects no other task.
 
     Args:
         executor: Where the work is done. It stays open.
         work: A function of a module, called with one task.
-        tasks: What can be pickled.
+        tasks: Arguments for `work`; they must be picklable.
         shared: Objects that tasks and results refer to.
-        progress: Called with the share of the tasks that are done, now and then; what it raises ends the work.
+        progress: Called from time to time with the share of tasks done; an exception that it raises ends the work.
 
-    The result of a task that raises is the exception; so is that of a task that kills its worker twice, a :class:`WorkerLostError`.
+    The result of a task that raises is its exception. The result of a task that kills its worker twice is a :class:`WorkerLostError`.
 
     >>> from concurrent.futures import ThreadPoolExecutor
     >>> with ThreadPoolExecutor(2) as pool:
@@ -241,7 +241,7 @@ class Dispatch:
         self._worked_s, self._worked_tasks = 0.0, 0
 
     def drop(self, unwanted: Callable[[Any], bool]) -> list[int]:
-        """Give up tasks that have not been handed out; returns their numbers."""
+        """Cancel the tasks that have not been handed out, and return their numbers."""
         dropped = [k for k in self._waiting if unwanted(self._tasks[k])]
         gone = set(dropped)
         self._waiting = deque(k for k in self._waiting if k not in gone)
@@ -268,10 +268,10 @@ class Dispatch:
                 future.cancel()
 
     def in_order(self) -> list[Any]:
-        """All results, in the order of the tasks.
+        """Return all results in the order of the tasks.
 
         Raises:
-            Exception: That of the first task that raised one.
+            Exception: The exception of the first task that raised one.
         """
         found: dict[int, Any] = dict(self)
         for k in sorted(found):

@@ -30,9 +30,9 @@ class Relay:
     Args:
         rank: Number of this hub.
         racks: Number of hubs.
-        meeting: ``host:port`` at which hub 0 listens and the others come.
+        meeting: ``host:port`` at which hub 0 listens and to which the others connect.
         network: The network between the hubs; by default all are connected to each other alike.
-        timeout: Seconds without progress that mean failure.
+        timeout: Seconds without progress after which the exchange fails.
         token: A secret that all hubs share.
         members: The hubs' numbers among the ranks that ``TACOS_ADDRESSES`` lists, as in a lab.
     """

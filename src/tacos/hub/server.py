@@ -1,6 +1,6 @@
 """The optimizer service: sessions and their workers, checkpoints, and control over HTTP and JSON.
 
-Gradients never pass through here. They go straight to the cores, over one port for each. HTTP carries what is rare:
+Gradients do not pass through this module. They go straight to the cores, over one port each. HTTP carries rare requests:
 sessions, workers that join and leave, health, metrics and checkpoints.
 """
 
@@ -234,7 +234,7 @@ class Server:
             self.look()
 
     def look(self) -> None:
-        """Take note of workers that were lost."""
+        """Record workers that were lost."""
         for number, _, serial, why in self._service.take_losses():
             with self._lock:
                 session = next((s for s in self._sessions.values() if s.number == number), None)
@@ -302,7 +302,7 @@ class Server:
     # --- what is asked over HTTP
 
     def health(self) -> dict[str, Any]:
-        """Whether the service runs."""
+        """Return the status of the service, its cores, uptime and number of sessions."""
         return {
             "status": "ok", "cores": self.cores, "uptime_s": time.monotonic() - self._began,
             "sessions": len(self._sessions),
@@ -327,7 +327,7 @@ class Server:
         return session
 
     def state(self, tenant: Tenant, name: str) -> dict[str, Any]:
-        """What there is to say about a session."""
+        """Return the state of a session."""
         with self._lock:
             session = self._session(tenant, name)
             workers = [worker.to_json() for worker in session.workers.values()]
@@ -400,7 +400,7 @@ class Server:
         return session
 
     def join(self, tenant: Tenant, name: str, data: Any, local: bool) -> dict[str, Any]:
-        """Admit a worker; returns once all workers that begin together have come."""
+        """Admit a worker; return once all workers that begin together have joined."""
         if not isinstance(data, dict):
             _refuse(HTTPStatus.BAD_REQUEST, "a worker must be a JSON object")
         rank, worker_name = data.get("rank"), data.get("name")
@@ -476,14 +476,14 @@ class Server:
         self._service.leave(session.number, worker.admission.slot, worker.admission.serial)
 
     def leave(self, tenant: Tenant, name: str, serial: str) -> dict[str, Any]:
-        """A worker leaves between steps."""
+        """Remove a worker between steps."""
         with self._lock:
             session, worker = self._worker(tenant, name, serial)
         self._leave(session, worker)
         return {"left": worker.name}
 
     def meet(self, tenant: Tenant, name: str, serial: str, data: Any) -> dict[str, Any]:
-        """Wait until all workers of a session have come to a point, by its name."""
+        """Wait until all workers of a session have reached the named point."""
         point = str(data.get("point", "")) if isinstance(data, dict) else ""
         with self._lock:
             session, worker = self._worker(tenant, name, serial)

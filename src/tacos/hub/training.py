@@ -78,7 +78,7 @@ class Optimizer(torch.optim.Optimizer):
 
     Attributes:
         worker: The connection.
-        steps_done: Steps that the job has completed: where to begin in the data after a resumption.
+        steps_done: Steps that the job has completed: where to continue in the data after resuming.
 
     Raises:
         ValueError: The optimizer or a parameter cannot be served.
@@ -309,7 +309,7 @@ class Optimizer(torch.optim.Optimizer):
         self.worker.leave()
 
     def close(self) -> None:
-        """Close the connection; the service takes it for a loss."""
+        """Close the connection; the service treats the worker as lost."""
         self._unhook()
         self.worker.close()
 
@@ -344,10 +344,10 @@ def _made(config: str | dict[str, Any], parameters: list[Any]) -> torch.optim.Op
 
 
 class DiLoCo:
-    """Local steps of a torch optimizer, and every `every` steps an exchange through the service.
+    """Local steps of a torch optimizer, with an exchange through the service every `every` steps.
 
     The workers push how far they have moved (pseudo-gradients); the service averages them and takes a step of the
-    outer optimizer, from which all workers go on. Between exchanges nothing is sent.
+    outer optimizer, and all workers continue from its result. Nothing is sent between exchanges.
 
     Args:
         inner: The torch optimizer of the local steps.
@@ -408,7 +408,7 @@ class DiLoCo:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Those of the inner optimizer."""
+        """Parameter groups of the inner optimizer."""
         groups: list[dict[str, Any]] = self.inner.param_groups
         return groups
 

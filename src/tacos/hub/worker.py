@@ -106,7 +106,7 @@ def connect(
     token: str | None = None,
     ca: Path | None = None,
 ) -> Worker:
-    """Join a job as a worker; returns when all workers that begin together have come.
+    """Join a job as a worker; return when all workers that begin together have joined.
 
     The first worker opens the session; the others must describe the same job.
 
@@ -114,9 +114,9 @@ def connect(
         job: The job.
         address, token, ca: Where the service is, see :class:`Control`.
         rank: This worker's place in the order of summation. Default: the first that is free.
-        name: How messages call this worker. Default: host name and process.
+        name: Name of this worker in messages. Default: host name and process.
         wire: Format of gradients and weights on the wire: ``float32``, ``bfloat16`` or ``float16``.
-        share: Move data through shared memory, where service and worker run on one machine. Default: if possible.
+        share: Move data through shared memory, if service and worker run on one machine. Default: if possible.
 
     Raises:
         CommunicationError: The service cannot be reached, or refuses.
@@ -280,7 +280,7 @@ class Worker:
 
         Raises:
             CommunicationError: A request failed; the message says why, and names workers that were lost.
-            TimeoutError: Time is over; by default, that is twice the job's timeout.
+            TimeoutError: The timeout has passed; by default, it is twice the job's timeout.
         """
         limit = 2 * self.job.timeout_s if timeout is None else timeout
         for stamp in timestamps:
@@ -293,11 +293,11 @@ class Worker:
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """Bytes sent and received over sockets so far, with frames; shared memory is not among them."""
+        """Return the bytes sent and received over sockets so far, including frames but not shared memory."""
         return self._client.sent, self._client.received
 
     def meet(self, point: str) -> None:
-        """Wait until all workers have come to a point of this name; each name serves once."""
+        """Wait until all workers have reached the named point; each name can be used once."""
         self.control.ask("POST", f"{self._path}/meet", {"point": point})
 
     def leave(self) -> None:
@@ -309,7 +309,7 @@ class Worker:
         self.close()
 
     def close(self) -> None:
-        """Close the connections. Without :meth:`leave`, the service takes it for a loss."""
+        """Close the connections. Without :meth:`leave`, the service treats the worker as lost."""
         self._closed = True
         self._client.close()
         self._kept.clear()

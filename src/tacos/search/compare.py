@@ -102,10 +102,10 @@ def compare(
 
     Args:
         topology: The network.
-        collective: The collective, or a list of it in several sizes.
+        collective: The collective, or a list with the collective in several sizes.
         engines: Names of engines, or one name; by default all that apply.
-        beside: Other algorithms by the names they get in the comparison: programs, or schedules of other tools.
-            They are transferred to this topology and these sizes; their synthesis time is the time of that.
+        beside: Other algorithms, keyed by their names in the comparison: programs, or schedules of other tools.
+            They are transferred to this topology and these sizes; their synthesis time is the time of this transfer.
         seed: Random seed of engines that use one.
         effort: As for :func:`~tacos.search.synthesis.synthesize`.
         time_limit: Seconds for each engine and size. An engine that has found nothing by then is not

@@ -1,8 +1,8 @@
 """Synthesize a schedule: choose the engine and the number of chunks.
 
-:func:`synthesize` is what most people call. It runs an engine, searches the number of chunks where
-the collective leaves it open (``tacos.search.chunk_search``), or asks all engines (``tacos.search.auto``), and
-returns one schedule that says how it was made.
+:func:`synthesize` is the main entry point. It runs one engine or all of them (``tacos.search.auto``), searches the number of
+chunks if the collective leaves it open (``tacos.search.chunk_search``), and returns one schedule, whose provenance records
+how it was made.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PORTS = ("auto", "any", "matched")
 
 
 def engines(topology: Network, collective: Collective) -> list[str]:
-    """Names of the engines that apply to a problem.
+    """Return the names of the engines that apply to a problem.
 
     >>> import tacos
     >>> topo = tacos.topology.hypercube(3)
@@ -52,7 +52,7 @@ def engines(topology: Network, collective: Collective) -> list[str]:
 
 
 def obstacles(topology: Network, collective: Collective) -> dict[str, str]:
-    """The engines that do not apply to a problem, with what each of them needs.
+    """Return the engines that do not apply to a problem, each with what it needs.
 
     >>> import tacos
     >>> topo = tacos.topology.mesh(3, 3)
@@ -94,23 +94,24 @@ def synthesize(
 
     Args:
         topology: The network.
-        collective: The collective. If its number of chunks is ``"auto"``, the best of 1, 2, 4, … is
-            searched.
-        engine: A name from :func:`engines`, or ``"auto"`` for the best of all that apply:
-            synthesizers and cheap ones first, until the bound is met within 0.1 %, or the work that the effort allows
-            is done. ``"best_of"`` in the provenance has the times of all that were tried, the
+        collective: The collective. If its number of chunks is ``"auto"``, 1, 2, 4, … are tried and the best is
+            used.
+        engine: A name from :func:`engines`, or ``"auto"`` for the best of all that apply.
+            ``"auto"`` runs synthesizers and cheap engines first. It stops when a schedule is within 0.1 % of the bound,
+            or when the work that the effort allows is done. ``"best_of"`` in the provenance has the times of all that were tried, the
             fastest first, and ``"not_tried"`` lists the engines that were skipped. Small problems that are
             still 1 % or more above the bound go to the exact engine as well.
         seed: Random seed of engines that use one; stored in the provenance.
         effort: How many random starts the greedy engine gets, and how much work ``"auto"`` may spend:
-            ``"normal"`` (1 start, about 2 s on up to 64 NPUs, 8 s on 128), a number of times that, ``"high"`` (8 starts, 40 times
-            the work), or ``"fast"`` (less than half of it, with fewer chunk counts). Work is counted, not measured.
-        time_limit: Seconds after which the best so far is returned, with ``"cut_short"`` in its
+            ``"normal"`` (1 start, about 2 s on up to 64 NPUs, 8 s on 128), a multiple of it, ``"high"`` (8 starts, 40 times
+            the work), or ``"fast"`` (less than half the work, with fewer chunk counts). Work is counted in operations,
+            not in seconds, so results do not depend on the machine.
+        time_limit: Seconds after which the best schedule so far is returned, with ``"cut_short"`` in its
             provenance.
         progress: Called from time to time with the share of the work done.
         known_bound: The problem's bound, for callers that have it already.
         refine: Whether ``"auto"`` spends the remaining work on refining its best schedules (:func:`tacos.search.refine.refine`).
-        sketch: A sketch of what the schedule may use, or a file with one.
+        sketch: A sketch that restricts what the schedule may use, or a file with one.
         verify: Whether to verify the answer. If not, its provenance has ``"unverified"``.
         target: What will execute the schedule: ``"tcp"``, ``"msccl"``, ``"mscclpp"`` or ``"nccl"``, whose messages share
             links, or ``"schedule"``, which keeps the order on every link. Schedules are compared by their
@@ -120,10 +121,10 @@ def synthesize(
             that they end with identical bits (``Report.consistent`` of :func:`tacos.verify`). False suffices for integers
             and for simulation. A schedule without this property has ``"consistent": False`` in its provenance.
         ports: ``"matched"`` gives each port of a switch between boxes one peer, so that no two messages share it
-            (``tacos.synth.matched_ports``); ``"any"`` lets NPUs send to all that a port leads to. By default
-            ``"auto"`` tries both, and a named engine uses any. The provenance says ``"ports": "matched"``.
-        device: ``"cuda"`` matches the greedy engine's chunks on an NVIDIA GPU, and ``"auto"`` does where there is one that
-            serves the problem; the schedule is the same. The verifier then uses the GPU as well, where it can.
+            (``tacos.synth.matched_ports``); ``"any"`` lets NPUs send to every NPU that a port reaches. By default
+            ``"auto"`` tries both, and a named engine uses ``"any"``. The provenance says ``"ports": "matched"``.
+        device: ``"cuda"`` runs the matching of the greedy engine on an NVIDIA GPU; ``"auto"`` does so if a GPU is present and
+            suits the problem. The schedule is the same. The verifier then uses the GPU as well, where it can.
         options: Passed on to the engine, such as ``order="rank"`` for rings; ``trials=`` sets the
             number of greedy's random starts directly.
 
@@ -188,15 +189,15 @@ _OWN_ARGUMENTS = tuple(synthesize.__kwdefaults__ or ())
 
 
 def with_chunks(schedule: Schedule, chunks: int) -> Schedule:
-    """Return what the schedule's engine makes of its problem with another number of chunks.
+    """Synthesize a schedule's problem again with the same engine and another number of chunks.
 
     Args:
-        schedule: One of a single named collective, made by :func:`synthesize`.
+        schedule: A schedule of a single named collective, made by :func:`synthesize`.
         chunks: Chunks per part.
 
     Raises:
-        TacosError: The schedule does not say which engine made it, or ranks might end with different bits where
-            they do not with the given one.
+        TacosError: The schedule does not say which engine made it, or the new schedule might leave ranks
+            with different bits although the given one does not.
 
     >>> import tacos
     >>> ring = tacos.topology.ring(4)

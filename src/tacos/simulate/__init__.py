@@ -1,6 +1,6 @@
 """Simulation of schedules and programs on a network.
 
-The core is event-driven and serves transfers by the rule that times schedules: what is ready first
+The core is event-driven and serves transfers by the rule that times schedules: the transfer that is ready first
 goes first, and a link carries one transfer at a time. :func:`simulate` returns a
 :class:`~tacos.simulate.trace.Trace`.
 """
@@ -85,11 +85,10 @@ def simulate(
         congestion: Whether transfers wait for busy links. If not, a transfer waits only for its data, and
             takes its latency and transmission times.
         faults: Links or NPUs that are down or slow for a time. A transfer on a link that goes down
-            stops, and goes on afterwards; it arrives as much later as the link on its way that lost
-            most.
-        jitter: Every delivery (at the end of each leg of a route) is late by a random time between
-            0 and this, uniformly; it depends on the seed, the transfer, the leg and the destination
-            only.
+            stops and resumes when the link is up. Its delay is that of the link on its route that lost the
+            most time.
+        jitter: Upper limit of a uniform random delay of each delivery (at the end of each leg of a route). The delay
+            depends only on the seed, the transfer, the leg and the destination.
         stragglers: NPUs that start late or are slower than the others.
         seed: Random seed of the jitter.
         profile: Another simulator to imitate, ``"astra-sim-aware"`` or ``"astra-sim-unaware"``: short for
@@ -102,10 +101,10 @@ def simulate(
             ``timing="order"``, and which decides ties otherwise; see :func:`~tacos.simulate.programs.program_order`.
         connections: For a program under ``timing="shared"``: the most messages that an NPU sends at a
             time, and the most that it receives. Default: no limit.
-        record: Whether the trace has every interval and arrival, some 60 bytes per transfer. Without,
-            it knows when each NPU was done and how long each link was busy; and a run that goes exactly as the schedule
-            says, as most do on their own network, takes no memory to speak of.
-        memory_limit: A run that would take more memory is refused.
+        record: Whether the trace has every interval and arrival, some 60 bytes per transfer. If not,
+            the trace has only when each NPU was done and how long each link was busy. A run that follows the schedule
+            exactly, as most do on their own network, then takes almost no memory.
+        memory_limit: Refuse a run that would take more memory.
         progress: Called from time to time with the share of the work done.
 
     Returns:

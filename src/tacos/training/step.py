@@ -48,23 +48,23 @@ class Step:
     The parts are means over all pipeline stages: `compute_s`, `exposed_s`, `bubble_s` and `idle_s` add up to `time_s`.
 
     Attributes:
-        model: What was trained.
-        parallel: How it was split.
-        device: On what.
+        model: The model that is trained.
+        parallel: How the model is split over NPUs.
+        device: The device it runs on.
         dtype: Type of matrix products.
-        collectives: How collectives were done.
+        collectives: The collectives that were used, such as ``"nccl"`` or ``"auto"``.
         time_s: Duration of a step in seconds.
-        compute_s: Time that the NPU computes, the optimizer included.
+        compute_s: Time that the NPU computes, including the optimizer.
         exposed: Time that the NPU waits for communication, by group and kind, such as ``"tp all-reduce"``.
-        bubble_s: Time that a stage waits for other stages, at the end of the step too.
+        bubble_s: Time that a stage waits for other stages, including the end of the step.
         idle_s: Time that the NPU waits for its host.
-        memory: What the NPU that stores most stores.
+        memory: Memory of the NPU that stores the most, by use.
         communication_s: Time of all communication, exposed or not, by group and kind.
         passes: When each stage runs each pass; None for a step of a search, which keeps figures only.
         message_bytes: Size of a message from one stage to the next.
-        folded: What the workload is made from.
+        folded: The folded step that the workload is built from.
         fidelity: ``"folded"``, ``"exact"`` or ``"astra"``.
-        ran: When every node of the workload ran, where all ranks were simulated.
+        ran: When every node of the workload ran, if all ranks were simulated.
     """
 
     model: Model
@@ -92,12 +92,12 @@ class Step:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of the NPU that stores most, in bytes."""
+        """Memory of the NPU that stores the most, in bytes."""
         return self.memory.total
 
     @property
     def samples_per_s(self) -> float:
-        """Sequences (or images, or whatever a sample is) per second."""
+        """Samples (such as sequences or images) per second."""
         return self.parallel.batch / self.time_s
 
     @property
@@ -205,7 +205,7 @@ class Step:
 
     @cached_property
     def timeline(self) -> Timeline:
-        """When what ran: ranks and their streams, for Perfetto (``timeline.save("step.json")``), CSV and the viewer.
+        """The timeline of the step: ranks and their streams, for Perfetto (``timeline.save("step.json")``), CSV and the viewer.
 
         With the fidelities ``"exact"`` and ``"astra"`` it has every node of `workload` on every rank. With ``"folded"`` a rank stands
         for a pipeline stage, and its nodes are whole passes, sums of gradients, updates, and gathers of parameters.
@@ -244,8 +244,8 @@ def step(
     """Predict how long a training step takes.
 
     Args:
-        model: What is trained.
-        parallel: How it is split; the degrees must multiply to the number of NPUs.
+        model: The model to train.
+        parallel: How it is split over NPUs; the product of the degrees must be the number of NPUs.
         topology: The network.
         device: A name in ``DEVICES``, or a table of your own.
         dtype: Type of matrix products.
@@ -266,9 +266,9 @@ def step(
         progress: Called from time to time with the share of the work done, where all NPUs are simulated.
 
     Raises:
-        ValueError: Degrees that do not go with the model or the network.
+        ValueError: The degrees do not fit the model or the network.
         MemoryExceededError: The step does not fit into memory.
-        SpecError: An unknown device or software.
+        SpecError: The device or the software is unknown.
 
     >>> import tacos
     >>> from tacos import training

@@ -1,10 +1,11 @@
-"""Collectives that outlive their network: they go around slow and dead links, and back when these are well.
+"""Collectives that survive network faults: they avoid slow and dead links until these recover.
 
-A :class:`Healer` makes the calls of one communicator. When some rank notices that a link has become slow, its next messages say so, and
-the word spreads with the data of that call: at its end all ranks know, and meet. Each reports what it has measured, all judge
-alike (:mod:`tacos.runtime.healing.judgement`), and from the next call on they use algorithms that rank 0 synthesizes for what is
-left of the network. Algorithms for the whole network are kept for the day it is well again, which :mod:`tacos.runtime.healing.probes`
-notices. A dead link ends the call that runs; the ranks meet, connect anew, and repeat it from its inputs.
+A :class:`Healer` makes the calls of one communicator. When a rank notices that a link has become slow, it sets a flag in its next
+messages. The flag spreads with the data of that call, so all ranks have it when the call ends, and then synchronize. Each reports
+its measurements, and all draw the same conclusion (:mod:`tacos.runtime.healing.judgement`). From the next call on they use algorithms
+that rank 0 synthesizes for the remaining network. Algorithms for the whole network are kept until
+:mod:`tacos.runtime.healing.probes` notices that the links have recovered. A dead link ends the current call; the ranks synchronize,
+reconnect, and repeat the call from its inputs.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _LOOK_S = 0.25
 
 
 class Request(NamedTuple):
-    """A collective that is asked for."""
+    """A collective that was requested."""
 
     kind: str
     size_bytes: int
@@ -70,11 +71,11 @@ class _Kept:
 
     @property
     def address(self) -> int:
-        """Where the copy is."""
+        """Return the address of the copy."""
         return ctypes.addressof(ctypes.c_char.from_buffer(self._memory)) if self._memory else 0
 
     def put_back(self) -> None:
-        """Give the caller's memory what it held: a call in place has written to it."""
+        """Restore the caller's memory from the copy, since a call in place has overwritten it."""
         request = self.request
         assert request is not None
         if self._bytes:
@@ -82,16 +83,16 @@ class _Kept:
 
 
 class Healer:
-    """Makes the calls of a communicator over TCP; all ranks must have one, and make the same calls in the same order.
+    """Make the calls of a communicator over TCP; all ranks need a healer, and make the same calls in the same order.
 
     Args:
-        algorithms: Which algorithm serves which call; must know the network's topology.
+        algorithms: The algorithm for each call; must have the network's topology.
 
     Attributes:
-        belief: What is held about the network; empty: all is well.
+        belief: Slow and dead links as far as known; empty if there are none.
 
     Raises:
-        ValueError: The network is not known, or the data go over another carrier.
+        ValueError: The topology is unknown, or the data do not go over TCP.
     """
 
     def __init__(self, algorithms: Algorithms) -> None:
@@ -123,14 +124,14 @@ class Healer:
         self._endpoint.heal()
 
     def close(self) -> None:
-        """End the threads that try links."""
+        """Stop the threads that probe links."""
         self._prober.close()
 
     def run(self, request: Request) -> None:
-        """Run a collective; a dead link is gone around.
+        """Run a collective, and route around dead links.
 
         Raises:
-            CommunicationError: A rank failed, or the call could not be repeated; the same sentence on all ranks.
+            CommunicationError: A rank failed, or the call could not be repeated; the message is the same on all ranks.
         """
         again = False
         while True:

@@ -1,7 +1,7 @@
-"""What the ranks' reports say about the network: which links are slow, dead or well again. No I/O.
+"""Judge from the ranks' reports which links are slow, dead or recovered. No I/O.
 
-Every rank reports how fast data of its peers arrive, compared with the usual. All ranks judge the same reports by the same rules, so
-they come to the same end without another word. A slow pair of ranks is blamed on a link of its route that no quick pair uses;
+Every rank reports how fast data from its peers arrive, compared with the usual speed. All ranks apply the same rules to the same
+reports, so they reach the same verdict without further messages. A slow pair of ranks is blamed on a link of its route that no fast pair uses;
 a rank all of whose pairs are slow is slow itself.
 """
 
@@ -40,7 +40,7 @@ class Pair(NamedTuple):
 
 
 class Report(msgspec.Struct):
-    """What one rank says about the connections to it."""
+    """The report of one rank: speeds of its connections, dead links, and the calls that it has finished."""
 
     speeds: list[tuple[int, int, int, float, float, str]] = []
     """Source, destination, channel, bytes per second now and usually, and the state of its watch."""
@@ -58,7 +58,7 @@ class Report(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Belief:
-    """What the ranks hold about the network."""
+    """The state of the network as the ranks know it."""
 
     shares: Mapping[int, float] = field(default_factory=dict)
     """What is left of the bandwidth of links that are not well; 0: dead."""
@@ -69,7 +69,7 @@ class Belief:
 
 
 class Verdict(NamedTuple):
-    """What follows from the reports."""
+    """The conclusion from all reports."""
 
     belief: Belief
     slow_ranks: list[int]
@@ -78,10 +78,10 @@ class Verdict(NamedTuple):
 
 
 def left(network: Topology, shares: Mapping[int, float]) -> Topology:
-    """What is left of a network: without dead links, and without those that are too slow to be of use where it can do without.
+    """Return a network without its dead links, and without links that are too slow to be useful unless it needs them.
 
     Raises:
-        ValueError: Dead links cut it into parts.
+        ValueError: The dead links split the network.
 
     >>> import tacos
     >>> ring = tacos.topology.ring(4, bandwidth="1GB/s")
@@ -103,7 +103,7 @@ def left(network: Topology, shares: Mapping[int, float]) -> Topology:
 
 
 def links_of(network: Topology, npus: Sequence[int], pair: Pair) -> list[int]:
-    """The links that a connection takes: one of those between its ends, else those of the usual route.
+    """Return the links of a connection: a direct link between its ends, else those of the usual route.
 
     >>> import tacos
     >>> links_of(tacos.topology.ring(4), [0, 1, 2, 3], Pair(0, 1)), links_of(tacos.topology.ring(4), [0, 1, 2, 3], Pair(0, 2))
@@ -119,13 +119,13 @@ def links_of(network: Topology, npus: Sequence[int], pair: Pair) -> list[int]:
 def judged(
     network: Topology, npus: Sequence[int], before: Belief, reports: Sequence[Report]
 ) -> Verdict:
-    """What to hold about the network from now on.
+    """Return the new state of the network.
 
     Args:
-        network: As it was when all was well.
+        network: The network without faults.
         npus: The NPU of each rank.
-        before: What was held so far.
-        reports: Of all ranks, in their order.
+        before: The state so far.
+        reports: The reports of all ranks, in rank order.
     """
     shares, usual, pairs = dict(before.shares), dict(before.usual), dict(before.pairs)
     rows = {

@@ -22,7 +22,7 @@ _listeners: list[Callable[[Notice], None]] = []
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something that a rank has noticed. Ranks have their numbers in the whole job."""
+    """A slow link, a slow rank or another event that a rank has noticed. Ranks are numbered in the whole job."""
 
     kind: str
     """``slow link``, ``link recovered``, ``slow rank``, ``rank recovered``, ``dead link``, ``adapted`` or ``restored``."""
@@ -44,7 +44,7 @@ def on_notice(callback: Callable[[Notice], None]) -> Callable[[], None]:
     """Call a function with every notice of this process, in the thread that runs the collective.
 
     Returns:
-        A function that ends it.
+        A function that stops the calls.
 
     >>> heard = []
     >>> stop = on_notice(heard.append)
@@ -75,7 +75,7 @@ def tell(notice: Notice, level: int = logging.WARNING) -> None:
 
 
 class Notices:
-    """What one rank has noticed so far, from what its carrier counts.
+    """The notices of one rank so far, derived from its carrier's counters.
 
     Args:
         rank: This rank, in its communicator.
@@ -89,7 +89,7 @@ class Notices:
         self._self_slow = False
 
     def observe(self, figures: Mapping[str, Any]) -> list[Notice]:
-        """What is new in these figures: links that have become slow or recovered, and ranks.
+        """Return the notices that these figures add: links and ranks that have become slow or recovered.
 
         >>> slow = {"peer": 3, "channel": 0, "outgoing": False, "rate": 1e6, "usual": 1e7, "state": "slow"}
         >>> fine = slow | {"peer": 1, "rate": 1e7, "state": "usual"}

@@ -1,7 +1,7 @@
-"""Trying links that are avoided: a short message over each, now and then, until it is well again.
+"""Probe avoided links with short messages until they recover.
 
-Every rank that heals listens, and a rank tries its own links in a thread. A message is long enough to tell a link's speed and
-short enough to disturb nobody; its receiver measures it and answers with the speed.
+Every rank that heals listens for probes, and probes its own links in a thread. A message is long enough to measure a link's speed
+and short enough not to disturb other traffic. Its receiver measures the speed and sends it back.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _SPARING = 4
 
 
 class Prober:
-    """Answers other ranks' probes, and tries this rank's own links.
+    """Answer other ranks' probes, and probe this rank's own links.
 
     Args:
-        host: Where to listen; empty: at all addresses.
+        host: Address to listen at; empty for all addresses.
         found: Called in the prober's thread when the speed of some link has changed, see ``news``.
 
     Attributes:
-        port: Where it listens.
+        port: Port that it listens at.
         token: What a probe must begin with.
         news: Speeds that probes have shown, in bytes per second.
     """
@@ -69,23 +69,23 @@ class Prober:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Answer probes of others from now on."""
+        """Start answering probes of other ranks."""
         if not self._threads:
             self._run(self._answer)
             self._run(self._probe)
 
     def aim(self, targets: Iterable[tuple[Pair, str, int, bytes, float]]) -> None:
-        """Try these links and no others: each with its peer's host, port and token, and the speed it is held to have."""
+        """Probe only these links: each with its peer's host, port and token, and its last known speed."""
         with self._lock:
             self._targets = {pair: rest for pair, *rest in targets}  # type: ignore[misc]
             self.news.clear()
 
     def spare(self, busy: set[Pair]) -> None:
-        """Try these links less often, as data move over them."""
+        """Probe these links less often, since data move over them."""
         self._busy = busy
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._closed.set()
         self._listener.close()
         for thread in self._threads:
