@@ -163,7 +163,7 @@ def _gpu() -> Check:
     from tacos._cuda import driver
 
     if missing := driver.obstacle():
-        advice = "nothing, unless synthesis of tens of thousands of NPUs takes too long"
+        advice = "needed only where synthesis for tens of thousands of NPUs takes too long"
         return Check("gpu", "missing", f'{missing}, for device="cuda"', advice)
     return Check("gpu", "ok", f'{driver.gpu().name}, for device="cuda"')
 

@@ -220,6 +220,8 @@ def _whole(value: Quantity, kind: _Kind, what: str) -> int:
         fault = "is not understood"
         if meant := _meant(value, kind):
             raise ValueError(f'{what} {value!r} {fault}; did you mean "{meant}"?')
+        if isinstance(value, str) and (_parsed(value, {"": Fraction(1)}) or 0) > 0:
+            raise ValueError(_needs_a_unit(value, kind, what))
     elif kind is _SIZE and exact.denominator > 1 and exact > 0 and _is_bare(value):
         fault = "must be a whole number of bytes"
     elif exact < 0 or round(exact) < kind.least:

@@ -116,7 +116,7 @@ def test_a_size_is_a_whole_number_of_bytes():
     ("call", "sentence"),
     [
         (["synth", "ring:4", "all-reduce", "64M"], "size '64M' is not understood; did you mean \"64MB\"?"),
-        (["synth", "ring:4@50", "all-reduce", "64MB"], "bandwidth '50' is not understood"),
+        (["synth", "ring:4@50", "all-reduce", "64MB"], "bandwidth '50' needs a unit"),
         (["bound", "ring:4", "broadcast", "1MB", "--root", "9"], "--root is '9', but there is no such NPU"),
     ],
 )  # fmt: skip

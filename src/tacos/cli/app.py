@@ -75,13 +75,13 @@ Root = Annotated[
 ]
 Seed = Annotated[
     int,
-    Parameter(help="Random seed; other seeds may give different, equally good schedules."),
+    Parameter(help="Random seed; other seeds may give different, equally good results."),
 ]
 On = Annotated[
     str | None,
     Parameter(
         name="--on",
-        help="Where to work: processes, processes:8, dask://scheduler:8786, or mpi under mpiexec. This process by default.",
+        help="Where to run the work: processes, processes:8, dask://scheduler:8786, or mpi under mpiexec. This process by default.",
     ),
 ]
 AnyOrder = Annotated[

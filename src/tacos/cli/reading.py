@@ -162,7 +162,7 @@ def sim(
         ),
     ] = (),
     jitter: Annotated[str, Parameter(help="Largest random delay of a delivery.")] = "0s",
-    seed: Annotated[int, Parameter(help="Seed of the jitter.")] = 0,
+    seed: Annotated[int, Parameter(help="Random seed of the jitter.")] = 0,
     profile: Annotated[
         Literal["astra-sim-aware", "astra-sim-unaware"] | None,
         Parameter(
@@ -586,7 +586,7 @@ def topo(
     if topology is None:
         if output is not None or draw is not None:
             raise ValueError("TOPOLOGY is missing: give the one to draw or write")
-        show(dict(tacos.topology.specs()), "short names of topologies", as_json, quiet)
+        show(dict(tacos.topology.specs()), "specs of topologies", as_json, quiet)
         return 0
     network = formats.network(topology)
     if output is not None:

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from tacos import formats, units
 from tacos._core import Schedule, Topology
 from tacos._support.variables import read
-from tacos.cli.app import Algorithm, Format, Json, Network, Quiet, app, check_folder, load_algorithm
+from tacos.cli.app import Format, Json, Network, Quiet, app, check_folder, load_algorithm
 from tacos.console import progress, show
 from tacos.errors import CommunicationError, TacosError
 
@@ -31,7 +31,7 @@ Carrier = Annotated[
 
 @app.command
 def run(
-    file: Algorithm,
+    file: Annotated[Path, Parameter(help="A schedule or a program in any readable format.")],
     /,
     *,
     format: Format = None,

@@ -98,7 +98,9 @@ def synth(
     any_order: AnyOrder = False,
     device: Annotated[
         str,
-        Parameter(help="cuda runs the greedy engine on an NVIDIA GPU; auto uses one where it can."),
+        Parameter(
+            help="With --engine greedy, cuda works on an NVIDIA GPU, and auto does where one serves."
+        ),
     ] = "cpu",
     as_json: Json = False,
     quiet: Quiet = False,

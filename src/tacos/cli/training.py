@@ -122,7 +122,7 @@ def train(
     jitter: Annotated[
         float, Parameter(help="Standard deviation of the duration of passes, as a share: 0.05.")
     ] = 0.0,
-    seed: Annotated[int, Parameter(help="Seed of the jitter.")] = 0,
+    seed: Annotated[int, Parameter(help="Random seed of the jitter.")] = 0,
     sweep: Annotated[
         list[str] | None,
         Parameter(
@@ -303,7 +303,7 @@ def train(
     if ranking is not None:
         print_table(sweep_table(ranking.steps, f"{wanted.name} on {topology}", limit=top))
         fits = f"{len(ranking):,} of {ranking.tried:,} parallelisms fit into memory"
-        print(f"{fits}; the fastest, with other collectives:\n")
+        print(f"{fits}; the fastest one:\n")
     print_table(
         step_table(steps, f"{wanted.name} on {topology}: {_words(split)}, {chosen}, {dtype}")
     )

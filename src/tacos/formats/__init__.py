@@ -250,7 +250,8 @@ def save(
         raise FormatError(f"{where}: files of the format {name} are read, not written")
     if not isinstance(obj, FORMATS[name].kind):
         held, found = " or a ".join(kind.__name__ for kind in _kinds(name)), type(obj).__name__
-        raise FormatError(f"{where}: a .{name} file holds a {held}, not a {found}")
+        ending = Path(str(where)).suffix or f".{name}"
+        raise FormatError(f"{where}: a {ending} file holds a {held}, not a {found}")
     _check_options(name, write, 2, options)
     with _system_errors(where):
         write(obj, where, **options)
@@ -443,7 +444,8 @@ def _by_ending(path: Location, kind: type) -> str:
     endings = [(ending, name) for name, chosen in FORMATS.items() for ending in chosen.written]
     fitting = [(ending, name) for ending, name in endings if file.endswith(ending)]
     if not fitting:
-        allowed = ", ".join(dict.fromkeys(ending for ending, _ in endings))
+        held = [ending for ending, name in endings if issubclass(kind, FORMATS[name].kind)]
+        allowed = ", ".join(dict.fromkeys(held))
         hint = (
             "" if "." in file else f' (such as {file}.et for the prefix "{file}" of Chakra traces)'
         )

@@ -154,7 +154,7 @@ def synthesize(
     check_device(device)
     if device == "cuda" and (engine == "auto" or "device" not in ENGINES[engine].options):
         raise ValueError(
-            f'device is "cuda", but the engine is {engine!r}: use "greedy", or device="auto"'
+            f"the device cuda serves the engine greedy only, but the engine is {engine!r}: use greedy, or the device auto"
         )
     question = Question(
         topology,

@@ -289,5 +289,5 @@ def over_capacity(memory: Memory, device: Device) -> str:
     )
     return (
         f"a step needs {memory.total / 1e9:.1f} GB on an NPU of stage {memory.stage},"
-        f" but a {device.name} has {device.memory_bytes / 1e9:.1f} GB; the largest terms are {largest}"
+        f" but the device {device.name} has {device.memory_bytes / 1e9:.1f} GB; the largest terms are {largest}"
     )

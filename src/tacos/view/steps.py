@@ -70,7 +70,7 @@ def step_table(steps: Mapping[str, Step], title: str = "") -> Table:
     if len(found) > 1:
         table.add_section()
         gains = [f"{first.time_s / one.time_s:.3f} x" for one in found[1:]]
-        row("as fast as the first", ["", *gains])
+        row("speedup over the first", ["", *gains])
     return table
 
 

@@ -257,9 +257,7 @@ class Healer:
                 self._endpoint.expect(pair.src, pair.channel, rate, known=rate > 0)
         self._aim()
         if not shares:
-            text = (
-                "all links are well again: the algorithms for the whole network serve from now on"
-            )
+            text = "all links have recovered: the algorithms for the whole network serve again"
             tell(Notice("restored", text), self._level)
             return
         parts = [
