@@ -153,9 +153,13 @@ class Switch:
         self.xdp = xdp
         self._kernel = Program(slots, jobs) if xdp else None
         if xdp and self._kernel:
-            # A closing slot for each job comes on top.
-            self._core.use_kernel(xdp, *self._kernel.maps, jobs, slots + jobs, possible_cpus())
-            self._kernel.attach(xdp, self.host, self.port, loss)
+            try:
+                # A closing slot for each job comes on top.
+                self._core.use_kernel(xdp, *self._kernel.maps, jobs, slots + jobs, possible_cpus())
+                self._kernel.attach(xdp, self.host, self.port, loss)
+            except BaseException:
+                self._kernel.close()  # else half of it stays attached
+                raise
 
     @property
     def address(self) -> str:
