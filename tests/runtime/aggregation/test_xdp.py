@@ -238,3 +238,9 @@ def test_a_switch_that_cannot_attach_leaves_nothing_behind(monkeypatch):
     with pytest.raises((TacosError, OSError, RuntimeError, ValueError)):
         Switch(port=0, token=TOKEN, xdp="lo")
     assert closed == [True]
+
+
+def test_an_interface_without_a_name_is_refused(capsys):
+    """As in --xdp "$INTERFACE" where the variable is not set."""
+    assert main(["switch", "--xdp", ""]) == 2
+    assert "xdp is empty" in capsys.readouterr().err

@@ -137,6 +137,8 @@ class Switch:
         if any(not 0 <= worker < 64 for worker in members):
             raise ValueError(f"members must be workers from 0 to 63; got {sorted(members)}")
         above = resolved(parent, "parent") if parent else ("", 0)
+        if xdp == "":
+            raise ValueError("xdp is empty; it must be an interface, such as eth0")
         if xdp and (cores != 1 or parent):
             raise ValueError(
                 "a switch with XDP has one core, as the kernel uses all, and no parent"
