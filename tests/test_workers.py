@@ -46,6 +46,19 @@ def refuse_odd(number):
     return number
 
 
+class Unreadable(Exception):
+    """Pickles, but cannot be made again from what it says."""
+
+    def __init__(self, what, where):
+        super().__init__(f"{what} at {where}")
+
+
+def raise_unreadable(number):
+    if number == 1:
+        raise Unreadable("trouble", 7)
+    return number
+
+
 def die_for(task):
     """Kill the worker: always for 3, and once for 5, which leaves a file."""
     number, folder = task
@@ -109,6 +122,12 @@ def test_what_a_task_raises_is_its_result():
             workers.Dispatch(pool, refuse_odd, [2, 3, 4]).in_order()
     assert (found[0], found[2]) == (2, 4)
     assert str(found[1]) == "3 is odd"
+
+
+def test_an_exception_that_cannot_be_read_elsewhere_ends_no_other_task():
+    with ThreadPoolExecutor(1) as pool:
+        found = dict(workers.Dispatch(pool, raise_unreadable, range(3)))
+    assert (found[0], found[2], str(found[1])) == (0, 2, "Unreadable: trouble at 7")
 
 
 @pytest.mark.parametrize("lives", [1, 2, 3, 50])

@@ -392,6 +392,15 @@ def _unpacked(packed: _Packed) -> tuple[object, ...]:
     return pickle.loads(zlib.decompress(packed.data))  # type: ignore[no-any-return]
 
 
+def _portable(error: Exception) -> Exception:
+    """An exception that another process can read: most can be pickled, but not all of other libraries."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001  # whatever its class does
+        return TacosError(f"{type(error).__name__}: {error}")
+    return error
+
+
 def _work_off(packed: bytes, digest: bytes, work: Callable[[Any], Any], tasks: bytes) -> bytes:
     """What a worker does: a batch of tasks; the seconds that they took, and their results."""
     shared = _unpacked(_Packed(packed, digest))
@@ -400,6 +409,6 @@ def _work_off(packed: bytes, digest: bytes, work: Callable[[Any], Any], tasks: b
         try:
             result = work(task)
         except Exception as error:  # noqa: BLE001  # it belongs to the task, not to the batch
-            result = error
+            result = _portable(error)
         results.append(result)
     return _dumped((time.perf_counter() - begin, results), shared)

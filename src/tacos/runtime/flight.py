@@ -18,7 +18,9 @@ import weakref
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import msgspec
 
 from tacos._support.files import replacing
 from tacos._support.log import LOG as TACOS
@@ -38,7 +40,9 @@ _FORMAT = "tacos-flight"
 _NAMES: dict[str, int] = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8, "bool": 1}
 _OPEN: weakref.WeakSet[Recorder] = weakref.WeakSet()
 _folder: Path | None = None
-_lock = threading.Lock()
+_lock = threading.RLock()
+"""A signal may come while a dump is written, and asks for another in the same thread."""
+_heeds_signal = False
 
 
 def bytes_of(call: Call) -> int:
@@ -135,7 +139,7 @@ def record_to(folder: str | None) -> None:
     Raises:
         ValueError: The folder cannot be made.
     """
-    global _folder  # noqa: PLW0603, one folder for the process
+    global _folder, _heeds_signal  # noqa: PLW0603, one folder and one handler for the process
     if not folder:
         _folder = None
         return
@@ -144,8 +148,9 @@ def record_to(folder: str | None) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"TACOS_FLIGHT is {folder!r}, which cannot be made: {error}") from None
-    first, _folder = _folder is None, path
-    if first and threading.current_thread() is threading.main_thread():
+    _folder = path
+    if not _heeds_signal and threading.current_thread() is threading.main_thread():
+        _heeds_signal = True
         before = signal.getsignal(signal.SIGUSR2)
 
         def at_signal(number: int, frame: Any) -> None:
@@ -181,7 +186,7 @@ def dump(why: str, path: Path | None = None) -> Path | None:
     try:
         with _lock, replacing(target) as file:
             file.write(json.dumps(content).encode())
-    except OSError as error:
+    except (OSError, FormatError) as error:
         LOG.warning("rank %d cannot write its flight record to %s: %s", rank, target, error)
         return None
     LOG.warning("rank %d has written its flight record to %s: %s", rank, target, why)
@@ -198,6 +203,35 @@ def is_dump(path: Path) -> bool:
     return False
 
 
+class _Call(TypedDict):
+    seq: int
+    kind: str
+    algorithm: str
+    bytes: int
+    dtype: str
+    op: str
+    begin_s: float
+    end_s: float
+    state: str
+    error: str
+    waited_s: dict[int, float]
+    needs: list[tuple[int, str]]
+
+
+class _Group(TypedDict):
+    rank: int
+    members: list[int]
+    calls: list[_Call]
+
+
+class _Dump(TypedDict):
+    rank: int
+    host: str
+    why: str
+    clock_offset_s: float
+    groups: list[_Group]
+
+
 def load(path: Path) -> dict[str, Any]:
     """Read a dump.
 
@@ -210,11 +244,8 @@ def load(path: Path) -> dict[str, Any]:
             raise FormatError(
                 f"{path} is a flight record of version {content.get('version')!r}, not of 1"
             )
-        for group in content["groups"]:
-            _ = group["rank"], group["members"]
-            for call in group["calls"]:
-                _ = [call[name] for name in _FIELDS]
-        _ = content["rank"], content["why"], content["clock_offset_s"], content["host"]
+        for group in msgspec.convert(content, _Dump, str_keys=True)["groups"]:
+            _check_ranks(group)
     except OSError as error:
         raise FormatError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -225,9 +256,13 @@ def load(path: Path) -> dict[str, Any]:
     return content
 
 
-_FIELDS = (
-    "seq", "kind", "algorithm", "bytes", "dtype", "op", "begin_s", "end_s", "state", "error", "waited_s", "needs",
-)  # fmt: skip
+def _check_ranks(group: _Group) -> None:
+    size = len(group["members"])
+    named = {group["rank"]}
+    for call in group["calls"]:
+        named.update(call["waited_s"], (peer for peer, _ in call["needs"]))
+    if strange := named.difference(range(size)):
+        raise ValueError(f"it names rank {min(strange)} of a group of {size}")
 
 
 @dataclass

@@ -121,6 +121,8 @@ def _quoted(text: str) -> str:
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
+    timeout = 10.0  # a silent connection must not keep a thread and a descriptor of the rank
+
     def do_GET(self) -> None:
         """The metrics, at any path."""
         text = prometheus().encode()

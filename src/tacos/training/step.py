@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -285,8 +286,8 @@ def step(
         raise ValueError(
             f"dtype must be one of {', '.join(table.peak)} on a {table.name}; got {dtype!r}"
         )
-    if jitter < 0:
-        raise ValueError(f"jitter must not be negative; got {jitter!r}")
+    if not 0 <= jitter < math.inf:
+        raise ValueError(f"jitter must be a number of at least 0; got {jitter!r}")
     split = parallel.on(topology.npus)
     split.check(model)
     if faults:

@@ -216,3 +216,31 @@ def test_what_is_missing_is_said(
     monkeypatch.setattr(shutil, "which", lambda _: None)
     assert "clang is not installed" in said("--xdp", "lo")
     assert Path(xdp.SOURCE).is_file()
+
+
+def test_a_switch_that_cannot_attach_leaves_nothing_behind(monkeypatch):
+    """The first of its two programs may be attached when the second is refused."""
+    closed = []
+
+    class Half:
+        maps = xdp.Maps(-1, -1, -1, -1)
+
+        def __init__(self, slots: int, jobs: int) -> None:
+            pass
+
+        def attach(self, *_: object) -> None:
+            raise TacosError("refused")
+
+        def close(self) -> None:
+            closed.append(True)
+
+    monkeypatch.setattr("tacos.runtime.aggregation.endpoints.Program", Half)
+    with pytest.raises((TacosError, OSError, RuntimeError, ValueError)):
+        Switch(port=0, token=TOKEN, xdp="lo")
+    assert closed == [True]
+
+
+def test_an_interface_without_a_name_is_refused(capsys):
+    """As in --xdp "$INTERFACE" where the variable is not set."""
+    assert main(["switch", "--xdp", ""]) == 2
+    assert "xdp is empty" in capsys.readouterr().err

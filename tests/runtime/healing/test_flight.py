@@ -13,7 +13,9 @@ import tacos
 from tacos import collective as co
 from tacos import topology as tp
 from tacos.cli import main
-from tacos.runtime.flight import load, postmortem
+from tacos.runtime import flight
+from tacos.runtime.carriers import Call
+from tacos.runtime.flight import Recorder, load, postmortem, record_to
 from tests.support.rank_jobs import TIMEOUT_S
 from tests.support.ranks import Ranks
 
@@ -154,6 +156,61 @@ def test_a_file_that_is_no_whole_record_is_named(tmp_path, capsys):
     assert re.match(
         r"tacos: .*x\.flight\.json is not a whole flight record", capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("rank", 9),
+        ("members", 5),
+        ("members", [[0], [1], [2]]),
+        ("kind", None),
+        ("bytes", "4 MB"),
+        ("needs", [5]),
+        ("needs", [[7, "waits"]]),
+        ("waited_s", {"x": 1.0}),
+        ("waited_s", {"3": 1.0}),
+        ("clock_offset_s", "now"),
+    ],
+)
+def test_a_record_with_a_wrong_value_is_refused(tmp_path, capsys, place, value):
+    record = dumped(0, call(1)) | {"format": "tacos-flight", "version": 1}
+    group = record["groups"][0]
+    next(part for part in (group, group["calls"][0], record) if place in part)[place] = value
+    wrong = tmp_path / "x.flight.json"
+    wrong.write_text(json.dumps({"format": "tacos-flight", **record}))
+    assert main(["info", str(wrong)]) == 2
+    assert "x.flight.json is not a whole flight record" in capsys.readouterr().err
+
+
+@pytest.fixture
+def recorder():
+    yield (one := Recorder(0, [0, 1], list))
+    record_to(None)
+    one.ring.clear()
+
+
+def test_a_record_that_cannot_be_written_does_not_hide_the_error(recorder, tmp_path, caplog):
+    folder = tmp_path / "flight"
+    record_to(str(folder))
+    folder.rmdir()
+    entry = [1, 0, Call(0, 0, 4, "float32", "sum"), 1.0, 0.0, ""]
+    recorder.fail(entry, RuntimeError("the network is out"))  # raises nothing
+    assert entry[5] == "RuntimeError: the network is out"
+    assert "cannot write its flight record" in caplog.text
+
+
+def test_a_signal_while_a_record_is_written_does_not_wait_for_it(recorder, tmp_path):
+    """The handler runs in the thread that is writing."""
+    handler = signal.getsignal(signal.SIGUSR2)
+    try:
+        record_to(str(tmp_path))
+        with flight._lock:
+            signal.raise_signal(signal.SIGUSR2)
+        assert load(tmp_path / "rank0.flight.json")["why"] == "the rank got SIGUSR2"
+    finally:
+        signal.signal(signal.SIGUSR2, handler)
+        flight._heeds_signal = False
 
 
 def test_figures_and_metrics_count_what_was_sent(ranks):

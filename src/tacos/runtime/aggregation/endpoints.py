@@ -137,6 +137,8 @@ class Switch:
         if any(not 0 <= worker < 64 for worker in members):
             raise ValueError(f"members must be workers from 0 to 63; got {sorted(members)}")
         above = resolved(parent, "parent") if parent else ("", 0)
+        if xdp == "":
+            raise ValueError("xdp is empty; it must be an interface, such as eth0")
         if xdp and (cores != 1 or parent):
             raise ValueError(
                 "a switch with XDP has one core, as the kernel uses all, and no parent"
@@ -153,9 +155,13 @@ class Switch:
         self.xdp = xdp
         self._kernel = Program(slots, jobs) if xdp else None
         if xdp and self._kernel:
-            # A closing slot for each job comes on top.
-            self._core.use_kernel(xdp, *self._kernel.maps, jobs, slots + jobs, possible_cpus())
-            self._kernel.attach(xdp, self.host, self.port, loss)
+            try:
+                # A closing slot for each job comes on top.
+                self._core.use_kernel(xdp, *self._kernel.maps, jobs, slots + jobs, possible_cpus())
+                self._kernel.attach(xdp, self.host, self.port, loss)
+            except BaseException:
+                self._kernel.close()  # else half of it stays attached
+                raise
 
     @property
     def address(self) -> str:

@@ -293,12 +293,14 @@ class _Connected:
         whole = len(parts) == 1 and len(parts[0].group) == share.program.ranks
         kind = kind_of(parts[0]).name if whole else ""
         # In these, what a rank gets depends on what every rank gives; the last three if no rank's part is empty.
+        # Without elements there are no messages that could tell of a meeting.
         self._all_reduces = kind == "all_reduce"
         self._ranks = share.program.ranks if kind in _JOINT else 0
 
     def run(self, call: Call) -> None:
         """Run one call, without the GIL."""
         joint = self._all_reduces or (self._ranks > 0 and call.elements % self._ranks == 0)
+        joint = joint and call.elements > 0
         news = self._endpoint.run(self._share, self._number, *call, joint)
         if news and self._carrier.on_news is not None:
             self._carrier.on_news(news)

@@ -118,8 +118,12 @@ class Healer:
         host = "127.0.0.1" if self._carrier.local else own_address()
         self._prober = Prober("" if everywhere else host, self._want_meeting)
         card = msgspec.json.encode([self._prober.port, self._prober.token.hex()])
-        cards = self._communicator.exchange("probes", card)
-        self._cards = [msgspec.json.decode(text, type=tuple[int, str]) for text in cards]
+        try:
+            cards = self._communicator.exchange("probes", card)
+            self._cards = [msgspec.json.decode(text, type=tuple[int, str]) for text in cards]
+        except BaseException:
+            self._prober.close()
+            raise
         self._endpoint = self._carrier.endpoint
         self._endpoint.heal()
 

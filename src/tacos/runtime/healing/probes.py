@@ -7,6 +7,7 @@ and short enough not to disturb other traffic. Its receiver measures the speed a
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
 import socket
 import struct
@@ -40,6 +41,8 @@ _SELDOM = 10
 """In so many rounds a link is tried once, then."""
 _SPARING = 4
 """And in so many one that carries data."""
+_GUESTS = 64
+"""Most probes that are measured at once: one that waits would arrive meanwhile, and seem quicker than its link."""
 
 
 class Prober:
@@ -66,6 +69,7 @@ class Prober:
         self._busy: set[Pair] = set()
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        self._room = threading.Semaphore(_GUESTS)
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -104,18 +108,30 @@ class Prober:
                 continue
             except OSError:  # closed
                 return
+            if not self._room.acquire(blocking=False):
+                guest.close()
+                continue
+            threading.Thread(
+                target=self._serve, args=(guest,), name="tacos probe", daemon=True
+            ).start()
+
+    def _serve(self, guest: socket.socket) -> None:
+        try:
             with guest, contextlib.suppress(OSError):
-                guest.settimeout(_PATIENCE_S)
                 self._measure(guest)
+        finally:
+            self._room.release()
 
     def _measure(self, guest: socket.socket) -> None:
-        token, size = _HELLO.unpack(_taken(guest, _HELLO.size))
+        deadline = time.monotonic() + _PATIENCE_S
+        token, size = _HELLO.unpack(_taken(guest, _HELLO.size, deadline))
         if not secrets.compare_digest(token, self.token) or size not in _SIZES:
             return
+        deadline += _PATIENCE_S  # it sends for so long, and then waits for so long
         first = int(size * _UNTIMED)
-        _taken(guest, first)
+        _taken(guest, first, deadline)
         begin = time.perf_counter()
-        _taken(guest, size - first)
+        _taken(guest, size - first, deadline)
         guest.sendall(_ANSWER.pack((size - first) / (time.perf_counter() - begin)))
 
     def _probe(self) -> None:
@@ -144,15 +160,18 @@ def _tried(host: str, port: int, token: bytes, size: int) -> float:
         with socket.create_connection((host, port), timeout=_PAUSE_S) as way:
             way.settimeout(_PATIENCE_S)
             way.sendall(_HELLO.pack(token, size) + bytes(size))
-            (speed,) = _ANSWER.unpack(_taken(way, _ANSWER.size))
-            return float(speed)
+            deadline = time.monotonic() + _PATIENCE_S
+            (speed,) = _ANSWER.unpack(_taken(way, _ANSWER.size, deadline))
+            return float(speed) if math.isfinite(speed) else 0.0  # whoever listens there now
     except OSError:
         return 0.0
 
 
-def _taken(guest: socket.socket, size: int) -> bytes:
+def _taken(guest: socket.socket, size: int, deadline: float) -> bytes:
+    """Read so many bytes, however slowly they come, until a time by ``time.monotonic()``."""
     data = bytearray()
     while len(data) < size:
+        guest.settimeout(max(0.001, deadline - time.monotonic()))
         piece = guest.recv(min(size - len(data), 1 << 16))
         if not piece:
             raise ConnectionError

@@ -1,0 +1,80 @@
+"""Probes of links that are avoided."""
+
+from __future__ import annotations
+
+import math
+import socket
+import struct
+import threading
+import time
+
+import pytest
+
+from tacos.runtime.healing.judgement import Pair
+from tacos.runtime.healing.probes import Prober, _tried
+
+_SIZE = 64 << 10
+
+
+@pytest.fixture
+def prober():
+    one = Prober("127.0.0.1", lambda: None)
+    one.start()
+    yield one
+    one.close()
+
+
+def slow_probe(prober: Prober, seconds: float) -> float:
+    """The speed that is answered to a probe that takes some time."""
+    with socket.create_connection(("127.0.0.1", prober.port), timeout=5.0) as way:
+        way.sendall(prober.token + struct.pack("!I", _SIZE))
+        for _ in range(16):
+            time.sleep(seconds / 16)
+            way.sendall(bytes(_SIZE // 16))
+        return struct.unpack("!d", way.recv(8))[0]
+
+
+def test_a_probe_that_comes_with_others_is_not_taken_for_a_quick_one(prober):
+    """64 KiB in 0.4 s are 160 kB/s. Were it measured after the others, it would be there at once."""
+    silent = [socket.create_connection(("127.0.0.1", prober.port)) for _ in range(3)]
+    try:
+        assert 100e3 < slow_probe(prober, 0.4) < 300e3
+    finally:
+        for one in silent:
+            one.close()
+
+
+def test_without_the_token_there_is_no_answer(prober):
+    assert _tried("127.0.0.1", prober.port, bytes(16), _SIZE) == 0.0
+    assert _tried("127.0.0.1", prober.port, prober.token, _SIZE) > 0.0
+
+
+@pytest.mark.parametrize("said", [math.inf, math.nan])
+def test_a_speed_that_is_none_is_no_news(said):
+    """Another process may listen where a rank did; what it says must not reach the ranks' reports."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            guest, _ = listener.accept()
+            with guest:
+                left = 20 + _SIZE
+                while left:
+                    left -= len(guest.recv(left))
+                guest.sendall(struct.pack("!d", said))
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert _tried("127.0.0.1", listener.getsockname()[1], bytes(16), _SIZE) == 0.0
+        thread.join()
+
+
+def test_a_link_that_is_quick_again_is_news(prober):
+    found = threading.Event()
+    trying = Prober("127.0.0.1", found.set)
+    trying.aim([(Pair(0, 1), "127.0.0.1", prober.port, prober.token, 1e3)])
+    trying.start()
+    try:
+        assert found.wait(10.0)
+        assert trying.news[Pair(0, 1)] > 1e6
+    finally:
+        trying.close()
