@@ -108,7 +108,10 @@ int Endpoint::run(RankExecutor& executor, std::int32_t algorithm, const Call& ca
   check_usable();
   look_up(executor);
   executor.start(call);
-  ++call_;
+  {
+    const std::scoped_lock lock(records_lock_);  // other threads read it with the records
+    ++call_;
+  }
   executor_ = &executor;
   algorithm_ = algorithm;
   staged_.assign(executor.program().steps.size(), nullptr);

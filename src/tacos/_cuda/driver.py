@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Buffer", "Gpu", "gpu", "obstacle", "too_little_memory"]
 
+_UNKNOWN_PTX = (218, 222)  # errors for PTX of a version that the driver does not know
 _size = ctypes.c_size_t  # plain integers are passed as 32 bits
 
 Argument: TypeAlias = "Buffer | tuple[Buffer, ...] | np.uint32 | np.uint64"
@@ -217,8 +218,10 @@ class Gpu:
 
         module = ctypes.c_void_p()
         shipped = (nvrtc.KERNELS / f"{file}.ptx").read_bytes() + b"\0"
-        if self._driver.cuModuleLoadData(ctypes.byref(module), shipped):
-            # A driver older than the PTX; a compiler of its age may be installed.
+        code = self._driver.cuModuleLoadData(ctypes.byref(module), shipped)
+        if code not in _UNKNOWN_PTX:
+            _check(self._driver, code)
+        else:  # the driver is older than the PTX; a compiler of its age may be installed
             source = (nvrtc.KERNELS / f"{file}.cu").read_text()
             text = nvrtc.compile(source, name=f"{file}.cu", architecture=self.architecture)
             self.call("cuModuleLoadData", ctypes.byref(module), text)

@@ -67,12 +67,12 @@ def connect(
     if not timeout > 0:
         raise ValueError(f"timeout is {timeout} s; it must be positive")
     kind = chosen() if carrier is None else named(carrier)
-    communicator = Communicator(
-        rendezvous or from_environment(timeout=timeout),
-        timeout=timeout,
-        members=members,
-        carrier=kind.name,
-    )
+    meeting = rendezvous or from_environment(timeout=timeout)
+    try:
+        communicator = Communicator(meeting, timeout=timeout, members=members, carrier=kind.name)
+    except BaseException:
+        meeting.close()
+        raise
     try:
         communicator.open()
     except BaseException:
@@ -125,7 +125,8 @@ class Communicator:
         self._notices = Notices(self.rank, numbers)
         self.flight = Recorder(self.rank, numbers, self.figures)
         set_level()
-        record_to(read("TACOS_FLIGHT") or None)
+        if folder := read("TACOS_FLIGHT"):
+            record_to(folder)
         watched(self)
         if where := read("TACOS_METRICS"):
             serve(where, int(os.environ.get("LOCAL_RANK") or read("TACOS_LOCAL_RANK") or 0))

@@ -27,7 +27,11 @@ def test_only_calls_in_which_all_hear_of_all_call_a_meeting(kind, elements, join
     wanted = getattr(tacos.collective, kind)(ring, "1MB", chunks=1)
     program = tacos.lower(tacos.synthesize(ring, wanted, engine="ring"))
     told = []
-    endpoint = SimpleNamespace(run=lambda *call: told.append(call[-1]) or 0)
-    carrier = SimpleNamespace(endpoint=endpoint, on_news=None)
+
+    def run(*call):
+        told.append(call[-1])
+        return 0
+
+    carrier = SimpleNamespace(endpoint=SimpleNamespace(run=run), on_news=None)
     _Connected(carrier, RankExecutor(program, 0), 0).run(Call(0, 0, elements, "float32", "sum"))
     assert told == [joint]

@@ -31,7 +31,8 @@ def slow_probe(prober: Prober, seconds: float) -> float:
         for _ in range(16):
             time.sleep(seconds / 16)
             way.sendall(bytes(_SIZE // 16))
-        return struct.unpack("!d", way.recv(8))[0]
+        (speed,) = struct.unpack("!d", way.recv(8))
+        return float(speed)
 
 
 def test_a_probe_that_comes_with_others_is_not_taken_for_a_quick_one(prober):

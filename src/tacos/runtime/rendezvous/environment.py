@@ -63,7 +63,13 @@ def from_environment(
             )
         listener = None
         if rank == 0 and read("TACOS_RENDEZVOUS_FD", env):
-            listener = socket.socket(fileno=_number(env, "TACOS_RENDEZVOUS_FD"))
+            number = _number(env, "TACOS_RENDEZVOUS_FD")
+            try:
+                listener = socket.socket(fileno=number)
+            except OSError as error:
+                raise ValueError(
+                    f"TACOS_RENDEZVOUS_FD is {number}, which is not a socket: {error.strerror}"
+                ) from None
         return TcpRendezvous(
             rank, size, host, port, timeout=timeout, listener=listener, token=token
         )
