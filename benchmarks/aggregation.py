@@ -197,6 +197,24 @@ WIRE_SHARE = 1.012
 """The lab's links carry this many bytes of frames per byte of the topology's bandwidth."""
 
 
+def core_times() -> list[tuple[int, int]]:
+    """Of each core of the machine, how long it was busy and how long it has run, in ticks."""
+    lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+    found = []
+    for name, *ticks in lines:
+        if name.startswith("cpu") and name != "cpu":
+            user, nice, system, idle, waiting, *rest = map(int, ticks)
+            busy = user + nice + system + sum(rest[:3])
+            found.append((busy, busy + idle + waiting))
+    return found
+
+
+def busiest(before: list[tuple[int, int]], after: list[tuple[int, int]]) -> float:
+    """The share of the time that the busiest core was busy."""
+    spans = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(before, after, strict=True)]
+    return max(busy / max(run, 1) for busy, run in spans)
+
+
 def rank(size: int, rounds: int) -> None:
     """What each host of the lab does: sums through the switch and over two rings, in turns."""
     place = os.environ["TACOS_SWITCH"]
@@ -215,6 +233,7 @@ def rank(size: int, rounds: int) -> None:
         target = np.zeros_like(data)
         calls = {name: ring.run_at for name, ring in rings.items()}
         times: dict[str, list[float]] = {name: [] for name in (*calls, "switch")}
+        cores = 0.0
 
         def failed() -> None:
             raise RuntimeError("the switch failed")
@@ -222,11 +241,12 @@ def rank(size: int, rounds: int) -> None:
         for turn in range(rounds + 1):
             for name, taken in times.items():
                 comm.barrier(f"{name} {turn}")
-                begin = time.perf_counter()
+                before, begin = core_times(), time.perf_counter()
                 if name == "switch":
                     sums.run_at(
                         data.ctypes.data, target.ctypes.data, data.size, "float32", "sum", failed
                     )
+                    cores = max(cores, busiest(before, core_times()))
                     assert (target == comm.size).all()
                 else:
                     calls[name](data.ctypes.data, target.ctypes.data, data.size, "float32", "sum")
@@ -238,16 +258,17 @@ def rank(size: int, rounds: int) -> None:
         address = place.partition(",")[0]
         if comm.rank == 0:
             figures = stats(address, os.environ["TACOS_SWITCH_TOKEN"])
-            print(json.dumps({"times": times, "counters": counters, "switch": figures}))
+            figures = {"times": times, "counters": counters, "switch": figures, "cores": cores}
+            print(json.dumps(figures))
         comm.barrier("end")
 
 
 def lab_times(rate: str, size: int, rounds: int) -> None:
     """The table of lab networks."""
     print(
-        "| hosts | MTU | loss | switch, s | predicted, s | best ring, s | ring / switch | sent again |"
+        "| hosts | MTU | loss | switch, s | predicted, s | best ring, s | ring / switch | sent again | busiest core |"
     )
-    print("|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|")
     for hosts, mtu, loss in (
         (4, 1500, 0.0), (8, 1500, 0.0), (4, 9000, 0.0), (8, 9000, 0.0), (8, 1500, 0.001), (8, 1500, 0.01),
     ):  # fmt: skip
@@ -279,7 +300,7 @@ def lab_times(rate: str, size: int, rounds: int) -> None:
         again = found["counters"]["retransmitted"] / found["counters"]["sent"]
         print(
             f"| {hosts} | {mtu} | {loss:.1%} | {medians['switch']:.3f} | {expected:.3f} | {best:.3f} "
-            f"| {best / medians['switch']:.2f} | {again:.1%} |",
+            f"| {best / medians['switch']:.2f} | {again:.1%} | {found['cores']:.0%} |",
             flush=True,
         )
     print(
