@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import hmac
 import os
 import re
 import socket
@@ -295,6 +296,22 @@ def test_the_token_of_slurms_ranks_is_not_their_job(tmp_path, monkeypatch):
 
 
 # --- variables ----------------------------------------------------------------------------------------
+
+
+def test_connections_of_data_need_the_secret_of_the_rendezvous():
+    """Under Slurm it is in a file, not in TACOS_TOKEN; what ranks say at the rendezvous can be read on the network."""
+    port = free_port()
+
+    def key(rank):
+        meeting = TcpRendezvous(rank, 2, "127.0.0.1", port, timeout=30, token="from a file")
+        with connect(meeting, timeout=30) as comm:
+            tcp: Any = comm._open["tcp"]
+            salts = "".join(card.salt for card in tcp._cards)
+            return tcp._key, hmac.digest(b"from a file", salts.encode(), "sha256")
+
+    with ThreadPoolExecutor(2) as pool:
+        for used, expected in pool.map(key, range(2)):
+            assert used == expected
 
 
 def test_the_manual_lists_every_variable():

@@ -22,6 +22,7 @@ from tacos.errors import CommunicationError
 from tacos.runtime.carriers import Carrier, described
 from tacos.runtime.rendezvous.addresses import listening, machine, own_address, resolve
 from tacos.runtime.rendezvous.handshake import Acceptor, Refused, dial, exhausted
+from tacos.runtime.rendezvous.tcp import TcpRendezvous
 from tacos.runtime.rendezvous.waiting import LONGEST_S
 
 if TYPE_CHECKING:
@@ -96,9 +97,10 @@ class Tcp(Carrier):
             for listener in listeners:
                 listener.close()
             raise
-        # With TACOS_TOKEN, it does not help to read what the ranks tell each other at a store.
+        # With a secret, it does not help to read what the ranks tell each other at the rendezvous.
+        token = rendezvous.secret if isinstance(rendezvous, TcpRendezvous) else read("TACOS_TOKEN")
         salts = "".join(card.salt for card in self._cards)
-        self._key = hmac.digest(read("TACOS_TOKEN").encode(), salts.encode(), "sha256")
+        self._key = hmac.digest(token.encode(), salts.encode(), "sha256")
         self._acceptor = Acceptor(listeners, self._key, _HELLO.size)
 
     def _check_cards(self) -> None:

@@ -46,6 +46,9 @@ class TcpRendezvous:
         token: A text that only the ranks of this job know, so that no other process is taken for one; or a function
             that returns it, called whenever this rank dials.
 
+    Attributes:
+        secret: The token with which the ranks have met; a job of one rank needs none.
+
     Raises:
         TimeoutError: Some ranks did not come; the message names them.
 
@@ -72,6 +75,7 @@ class TcpRendezvous:
         self.while_waiting: Callable[[], str] = str
         self._timeout = min(timeout, LONGEST_S)
         self._token = token if callable(token) else lambda: token
+        self.secret = ""
         self._peers: dict[int, socket.socket] = {}
         if size == 1:
             if listener is not None:
@@ -152,7 +156,8 @@ class TcpRendezvous:
     def _welcome(self, listener: socket.socket) -> None:
         deadline = time.monotonic() + self._timeout
         refused = ""
-        with Acceptor([listener], self._token().encode(), _HELLO.size) as acceptor:
+        self.secret = self._token()
+        with Acceptor([listener], self.secret.encode(), _HELLO.size) as acceptor:
             while len(self._peers) < self.size - 1:
                 accepted = acceptor.wait(max(0.0, deadline - time.monotonic()))
                 if accepted is None:
@@ -183,7 +188,8 @@ class TcpRendezvous:
                 if connection.getsockname() == connection.getpeername():
                     raise ConnectionError("met itself, by chance")
                 words = _HELLO.pack(self.rank, self.size)
-                dial(connection, self._token().encode(), words, deadline)
+                self.secret = self._token()
+                dial(connection, self.secret.encode(), words, deadline)
             except OSError as error:
                 if connection is not None:
                     connection.close()
