@@ -207,7 +207,7 @@ def test_the_model_is_passed_on():
         (lambda: tp.torus(4, -1), "size must be a whole number of at least 1; got -1"),
         (lambda: tp.torus(4, 4, bandwidth=[1, 2, 3]), "bandwidth has 3 values for 2 dimensions"),
         (lambda: tp.ring(4, bandwidth="fast"), "bandwidth 'fast' is not understood"),
-        (lambda: tp.ring(4, latency="5"), "latency '5' is not understood"),
+        (lambda: tp.ring(4, latency="5"), "latency '5' needs a unit"),
         (
             lambda: tp.ring(4, link_model="fluid"),
             '^link_model is "fluid"; it must be "pipelined" or "blocking"$',
