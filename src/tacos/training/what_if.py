@@ -78,7 +78,7 @@ def disturbed(topology: Topology, faults: Iterable[Fault | str]) -> Topology:
 
     Args:
         topology: The healthy network.
-        faults: As :class:`~tacos.simulate.Fault` says them, or as text: ``"link=0-1,slowdown=4,both=yes"``, ``"npu=3,slowdown=2"``
+        faults: As :class:`~tacos.simulate.faults.Fault` says them, or as text: ``"link=0-1,slowdown=4,both=yes"``, ``"npu=3,slowdown=2"``
             (all links of an NPU), and ``"nic=3"``, which is short for the links of NPU 3 to what is outside of its box. Without a slowdown a
             link is dead, and traffic takes other paths.
 
