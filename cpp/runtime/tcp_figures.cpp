@@ -129,19 +129,22 @@ void Endpoint::note_end(Connection& connection) {
   }
 }
 
-// TCP sends again what is not acknowledged, at intervals that double; a peer that is there but does not read acknowledges.
+// TCP sends again what is not acknowledged, at intervals that double. Where nothing was under way when the link died, it
+// cannot even send and probes instead. A peer that is there but does not read acknowledges both.
 void Endpoint::find_dead_links() {
   for (const auto& connection : connections_) {
     if (connection->local || connection->closed) continue;
     tcp_info info{};
     socklen_t length = sizeof info;
     if (getsockopt(connection->socket, IPPROTO_TCP, TCP_INFO, &info, &length) < 0) continue;
-    if (info.tcpi_unacked == 0 || info.tcpi_retransmits < kUnanswered) continue;
+    const unsigned resent = info.tcpi_unacked > 0 ? info.tcpi_retransmits : 0;
+    const auto tries = std::max<unsigned>(resent, info.tcpi_probes);
+    if (tries < kUnanswered) continue;
     const auto peer = connection->port.peer;
     broken_ = {rank_, peer};
     fail("the link from " + ranked(rank_) + " to " + ranked(peer) +
-         " is dead: nothing was acknowledged that was sent " +
-         std::to_string(info.tcpi_retransmits + 1) + " times, call " + std::to_string(call_));
+         " is dead: nothing was acknowledged that was sent " + std::to_string(tries + 1) +
+         " times, call " + std::to_string(call_));
   }
 }
 

@@ -442,7 +442,7 @@ def test_restarts_of_torchrun_go_on(tmp_path):
         "dist.send(text, 1) if rank == 0 else dist.recv(text, 0)\n"
         "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and rank == 1: os._exit(3)\n"
         "dist.all_reduce(total)\n"
-        "print('ended with', total.tolist(), flush=True)\n"
+        "os.write(1, f'ended with {total.tolist()}\\n'.encode())  # in one piece\n"
         "dist.destroy_process_group()\n"
     )
     words = [

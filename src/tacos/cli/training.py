@@ -84,7 +84,7 @@ def train(
     device: Annotated[
         str | None,
         Parameter(
-            help=f"{', '.join(DEVICES)}; by default the device that the network's name implies."
+            help=f"{', '.join(DEVICES)}, or a file that tacos probe --device wrote; by default the device that the network's name implies."
         ),
     ] = None,
     dtype: Annotated[str, Parameter(help="Type of matrix products: bf16, fp8, …")] = "bf16",
