@@ -1,6 +1,6 @@
 """Charts of what benchmarks printed, for the beginning of the page that ``benchmarks/report.py`` writes.
 
-A chart reads the table that its benchmark printed; where a table is missing or has another form, there is no chart.
+Each chart is drawn from the table that its benchmark printed. If the table is missing or has another form, the chart is left out.
 """
 
 from __future__ import annotations

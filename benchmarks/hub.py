@@ -293,7 +293,7 @@ def measured(lab, *words):
 def in_lab():
     reason = unavailable() or ("" if find_spec("torch") else "torch is not installed")
     if reason:
-        print(f"lab: not measured: {reason}")
+        print(f"lab: not measured, because {reason}")
         return
     width, layers, rate, steps = 512, 4, 100, 5
     size = 4 * width * width * layers
@@ -505,7 +505,7 @@ def exchanges(kind, rank, size, per_rack, elements, steps):
 
 def placements():
     if reason := unavailable():
-        print(f"placements: not measured: {reason}")
+        print(f"placements: not measured, because {reason}")
         return
     elements, rate, steps = 1 << 20, 100, 3
     m, b = 4 * elements, rate * 125_000

@@ -64,7 +64,7 @@ def main() -> int:
             out.write(text.encode())
         return 0
     if wrong := sorted(set(asked.names) - set(NAMES)):
-        parser.error(f"there is no benchmark {wrong[0]}, there are {', '.join(NAMES)}")
+        parser.error(f"unknown benchmark {wrong[0]}; expected some of {', '.join(NAMES)}")
     with ThreadPoolExecutor(asked.jobs) as pool:
         results = list(
             pool.map(

@@ -156,7 +156,7 @@ def main():
     asked = parser.parse_args()
     only, threads = asked.only.split(","), list(dict.fromkeys(map(int, asked.threads.split(","))))
     if wrong := sorted(set(only) - set(OPERATIONS)):
-        parser.error(f"there is no operation {wrong[0]}, there are {', '.join(OPERATIONS)}")
+        parser.error(f"unknown operation {wrong[0]}; expected some of {', '.join(OPERATIONS)}")
     print(f"{'network':16}{'transfers':>14}  {'operation':12}{'threads':>8}{'seconds':>9}{'ns each':>9}"
           f"{'memory':>8}  relative to", file=sys.stderr if asked.json else sys.stdout)  # fmt: skip
     with tempfile.TemporaryDirectory(dir=asked.folder) as folder:

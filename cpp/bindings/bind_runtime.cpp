@@ -187,7 +187,7 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
   nb::class_<RankWatch>(m, "RankWatch", "Time that ranks are away from calls.")
       .def(nb::init<>())
       .def("start", &RankWatch::start, "away"_a, "now"_a,
-           "This rank was away for so many seconds before the call that starts now.")
+           "Notes how many seconds this rank was away before the call that starts now.")
       .def("hear", &RankWatch::hear, "peer"_a, "away"_a, "A peer says the same of itself.")
       .def("judge", &RankWatch::judge, "now"_a,
            "At the end of a call: whether a peer has become slow, or is slow no more.")

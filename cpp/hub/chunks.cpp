@@ -230,7 +230,7 @@ void Core::add_up(Shard& shard, Cell& cell) {
   float* sum = job.sums.floats() + chunk.offset;
   const auto count = at(chunk.count);
   if (job.spec.deterministic) {
-    // Without other hubs nobody needs the sum after the update, and this array stays in the cache.
+    // With no other hub, nothing reads the sum after the update, so this array can stay in the cache.
     if (!job.spec.relay) sum = scratch_.data();
     std::array<const float*, kMostMembers> parts{};
     std::size_t found = 0;

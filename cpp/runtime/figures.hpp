@@ -72,7 +72,7 @@ class LinkWatch {
 // Time that ranks are away from calls, compared over some calls and some time.
 class RankWatch {
  public:
-  // This rank was away for so many seconds before the call that starts now.
+  // Notes how many seconds this rank was away before the call that starts now.
   void start(double away, double now);
   // A peer says the same of itself; at most once in a call.
   void hear(std::int32_t peer, double away);

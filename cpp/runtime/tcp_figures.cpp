@@ -18,8 +18,8 @@ namespace {
 constexpr std::size_t kRecords = 256;  // calls that are remembered
 constexpr std::size_t kLeast = std::size_t{4}
                                << 10;  // bytes on their way: fewer never tell a link's speed
-constexpr std::size_t kMany = std::size_t{32} << 10;  // so many do, and fewer if they take
-constexpr double kLong = 1e-3;                        // so many seconds
+constexpr std::size_t kMany = std::size_t{32} << 10;  // bytes that always tell it; fewer do
+constexpr double kLong = 1e-3;                        // if they take this many seconds
 constexpr std::size_t kNeeds = 8;                     // steps that are put in words
 constexpr unsigned kUnanswered = 3;  // times that TCP has sent again in vain: 1.4 s and more
 

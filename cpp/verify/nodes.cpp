@@ -284,7 +284,7 @@ class NodeRules {
       } else {
         fine = added[chunk] <= passed_on[chunk] &&
                (!sends || (receives && sent[chunk] >= there[chunk]));
-        // Whoever wants the sum receives it, and whoever does not want it sends it on.
+        // A node that wants the sum receives it; a node that does not want it sends it on.
         fine = fine && (wanted[chunk] ? receives : !receives || sends);
       }
       if (!fine) leave(chunk);

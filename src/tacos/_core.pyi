@@ -1490,7 +1490,7 @@ class RankWatch:
 
     def start(self, away: float, now: float) -> None:
         """
-        This rank was away for so many seconds before the call that starts now.
+        Notes how many seconds this rank was away before the call that starts now.
         """
 
     def hear(self, peer: int, away: float) -> None:

@@ -132,13 +132,14 @@ def test_a_double_reduce(program):
         assert any(v.message.startswith(place) and "more than once" in v.message for v in told)
 
 
-def test_a_missing_dependency(program):
+@pytest.mark.parametrize("dropped", [8, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_missing_dependency(program, dropped):
     """Without it two steps race, unless messages or other dependencies order them all the same. A
     dependency may stand for others: then the race is between other steps of the rank."""
     if not len(program.dep):
         pytest.skip("no dependencies")
     exactly = 0
-    for position in range(0, len(program.dep), max(1, len(program.dep) // 8)):
+    for position in range(0, len(program.dep), max(1, len(program.dep) // dropped)):
         step = int(np.searchsorted(program.dep_begin, position, "right")) - 1
         broken = independent(program, position)
         told = found(broken)

@@ -63,7 +63,7 @@ def from_rows(rows: Sequence[Mapping[str, Any]]) -> Any:
     """A pandas DataFrame with a row per mapping.
 
     Raises:
-        TacosError: There is no pandas.
+        TacosError: pandas is not installed.
 
     >>> from_rows([{"engine": "ring", "time_s": 0.5}])["time_s"].tolist()
     [0.5]
@@ -84,7 +84,7 @@ def to_pandas(
         topology: Adds `src_name` and `dst_name`, the names of the nodes that `src` and `dst` number.
 
     Raises:
-        TacosError: There is no pandas.
+        TacosError: pandas is not installed.
 
     >>> to_pandas({"op": np.array([1, 0], np.uint8)}, {"op": ("copy", "reduce")})["op"].tolist()
     ['reduce', 'copy']

@@ -456,7 +456,9 @@ def _checked_record(
 ) -> dict[str, NDArray[Any]]:
     """The columns of intervals and of arrivals, both in order of time."""
     if wrong := sorted(recorded.keys() - RECORDED.keys()):
-        raise ValueError(f"{wrong[0]} is not a column of a trace, there are {', '.join(RECORDED)}")
+        raise ValueError(
+            f"{wrong[0]} is not a column of a trace; expected one of {', '.join(RECORDED)}"
+        )
     if wrong := sorted(RECORDED.keys() - recorded.keys()):
         raise ValueError(f"{wrong[0]} is missing, a trace has all of {', '.join(RECORDED)} or none")
     intervals, arrivals = (
