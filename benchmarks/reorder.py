@@ -23,9 +23,9 @@ import numpy as np
 
 import tacos
 from tacos import units
-from tacos.reorder.costs import costs_of
 from tacos.reorder.patterns import PATTERNS
 from tacos.reorder.search import Question, cost_of
+from tacos.reorder.sources import costs_of
 from tacos.runtime.lab import Lab
 
 RACKS, HOSTS, RANDOM_ORDERS = 4, 4, 10

@@ -17,8 +17,8 @@ import pytest
 import tacos
 from tacos.cli import main
 from tacos.errors import FormatError
-from tacos.reorder.costs import costs_of, hosts_in
 from tacos.reorder.files import FILES, write
+from tacos.reorder.sources import costs_of, hosts_in
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
 
