@@ -92,7 +92,7 @@ def network(seed):
 
 def measured(orders, rounds, reduce, slowest, barrier):
     """Seconds of an all-reduce in every order, in turns; the first turn opens connections."""
-    times = [[] for _ in orders]
+    times: list[list[float]] = [[] for _ in orders]
     for number in range(rounds + 1):
         for k, some in enumerate(times):
             barrier()
@@ -182,7 +182,7 @@ def lab(size, fastest, rounds, seed):
     with Lab(topology, fastest=fastest) as built, tempfile.TemporaryDirectory() as folder:
         print(f"\n{built.describe()}")
         file = Path(folder, "found.yaml")
-        command = [sys.executable, "-m", "tacos", "probe", "--seconds", "20", "-o", str(file)]
+        command = [sys.executable, "-m", "tacos", "probe", "--seconds", "40", "-o", str(file)]
         begin = time.perf_counter()
         run = built.run(command, output="returned", time_limit=500)
         if run.code:

@@ -224,3 +224,10 @@ def test_the_command(tmp_path, capsys):
     (tmp_path / "hosts").write_text("# none\n")
     with pytest.raises(FormatError, match="names no host"):
         hosts_in(tmp_path / "hosts")
+    (tmp_path / "hosts").write_text("")
+    assert main(["reorder", str(table), "--hosts", str(tmp_path / "hosts")]) == 2
+    assert f"{tmp_path / 'hosts'}: the file is empty" in capsys.readouterr().err
+    assert main(["reorder", str(table), "--hosts", str(tmp_path / "none")]) == 2
+    assert f"tacos: {tmp_path / 'none'}: No such file or directory\n" == capsys.readouterr().err
+    assert main(["topo", str(table)]) == 2
+    assert "tacos reorder reads times between hosts" in capsys.readouterr().err

@@ -478,7 +478,12 @@ def _by_head(path: Location, fitting: list[str]) -> str:
         if is_one(head) if is_one is not None else fitting:
             return name
     if fitting:
-        raise FormatError(f"{path}: the content fits none of the formats {', '.join(fitting)}")
+        hint = (
+            "; tacos reorder reads times between hosts" if Path(str(path)).suffix == ".txt" else ""
+        )
+        raise FormatError(
+            f"{path}: the content fits none of the formats {', '.join(fitting)}{hint}"
+        )
     if isinstance(path, Stream):
         raise FormatError(f"{path}: the content does not tell its format; give the argument format")
     endings = dict.fromkeys(ending for chosen in FORMATS.values() for ending in chosen.endings)

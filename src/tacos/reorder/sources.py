@@ -81,12 +81,13 @@ def read(path: str | os.PathLike[str]) -> Costs:
     Everything else is read as a topology file or spec.
     """
     from tacos import formats
-    from tacos.formats.source import text_of
+    from tacos.formats.source import about, text_of
 
     place = Path(path)
     if not place.is_file():
         return of_topology(formats.network(str(path)), str(path))
-    text = text_of(place)
+    with about(str(path)):
+        text = text_of(place)
     meaning = _meaning(text, place.suffix.lower())
     for reader in READERS:
         if reader.fits(text, meaning):
@@ -298,9 +299,10 @@ def hosts_in(path: str | os.PathLike[str]) -> list[str]:
     ...     hosts_in(file)
     ['b', 'a']
     """
-    from tacos.formats.source import text_of
+    from tacos.formats.source import about, text_of
 
-    lines = [line.split("#")[0].split() for line in text_of(Path(path)).splitlines()]
+    with about(str(path)):
+        lines = [line.split("#")[0].split() for line in text_of(Path(path)).splitlines()]
     hosts = list(dict.fromkeys(words[0].split(":")[0] for words in lines if words))
     if not hosts:
         raise FormatError(f"{path} names no host")
