@@ -27,10 +27,26 @@ constexpr std::size_t kBuffer = std::size_t{1}
 constexpr auto kIdle = std::chrono::milliseconds(100);
 constexpr double kLongestTimeout = 1e9;  // seconds
 
+// Whether the other end of a socket is on this machine: it is no link that could be slow or die.
+bool is_local(int socket) {
+  sockaddr_storage name{};
+  socklen_t length = sizeof name;
+  if (getpeername(socket, reinterpret_cast<sockaddr*>(&name), &length) != 0) return true;
+  if (name.ss_family == AF_INET6) {
+    const auto& address = reinterpret_cast<const sockaddr_in6*>(&name)->sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(&address) ||
+           (IN6_IS_ADDR_V4MAPPED(&address) && address.s6_addr[12] == IN_LOOPBACKNET);
+  }
+  if (name.ss_family != AF_INET) return name.ss_family == AF_UNIX;
+  const auto& address = reinterpret_cast<const sockaddr_in*>(&name)->sin_addr;
+  return (ntohl(address.s_addr) >> 24U) == IN_LOOPBACKNET;
+}
+
 }  // namespace
 
-Endpoint::Endpoint(NodeId rank, double timeout_s, double report_s, Waiting waiting)
+Endpoint::Endpoint(NodeId rank, NodeId size, double timeout_s, double report_s, Waiting waiting)
     : rank_(rank),
+      size_(size),
       timeout_(std::chrono::duration_cast<Clock::duration>(
           std::chrono::duration<double>(std::min(timeout_s, kLongestTimeout)))),
       report_(std::chrono::duration_cast<Clock::duration>(
@@ -83,13 +99,7 @@ void Endpoint::add(Port port, bool outgoing, int socket) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
   event.data.ptr = added.get();
-  sockaddr_storage name{};
-  socklen_t length = sizeof name;
-  const bool known = getpeername(socket, reinterpret_cast<sockaddr*>(&name), &length) == 0;
-  const auto* inet = reinterpret_cast<const sockaddr_in*>(&name);
-  added->local =
-      !known || name.ss_family == AF_UNIX ||
-      (name.ss_family == AF_INET && (ntohl(inet->sin_addr.s_addr) >> 24U) == IN_LOOPBACKNET);
+  added->local = is_local(socket);
   if (epoll_ctl(epoll_, EPOLL_CTL_ADD, socket, &event) < 0) {
     throw std::system_error(errno, std::generic_category(), "epoll_ctl");
   }

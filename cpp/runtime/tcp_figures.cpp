@@ -30,6 +30,8 @@ double seconds(std::chrono::steady_clock::duration time) {
 }  // namespace
 
 void Endpoint::begin_record() {
+  const bool listed = hidden_.empty() || !hidden_.contains(algorithm_);
+  if (listed) listed_ += 1;
   if (!watching_) {
     receivable_.assign(staged_.size(), progress_);
     return;
@@ -50,6 +52,7 @@ void Endpoint::begin_record() {
   record.count = call.count;
   record.dtype = static_cast<std::uint8_t>(call.dtype);
   record.op = static_cast<std::uint8_t>(call.op);
+  record.listed = listed;
   record.begin_s = seconds(progress_.time_since_epoch());
   record.end_s = 0;
   record.waited.clear();

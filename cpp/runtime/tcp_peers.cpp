@@ -170,7 +170,11 @@ std::string Endpoint::purpose(std::int32_t step) const {
 void Endpoint::notice(Connection& connection, const Header& header, const std::string& text) {
   if (header.kind == Kind::abort) {
     if ((header.flags & kBroken) != 0) {
-      broken_ = {header.algorithm, static_cast<NodeId>(header.count)};
+      const std::int64_t src = header.algorithm, dst = header.count;
+      if (std::min(src, dst) < 0 || std::max(src, dst) >= size_ || src == dst) {
+        fail(ranked(rank_) + " received a malformed message from " + ranked(connection.port.peer));
+      }
+      broken_ = {header.algorithm, static_cast<NodeId>(dst)};
     }
     fail(text);
   }

@@ -72,7 +72,9 @@ class Tcp(Carrier):
     ) -> None:
         self.rank, self.size = rendezvous.rank, rendezvous.size
         self.timeout = min(timeout, LONGEST_S)
-        self._endpoint = Endpoint(self.rank, self.timeout, _REPORT_S, _say_who_is_missing)
+        self._endpoint = Endpoint(
+            self.rank, self.size, self.timeout, _REPORT_S, _say_who_is_missing
+        )
         mine = _Card("", f"tacos-{secrets.token_hex(16)}", secrets.token_hex(16))
         self._routes: dict[int, list[str]] = {}
         host, listeners = "", []
@@ -142,6 +144,12 @@ class Tcp(Carrier):
         self._connect(share)
         return _Connected(self, share, number)
 
+    records = True
+
+    def hide(self, number: int) -> None:
+        """Count no calls of the algorithm with this number."""
+        self._endpoint.hide(number)
+
     def watch(self, number: int, doing: str) -> str:
         """Why some rank will not come to prepare an algorithm, or nothing."""
         return self._endpoint.watch(number, doing)
@@ -153,6 +161,7 @@ class Tcp(Carrier):
             "links": endpoint.links(),
             "peers": endpoint.peers(),
             "calls": endpoint.calls(),
+            "count": endpoint.listed,
             "away_s": endpoint.away_s,
         }
 
