@@ -227,17 +227,17 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
            "Calls of the algorithm with this number are no collectives of the job.")
       .def(
           "add",
-          [](Endpoint& e, NodeId peer, std::int32_t channel, bool outgoing, int socket) {
-            e.add({peer, channel}, outgoing, socket);
+          [](Endpoint& e, NodeId peer, std::int32_t channel, int socket) {
+            e.add({peer, channel}, socket);
           },
-          "peer"_a, "channel"_a, "outgoing"_a, "socket"_a,
+          "peer"_a, "channel"_a, "socket"_a,
           "Takes over a connected socket, given by its descriptor.")
       .def(
           "has",
-          [](const Endpoint& e, NodeId peer, std::int32_t channel, bool outgoing) {
-            return e.has({peer, channel}, outgoing);
+          [](const Endpoint& e, NodeId peer, std::int32_t channel) {
+            return e.has({peer, channel});
           },
-          "peer"_a, "channel"_a, "outgoing"_a, "Whether there is such a connection.")
+          "peer"_a, "channel"_a, "Whether there is such a connection.")
       .def(
           "run",
           [](Endpoint& e, RankExecutor& executor, std::int32_t algorithm, std::uintptr_t source,
@@ -292,7 +292,7 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
             }
             return rows;
           },
-          "What was noticed about each connection; from any thread.")
+          "What was noticed about each connection, one way and the other; from any thread.")
       .def(
           "peers",
           [](const Endpoint& e) {

@@ -1,10 +1,11 @@
 // Runs the executors of ranks over TCP.
 //
-// Data from one rank to another take a connection per channel that nothing else uses in that
-// direction; the way back carries notices (a rank has failed, is it still there). One thread serves all
-// connections of a rank: sockets are non-blocking and reported by epoll when they change. What arrives is
-// stored in place if the step that takes it in may run, added up block by block, and kept aside if the
-// step may not run yet; so a rank always reads, and no cycle of full sockets can form.
+// Two ranks have a connection per channel, which carries data both ways, and notices (a rank has failed, is it still
+// there) that overtake data which have not begun to leave. One thread serves all connections of a rank: sockets are
+// non-blocking and reported by epoll when they change. What arrives is stored in place if the step that takes it in may run,
+// added up block by block, and kept aside if the step may not run yet; so a rank always reads, and no cycle of full sockets can
+// form. Only data of a later call have to wait in the socket; if they do so for long, they are read into memory for the sake
+// of notices behind them.
 //
 // Every message has a header that says which call and which step it belongs to. Ranks that disagree
 // get an error that says so.
@@ -46,9 +47,9 @@ class Endpoint {
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
-  // Takes a connected socket over. Data flow away from this rank if `outgoing`, else towards it.
-  void add(Port port, bool outgoing, int socket);
-  bool has(Port port, bool outgoing) const;
+  // Takes a connected socket over.
+  void add(Port port, int socket);
+  bool has(Port port) const { return by_port_.contains(port); }
   // How messages name the algorithm with this number: "broadcast from rank 2".
   void describe(std::int32_t algorithm, const std::string& name) { names_[algorithm] = name; }
   // Calls of the algorithm with this number are no collectives of the job, and are not counted as such.
@@ -123,6 +124,8 @@ class Endpoint {
             std::int32_t step);
   void flush(Connection& connection);
   void receive(Connection& connection);
+  void hear_parked();
+  void look_past(Connection& connection);
   bool begin_message(Connection& connection);  // false: it has to wait for a later call
   void notice(Connection& connection, const MessageHeader& header, const std::string& text);
   bool store(Connection& connection);
@@ -156,7 +159,7 @@ class Endpoint {
   pid_t process_;  // a fork has the sockets too, but they are not its own
   int epoll_ = -1;
   std::vector<std::unique_ptr<Connection>> connections_;
-  std::map<std::pair<Port, bool>, Connection*> by_port_;
+  std::map<Port, Connection*> by_port_;
   std::string failure_;
   std::mutex interruption_lock_;
   std::string interruption_;

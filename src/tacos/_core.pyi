@@ -1519,10 +1519,10 @@ class Endpoint:
     def hide(self, algorithm: int) -> None:
         """Calls of the algorithm with this number are no collectives of the job."""
 
-    def add(self, peer: int, channel: int, outgoing: bool, socket: int) -> None:
+    def add(self, peer: int, channel: int, socket: int) -> None:
         """Takes over a connected socket, given by its descriptor."""
 
-    def has(self, peer: int, channel: int, outgoing: bool) -> bool:
+    def has(self, peer: int, channel: int) -> bool:
         """Whether there is such a connection."""
 
     def run(self, executor: RankExecutor, algorithm: int, source: int, target: int, count: int, dtype: str, op: str, joint: bool = False) -> int:
@@ -1553,7 +1553,9 @@ class Endpoint:
         """
 
     def links(self) -> list[dict[str, Any]]:
-        """What was noticed about each connection; from any thread."""
+        """
+        What was noticed about each connection, one way and the other; from any thread.
+        """
 
     def peers(self) -> list[dict[str, Any]]:
         """

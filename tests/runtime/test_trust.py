@@ -339,18 +339,45 @@ def test_a_token_file_that_shows_its_old_content_for_a_while_refuses_no_rank(mon
 # --- what comes over connections ----------------------------------------------------------------------
 
 
+DATA, ABORT = 0, 1
+
+
+def message(kind, content, *, call=1, algorithm=0, count=0, flags=0):
+    """As a rank sends it."""
+    head = "=BBBBIiiqQII"
+    return (
+        struct.pack(head, 0xA7, kind, 0, 0, call, -1, algorithm, count, len(content), 0, flags)
+        + content
+    )
+
+
+def test_a_rank_hears_why_a_peer_fails_that_is_a_call_ahead():
+    """The peer's notice is behind data of a call that this rank has not begun, and that no socket would hold."""
+    ours, theirs = socket.socketpair()
+    endpoint = Endpoint(0, 2, 20.0)
+    connected(endpoint, ours)
+    said = message(DATA, bytes(8 << 20), call=7) + message(ABORT, b"rank 1 has no memory left")
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(theirs.sendall, said)
+
+        def wait():
+            while time.monotonic() < end:
+                endpoint.watch(0, "waits")
+
+        end = soon()
+        with pytest.raises(CommunicationError, match="rank 1 has no memory left"):
+            wait()
+        sending.result()
+    endpoint.close()
+    theirs.close()
+
+
 @pytest.mark.parametrize("link", [(7, 1), (1, 7), (-1, 0), (0, 1 << 40), (1, 1)])
 def test_a_notice_of_a_dead_link_between_ranks_that_do_not_exist_is_malformed(link):
     ours, theirs = socket.socketpair()
     endpoint = Endpoint(0, 2, 20.0)
     connected(endpoint, ours)
-    abort, broken, text = 1, 2, b"the link is dead"
-    theirs.sendall(
-        struct.pack(
-            "=BBBBIiiqQII", 0xA7, abort, 0, 0, 1, -1, link[0], link[1], len(text), 0, broken
-        )
-        + text
-    )
+    theirs.sendall(message(ABORT, b"the link is dead", algorithm=link[0], count=link[1], flags=2))
     with pytest.raises(CommunicationError, match="rank 0 received a malformed message from rank 1"):
         endpoint.watch(0, "waits")
     assert endpoint.broken == (-1, -1)
@@ -383,7 +410,7 @@ def test_connections_within_a_machine_are_no_links(listens, dials):
 
 
 def connected(endpoint, connection):
-    endpoint.add(1, 0, False, connection.detach())
+    endpoint.add(1, 0, connection.detach())
 
 
 # --- variables ----------------------------------------------------------------------------------------
