@@ -1,9 +1,8 @@
 // A timeline: ranks and their streams from top to bottom, time from left to right.
 
 import { count, escaped, moment, percent, size, time } from "./format.js";
-import { ringColour } from "./network.js";
 import { above } from "./run.js";
-import { colours, fitted, toggle } from "./theme.js";
+import { colours, fitted, ringColour, toggle } from "./theme.js";
 /** @import { Colours, TimelineColumns, TimelineFacts } from "./types.d.ts" */
 
 const BOTTOM = 22, // pixels of the axis
