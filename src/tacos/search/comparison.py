@@ -200,7 +200,8 @@ class Comparison:
         if efficiency := self.efficiency(best):
             words.append(f"{100 * efficiency:.1f} % of the bound")
         if best.engine != self.reference and (factor := self.speed_up()):
-            words.append(f"{factor:.2f} times as fast as {self.reference}")
+            times = f"{factor:.2f} times " if round(factor, 2) != 1 else ""
+            words.append(f"{times}as fast as {self.reference}")
         return ", ".join(words) + "."
 
 
@@ -279,5 +280,8 @@ class Sweep:
         factors = [factor for one in self.comparisons if (factor := one.speed_up(self.reference))]
         if not factors or max(factors) == 1:
             return words
-        times = f"{min(factors):.2f} to {max(factors):.2f}"
-        return f"{words} {times} times as fast as {self.reference}."
+        least, most = (f"{factor:.2f}" for factor in (min(factors), max(factors)))
+        if least == most:
+            times = "" if least == "1.00" else f"{least} times "
+            return f"{words} At every size {times}as fast as {self.reference}."
+        return f"{words} {least} to {most} times as fast as {self.reference}."

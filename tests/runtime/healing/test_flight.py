@@ -19,6 +19,7 @@ from tacos.runtime.carriers import Call
 from tacos.runtime.flight import Recorder, load, postmortem, record_to
 from tests.support.rank_jobs import TIMEOUT_S
 from tests.support.ranks import Ranks
+from tests.support.viewer_pages import timelines
 
 
 def call(seq, state="done", kind="all-reduce", size=4_000_000, begin=0.0, needs=(), waited=None):
@@ -77,6 +78,42 @@ def test_where_all_wait_in_a_circle_it_is_the_last_that_came():
         ]
     )
     assert found.culprit == 1
+
+
+def test_of_ranks_in_the_earliest_call_it_is_the_one_that_did_not_answer():
+    """Rank 2 was stopped in call 5, which 0 and 1 wait in; 1 entered last. Rank 3 has ended that call."""
+    failed = {"error": "CommunicationError: rank 2 did not answer for 6 s in all-reduce"}
+    members = (0, 1, 2, 3)
+    [found] = postmortem(
+        [
+            dumped(0, call(5, "failed", needs=[(2, "")], begin=1.0) | failed, members=members),
+            dumped(1, call(5, "failed", needs=[(2, "")], begin=3.0) | failed, members=members),
+            dumped(2, call(5, "failed", needs=[(0, ""), (1, "")], begin=2.0), members=members),
+            dumped(3, call(6, "failed", needs=[(0, "")], begin=4.0), members=members),
+        ]
+    )
+    assert found.culprit == 2
+    assert found.verdict.endswith("it did not answer; rank 3 has ended that call")
+
+
+def test_without_errors_it_is_the_one_that_most_ranks_wait_for():
+    """0 and 1 wait for 2, and 2 for 0; 1 entered last."""
+    [found] = postmortem(
+        [
+            dumped(0, call(5, "running", needs=[(2, "")], begin=1.0)),
+            dumped(1, call(5, "running", needs=[(2, "")], begin=3.0)),
+            dumped(2, call(5, "running", needs=[(0, "")], begin=2.0)),
+        ]
+    )
+    assert found.culprit == 2
+
+
+def test_a_rank_that_died_is_to_blame_though_others_are_in_different_calls():
+    [found] = postmortem(
+        [dumped(0, call(6, "failed", needs=[(1, "")])), dumped(2, call(7, "failed"))]
+    )
+    assert found.culprit == 1
+    assert found.missing == [1]
 
 
 def test_ranks_that_make_different_calls_disagree():
@@ -145,6 +182,15 @@ def test_a_rank_that_stays_away_is_named_from_the_records(ranks, tmp_path, capsy
     [found] = json.loads(capsys.readouterr().out)
     assert found["culprit"] == 1
     assert [row["call"] for row in found["rows"]] == [6, 5, 6]
+    page = tmp_path / "flight.html"
+    assert main(["view", "--json", *files, "-o", str(page)]) == 0
+    assert json.loads(capsys.readouterr().out)["culprit"] == 1
+    [(facts, columns)] = timelines(page.read_text())
+    assert facts["headline"] == found["verdict"].replace("rank", "Rank", 1)
+    states = [facts["categories"][k] for k in columns["span_category"]]
+    assert states == ["done"] * 5 + ["failed"] + ["done"] * 5 + ["never started"] + ["done"] * 5 + [
+        "failed"
+    ]
     waiting = load(tmp_path / "rank2.flight.json")["groups"][0]["calls"][-1]
     assert waiting["state"] == "failed"
     assert any(text.endswith("waits to receive from rank 1") for _, text in waiting["needs"])
