@@ -42,7 +42,16 @@ __all__ = [
 
 
 _SHARES = ("efficiency", "loss", "gap", "slower_than_schedule")
-_LABELS = {"clean_time_s": "time undisturbed", "loss": "lost to disturbances"}
+_LABELS = {
+    "clean_time_s": "time undisturbed",
+    "loss": "lost to disturbances",
+    "executed_order_s": "executed in order",
+    "executed_first_come_s": "executed first come",
+    "executed_shared_s": "executed on shared links",
+    "dependencies": "dependencies of steps",
+}
+_JSON_ONLY = ("executed_dependencies_s",)
+"""Former names, kept for scripts."""
 
 
 def human(name: str, value: Any) -> str:
@@ -126,7 +135,8 @@ def show(facts: dict[str, Any], title: str, as_json: bool, quiet: bool) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        table.add_row(label(name), human(name, value))
+        if name not in _JSON_ONLY:
+            table.add_row(label(name), human(name, value))
     print_table(table)
 
 

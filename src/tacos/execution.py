@@ -38,8 +38,8 @@ __all__ = [
     "targets",
 ]
 
-Rule = Literal["order", "dependencies", "shared"]
-RULES: tuple[Rule, ...] = ("order", "dependencies", "shared")
+Rule = Literal["order", "first-come", "shared"]
+RULES: tuple[Rule, ...] = ("order", "first-come", "shared")
 """How links serve messages: in the schedule's order; first come, first served; shared fairly."""
 _WITHOUT_FILES: dict[str, tuple[Rule, ...]] = {
     "schedule": ("order",),
@@ -58,26 +58,34 @@ class Execution:
     """How long a program takes under each rule for links.
 
     Attributes:
-        order_ps: Every link serves its messages in the schedule's order. A program has none: there they go as they come.
-        dependencies_ps: Every link serves one message at a time, first come, first served.
+        order_ps: Every link serves its messages in the schedule's order. For a program, which has no such
+            order, this is `first_come_ps`.
+        first_come_ps: Every link serves one message at a time, first come, first served.
         shared_ps: Concurrent messages share every link fairly.
     """
 
     order_ps: int
-    dependencies_ps: int
+    first_come_ps: int
     shared_ps: int
 
+    @property
+    def dependencies_ps(self) -> int:
+        """The former name of :attr:`first_come_ps`."""
+        return self.first_come_ps
+
     def time_ps(self, target: str | None = None) -> int:
-        """The time under the rule of a target; without one, the slowest.
+        """Return the time under the target's rule or, without a target, the time under the slowest rule.
 
         >>> Execution(10, 12, 13).time_ps("schedule"), Execution(10, 12, 13).time_ps()
         (10, 13)
         """
-        times = dict(zip(RULES, (self.order_ps, self.dependencies_ps, self.shared_ps), strict=True))
+        times = dict(zip(RULES, (self.order_ps, self.first_come_ps, self.shared_ps), strict=True))
         return max(times[rule] for rule in (RULES if target is None else _rules(target)))
 
     def rows(self, target: str | None = None) -> dict[str, float]:
-        """The times in seconds, for tables and JSON: for the target, then under each rule.
+        """Return the times in seconds, for tables and JSON: for the target, then under each rule.
+
+        ``executed_dependencies_s`` is the former name of ``executed_first_come_s``.
 
         >>> Execution(10**6, 12 * 10**5, 13 * 10**5).rows("tcp")["executed_s"]
         1.3e-06
@@ -85,13 +93,14 @@ class Execution:
         return {
             "executed_s": self.time_ps(target) * 1e-12,
             "executed_order_s": self.order_ps * 1e-12,
-            "executed_dependencies_s": self.dependencies_ps * 1e-12,
+            "executed_first_come_s": self.first_come_ps * 1e-12,
             "executed_shared_s": self.shared_ps * 1e-12,
+            "executed_dependencies_s": self.first_come_ps * 1e-12,
         }
 
 
 def targets() -> list[str]:
-    """What can execute a schedule: the names that ``target=`` takes.
+    """Return the names that ``target=`` takes: everything that can execute a schedule.
 
     These are the schedule itself, what moves its messages directly, and all formats whose files an executor runs.
 
@@ -104,7 +113,7 @@ def targets() -> list[str]:
 
 
 def _rules(target: str) -> tuple[Rule, ...]:
-    """The rules that count for a target."""
+    """Return the rules by which schedules for a target are judged."""
     check_target(target)
     return _WITHOUT_FILES.get(target, _OF_FILES)
 

@@ -238,7 +238,7 @@ def test_completion_knows_the_subcommands(shell, capsys):
 
 BAD_CALLS = {
     "unknown spec": (["topo", "tours:4x4"], "did you mean torus:4x4?"),
-    "unknown command": (["sinth"], 'Did you mean "synth"?'),
+    "unknown command": (["sinth"], "did you mean synth? Commands: synth, compare, tune, "),
     "unknown collective": (
         ["synth", "ring:4", "all-rejuice", "1MB"],
         'unknown collective "all-rejuice"; did you mean "all-reduce"?',

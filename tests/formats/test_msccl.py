@@ -150,25 +150,25 @@ def test_broken_variants_are_explained(exchange, change, rule, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("<algo", "<algorithm"), "line 1: the element algorithm as the root; it must be algo"),
+        (("<algo", "<algorithm"), "line 1: unexpected element algorithm as the root; it must be algo"),
         (("</algo>", ""), "line 21: not XML: no element found"),
         (("<algo", '<!DOCTYPE a [<!ENTITY b "c">]>\n<algo'),
          "line 1: a document type declaration is not supported"),
-        (('ngpus="2"', 'ngpus="3"'), "there are 2 gpu elements, but ngpus is 3"),
+        (('ngpus="2"', 'ngpus="3"'), "there are 2 gpu elements; ngpus is 3"),
         (('ngpus="2"', ""), 'line 1: the algo has no field "ngpus"'),
         (('proto="LL"', 'proto="LL64"'),
          'line 1: the algo\'s field proto is "LL64"; it must be one of Simple, LL, LL128'),
         (('coll="allreduce"', 'coll="sum"'), 'line 1: the algo\'s field coll is "sum"; it must be one of '),
         (('coll="allreduce"', 'coll="custom"'),
-         "line 1: the collective custom does not say who must end with what"),
+         "line 1: the algo's field coll is custom, which does not define a result; use one of"),
         (('nchunksperloop="2"', 'nchunksperloop="x"'),
-         'line 1: the algo\'s field nchunksperloop is "x", not a number'),
+         'line 1: the algo\'s field nchunksperloop is "x"; it must be a number'),
         (('nchunksperloop="2"', 'nchunksperloop="99999"'),
          "line 1: the algo's field nchunksperloop is 99999; it must be 1 to 32768"),
-        (('maxBytes="1024"', 'maxBytes="1KB"'), 'line 1: the algo\'s field maxBytes is "1KB", not a number'),
+        (('maxBytes="1024"', 'maxBytes="1KB"'), 'line 1: the algo\'s field maxBytes is "1KB"; it must be a number'),
         (('inplace="1"', 'inplace="2"'), "line 1: the algo's field inplace is 2; it must be 0 to 1"),
         (('i_chunks="2"', 'i_chunks="3"'), "line 3: the gpu's field i_chunks is 3; it must be 0 or 2"),
-        (('<gpu id="1"', '<gpu id="2"'), "line 13: the gpu's field id is 2, expected is 1"),
+        (('<gpu id="1"', '<gpu id="2"'), "line 13: the gpu's field id is 2; it must be 1"),
         (('send="1"', 'send="0"'), "line 4: the tb's field send is 0, its own gpu"),
         (('send="1"', 'send="2"'), "line 4: the tb's field send is 2; it must be -1 to 1"),
         (('send="1"', 'send="-1"'),
@@ -176,20 +176,20 @@ def test_broken_variants_are_explained(exchange, change, rule, message):
         (('chan="0"', 'chan="1"'), "line 4: the tb's field chan is 1; it must be 0 to 0"),
         (('<tb id="1" send="-1"', '<tb id="1" send="1"'),
          "line 9: gpu 0: the tbs 0 and 1 both have send 1 on channel 0; only one may"),
-        (('<step s="1"', '<step s="2"'), "line 6: the step's field s is 2, expected is 1"),
+        (('<step s="1"', '<step s="2"'), "line 6: the step's field s is 2; it must be 1"),
         (('type="rrcs"', 'type="ra"'), 'line 6: the step\'s field type is "ra"; it must be one of nop, cpy'),
         (('srcbuf="i"', 'srcbuf="x"'), 'line 5: the step\'s field srcbuf is "x"; it must be one of i, o, s'),
         (('srcbuf="i" srcoff="0"', 'srcbuf="o" srcoff="0"'),
-         "line 5: gpu 0, tb 0, step 0: the field srcoff is 0, with cnt 1 that is outside of"),
-        (('cnt="1"', 'cnt="0"'), "line 5: gpu 0, tb 0, step 0: the field cnt is 0, it must be positive"),
+         "line 5: gpu 0, tb 0, step 0: the field srcoff is 0; with cnt 1, that is outside of"),
+        (('cnt="1"', 'cnt="0"'), "line 5: gpu 0, tb 0, step 0: the field cnt is 0; it must be positive"),
         (('cnt="1" ', ""), 'line 5: the step has no field "cnt"'),
         (('depid="0"', 'depid="2"'),
-         "line 10: gpu 0, tb 1, step 0: the field depid is 2, which is not a tb of the gpu"),
+         "line 10: gpu 0, tb 1, step 0: the field depid is 2; it must be a tb of the gpu"),
         (('deps="1"', 'deps="3"'),
-         "line 10: gpu 0, tb 1, step 0: the field deps is 3, which is not a step of tb 0"),
+         "line 10: gpu 0, tb 1, step 0: the field deps is 3; it must be a step of tb 0"),
         (('hasdep="1"', 'hasdep="0"'),
-         "line 6: gpu 0, tb 0, step 1: the field hasdep is 0, but another step waits for this one"),
-        (("<step", "<copy"), "line 5: the element copy inside tb; it must be step"),
+         "line 6: gpu 0, tb 0, step 1: the field hasdep is 0; it must be 1, since another step waits for this one"),
+        (("<step", "<copy"), "line 5: unexpected element copy inside tb; it must be step"),
     ],
 )  # fmt: skip
 def test_wrong_files_say_where(exchange, change, message):
@@ -587,7 +587,9 @@ def test_a_small_file_cannot_fill_the_memory(tmp_path):
         '<algo name="x" proto="Simple" nchannels="1" nchunksperloop="32000" ngpus="1000" '
         f'coll="allgather" inplace="0">{gpus}</algo>'
     )
-    with pytest.raises(FormatError, match="add up to 64800000, with 0 steps the limit is 1048576"):
+    with pytest.raises(
+        FormatError, match="add up to 64800000, but 0 steps can use at most 1048576"
+    ):
         tacos.load(path)
 
 
@@ -699,7 +701,7 @@ def test_relayed_messages_do_not_wait_for_each_other_for_ever(network, tmp_path)
     tacos.save(schedule, tmp_path / "it.xml")
     program = tacos.load(tmp_path / "it.xml")
     assert tacos.verify(program).ok
-    for rule in ("dependencies", "shared"):
+    for rule in ("first-come", "shared"):
         run = tacos.simulate(program, topology, size="1MB", timing=rule, record=False)
         assert run.time_s <= 1.001 * schedule.time_s
 
@@ -727,7 +729,7 @@ def test_sends_keep_less_of_their_order_where_too_many_threads_are_awaited(tmp_p
     program = tacos.load(tmp_path / "it.xml")
     assert msccl.exceeded(program) == []
     assert tacos.verify(program).ok
-    for rule in ("dependencies", "shared"):
+    for rule in ("first-come", "shared"):
         run = tacos.simulate(program, topology, size="1MB", timing=rule, record=False)
         assert run.time_s <= 1.15 * schedule.time_s
 

@@ -141,7 +141,7 @@ def test_trees_of_forestcoll(tmp_path):
         ({"1-Epoch_Duration": 1}, "a.json", 'there is no field "Flows"'),
         (TREES.replace("nchunkspernode=\"2\"", ""), "a.xml", 'line 1: the Algo has no field "nchunkspernode"'),
         (TREES.replace('nchunks="2"', 'nchunks="1"'), "a.xml", "have 1 chunks, nchunkspernode is 2"),
-        (TREES.replace("send ", "sent "), "a.xml", "line 3: the element sent, expected is send"),
+        (TREES.replace("send ", "sent "), "a.xml", "line 3: unexpected element sent; it must be send"),
         (TREES[:200], "a.xml", "not XML: "),
         ('<!DOCTYPE a [<!ENTITY b "c">]><Algo/>', "a.xml", "fits none of the formats"),
     ],

@@ -25,7 +25,7 @@ from tests.support import sharing
 from tests.support.programs import INPUT, NONE, OUTPUT, changed, made
 from tests.support.strategies import collectives, quick_topologies
 
-RULES = ("dependencies", "order", "shared")
+RULES = ("first-come", "order", "shared")
 
 
 def times(program, topology, **options):
@@ -168,7 +168,7 @@ def test_parallel_links_are_taken_in_turn_by_channels():
 def test_links_serve_in_a_given_order():
     """0 -> 1 and 0 -> 2 through a switch in the opposite order: NPU 1 is done at 4 us."""
     program, topology = messages(3, [(0, 1), (0, 2)]), tp.switch(3, **SPEED)
-    for rule in ("order", "dependencies"):
+    for rule in ("order", "first-come"):
         trace = simulate(program, topology, timing=rule, order=[1, 0, 0, 0])
         assert trace.npu_finish_ps.tolist() == [2 * US, 4 * US, 3 * US]
 

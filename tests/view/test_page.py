@@ -415,7 +415,7 @@ def test_executed_schedules_and_rings_are_views_of_the_page():
     times = execution(schedule)
     assert times is not None
     took = [runs[one["runs"][0]][0]["time_s"] for one in found[:3]]
-    expected = (schedule.time_ps, times.dependencies_ps, times.shared_ps)
+    expected = (schedule.time_ps, times.first_come_ps, times.shared_ps)
     assert took == pytest.approx([ps * 1e-12 for ps in expected])
     for facts, columns in runs[1:]:
         assert facts["simulated"]

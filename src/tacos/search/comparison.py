@@ -200,7 +200,7 @@ class Comparison:
         if efficiency := self.efficiency(best):
             words.append(f"{100 * efficiency:.1f} % of the bound")
         if best.engine != self.reference and (factor := self.speed_up()):
-            words.append(f"{factor:.2f} times as fast as {self.reference}")
+            words.append(_times_as_fast(factor, factor, self.reference))
         return ", ".join(words) + "."
 
 
@@ -279,5 +279,17 @@ class Sweep:
         factors = [factor for one in self.comparisons if (factor := one.speed_up(self.reference))]
         if not factors or max(factors) == 1:
             return words
-        times = f"{min(factors):.2f} to {max(factors):.2f}"
-        return f"{words} {times} times as fast as {self.reference}."
+        ratio = _times_as_fast(min(factors), max(factors), self.reference)
+        return f"{words} {ratio[0].upper()}{ratio[1:]}."
+
+
+def _times_as_fast(low: float, high: float, reference: str) -> str:
+    """Return a speed-up, or a range of them, in words.
+
+    >>> _times_as_fast(1.001, 1.001, "nccl"), _times_as_fast(1.0, 2.5, "nccl")
+    ('as fast as nccl', '1.00 to 2.50 times as fast as nccl')
+    """
+    texts = list(dict.fromkeys(f"{factor:.2f}" for factor in (low, high)))
+    if texts == ["1.00"]:
+        return f"as fast as {reference}"
+    return f"{' to '.join(texts)} times as fast as {reference}"

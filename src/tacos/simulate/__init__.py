@@ -41,7 +41,7 @@ def simulate(
     topology: Network | None = None,
     *,
     size: units.Quantity | None = None,
-    timing: Literal["dependencies", "order", "schedule", "shared"] = "dependencies",
+    timing: Literal["first-come", "order", "schedule", "shared", "dependencies"] = "first-come",
     congestion: bool = True,
     faults: Iterable[Fault] = (),
     jitter: units.Quantity = 0,
@@ -60,9 +60,9 @@ def simulate(
     Every transfer reads the same values as in the schedule, so a run computes the same results at other
     times. `timing` says how the schedule's start times are used:
 
-    - ``"dependencies"``: not at all. A transfer is ready when its data are there; ready transfers
-      are served by (ready time, place in the schedule's order of starts). This is how a network
-      runs a schedule without its times.
+    - ``"first-come"``: not at all. A transfer is ready when its data have arrived, and every link serves
+      transfers first come, first served: by ready time, then by position in the schedule. This is how a
+      network runs a schedule without its times. ``"dependencies"`` is the former name of this rule.
     - ``"order"``: as an order. Every link serves its transfers one after the other in the
       schedule's order, like an executor with one queue per link: a transfer that waits for data delays
       those behind it.
@@ -134,10 +134,12 @@ def simulate(
     if isinstance(schedule, Workload):
         raise TypeError("a workload runs on a simulated system: use tacos.simulate.astra.run")
     check_type("schedule", schedule, Schedule, Program, str, os.PathLike)
+    if timing == "dependencies":
+        timing = "first-come"
     faults, stragglers = tuple(faults), tuple(stragglers)
     jitter_ps = units.time_ps(jitter, what="jitter", bare=False)
     if profile is not None:
-        ours = timing != "dependencies" or not congestion or not record
+        ours = timing != "first-come" or not congestion or not record
         if routes is not None or order is not None or connections is not None:
             raise ValueError("routes, order and connections are for programs without a profile")
         if faults or stragglers or jitter_ps or ours:

@@ -36,7 +36,7 @@ def run(
     topology: Topology,
     size: Quantity | None = None,
     *,
-    timing: Literal["dependencies", "order", "shared"] = "dependencies",
+    timing: Literal["first-come", "order", "shared"] = "first-come",
     routes: Sequence[Sequence[int] | None] | None = None,
     order: ArrayLike | None = None,
     connections: int | None = None,

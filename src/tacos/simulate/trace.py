@@ -42,7 +42,7 @@ RECORDED = _INTERVALS | _ARRIVALS
 
 
 _RULES = {
-    "dependencies": "a transfer is ready when its data have arrived; every link serves first come, first "
+    "first-come": "a transfer is ready when its data have arrived; every link serves first come, first "
     "served, and the schedule's times do not count",
     "order": "every link serves its transfers one after another in the schedule's order, each when its "
     "data have arrived",
@@ -58,7 +58,7 @@ _IMITATED = {
 
 def _rule(provenance: Mapping[str, Any]) -> str | None:
     """How transfers were served, in words; None where that is not known."""
-    if provenance.get("congestion") is False and provenance.get("timing") == "dependencies":
+    if provenance.get("congestion") is False and provenance.get("timing") == "first-come":
         return _NO_CONGESTION
     return _RULES.get(provenance.get("timing", "")) or _IMITATED.get(
         provenance.get("simulator", "")

@@ -164,7 +164,7 @@ def _executed(program: Program, topology: Topology) -> float:
             links=none.astype(np.int32),
             position=none,
         )["npu_finish_ps"]
-        for rule in ("dependencies", "shared")
+        for rule in ("first-come", "shared")
     ]
     return max(float(times.max(initial=0)) for times in finished)
 

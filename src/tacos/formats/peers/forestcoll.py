@@ -80,7 +80,7 @@ class _Trees:
         level = len(self.open)
         if level > 2 or name != ("Algo", "tree", "send")[level]:
             self.fail(
-                f"the element {name[:40]}, expected is {('Algo', 'tree', 'send')[min(level, 2)]}"
+                f"unexpected element {name[:40]}; it must be {('Algo', 'tree', 'send')[min(level, 2)]}"
             )
         self.open.append(name)
         if name == "Algo":
