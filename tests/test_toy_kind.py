@@ -145,7 +145,7 @@ def test_the_command_knows_it(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("kind", "wrong"),
     [
-        (Kind(name="All-reduce", rows=half_gather), "small letters"),
+        (Kind(name="All-reduce", rows=half_gather), "lowercase letters"),
         (Kind(name="all_reduce", rows=half_gather), "a kind all_reduce already"),
         (Kind(name="halfgather", rows=half_gather), "already"),
         (Kind(name="empty"), "needs rows"),
