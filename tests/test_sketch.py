@@ -147,7 +147,7 @@ def test_relays_and_senders():
     assert schedule.rows()["dst"].tolist() == [3, 2]
     ring = tp.ring(4)
     gather = co.all_gather(ring, "4KB", chunks=1)
-    with pytest.raises(TacosError, match="passes on chunk 0, and is not a relay; milp does"):
+    with pytest.raises(TacosError, match="forwards chunk 0, but is not a relay; milp does"):
         tacos.synthesize(ring, gather, engine="ring", sketch=Sketch(relays=[0, 2]))
     boxes = Sketch(box=2, senders={0: [0, 1]})
     with pytest.raises(TacosError, match="leaves its box by npu"):

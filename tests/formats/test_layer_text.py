@@ -234,7 +234,7 @@ def test_refuses_arguments(tmp_path):
     with pytest.raises(ValueError, match='the format astra-layers has no option "groups"'):
         load(file, dims=[4], groups="g.json")
     tacos.save(tacos.topology.ring(4), tmp_path / "ring.yaml")
-    with pytest.raises(FormatError, match=r"ring.yaml holds no workload: its format is yaml"):
+    with pytest.raises(FormatError, match=r"ring.yaml is not a workload; its format is yaml"):
         load(tmp_path / "ring.yaml")
     with pytest.raises(ValueError, match="dims is for text files"):
         load(tmp_path / "missing", dims=[4])

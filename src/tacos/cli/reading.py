@@ -319,7 +319,7 @@ def sim(
 
 
 def _show_flight(files: list[Path], as_json: bool, quiet: bool) -> int:
-    """What flight records tell."""
+    """Return a summary of flight records."""
     from tacos.runtime import flight
 
     findings = flight.postmortem([flight.load(file) for file in files])
@@ -532,7 +532,7 @@ def _saved(
 
 
 def _executed(schedule: Schedule, path: Path, format: str | None) -> dict[str, float]:
-    """The executed times of the program that a schedule was written as."""
+    """Return the executed times of the program that a schedule was written as."""
     written = formats.load(path, format=format)
     if isinstance(written, Program):
         size = schedule.collective.size_bytes
@@ -543,7 +543,7 @@ def _executed(schedule: Schedule, path: Path, format: str | None) -> dict[str, f
 
 
 def _outline(loaded: Schedule | Program | Topology) -> dict[str, Any]:
-    """What was converted, in a few words."""
+    """Return what was converted, in a few words."""
     if isinstance(loaded, Topology):
         return {"topology": repr(loaded)[len("<tacos.Topology ") : -1]}
     facts = tacos.summary(loaded) if isinstance(loaded, Schedule) else describe(loaded)

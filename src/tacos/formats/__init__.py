@@ -258,7 +258,7 @@ def save(
 
 
 def takes(kind: type, path: str | os.PathLike[str], *, format: str | None = None) -> bool:
-    """Whether `save` writes objects of a class to a file of this name.
+    """Return whether `save` writes objects of a class to a file of this name.
 
     Raises:
         FormatError: The ending says no format.
@@ -300,7 +300,7 @@ def load(
 
 
 def name_of(path: str | os.PathLike[str], *, format: str | None = None) -> str:
-    """The name of the format in which `load` would read a file.
+    """Return the name of the format in which `load` would read a file.
 
     Raises:
         FormatError: The file is missing, or its ending and content belong to no format.
@@ -313,7 +313,7 @@ def name_of(path: str | os.PathLike[str], *, format: str | None = None) -> str:
 
 
 def options_of(path: str | os.PathLike[str], *, format: str | None = None) -> list[str]:
-    """Which options `load` takes for a file.
+    """Return the options that `load` takes for a file.
 
     Raises:
         FormatError: The file is missing, or its ending and content belong to no format.
@@ -326,7 +326,7 @@ def options_of(path: str | os.PathLike[str], *, format: str | None = None) -> li
 
 
 def exceeded(program: Program) -> list[str]:
-    """Which limits of the executor that a file was written for it exceeds, one sentence each.
+    """Return the executor limits that a file exceeds, one sentence each.
 
     Programs that no file brought along have none.
 
@@ -344,7 +344,7 @@ _BOXES = re.compile(r"(.+\.\w+):([0-9]{1,9})(?::(switch|rail))?")
 
 
 def network(text: str) -> Topology:
-    """The topology that a file holds or a short name stands for, as the command takes them.
+    """Return the topology of a file or a spec, as the command takes them.
 
     A machine's file may be followed by the number of boxes and their fabric: ``node.xml:4``,
     ``node.xml:4:rail``. The topology of a schedule's file is the one it runs on.
@@ -385,7 +385,7 @@ def network(text: str) -> Topology:
 def _place(
     path: str | os.PathLike[str] | BinaryIO, format: str | None, *, written: bool = False
 ) -> str | os.PathLike[str] | Stream:
-    """The path, or the file object with a name that ends as its format's files do."""
+    """Return the path, or the file object with a name that has its format's extension."""
     if isinstance(path, str | os.PathLike):
         return path
     if not hasattr(path, "write" if written else "read"):
@@ -439,7 +439,7 @@ def _check_options(
 
 
 def _by_ending(path: Location, kind: type) -> str:
-    """The format to write, by the longest ending that fits; of several, one that takes the class."""
+    """Return the format to write, by the longest matching extension; of several formats, one that takes the class."""
     file = Path(str(path)).name.lower()
     endings = [(ending, name) for name, chosen in FORMATS.items() for ending in chosen.written]
     fitting = [(ending, name) for ending, name in endings if file.endswith(ending)]
@@ -454,7 +454,7 @@ def _by_ending(path: Location, kind: type) -> str:
 
 
 def _by_content(path: Location) -> str:
-    """The format to read: by the ending, and by how the text begins where that does not say it."""
+    """Return the format to read, by the extension, or else by the beginning of the text."""
     file = Path(str(path)).name.lower()
     fitting = [name for name, chosen in FORMATS.items() if file.endswith(chosen.endings)]
     if isinstance(path, Stream):

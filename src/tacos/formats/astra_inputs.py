@@ -31,7 +31,7 @@ _COMMS = {"all_reduce": 0, "all_gather": 2, "all_to_all": 6, "reduce_scatter": 7
 def beside(
     prefix: Path, program: Program, collective: Collective, topology: Topology | None
 ) -> dict[str, bytes]:
-    """The files by what follows the prefix in their names.
+    """Return the files, keyed by the part of their names after the prefix.
 
     A collective that ASTRA-sim has no custom implementation of, such as a broadcast, goes by the name of an
     all-gather, or of an all-to-all where every pair has a block: ASTRA-sim never looks at the data.

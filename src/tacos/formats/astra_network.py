@@ -65,7 +65,7 @@ class Dimensions(Struct, forbid_unknown_fields=True):
 
 
 def looks_like(head: str) -> bool:
-    """Whether a YAML text is a network of ASTRA-sim.
+    """Return whether a YAML text is a network of ASTRA-sim.
 
     >>> looks_like("topology: [ Ring ]\\nnpus_count: [ 4 ]"), looks_like("tacos: 1")
     (True, False)
@@ -74,7 +74,7 @@ def looks_like(head: str) -> bool:
 
 
 def looks_like_ns3(head: str) -> bool:
-    """Whether a text begins with three numbers, as topology files of ns-3 do.
+    """Return whether a text begins with three numbers, as topology files of ns-3 do.
 
     >>> looks_like_ns3("3 1 2\\n2\\n0 2 400Gbps 0.0005ms 0"), looks_like_ns3("GPU0 GPU1")
     (True, False)
@@ -153,7 +153,7 @@ def write(topology: Topology, path: Location) -> None:
 
 
 def one_block(block: str, npus: int, bandwidth_Bps: int, latency_ps: int) -> Dimensions:
-    """A network of a single dimension.
+    """Return a network of a single dimension.
 
     >>> one_block("Ring", 4, 50 * 2**30, 500_000).bandwidth
     [50.0]
@@ -162,7 +162,7 @@ def one_block(block: str, npus: int, bandwidth_Bps: int, latency_ps: int) -> Dim
 
 
 def dimensions(topology: Topology) -> Dimensions:
-    """A product of rings, cliques and switches as ASTRA-sim says it.
+    """Return a product of rings, cliques and switches in ASTRA-sim's terms.
 
     Raises:
         ValueError: It cannot be said; the message says what is in the way.

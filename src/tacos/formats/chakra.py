@@ -269,7 +269,7 @@ def _workload(
 def _named_groups(
     found: ChakraTraces, groups: Mapping[int, Sequence[int]]
 ) -> tuple[list[tuple[int, list[int]]], list[int]]:
-    """All groups by number, and the number of each group that nodes name by another text.
+    """Return all groups by number, and the number of each group that nodes refer to by name.
 
     Traces of PyTorch list their process groups in metadata nodes; a file of groups comes first.
     """
@@ -300,7 +300,7 @@ def _named_groups(
 
 
 def _process_groups(text: str) -> list[tuple[str, list[int]]]:
-    """The groups in the inputs of a metadata node: a list with one text, which is JSON; [] for other metadata."""
+    """Return the groups in the inputs of a metadata node: a list with one text, which is JSON; [] for other metadata."""
     try:
         fields = msgspec.json.decode(text[2:-2], type=list[_ProcessGroup])
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -327,7 +327,7 @@ def write_workload(
 
 
 def prefix_of(path: str | os.PathLike[str]) -> Path:
-    """The common part of the files' names.
+    """Return the common part of the files' names.
 
     >>> [str(prefix_of(name)) for name in ("out/ag", "out/ag.et", "out/ag.12.et")]
     ['out/ag', 'out/ag', 'out/ag']
@@ -361,7 +361,7 @@ def _file(prefix: Path, rank: int) -> Path:
 
 
 def _files(path: str | os.PathLike[str]) -> list[Path]:
-    """The traces that belong to a prefix, or to one of its files, in order of ranks."""
+    """Return the traces that belong to a prefix, or to one of its files, in order of ranks."""
     prefix = prefix_of(path)
     name = re.compile(re.escape(prefix.name) + r"\.(0|[1-9][0-9]{0,8})\.et")
     try:
@@ -381,7 +381,7 @@ def _files(path: str | os.PathLike[str]) -> list[Path]:
 
 
 def _traces(path: str | os.PathLike[str], chain_streams: bool = True) -> ChakraTraces:
-    """The nodes of all ranks."""
+    """Return the nodes of all ranks."""
     traces = ChakraTraces(chain_streams)
     for file in _files(path):
         if not file.is_file():  # opening a pipe would wait for ever
@@ -400,7 +400,7 @@ def _traces(path: str | os.PathLike[str], chain_streams: bool = True) -> ChakraT
 
 
 def _lists_groups(file: Path) -> bool:
-    """Whether a file that happens to have the prefix is meant as groups, and not as an algorithm of another format."""
+    """Return whether a file with the prefix holds groups, and not an algorithm in another format."""
     try:
         fields = msgspec.json.decode(file.read_bytes())
     except (OSError, msgspec.DecodeError):
@@ -409,7 +409,7 @@ def _lists_groups(file: Path) -> bool:
 
 
 def _read_groups(file: Path) -> dict[int, list[int]]:
-    """The groups in ASTRA-sim's file: ``{"1": [0, 1], "2": [2, 3]}``."""
+    """Return the groups of ASTRA-sim's file: ``{"1": [0, 1], "2": [2, 3]}``."""
     try:
         return msgspec.json.decode(bytes_of(file), type=dict[_Int32, list[_Int32]], strict=False)
     except OSError as error:

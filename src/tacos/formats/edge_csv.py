@@ -156,7 +156,7 @@ def _body(data: bytes) -> _Body:
 def _nodes(
     body: _Body, rows: text_columns.Table, npus: int | None, patterns: list[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int, list[str]]:
-    """Numbers of both ends, how many NPUs there are, and names where nodes have any."""
+    """Return the numbers of both ends, the number of NPUs, and the names of nodes if there are any."""
     ends = [rows.columns[body.place[name]] for name in ("src", "dst")]
     if all(map(text_columns.are_whole, ends)):
         src, dst = (
@@ -197,7 +197,7 @@ def _nodes(
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
-    """A key that sorts gpu10 behind gpu2."""
+    """Return a key that sorts gpu10 after gpu2."""
     parts = re.split(r"([0-9]{1,18})", name)
     return [(1, int(part), "") if i % 2 else (0, 0, part) for i, part in enumerate(parts)]
 

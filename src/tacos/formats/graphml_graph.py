@@ -51,7 +51,7 @@ _HERE = "tacos-here"
 
 
 def scan(data: bytes) -> Graph:
-    """The graph of a text, read by rows of elements that look alike where there are any.
+    """Return the graph of a text; runs of similar elements are read as rows.
 
     Raises:
         ValueError: Something is wrong, or so unusual that it has to be read element by element.
@@ -93,13 +93,13 @@ def scan(data: bytes) -> Graph:
 
 
 def _after(tag: bytes, data: bytes, begin: int, end: int) -> int:
-    """Where the last tag there ends, or 0."""
+    """Return the end of the last tag in the text, or 0."""
     found = data.rfind(tag, begin, end)
     return found + len(tag) if found >= 0 else 0
 
 
 def _odd(gaps: list[bytes]) -> list[int]:
-    """Which of the texts between regular elements are more than white space; and the last."""
+    """Return the texts between regular elements that are not white space, and the last text."""
     last = len(gaps) - 1
     if not b"".join(gaps[:-1]).strip():
         return [last]

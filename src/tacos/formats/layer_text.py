@@ -91,7 +91,7 @@ class _Communicators(Struct):
 
 
 def looks_like_astra(head: str) -> bool:
-    """Whether a text begins with a parallelism of ASTRA-sim 1.0.
+    """Return whether a text begins with a parallelism of ASTRA-sim 1.0.
 
     >>> looks_like_astra("DATA\\n54\\nconv1 -1"), looks_like_astra("DATE 1")
     (True, False)
@@ -101,7 +101,7 @@ def looks_like_astra(head: str) -> bool:
 
 
 def looks_like_libra(head: str) -> bool:
-    """Whether the first line of a text is a layer.
+    """Return whether the first line of a text is a layer.
 
     >>> looks_like_libra("embed -1 1000 ALLTOALL 8 300 NONE 0 10 ALLREDUCE 8 10")
     True
@@ -322,7 +322,7 @@ class _Graph:
         return [len(self.kind) - 1]
 
     def workload(self) -> Workload:
-        """All ranks."""
+        """Return the numbers of all ranks."""
         if not self.kind:
             raise ValueError("no layer computes or communicates anything")
         ranks, rows = prod(self.dims), len(self.kind)
@@ -356,7 +356,7 @@ class _Graph:
         )
 
     def _groups(self, used: _Dims, groups: list[tuple[int, list[int]]]) -> np.ndarray[Any, Any]:
-        """The group of each rank whose members differ in the given dimensions; appends new groups."""
+        """Return, for each rank, the group whose members differ in the given dimensions; add new groups to the list."""
         ranks = np.arange(prod(self.dims))
         line = np.zeros_like(ranks)  # the coordinates in all other dimensions
         stride, width = 1, 1
@@ -483,7 +483,7 @@ class _Loop:
         return self.graph.compute(f"{layer.name} input grad", layer.input_grad.time_ps, after)
 
     def _weight_grad(self, i: int, after: list[int]) -> list[int]:
-        """The weight gradient, whose collective and update only the layer's next pass waits for."""
+        """Add the weight gradient; only the layer's next pass waits for its collective and update."""
         layer = self.layers[i]
         done = self.graph.compute(f"{layer.name} weight grad", layer.weight_grad.time_ps, after)
         summed = self._collective(layer, "weight grad", 2, done)
@@ -495,7 +495,7 @@ class _Loop:
         return self.graph.collective(f"{layer.name} {what}", step, self._dims(layer, which), after)
 
     def _dims(self, layer: _Layer, which: int) -> _Dims:
-        """Dimensions that a collective of a layer uses: 0 forward, 1 input gradient, 2 weight gradient."""
+        """Return the dimensions that a collective of a layer uses: 0 forward, 1 input gradient, 2 weight gradient."""
         parallelism = layer.parallelism or self.parallelism
         count = len(self.graph.dims)
         everything, first = frozenset(range(count)), frozenset({0})

@@ -55,7 +55,7 @@ class Machine:
     """What each NIC has towards the fabric."""
 
     def add(self, kind: str, name: str, bandwidth_Bps: int = 0) -> int:
-        """A new device: ``"gpu"``, ``"nic"``, ``"bridge"``, ``"cpu"`` or ``"switch"``; its number."""
+        """Add a device (``"gpu"``, ``"nic"``, ``"bridge"``, ``"cpu"`` or ``"switch"``) and return its number."""
         self.kinds.append(kind)
         self.names.append(name)
         device = len(self.kinds) - 1
@@ -68,7 +68,7 @@ class Machine:
         self.cables.append(Cable(a, b, bandwidth_Bps, latency_ps))
 
     def without_pcie(self) -> Machine:
-        """The same machine without bridges and CPUs: every GPU has a link to the NIC nearest to it.
+        """Return the same machine without bridges and CPUs: every GPU has a link to the NIC nearest to it.
 
         GPUs then reach each other over their own cables only, as libraries let them where there are
         such cables. Of NICs equally near the one with fewest GPUs so far is taken.
@@ -121,7 +121,7 @@ class Machine:
     def topology(
         self, *, boxes: int = 1, fabric: str = "switch", nic_latency_ps: int = 1_300_000
     ) -> Topology:
-        """The machine alone, or `boxes` of it, whose NICs meet on one switch or on one per rail.
+        """Return the machine alone, or `boxes` copies whose NICs are joined by one switch, or one switch per rail.
 
         GPUs keep the order in which they were added. A rail joins the NICs of one place in all boxes.
 
@@ -185,7 +185,7 @@ class Machine:
         return [nic for nic, speed in self.nic_Bps.items() if speed * _MANAGEMENT > fastest]
 
     def _reduced(self, ends: set[int]) -> tuple[set[int], list[Cable]]:
-        """Devices and cables without dead ends and without bridges that only pass on."""
+        """Return the devices and cables without dead ends and without bridges that only forward."""
         cables = dict(enumerate(self.cables))
         at: list[set[int]] = [set() for _ in self.kinds]
         for i, cable in cables.items():

@@ -25,7 +25,7 @@ _LONG = 12  # entries of a list that share a line
 
 
 def load(path: Location) -> Any:
-    """The value a YAML or JSON file holds; a ValueError says what is wrong, and in which line.
+    """Return the value of a YAML or JSON file; a ValueError names the line and what is wrong.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -60,7 +60,7 @@ def _from_json(text: str) -> Any:
 
 
 def _from_yaml(text: str) -> Any:
-    """The value of a YAML document of mappings, lists and plain values.
+    """Return the value of a YAML document of mappings, lists and plain values.
 
     Built from the parser's events: that shows duplicate keys and aliases with their lines, and
     reads words as JSON would, so that a node may be called ``on`` or ``1:30``.
@@ -137,7 +137,7 @@ _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 
 @lru_cache(maxsize=1 << 16)
 def _plain(text: str) -> Any:
-    """An unquoted YAML value, read as JSON would read it."""
+    """Return an unquoted YAML value, read as JSON would read it."""
     if _INT.fullmatch(text):
         return int(text)
     if _FLOAT.fullmatch(text):
@@ -146,7 +146,7 @@ def _plain(text: str) -> Any:
 
 
 def as_json(fields: dict[str, Any]) -> str:
-    """A mapping as JSON, one line for each field and each entry of a long list.
+    """Return a mapping as JSON, one line for each field and each entry of a long list.
 
     >>> print(as_json({"npus": 2, "links": [[0, 1]]}), end="")
     {
@@ -167,7 +167,7 @@ _json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def as_yaml(fields: dict[str, Any]) -> str:
-    """A mapping as YAML, one line for each field and each entry of a long list.
+    """Return a mapping as YAML, one line for each field and each entry of a long list.
 
     >>> print(as_yaml({"npus": 2, "names": ["a", "on"]}), end="")
     npus: 2
@@ -188,7 +188,7 @@ _UNPRINTABLE = re.compile(r"[\x7f-\xa0\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 def _flow(value: Any) -> str:
-    """A value in YAML's one-line style."""
+    """Return a value in YAML's one-line style."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_flow(one)}" for key, one in value.items()) + "}"
     if isinstance(value, list):

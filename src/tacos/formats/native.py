@@ -171,7 +171,7 @@ class _Header(Struct, forbid_unknown_fields=True):
 
 
 def looks_like(head: str) -> bool:
-    """Whether a file is one of these, by how it begins.
+    """Return whether a file has this format, judged by its beginning.
 
     >>> looks_like(_MAGIC.decode(errors="replace")), looks_like("npus: 4")
     (True, False)
@@ -247,7 +247,7 @@ def read(path: Location, *, mapped: bool = False) -> Schedule:
 
 
 def peek(path: Location) -> dict[str, Any]:
-    """What the header of a ``.tacos`` file says, without reading its columns.
+    """Return the header of a ``.tacos`` file without reading its columns.
 
     Raises:
         FormatError: The header is damaged, of a newer version, or does not fit the file's size.
@@ -352,7 +352,7 @@ def _header_of(schedule: Schedule, columns: _Columns) -> _Header:
 
 
 def _facts(header: _Schedule) -> dict[str, Any]:
-    """The fields that code computes from; old versions have them in the provenance, which may hold anything."""
+    """Return the program's typed fields. Old versions store them in the provenance, which may hold anything."""
     told = json.loads(header.provenance)
     if header.facts is None:
         engine, bound_s = told.get("engine"), told.get("bound_s")
@@ -427,7 +427,7 @@ def _binary(path: Location) -> AbstractContextManager[BinaryIO]:
 
 
 def _size(file: BinaryIO) -> int:
-    """How many bytes a file has; leaves its position as it is."""
+    """Return the size of a file in bytes, and keep its position."""
     here = file.tell()
     size = file.seek(0, os.SEEK_END)
     file.seek(here)
@@ -502,7 +502,7 @@ def _decoded(text: bytes | memoryview, kind: Any, what: str) -> Any:
 
 
 def _read_columns(file: BinaryIO, header: _Header, noun: str, mapped: bool = False) -> _Columns:
-    """The sections of one noun, which come next in the file."""
+    """Return the next sections of the file, those of one object."""
     columns = {}
     for section in header.sections:
         owner, _, field = section.name.partition(".")
@@ -516,7 +516,7 @@ def _read_columns(file: BinaryIO, header: _Header, noun: str, mapped: bool = Fal
 
 
 def _mapped(file: BinaryIO, section: _Section) -> np.ndarray[Any, Any] | None:
-    """A section as part of the file, checked; None for small ones, and for what is not a file of the system."""
+    """Map a section into memory and check it; None for small sections and for streams."""
     size = section.count * np.dtype(section.dtype).itemsize
     if size < _STEP or not isinstance(file, BufferedReader):
         return None

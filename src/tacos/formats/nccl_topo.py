@@ -60,7 +60,7 @@ class _Element:
     children: list[_Element] = field(default_factory=list)
 
     def whole(self, key: str, default: int | None = None, least: int = 0, most: int = 10**9) -> int:
-        """An attribute that is a whole number."""
+        """Return an attribute that is a whole number."""
         text = self.attributes.get(key, "")
         if not text and default is not None:
             return default
@@ -321,7 +321,7 @@ class _Builder:
 
 
 def _is_gpu(pci: _Element) -> bool:
-    """A GPU is inside, or hand-made files say it by the class alone."""
+    """Return whether an element is a GPU: one is inside it or, in handwritten files, its class says so."""
     if any(child.name == "gpu" for child in pci.children):
         return True
     return not pci.children and pci.text("class").startswith(("0x03", "0x1200"))
@@ -335,7 +335,7 @@ def _busid(pci: _Element) -> str:
 
 
 def _gcn(gpu: _Element) -> int:
-    """The generation of an AMD GPU, 910 or gfx90a for an MI250, as one growing number."""
+    """Return the generation of an AMD GPU (910 or gfx90a for an MI250) as a number that grows with it."""
     text = gpu.text("gcn").removeprefix("gfx").partition(":")[0]
     return 910 if text == "90a" else int(text) if re.fullmatch("[0-9]{3,4}", text) else 910
 

@@ -35,7 +35,7 @@ _CELLS = "X, NV#, PIX, PXB, PHB, NODE and SYS"
 
 
 def looks_like(head: str) -> bool:
-    """Whether a text begins as the command's output does.
+    """Return whether a text begins like the command's output.
 
     >>> looks_like("\\tGPU0\\tGPU1\\tCPU Affinity"), looks_like("2 0 1")
     (True, False)
@@ -97,7 +97,7 @@ def read(
 
 
 def _matrix(text: str) -> tuple[list[str], list[list[str]], list[str]]:
-    """The devices, GPUs first as the text has them, the cells between them, and NUMA domains."""
+    """Return the devices, GPUs first as the text has them, the cells between them, and NUMA domains."""
     lines = [line.split() for line in _CONTROL.sub("", text).splitlines()]
     head = next((i for i, words in enumerate(lines) if words and _DEVICE.fullmatch(words[0])), -1)
     if head < 0 or not lines[head][0].startswith("GPU"):

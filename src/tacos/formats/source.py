@@ -43,7 +43,7 @@ def about(path: Location) -> Iterator[None]:
 
 
 def bytes_of(path: Location, most: int = MOST_BYTES) -> bytes:
-    """The bytes of a file; a ValueError if it is none or larger than `most`.
+    """Return the bytes of a file; raise a ValueError if it is not a regular file, or larger than `most`.
 
     >>> bytes_of("/dev/zero")
     Traceback (most recent call last):
@@ -67,7 +67,7 @@ def bytes_of(path: Location, most: int = MOST_BYTES) -> bytes:
 
 
 def text_of(path: Location, most: int = MOST_BYTES) -> str:
-    """The text of a file; a ValueError if it is not UTF-8."""
+    """Return the text of a file; raise a ValueError if it is not UTF-8."""
     try:
         return bytes_of(path, most).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -75,7 +75,7 @@ def text_of(path: Location, most: int = MOST_BYTES) -> str:
 
 
 def beginning(path: Location) -> str:
-    """The first 64 KiB of a file as text, to tell its format; empty if it is not a regular file.
+    """Return the first 64 KiB of a file as text, to tell its format; empty if it is not a regular file.
 
     A stream is read from its position, and then set back to it.
     """
@@ -92,7 +92,7 @@ def beginning(path: Location) -> str:
 
 
 def quoted(value: object) -> str:
-    """A value for a message: short, and on one line.
+    """Return a value for a message: short, and on one line.
 
     >>> quoted("a" * 80), quoted("two\\nlines")
     ("'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa…", "'two\\\\nlines'")
@@ -102,7 +102,7 @@ def quoted(value: object) -> str:
 
 
 def quantity(text: str) -> Quantity:
-    """A field of a text: a number where it is one, else a string that should have a unit.
+    """Return a field of a text as a number, or else as a string that should have a unit.
 
     >>> quantity("50000000000"), quantity("5e-7"), quantity("500ns")
     (50000000000, 5e-07, '500ns')

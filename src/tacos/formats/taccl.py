@@ -93,7 +93,7 @@ class TacclSketch(Struct, frozen=True):
 
 
 def looks_like(head: str) -> bool:
-    """Whether a JSON text is a topology or a sketch of TACCL.
+    """Return whether a JSON text is a topology or a sketch of TACCL.
 
     >>> looks_like('{"name": "NDv2", "gpus_per_node": 8'), looks_like('{"tacos": 1}')
     (True, False)
@@ -198,7 +198,7 @@ class _Costs:
 
 
 def _node(profile: _Profile, costs: _Costs) -> Topology:
-    """One node with all its links."""
+    """Return one node with all its links."""
     gpus, betas = profile.gpus_per_node, profile.node_betas_list
     alpha = costs.latency("alpha", profile.alpha)
     if profile.links:
@@ -243,7 +243,7 @@ def _named(profile: _Profile, gpus: int, blocks: list[Links], capabilities: Any)
 
 
 def _allowed(node: Topology, sketch: Intranode, profile: _Profile, costs: _Costs) -> Topology:
-    """The node with the links that its part of a sketch leaves."""
+    """Return the node with the links that its part of a sketch allows."""
     if sketch.strategy != "switch":
         return node
     gpus = node.npus
@@ -280,7 +280,7 @@ def _allowed(node: Topology, sketch: Intranode, profile: _Profile, costs: _Costs
 
 
 def _cluster(node: Topology, sketch: TacclSketch, profile: _Profile, costs: _Costs) -> Topology:
-    """Copies of the node, joined as the sketch says."""
+    """Return copies of the node, joined as the sketch describes."""
     nodes, gpus = sketch.nnodes, node.npus
     if nodes == 1:
         return node
@@ -324,7 +324,7 @@ def _cluster(node: Topology, sketch: TacclSketch, profile: _Profile, costs: _Cos
 
 
 def _pairs(conn: dict[str, list[int]] | str, gpus: int) -> list[tuple[int, int]]:
-    """The receivers of each sender, as places within a node."""
+    """Return the receivers of each sender, as places within a node."""
     field = "sketch: internode_sketch.internode_conn"
     if conn == "fully-connected":
         return [(src, dst) for src in range(gpus) for dst in range(gpus)]
@@ -347,7 +347,7 @@ def _pairs(conn: dict[str, list[int]] | str, gpus: int) -> list[tuple[int, int]]
 
 
 def _components(pairs: list[tuple[int, int]]) -> dict[tuple[int, bool], int]:
-    """A number for every sender (gpu, True) and receiver (gpu, False), the same where pairs join them."""
+    """Return a number for every sender (gpu, True) and receiver (gpu, False), the same where pairs join them."""
     above: dict[tuple[int, bool], tuple[int, bool]] = {}
 
     def top(end: tuple[int, bool]) -> tuple[int, bool]:

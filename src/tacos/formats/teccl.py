@@ -50,7 +50,7 @@ class _Input(Struct):
 
 
 def looks_like(head: str) -> bool:
-    """Whether a JSON text is an input of TE-CCL.
+    """Return whether a JSON text is an input of TE-CCL.
 
     >>> looks_like('{"TopologyParams": {"name": "DGX2"}}')
     True
@@ -86,7 +86,7 @@ def network(
     alpha: tuple[float, float] = (0.0, 0.0),
     side_length: int = 4,
 ) -> Topology:
-    """A topology of TE-CCL by its name.
+    """Return a topology of TE-CCL by its name.
 
     Args:
         name: ``"DGX1"``, ``"DGX2"`` (always two boxes), ``"NDv2"``, ``"AMD"`` or ``"Mesh"``.
@@ -140,7 +140,7 @@ def _ndv2(chassis: int) -> Topology:
 
 
 def _amd(chassis: int, link: int, switch: int) -> Topology:
-    """Two dies share a switch, which leads to the switch between boxes."""
+    """Join two dies to a switch, which leads to the switch between boxes."""
     box = machines.mi250(latency=f"{link}ps")
     if chassis == 1:
         return _boxes("AMD", box, 1, [], 0)
@@ -152,7 +152,7 @@ def _amd(chassis: int, link: int, switch: int) -> Topology:
 
 
 def _boxes(name: str, box: Topology, count: int, across: list[Links], switches: int) -> Topology:
-    """Copies of a box, and links between them whose switches come after those of the boxes."""
+    """Return copies of a box, and links between them whose switches come after those of the boxes."""
     n = count * box.npus
     blocks = builders.copies(box, 1, count, first_switch=n) if count > 1 else [columns_of(box)]
     return assemble(

@@ -34,7 +34,7 @@ class Table(NamedTuple):
 
 
 def split(data: bytes, separator: bytes, columns: int, first_line: int = 1) -> Table:
-    r"""The fields of a text of equal rows; empty lines and those that begin with # are skipped.
+    r"""Return the fields of a text of equal rows; empty lines and those that begin with # are skipped.
 
     Args:
         data: The rows.
@@ -94,7 +94,7 @@ def _gathered(
 
 
 def whole_numbers(fields: Fields, what: str, lines: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A column of numbers such as node ids.
+    """Return a column of numbers such as node ids.
 
     >>> whole_numbers(np.array([b"7", b"12"]), "src", np.array([1, 2]))
     array([ 7, 12])
@@ -117,7 +117,7 @@ def whole_numbers(fields: Fields, what: str, lines: NDArray[np.int64]) -> NDArra
 
 
 def are_whole(fields: Fields) -> bool:
-    """Whether a column has nothing but numbers.
+    """Return whether a column holds only numbers.
 
     >>> are_whole(np.array([b"7", b"12"])), are_whole(np.array([b"gpu0"]))
     (True, False)
@@ -138,7 +138,7 @@ def quantities(
     convert: Callable[..., int],
     unit: float | None = None,
 ) -> NDArray[np.int64]:
-    """A column of bandwidths or times, plain numbers of one `unit` or strings with their own.
+    """Return a column of bandwidths or times, plain numbers of one `unit` or strings with their own.
 
     Args:
         fields: The column.

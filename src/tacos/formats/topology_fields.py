@@ -163,7 +163,7 @@ class File(Struct, forbid_unknown_fields=True):
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of topology files, for editors and other programs.
+    """Return the JSON Schema of topology files, for editors and other programs.
 
     >>> schema()["$ref"]
     '#/$defs/File'
@@ -206,7 +206,7 @@ def decoded(data: Any) -> File:
 
 
 def _reworded(message: str) -> str:
-    """A message of msgspec in our words."""
+    """Return a message of msgspec in our words."""
     unknown = re.fullmatch("Object contains unknown field `(.*)`", message, re.DOTALL)
     if unknown is None:
         return message[0].lower() + message[1:].replace("`", "")
@@ -219,7 +219,7 @@ def _reworded(message: str) -> str:
 
 
 def _found(data: Any, place: str) -> str:
-    """The value at a place, if it is short enough to quote."""
+    """Return the value at a place, if it is short enough to quote."""
     for step in re.findall(r"\[(\d+)\]|([^.\[\]]+)", place):
         try:
             data = data[int(step[0])] if step[0] else data[step[1]]

@@ -143,7 +143,7 @@ class _Nodes:
                 raise ValueError(f'{place}two nodes are named "{name}"')
 
     def find(self, ref: int | str | list[int | str], place: str) -> list[int]:
-        """The nodes a reference stands for."""
+        """Return the nodes that a reference names."""
         if isinstance(ref, list):
             return [node for i, one in enumerate(ref) for node in self.find(one, f"{place}[{i}]")]
         if isinstance(ref, int):
@@ -205,13 +205,13 @@ class _BoxKind:
         return len(self.inner) - self.npus
 
     def named(self, begin: int, end: int) -> list[str]:
-        """The names of some nodes of all boxes."""
+        """Return the names of some nodes of all boxes."""
         return [
             f"{self.name}{b}/{name}" for b in range(self.count) for name in self.inner[begin:end]
         ]
 
     def ids(self, first_npu: int, first_switch: int) -> Ints:
-        """The numbers of each box's nodes, one row per box."""
+        """Return the numbers of each box's nodes, one row per box."""
         local, box = np.arange(len(self.inner)), np.arange(self.count)[:, None]
         return np.where(
             local < self.npus,
@@ -283,7 +283,7 @@ class _Reader:
         )
 
     def _base(self, base: str) -> Topology:
-        """What a short name stands for, or another file of this format holds."""
+        """Return the topology of a spec, or of another file of this format."""
         model = self._model()
         if not base.lower().endswith(_ENDINGS):
             return build.parse(base, **model)
@@ -414,7 +414,7 @@ class _Reader:
         self.blocks += [block._replace(src=row[block.src], dst=row[block.dst]) for row in ids]
 
     def _racks(self, kinds: list[_BoxKind]) -> list[str]:
-        """The names of the racks' switches, and of the spine if there are several."""
+        """Return the names of the racks' switches, and of the spine if there are several."""
         if self.file.racks is None:
             return []
         boxes = sum(kind.count for kind in kinds)
@@ -440,7 +440,7 @@ class _Reader:
         self.blocks += blocks
 
     def _dims(self, kinds: list[_BoxKind], own_npus: int) -> list[tuple[str, int]]:
-        """The dimensions that boxes of one size have; none where boxes differ."""
+        """Return the dimensions that boxes of one size have; none where boxes differ."""
         dims, racks = list(self.file.dims), self.file.racks
         if not kinds or own_npus or dims or len({kind.npus for kind in kinds}) > 1:
             return dims
@@ -452,7 +452,7 @@ class _Reader:
         return [("box", kinds[0].npus), ("switch", racks.boxes), ("switch", count // racks.boxes)]
 
     def _named(self) -> bool:
-        """Whether the file names any node; numbers do otherwise."""
+        """Return whether the file names any node; otherwise nodes have numbers only."""
         switches = self.file.switches
         return (
             self.file.boxes is not None
@@ -513,7 +513,7 @@ class _Reader:
             raise ValueError(f"the topology has {self.links} links; the limit is {_MOST_LINKS}")
 
     def _speed(self, link: Link, place: str) -> tuple[int, int]:
-        """Bandwidth and latency of a link, by itself or by default."""
+        """Return a link's own bandwidth and latency, or the defaults."""
         speed = []
         for field, convert in (("bandwidth", self.bandwidth), ("latency", self.latency)):
             value, source = getattr(link, field), f"{place}.{field}"
@@ -543,7 +543,7 @@ class _Reader:
 
 
 def _ends(link: Link, nodes: _Nodes, place: str) -> Ints:
-    """The pairs of nodes that a link joins."""
+    """Return the pairs of nodes that a link joins."""
     if link.among is not None:
         if link.src is not None or link.dst is not None:
             raise ValueError(f"{place} has among, so it must have neither src nor dst")
@@ -570,7 +570,7 @@ def _ends(link: Link, nodes: _Nodes, place: str) -> Ints:
 
 
 def _choices(nodes: _Nodes, given: Choices, place: str) -> list[LinkChoice]:
-    """Links as the functions that edit take them; patterns in pairs are replaced by nodes."""
+    """Return links in the form that the editing functions take; patterns in pairs are replaced by nodes."""
     found: list[LinkChoice] = []
     for i, choice in enumerate(given):
         if isinstance(choice, int | str):
@@ -597,7 +597,7 @@ def _check_symmetric(topology: Topology) -> None:
 
 
 def _links_by_npu(topology: Topology, number: Ints) -> tuple[bytes, Counter[Any]]:
-    """All links with other numbers for the NPUs, the same for networks that only differ in order.
+    """Return all links with canonical numbers for the NPUs, equal for networks that differ only in order.
 
     A switch is known by its links, which is why they must all lead to NPUs.
     """
@@ -654,7 +654,7 @@ def _fields(topology: Topology) -> dict[str, Any]:
 
 
 def _link_fields(topology: Topology) -> dict[str, Any]:
-    """Links as short rows: what most of them have in common becomes the default."""
+    """Return links as short rows; the most common values become defaults."""
     speeds, which, counts = np.unique(
         np.stack([topology.link_bandwidth_Bps, topology.link_latency_ps]),
         axis=1,

@@ -219,7 +219,7 @@ class EngineSearch:
             watch.done = watch.next
 
     def _worth_running(self, cut: Collective) -> bool:
-        """Whether a schedule with more chunks would not be too large, and the budget has room for it."""
+        """Return whether the budget allows a schedule with more chunks, and its size does."""
         last, budget = self.results[-1].schedule, self._runs.budget
         grows = cut.chunks / max(last.collective.chunks, 1)
         links = max(self._question.topology.links, 1)

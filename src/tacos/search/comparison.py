@@ -109,7 +109,7 @@ class Comparison:
         raise InfeasibleError(f"no engine solved {self.collective!r}")
 
     def efficiency(self, candidate: Candidate) -> float | None:
-        """The bound divided by the candidate's time, the executed one where it is known; None where either is missing."""
+        """Return the bound divided by the candidate's executed time (its own time if that is unknown); None if either is missing."""
         if candidate.figures is None or not self.bound_s or not candidate.figures.counted_s:
             return None
         return self.bound_s / candidate.figures.counted_s
@@ -122,7 +122,7 @@ class Comparison:
         return next((name for name in first if name in solved), last)
 
     def speed_up(self, over: str | None = None) -> float | None:
-        """How many times as fast the best candidate is as another engine; None if that was not compared.
+        """Return the speed of the best candidate relative to another engine; None if that engine was not compared.
 
         Args:
             over: The other engine; the :attr:`reference` if not given. Both times are of an ideal network, without
@@ -134,7 +134,7 @@ class Comparison:
         return other.counted_s / best.counted_s if other and best and best.counted_s else None
 
     def rows(self) -> list[dict[str, Any]]:
-        """One plain dictionary per candidate, for tables, JSON and CSV; units are in the names."""
+        """Return one plain dictionary per candidate, for tables, JSON and CSV; units are in the names."""
         return [
             {
                 "collective": self.collective.label,
@@ -153,11 +153,11 @@ class Comparison:
         ]
 
     def to_pandas(self) -> Any:
-        """A pandas DataFrame with the columns of :meth:`rows`, the fastest engine first; needs pandas."""
+        """Return a pandas DataFrame with the columns of :meth:`rows`, the fastest engine first; needs pandas."""
         return frames.from_rows(self.rows())
 
     def __str__(self) -> str:
-        """The engines with their times, the fastest first, and the verdict.
+        """Return the engines with their times, the fastest first, and the verdict.
 
         >>> import tacos
         >>> topo = tacos.topology.ring(4, bandwidth="1GB/s", latency="0ns")
@@ -185,7 +185,7 @@ class Comparison:
         return to_html(self)
 
     def verdict(self) -> str:
-        """The fastest engine, and by how much, in a sentence.
+        """Return the fastest engine, and by how much, in a sentence.
 
         >>> import tacos
         >>> topo = tacos.topology.ring(4, bandwidth="1GB/s", latency="0ns")
@@ -228,7 +228,7 @@ class Sweep:
         return next((name for name in first if names <= {name}), last)
 
     def winners(self) -> list[tuple[int, int, str]]:
-        """Ranges of sizes (the first, the last) in which one engine is the fastest.
+        """Return ranges of sizes (the first, the last) in which one engine is the fastest.
 
         >>> import tacos
         >>> topo = tacos.topology.ring(8)
@@ -241,15 +241,15 @@ class Sweep:
         return [(span[0][0], span[-1][0], span[0][1]) for span in spans]
 
     def rows(self) -> list[dict[str, Any]]:
-        """One plain dictionary per size and candidate, for tables, JSON and CSV."""
+        """Return one plain dictionary per size and candidate, for tables, JSON and CSV."""
         return [row for comparison in self.comparisons for row in comparison.rows()]
 
     def to_pandas(self) -> Any:
-        """A pandas DataFrame with the columns of :meth:`rows`, size by size; needs pandas."""
+        """Return a pandas DataFrame with the columns of :meth:`rows`, size by size; needs pandas."""
         return frames.from_rows(self.rows())
 
     def __str__(self) -> str:
-        """The fastest engine at each size, and the verdict."""
+        """Return the fastest engine at each size, and the verdict."""
         if not self.comparisons:
             return self.verdict()
         lines = [f"{self.comparisons[0].collective.label}, {len(self.comparisons)} sizes"]
@@ -268,7 +268,7 @@ class Sweep:
         return to_html(self)
 
     def verdict(self) -> str:
-        """The fastest engine at each size, in a sentence or two."""
+        """Return the fastest engine at each size, in a sentence or two."""
         if not self.winners():
             return "No engine solved any of the sizes."
         spans = [

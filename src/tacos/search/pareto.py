@@ -71,7 +71,7 @@ class Front:
     """Whether time ended the search."""
 
     def rows(self) -> list[dict[str, Any]]:
-        """The points as plain values that can go into JSON.
+        """Return the points as plain values that can go into JSON.
 
         >>> import tacos
         >>> ring = tacos.topology.ring(4)
@@ -199,7 +199,7 @@ class _Search:
         return Front(tuple(points), self.least, self.late)
 
     def _best(self, steps: int, max_chunks: int, before: Point | None) -> Point | None:
-        """The algorithm of fewest rounds per chunk, if it has fewer than that of fewer steps.
+        """Return the algorithm with the fewest rounds per chunk, if it has fewer than the one with fewer steps.
 
         Symmetric algorithms first: they are found quickly, and leave less to search among all. And first
         the numbers of chunks that could come closest to the bound.
@@ -230,7 +230,7 @@ class _Search:
         return replace(best, proven=not undecided or best.rounds_per_chunk == self.least)
 
     def _most_rounds(self, chunks: int, best: Point | None, before: Point | None) -> int:
-        """The largest number of rounds with which this many chunks improve on the last point; equal is enough for fewer chunks."""
+        """Return the largest number of rounds with which this many chunks improve on the last point; equal is enough for fewer chunks."""
         if best is None:
             return self.halves * chunks * self.topology.npus**2
         if best is not before and chunks < best.chunks:
@@ -240,7 +240,7 @@ class _Search:
     def _fewest_rounds(
         self, chunks: int, steps: int, most: int, symmetric: bool
     ) -> tuple[tuple[Schedule, int] | None, bool]:
-        """The schedule with the fewest rounds, at most `most`, and whether the answer is proven."""
+        """Return the schedule with the fewest rounds, at most `most`, and whether the answer is proven."""
         certain, rounds = True, 0
 
         def half(network: Topology, problem: Collective) -> Schedule:
@@ -269,7 +269,7 @@ class _Search:
     def _half(
         self, network: Topology, problem: Collective, steps: int, most: int, symmetric: bool
     ) -> tuple[tuple[Schedule, int] | None, str]:
-        """A schedule and its rounds, if there is one, and the solver's verdict."""
+        """Return a schedule and its rounds, if there is one, and the solver's verdict."""
         from tacos.synth.milp.model import build
         from tacos.synth.milp.problem import hops_of, in_steps
         from tacos.synth.milp.search import own_symmetry

@@ -60,5 +60,5 @@ class Question:
         return self.known_bound
 
     def gap(self, time_ps: float) -> float:
-        """How far a time is above the bound, as a share of the time."""
+        """Return the gap between a time and the bound, as a share of the time."""
         return 1 - self.bound.time_ps / max(time_ps, 1)

@@ -142,7 +142,7 @@ class _Search:
         self.run_hops = 0 if at_once or not self.runs else _RUN_PER_TRANSFER * schedule.transfers
 
     def run(self, total: int) -> Schedule | None:
-        """The best schedule found, if it is better than the given one."""
+        """Return the best schedule found, if it is better than the given one."""
         schedule = self.schedule
         goal = bound(schedule.topology, schedule.collective).time_ps
         step = max(_SLICE, _SLICE_PER_TRANSFER * schedule.transfers)
@@ -198,7 +198,7 @@ class _Search:
         return fastest
 
     def executed(self, schedule: Schedule) -> int:
-        """The time that schedules are compared by; one that cannot be run loses against one that was."""
+        """Return the key by which schedules are compared; one that cannot be executed loses to one that was."""
         if not self.runs:
             return schedule.time_ps
         try:
@@ -214,7 +214,7 @@ class _Search:
 
 
 def _directions(schedule: Schedule) -> list[bool]:
-    """The directions of time in which something can be spread; none where it would take too long."""
+    """Return the directions of time in which transfers can be spread; none if that would take too long."""
     hops = schedule.topology.npus**2 if schedule.topology.switches else schedule.topology.links
     if schedule.transfers > _MOST_TRANSFERS or hops > _MOST_HOPS:
         return []

@@ -88,7 +88,7 @@ class Tuning:
     cut_short: bool = False
 
     def rows(self) -> list[dict[str, Any]]:
-        """One plain dictionary per range, for tables and JSON; units are in the names."""
+        """Return one plain dictionary per range, for tables and JSON; units are in the names."""
         return [
             {
                 "min_bytes": one.min_bytes,
@@ -113,7 +113,7 @@ class Tuning:
         a format cannot hold is written with fewer chunks, or not at all.
 
         Args:
-            folder: Made if it is not there.
+            folder: The plan directory, which is created if necessary.
             to: Formats that an executor runs, such as ``"msccl"``: a file for each range, with its sizes in it.
             options: For the writers of these formats.
 
@@ -268,7 +268,7 @@ class _Search:
         self.bounds: dict[int, Bound] = {}
 
     def asked(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """What a method returns for each of the arguments, wherever it runs; or the exceptions that it raises."""
+        """Return a method's result, or its exception, for each of the arguments."""
         assert self.executor is not None
         tasks = [_Task(self.question, method, one) for one in arguments]
         shared = (self.topology, self.question)
@@ -320,7 +320,7 @@ class _Search:
         return found
 
     def near(self, size: int, algorithm: _Algorithm, low: int, high: int) -> Schedule:
-        """An algorithm at about a size of a range; within it if possible, as plans go by their sizes."""
+        """Return an algorithm for a size near the given one, within the range if possible, since plans are chosen by size."""
         below = self.even(size, algorithm, up=False)
         for one in (below, self.even(size, algorithm, up=True), size):
             if low <= one <= high:
@@ -331,7 +331,7 @@ class _Search:
         return self.synthesized(algorithm, below)
 
     def time(self, algorithm: _Algorithm, size: int) -> float:
-        """How long an algorithm takes at a size; for ever if it cannot cut it."""
+        """Return the time of an algorithm at a size; infinity if the size cannot be cut into its chunks."""
         if (algorithm, size) not in self.times:
             try:
                 # A little more than the size is never faster.
@@ -343,17 +343,17 @@ class _Search:
         return self.times[algorithm, size]
 
     def executed(self, schedule: Schedule) -> float:
-        """How long a schedule takes when it is executed; its own time if it is too large to be run."""
+        """Return how long a schedule takes when it is executed; its own time if it is too large to be run."""
         found = execution(schedule, target=self.target)
         return schedule.time_s if found is None else found.time_ps(self.target) * 1e-12
 
     def even(self, size: int, algorithm: _Algorithm, *, up: bool) -> int:
-        """The nearest size, above or below, that gives equal chunks, which some engines need."""
+        """Return the nearest size that gives equal chunks, which some engines need."""
         cuts = len(self.group or range(self.topology.npus)) * (algorithm.chunks or 1)
         return size if size < cuts else (size + (cuts - 1 if up else 0)) // cuts * cuts
 
     def winner(self, size: int, limit_s: float | None) -> tuple[_Algorithm, float, bool]:
-        """The best algorithm of a size, its executed time, and whether the limit cut the search short."""
+        """Return the best algorithm of a size, its executed time, and whether the limit cut the search short."""
         best = synthesize(
             self.topology,
             self.wanted(size),
@@ -371,14 +371,14 @@ class _Search:
         return algorithm, self.executed(best), best.cut_short
 
     def winner_until(self, size: int, end: float) -> tuple[_Algorithm, float, bool]:
-        """The same, by the clock on the wall, which other machines have too."""
+        """Return the best algorithm of a size, found before the wall-clock time `end`, which other machines share."""
         left = end - time.time()
         if left <= 0:
             raise TacosError("the time is up")
         return self.winner(size, None if left == math.inf else left)
 
     def outcomes(self, samples: list[int]) -> Iterator[Any]:
-        """The winner of each size, or the exception that there was instead; until the time is up."""
+        """Yield the winner of each size, or the exception that was raised, until the time is up."""
         if self.executor is not None:
             self.next = 0.8
             end = time.time() + (self.end - time.monotonic())
@@ -396,7 +396,7 @@ class _Search:
                 yield error
 
     def winners(self, samples: list[int]) -> list[_Algorithm]:
-        """The best algorithm of each size, until the time is up."""
+        """Return the best algorithm of each size, until the time is up."""
         found: list[_Algorithm] = []
         for size, outcome in zip(samples, self.outcomes(samples), strict=False):
             if isinstance(outcome, BaseException):
@@ -433,7 +433,7 @@ class _Search:
         return spans
 
     def crossover(self, first: _Algorithm, second: _Algorithm, low: int, high: int) -> int:
-        """The last size that the first algorithm serves, where the second is to serve the higher one."""
+        """Return the largest size at which the first of two neighbouring algorithms is the better one."""
         while high > _NEAR * low + 1:
             middle = round(math.sqrt(low * high))
             if self.time(first, middle) <= self.time(second, middle):
@@ -443,7 +443,7 @@ class _Search:
         return low
 
     def refined(self, size: int, algorithm: _Algorithm, low: int, high: int) -> Schedule:
-        """An algorithm at about a size of a range, as good as refinement makes it."""
+        """Return a refined algorithm for a size near the given one."""
         schedule = self.near(size, algorithm, low, high)
         hops = min(_REFINING * schedule.transfers, _MOST_REFINING)
         return refine(schedule, hops=hops, seed=self.seed, target=self.target)
@@ -471,7 +471,7 @@ class _Search:
         return result
 
     def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """What a method returns for each of the arguments, here or on the executor, reporting no progress."""
+        """Return a method's result for each of the arguments, computed here or on the executor, without progress."""
         if self.executor is None:
             return [getattr(self, method)(*one) for one in arguments]
         found = self.asked(method, arguments)
@@ -510,7 +510,7 @@ class _Search:
         ]
 
     def protocols(self) -> tuple[int, int]:
-        """The largest sizes for LL, which doubles the bytes, and for LL128, which adds a sixteenth.
+        """Return the largest sizes for LL, which doubles the bytes, and for LL128, which adds a sixteenth.
 
         They save a wait per hop, so they pay off while latency outweighs what they add.
         """

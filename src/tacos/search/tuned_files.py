@@ -30,7 +30,7 @@ _HEAD = (
 def write(
     tuning: Tuning, folder: str | os.PathLike[str], to: Collection[str], options: dict[str, Any]
 ) -> list[str]:
-    """What :meth:`tacos.search.tune.Tuning.save` does."""
+    """Return what :meth:`tacos.search.tune.Tuning.save` does."""
     beside: dict[str, bytes] = {}
     if tuning.nccl:
         beside[_TUNER] = _with_others(tuner_csv(tuning), Path(folder, _TUNER)).encode()
@@ -57,18 +57,18 @@ def write(
 
 
 def _ending(name: str) -> str:
-    """How the names of a format's files end."""
+    """Return the extension of a format's files."""
     return formats.FORMATS[name].written[0]
 
 
 def _calls(tuning: Tuning) -> str:
-    """A short text for the calls that a table serves, whatever their sizes: network, group and root."""
+    """Return a short key for the calls that a table serves: network, group and root, but not the size."""
     plan = library.describe(tuning.ranges[0].schedule, "")
     return sha256(repr((plan.topology, plan.group, plan.root)).encode()).hexdigest()[:8]
 
 
 def _with_others(csv: str, path: Path) -> str:
-    """A tuner's table, and the lines that a file has for other collectives and numbers of ranks."""
+    """Return a tuner's table, and the lines that a file has for other collectives and numbers of ranks."""
 
     def serves(line: str) -> tuple[str, ...]:
         fields = line.split(",")
@@ -87,7 +87,7 @@ def _with_others(csv: str, path: Path) -> str:
 
 
 def tuner_csv(tuning: Tuning) -> str:
-    """The table that NCCL's example tuner plugin reads (NCCL_TUNER_CONFIG_FILE); empty if it knows no such collective.
+    """Return the table that NCCL's example tuner plugin reads (NCCL_TUNER_CONFIG_FILE); empty if it knows no such collective.
 
     NCCL runs no algorithms but its own, so this chooses among these: the lines are what our model says of trees,
     rings and protocols on this network.
@@ -109,14 +109,14 @@ def tuner_csv(tuning: Tuning) -> str:
 
 
 def _open_ended(tuning: Tuning) -> list[tuple[int, int | None]]:
-    """The ranges as executors are to use them: the first and the last algorithm serve what is beyond."""
+    """Return the ranges for executors: the first and the last algorithm also serve the sizes beyond."""
     lows = [0, *(one.min_bytes for one in tuning.ranges[1:])]
     highs = [*(one.max_bytes for one in tuning.ranges[:-1]), None]
     return list(zip(lows, highs, strict=True))
 
 
 def _exported(one: Range, name: str, low: int, high: int | None, options: dict[str, Any]) -> bytes:
-    """A range's file, with fewer chunks where the format has no room for all."""
+    """Return a range's file, with fewer chunks if the format cannot hold them all."""
     limits: dict[str, Any] = {}
     if high is not None:
         executor = formats.FORMATS[name].executor

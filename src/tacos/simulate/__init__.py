@@ -177,7 +177,7 @@ def simulate(
     disturbed = bool(faults or stragglers or jitter_ps or topology is not None)
 
     def undisturbed() -> dict[str, NDArray[Any]] | None:
-        """The run on the schedule's own network, if it goes as the schedule says, which takes no memory to see."""
+        """Return the run on the schedule's own network if it follows the schedule, which can be checked without memory."""
         if timing == "shared" or not congestion or packed.form != "packed":
             return None
         return _simulate_as_scheduled(packed, _lane_routes(packed, None), progress)
@@ -242,7 +242,7 @@ def simulate(
 
 
 def _loaded(path: str | os.PathLike[str]) -> Schedule | Program:
-    """What a file holds."""
+    """Return the content of a file."""
     from tacos import formats
 
     found: Schedule | Program | Topology = formats.load(path)
@@ -269,7 +269,7 @@ def _packed(schedule: Schedule, limit: int, record: bool) -> Schedule:
 
 
 def _lane_routes(schedule: Schedule, topology: Topology | None) -> Routes:
-    """The route of every lane, on the schedule's topology or on another with the same nodes."""
+    """Return the route of every lane, on the schedule's topology or on another with the same nodes."""
     table, lane_route = schedule.routes, schedule.lane_route
     counts = np.diff(table.link_begin)[lane_route]
     begin = np.zeros(len(counts) + 1, np.int64)

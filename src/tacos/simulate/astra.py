@@ -400,7 +400,7 @@ def _nanoseconds(delay: Quantity, what: str = "endpoint_delay") -> int:
 
 
 def _dimensions(topology: Topology, aware: bool, workload: Workload) -> list[_Dimension]:
-    """The building blocks of the network, or one block of all NPUs over any links."""
+    """Return the network's dimensions, or one block of all NPUs over any links."""
     if topology.npus < 2:
         raise ValueError("ASTRA-sim needs at least 2 NPUs, the topology has 1")
     found = _blocks(topology)
@@ -431,7 +431,7 @@ def _dimensions(topology: Topology, aware: bool, workload: Workload) -> list[_Di
 
 
 def _between_equal_neighbours(workload: Workload, topology: Topology) -> bool:
-    """Whether every message goes over one link, and all links are alike."""
+    """Return whether every message goes over one link, and all links are alike."""
     if not topology.links or (workload.kind == COLL).any():
         return False
     if any(np.ptp(c) for c in (topology.link_bandwidth_Bps, topology.link_latency_ps)):
@@ -466,7 +466,7 @@ def _blocks(topology: Topology) -> list[_Dimension] | None:
 def _algorithms(
     workload: Workload, system: AstraSystem
 ) -> tuple[list[Workload], NDArray[np.int32]]:
-    """The custom collectives, and for each node the one it uses, or -1; a node's own before its kind's."""
+    """Return the custom collectives, and each node's index into them, or -1. A node's own collective overrides its kind's."""
     algorithms = list({id(one): one for one in system.algorithms.values()}.values())
     place = {id(one): number for number, one in enumerate(algorithms)}
     which = np.full(workload.nodes, -1, np.int32)

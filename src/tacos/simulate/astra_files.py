@@ -188,7 +188,7 @@ def load_memory(path: str | os.PathLike[str]) -> RemoteMemory:
 
 
 def _decoded(path: str | os.PathLike[str], kind: Any, ignored: Iterable[str] = ()) -> Any:
-    """The fields of a JSON file."""
+    """Return the fields of a JSON file."""
     try:
         with about(path):
             if Path(path).suffix.lower() != ".json":
@@ -217,14 +217,14 @@ def _finite(key: str, value: float) -> float:
 
 
 def _whole(key: str, value: float, least: int = 0) -> int:
-    """A number as ASTRA-sim keeps it: without its fraction."""
+    """Return a number as ASTRA-sim stores it: truncated."""
     if not least <= value < 2**60:
         raise ValueError(f"{key} is {value}; it must be a number of at least {least}")
     return int(value)
 
 
 def _algorithms(system: Path, read: _System) -> dict[str | int, workloads.Workload]:
-    """The custom collectives by kind, and by node id."""
+    """Return the custom collectives by kind, and by node id."""
     found: dict[str | int, workloads.Workload] = {}
     known: dict[str, workloads.Workload] = {}  # many nodes have the same one
 
@@ -256,7 +256,7 @@ def _algorithms(system: Path, read: _System) -> dict[str | int, workloads.Worklo
 
 
 def _beside(system: Path, name: str) -> Path:
-    """A path from the working directory, as in ASTRA-sim, or from the file that names it."""
+    """Resolve a path relative to the working directory, as ASTRA-sim does, or else to the file that names it."""
     here = Path(name)
     there = system.parent / name
     known = here.exists() or Path(f"{name}.0.et").exists()

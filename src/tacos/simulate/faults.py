@@ -71,14 +71,14 @@ class Fault:
             )
 
     def window_ps(self) -> tuple[int, int | None]:
-        """When it begins and ends, in picoseconds; None means never."""
+        """Return when it begins and ends, in picoseconds; None means never."""
         never = self.end is None or self.end == inf
         end = None if never else time_ps(self.end or 0, what="end", bare=False)
         return time_ps(self.begin, what="begin", bare=False), end
 
     @classmethod
     def parse(cls, text: str) -> Fault:
-        """A fault from the form the command takes.
+        """Parse a fault in the command's notation.
 
         >>> Fault.parse("link=0-1,begin=10us,end=20us,slowdown=4")
         Fault(link=(0, 1), npu=None, begin='10us', end='20us', slowdown=4.0, both=False)
@@ -120,7 +120,7 @@ class Straggler:
 
     @classmethod
     def parse(cls, text: str) -> Straggler:
-        """A straggler from the form the command takes.
+        """Parse a straggler in the command's notation.
 
         >>> Straggler.parse("npu=3,late=20us,slowdown=1.5")
         Straggler(npu=3, late='20us', slowdown=1.5)
@@ -169,7 +169,7 @@ def _numbers(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def fault_links(topology: Topology, fault: Fault) -> list[int]:
-    """The links that a fault is about.
+    """Return the links that a fault affects.
 
     >>> import tacos
     >>> fault_links(tacos.topology.mesh(2), Fault(link=(0, 1), both=True))
@@ -184,7 +184,7 @@ def fault_links(topology: Topology, fault: Fault) -> list[int]:
 
 
 def fault_words(topology: Topology, fault: Fault) -> str:
-    """A fault in words.
+    """Return a fault in words.
 
     >>> import tacos
     >>> fault_words(tacos.topology.mesh(2), Fault(link=(0, 1), begin="1ms", end="3ms"))
@@ -208,7 +208,7 @@ def fault_words(topology: Topology, fault: Fault) -> str:
 
 
 def straggler_words(topology: Topology, straggler: Straggler) -> str:
-    """A straggler in words.
+    """Return a straggler in words.
 
     >>> import tacos
     >>> straggler_words(tacos.topology.mesh(2), Straggler(npu=1, late="20us", slowdown=2))
@@ -222,7 +222,7 @@ def straggler_words(topology: Topology, straggler: Straggler) -> str:
 
 
 def outages(topology: Topology, faults: Iterable[Fault]) -> list[tuple[int, int, int | None]]:
-    """Link, begin and end in picoseconds of every time in which a link is down; None means for ever.
+    """Return link, begin and end (in picoseconds) of every outage of a link; an end of None means forever.
 
     >>> import tacos
     >>> outages(tacos.topology.mesh(2), [Fault(link=(0, 1), begin="1us", end="2us")])
@@ -242,7 +242,7 @@ def outages(topology: Topology, faults: Iterable[Fault]) -> list[tuple[int, int,
 def disturbances(
     topology: Topology, faults: Iterable[Fault], stragglers: Iterable[Straggler]
 ) -> dict[str, NDArray[Any]]:
-    """The columns of the core: how slow each link is from which time on, how late each NPU."""
+    """Return the columns that the core takes: how slow each link is from which time on, and how late each NPU is."""
     nodes = Nodes(topology)
     windows: dict[int, list[tuple[int, int | None, float]]] = defaultdict(list)
     for fault in faults:

@@ -117,7 +117,7 @@ def run(
 
 
 def program_routes(schedule: Schedule, program: Program) -> list[list[int] | None]:
-    """The route of each thread of a program that a schedule was lowered to.
+    """Return the route of each thread of a program that a schedule was lowered to.
 
     A lowered schedule has a channel per route between two NPUs. A program that was packed afterwards
     has other channels: there a thread's route is known if the schedule uses one route between its
@@ -158,7 +158,7 @@ def program_routes(schedule: Schedule, program: Program) -> list[list[int] | Non
 
 
 def program_order(schedule: Schedule, program: Program) -> NDArray[np.int64]:
-    """The position of each step's message on the links, by the starts of the schedule.
+    """Return the position of each step's message on the links, by the starts of the schedule.
 
     Args:
         schedule: What the program was lowered from.
@@ -184,7 +184,7 @@ def program_order(schedule: Schedule, program: Program) -> NDArray[np.int64]:
 
 
 def program_transfers(schedule: Schedule, program: Program) -> NDArray[np.int64]:
-    """The schedule's transfer that each step of a program sends.
+    """Return the schedule's transfer that each step of a program sends.
 
     Args:
         schedule: What the program was lowered from.
@@ -220,7 +220,7 @@ def program_transfers(schedule: Schedule, program: Program) -> NDArray[np.int64]
 def _departed(
     schedule: Schedule, program: Program
 ) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64], NDArray[np.int64]]:
-    """The departures of a schedule, the program's steps that send, and the departure of each."""
+    """Return the departures of a schedule, the program's steps that send, and the departure of each."""
     rows = departures(schedule)
     steps = np.flatnonzero(np.isin(program.op, _SENDS))
     thread = np.repeat(np.arange(program.threads), np.diff(program.thread_begin))[steps]
@@ -239,7 +239,7 @@ _CHANNEL_BITS = 20
 
 
 def _keys(src: NDArray[Any], dst: NDArray[Any], channel: NDArray[Any]) -> NDArray[np.int64]:
-    """A number per (src, dst, channel), in their order; channels beyond a million share one."""
+    """Return a number per (src, dst, channel), in their order; channels beyond a million share one."""
     pair = src.astype(np.int64) << 22 | np.maximum(dst, 0)
     keys: NDArray[np.int64] = pair << _CHANNEL_BITS | np.minimum(channel, (1 << _CHANNEL_BITS) - 1)
     return keys

@@ -88,7 +88,7 @@ class Timeline:
             raise FormatError(f"{path}: {error.strerror or error}") from None
 
     def label(self, row: int) -> str:
-        """A short name of a node: its own, or what it does."""
+        """Return a short name of a node: its own, or its kind."""
         w = self.workload
         own: str = w.names[w.name[row]]
         if own:

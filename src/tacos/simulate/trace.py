@@ -57,7 +57,7 @@ _IMITATED = {
 
 
 def _rule(provenance: Mapping[str, Any]) -> str | None:
-    """How transfers were served, in words; None where that is not known."""
+    """Return how transfers were served, in words; None where that is not known."""
     if provenance.get("congestion") is False and provenance.get("timing") == "first-come":
         return _NO_CONGESTION
     return _RULES.get(provenance.get("timing", "")) or _IMITATED.get(
@@ -275,7 +275,7 @@ class Trace:
     def utilisation_over_time(
         self, bins: int = 100
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """How busy every link was in equal parts of the time.
+        """Return how busy every link was in equal parts of the time.
 
         A link that is down is not busy, even if a transfer waits on it.
 
@@ -301,7 +301,7 @@ class Trace:
         return _seconds(edges), inside / np.maximum(width, 1)
 
     def _moving(self) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-        """The busy intervals, cut where their links are down."""
+        """Return the busy intervals, cut where their links are down."""
         link, begin, end = self.link, self.begin_ps, self.end_ps
         for broken, down, up in outages(self.topology, self.faults):
             last = self.time_ps if up is None else up
@@ -315,7 +315,7 @@ class Trace:
         return link, begin, end
 
     def npu_progress(self, bins: int = 100) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """How much had arrived at every NPU by the end of equal parts of the time.
+        """Return how much had arrived at every NPU by the end of equal parts of the time.
 
         Returns:
             The bins + 1 edges in seconds, and bytes per NPU (row) and bin (column).
@@ -329,7 +329,7 @@ class Trace:
         return _seconds(edges), np.cumsum(arrived, axis=1)
 
     def critical_path(self) -> dict[str, NDArray[Any]]:
-        """The chain of transfers that determines the end, first to last.
+        """Return the chain of transfers that determines the end, first to last.
 
         Each waited for the one before it, for its data or for a link.
 
@@ -361,7 +361,7 @@ class Trace:
         }
 
     def summary(self) -> dict[str, Any]:
-        """The trace in numbers, as plain values that can go into JSON; units are in the names.
+        """Summarize the trace in plain values, for JSON; the names give the units.
 
         ``rule`` says in words how transfers were served. ``slower_than_schedule`` compares the time
         with the schedule's. ``clean_time_s`` and ``loss`` are there where something disturbed the run:
@@ -395,7 +395,7 @@ class Trace:
         return facts
 
     def rows(self) -> dict[str, NDArray[Any]]:
-        """The busy intervals as columns, with the ends of their links."""
+        """Return the busy intervals as columns, with the ends of their links."""
         return {
             "transfer": self.transfer,
             "link": self.link,
@@ -409,15 +409,15 @@ class Trace:
         return to_html(self)
 
     def to_pandas(self) -> Any:
-        """The busy intervals as a pandas DataFrame with the columns of `rows` and the nodes' names; needs pandas."""
+        """Return the busy intervals as a pandas DataFrame with the columns of `rows` and the nodes' names; needs pandas."""
         return frames.to_pandas(self.rows(), topology=self.topology)
 
     def to_arrow(self) -> Any:
-        """The busy intervals as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``."""
+        """Return the busy intervals as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``."""
         return frames.to_arrow(self.rows())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
-        """The busy intervals for any library that knows Arrow, by the Arrow PyCapsule interface."""
+        """Return the busy intervals for any library that knows Arrow, by the Arrow PyCapsule interface."""
         return frames.arrow_stream(self.rows())
 
     def save(self, path: str | os.PathLike[str], *, format: str | None = None) -> None:
@@ -446,7 +446,7 @@ def _seconds(picoseconds: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _batches(count: int) -> Iterator[slice]:
-    """Parts of a column, so that what is computed from it stays small."""
+    """Yield parts of a column, so that temporary arrays stay small."""
     for begin in range(0, count, _BATCH):
         yield slice(begin, begin + _BATCH)
 
@@ -454,7 +454,7 @@ def _batches(count: int) -> Iterator[slice]:
 def _checked_record(
     topology: Topology, recorded: Mapping[str, ArrayLike]
 ) -> dict[str, NDArray[Any]]:
-    """The columns of intervals and of arrivals, both in order of time."""
+    """Return the columns of intervals and of arrivals, both in order of time."""
     if wrong := sorted(recorded.keys() - RECORDED.keys()):
         raise ValueError(
             f"{wrong[0]} is not a column of a trace; expected one of {', '.join(RECORDED)}"

@@ -44,7 +44,7 @@ def write(trace: Trace, path: str | os.PathLike[str], *, format: str | None = No
 def format_of(
     path: str | os.PathLike[str], format: str | None = None, *, pictures: Sequence[str] = ()
 ) -> str:
-    """The format that a name's ending, or `format`, says.
+    """Return the format given by a name's extension, or by `format`.
 
     `pictures` are endings that the caller knows besides, for the sentence if none fits.
 
@@ -270,7 +270,7 @@ def _names(trace: Trace) -> Iterator[list[str]]:
 
 
 def _counters(trace: Trace) -> list[str]:
-    """How many links are busy, over time."""
+    """Return how many links are busy, over time."""
     edges, busy = _busy_links(trace)
     return [
         f'{{"ph":"C","pid":{_LINKS},"ts":{at * 1e6:.6f},"name":"busy links",'
@@ -280,7 +280,7 @@ def _counters(trace: Trace) -> list[str]:
 
 
 def _busy_links(trace: Trace) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """How many links are busy on average from each moment to the next; none after the last."""
+    """Return how many links are busy on average from each moment to the next; none after the last."""
     bins = min(_COUNTER_BINS, max(1, trace.time_ps))
     edges, share = trace.utilisation_over_time(bins)
     return edges, np.append(share.sum(axis=0), 0.0)
@@ -313,7 +313,7 @@ def _flows(trace: Trace) -> Iterator[list[str]]:
 
 
 def _waiting(trace: Trace) -> NDArray[Any]:
-    """The transfers to which an arrow leads: all that waited, or those of the critical path."""
+    """Return the transfers that arrows point to: all that waited, or those of the critical path."""
     if trace.cause is not None and len(trace.link) <= _ALL_FLOWS:
         return np.flatnonzero(trace.cause >= 0)
     return trace.critical_path()["transfer"][1:]

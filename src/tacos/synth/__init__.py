@@ -37,7 +37,7 @@ BASELINES: dict[str, Engine] = {name: one for name, one in ENGINES.items() if on
 
 
 def applicable(topology: Topology, collective: Collective) -> list[str]:
-    """Names of the engines that apply, the synthesizers first; without those that have to be named.
+    """Return the names of the engines that apply, synthesizers first, without those that must be requested by name.
 
     >>> import tacos
     >>> topo = tacos.topology.fully_connected(5)
@@ -48,7 +48,7 @@ def applicable(topology: Topology, collective: Collective) -> list[str]:
 
 
 def obstacle(engine: str, topology: Topology, collective: Collective) -> str:
-    """What an engine needs and does not find, or nothing.
+    """Return the requirement of an engine that is not met; empty if all are met.
 
     >>> import tacos
     >>> topo = tacos.topology.mesh(3, 3)
@@ -60,7 +60,7 @@ def obstacle(engine: str, topology: Topology, collective: Collective) -> str:
 
 
 def references() -> list[str]:
-    """Names of the engines that others are compared with, what users run today first.
+    """Return the names of the reference engines, beginning with what users run today.
 
     >>> references()
     ['nccl', 'ring']

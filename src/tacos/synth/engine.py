@@ -138,7 +138,7 @@ class Engine:
             raise ValueError(f"{self.name} needs {needed}")
 
     def applies(self, topology: Topology, collective: Collective) -> bool:
-        """Whether ``"auto"`` and comparisons ask the engine for this problem."""
+        """Return whether ``"auto"`` and comparisons ask the engine for this problem."""
         return not self.only_if_named and not self.obstacle(topology, collective)
 
     @property
@@ -159,7 +159,7 @@ class Engine:
         return any(parameter.kind == Parameter.VAR_KEYWORD for parameter in parameters)
 
     def supplied(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values, by keyword, that a search passes on to `solve`.
+        """Return the keyword arguments that a search passes to `solve`.
 
         >>> from tacos.synth import ENGINES
         >>> ENGINES["greedy"].supplied({"seed": 3, "memory": {}})

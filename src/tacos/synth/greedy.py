@@ -70,7 +70,7 @@ def greedy(
         if device != "cpu":
             missing = on_gpu.obstacle(network, problem)
             if missing and device == "cuda":
-                raise TacosError(f'device is "cuda", which does not work here: {missing}')
+                raise TacosError(f'device "cuda" cannot be used: {missing}')
             if not missing:
                 found = on_gpu.solve(
                     network, problem, seed=seed, provenance=provenance, progress=progress

@@ -41,7 +41,7 @@ class MatchedPorts:
     links: NDArray[np.int32]
 
     def returned(self, schedule: Schedule) -> Schedule:
-        """A schedule of `topology` as one of the real network, at the same times.
+        """Convert a schedule of `topology` to one of the real network, with the same times.
 
         >>> import tacos
         >>> found = matched_ports(tacos.topology.mi250(2))
@@ -60,7 +60,7 @@ class MatchedPorts:
         return _over(whole, table, whole.lane_route)
 
     def taken(self, schedule: Schedule) -> Schedule | None:
-        """A schedule of the real network as one of `topology`; None if it uses a port for several peers.
+        """Convert a schedule of the real network to one of `topology`; None if it uses a port for several peers.
 
         >>> import tacos
         >>> topo = tacos.topology.mi300x(2)
@@ -97,13 +97,13 @@ class MatchedPorts:
 
 
 def _over(schedule: Schedule, routes: Routes, lane_route: NDArray[np.int32]) -> Schedule:
-    """The same transfers at the same times over other routes."""
+    """Return the transfers at the same times over other routes."""
     changed = {"routes": routes, "lane_route": lane_route, "bound_ps": None, "matched_ports": False}
     return Schedule(**(fields(schedule) | changed))
 
 
 def matched_ports(topology: Topology) -> MatchedPorts | None:
-    """The network with one peer for each port between boxes; None where no switch can be replaced that way.
+    """Return the network with one peer for each port between boxes; None if no switch can be replaced in this way.
 
     Replaced are switches that join NPUs of several boxes, one port each way and NPU, the same places in every box, and
     that are slower than what an NPU has within its box. Boxes are what is left connected without these switches. The
@@ -159,7 +159,7 @@ def matched_ports(topology: Topology) -> MatchedPorts | None:
 
 
 def _between_boxes(topology: Topology) -> dict[int, tuple[dict[int, int], dict[int, int]]]:
-    """The switches that can be replaced, with the links into them and out of them by NPU."""
+    """Return the switches that can be replaced, with the links into them and out of them by NPU."""
     speed, npus = topology.link_bandwidth_Bps, topology.npus
     fastest = np.zeros(topology.nodes, np.int64)
     np.maximum.at(fastest, topology.link_src, speed)

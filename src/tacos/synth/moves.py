@@ -102,11 +102,11 @@ class Moves:
         return int(self.step.max(initial=-1)) + 1
 
     def after(self, step: int) -> Moves:
-        """The same, `step` steps later."""
+        """Return the moves `step` steps later."""
         return replace(self, step=self.step + np.int32(step))
 
     def between(self, npus: NDArray[Any]) -> Moves:
-        """The same between `npus[i]` instead of i."""
+        """Return the moves between `npus[i]` instead of i."""
         return replace(self, pairs=(npus[self.pairs[0]], npus[self.pairs[1]]))
 
     def turned(self) -> Moves:
@@ -123,11 +123,11 @@ class Moves:
         )
 
     def piece(self, k: int, of: int) -> Moves:
-        """The moves of piece k of every chunk, each being cut into `of` pieces."""
+        """Return the moves of piece k of every chunk, where each chunk is cut into `of` pieces."""
         return self if of == 1 else replace(self, chunk=self.chunk * np.uint32(of) + np.uint32(k))
 
     def rounds(self, count: int, pieces: int) -> Moves:
-        """The same `count` times, each time with chunks that are `pieces` further on."""
+        """Repeat the moves `count` times, each time with chunk numbers increased by `pieces`."""
         first = np.arange(count, dtype=np.uint32)[:, None] * np.uint32(pieces)
         return Moves(
             pairs=self.pairs,
@@ -139,7 +139,7 @@ class Moves:
         )
 
     def only(self, which: NDArray[Any] | slice) -> Moves:
-        """The moves that `which` (a mask, positions or a slice) selects."""
+        """Return the moves that `which` (a mask, positions or a slice) selects."""
         return Moves(
             pairs=self.pairs,
             route=self.route[which],
@@ -175,7 +175,7 @@ the block at each home spreads to all places, as moves of chunk i for home i. Tr
 
 
 def concatenate(parts: Sequence[Moves]) -> Moves:
-    """All moves, each list after the one before it.
+    """Concatenate lists of moves.
 
     >>> hop = Moves.of((np.array([0]), np.array([1])), np.array([0]), np.array([5]), 0)
     >>> concatenate([hop, hop.turned()]).pairs[0].tolist()
@@ -202,7 +202,7 @@ def concatenate(parts: Sequence[Moves]) -> Moves:
 def named_part(
     part: CollectivePart, algorithm: Sequence[BlockTrees], npus: Ints | None = None
 ) -> Moves:
-    """The moves of one named collective; piece k of every block takes ``algorithm[k % len(algorithm)]``.
+    """Return the moves of one named collective; piece k of every block takes ``algorithm[k % len(algorithm)]``.
 
     Args:
         part: Any kind but send_recv and custom, with its chunks chosen.
@@ -232,7 +232,7 @@ def named_part(
 
 
 def cut(whole: Sequence[Moves], pieces: int) -> Moves:
-    """The moves of all pieces of every chunk, piece k in the manner of ``whole[k % len(whole)]``.
+    """Return the moves of all pieces of every chunk; piece k moves as ``whole[k % len(whole)]`` does.
 
     Piece after piece: where several could leave at once, a pipeline wants the first ones to.
 
@@ -339,7 +339,7 @@ def check_memory(moves: int) -> None:
 
 
 def listed(part: CollectivePart, npus: int) -> Moves:
-    """Direct moves of a send-recv or custom collective, whose chunks list their own ends.
+    """Return direct moves of a send-recv or custom collective, whose chunks list their sources and destinations.
 
     >>> from tacos import collective
     >>> listed(collective.send_recv(4, [(0, 2, "1KB")], chunks=2).parts[0], 4).chunk.tolist()
@@ -377,13 +377,13 @@ def listed(part: CollectivePart, npus: int) -> Moves:
 
 
 def _in_pieces(moves: Moves, pieces: int) -> Moves:
-    """The moves of whole blocks, piece by piece."""
+    """Return the moves of whole blocks, piece by piece."""
     check_memory(len(moves.chunk) * pieces)
     return moves if pieces == 1 else moves.piece(0, pieces).rounds(pieces, 1)
 
 
 def _one_piece(part: CollectivePart, trees: BlockTrees, homes: Ints) -> Moves:
-    """The part's moves as if every unit were one chunk."""
+    """Return the part's moves as if every unit were one chunk."""
     n, root = len(homes), homes[part.root : part.root + 1]
     ranks = np.arange(n)
     match part.kind:
@@ -416,7 +416,7 @@ def _straight(
     op: int = COPY,
     reads: int = READ_ACC,
 ) -> Moves:
-    """Each chunk from src to dst in one move, every NPU serving the next one first."""
+    """Move each chunk from src to dst directly; every NPU serves the next NPU first."""
     turn = np.argsort((dst - src) % npus, kind="stable")
     pairs, route = np.unique(src[turn] * np.int64(npus) + dst[turn], return_inverse=True)
     return Moves.of((pairs // npus, pairs % npus), route, chunk[turn], 0, op=op, reads=reads)

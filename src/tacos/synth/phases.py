@@ -32,7 +32,7 @@ def in_phases(
     owners: Collection[int] = (),
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
-    """The schedule of a collective, by a synthesizer of collectives that sum nothing.
+    """Return the schedule of a collective, made with a synthesizer for collectives that only copy.
 
     Args:
         topology, collective: Where, and what to do.
@@ -60,7 +60,7 @@ def in_phases(
 
 
 def sums(collective: Collective) -> bool:
-    """Whether any chunk is a sum.
+    """Return whether any chunk is a sum.
 
     >>> import tacos
     >>> sums(tacos.collective.reduce(4, "1MB")), sums(tacos.collective.gather(4, "1MB"))
@@ -70,7 +70,7 @@ def sums(collective: Collective) -> bool:
 
 
 def only_collects(collective: Collective) -> bool:
-    """Whether each chunk is a sum that ends at one NPU: a collective that only copies, turned around.
+    """Return whether each chunk is a sum that ends at one NPU: the reverse of a collective that only copies.
 
     >>> import tacos
     >>> only_collects(tacos.collective.reduce(4, "1MB")), only_collects(tacos.collective.all_reduce(4, "1MB"))
@@ -81,7 +81,7 @@ def only_collects(collective: Collective) -> bool:
 
 
 def _all_gathers(collective: Collective) -> Collective | None:
-    """The all-gathers that spread the sums of all-reduces, if they cut the buffers alike.
+    """Return the all-gathers that spread the sums of all-reduces, if both cut the buffers in the same way.
 
     Where sizes do not divide, the last byte of a piece may be in the next one; that costs the times
     (they are computed again), so only what is too large to list chunk by chunk accepts it.

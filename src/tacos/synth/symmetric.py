@@ -56,7 +56,7 @@ def symmetric(
 
 
 def obstacle(topology: Topology, collective: Collective) -> str:
-    """What the engine needs and does not find, or nothing.
+    """Return the requirement of the engine that is not met; empty if all are met.
 
     >>> import tacos
     >>> torus = tacos.topology.torus(3, 3)
@@ -90,7 +90,7 @@ def obstacle(topology: Topology, collective: Collective) -> str:
 
 
 def _stored(topology: Topology, collective: Collective) -> float:
-    """Transfers of one NPU, of which the others' are images."""
+    """Return the transfers of one NPU; those of other NPUs are its images."""
     return estimates.transfers(topology, collective) / topology.npus
 
 

@@ -87,7 +87,7 @@ RECEIVES = np.array(["recv" in op for op in STEP_OPS])
 
 
 def exceeded(program: Program, dialect: str | None = None) -> list[str]:
-    """What of a program is too much for the executors of a dialect, one sentence each.
+    """Return the limits of a dialect's executors that a program exceeds, one sentence each.
 
     The program is judged as it stands; writing one may split or merge its steps before. Default: the dialect of the file
     that it was read from, or ``"msccl"``.
@@ -106,7 +106,7 @@ def exceeded(program: Program, dialect: str | None = None) -> list[str]:
 
 
 def limits_exceeded(program: Program, limits: Dialect) -> Iterator[str]:
-    """What of a program is too large or too many, one sentence each."""
+    """Yield the limits that a program exceeds, one sentence each."""
 
     def where(threads: NDArray[np.bool_] | NDArray[np.intp]) -> str:
         thread = int(np.flatnonzero(threads)[0])
@@ -156,7 +156,7 @@ def limits_exceeded(program: Program, limits: Dialect) -> Iterator[str]:
 
 
 def hangs(program: Program, protocol: str) -> str | None:
-    """A sentence about the step that waits forever because a connection holds a limited number of messages.
+    """Return a sentence about the step that waits forever because a connection holds a limited number of messages.
 
     A program that could never run, however much a connection takes, is wrong in itself and not meant.
     """
@@ -170,5 +170,5 @@ def hangs(program: Program, protocol: str) -> str | None:
 
 
 def first_thread(program: Program) -> NDArray[np.intp]:
-    """The first thread of each rank."""
+    """Return the first thread of each rank."""
     return np.searchsorted(program.thread_rank, np.arange(program.ranks))

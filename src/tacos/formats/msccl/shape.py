@@ -53,7 +53,7 @@ def packed(
     instances: int,
     topology: Topology | None,
 ) -> Program:
-    """A program on at most `most` or `channels` channels, for that many instances, within the executors' limits.
+    """Return a program on at most `most` or `channels` channels, for that many instances, within the executors' limits.
 
     `programs` do the same; the first that fits as it is, is the last that is looked at. Without any, the fastest of what
     fits is taken.
@@ -117,7 +117,7 @@ def packed(
 
 
 def finished(program: Program, instances: int) -> Program:
-    """A packed program as it is written: its copies, one dependency per step, threads that others wait for first."""
+    """Return a packed program in the form that is written: copies, one dependency per step, and threads that others wait for first."""
     return awaited_first(with_nops(copies(program, instances)))
 
 
@@ -146,7 +146,7 @@ def _fused(
 
 
 def _executed(program: Program, topology: Topology) -> float:
-    """The executed time, by the slower of the rules for links that are not in the schedule's order."""
+    """Return the slower of the executed times on first-come and on shared links."""
     known = program.size_bytes
     size = known if 0 < known <= _LARGEST else program.collective.size_bytes * _CHUNK
     program = filled(program)
@@ -170,7 +170,7 @@ def _executed(program: Program, topology: Topology) -> float:
 
 
 def copies(program: Program, instances: int) -> Program:
-    """Copies of a program side by side, each with its share of every unit of chunks."""
+    """Return copies of a program side by side, each with its share of every unit of chunks."""
     if instances == 1:
         return program
     program = _within_units(program)
@@ -232,7 +232,7 @@ def copies(program: Program, instances: int) -> Program:
 
 
 def with_nops(program: Program) -> Program:
-    """A step with one dependency at most: nops before it take the others.
+    """Give each step at most one dependency; nops before it take the others.
 
     Executors want a real step after nops to have the last of their dependencies, so one without any
     repeats it.
@@ -310,13 +310,13 @@ def awaited_first(program: Program) -> Program:
 
 
 def _unit(program: Program) -> int:
-    """How many slots of the input and the output belong together."""
+    """Return the number of input and output slots that belong together."""
     part = program.collective.parts[0]
     return len(program.output_chunks(0)) if kind_of(part).unit == "share" else int(part.chunks)
 
 
 def _within_units(program: Program) -> Program:
-    """The program with steps of one slot each, if some step touches several units."""
+    """Return the program with steps of one slot each, if some step touches several units."""
     unit = _unit(program)
     for buffer, slot in (
         (program.src_buffer, program.src_slot),
@@ -328,7 +328,7 @@ def _within_units(program: Program) -> Program:
 
 
 def _cut(program: Program, most: int) -> Program:
-    """The same program in steps of at most `most` slots; the last piece has the rest."""
+    """Return the program in steps of at most `most` slots; the last piece may be smaller."""
     if not (program.count > most).any():
         return program
     pieces = np.maximum(1, -(-program.count // most))

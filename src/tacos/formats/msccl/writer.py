@@ -128,7 +128,7 @@ def write(
 
 
 def _lowered(obj: Program | Schedule, in_place: bool | None) -> Iterator[Program]:
-    """The program; of a schedule others, too, which take more memory or time but may fit better.
+    """Yield the program and, for a schedule, other programs that take more memory or time but may fit the limits better.
 
     A receive into a scratch slot that is used again waits for a send, so that ranks may wait for each other for ever where
     connections hold few messages. Without windows fewer threadblocks are waited for; where some no longer are, wide windows
@@ -186,7 +186,7 @@ def _check(path: Location, program: Program, dialect: str, protocol: str) -> Non
 
 
 def _word(name: str, value: str | None, known: str | None, allowed: Iterable[str]) -> str:
-    """The word that was given, else what the program is known to have, else the first."""
+    """Return the given word, else the program's, else the first."""
     words = list(allowed)
     if value is None:
         return known if known in words else words[0]
@@ -204,7 +204,7 @@ def _fields(
     max_bytes: Quantity | None,
     name: str | None,
 ) -> dict[str, Any]:
-    """The fields of the file's first element that do not depend on the steps."""
+    """Return the fields of the file's first element that do not depend on the steps."""
     limits = DIALECTS[dialect]
     parts = program.collective.parts
     kind = parts[0].kind
@@ -299,7 +299,7 @@ def _text(program: Program, fields: dict[str, Any]) -> Iterator[str]:
 
 
 def _rows(program: Program) -> list[str]:
-    """A line per step. The side that a type does not use repeats the other."""
+    """Return one line per step. A side that the type does not use repeats the other side."""
     buffers, types = (
         np.array(["i", "o", "s", "i"]),
         np.array([_TYPE_OF.get(i, "") for i in range(14)]),

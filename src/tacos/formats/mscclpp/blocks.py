@@ -54,7 +54,7 @@ def divide(
     needs: list[Needs],
     most: int,
 ) -> list[list[Block]]:
-    """The threadblocks of each rank.
+    """Return the threadblocks of each rank.
 
     Args:
         program: What to divide.

@@ -50,7 +50,7 @@ class Order:
 
 
 def order_of(program: Program) -> Order:
-    """The order of a program's steps.
+    """Return an order in which the steps of a program can run.
 
     Raises:
         ValueError: Steps wait for each other in a circle, or a message has no partner.
@@ -182,7 +182,7 @@ class _Touches:
         self.next_send = np.minimum.accumulate(sends[::-1])[::-1] if len(step) else sends
 
     def all_fresh(self, steps: NDArray[np.int64], counts: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Whether the steps are the first to touch each of their slots."""
+        """Return whether the steps are the first to touch each of their slots."""
         first = np.ones(len(self.step), bool)
         first[1:] = self.memory[1:] != self.memory[:-1]
         many = np.bincount(self.step[first & ~self.is_read], minlength=self.program.steps)
@@ -191,7 +191,7 @@ class _Touches:
     def reaches(
         self, start: NDArray[np.int32], goal: NDArray[np.int32], ranks: int
     ) -> NDArray[np.bool_]:
-        """Whether what the sends `start` sent is read, summed or not, by the sends `goal`."""
+        """Return whether the sends `goal` read what the sends `start` sent, summed or not."""
         program, order = self.program, self.order
         found = np.zeros(len(start), bool)
         goal_row = np.full(program.steps, -1, np.int64)
@@ -221,7 +221,7 @@ class _Touches:
 
 
 def _memory(program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The first number of each rank's buffers, and one number for slots that are the same memory."""
+    """Return the first number of each rank's buffers; slots in the same memory have the same number."""
     slots = np.array(
         [
             [

@@ -114,12 +114,12 @@ def _all_slots(places: tuple[Place, ...], count: int) -> tuple[Place, ...]:
 
 @lru_cache(1 << 16)
 def local(place: Place, count: int) -> str:
-    """Slots of the GPU's own."""
+    """Return the GPU's own slots as a buffer reference."""
     return f'{{"type":"{_LETTERS[place[0]]}","index":{place[1]},"size":{count}}}'
 
 
 def away(buffer: int, slot: int, count: int) -> str:
-    """Slots of a peer, by the number of its buffer within the threadblock."""
+    """Return a peer's slots as a buffer reference, by the number of the peer's buffer within the threadblock."""
     return f'{{"buffer_id":{buffer},"index":{slot},"size":{count}}}'
 
 

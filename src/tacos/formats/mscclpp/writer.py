@@ -189,7 +189,7 @@ class _Writer:
         self.chunks = self._chunks_per_step() if unit is not None else 0
 
     def _divided(self, straight: NDArray[np.bool_], most: int) -> list[list[Block]]:
-        """The threadblocks of each rank: one per thread, or joined ones where those are too many.
+        """Return the threadblocks of each rank: one per thread, merged where they would be too many.
 
         A threadblock that waits for a message sends nothing meanwhile, so threads that only receive stay apart from
         those that send as long as there are threadblocks for both.
@@ -215,7 +215,7 @@ class _Writer:
         return blocks(group_threads(program, order), most)
 
     def _chunks_per_step(self) -> int:
-        """A pipeline cuts all that is ordered with others in the same way, so it must be alike."""
+        """Return the chunks per step. A pipeline cuts all ordered steps in the same way, so they must have equally many."""
         counts = {
             self.count[step]
             for rank, blocks in enumerate(self.blocks)
@@ -301,7 +301,7 @@ class _Writer:
             self.buffer[step] = self.remote[rank].setdefault(key, len(self.remote[rank]))
 
     def _uses(self) -> tuple[list[int], list[Needs]]:
-        """Channels and buffers that steps need, and which of these each step does."""
+        """Return the channels and buffers that steps need, and which of them each step uses."""
         known: dict[tuple[Any, ...], int] = {}
         rows = zip(
             self.in_kind, self.in_channel, self.kind, self.out_channel, self.buffer, strict=True
@@ -371,7 +371,7 @@ class _Writer:
     def _across(
         self, block: list[int], place: list[int], start: dict[tuple[int, int], int]
     ) -> Iterable[tuple[int, int]]:
-        """The waits between rows of threadblocks, in the order of the waiting rows.
+        """Return the waits between rows of threadblocks, in the order of the waiting rows.
 
         Of several steps of one threadblock, the last comes first and makes the others unneeded.
         """

@@ -55,7 +55,7 @@ class Result:
         name: str = "",
         **more: Any,
     ) -> Schedule:
-        """The hops as a schedule, on the given topology or on the links that they use.
+        """Return the hops as a schedule, on the given topology or on the links that they use.
 
         What else is given goes into the provenance.
 
@@ -109,7 +109,7 @@ class Result:
         return topology, [[number[link] for link in pairwise(w)] for w in ways]
 
     def _ops(self) -> list[int]:
-        """Whether a hop adds to what its destination has: it does unless it brings all of that."""
+        """Return the op of each hop: it adds if the destination holds something that the arriving value does not contain."""
         held: list[dict[int, int]] = [{npu: 1 << npu for npu in npus} for npus in self.before]
         ops: list[int] = []
         now: Any = None
@@ -126,7 +126,7 @@ class Result:
         return ops
 
     def _collective(self, size: Quantity | None) -> tuple[Collective, list[int]]:
-        """A named collective if it is one, and the number that each chunk has in it."""
+        """Return the named collective that this is, if any, and the number of each chunk in it."""
         n, chunks = self.npus, len(self.before)
         total = units.size_bytes(size) if size is not None else chunks * _CHUNK_BYTES
         everyone = set(range(n))

@@ -60,7 +60,7 @@ def read(
 
 
 def _field(found: Any, name: str, kind: type) -> Any:
-    """A field whose name has a number in front, which differs between versions."""
+    """Return a field whose name begins with a number that differs between versions."""
     for key, value in found.items() if isinstance(found, dict) else ():
         if re.fullmatch(rf"\d-{name}", key):
             if not isinstance(value, kind):

@@ -77,7 +77,7 @@ def line(n: int) -> list[BlockTrees]:
 
 
 def star(n: int) -> list[BlockTrees]:
-    """Each block goes from its home straight to all places, to the next one first.
+    """Send each block from its home directly to all places, beginning with the next one.
 
     >>> star(4)[0](np.array([2]), False).pairs[1].tolist()
     [3, 0, 1]
@@ -173,11 +173,11 @@ def swing(sizes: Sequence[int]) -> list[BlockTrees]:
 
 
 def grid(sides: Sequence[tuple[int, int, BlockTrees]]) -> BlockTrees:
-    """One dimension after the other, each with its own trees.
+    """Combine the trees of several dimensions, one dimension after another.
 
     Args:
-        sides: Of each dimension, in the order in which blocks spread: its size, its stride (by how
-            much the place grows along it) and the trees to use inside it.
+        sides: Size, stride (the difference between neighbouring places) and trees of each dimension, in the order in
+            which blocks spread.
 
     >>> rows, columns = (3, 1, line(3)[0]), (4, 3, two_way_ring(4)[0])
     >>> grid([columns, rows])(np.array([0]), False).steps
@@ -240,7 +240,7 @@ def side_by_side(sides: Sequence[tuple[int, int, BlockTrees]], homes: Ints) -> M
 
 
 def double_tree(n: int, *, rooted: bool) -> list[BlockTrees]:
-    """Two binary trees of which each place is a leaf in one and an inner node in the other.
+    """Return two binary trees in which each place is a leaf of one and an inner node of the other.
 
     Blocks take turns between the trees. As in NCCL, the second tree mirrors the first for even n
     and is shifted by one for odd n. If `rooted`, every block comes from its home: that is the
@@ -264,7 +264,7 @@ def double_tree(n: int, *, rooted: bool) -> list[BlockTrees]:
 
 
 def double_tree_parents(n: int) -> list[Ints]:
-    """The parents of all places (-1: the root) in NCCL's two binary trees.
+    """Return the parents of all places (-1: the root) in NCCL's two binary trees.
 
     >>> [tree.tolist() for tree in double_tree_parents(4)]
     [[-1, 2, 0, 2], [1, 3, 1, -1]]
@@ -278,7 +278,7 @@ def double_tree_parents(n: int) -> list[Ints]:
 
 
 def tree_parents(n: int) -> Ints:
-    """The in-order binary tree of places 1 … n-1, with 0 above it: odd places are leaves.
+    """Return the in-order binary tree of places 1 … n-1, with 0 above it: odd places are leaves.
 
     The parent of …01000 and of …11000 is …10000, or …00000 where the former is beyond n.
 
@@ -320,12 +320,12 @@ def _down(parents: Sequence[Ints], blocks: int, first: int) -> Moves:
 
 
 def _shifted(parent: Ints, by: int) -> Ints:
-    """The same tree with every place `by` further on."""
+    """Return the tree with every place shifted by `by`."""
     return np.roll(np.where(parent < 0, -1, (parent + by) % len(parent)), by)
 
 
 def _around(n: int, homes: Ints, ahead: Ints | int, behind: Ints | int) -> Moves:
-    """Each block travels `ahead` places up a ring of n places and `behind` places down."""
+    """Send each block `ahead` places up a ring of n places, and `behind` places down."""
     reach = np.stack([np.broadcast_to(np.int32(far), homes.shape) for far in (ahead, behind)])
     direction = np.flatnonzero(reach.any(axis=1)).astype(np.int32)[:, None]
     sign = 1 - 2 * direction

@@ -137,7 +137,7 @@ def grid_obstacle(
     *,
     serves: Callable[[Kind], bool] = lambda _: True,
 ) -> str:
-    """What an algorithm over the dimensions of a network needs and does not find, or nothing.
+    """Return the requirement of a dimension-wise algorithm that is not met; empty if all are met.
 
     Args:
         topology, collective: The problem.
@@ -179,7 +179,7 @@ def _swing_obstacle(topology: Topology, collective: Collective) -> str:
 
 
 def _inside(topology: Topology, kind: str, size: int, stride: int) -> list[BlockTrees]:
-    """How the hierarchical algorithm goes along one dimension."""
+    """Return the algorithm that the hierarchical engine uses along one dimension."""
     if kind == "line":
         return block_trees.line(size)
     if kind != "ring":

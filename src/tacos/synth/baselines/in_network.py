@@ -105,7 +105,7 @@ def estimate(
 def _stream(
     size_bytes: int, wire_Bps: float, round_trip_s: float, dtype: str, mtu: int, pool: int
 ) -> tuple[float, float]:
-    """Seconds in which all packets of a worker are sent, and in which one of them goes up and down."""
+    """Return the seconds to send all packets of a worker, and the round-trip time of one packet."""
     words, blocks, leading = _packets(size_bytes, dtype, mtu, pool)
     packets = blocks + leading
     frame = (4 * words + _HEADERS * packets) / max(packets, 1)

@@ -43,7 +43,7 @@ def multitree(
     roots: Sequence[Node] | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
-    """One tree per root, grown in turn; chunks go up and down the trees.
+    """Grow one tree per root, in turn; chunks go up and down the trees.
 
     Args:
         topology: Any network.
@@ -121,7 +121,7 @@ def _spread(
 
 
 def _forest(part: CollectivePart) -> Forest:
-    """The roots of the part's trees, the members of each, and which tree each chunk goes down."""
+    """Return the roots of the part's trees, the members of each, and which tree each chunk goes down."""
     if part.kind == "all_gather":
         trees = np.arange(len(part.group))
         return part.group, [part.group] * len(trees), np.repeat(trees, part.chunks)
@@ -145,7 +145,7 @@ def _forest(part: CollectivePart) -> Forest:
 def _carried(
     tree: NDArray[Any], tree_of_chunk: NDArray[Any], trees: int
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Pairs of a tree's edge and a chunk that goes down the tree, ordered by edge and by chunk."""
+    """Return pairs of a tree's edge and a chunk that goes down the tree, ordered by edge and by chunk."""
     by_tree = np.argsort(tree_of_chunk, kind="stable")
     count = np.bincount(tree_of_chunk, minlength=trees)
     first = np.cumsum(count) - count

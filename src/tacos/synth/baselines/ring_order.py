@@ -45,7 +45,7 @@ def ring_order(
     block_bytes: int,
     both_ways: bool = False,
 ) -> tuple[NDArray[np.int32], str]:
-    """The group in ring order, and where that order comes from.
+    """Return the group in ring order, and where that order comes from.
 
     Args:
         topology: The network.
@@ -89,7 +89,7 @@ def ring_order(
 def ring_cost(
     topology: Topology, npus: NDArray[np.int32], *, block_bytes: int, both_ways: bool = False
 ) -> tuple[int, int]:
-    """Picoseconds of the ring's largest hop and of all hops together, shared links counted.
+    """Return the picoseconds of the ring's longest hop and of all hops together, with shared links counted.
 
     >>> import tacos
     >>> ring = tacos.topology.ring(4, bandwidth="1GB/s", latency="1us")
@@ -108,7 +108,7 @@ def ring_cost(
 
 
 def hamiltonian_cycle(dims: Sequence[tuple[str, int]]) -> NDArray[np.int32] | None:
-    """A cycle through all NPUs of a grid along its dimensions, or None where there is none.
+    """Return a cycle through all NPUs of a grid along its dimensions, or None if there is none.
 
     A path that snakes through all dimensions but one makes the grid two-dimensional. With an even
     side, snake through all columns but the first and come back along that one. With odd sides,
@@ -144,7 +144,7 @@ def hamiltonian_cycle(dims: Sequence[tuple[str, int]]) -> NDArray[np.int32] | No
 
 
 def _snake(sides: Sequence[tuple[str, int, int]]) -> NDArray[Any]:
-    """A path through all places of a grid, one step along one side at a time."""
+    """Return a path through all places of a grid, one step along one side at a time."""
     path = np.zeros(1, np.int64)
     for _, size, stride in sides:
         rows = np.tile(path, (size, 1))
@@ -154,7 +154,7 @@ def _snake(sides: Sequence[tuple[str, int, int]]) -> NDArray[Any]:
 
 
 def _link_costs(topology: Topology, block_bytes: int, load: NDArray[Any] | int = 1) -> NDArray[Any]:
-    """Picoseconds of a block on each link, `load` blocks sharing it."""
+    """Return the picoseconds of a block on each link, which `load` blocks share."""
     time = np.ceil(np.float64(block_bytes) * 1e12 * load / topology.link_bandwidth_Bps)
     return np.minimum(time, 2.0**46).astype(np.int64) + topology.link_latency_ps
 
@@ -171,7 +171,7 @@ def _hop_costs(
 
 
 def _pairwise_weight(topology: Topology, group: NDArray[Any], block_bytes: int) -> NDArray[Any]:
-    """What a hop from i to j counts in the sum that 2-opt minimizes.
+    """Return the weight of a hop from i to j in the sum that 2-opt minimizes.
 
     The fourth power lets one long hop outweigh several short ones.
     """
@@ -184,7 +184,7 @@ def _pairwise_weight(topology: Topology, group: NDArray[Any], block_bytes: int) 
 
 
 def _nearest_neighbours(weight: NDArray[Any]) -> NDArray[Any]:
-    """The tour from place 0 that always goes on to the nearest place not yet visited."""
+    """Return the nearest-neighbour tour from place 0."""
     n = len(weight)
     tour, free = [0], np.ones(n, bool)
     for _ in range(n - 1):

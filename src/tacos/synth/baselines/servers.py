@@ -72,7 +72,7 @@ def _obstacle(topology: Topology, collective: Collective) -> str:
 
 
 def _hops(topology: Topology, part: CollectivePart) -> int:
-    """How many hops all transfers make together if the first member is the server."""
+    """Return the total number of hops if the first member is the server."""
     n = len(part.group)
     if n < 2:
         return 0

@@ -133,7 +133,7 @@ class _Side:
     bandwidth: int
 
     def line(self, pieces: int, blocks: int) -> int:
-        """How many blocks leave one after the other in a step."""
+        """Return the number of blocks that leave one after another in a step."""
         in_turn = self.size - 1 if self.kind == "switch" else 1
         return in_turn * blocks * (1 if self.directions == 2 else pieces)
 
@@ -146,7 +146,7 @@ class _Side:
         return max(self.line(pieces, blocks) * self.busy, self.arrival(op))
 
     def taken(self, pieces: int, blocks: int, op: int) -> int:
-        """How long a phase keeps the dimension."""
+        """Return how long a phase occupies the dimension."""
         steps = self.size - 1 if self.kind == "ring" else 1
         last = self.line(pieces, blocks) * self.busy
         return (steps - 1) * self.period(pieces, blocks, op) + last
@@ -225,7 +225,7 @@ class _Bundles:
         return {"reduce_scatter": sums, "all_gather": copies, "all_reduce": sums + copies}[kind]
 
     def _timetable(self) -> tuple[list[list[int]], int]:
-        """When each phase of each bundle starts, and when everything is done."""
+        """Return when each phase of each bundle starts, and when everything is done."""
         starts = [[0] * len(phases) for phases in self.phases]
         waiting: list[list[tuple[int, int, int, int]]] = [[] for _ in self.sides]
         free = [0] * len(self.sides)
@@ -253,7 +253,7 @@ class _Bundles:
         return starts, now
 
     def orbit(self, collective: Collective, provenance: str) -> Schedule:
-        """The schedule: the transfers that leave NPU 0, and the translations."""
+        """Return the schedule: the transfers that leave NPU 0, and the translations."""
         rank = np.argsort(collective.parts[0].group)
         hops = lru_cache(None)(self._hops)
         found = []
@@ -320,7 +320,7 @@ class _Bundles:
 
 
 def _sides(topology: Topology, block: int, quantum: int) -> Iterator[_Side]:
-    """The dimensions longer than 1, with durations rounded up to multiples of the quantum."""
+    """Yield the dimensions of more than one NPU, with durations rounded up to multiples of the quantum."""
     blocking = topology.link_model == "blocking"
     whole = topology.forwarding == "store_and_forward"
 
@@ -353,7 +353,7 @@ def _sides(topology: Topology, block: int, quantum: int) -> Iterator[_Side]:
 
 
 def _cut_to_size(orbit: Schedule, collective: Collective, provenance: str) -> Schedule:
-    """The same transfers at the same times, of chunks of which some are a byte smaller."""
+    """Return the transfers at the same times for chunks some of which are a byte smaller."""
     check_memory(orbit.transfers)
     packed = orbit.expand()
     return Schedule(

@@ -65,7 +65,7 @@ def double_binary_tree(
 
 
 def c_cube(topology: Topology, collective: Collective, *, progress: Progress = None) -> Schedule:
-    """The same over two trees that are laid out on the network, with a link for each edge.
+    """Use two trees that are laid out on the network, with a link for each edge.
 
     The layout is searched for groups of up to 256; larger ones have their trees in rank order.
 
@@ -94,7 +94,7 @@ def _has_roots(kind: Kind) -> bool:
 
 
 def _pipelined(topology: Topology, collective: Collective) -> Collective:
-    """The collective with an open number of chunks chosen so that (d + K)(α + Sβ/K) is smallest."""
+    """Return the collective with an open number of chunks chosen so that (d + K)(α + Sβ/K) is smallest."""
     if collective.resolved or not collective.parts or not topology.links:
         return collective
     latency = max(int(np.median(topology.link_latency_ps)), 1)
@@ -111,7 +111,7 @@ def _pipelined(topology: Topology, collective: Collective) -> Collective:
 def _layout(
     topology: Topology, group: NDArray[np.int32], root: int, progress: Progress
 ) -> list[NDArray[np.int32]]:
-    """The parents of all ranks in two trees that share few links."""
+    """Return the parents of all ranks in two trees that share few links."""
     n, parent = len(group), block_trees.tree_parents(len(group))
     ranks = np.roll(np.arange(n, dtype=np.int32), -max(root, 0))
     # In the other tree all but the root are one further on: leaves become inner nodes.

@@ -137,7 +137,7 @@ def forest(
 
 
 def _facts(known: Packed, way: str) -> dict[str, Any]:
-    """What the provenance says of trees."""
+    """Return the provenance of trees."""
     found, best = used(known, way), used(known, "") or used(known, way)
     rates = [one.rate_Bps / whole.cut_Bps for one, whole in zip(found, best, strict=True)]
     return {
@@ -148,7 +148,7 @@ def _facts(known: Packed, way: str) -> dict[str, Any]:
 
 
 def obstacle(topology: Topology, collective: Collective) -> str:
-    """What the engine needs and does not find, or nothing.
+    """Return the requirement of the engine that is not met; empty if all are met.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
@@ -177,7 +177,7 @@ def obstacle(topology: Topology, collective: Collective) -> str:
 
 
 def _one_speed(topology: Topology) -> bool:
-    """Whether all links of every switch are equally fast."""
+    """Return whether all links of each switch have the same bandwidth."""
     speeds = topology.link_bandwidth_Bps
     least = np.full(topology.npus + topology.switches, np.iinfo(np.int64).max)
     most = np.zeros_like(least)
@@ -188,7 +188,7 @@ def _one_speed(topology: Topology) -> bool:
 
 
 def _has_chains(topology: Topology) -> bool:
-    """Whether a switch is next to a switch."""
+    """Return whether a switch is next to a switch."""
     return bool(((topology.link_src >= topology.npus) & (topology.link_dst >= topology.npus)).any())
 
 
@@ -198,7 +198,7 @@ def _orbits(
     known: Packed,
     progress: Callable[[float], object] | None,
 ) -> Schedule | None:
-    """The schedule by some NPUs' trees and their images, if the network has such a symmetry."""
+    """Return the schedule made of some NPUs' trees and their images, if the network is symmetric enough."""
     (part,) = collective.parts
     if len(part.group) != topology.npus or kind_of(part).rooted:
         return None
@@ -266,7 +266,7 @@ def _both_ways(
     fluid_s: float,
     progress: Callable[[float], object] | None,
 ) -> list[Schedule]:
-    """An all-reduce up and down one tree for each chunk, where that may be faster than `fluid_s`."""
+    """Return an all-reduce up and down one tree per chunk, if that may be faster than `fluid_s`."""
     (part,) = collective.parts
     if "both ways" not in known:
         pair = pack_two_way(topology, part.group, _TRIAL, progress)
@@ -316,7 +316,7 @@ def _team_exchanges(
 
 
 def _holders(part: CollectivePart) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Where each chunk is, and who needs it."""
+    """Return where each chunk is, and which NPUs need it."""
     if part.kind == "all_gather":
         return np.repeat(part.group, part.chunks), part.group
     if part.kind == "broadcast":

@@ -39,7 +39,7 @@ def forest_through_program(
     roots: NDArray[np.int32],
     pack: Callable[[Topology], Forest],
 ) -> Forest | None:
-    """Trees over paths whose capacities were optimized; None where that cannot be done.
+    """Return trees over paths whose capacities were optimized; None if that is not possible.
 
     So it is where the network is too large, or a member can be reached only over paths that are left out as slow.
 
@@ -86,7 +86,7 @@ def forest_through_program(
 
 
 def _paths(topology: Topology, members: set[int]) -> Iterator[list[int]]:
-    """All paths between two members that pass no node twice and no other member."""
+    """Yield all paths between two members that pass no node twice and no other member."""
     leaving: list[list[int]] = [[] for _ in range(topology.nodes)]
     for link, source in enumerate(topology.link_src.tolist()):
         leaving[source].append(link)
@@ -115,7 +115,7 @@ def _capacities(
     ends: list[tuple[int, int]],
     pairs: list[tuple[int, int]],
 ) -> NDArray[np.float64] | None:
-    """What each path carries where the rate is largest, in bytes per second.
+    """Return the bytes per second on each path that maximize the rate.
 
     Columns are the paths' capacities, for each member the flow that reaches it over each pair, and the rate.
     """

@@ -69,7 +69,7 @@ def packing(
     root: int | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> Packing:
-    """Trees that carry as much as the narrowest cut allows.
+    """Return trees that carry as much as the narrowest cut allows.
 
     Args:
         topology: Any network.
@@ -110,7 +110,7 @@ def general_packing(
     slack: float,
     progress: Callable[[float], object] | None,
 ) -> Packing:
-    """Trees of all roots, whatever the network."""
+    """Return trees of all roots, whatever the network."""
     amounts = np.ones(len(roots), np.int64)
 
     def pack(network: Topology) -> Forest:
@@ -125,12 +125,12 @@ def general_packing(
 
 
 def root_rate_Bps(trees: Forest) -> float:
-    """What a root sends, if the trees carry all of it."""
+    """Return the bytes per second that a root sends if the trees carry all of it."""
     return trees.demand_weight * trees.unit_Bps / trees.unit_parts
 
 
 def suited_chunks(chunks: int, packed: Packed) -> int:
-    """A number of chunks like the given one of which every tree gets its exact share.
+    """Return a number of chunks near the given one that gives every tree exactly its share.
 
     Args:
         chunks: About how many.
@@ -152,6 +152,6 @@ def suited_chunks(chunks: int, packed: Packed) -> int:
 
 
 def used(known: Packed, way: str) -> list[Packing]:
-    """The trees of one way, for spreading and collecting as far as there are any."""
+    """Return the packings of one kind, for spreading and for collecting, as far as they exist."""
     found = (known.get(f"{what}{way}") for what in ("spread", "collect"))
     return [one for one in found if one is not None]

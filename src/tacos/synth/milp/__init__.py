@@ -40,7 +40,7 @@ _MOST_PAIRS = 10**6
 
 
 def obstacle(topology: Topology, collective: Collective) -> str:
-    """What the engine needs and does not find, or nothing.
+    """Return the requirement of the engine that is not met; empty if all are met.
 
     >>> import tacos
     >>> torus = tacos.topology.torus(32, 32)
@@ -148,12 +148,12 @@ def milp(
 
 
 def _halves(collective: Collective) -> bool:
-    """Whether the collective collects and then spreads."""
+    """Return whether the collective collects and then spreads."""
     return sums(collective) and not only_collects(collective)
 
 
 def _together(done: list[dict[str, Any]]) -> dict[str, Any]:
-    """What is known of the whole, from what is known of its halves."""
+    """Combine the provenance of two halves."""
     facts = dict(done[0])
     for other in done[1:]:
         facts["epochs"] += other["epochs"]

@@ -30,7 +30,7 @@ _MOST_CHUNKS = 20_000
 
 
 def pairs_by_flow(topology: Topology, collective: Collective, hops: Hops) -> Schedule | None:
-    """A schedule of an exchange between pairs, or None for what is none or too large.
+    """Return a schedule of an exchange between pairs; None for other collectives and if the problem is too large.
 
     >>> import tacos
     >>> from tacos.synth.milp.problem import hops_of
@@ -72,7 +72,7 @@ def pairs_by_flow(topology: Topology, collective: Collective, hops: Hops) -> Sch
 
 
 def concurrent_flow(topology: Topology, hops: Hops, demand: Floats) -> Floats | None:
-    """Bytes of each source over each hop, [source, hop], in the least time that links allow.
+    """Return the matrix [source, hop] of bytes over each hop that minimizes the time.
 
     None where the solver gives up.
 
@@ -127,7 +127,7 @@ def concurrent_flow(topology: Topology, hops: Hops, demand: Floats) -> Floats | 
 
 
 def _rounded(hops: Hops, flow: Floats, src: Ints, dst: Ints, size: Ints) -> list[list[int]]:
-    """A way for each chunk; each takes its bytes out of the flow of its source."""
+    """Return a path for each chunk, and subtract its bytes from the flow of its source."""
     leaving: list[list[tuple[int, int]]] = [[] for _ in range(flow.shape[0])]
     for hop, (a, b) in enumerate(zip(hops.src.tolist(), hops.dst.tolist(), strict=True)):
         leaving[a].append((hop, b))
@@ -142,7 +142,7 @@ def _rounded(hops: Hops, flow: Floats, src: Ints, dst: Ints, size: Ints) -> list
 
 
 def _widest(leaving: list[list[tuple[int, int]]], left: Floats, src: int, dst: int) -> list[int]:
-    """The path whose narrowest hop has most left, of these the one with the fewest hops."""
+    """Return the path with the largest remaining bottleneck; of several, the one with the fewest hops."""
     best: dict[int, tuple[float, int]] = {}
     back: dict[int, tuple[int, int]] = {}
     heap = [(-np.inf, 0, src, -1, -1)]

@@ -61,7 +61,7 @@ class Windows:
 
 
 def windows(problem: Problem, epochs: int) -> Windows:
-    """Which starts can be part of a schedule of `epochs` epochs.
+    """Return which starts can be part of a schedule of `epochs` epochs.
 
     >>> import tacos
     >>> from tacos.synth.milp.problem import hops_of, in_steps
@@ -88,7 +88,7 @@ class Model:
     window: Windows
 
     def starts(self, solution: Floats) -> tuple[Ints, Ints, Ints]:
-        """Columns (chunk, hop, epoch) of what a solution sends."""
+        """Return columns (chunk, hop, epoch) of the transfers in a solution."""
         chunk, hop = np.nonzero(self.pair_column >= 0)
         begin = self.pair_column[chunk, hop]
         count = (self.window.last - self.window.first + 1)[chunk, hop]
@@ -127,7 +127,7 @@ def build(
     rounds: int = 0,
     preference: Preference | None = None,
 ) -> Model | None:
-    """The program whose solutions are the schedules of at most so many epochs; None if there are none.
+    """Return the integer program whose solutions are the schedules of at most `epochs` epochs; None if there are none.
 
     Args:
         problem: What to solve.
@@ -160,7 +160,7 @@ def build(
     rows = _Rows()
 
     def z(chunk: Ints, hop: Ints, epoch: Ints) -> tuple[Ints, Bools]:
-        """Columns of z and where there are any: none before a window, its last one after it."""
+        """Return the columns of z, and where they exist: none before a window, and its last one after it."""
         first, last = window.first[chunk, hop], window.last[chunk, hop]
         there = window.open[chunk, hop] & (epoch >= first)
         return pair_column[chunk, hop] + np.minimum(epoch, last) - first, there
@@ -279,7 +279,7 @@ def _own_first(problem: Problem, where: Bools, window: Windows, rows: _Rows, z) 
 def _connections(  # type: ignore[no-untyped-def]
     problem: Problem, wish: int, window: Windows, rows: _Rows, z, columns: int
 ) -> int:
-    """One column per hop through switches that says whether it is used; returns how many."""
+    """Add one column per hop through switches for whether the hop is used, and return their number."""
     hops = problem.hops
     through = np.bincount(hops.use_hop, minlength=len(hops)) > 1
     number = np.cumsum(through) - 1
@@ -323,7 +323,7 @@ def _assembled(
 
 
 def _ragged(counts: Ints) -> tuple[Ints, Ints]:
-    """Columns (list, place) of lists with these lengths.
+    """Return columns (list, position) of lists with these lengths.
 
     >>> [column.tolist() for column in _ragged(np.array([2, 0, 1]))]
     [[0, 0, 2], [0, 1, 0]]
@@ -333,7 +333,7 @@ def _ragged(counts: Ints) -> tuple[Ints, Ints]:
 
 
 def _joined(left: Ints, right: Ints, values: int) -> tuple[Ints, Ints]:
-    """Columns (i, j) of all pairs with ``left[i] == right[j]``.
+    """Return columns (i, j) of all pairs with ``left[i] == right[j]``.
 
     >>> [column.tolist() for column in _joined(np.array([1, 0]), np.array([0, 1, 1]), 2)]
     [[0, 0, 1], [1, 2, 0]]

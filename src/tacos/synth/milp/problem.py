@@ -45,19 +45,19 @@ class Hops:
         return len(self.src)
 
     def links(self, hop: int) -> list[int]:
-        """The links of a hop."""
+        """Return the links of a hop."""
         begin, end = np.searchsorted(self.use_hop, [hop, hop + 1])
         return [int(link) for link in self.use_link[begin:end]]
 
     def only(self, keep: Bools) -> Hops:
-        """The hops of a mask, renumbered."""
+        """Return the hops of a mask, renumbered."""
         number = np.cumsum(keep) - 1
         used = keep[self.use_hop]
         return Hops(self.src[keep], self.dst[keep], number[self.use_hop[used]], self.use_link[used])
 
 
 def hops_of(topology: Topology) -> Hops:
-    """All hops of a network: its links between NPUs, and shortest paths through each fabric.
+    """Return all hops of a network: its links between NPUs, and shortest paths through each fabric.
 
     >>> import tacos
     >>> len(hops_of(tacos.topology.switch(4))), hops_of(tacos.topology.switch(4)).links(0)
@@ -138,12 +138,12 @@ class Problem:
         return int(self.holds.shape[0])
 
     def earliest(self) -> Ints:
-        """When each chunk can be at each NPU, [chunk, NPU], links being free."""
+        """Return the matrix [chunk, NPU] of when each chunk can reach each NPU if all links are free."""
         first = np.where(self.holds, 0, NEVER).astype(np.int64)
         return self._spread(first, forwards=True)
 
     def tails(self) -> Ints:
-        """How long before the end each chunk must be at each NPU to be of use, [chunk, NPU]."""
+        """Return the matrix [chunk, NPU] of how long before the end each chunk must be at each NPU to be useful."""
         last = np.where(self.wants, 0, NEVER).astype(np.int64)
         return self._spread(last, forwards=False)
 
@@ -158,13 +158,13 @@ class Problem:
                 return time
 
     def unreachable(self) -> tuple[int, int] | None:
-        """A chunk and an NPU that wants it and cannot get it, or None."""
+        """Return a chunk and an NPU that needs it but cannot get it, or None."""
         lost = np.argwhere(self.wants & (self.earliest() >= NEVER))
         return (int(lost[0][0]), int(lost[0][1])) if len(lost) else None
 
 
 def in_epochs(topology: Topology, collective: Collective, hops: Hops, epoch_ps: int) -> Problem:
-    """The problem under the topology's model of time.
+    """Return the problem under the topology's model of time.
 
     >>> import tacos
     >>> ring = tacos.topology.ring(4, bandwidth="1GB/s", latency="500ns")
@@ -194,7 +194,7 @@ def in_epochs(topology: Topology, collective: Collective, hops: Hops, epoch_ps: 
 
 
 def _durations(topology: Topology, collective: Collective, hops: Hops) -> tuple[Ints, Ints, Ints]:
-    """Picoseconds by size class: until a hop's chunk is there, until its links begin, and are, busy."""
+    """Return picoseconds by size class: until a hop's chunk arrives, until its links become busy, and how long they are busy."""
     sizes = np.unique(collective.chunk_bytes())
     speed = topology.link_bandwidth_Bps[hops.use_link]
     latency = topology.link_latency_ps[hops.use_link]
@@ -223,7 +223,7 @@ def _durations(topology: Topology, collective: Collective, hops: Hops) -> tuple[
 def epoch_choices(
     topology: Topology, collective: Collective, hops: Hops, horizon_ps: int
 ) -> list[int]:
-    """Epochs in picoseconds that are worth trying, the coarser first.
+    """Return the epoch lengths in picoseconds that are worth trying, coarsest first.
 
     The greatest common divisor of all durations if that makes few epochs of the horizon. Else a fraction of
     a duration: the coarsest for which latency and bandwidth bounds together grow little when durations are
@@ -261,7 +261,7 @@ def epoch_choices(
 
 
 def _rounded(topology: Topology, collective: Collective, epoch_ps: int) -> Topology:
-    """The network with the durations of the largest chunk rounded up to epochs."""
+    """Return the network with the durations of the largest chunk rounded up to epochs."""
     size = max(int(collective.chunk_bytes().max(initial=0)), 1)
     rates = topology.link_bandwidth_Bps.tolist()
     send = np.array([-(-size * 10**12 // rate) for rate in rates], np.int64)
@@ -283,7 +283,7 @@ def _rounded(topology: Topology, collective: Collective, epoch_ps: int) -> Topol
 
 
 def in_steps(topology: Topology, collective: Collective, hops: Hops) -> Problem:
-    """The problem in SCCL's steps: a link passes, in one round of a step, chunks by its bandwidth.
+    """Return the problem in SCCL's steps: in one round of a step, a link passes chunks in proportion to its bandwidth.
 
     The slowest common measure of all bandwidths counts as one chunk per round.
 

@@ -70,7 +70,7 @@ class Search:
     progress: Callable[[float], object] | None
 
     def run(self) -> tuple[Schedule, dict[str, Any]]:
-        """The best schedule found, and what is known of it."""
+        """Return the best schedule found, and facts about the search for its provenance."""
         self.hops = hops_of(self.topology)
         self.allowed, self.preference = self._asked()
         self.bound_ps = bound(self.topology, self.collective).time_ps
@@ -103,7 +103,7 @@ class Search:
         return self.sketch is not None and bool(self.sketch.symmetry)
 
     def _asked(self) -> tuple[Bools | None, Preference | None]:
-        """What the sketch allows, and what it prefers."""
+        """Return the transfers that the sketch allows, and those that it prefers."""
         if self.sketch is None:
             return None, None
         hops, npus = self.hops, self.topology.npus
@@ -120,7 +120,7 @@ class Search:
         return allowed, preference
 
     def _warm(self) -> Schedule | None:
-        """A schedule to start from: the greedy engine's, or that of a flow, if it keeps to the sketch."""
+        """Return an initial schedule: the greedy engine's or a flow's, if it obeys the sketch."""
         network, collective = self.topology, self.collective
         found: list[Schedule] = [
             greedy(network, collective, seed=self.seed, progress=self.progress)
@@ -163,7 +163,7 @@ class Search:
             self.best = found
 
     def _top(self, stage: _Stage) -> int:
-        """The most epochs that would be an improvement; without anything to improve, a few more."""
+        """Return the largest number of epochs that would be an improvement; a few more if there is no schedule yet."""
         epoch_ps = stage.problem.epoch_ps
         epochs = [stage.epochs - 1] if stage.epochs else []
         if self.best is not None:
@@ -251,7 +251,7 @@ class Search:
         return "found"
 
     def _schedule(self, problem: Problem, chunk: Ints, hop: Ints, epoch: Ints) -> Schedule:
-        """The better of the epochs' own times and the earliest ones in their order."""
+        """Return the better of two schedules: with the epochs' times, and with the earliest times in the same order."""
         chunk, hop, epoch = needed(problem, chunk, hop, epoch)
         order = np.lexsort((chunk, epoch, hop))
         chunk, hop, epoch = chunk[order], hop[order], epoch[order]
@@ -319,7 +319,7 @@ class Search:
 
 
 def own_symmetry(topology: Topology, collective: Collective, hops: Hops) -> Orbits | None:
-    """The orbits under symmetries of the network that are some of the collective too, or None.
+    """Return the orbits under symmetries of both the network and the collective, or None.
 
     >>> import tacos
     >>> from tacos.synth.milp.problem import hops_of
@@ -338,7 +338,7 @@ def own_symmetry(topology: Topology, collective: Collective, hops: Hops) -> Orbi
 
 
 def needed(problem: Problem, chunk: Ints, hop: Ints, epoch: Ints) -> tuple[Ints, Ints, Ints]:
-    """What leads to an NPU that wants it, without what a solution sends in vain.
+    """Return the transfers that lead to an NPU that needs the chunk, without useless ones.
 
     >>> import tacos
     >>> from tacos.synth.milp.problem import hops_of, in_steps

@@ -55,7 +55,7 @@ def rotation(npus: int, offset: int, size: int) -> list[int]:
 def orbits(
     topology: Topology, collective: Collective, hops: Hops, images: Sequence[Sequence[int]]
 ) -> Orbits:
-    """The orbits under permutations of the nodes.
+    """Return the orbits under permutations of the nodes.
 
     Args:
         topology, collective, hops: The problem.
@@ -100,7 +100,7 @@ def orbits(
 
 
 def automorphisms(topology: Topology) -> list[list[int]]:
-    """Generators of a group of symmetries in which no NPU stays in place, as images of all nodes.
+    """Return generators of a group of symmetries in which no NPU stays in place, as images of all nodes.
 
     >>> import tacos
     >>> automorphisms(tacos.topology.ring(4))
@@ -130,7 +130,7 @@ def automorphisms(topology: Topology) -> list[list[int]]:
 
 
 def extended(topology: Topology, npus: Sequence[int]) -> list[int] | None:
-    """A permutation of the NPUs with its images of the switches, if it is an automorphism."""
+    """Return a permutation of the NPUs with its images of the switches, if it is an automorphism."""
     return next(_search(topology, dict(enumerate(npus))), None)
 
 
@@ -191,7 +191,7 @@ def _search(topology: Topology, fixed: dict[int, int]) -> Iterator[list[int]]:
 
 
 def _codes(topology: Topology) -> Ints:
-    """A number for what joins each pair of nodes, [src, dst]; 0: nothing."""
+    """Return the matrix [src, dst] of a number for the links between two nodes; 0 means none."""
     between: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     columns = (
         topology.link_src, topology.link_dst, topology.link_bandwidth_Bps, topology.link_latency_ps,
@@ -206,7 +206,7 @@ def _codes(topology: Topology) -> Ints:
 
 
 def _link_image(topology: Topology, image: Sequence[int]) -> Ints:
-    """Where each link goes: to the link of the same place among those alike."""
+    """Return the image of each link: the link at the same position among the equal links of the image."""
     columns = (
         topology.link_src, topology.link_dst, topology.link_bandwidth_Bps, topology.link_latency_ps,
     )  # fmt: skip
@@ -228,7 +228,7 @@ def _link_image(topology: Topology, image: Sequence[int]) -> Ints:
 
 
 def _chunk_image(collective: Collective, image: Sequence[int]) -> Ints:
-    """Where each chunk goes: to the chunk of the same place among those with the image's conditions."""
+    """Return the image of each chunk: the chunk at the same position among those with the image's conditions."""
     sizes = collective.chunk_bytes().tolist()
     conditions = [
         (collective.inputs(chunk), collective.outputs(chunk), sizes[chunk])
@@ -266,7 +266,7 @@ def _hop_image(hops: Hops, links: Ints) -> Ints:
 
 
 def _group(generators: Sequence[Ints], most: int = 10**6) -> list[Ints]:
-    """All products of permutations, or nothing if they are more than `most`."""
+    """Return all products of permutations, or nothing if there are more than `most`."""
     identity = np.arange(len(generators[0])) if generators else np.zeros(0, np.int64)
     known = {identity.tobytes(): identity}
     queue = [identity]
@@ -282,7 +282,7 @@ def _group(generators: Sequence[Ints], most: int = 10**6) -> list[Ints]:
 
 
 def _leaders(count: int, maps: Sequence[Ints]) -> Ints:
-    """The smallest member of each one's orbit."""
+    """Return the smallest member of each element's orbit."""
     leader = np.arange(count)
     while True:
         before = leader.copy()

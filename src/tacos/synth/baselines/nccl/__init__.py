@@ -53,7 +53,7 @@ def nccl(
     generation: str | Generation | None = None,
     progress: Progress = None,
 ) -> Schedule:
-    """What stock NCCL would run: multi-channel rings, double binary trees, NVLS, CollNet or direct sends.
+    """Return the algorithm that stock NCCL would run: multi-channel rings, double binary trees, NVLS, CollNet or direct sends.
 
     The time of the schedule is that of an ideal network. The provenance has NCCL's ``algorithm``, ``protocol`` and
     ``channels``, the number of ``boxes``, and the time that nccl-tests would report, ``estimate_s``.
@@ -136,7 +136,7 @@ def nccl(
 def suited_counts(
     topology: Topology, collective: Collective, counts: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Numbers of chunks that fill all rings evenly, where NCCL would use rings; otherwise the given ones.
+    """Return numbers of chunks that fill all rings evenly if NCCL would use rings; otherwise the given numbers.
 
     >>> import tacos
     >>> topo = tacos.topology.dgx1()                     # six rings
@@ -163,7 +163,7 @@ def _moves(group: Group, chosen: Estimate, most: int | None) -> Moves:
 
 
 def _chunks(groups: list[Group], found: list[Estimate]) -> int:
-    """A number of chunks that uses all channels and pipelines chains: (d + K)(α + Sβ/K) is smallest."""
+    """Return a number of chunks K that uses all channels and minimizes the time of pipelined chains, (d + K)(α + Sβ/K)."""
     chunks = 1
     for group, one in zip(groups, found, strict=True):
         if group.n < 2 or one.algorithm == "direct":

@@ -56,7 +56,7 @@ class Layout:
 
 
 def layout(topology: Topology, group: NDArray[np.int32]) -> Layout:
-    """The boxes of a group of NPUs and their NICs.
+    """Return the boxes of a group of NPUs and their NICs.
 
     >>> import tacos
     >>> found = layout(tacos.topology.dgx1(2), np.arange(16, dtype=np.int32))
@@ -108,7 +108,7 @@ def box_labels(topology: Topology) -> NDArray[np.int64]:
 
 
 def _components(topology: Topology, kept: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Numbers of the parts that the kept links join, in whatever direction."""
+    """Number the components that the kept links connect, in either direction."""
     src = topology.link_src[kept].astype(np.int64)
     dst = topology.link_dst[kept].astype(np.int64)
     label = np.arange(topology.nodes)
@@ -125,7 +125,7 @@ def _components(topology: Topology, kept: NDArray[np.bool_]) -> NDArray[np.int64
 def _nics(
     topology: Topology, boxes: tuple[tuple[int, ...], ...], label: NDArray[np.int64]
 ) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """The members at each NIC of every box, looking at the ways to the next box."""
+    """Return the members at each NIC of every box, found on the paths to the next box."""
     neighbours: dict[int, set[int]] = {}
     for a, b in zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True):
         if a < topology.npus <= b:
@@ -162,7 +162,7 @@ def _nic(
     label: NDArray[np.int64],
     neighbours: dict[int, set[int]],
 ) -> tuple[str, int] | None:
-    """What a way out of a box leaves it by: a NIC shared in the box, or a link; None through another NPU."""
+    """Return where a path leaves a box: a NIC that the box shares, or a link; None if it goes through another NPU."""
     home = label[topology.link_src[links[0]]]
     for link in links:
         to = int(topology.link_dst[link])

@@ -67,7 +67,7 @@ class Network:
         self.leaving: list[list[int]] = []
 
     def route(self, a: int, b: int) -> tuple[int, ...]:
-        """The links from a to b."""
+        """Return the links from a to b."""
         if (a, b) not in self.known:
             self.look_up([(a, b)])
         return self.known[a, b]
@@ -91,12 +91,12 @@ class Network:
                 self.known[a, b] = path
 
     def direct(self, a: int, b: int) -> bool:
-        """Whether the route from a to b stays in their box and passes no other NPU."""
+        """Return whether the route from a to b stays in their box and passes no other NPU."""
         self.route(a, b)
         return self.near[a, b]
 
     def path(self, a: int, b: int) -> tuple[int, ...]:
-        """The links of a shortest path from a to b through switches only; empty if there is none."""
+        """Return the links of a shortest path from a to b through switches only; empty if there is none."""
         if (a, b) not in self.paths:
             self.paths[a, b] = self._shortest(a, b)
         return self.paths[a, b]
@@ -123,7 +123,7 @@ class Network:
         return tuple(reversed(found))
 
     def bandwidth(self, circles: list[Chain], speeds: Speeds | None = None) -> float:
-        """Bytes per second that equally loaded rings carry together, over links of these speeds or their own."""
+        """Return the total bytes per second of equally loaded rings, over links of the given speeds or their own."""
         uses: Counter[int] = Counter()
         for circle in circles:
             for a, b in zip(circle, circle[1:] + circle[:1], strict=True):
@@ -134,7 +134,7 @@ class Network:
 
 @lru_cache(maxsize=4)
 def network_of(topology: Topology) -> Network:
-    """A network with what was found on it before: engines are asked again for other numbers of chunks.
+    """Return a network with its cached results, since engines are called again for other numbers of chunks.
 
     >>> import tacos
     >>> network_of(tacos.topology.ring(4)) is network_of(tacos.topology.ring(4))
@@ -144,7 +144,7 @@ def network_of(topology: Topology) -> Network:
 
 
 def rings(network: Network, layout: Layout) -> list[Chain]:
-    """The rings of a group, all different.
+    """Return the rings of a group, all different.
 
     >>> import tacos
     >>> from tacos.synth.baselines.nccl.boxes import layout
@@ -201,7 +201,7 @@ def _chains(network: Network, layout: Layout) -> list[list[Chain]]:
 
 
 def tree_parents(channel: list[Chain], npus: int) -> list[NDArray[np.int32]]:
-    """The parents of all NPUs (-1: none) in the two trees over the boxes that a channel's chains begin.
+    """Return the parents of all NPUs (-1: none) in the two trees over the boxes that a channel's chains begin.
 
     >>> [tree.tolist() for tree in tree_parents([(0, 1), (2, 3), (4, 5)], 6)]
     [[-1, 0, 4, 2, 0, 4], [2, 0, -1, 2, 0, 4]]
@@ -245,7 +245,7 @@ class _Free:
 
 
 def _nic_speed(network: Network, layout: Layout) -> float:
-    """Bandwidth of the slowest way between the first NICs of boxes, in bytes per second."""
+    """Return the bandwidth of the slowest path between the first NICs of boxes, in bytes per second."""
     heads = [nics[0][0] for nics in layout.nics]
     network.look_up(list(zip(heads, heads[1:] + heads[:1], strict=True)))
     speed = network.topology.link_bandwidth_Bps
@@ -256,7 +256,7 @@ def _nic_speed(network: Network, layout: Layout) -> float:
 
 
 def _over_boxes(network: Network, layout: Layout) -> list[Chain]:
-    """One ring for each NIC that all boxes have, as far as the links in boxes allow."""
+    """Return one ring for each NIC that all boxes have, as far as the links in boxes allow."""
     alone = any(
         len(nic) == 1 < len(box)
         for box, nics in zip(layout.boxes, layout.nics, strict=True)
@@ -280,7 +280,7 @@ def _over_boxes(network: Network, layout: Layout) -> list[Chain]:
 
 
 def _alternating(network: Network, layout: Layout, apart: int) -> list[Chain]:
-    """Rings whose hops between boxes take turns between rails that are `apart`."""
+    """Return rings whose hops between boxes alternate between rails that are `apart`."""
     count, rails = len(layout.boxes), layout.rails
     left = _Free(network, _nic_speed(network, layout))
     found: list[Chain] = []
@@ -300,7 +300,7 @@ def _alternating(network: Network, layout: Layout, apart: int) -> list[Chain]:
 
 
 def _path(left: _Free, box: Chain, first: int, last: int | None) -> Chain:
-    """All of a box from `first` to `last`, over free links if there is such a path; its links are then taken."""
+    """Return a path through all of a box from `first` to `last`, over free links if possible, and take its links."""
     if len(box) == 1:
         return box
     at = box.index(first)
@@ -359,7 +359,7 @@ def _paths(
 
 
 def _in_one_box(network: Network, box: Chain) -> list[Chain]:
-    """Rings that fill a box's links, as far as a search finds them."""
+    """Search for rings that fill a box's links."""
     if len(box) > _LARGEST_SEARCH:
         return _one_order(network, box)
     network.look_up([(a, b) for a in box for b in box if a != b])
@@ -376,7 +376,7 @@ def _in_one_box(network: Network, box: Chain) -> list[Chain]:
 
 
 def _packed(network: Network, box: Chain, unit: float) -> list[Chain]:
-    """The largest set of rings of a bandwidth that a few tries find, none twice."""
+    """Return the largest set of different rings of a bandwidth that a few tries find."""
     out = Counter[int]()
     free = _Free(network, unit)
     for link, times in enumerate(free.left):
@@ -405,7 +405,7 @@ def _packed(network: Network, box: Chain, unit: float) -> list[Chain]:
 
 
 def _one_order(network: Network, box: Chain) -> list[Chain]:
-    """One ring in a good order, and the same backwards where that carries more."""
+    """Return one ring in a good order, and its reverse if both together carry more."""
     order, _ = ring_order(network.topology, np.array(box, np.int32), block_bytes=1 << 20)
     ring = tuple(order.tolist())
     network.look_up(list(zip(ring, ring[1:] + ring[:1], strict=True)))

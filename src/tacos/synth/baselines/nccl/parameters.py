@@ -254,7 +254,7 @@ PAIRS_NIC_LOSS = 0.44
 
 
 def inferred(port_Bps: float, nic_Bps: float) -> Generation:
-    """The generation whose NVLink, or for boxes of one GPU whose NIC, is nearest to a bandwidth.
+    """Return the generation whose NVLink, or for boxes of one GPU whose NIC, is nearest to a bandwidth.
 
     >>> inferred(450e9, 50e9).name, inferred(0, 25e9).name
     ('H100', 'A100')

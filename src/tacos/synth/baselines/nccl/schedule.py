@@ -83,7 +83,7 @@ def tree_moves(group: Group, part: CollectivePart, most: int | None) -> Moves:
 
 
 def _down(parent: Ints, blocks: NDArray[np.intp]) -> Moves:
-    """The blocks go from the root of a tree to all places."""
+    """Send the blocks from the root of a tree to all places."""
     depth = _depths(parent)
     below = np.argsort(depth, kind="stable")[1:]
     route = np.arange(len(below))[:, None]
@@ -157,7 +157,7 @@ def through_switches(
     provenance: Mapping[str, Any],
     progress: Progress = None,
 ) -> Schedule:
-    """The schedule of a collective whose parts all go through switches that sum and multicast.
+    """Return a schedule of a collective through switches that reduce and multicast.
 
     In one box the owner of a block gets its sum from the switch and multicasts the result. Over several boxes a
     chunk belongs to a rail: in each box the NPU at that rail's NIC gets the sum of its box, from the switch or from
@@ -219,7 +219,7 @@ def through_switches(
 def _by_chunk(
     group: Group, algorithm: str, most: int | None
 ) -> Iterator[tuple[_Transfers, NDArray[np.int64]]]:
-    """The different things that happen to chunks, and to which chunks each."""
+    """Yield the different treatments of chunks, each with its chunks."""
     part = group.part
     chunk = np.arange(len(part.group) * part.chunks)
     if group.n == 1:

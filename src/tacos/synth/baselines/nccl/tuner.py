@@ -160,7 +160,7 @@ def estimate(
 
 
 def generation_named(generation: str | Generation | None) -> Generation | None:
-    """The parameters of a generation given by name, or as they are.
+    """Return the parameters of a generation by name; parameters are returned unchanged.
 
     >>> generation_named("A100").port_GBps
     300.0
@@ -189,7 +189,7 @@ class Group:
         self.given = generation
 
     def of(self, part: CollectivePart) -> Group:
-        """The same group for a part that differs in its chunks only."""
+        """Return the group for a part that differs only in its chunks."""
         self.part = part
         return self
 
@@ -284,7 +284,7 @@ class Group:
         return self.layout.rails * self.nic_Bps * p.NIC_EFFICIENCY
 
     def hop_s(self, algorithm: str, protocol: int, *, inside: bool) -> float:
-        """Latency of a hop: NCCL's, or the topology's where that is longer."""
+        """Return the latency of a hop: NCCL's, or the topology's if that is longer."""
         table = p.BOX_HOP_US if inside else p.NET_HOP_US
         return max(table[algorithm][protocol] * _US, self.latency_s[inside])
 
@@ -315,7 +315,7 @@ class Group:
         return topology.link_bandwidth_Bps.astype(float) * share
 
     def _hops(self, inside: bool) -> Iterator[tuple[int, ...]]:
-        """Routes of the first ring's hops, those in boxes or those between them."""
+        """Yield the routes of the first ring's hops, either within boxes or between them."""
         if self.n < 2:
             return
         ring, label = self.rings[0], self.network.label
@@ -330,7 +330,7 @@ def choose(
     protocol: str | None = None,
     channels: int | None = None,
 ) -> Estimate:
-    """What NCCL would do with one collective on a group, or with what it is told to do.
+    """Return NCCL's choice for one collective on a group, or the given choice with its times.
 
     >>> import tacos
     >>> topo = tacos.topology.dgx_a100()
@@ -425,7 +425,7 @@ def _candidates(group: Group, most: int | None) -> Iterator[Candidate]:
 
 
 def _share(group: Group, most: int | None) -> float:
-    """What is left of the bandwidth if there are fewer channels than NCCL would have."""
+    """Return the share of the bandwidth that remains with fewer channels than NCCL would use."""
     if most is None:
         return 1.0
     whole = len(group.rings)
@@ -441,7 +441,7 @@ def _candidate(
     measured_s: float,
     latency_factor: float = 1.0,
 ) -> Candidate:
-    """A candidate from the two parts of its cost, and what bytes take when measured."""
+    """Return a candidate from the two parts of its cost and the measured time per byte."""
     one, size = group.generation, _size(group.part)
     launch_s = one.launch_us * _US * min(p.HOST_GPUS, max(map(len, group.layout.boxes)))
     time_s = one.overhead_us * _US + latency_s * latency_factor + measured_s
@@ -488,7 +488,7 @@ def _ring(group: Group, k: int, share: float) -> Candidate:
 
 
 def _count(group: Group, rails: int) -> float:
-    """Channels of NCCL's search: it doubles those that are fast, or on Hopper and later few."""
+    """Return the number of channels that NCCL's search ends with; it doubles them if they are fast enough."""
     if group.boxes == 1:
         return group.generation.channels / 2 if rails == 1 else rails
     each = group.nic_Bps * p.NIC_EFFICIENCY / _GB
@@ -590,7 +590,7 @@ def _direct(group: Group) -> Candidate:
 
 
 def _pairs(group: Group) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[Any]]:
-    """Source, destination and bytes of every message."""
+    """Return the source, destination and bytes of every message."""
     part, n = group.part, group.n
     members = part.group
     if part.kind == "send_recv":
