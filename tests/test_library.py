@@ -225,7 +225,7 @@ def test_the_fingerprint_sees_every_property_but_names():
 def test_an_unnamed_collective_is_no_plan(tmp_path):
     topo = tacos.topology.ring(4)
     shift = tacos.collective.send_recv(topo, [(0, 1, "1MB")])
-    with pytest.raises(ValueError, match="a plan is for one collective"):
+    with pytest.raises(ValueError, match="a plan must be for one of"):
         add(tmp_path, tacos.synthesize(topo, shift))
 
 

@@ -146,7 +146,7 @@ def test_the_command_knows_it(tmp_path, capsys):
     ("kind", "wrong"),
     [
         (Kind(name="All-reduce", rows=half_gather), "lowercase letters"),
-        (Kind(name="all_reduce", rows=half_gather), "a kind all_reduce already"),
+        (Kind(name="all_reduce", rows=half_gather), "the kind all_reduce exists already"),
         (Kind(name="halfgather", rows=half_gather), "already"),
         (Kind(name="empty"), "needs rows"),
     ],

@@ -48,7 +48,6 @@ _LABELS = {
     "executed_order_s": "executed in order",
     "executed_first_come_s": "executed first come",
     "executed_shared_s": "executed on shared links",
-    "dependencies": "dependencies of steps",
 }
 _JSON_ONLY = ("executed_dependencies_s",)
 """Former names, kept for scripts."""

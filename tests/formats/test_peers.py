@@ -153,7 +153,7 @@ def test_damage_is_named(tmp_path, content, name, message):
 
 
 def test_a_topology_of_another_size(tmp_path):
-    with pytest.raises(FormatError, match="the result is for 2 NPUs, the topology has 3"):
+    with pytest.raises(FormatError, match="the result is for 2 NPUs, but the topology has 3"):
         loaded(GATHER, tmp_path, topology=tp.ring(3))
 
 

@@ -139,7 +139,7 @@ def test_the_provenance_has_engine_and_seed():
 def test_wrong_calls():
     topology = tacos.topology.ring(4)
     collective = tacos.collective.all_gather(5, "1MB", chunks=1)
-    with pytest.raises(ValueError, match="for 5 NPUs, the topology has 4"):
+    with pytest.raises(ValueError, match="for 5 NPUs, but the topology has 4"):
         tacos.synthesize(topology, collective)
     mine = tacos.collective.all_gather(topology, "1MB", chunks=1)
     with pytest.raises(ValueError, match='unknown engine "rink"'):

@@ -132,13 +132,13 @@ def pareto(
         )
     if collective.npus != topology.npus:
         raise ValueError(
-            f"the collective is for {collective.npus} NPUs, the topology has {topology.npus}"
+            f"the collective is for {collective.npus} NPUs, but the topology has {topology.npus}"
         )
     for name, value in (("max_chunks", max_chunks), ("max_steps", max_steps)):
         if value is not None and (type(value) is not int or value < 1):
             raise ValueError(f"{name} is {value!r}; it must be a positive number")
     if not time_limit > 0:
-        raise ValueError(f"time_limit is {time_limit!r}; it must be positive")
+        raise ValueError(f"time_limit must be positive; got {time_limit!r}")
     highs()
     search = _Search(topology, collective, time_limit, progress)
     return search.front(max_chunks, max_steps)

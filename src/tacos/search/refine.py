@@ -95,7 +95,7 @@ def refine(
         names = ", ".join(_EFFORTS)
         raise ValueError(f"effort must be one of {names}, or a positive number; got {effort!r}")
     if time_limit is not None and not time_limit > 0:
-        raise ValueError(f"time_limit is {time_limit!r}; it must be positive")
+        raise ValueError(f"time_limit must be positive; got {time_limit!r}")
     if type(seed) is not int or not 0 <= seed < 2**62:
         raise ValueError(f"seed must be 0 to 2^62 - 1; got {seed!r}")
     total = int(units * _HOPS) if hops is None else hops

@@ -307,7 +307,7 @@ def check_sizes(topology: Topology, collective: Collective) -> None:
     check_type("collective", collective, Collective)
     if collective.npus != topology.npus:
         raise ValueError(
-            f"the collective is for {collective.npus} NPUs, the topology has {topology.npus}"
+            f"the collective is for {collective.npus} NPUs, but the topology has {topology.npus}"
         )
 
 

@@ -1,7 +1,7 @@
-"""Engines: ways to make a schedule.
+"""Engines: algorithms that produce schedules.
 
 :data:`ENGINES` is the table of their records (:class:`~tacos.synth.engine.Engine`) by name: first the synthesizers, which fit a
-schedule to the network, then the baselines, which are known algorithms. :func:`applicable` says which of them suit a network
+schedule to the network, then the baselines, which are known algorithms. :func:`applicable` lists those that apply to a network
 and a collective.
 """
 
@@ -33,7 +33,7 @@ ENGINES: dict[str, Engine] = {
 """All engines by name, in the order in which they are listed."""
 
 BASELINES: dict[str, Engine] = {name: one for name, one in ENGINES.items() if one.baseline}
-"""Those of them that are known algorithms."""
+"""The engines that are known algorithms."""
 
 
 def applicable(topology: Topology, collective: Collective) -> list[str]:
@@ -73,8 +73,8 @@ def check_options(engine: str, options: Iterable[str], own: Collection[str] = ()
     """Refuse options that an engine does not take; `own` are the arguments of the function called.
 
     Raises:
-        TypeError: An unknown option; the message suggests the one that was meant.
-        ValueError: Options for ``"auto"``, which passes none on.
+        TypeError: An option is unknown; the message suggests the nearest one.
+        ValueError: Options were given for ``"auto"``, which takes none.
 
     >>> check_options("ring", ["ordr"])
     Traceback (most recent call last):

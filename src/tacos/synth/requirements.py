@@ -1,6 +1,6 @@
-"""What engines commonly need of a network and a collective, in words for users whose problem lacks it.
+"""Common requirements of engines on a network and a collective, in words for users.
 
-Each function returns one thing that is missing, or an empty string. An engine's obstacle is the first of those that it asks for.
+Each function returns a requirement that is not met, or an empty string. An engine's obstacle is the first of its requirements that is not met.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Dims = Sequence[tuple[str, int]]
 
 _DIMENSIONS = frozenset({"ring", "line", "clique", "switch", "box"})
 _MOST_HOPS = 2 * 10**7
-"""Hops of a schedule at most: a few seconds and gigabytes."""
+"""Largest number of hops of a schedule: a few seconds and gigabytes."""
 
 
 def kind(part: CollectivePart, serves: Callable[[Kind], bool] = lambda _: True) -> str:

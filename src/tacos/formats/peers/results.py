@@ -66,7 +66,7 @@ class Result:
             raise ValueError("the result moves no chunk")
         if topology is not None and topology.npus != self.npus:
             raise ValueError(
-                f"the result is for {self.npus} NPUs, the topology has {topology.npus}"
+                f"the result is for {self.npus} NPUs, but the topology has {topology.npus}"
             )
         self.hops.sort(key=lambda hop: hop[0])
         goal, chunk = self._collective(size)

@@ -1,15 +1,15 @@
 """The order in which a ring visits its NPUs, which decides how fast the ring is.
 
-The cost of a hop is what one block takes: the latencies of its route plus bytes / bandwidth, where
-a link that several hops of the ring use is shared among them. A ring is as fast as its largest hop;
-among equals, the sum of all hops decides. The candidates are
+The cost of a hop is the time of one block: the latencies of its route plus bytes / bandwidth, where a link is
+shared among all hops of the ring that use it. A ring is as fast as its longest hop; among equals, the sum of
+all hops decides. The candidates are
 
 - rank order;
-- on grids, a Hamiltonian cycle of neighbours (a snake whose way back was kept free), if there is one;
+- on grids, a Hamiltonian cycle of neighbours (a snake with a free lane for the return), if there is one;
 - for groups of up to 512, a tour improved by 2-opt, from rank order and from nearest neighbours.
 
-The cheapest one is taken, so a search is never worse than rank order by this measure. All sums are
-integers, so the same order comes out on every machine.
+The cheapest one is chosen, so a search is never worse than rank order by this measure. All sums are
+integers, so the result is the same on every machine.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def ring_order(
     Args:
         topology: The network.
         group: The NPUs in rank order.
-        order: As the user asked for it.
-        block_bytes: What a hop carries at a time.
+        order: The order that the user asked for.
+        block_bytes: Bytes that a hop carries at a time.
         both_ways: Whether data goes round in both directions.
 
     >>> import tacos
@@ -130,7 +130,7 @@ def hamiltonian_cycle(dims: Sequence[tuple[str, int]]) -> NDArray[np.int32] | No
         return np.arange(size, dtype=np.int32) if kind in CYCLIC or size == 2 else None
     if not closing:
         return None
-    # The last, so that a ring crosses the outermost dimension least often.
+    # Choose the last, so that a ring crosses the outermost dimension least often.
     last = closing[-1]
     path = _snake([side for side in sides if side is not last])
     if last[1] % 2:
@@ -194,7 +194,7 @@ def _nearest_neighbours(weight: NDArray[Any]) -> NDArray[Any]:
 
 
 def _two_opt(weight: NDArray[Any], tour: NDArray[Any]) -> NDArray[Any]:
-    """Turn around the stretch of the tour that gains most, until none gains anything."""
+    """Reverse the section of the tour that gains most, until no reversal gains anything."""
     n = len(tour)
     stretch = np.triu(np.ones((n, n), bool), 1)
     stretch[0] = False
@@ -202,7 +202,7 @@ def _two_opt(weight: NDArray[Any], tour: NDArray[Any]) -> NDArray[Any]:
         after = np.roll(tour, -1)
         ahead = np.cumsum(np.append(0, weight[tour, after]))
         back = np.cumsum(np.append(0, weight[after, tour]))
-        # Places i … j turned around: new hops (i-1 → j) and (i → j+1), those between turned.
+        # Reversing places i … j gives new hops (i-1 → j) and (i → j+1), and reverses those between.
         before = np.roll(tour, 1)
         change = weight[before[:, None], tour] + weight[tour[:, None], after]
         change -= ahead[1:] - np.append(0, ahead[: n - 1])[:, None]

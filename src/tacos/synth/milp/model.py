@@ -1,17 +1,17 @@
 """The integer program of a problem in epochs, as columns of NumPy arrays.
 
-For chunk c and hop h, ``z[c, h, t]`` is 1 from the epoch on in which c has started over h; it exists only
-for epochs in which the chunk can be at the hop's source and still be of use behind it. ``has[c, n, t]``
-says whether NPU n may pass c on.
+For chunk c and hop h, ``z[c, h, t]`` is 1 from the epoch in which c starts over h; it exists only for epochs
+in which the chunk can be at the hop's source and still be useful at its end. ``has[c, n, t]`` tells whether
+NPU n can forward c.
 
-    z[c, h, t-1] <= z[c, h, t]                           what has started has started
+    z[c, h, t-1] <= z[c, h, t]                           a start is not undone
     z[c, h, t]   <= has[c, src(h), t]                    an NPU sends what it has
-    has[c, n, t] <= sum of z[c, h, t - delay] into n     it is there once it has arrived
-    sum of z[c, h, last] into n  = 1 or <= 1             each NPU gets what it wants, once
+    has[c, n, t] <= sum of z[c, h, t - delay] into n     a chunk is there once it has arrived
+    sum of z[c, h, last] into n  = 1 or <= 1             each NPU receives a required chunk once
     sum of z[c, h, t - begin] - z[c, h, t - end] <= capacity of the link at t
 
-With rounds (SCCL's question) a step's capacity is a multiple of a whole number, its rounds, and the sum
-of the rounds is minimal. Symmetry makes pairs (c, h) of an orbit share their columns.
+With rounds (SCCL's problem) a step's capacity is multiplied by its whole number of rounds, and the sum
+of the rounds is minimized. Symmetry makes pairs (c, h) of an orbit share their columns.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ __all__ = ["Model", "Preference", "Windows", "build", "windows"]
 
 @dataclass(frozen=True)
 class Preference:
-    """What a sketch asks for beyond the time."""
+    """Preferences of a sketch besides the time."""
 
     connections: int = 0
-    """-1: few pairs of NPUs talk through switches; 1: many."""
+    """-1: few pairs of NPUs communicate through switches; 1: many."""
     own_first: Bools | None = None
-    """[hop]: where the source's own chunks go before those of others."""
+    """[hop]: whether the source's own chunks go before those of others."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Windows:
 
     @property
     def columns(self) -> int:
-        """How many start variables there are."""
+        """The number of start variables."""
         return int((self.last - self.first + 1)[self.open].sum())
 
 
@@ -80,7 +80,7 @@ def windows(problem: Problem, epochs: int) -> Windows:
 
 @dataclass(frozen=True)
 class Model:
-    """A program for the solver, and what its columns mean."""
+    """A program for the solver, and the meaning of its columns."""
 
     program: LinearProgram
     pair_column: Ints
@@ -100,7 +100,7 @@ class Model:
 
 
 class _Rows:
-    """Rows under construction: blocks of entries, numbered on."""
+    """Rows under construction: blocks of entries with consecutive numbers."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -132,9 +132,9 @@ def build(
     Args:
         problem: What to solve.
         epochs: The horizon.
-        orbits: Pairs, NPUs' chunks and links that go the same way.
-        rounds: The most rounds that all steps together may have; 0: links have their capacity.
-        preference: What to prefer among the solutions.
+        orbits: Pairs, NPUs' chunks and links that must be treated in the same way.
+        rounds: Largest total number of rounds; 0 for links with a fixed capacity.
+        preference: Which of the solutions to prefer.
 
     >>> import tacos
     >>> from tacos.synth.milp.problem import hops_of, in_steps
@@ -165,13 +165,13 @@ def build(
         there = window.open[chunk, hop] & (epoch >= first)
         return pair_column[chunk, hop] + np.minimum(epoch, last) - first, there
 
-    # Started stays started.
+    # A start is not undone.
     pair, offset = _ragged(np.maximum(count - 1, 0))
     row = rows.at_most(len(pair)) + np.arange(len(pair))
     rows.put(row, begin[pair] + offset, 1.0)
     rows.put(row, begin[pair] + offset + 1, -1.0)
 
-    # An NPU sends only what it has: has[c, n, t] for the epochs in which n may pass c on.
+    # An NPU sends only what it has: has[c, n, t] for the epochs in which n may forward c.
     npu_leads = np.ones((chunks, npus), bool) if orbits is None else orbits.npu_leads
     out_chunk, out_hop = np.nonzero(window.open)
     source = hops.src[out_hop]
@@ -262,7 +262,7 @@ def build(
 
 
 def _own_first(problem: Problem, where: Bools, window: Windows, rows: _Rows, z) -> None:  # type: ignore[no-untyped-def]
-    """On some hops, whatever starts has the source's own chunks of that hop before it."""
+    """Require on some hops that the source's own chunks start before those of others."""
     hops = problem.hops
     chunk, hop = np.nonzero(window.open & where)
     own = problem.holds[chunk, hops.src[hop]]
@@ -311,7 +311,7 @@ def _assembled(
     row_lower, row_upper = (np.concatenate(part) for part in zip(*rows.bounds, strict=True))
     program = LinearProgram(
         cost=cost,
-        # Columns that an orbit shares meet in one row, where their entries add up.
+        # Columns that an orbit shares have one entry per row, the sum of theirs.
         entries=(row, column, value),
         row_lower=row_lower,
         row_upper=row_upper,

@@ -1,8 +1,8 @@
 """The problem in whole epochs: hops between NPUs, their durations, and which NPU needs which chunk.
 
 A hop is a link between two NPUs or a path of the fewest links through one fabric of switches. Time is cut
-into epochs; every duration is rounded up to epochs, so whatever solves the rounded problem is a
-schedule. Where the epoch divides all durations nothing is lost.
+into epochs; every duration is rounded up to epochs, so a solution of the rounded problem is a schedule.
+If the epoch divides all durations, nothing is lost.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = ["NEVER", "Hops", "Problem", "epoch_choices", "hops_of", "in_epochs", 
 
 NEVER = 2**40
 """An epoch that no schedule reaches."""
-_PATHS = 4  # between two NPUs through one fabric
+_PATHS = 4  # largest number of paths between two NPUs through one fabric
 _FEW_EPOCHS, _MANY_EPOCHS = 48, 160
 _SOME_LOSS, _LITTLE_LOSS = 1.06, 1.01
 
 
 @dataclass(frozen=True)
 class Hops:
-    """Ways from NPU to NPU that one transfer may take; `use_*` lists their links in order."""
+    """Paths from NPU to NPU that one transfer may take; `use_*` lists their links in order."""
 
     src: Ints
     dst: Ints
@@ -84,12 +84,12 @@ def hops_of(topology: Topology) -> Hops:
 def _paths(
     topology: Topology, leaving: list[list[tuple[int, int]]], npu: int
 ) -> list[tuple[int, list[int]]]:
-    """(end, links) of the hops from an NPU, layer by layer through the switches behind each port."""
+    """Yield (end, links) of the hops from an NPU, level by level through the switches behind each port."""
     found: list[tuple[int, list[int]]] = []
     layer: list[tuple[int, list[int]]] = []
     for link, node in leaving[npu]:
         (found if node < topology.npus else layer).append((node, [link]))
-    # A port's first switch tells fabrics apart; beyond it, fewest links win.
+    # A port's first switch identifies the fabric; within it, the path of the fewest links counts.
     depth: dict[tuple[int, int], int] = {}
     count: dict[tuple[int, int], int] = {}
     while layer:
@@ -109,10 +109,10 @@ def _paths(
 
 @dataclass(frozen=True)
 class Problem:
-    """A collective that sums nothing, in epochs.
+    """A collective that only copies, in epochs.
 
-    A chunk of size class k that starts hop h at t is there at ``t + delay[k, h]``, and keeps the link of
-    use u from ``t + begin[k, u]`` until before ``t + end[k, u]``. Links take `capacity` chunks at once.
+    A chunk of size class k that starts hop h at t arrives at ``t + delay[k, h]``. It occupies the link of
+    use u from ``t + begin[k, u]`` until ``t + end[k, u]``, exclusive. Links carry `capacity` chunks at once.
     """
 
     hops: Hops
@@ -198,7 +198,7 @@ def _durations(topology: Topology, collective: Collective, hops: Hops) -> tuple[
     sizes = np.unique(collective.chunk_bytes())
     speed = topology.link_bandwidth_Bps[hops.use_link]
     latency = topology.link_latency_ps[hops.use_link]
-    # In whole numbers of Python: bytes times 10^12 need more than 64 bits.
+    # Python's integers, since bytes times 10^12 need more than 64 bits.
     send = np.array(
         [[-(-size * 10**12 // rate) for rate in speed.tolist()] for size in sizes.tolist()],
         np.int64,
@@ -212,7 +212,7 @@ def _durations(topology: Topology, collective: Collective, hops: Hops) -> tuple[
     arrival = offset[:, last] + step[:, last]
     if not stored and len(hops):
         arrival = arrival + np.maximum.reduceat(send, first, axis=1)
-    # Each link has its own clock, which starts when the earliest of all heads would be there.
+    # Each link has its own clock, which starts when the earliest head would arrive.
     clock = np.full(topology.links, np.iinfo(np.int64).max)
     for row in offset:
         np.minimum.at(clock, hops.use_link, row)
@@ -225,9 +225,9 @@ def epoch_choices(
 ) -> list[int]:
     """Return the epoch lengths in picoseconds that are worth trying, coarsest first.
 
-    The greatest common divisor of all durations if that makes few epochs of the horizon. Else a fraction of
-    a duration: the coarsest for which latency and bandwidth bounds together grow little when durations are
-    rounded to it, and the coarsest for which they hardly grow.
+    These are the greatest common divisor of all durations, if it divides the horizon into few epochs. Otherwise, two
+    fractions of a duration: the coarsest for which rounding raises the latency and bandwidth bounds a little, and the
+    coarsest for which it hardly raises them.
 
     >>> import tacos
     >>> ring = tacos.topology.ring(4, bandwidth="1GB/s", latency="300ns")
@@ -285,7 +285,7 @@ def _rounded(topology: Topology, collective: Collective, epoch_ps: int) -> Topol
 def in_steps(topology: Topology, collective: Collective, hops: Hops) -> Problem:
     """Return the problem in SCCL's steps: in one round of a step, a link passes chunks in proportion to its bandwidth.
 
-    The slowest common measure of all bandwidths counts as one chunk per round.
+    The greatest common divisor of all bandwidths counts as one chunk per round.
 
     >>> import tacos
     >>> box = tacos.topology.dgx1()

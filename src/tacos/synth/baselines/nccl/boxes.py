@@ -51,7 +51,7 @@ class Layout:
 
     @property
     def rails(self) -> int:
-        """NICs that every box has."""
+        """Number of NICs that every box has."""
         return min(map(len, self.nics))
 
 
@@ -74,7 +74,7 @@ def layout(topology: Topology, group: NDArray[np.int32]) -> Layout:
 
 
 def box_labels(topology: Topology) -> NDArray[np.int64]:
-    """For each node the number of its box; a switch outside boxes has one of its own.
+    """Return the box of each node; a switch outside boxes is a box of its own.
 
     >>> import tacos
     >>> box_labels(tacos.topology.fat_tree(2, 2, bandwidth="25GB/s")).tolist()[:4]
@@ -135,7 +135,7 @@ def _nics(
     for box, mine, after in zip(boxes, whole, whole[1:] + whole[:1], strict=True):
         by_nic: dict[tuple[str, int], list[int]] = {}
         missing = list(box)
-        # The NPU at the same place first; where the way there passes other NPUs, any.
+        # Prefer the NPU at the same place; if the path there passes other NPUs, take any.
         for shift in range(len(after)):
             ends = [after[(mine.index(npu) + shift) % len(after)] for npu in missing]
             table = routes(topology, pairs=(missing, ends))

@@ -40,21 +40,21 @@ Chain = tuple[int, ...]
 Speeds = NDArray[np.int64] | NDArray[np.float64]
 
 _LARGEST_SEARCH = 72
-"""NPUs of a box up to which links are searched for rings: one NVLink domain (chosen)."""
+"""Largest number of NPUs of a box whose links are searched for rings: one NVLink domain (chosen)."""
 _BUDGET = 160_000
-"""NPUs times the size of the box that one search for a path may visit (chosen: about 0.1 s)."""
+"""Budget of one search for a path: visited NPUs times the size of the box (chosen: about 0.1 s)."""
 _PACKINGS = 40
 """Sets of rings that may be tried for one bandwidth (chosen)."""
 _MOST_APART = 8
 """Distances between the rails of a ring that are tried (chosen)."""
 _MOST_RINGS = 32
-"""Channels that NCCL has at most (specified)."""
+"""Largest number of channels of NCCL (specified)."""
 
 
 class Network:
     """A topology, the routes of hops on it and the channels of groups, each found once.
 
-    Threads may share a network: what is found depends on the topology alone, and is entered when it is complete.
+    Threads may share a network: results depend on the topology alone, and are stored when they are complete.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -86,7 +86,7 @@ class Network:
                 if relayed and self.label[a] != self.label[b]:
                     # A ring leaves a box over the NIC of its last NPU.
                     path = self.path(a, b) or path
-                # In this order, since another thread may read while this one writes.
+                # The order matters: another thread may read while this one writes.
                 self.near[a, b] = inside and not relayed
                 self.known[a, b] = path
 
@@ -169,7 +169,7 @@ def _rings(network: Network, layout: Layout) -> list[Chain]:
 
 
 def chains(network: Network, layout: Layout) -> list[list[Chain]]:
-    """For each channel and box, the chain that begins at the channel's NIC.
+    """Return, for each channel and box, the chain that begins at the channel's NIC.
 
     >>> import tacos
     >>> from tacos.synth.baselines.nccl.boxes import layout
@@ -220,7 +220,7 @@ def tree_parents(channel: list[Chain], npus: int) -> list[NDArray[np.int32]]:
 
 
 class _Free:
-    """How often each link can still be used by a channel of some bandwidth; negative where too often."""
+    """How often each link can still be used by a channel of some bandwidth; negative if it is used too often."""
 
     def __init__(self, network: Network, unit: float) -> None:
         self.network = network
@@ -234,7 +234,7 @@ class _Free:
 
     @property
     def exceeded(self) -> bool:
-        """Whether a link is used more often than it can be."""
+        """Whether a link is used too often."""
         return min(self.left, default=0) < 0
 
     def use(self, chain: Chain, times: int = 1, *, closed: bool = False) -> None:
@@ -269,7 +269,7 @@ def _over_boxes(network: Network, layout: Layout) -> list[Chain]:
     port = float(topology.link_bandwidth_Bps[inside].sum())
     enough = 0.99 * min(port, min(layout.rails, _MOST_RINGS) * _nic_speed(network, layout))
     best: list[Chain] = []
-    # Not apart: a ring comes back to the NPU that it entered by, and leaves through it.
+    # Not apart: a ring returns to the NPU through which it entered, and leaves through it.
     for apart in (*range(1, min(layout.rails, _MOST_APART + 1)), 0):
         found = _alternating(network, layout, apart)
         if not best or network.bandwidth(found) > network.bandwidth(best) * (1 + 1e-9):
@@ -304,7 +304,7 @@ def _path(left: _Free, box: Chain, first: int, last: int | None) -> Chain:
     if len(box) == 1:
         return box
     at = box.index(first)
-    # Rotated as NCCL does on NVSwitch, where any order is as good.
+    # Rotated, as NCCL does on NVSwitch, where all orders are equally good.
     turned = [npu for npu in box[at:] + box[:at] if npu != last]
     if last is not None and box[(at - 1) % len(box)] != last:
         turned[1:] = turned[:0:-1]
@@ -317,7 +317,7 @@ def _path(left: _Free, box: Chain, first: int, last: int | None) -> Chain:
 
 
 def _budget(box: Chain, share: int = 1) -> list[int]:
-    """NPUs that a search may still visit; a step costs the more, the larger the box."""
+    """Return the number of NPUs that a search may still visit; a step costs more in a larger box."""
     return [_BUDGET // (len(box) * share)]
 
 
@@ -330,7 +330,7 @@ def _paths(
     *,
     closed: bool = False,
 ) -> Iterator[Chain]:
-    """Hamiltonian paths of a box over free links; closed ones return to their first NPU."""
+    """Yield Hamiltonian paths of a box over free links; closed ones return to their first NPU."""
     left.network.look_up([(a, b) for a in box for b in box if a != b])
     ahead = {a: [b for b in box if a != b and left.fits(a, b)] for a in box}
     path, seen = [first], {first}
@@ -346,7 +346,7 @@ def _paths(
         near = [
             b for b in ahead[path[-1]] if b not in seen and (b != last or len(path) == len(box) - 1)
         ]
-        # The NPU with the fewest ways on comes first: it is the most easily missed.
+        # The NPU with the fewest free links comes first, since it is easily cut off.
         near.sort(key=lambda b: sum(c not in seen for c in ahead[b]))
         for b in near:
             path.append(b)
