@@ -243,7 +243,7 @@ def test_a_time_limit_returns_the_best_so_far_or_says_that_there_is_none():
     many = tacos.synthesize(small, few, engine="greedy", effort=10**9, time_limit=0.5)
     assert many.provenance["cut_short"]
     assert tacos.verify(many).ok
-    with pytest.raises(tacos.TacosError, match="time_limit is 1e-09 s, too short"):
+    with pytest.raises(tacos.TacosError, match="time_limit is 1e-09 s, which is too short"):
         tacos.synthesize(topology, collective, engine="greedy", time_limit=1e-9)
 
 

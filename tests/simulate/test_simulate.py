@@ -468,7 +468,10 @@ def test_own_starts_that_are_impossible_are_named():
         ({"jitter": "fast"}, "jitter 'fast' is not understood"),
         ({"seed": -1}, "seed must be 0 to 2\\^64 - 1; got -1"),
         ({"profile": "ns-3"}, "profile must be one of .*; got 'ns-3'"),
-        ({"profile": "astra-sim-aware", "record": False}, "takes no timing, congestion, record"),
+        (
+            {"profile": "astra-sim-aware", "record": False},
+            "does not take timing, congestion, record",
+        ),
         (
             {"faults": [Fault(link=99)]},
             "link is 99, but there is no such link; the links are 0 to 3",

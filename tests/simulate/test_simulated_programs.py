@@ -413,7 +413,7 @@ def test_an_order_that_waits_in_a_circle_names_a_step():
         ({"routes": [[9], None, None, None]}, "thread 0 has link 9, the links are 0 to 3"),
         ({"routes": [[1], None, None, None]}, "thread 0 leads from .* sends from NPU 0 to NPU 1"),
         ({"order": [0]}, "order has 1 entries for 4 steps"),
-        ({"jitter": "1us"}, "a program takes no faults, stragglers, jitter"),
+        ({"jitter": "1us"}, "a program does not take faults, stragglers, jitter"),
     ],
 )
 def test_wrong_arguments_get_one_sentence(arguments, message):

@@ -311,7 +311,7 @@ def test_synth_and_sim_write_pages_too(saved, tmp_path):
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (["-o", "out.gif"], "out.gif: a trace goes into .pftrace"),
+        (["-o", "out.gif"], "out.gif: a trace must have one of the extensions .pftrace"),
         (
             ["-o", "nowhere/out.html"],
             "--output is nowhere/out.html, but there is no directory nowhere",

@@ -177,7 +177,7 @@ def _check(
     time_limit: float | None,
 ) -> None:
     if not problems:
-        raise ValueError("collective is an empty list, there is nothing to compare")
+        raise ValueError("collective is an empty list; there is nothing to compare")
     for problem in problems:
         check_sizes(topology, problem)
         if problem.kind != problems[0].kind:
@@ -218,18 +218,18 @@ def _rank(candidate: Candidate, *, consistent: bool) -> _Rank:
 
 
 def _best_kept(candidates: list[Candidate], rank: Callable[[Candidate], _Rank]) -> list[Candidate]:
-    """Schedules may take megabytes, and a sweep has hundreds."""
+    """Drop schedules that are not needed: each may take megabytes, and a sweep has hundreds."""
     best = min(candidates, key=rank)
     return [c if c is best else replace(c, schedule=None) for c in candidates]
 
 
 _DIFFERENT_BITS = "ranks may end with different bits"
 
-# The work, and where it is done.
+# The work, and its distribution.
 
 
 class _Task(NamedTuple):
-    """One engine on one problem: all that another process needs to know."""
+    """One engine on one problem, with everything that another process needs."""
 
     topology: Topology
     collective: Collective
@@ -261,7 +261,7 @@ def _schedule(task: _Task, report: Progress | None) -> Schedule:
         if algorithm.topology == task.topology and algorithm.collective.size_bytes == size:
             return _marked(algorithm, verify(algorithm, progress=partial(_alive, report)))
         algorithm = lower(algorithm)
-    # Of a program with races, lifting would show one outcome.
+    # Lifting a program with races would show only one outcome.
     checked = verify(algorithm, progress=partial(_alive, report))
     checked.raise_if_failed()
     lifted = lift(algorithm, task.topology, size, progress=partial(_alive, report))
@@ -297,7 +297,7 @@ def _candidate(task: _Task, report: Progress | None = None) -> Candidate:
 
 
 def _alive(report: Progress | None, _: float) -> None:
-    """Report nothing new while verifying, but let the caller stop it."""
+    """Repeat the last progress while verifying, so that the caller can stop it."""
     if report is not None:
         report(1.0)
 

@@ -25,7 +25,7 @@ class Figures:
     Attributes:
         time_s: When the last transfer arrives.
         algbw_Bps: Size over time.
-        busbw_Bps: Bus bandwidth: `algbw_Bps` times nccl-tests' factor for the collective; 0 where that is not defined.
+        busbw_Bps: Bus bandwidth: `algbw_Bps` times nccl-tests' factor for the collective; 0 if that is not defined.
         chunks: The number of chunks per part, as ``chunks=`` takes it; None where parts differ.
         transfers: The number of transfers.
         utilisation: Share of the time that the links are busy, on average.
@@ -62,8 +62,8 @@ class Candidate:
         note: Why there is no schedule, or which of its schedules were rejected; empty if all is well.
         seconds: How long the synthesis and the verification took.
         figures: The schedule in numbers; None if it failed.
-        wrong: Whether the verifier rejected a schedule of this engine, which is a bug of the engine; or the
-            algorithm from elsewhere.
+        wrong: Whether the verifier rejected a schedule of this engine, which is a bug, or an algorithm that
+            was passed in.
         consistent: Whether all NPUs end with identical bits, see :func:`tacos.verify`.
     """
 
@@ -116,7 +116,7 @@ class Comparison:
 
     @property
     def reference(self) -> str:
-        """The engine that stands for what users run today: the first of :func:`tacos.synth.references`, else the last."""
+        """The engine that represents what users run today: the first of :func:`tacos.synth.references` that solved the problem."""
         *first, last = references()
         solved = {candidate.engine for candidate in self.solved}
         return next((name for name in first if name in solved), last)
@@ -213,7 +213,7 @@ class Sweep:
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """All that solved some size, those that win most often first."""
+        """All engines that solved some size, those that win most often first."""
         first = [name for _, _, name in self.winners()]
         names = dict.fromkeys(sorted(first, key=lambda name: -first.count(name)))
         return tuple(
@@ -222,7 +222,7 @@ class Sweep:
 
     @property
     def reference(self) -> str:
-        """What users run today, where it was compared at all sizes, as :attr:`Comparison.reference`."""
+        """What users run today, as :attr:`Comparison.reference`, if it was compared at all sizes."""
         *first, last = references()
         names = {one.reference for one in self.comparisons}
         return next((name for name in first if names <= {name}), last)

@@ -30,7 +30,7 @@ _HEAD = (
 def write(
     tuning: Tuning, folder: str | os.PathLike[str], to: Collection[str], options: dict[str, Any]
 ) -> list[str]:
-    """Return what :meth:`tacos.search.tune.Tuning.save` does."""
+    """Write the files; see :meth:`tacos.search.tune.Tuning.save`."""
     beside: dict[str, bytes] = {}
     if tuning.nccl:
         beside[_TUNER] = _with_others(tuner_csv(tuning), Path(folder, _TUNER)).encode()
@@ -48,7 +48,7 @@ def write(
                 left_out.append(f"there is no {name} file for {words}: {error}")
     served = [(one.schedule, *limit) for one, limit in zip(tuning.ranges, limits, strict=True)]
     library.replace(folder, served, beside=beside)
-    # An executor that is given all files of a table would find two for some sizes.
+    # Otherwise an executor that reads all files would find two for some sizes.
     for name in to:
         for old in Path(folder).glob(f"{kind}-*-{calls}{_ending(name)}"):
             if old.name not in beside:
@@ -89,8 +89,8 @@ def _with_others(csv: str, path: Path) -> str:
 def tuner_csv(tuning: Tuning) -> str:
     """Return the table that NCCL's example tuner plugin reads (NCCL_TUNER_CONFIG_FILE); empty if it knows no such collective.
 
-    NCCL runs no algorithms but its own, so this chooses among these: the lines are what our model says of trees,
-    rings and protocols on this network.
+    NCCL runs only its own algorithms, so the table chooses among these, by our model of trees, rings and
+    protocols on this network.
 
     >>> import tacos
     >>> table = tacos.tune(tacos.topology.ring(4), "all_gather", "4KB:64MB", effort="fast")

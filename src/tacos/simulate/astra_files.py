@@ -1,8 +1,8 @@
 """ASTRA-sim's own files: read its system and remote memory JSON as an :class:`AstraSystem`.
 
 Keys that ASTRA-sim reads but that do not change a result here, such as ``trace-enabled``, are accepted. So are
-keys of its former versions that its present version ignores, such as ``boost-mode``. Any other key is an error,
-where ASTRA-sim would ignore it.
+keys of its former versions that its present version ignores, such as ``boost-mode``. Any other key is an error;
+ASTRA-sim would ignore it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _System(msgspec.Struct, rename=_key):
     reduce_scatter_implementation_custom: list[str] = []
     all_to_all_implementation_custom: list[str] = []
     per_node_custom_implementation: str = ""
-    # Read by ASTRA-sim, and without an effect on times unless the bus is shared.
+    # ASTRA-sim reads these; they affect times only if the bus is shared.
     local_reduction_delay: _Number = 1
     L: _Number = 0
     o: _Number = 0
@@ -192,7 +192,7 @@ def _decoded(path: str | os.PathLike[str], kind: Any, ignored: Iterable[str] = (
     try:
         with about(path):
             if Path(path).suffix.lower() != ".json":
-                raise ValueError("the file must be JSON and its name end in .json")
+                raise ValueError("the file must be JSON, with a name that ends in .json")
             data = markup.load(path)
             if not isinstance(data, dict):
                 raise ValueError(  # noqa: TRY004, the type is right, the file is not

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Fault", "Straggler", "fault_links", "fault_words", "outages", "straggler_words"]
 
-_NORMAL = 2**20  # the core counts slowdowns in parts of this
+_NORMAL = 2**20  # the core's unit of slowdowns
 _SLOWEST = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A time in which a link, or all links of an NPU, are down or slow.
+    """A period in which a link, or all links of an NPU, are down or slow.
 
-    Bytes on such a link progress at 1/slowdown of its speed; on a link that is down they stop, and go
-    on afterwards. Several faults of one link at one time multiply.
+    Bytes on such a link progress at 1/slowdown of its speed; on a link that is down they stop, and continue
+    afterwards. The slowdowns of simultaneous faults of a link multiply.
 
     Attributes:
         link: A link's number, or a pair (src, dst) of nodes (numbers or names), which stands for all
@@ -38,8 +38,8 @@ class Fault:
         npu: Instead of a link: an NPU's number or name, for all links to and from it.
         begin: When it begins.
         end: When it is over; None means never.
-        slowdown: How many times slower; ``inf``, the default, means down.
-        both: Whether the links back are meant too, as with a cable.
+        slowdown: Factor by which it is slower; ``inf``, the default, means down.
+        both: Whether the links back are affected too, as with a cable.
 
     Raises:
         ValueError: It ends before it begins, or a field is out of range.
@@ -62,7 +62,7 @@ class Fault:
         if (self.link is None) == (self.npu is None):
             raise ValueError("a fault needs either a link or an npu")
         if self.both and self.link is None:
-            raise ValueError("both is for a link; a fault of an npu has all its links")
+            raise ValueError("both is for a link; a fault of an npu affects all its links")
         _check_slowdown("a fault", self.slowdown)
         begin, end = self.window_ps()
         if end is not None and end <= begin:
@@ -101,8 +101,8 @@ class Straggler:
 
     Attributes:
         npu: Its number or name.
-        late: Nothing leaves it before this time.
-        slowdown: How many times longer it takes to send, and to reduce where that takes time.
+        late: Time before which the NPU sends nothing.
+        slowdown: Factor by which sending, and reducing where it takes time, is slower.
 
     >>> Straggler(npu=3, late="20us").late
     '20us'
@@ -116,7 +116,9 @@ class Straggler:
         time_ps(self.late, what="late", bare=False)
         _check_slowdown("a straggler", self.slowdown)
         if isinf(self.slowdown):
-            raise ValueError("a straggler's slowdown is inf, such an NPU never sends: drop it")
+            raise ValueError(
+                "a straggler's slowdown is inf, so it would never send; use a number, or drop the NPU"
+            )
 
     @classmethod
     def parse(cls, text: str) -> Straggler:
@@ -165,7 +167,7 @@ def _numbers(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-# --- as people read them ------------------------------------------------------------------------
+# --- for people ---------------------------------------------------------------------------------
 
 
 def fault_links(topology: Topology, fault: Fault) -> list[int]:
@@ -236,7 +238,7 @@ def outages(topology: Topology, faults: Iterable[Fault]) -> list[tuple[int, int,
     ]
 
 
-# --- as the core takes them ---------------------------------------------------------------------
+# --- for the core -------------------------------------------------------------------------------
 
 
 def disturbances(
@@ -270,7 +272,7 @@ def disturbances(
 
 
 def _changes(windows: list[tuple[int, int | None, float]]) -> list[tuple[int, int]]:
-    """(time, slowdown from then on), beginning at 0."""
+    """Return rows (time, slowdown from then on), beginning at 0."""
     times = {0} | {t for begin, end, _ in windows for t in (begin, end) if t is not None}
     changes = []
     for time in sorted(times):

@@ -69,29 +69,28 @@ class Trace:
     """When every link was busy with which transfer, and what arrived when at which NPU.
 
     Immutable; the attributes from `link` to `chunk` are read-only columns. Times are whole
-    picoseconds. A run that was not recorded has no columns of intervals, arrivals and causes: its
-    trace knows when each NPU was done and how long each link was busy, and says so when asked for
-    more.
+    picoseconds. A run that was not recorded has no columns of intervals, arrivals and causes: its trace
+    tells only when each NPU finished and how long each link was busy. Access to other columns is an error.
 
     Attributes:
         topology: The network of the run.
         link: The link of each busy interval, in the order in which they begin.
         begin_ps: When it begins.
         end_ps: When it ends.
-        transfer: What the link was busy with.
+        transfer: The transfer of each busy interval.
         arrival_npu: The NPU of each arrival (a chunk complete and in its place), in order of time.
-        arrival_ps: When.
-        arrival_bytes: How much.
-        arrival_transfer: By which transfer.
-        npu_finish_ps: When each NPU was done.
-        link_busy_ps: Per link, how long it was busy in all.
-        cause: Per transfer, the one it waited for last (for its data or for a link), or -1; None if
+        arrival_ps: Time of each arrival.
+        arrival_bytes: Bytes of each arrival.
+        arrival_transfer: Transfer of each arrival.
+        npu_finish_ps: When each NPU finished.
+        link_busy_ps: Total busy time of each link.
+        cause: For each transfer, the one that it waited for last (for its data or for a link), or -1; None if
             it was not recorded.
-        chunk: Per transfer, what it moves; None if it was not recorded.
-        simulator: What ran it: ``"tacos"``, or the profile of another simulator; empty if unknown.
+        chunk: Chunk of each transfer; None if it was not recorded.
+        simulator: ``"tacos"``, or the profile of another simulator; empty if unknown.
         timing: The rule by which our own simulator served transfers; empty for others.
-        clean_time_ps: The time of the same run undisturbed; None where there was none.
-        schedule_time_ps: The time that the schedule gave; None where there was none.
+        clean_time_ps: The time of the undisturbed run; None if there was none.
+        schedule_time_ps: The schedule's own time; None if there was no schedule.
         disturbed: Whether faults, stragglers, jitter or another network were asked for.
         faults: The faults of the run.
         stragglers: Its stragglers.
@@ -182,7 +181,7 @@ class Trace:
         `link_busy_ps` has to be given.
 
         Raises:
-            ValueError: They do not; the message names the column.
+            ValueError: The columns do not fit together; the message names one.
         """
         columns = {"npu_finish_ps": column("npu_finish_ps", npu_finish_ps, np.int64)}
         if recorded:
@@ -224,7 +223,7 @@ class Trace:
         raise AttributeError(f"a trace has no {name}")
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a trace is immutable, {name} cannot be set")
+        raise AttributeError(f"a trace is immutable; {name} cannot be set")
 
     def __repr__(self) -> str:
         what = "not recorded,"
@@ -241,34 +240,34 @@ class Trace:
 
     @property
     def time_ps(self) -> int:
-        """When the last NPU was done, in picoseconds."""
+        """When the last NPU finished, in picoseconds."""
         return int(self.npu_finish_ps.max(initial=0))
 
     @property
     def time_s(self) -> float:
-        """When the last NPU was done, in seconds."""
+        """When the last NPU finished, in seconds."""
         return self.time_ps * 1e-12
 
     @property
     def loss(self) -> float | None:
-        """By how much the run took longer than the undisturbed one: 0.1 means 10 %.
+        """How much longer the run took than the undisturbed one: 0.1 means 10 %.
 
-        None where there was no undisturbed run.
+        None if there was no undisturbed run.
         """
         clean = self.clean_time_ps
         return self.time_ps / clean - 1 if clean else None
 
     @property
     def rule(self) -> str:
-        """How transfers were served, in words; empty where that is not known."""
+        """How transfers were served, in words; empty if that is not known."""
         return _rule(self.provenance) or ""
 
     def busy_ps(self) -> NDArray[np.int64]:
-        """Per link, how long it was busy in all."""
+        """Return the total busy time of each link."""
         return self.link_busy_ps
 
     def link_utilisation(self) -> NDArray[np.float64]:
-        """Per link, the share of the time that it was busy."""
+        """Return the share of the time that each link was busy."""
         share: NDArray[np.float64] = self.busy_ps() / max(1, self.time_ps)
         return share
 
@@ -281,7 +280,7 @@ class Trace:
 
         Returns:
             The bins + 1 edges in seconds, and a share per link (row) and bin (column). Without
-            congestion a link may carry several transfers at once, which makes more than 1.
+            congestion a link may carry several transfers at once, so the share may exceed 1.
         """
         edges = self._edges(bins)
         inside = np.zeros((self.topology.links, bins), np.int64)
@@ -338,10 +337,10 @@ class Trace:
             last).
 
         Raises:
-            ValueError: The trace does not say what waited for what.
+            ValueError: The trace does not record which transfer waited for which.
         """
         if self.cause is None:
-            raise ValueError("this trace does not say which transfer waited for which")
+            raise ValueError("this trace does not record which transfer waited for which")
         # The legs of two transfers may wait for each other in turn: each transfer appears once.
         chain: dict[int, None] = {}
         if len(self.arrival_ps):
@@ -363,9 +362,9 @@ class Trace:
     def summary(self) -> dict[str, Any]:
         """Summarize the trace in plain values, for JSON; the names give the units.
 
-        ``rule`` says in words how transfers were served. ``slower_than_schedule`` compares the time
-        with the schedule's. ``clean_time_s`` and ``loss`` are there where something disturbed the run:
-        the time of the same run undisturbed, and how much longer this one took.
+        ``rule`` describes how transfers were served. ``slower_than_schedule`` compares the time with the
+        schedule's. ``clean_time_s`` and ``loss`` are present if something disturbed the run: the time of the
+        undisturbed run, and how much longer this one took.
         """
         used = self.link_utilisation()
         provenance, topology = self.provenance, self.topology
@@ -421,14 +420,14 @@ class Trace:
         return frames.arrow_stream(self.rows())
 
     def save(self, path: str | os.PathLike[str], *, format: str | None = None) -> None:
-        """Write the trace to a file, whole or not at all; `tacos.save` does the same.
+        """Write the trace to a file atomically; `tacos.save` does the same.
 
-        The ending of the name chooses: ``.pftrace`` for Perfetto (open it at ui.perfetto.dev),
+        The extension selects the format: ``.pftrace`` for Perfetto (open it at ui.perfetto.dev),
         ``.json`` for Perfetto and Chrome (ten times as slow, twice as large), ``.csv``, ``.parquet``
         (needs the extra ``arrow``); with ``.gz`` behind it, all but the last are compressed.
 
         Raises:
-            FormatError: The ending is unknown, or the disk refuses.
+            FormatError: The extension is unknown, or the file cannot be written.
         """
         from tacos.simulate import trace_export
 
@@ -460,7 +459,7 @@ def _checked_record(
             f"{wrong[0]} is not a column of a trace; expected one of {', '.join(RECORDED)}"
         )
     if wrong := sorted(RECORDED.keys() - recorded.keys()):
-        raise ValueError(f"{wrong[0]} is missing, a trace has all of {', '.join(RECORDED)} or none")
+        raise ValueError(f"{wrong[0]} is missing; a trace has all of {', '.join(RECORDED)} or none")
     intervals, arrivals = (
         {name: column(name, recorded[name], dtype) for name, dtype in kind.items()}
         for kind in (_INTERVALS, _ARRIVALS)
