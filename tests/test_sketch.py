@@ -253,7 +253,7 @@ def test_our_own_file_and_the_command(file, capsys):
         ("chunks: 2\n", "not a sketch"),
         ("sketch: 1\nbetween: {a: [1]}\n", "between has the sender 'a'; it must be a number"),
         ("sketch: 1\nbox: 5\n", "box is 5, which does not divide the 16 NPUs"),
-        (SK1_NDV2_N2 | {"nnodes": 3}, "nnodes is 3, the network has 16 NPUs"),
+        (SK1_NDV2_N2 | {"nnodes": 3}, "nnodes is 3, but the network has 16 NPUs"),
     ],
 )
 def test_broken_files(file, content, message):

@@ -211,7 +211,7 @@ def test_files_of_other_tools_are_proven_and_written_again(path, tmp_path):
     if (
         "recdoub" in path.stem
     ):  # its blocks of several parts are in pieces then, sent before any arrives
-        with pytest.raises(FormatError, match="would wait for ever, since a connection"):
+        with pytest.raises(FormatError, match="would wait forever, since a connection"):
             saved(program, tmp_path, instances=2)
         return
     copies = saved(program, tmp_path, instances=2)
@@ -255,7 +255,7 @@ def test_entity_bombs_do_nothing(tmp_path):
     with pytest.raises(FormatError, match="line 1: a document type declaration"):
         tacos.load(path, format="msccl")
     with pytest.raises(
-        FormatError, match="the content fits none of the formats nccl, msccl, forestcoll, graphml"
+        FormatError, match="the content does not match any of the formats nccl, msccl, forestcoll, graphml"
     ):
         tacos.load(path)
 
@@ -283,7 +283,7 @@ def test_programs_survive_the_file(network, data, tmp_path_factory):
     try:
         found = saved(program, folder, **options)
     except FormatError as error:  # slow links may need many messages under way
-        assume("would wait for ever" not in str(error))
+        assume("would wait forever" not in str(error))
         raise
     assert found.collective.kind == kind
     assert found.in_place == program.in_place
@@ -419,7 +419,7 @@ def test_messages_that_fill_the_buffers_are_found():
     assert tacos.verify(program).ok
     assert stuck(program, 3) == -1
     assert stuck(program, 2) == 3
-    with pytest.raises(FormatError, match=r"gpu 0, tb 0, step 3 would wait for ever"):
+    with pytest.raises(FormatError, match=r"gpu 0, tb 0, step 3 would wait forever"):
         tacos.save(program, "never.xml")
     assert not Path("never.xml").exists()
 
@@ -448,10 +448,10 @@ def test_wrong_options(options, message, tmp_path):
     ("make", "message"),
     [
         (lambda: co.all_gather(4, "4MB", group=[0, 1, 2], chunks=1),
-         "the program is for a process group, MSCCL files are for all ranks in order"),
+         "the program is for a process group, but MSCCL files are for all ranks in order"),
         (lambda: co.all_to_all_v(4, np.ones((4, 4), int), chunks=1),
-         "the program is for all_to_all_v, the dialect msccl has all_reduce, all_gather"),
-        (lambda: co.gather(4, "4MB", chunks=1), "the program is for gather, the dialect msccl has"),
+         "the program is for all_to_all_v, but the dialect msccl has all_reduce, all_gather"),
+        (lambda: co.gather(4, "4MB", chunks=1), "the program is for gather, but the dialect msccl has"),
         (lambda: co.together(co.all_gather(4, "4B", chunks=1), co.all_gather(4, "4B", chunks=1)),
          "the program is for several collectives at once"),
     ],
@@ -648,12 +648,12 @@ def test_a_file_that_fills_its_connections_is_reported(tmp_path, capsys):
     path.write_text(text)
     assert tacos.verify(tacos.load(path)).ok
     assert main(["verify", str(path)]) == 1
-    said = "limit: gpu 0, tb 0, step 2 would wait for ever, since a connection of the executors holds 2"
+    said = "limit: gpu 0, tb 0, step 2 would wait forever, since a connection of the executors holds 2"
     assert said in capsys.readouterr().err
     path.write_text(text.replace("Simple", "LL"))
     assert main(["verify", str(path)]) == 0
     assert saved(tacos.load(path), tmp_path) == tacos.load(path)
-    with pytest.raises(FormatError, match="would wait for ever"):
+    with pytest.raises(FormatError, match="would wait forever"):
         saved(tacos.load(path), tmp_path, protocol="Simple")
 
 

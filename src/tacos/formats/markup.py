@@ -1,8 +1,8 @@
 """YAML and JSON text as plain values, and back.
 
-Reading refuses what would surprise people who write files by hand: duplicate keys, aliases,
-tags, second documents. Words mean what they mean in JSON, so that a node may be called ``on`` or
-``1:30``. Writing keeps one entry of a long list per line, which people can read and `diff` compare.
+Reading refuses features that would surprise people who write files by hand: duplicate keys, aliases, tags and second
+documents. Words are read as in JSON, so a node may be called ``on`` or ``1:30``. Writing puts each entry of a long
+list on its own line, for readers and for `diff`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["as_json", "as_yaml", "load"]
 
-_DEEPEST = 16  # no field is nested half as deep
-_LONG = 12  # entries of a list that share a line
+_DEEPEST = 16  # more than twice the depth of any field
+_LONG = 12  # largest number of list entries on one line
 
 
 def load(path: Location) -> Any:
@@ -62,8 +62,8 @@ def _from_json(text: str) -> Any:
 def _from_yaml(text: str) -> Any:
     """Return the value of a YAML document of mappings, lists and plain values.
 
-    Built from the parser's events: that shows duplicate keys and aliases with their lines, and
-    reads words as JSON would, so that a node may be called ``on`` or ``1:30``.
+    It is built from the parser's events, which give the lines of duplicate keys and aliases. Words are read as in JSON, so
+    a node may be called ``on`` or ``1:30``.
     """
     import yaml
 
@@ -79,7 +79,7 @@ def _from_yaml(text: str) -> Any:
 
 def _value_of(events: Iterator[Any]) -> Any:
     stack: list[dict[Any, Any] | list[Any]] = []
-    keys: list[Any] = []  # per open collection: the key that waits for its value
+    keys: list[Any] = []  # the pending key of each open collection
     no_key = object()
     documents: list[Any] = []
     for event in events:
@@ -104,7 +104,7 @@ def _value_of(events: Iterator[Any]) -> Any:
         elif kind == "AliasEvent":
             raise ValueError(f"line {line}: aliases (*{event.anchor}) are not supported")
         elif kind == "DocumentStartEvent" and documents:
-            raise ValueError(f"line {line}: a second document, there must be one")
+            raise ValueError(f"line {line}: a second document; there must be one")
         else:
             continue
         if not stack:
@@ -204,5 +204,5 @@ def _flow(value: Any) -> str:
 def _quoted(text: str) -> str:
     if _BARE.fullmatch(text) and text.lower() not in _NOT_BARE:
         return text
-    # A JSON string is a YAML one, but for characters that YAML wants escaped.
+    # A JSON string is a YAML string, except for characters that YAML wants escaped.
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", _json(text))

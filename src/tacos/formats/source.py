@@ -1,7 +1,7 @@
 """Read the bytes or the text of a file or a stream, with one-sentence errors.
 
-Every reader of text starts here: the size is limited before anything is read, and what is not
-UTF-8 is refused. A reader raises a ValueError about the text, `about` puts the file's name before it.
+Every reader of text starts here: the size is limited before anything is read, and text must be UTF-8. A reader raises
+a ValueError about the text, and `about` adds the file's name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HEAD = 1 << 16
 
 @contextmanager
 def about(path: Location) -> Iterator[None]:
-    """Turns a ValueError into a FormatError that starts with the file's name.
+    """Turn a ValueError into a FormatError that starts with the file's name.
 
     >>> with about("net.csv"):
     ...     raise ValueError("line 3: latency is -1")
@@ -116,7 +116,7 @@ def quantity(text: str) -> Quantity:
 
 
 def fields_of(data: Any, kind: Any) -> Any:
-    """Decoded JSON or YAML as an instance of a msgspec `kind`; a ValueError names the field.
+    """Convert decoded JSON or YAML to an instance of a msgspec `kind`; a ValueError names the field.
 
     >>> import msgspec
     >>> class Box(msgspec.Struct):

@@ -1,6 +1,6 @@
 """Topology files that people write, in YAML or JSON.
 
-A file starts from a short name and edits it, or lists NPUs, switches, links and boxes that repeat::
+A file starts from a spec and edits it, or lists NPUs, switches, links and repeated boxes::
 
     tacos: 1
     boxes:
@@ -12,8 +12,8 @@ A file starts from a short name and edits it, or lists NPUs, switches, links and
     links:
       - {src: "box*/npu*", dst: fabric, bandwidth: 50GB/s, latency: 1.3us}
 
-``formats/markup.py`` knows the syntax, ``topology_fields`` the fields and their JSON Schema. This module
-knows what they mean: nodes by number, by name, by a range ``"0..7"``, by a pattern such as ``"box*/npu0"``, or a
+``formats/markup.py`` handles the syntax, ``topology_fields`` the fields and their JSON Schema. This module
+handles their meaning: nodes by number, by name, by a range ``"0..7"``, by a pattern such as ``"box*/npu0"``, or a
 list of these; boxes of one or several kinds that repeat; racks; edits of a base. A wrong file gets one FormatError that names file, field and value.
 """
 
@@ -71,11 +71,11 @@ _WITH_BASE = ("tacos", "name", "link_model", "forwarding", "reduce_bandwidth")
 Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 _ENDINGS = (".yaml", ".yml", ".json")
-_DEEPEST = 8  # files that are bases of one another
+_DEEPEST = 8  # longest chain of files that are bases of one another
 
 
 def read(path: Location) -> Topology:
-    """Read a topology from a YAML or JSON file, which its suffix says.
+    """Read a topology from a YAML or JSON file, by its extension.
 
     Raises:
         FormatError: The file is not a topology; the message names the field and the value.
@@ -101,7 +101,7 @@ def _read(file: Path | Stream, depth: int) -> Topology:
 
 
 def write(topology: Topology, path: Location) -> None:
-    """Write a topology as YAML or JSON, whole or not at all; `read` gives the same topology.
+    """Write a topology as YAML or JSON, atomically; `read` gives the same topology.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -149,7 +149,7 @@ class _Nodes:
         if isinstance(ref, int):
             if 0 <= ref < len(self.names):
                 return [ref]
-            raise ValueError(f"{place} is {ref}, the nodes are 0 to {len(self.names) - 1}")
+            raise ValueError(f"{place} is {ref}; the nodes are 0 to {len(self.names) - 1}")
         if ref in self.ids:
             return [self.ids[ref]]
         bounds = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", ref)
@@ -157,7 +157,7 @@ class _Nodes:
             first, last = int(bounds[1]), int(bounds[2])
             if first <= last < len(self.names):
                 return list(range(first, last + 1))
-            raise ValueError(f'{place} is "{ref}", the nodes are 0 to {len(self.names) - 1}')
+            raise ValueError(f'{place} is "{ref}"; the nodes are 0 to {len(self.names) - 1}')
         matching = self._matching(ref) if re.search(r"[*?\[]", ref) else []
         if matching:
             return matching
@@ -189,7 +189,7 @@ def _bits(switches: int | list[str | Switch]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _BoxKind:
-    """Boxes of one kind: what one of them holds."""
+    """Boxes of one kind, and the content of one box."""
 
     place: str
     name: str
@@ -239,7 +239,7 @@ class _Reader:
         for field in File.__struct_fields__:
             described = field not in (*_WITH_BASE, "base", "edits", "defaults", "connected")
             if described and getattr(file, field):
-                raise ValueError(f"{field} does not go with base, a file has one or the other")
+                raise ValueError(f"{field} cannot be combined with base")
         return self._edited(file.base)
 
     def _model(self) -> build.Model:
@@ -288,7 +288,7 @@ class _Reader:
         if not base.lower().endswith(_ENDINGS):
             return build.parse(base, **model)
         if model:
-            raise ValueError(f"{next(iter(model))} does not go with a base that is a file")
+            raise ValueError(f"{next(iter(model))} cannot be combined with a base that is a file")
         if self.depth == _DEEPEST:
             raise ValueError(
                 f"base is {base}: more than {_DEEPEST} files in a row name a base; check for a cycle"
@@ -337,7 +337,7 @@ class _Reader:
         npus = boxed + own_npus
         switches = sum(kind.count * kind.switches for kind in kinds) + own_switches + len(racked)
         if npus == 0:
-            raise ValueError("the topology has no NPUs, it needs npus, boxes or a base")
+            raise ValueError("the topology has no NPUs; it needs npus, boxes or a base")
         if npus + switches > _MOST_NODES:
             raise ValueError(
                 f"the topology has {npus + switches} nodes; the limit is {_MOST_NODES}"
@@ -376,14 +376,14 @@ class _Reader:
         if isinstance(boxes, Boxes):
             return [(boxes, "boxes")]
         if not boxes:
-            raise ValueError("boxes is an empty list, it needs at least one kind of boxes")
+            raise ValueError("boxes is an empty list; it needs at least one kind of boxes")
         return [(one, f"boxes[{i}]") for i, one in enumerate(boxes)]
 
     def _box_kind(self, boxes: Boxes, place: str) -> _BoxKind:
         if boxes.machine is None:
             if _length(boxes.npus) == 0:
                 what = "an empty list" if isinstance(boxes.npus, list) else "missing"
-                raise ValueError(f"{place}.npus is {what}, a box needs at least one NPU")
+                raise ValueError(f"{place}.npus is {what}; a box needs at least one NPU")
             inner = _names("npu", boxes.npus) + _names("switch", boxes.switches)
             return _BoxKind(
                 place,
@@ -396,7 +396,9 @@ class _Reader:
             )
         for field in ("npus", "switches"):
             if getattr(boxes, field):
-                raise ValueError(f"{place}.{field} does not go with machine, which has its own")
+                raise ValueError(
+                    f"{place}.{field} cannot be combined with machine, which has its own"
+                )
         try:
             machine = build.parse(boxes.machine, **self._model())
         except ValueError as error:
@@ -408,7 +410,7 @@ class _Reader:
         )
 
     def _add_machine(self, machine: Topology, ids: Ints) -> None:
-        """The links of a machine, once for each row of `ids`."""
+        """Return the links of a machine, once for each row of `ids`."""
         self._make_room(len(ids) * machine.links)
         block = columns_of(machine)
         self.blocks += [block._replace(src=row[block.src], dst=row[block.dst]) for row in ids]
@@ -424,7 +426,7 @@ class _Reader:
         return [*(f"rack{r}" for r in range(racks)), *(["spine"] if racks > 1 else [])]
 
     def _add_racks(self, racks: Racks, kinds: list[_BoxKind], first: int) -> None:
-        """A link from each NPU to its rack's switch, which is number `first` in rack 0, and from there to the spine."""
+        """Return links from each NPU to its rack's switch (number `first` in rack 0), and from there to the spine."""
         link = Link(bandwidth=racks.bandwidth, latency=racks.latency)
         bandwidth, latency = self._speed(link, "racks")
         sizes = np.concatenate([np.full(kind.count, kind.npus) for kind in kinds])
@@ -464,7 +466,7 @@ class _Reader:
         )
 
     def _add_links(self, links: list[Link], nodes: _Nodes, field: str, ids: Ints) -> None:
-        """Links between the given nodes, once for each row of `ids`, which numbers them."""
+        """Return the links between the given nodes, once for each row of `ids`, which numbers them."""
         local: list[Links] = []
         for i, link in enumerate(links):
             place = f"{field}[{i}]"
@@ -582,7 +584,7 @@ def _choices(nodes: _Nodes, given: Choices, place: str) -> list[LinkChoice]:
 
 
 def _check_symmetric(topology: Topology) -> None:
-    """Refuse a claim of symmetry that a shift along some dimension disproves."""
+    """Refuse a claim of symmetry that a shift along a dimension disproves."""
     if not topology.dims:
         raise ValueError("symmetric is true, which needs dims")
     npus = np.arange(topology.npus)
@@ -599,13 +601,13 @@ def _check_symmetric(topology: Topology) -> None:
 def _links_by_npu(topology: Topology, number: Ints) -> tuple[bytes, Counter[Any]]:
     """Return all links with canonical numbers for the NPUs, equal for networks that differ only in order.
 
-    A switch is known by its links, which is why they must all lead to NPUs.
+    A switch is identified by its links, so they must all lead to NPUs.
     """
     ends = np.stack([topology.link_src, topology.link_dst]).astype(np.int64)
     speed = np.stack([topology.link_bandwidth_Bps, topology.link_latency_ps])
     is_switch = ends >= topology.npus
     if is_switch.all(axis=0).any():
-        raise ValueError("symmetric is true, which cannot be where switches join switches")
+        raise ValueError("symmetric is true, which is not supported if switches join switches")
     direct = ~is_switch.any(axis=0)
     rows = np.concatenate([number[ends[:, direct]], speed[:, direct]])
     ports: list[list[Any]] = [[int(bits)] for bits in topology.switch_capabilities]

@@ -235,7 +235,7 @@ def write_page(
     other: Schedule | None = None,
     **options: Any,
 ) -> None:
-    """Write the viewer's page to a file, whole or not at all; the options are those of `page`.
+    """Write the viewer's page to a file, atomically; the options are those of `page`.
 
     >>> import tacos, tempfile, pathlib
     >>> topo = tacos.topology.ring(4)
