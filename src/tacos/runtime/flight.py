@@ -26,6 +26,8 @@ import msgspec
 from tacos._support.files import replacing
 from tacos._support.log import LOG as TACOS
 from tacos.errors import FormatError
+from tacos.runtime.carriers import Call
+from tacos.units import format_size, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -129,7 +129,7 @@ def disturbed(topology: Topology, faults: Iterable[Fault | str]) -> Topology:
 
 
 def _nic(topology: Topology, npu: int) -> NDArray[np.int64]:
-    """The links of an NPU that leave its box."""
+    """Return the links of an NPU that leave its box."""
     label = network_of(topology).label
     src, dst = topology.link_src, topology.link_dst
     found = np.flatnonzero(((src == npu) | (dst == npu)) & (label[src] != label[dst]))
