@@ -24,11 +24,18 @@ SPEED = {"bandwidth": "1GB/s", "latency": "1us"}
 
 def timed(order, as_listed):
     """In one sweep or by the event loop; None if it refuses."""
-    columns = np.array(order.rows, np.int64).reshape(-1, 5).T
-    types = (np.int32, np.uint32, np.int32, np.uint8, np.uint8)
-    columns = [np.ascontiguousarray(c, t) for c, t in zip(columns, types, strict=True)]
+    route, chunk, step, op, reads = np.array(order.rows, np.int64).reshape(-1, 5).T.copy()
     try:
-        return _core.retime(order.collective, order.routes, *columns, as_listed=as_listed)
+        return _core.retime(
+            order.collective,
+            order.routes,
+            route.astype(np.int32),
+            chunk.astype(np.uint32),
+            step.astype(np.int32),
+            op.astype(np.uint8),
+            reads.astype(np.uint8),
+            as_listed=as_listed,
+        )
     except InfeasibleError:
         return None
 
