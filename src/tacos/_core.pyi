@@ -554,9 +554,10 @@ class Schedule:
 
     def __repr__(self) -> str: ...
 
-def retime(collective: Collective, routes: Routes, route: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], step: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], reads: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: str = '{}', progress: object | None = None) -> Schedule:
+def retime(collective: Collective, routes: Routes, route: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], step: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], reads: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: str = '{}', progress: object | None = None, as_listed: bool | None = None) -> Schedule:
     """
-    Earliest start times of an ordered list of transfers; see tacos.schedule.retime.
+    Earliest start times of an ordered list of transfers; see tacos.schedule.retime. `as_listed`
+    insists on one sweep over the list (True) or on the event loop (False).
     """
 
 def synthesize_symmetric(topology: Topology, collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule:
