@@ -114,7 +114,8 @@ class Search {
     weigh(load, exits, {std::vector(nodes.begin(), nodes.end()), leaving});
     if (!in_time_) return;
     std::vector<NodeId> from, to;
-    for (NodeId npu = 0; npu < topology_.npus(); ++npu) (inside[at(npu)] ? from : to).push_back(npu);
+    for (NodeId npu = 0; npu < topology_.npus(); ++npu)
+      (inside[at(npu)] ? from : to).push_back(npu);
     weigh_in_time(inside, from, to, nodes, leaving);
   }
 
@@ -125,7 +126,8 @@ class Search {
     for (const auto& part : collective_.parts()) {
       std::vector<NodeId> senders, takers;
       const auto members = part.group.span();
-      const auto select = [&](std::span<const NodeId> npus, std::vector<NodeId>& chosen, bool root) {
+      const auto select = [&](std::span<const NodeId> npus, std::vector<NodeId>& chosen,
+                              bool root) {
         for (const NodeId npu : npus) {
           const auto place = std::find(members.begin(), members.end(), npu) - members.begin();
           if (root ? place == part.root : at(place) < members.size()) chosen.push_back(npu);
@@ -259,12 +261,14 @@ class Search {
       }
       const auto parts = blocks(topology_, chosen);
       if (parts.count < 2) continue;
-      for (const bool leaving : {true, false}) {
-        const auto width = parts.bandwidth(topology_, leaving);
-        const auto narrow = std::min_element(width.begin(), width.end()) - width.begin();
-        weigh(parts.nodes(static_cast<std::int32_t>(narrow)), leaving);
-      }
+      for (const bool leaving : {true, false}) weigh_narrowest(parts, leaving);
     }
+  }
+
+  void weigh_narrowest(const Parts& parts, bool leaving) {
+    const auto width = parts.bandwidth(topology_, leaving);
+    const auto narrow = std::min_element(width.begin(), width.end()) - width.begin();
+    weigh(parts.nodes(static_cast<std::int32_t>(narrow)), leaving);
   }
 
   // Halves along every dimension, which is where pairs of NPUs meet.
@@ -374,6 +378,7 @@ class Search {
       if (exits.links() == 0) continue;
       weigh(whole_buffer(part, 2 * (std::int64_t{parts.count} - 1)), exits,
             {parts.nodes(0), leaving, parts.count});
+      weigh_narrowest(parts, leaving);
     }
   }
 

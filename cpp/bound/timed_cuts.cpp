@@ -13,17 +13,16 @@ namespace {
 using enum CollectiveKind;
 
 constexpr std::size_t kMostSteps = 24;  // of one node; more are joined, at the earlier time
-constexpr double kRounding = 1 - 1e-12;         // sums of floating point numbers
 
 // What the members of a part need of each other.
 struct Need {
   bool adds = false, copies = false;
-  double bytes = 0;  // counted once for every pair
+  __int128 bytes = 0;  // counted once for every pair
 };
 
-double pieces(const CollectivePart& part, std::span<const NodeId> members) {
+__int128 pieces(const CollectivePart& part, std::span<const NodeId> members) {
   const auto remainder = at(part.size % part.members());
-  double sum = static_cast<double>(members.size()) * static_cast<double>(part.size / part.members());
+  auto sum = static_cast<__int128>(members.size()) * (part.size / part.members());
   if (remainder == 0) return sum;
   const auto group = part.group.span();
   for (const NodeId npu : members) {
@@ -34,9 +33,9 @@ double pieces(const CollectivePart& part, std::span<const NodeId> members) {
 }
 
 Need need(const CollectivePart& part, std::span<const NodeId> from, std::span<const NodeId> to) {
-  const auto senders = static_cast<double>(from.size());
-  const auto takers = static_cast<double>(to.size());
-  const auto size = static_cast<double>(part.size);
+  const auto senders = static_cast<__int128>(from.size());
+  const auto takers = static_cast<__int128>(to.size());
+  const __int128 size = part.size;
   switch (part.kind) {
     case all_gather:
       return {.copies = true, .bytes = takers * pieces(part, from)};
@@ -71,7 +70,8 @@ TimedCuts::TimedCuts(const Topology& topology)
 const std::vector<Time>& TimedCuts::distance(NodeId node, bool reversed) {
   auto& known = (reversed ? to_ : from_)[at(node)];
   if (known.empty()) {
-    known = distances(topology_, std::span(&node, 1), topology_.spec().link_latency_ps.span(), reversed);
+    known = distances(topology_, std::span(&node, 1), topology_.spec().link_latency_ps.span(),
+                      reversed);
     work_ += 8.0 * static_cast<double>(topology_.links() + topology_.nodes());
   }
   return known;
@@ -157,7 +157,7 @@ Time TimedCuts::least(const CollectivePart& part, const NodeSet& outside,
   const auto needed = need(part, from, to);
   if (needed.bytes == 0) return 0;
   std::map<NodeId, Steps> sent, spread;
-  std::map<Time, double> steeper;  // bytes in a second that are added to the slope
+  std::map<Time, __int128> steeper;  // bytes in a second that are added to the slope
   for (LinkId link = 0; link < topology_.links(); ++link) {
     const NodeId tail = topology_.src(link), head = topology_.dst(link);
     if (!outside[at(tail)] || outside[at(head)]) continue;
@@ -170,8 +170,8 @@ Time TimedCuts::least(const CollectivePart& part, const NodeSet& outside,
       std::int64_t copies = 0;
       for (const auto& r : after->second) {
         steeper[c.time + topology_.latency(link) + r.time] +=
-            static_cast<double>(topology_.bandwidth(link)) * static_cast<double>(c.count - sums) *
-            static_cast<double>(r.count - copies);
+            static_cast<__int128>(topology_.bandwidth(link)) * (c.count - sums) *
+            (r.count - copies);
         copies = r.count;
       }
       sums = c.count;
@@ -179,17 +179,21 @@ Time TimedCuts::least(const CollectivePart& part, const NodeSet& outside,
     work_ += static_cast<double>(before->second.size() * after->second.size());
   }
   work_ += static_cast<double>(topology_.links());
-  double done = 0, slope = 0;
+  const auto wanted = needed.bytes * kPicosecondsPerSecond;  // below 2^125 for 2048 members
+  __int128 done = 0, slope = 0;
   Time now = 0;
   for (const auto& [bend, more] : steeper) {
-    const double then = done + slope * static_cast<double>(bend - now) / kPicosecondsPerSecond;
-    if (then >= needed.bytes) break;
+    // Beside what is wanted, floating point is exact enough to say whether the product may be formed.
+    if (static_cast<double>(done) + static_cast<double>(slope) * static_cast<double>(bend - now) >
+        2 * static_cast<double>(wanted)) {
+      break;
+    }
+    const auto then = done + slope * (bend - now);
+    if (then >= wanted) break;
     done = then, now = bend, slope += more;
   }
   if (slope == 0) return 0;
-  const double rest = (needed.bytes - done) / slope * kPicosecondsPerSecond;
-  return static_cast<Time>(
-      std::min((static_cast<double>(now) + rest) * kRounding, static_cast<double>(kLongestTime)));
+  return static_cast<Time>(std::min<__int128>(now + (wanted - done) / slope, kLongestTime));
 }
 
 }  // namespace tacos
