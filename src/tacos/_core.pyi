@@ -690,6 +690,18 @@ class BoundReport:
         """The narrowest cut; no nodes: none."""
 
     @property
+    def timed_ps(self) -> int:
+        """The bound of latencies and bandwidths together."""
+
+    @property
+    def timed_nodes(self) -> list[int]:
+        """Around these nodes."""
+
+    @property
+    def timed_leaving(self) -> bool:
+        """Whether out of them, or into them."""
+
+    @property
     def in_chunks(self) -> bool:
         """Whether whole chunks make the time."""
 
