@@ -312,7 +312,7 @@ def test_synth_and_sim_write_pages_too(saved, tmp_path):
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (["-o", "out.gif"], "out.gif: a trace goes into .pftrace"),
+        (["-o", "out.gif"], "out.gif: a trace must have one of the extensions .pftrace"),
         (
             ["-o", "nowhere/out.html"],
             "--output is nowhere/out.html, but there is no directory nowhere",
@@ -416,7 +416,7 @@ def test_executed_schedules_and_rings_are_views_of_the_page():
     times = execution(schedule)
     assert times is not None
     took = [runs[one["runs"][0]][0]["time_s"] for one in found[:3]]
-    expected = (schedule.time_ps, times.dependencies_ps, times.shared_ps)
+    expected = (schedule.time_ps, times.first_come_ps, times.shared_ps)
     assert took == pytest.approx([ps * 1e-12 for ps in expected])
     for facts, columns in runs[1:]:
         assert facts["simulated"]

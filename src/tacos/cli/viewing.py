@@ -162,7 +162,7 @@ def _read(
     size: str | None,
     silent: bool,
 ) -> tuple[list[Schedule], list[str]]:
-    """The schedules to show, and their names."""
+    """Return the schedules to show, and their names."""
     found = [first] if other is None else [first, load_algorithm(other)]
     names = [file.name] if other is None else [file.name, other.name]
     return [lifted(one, network, size, silent) for one in found], names
@@ -234,7 +234,7 @@ def _serve(page: str, port: int, as_json: bool, quiet: bool) -> int:
 
 
 def _beside(file: Path) -> Path:
-    """The page of a file, in this folder, under a name that is free."""
+    """Return the name of a file's page in this directory; refuse to overwrite a file that tacos did not write."""
     target = Path(file.name).with_suffix(".html")
     if target.exists():
         with target.open("rb") as found:

@@ -26,12 +26,11 @@ import msgspec
 from tacos._support.files import replacing
 from tacos._support.log import LOG as TACOS
 from tacos.errors import FormatError
+from tacos.runtime.carriers import Call
 from tacos.units import format_size, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    from tacos.runtime.carriers import Call
 
 __all__ = [
     "Entry",
@@ -59,8 +58,6 @@ _heeds_signal = False
 def bytes_of(call: Call) -> int:
     """The size of a call, as nccl-tests counts it.
 
-    >>> from tacos.runtime.carriers import Call
-    >>> bytes_of(Call(0, 0, 100, "int16", "sum"))
     200
     """
     width = _NAMES.get(call.dtype) or int("".join(filter(str.isdigit, call.dtype))) // 8
@@ -68,16 +65,17 @@ def bytes_of(call: Call) -> int:
 
 
 Entry = list[Any]
-"""A call: its number, the algorithm's, the call, when it began and ended by the monotonic clock, and what went wrong."""
+"""A call: the algorithm's number, the call, when it began and ended by the monotonic clock, and what went wrong."""
 
 
 class Recorder:
     """The last calls of one communicator.
 
+    Carriers that record their calls themselves, which costs less, are asked for them when a dump is written.
+
     Attributes:
-        count: How many there were.
-        ring: The last of them.
-        failures: How many failed.
+        ring: The last calls that no carrier records.
+        failures: How many calls failed.
 
     Args:
         rank: This rank's number in the communicator.
@@ -89,58 +87,122 @@ class Recorder:
         self, rank: int, members: Sequence[int], details: Callable[[], list[dict[str, Any]]]
     ) -> None:
         self.rank, self.members = rank, list(members)
-        self.count = 0
         self.failures = 0
         self._details = details
         self._names: dict[int, tuple[str, str, str]] = {}
         self.ring: deque[Entry] = deque(maxlen=_KEPT)
+        self._kept: deque[dict[str, Any]] = deque(maxlen=_KEPT)
+        self._count = 0
+        self._errors: dict[float, tuple[str, float]] = {}  # by when the carrier's call began
         _OPEN.add(self)
+
+    @property
+    def count(self) -> int:
+        """How many calls there were."""
+        return self._counted(self._details())
+
+    def _counted(self, carriers: list[dict[str, Any]]) -> int:
+        return self._count + sum(int(carrier.get("count", 0)) for carrier in carriers)
 
     def name(self, number: int, kind: str, algorithm: str, carrier: str) -> None:
         """What the algorithm with this number is."""
         self._names[number] = kind, algorithm, carrier
 
-    def fail(self, entry: Entry, error: BaseException) -> None:
-        """The call has failed: write what is known, if there is a place for it."""
+    def begin(self, number: int, call: Call) -> Entry:
+        """A call begins that no carrier records."""
+        self._count += 1
+        entry: Entry = [number, call, time.monotonic(), 0.0, ""]
+        self.ring.append(entry)
+        return entry
+
+    def end(self, entry: Entry) -> None:
+        """It has ended."""
+        entry[3] = time.monotonic()
+
+    def fail(self, number: int, call: Call, error: BaseException, entry: Entry | None) -> None:
+        """The call has failed: write what is known, if there is a place for it.
+
+        ``entry`` is None where the carrier records the call.
+        """
         self.failures += 1
-        entry[4] = time.monotonic()
-        entry[5] = f"{type(error).__name__}: {error}"
+        now, text = time.monotonic(), f"{type(error).__name__}: {error}"
+        if entry is None and (began := self._running()) is not None:
+            self._errors[began] = text, now
+            if len(self._errors) > _KEPT:
+                del self._errors[next(iter(self._errors))]
+        else:  # if a carrier has failed before, it does not even begin the call
+            entry = entry or self.begin(number, call)
+            entry[3], entry[4] = now, text
         if _folder is not None:
             dump(str(error) or type(error).__name__)
+
+    def _running(self) -> float | None:
+        """When the last call began that a carrier records and that has not ended."""
+        rows = [row for carrier in self._details() for row in carrier.get("calls", ())]
+        began = [row["begin_s"] for row in rows if row["listed"] and not row["end_s"]]
+        return max((time for time in began if time not in self._errors), default=None)
+
+    def keep(self, figures: Mapping[str, Any]) -> None:
+        """Remember the calls of a carrier that is given up."""
+        self._kept.extend(self._recorded([figures]))
+        self._count += int(figures.get("count", 0))
 
     def content(self) -> dict[str, Any]:
         """All that is known, for a file."""
         carriers = self._details()
         rows = [row for carrier in carriers for row in carrier.get("calls", ())]
-        calls = []
-        for seq, number, call, begin, end, error in list(self.ring):
-            kind, algorithm, carrier = self._names.get(number, ("", "", ""))
-            # The carrier's own record of the call began within it.
+        calls = [*self._kept, *self._recorded(carriers)]
+        for number, call, begin, end, error in list(self.ring):
+            # What ranks told each other during the call, over a carrier that records it.
             within = [r for r in rows if begin <= r["begin_s"] and (not end or r["begin_s"] <= end)]
-            calls.append(
-                {
-                    "seq": seq,
-                    "kind": kind,
-                    "algorithm": algorithm,
-                    "carrier": carrier,
-                    "bytes": bytes_of(call),
-                    "elements": call.elements,
-                    "dtype": call.dtype,
-                    "op": call.op,
-                    "begin_s": begin,
-                    "end_s": end,
-                    "state": "failed" if error else "done" if end else "running",
-                    "error": error,
-                    "waited_s": {str(k): v for r in within for k, v in r["waited_s"].items()},
-                    "needs": [list(need) for r in within for need in r["needs"]],
-                }
-            )
+            calls.append(self._row(number, call, begin, end, error, within))
+        calls.sort(key=lambda one: one["begin_s"])
+        del calls[:-_KEPT]
+        first = self._counted(carriers) - len(calls) + 1
+        calls = [{"seq": first + i, **one} for i, one in enumerate(calls)]
         return {
             "rank": self.rank,
             "members": self.members,
             "calls": calls,
             "links": [link for carrier in carriers for link in carrier.get("links", ())],
             "peers": [peer for carrier in carriers for peer in carrier.get("peers", ())],
+        }
+
+    def _recorded(self, carriers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The calls that carriers have recorded."""
+        calls = []
+        for row in (row for carrier in carriers for row in carrier.get("calls", ())):
+            if row["listed"]:
+                begin = row["begin_s"]
+                error, ended = self._errors.get(begin, ("", row["end_s"]))
+                call = Call(0, 0, row["elements"], row["dtype"], row["op"])
+                calls.append(self._row(row["algorithm"], call, begin, ended, error, [row]))
+        return calls
+
+    def _row(
+        self,
+        number: int,
+        call: Call,
+        begin: float,
+        end: float,
+        error: str,
+        within: Sequence[Mapping[str, Any]],
+    ) -> dict[str, Any]:
+        kind, algorithm, carrier = self._names.get(number, ("", "", ""))
+        return {
+            "kind": kind,
+            "algorithm": algorithm,
+            "carrier": carrier,
+            "bytes": bytes_of(call),
+            "elements": call.elements,
+            "dtype": call.dtype,
+            "op": call.op,
+            "begin_s": begin,
+            "end_s": end,
+            "state": "failed" if error else "done" if end else "running",
+            "error": error,
+            "waited_s": {str(k): v for r in within for k, v in r["waited_s"].items()},
+            "needs": [list(need) for r in within for need in r["needs"]],
         }
 
 

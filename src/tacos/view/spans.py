@@ -61,7 +61,7 @@ def timeline_page(
 
 
 def write_timeline_page(path: str | os.PathLike[str], line: Timeline, **options: Any) -> None:
-    """Write the page of a timeline to a file, whole or not at all; the options are those of `timeline_page`.
+    """Write the page of a timeline to a file, atomically; the options are those of `timeline_page`.
 
     >>> import tempfile, pathlib
     >>> from tacos.workload import COMP, from_nodes

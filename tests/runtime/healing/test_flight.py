@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import time
+import weakref
 
 import pytest
 
@@ -229,20 +230,30 @@ def test_a_record_with_a_wrong_value_is_refused(tmp_path, capsys, place, value):
     assert "x.flight.json is not a whole flight record" in capsys.readouterr().err
 
 
+def test_a_record_of_no_group_says_so(tmp_path, capsys):
+    file = tmp_path / "rank0.flight.json"
+    file.write_text(json.dumps({"format": "tacos-flight", "version": 1, **dumped(0), "groups": []}))
+    assert main(["info", str(file)]) == 0
+    assert "no group of ranks" in capsys.readouterr().out
+
+
 @pytest.fixture
-def recorder():
-    yield (one := Recorder(0, [0, 1], list))
+def recorder(monkeypatch):
+    """The only one of this process, in which other tests may have left some."""
+    monkeypatch.setattr(flight, "_OPEN", weakref.WeakSet())
+    yield Recorder(0, [0, 1], list)
     record_to(None)
-    one.ring.clear()
 
 
 def test_a_record_that_cannot_be_written_does_not_hide_the_error(recorder, tmp_path, caplog):
     folder = tmp_path / "flight"
     record_to(str(folder))
     folder.rmdir()
-    entry = [1, 0, Call(0, 0, 4, "float32", "sum"), 1.0, 0.0, ""]
-    recorder.fail(entry, RuntimeError("the network is out"))  # raises nothing
-    assert entry[5] == "RuntimeError: the network is out"
+    call = Call(0, 0, 4, "float32", "sum")
+    recorder.fail(0, call, RuntimeError("the network is out"), None)  # raises nothing
+    [row] = recorder.content()["calls"]
+    assert (row["seq"], row["state"]) == (1, "failed")
+    assert row["error"] == "RuntimeError: the network is out"
     assert "cannot write its flight record" in caplog.text
 
 

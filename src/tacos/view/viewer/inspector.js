@@ -270,7 +270,7 @@ function table(heads, rows, tick, cells) {
 
 const RULES = /** @type {const} */ ([
   ["executed_order_s", "in the schedule's order"],
-  ["executed_dependencies_s", "first come, first served"],
+  ["executed_first_come_s", "first come, first served"],
   ["executed_shared_s", "on links that messages share"],
 ]);
 

@@ -39,7 +39,7 @@ export interface Facts {
   utilisation_mean: number;
   /** Seconds: the slowest rule, and each rule. Null where it could not be computed. */
   executed: Record<
-    "executed_s" | "executed_order_s" | "executed_dependencies_s" | "executed_shared_s",
+    "executed_s" | "executed_order_s" | "executed_first_come_s" | "executed_shared_s",
     number
   > | null;
   /** Whether times are not the schedule's own, and what was simulated, in words. */
