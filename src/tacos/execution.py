@@ -70,7 +70,7 @@ class Execution:
 
     @property
     def dependencies_ps(self) -> int:
-        """The former name of :attr:`first_come_ps`."""
+        """The former name of ``first_come_ps``."""
         return self.first_come_ps
 
     def time_ps(self, target: str | None = None) -> int:

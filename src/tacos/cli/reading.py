@@ -336,7 +336,10 @@ def _show_flight(files: list[Path], as_json: bool, quiet: bool) -> int:
 @app.command
 def info(
     file: Annotated[
-        Path, Parameter(help="A schedule, a program, a workload, a topology or a flight record.")
+        Path,
+        Parameter(
+            help="A schedule, a program, a workload, a topology or a flight record (or a directory of them)."
+        ),
     ],
     /,
     *others: Annotated[Path, Parameter(help="Flight records of other ranks.")],
@@ -358,14 +361,14 @@ def info(
     fell behind, from the flight records of a job's ranks.
 
     Example: tacos info ar.tacos --npu 3
-    Example: tacos info flight/*.flight.json
+    Example: tacos info flight
     """
-    from tacos.runtime.flight import is_dump
+    from tacos.runtime.flight import records
 
     if rows < 1:
         raise ValueError(f"--rows must be positive; got {rows}")
-    if file.suffix == ".json" and is_dump(file):
-        return _show_flight([file, *others], as_json, quiet)
+    if flight := records([file, *others]):
+        return _show_flight(flight, as_json, quiet)
     if others:
         raise ValueError(f"info takes one file, or several flight records; {file} is none")
     loaded = loaded_from(file, format, groups, dims)

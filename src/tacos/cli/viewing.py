@@ -38,7 +38,12 @@ PAGES = (".html", ".htm")
 
 @app.command
 def view(
-    file: Annotated[Path, Parameter(help="A schedule, a program, a workload or a flight record.")],
+    file: Annotated[
+        Path,
+        Parameter(
+            help="A schedule, a program, a workload or a flight record (or a directory of them)."
+        ),
+    ],
     /,
     *others: Annotated[
         Path,
@@ -83,9 +88,9 @@ def view(
     or show the flight records of a job's ranks: who was in which collective, and who fell behind first (flight.html).
 
     Example: tacos view ar.tacos ring.tacos -o both.html
-    Example: tacos view flight/*.flight.json -o flight.html
+    Example: tacos view flight -o flight.html
     """
-    from tacos.runtime.flight import is_dump
+    from tacos.runtime.flight import records
 
     if serve and output is not None:
         raise ValueError(f"--output is {output}, but --serve does not write a file; give only one")
@@ -94,8 +99,8 @@ def view(
     if port is not None and not 0 <= port < 2**16:
         raise ValueError(f"--port must be 0 to 65535; got {port}")
     silent = quiet or as_json
-    if file.suffix == ".json" and is_dump(file):
-        return _view_flight([file, *others], output, port or 0 if serve else None, as_json, quiet)
+    if flight := records([file, *others]):
+        return _view_flight(flight, output, port or 0 if serve else None, as_json, quiet)
     if len(others) > 1:
         raise ValueError(f"view takes one or two files, or flight records; got {1 + len(others)}")
     other = others[0] if others else None

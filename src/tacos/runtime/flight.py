@@ -1,7 +1,7 @@
 """The flight recorder: the last collectives of a rank, written to a file when something goes wrong, and what several such files tell.
 
 Every communicator keeps its last calls in a ring. ``TACOS_FLIGHT`` names a folder; a rank writes ``rank<n>.flight.json`` there
-when a call fails or runs out of time, and whenever it gets the signal ``SIGUSR2``. ``tacos info FOLDER/*.flight.json`` reads the
+when a call fails or runs out of time, and whenever it gets the signal ``SIGUSR2``. ``tacos info FOLDER`` reads the
 files of all ranks and says which rank fell behind first.
 """
 
@@ -42,6 +42,7 @@ __all__ = [
     "load",
     "postmortem",
     "record_to",
+    "records",
 ]
 
 LOG = TACOS.getChild("flight")
@@ -276,6 +277,14 @@ def is_dump(path: Path) -> bool:
     return False
 
 
+def records(paths: Sequence[Path]) -> list[Path]:
+    """The flight records that some files and folders are or hold, where the first of them is or holds one; else nothing."""
+    found: list[Path] = []
+    for path in paths:
+        found += sorted(path.glob("*.flight.json")) if path.is_dir() else [path]
+    return found if found and found[0].suffix == ".json" and is_dump(found[0]) else []
+
+
 class _Call(TypedDict):
     seq: int
     kind: str
@@ -325,6 +334,8 @@ def load(path: Path) -> dict[str, Any]:
         if isinstance(error, FormatError):
             raise
         what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+            what = "it is not JSON"
         raise FormatError(f"{path} is not a whole flight record: {what}") from None
     return content
 

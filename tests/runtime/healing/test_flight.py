@@ -183,7 +183,7 @@ def test_a_rank_that_stays_away_is_named_from_the_records(ranks, tmp_path, capsy
     assert found["culprit"] == 1
     assert [row["call"] for row in found["rows"]] == [6, 5, 6]
     page = tmp_path / "flight.html"
-    assert main(["view", "--json", *files, "-o", str(page)]) == 0
+    assert main(["view", "--json", str(tmp_path), "-o", str(page)]) == 0
     assert json.loads(capsys.readouterr().out)["culprit"] == 1
     [(facts, columns)] = timelines(page.read_text())
     assert facts["headline"] == found["verdict"].replace("rank", "Rank", 1)

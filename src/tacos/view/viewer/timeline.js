@@ -358,8 +358,9 @@ export class TimelineView {
     const { colours } = this;
     const tick = this.facts.tick_s;
     const span = (this.until - this.from) * tick,
-      power = 10 ** Math.floor(Math.log10(span / 5));
-    const step = power * ([1, 2, 5].find((k) => k * power >= span / 6) ?? 10);
+      most = Math.min(6, Math.max(2, this.wide / 80)), // labels that fit
+      power = 10 ** Math.floor(Math.log10(span / most));
+    const step = power * ([1, 2, 5].find((k) => k * power >= span / most) ?? 10);
     context.font = "11px system-ui, sans-serif";
     context.textAlign = "center";
     context.textBaseline = "alphabetic";
