@@ -484,3 +484,14 @@ def columns(network):
         network.link_latency_ps.tolist(),
         strict=True,
     )
+
+
+def test_the_fullest_box_binds_where_sizes_differ():
+    """Eight boxes of eight; 8 GB enter box 5, which is neither the first nor narrower than the others, over 8 NICs of 50 GB/s."""
+    boxes = tp.dgx_h100(8, nic_bandwidth="50GB/s")
+    sizes = np.full((64, 64), 1000)
+    sizes[:40, 43] = GB // 5
+    entering = int(np.delete(sizes, range(40, 48), axis=0)[:, 40:48].sum())
+    best = tacos.bound(boxes, co.all_to_all_v(boxes, sizes))
+    assert best.bandwidth_s == pytest.approx(entering / 400e9)
+    assert best.why.startswith("8 GB must enter box 5 over 8 NICs")

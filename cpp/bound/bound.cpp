@@ -42,7 +42,8 @@ class Search {
       : topology_(topology),
         collective_(collective),
         progress_(progress),
-        symmetric_(topology.spec().symmetric && all_take_part_alike(topology, collective)),
+        alike_(all_take_part_alike(topology, collective)),
+        symmetric_(topology.spec().symmetric && alike_),
         uneven_(std::any_of(collective.parts().begin(), collective.parts().end(),
                             [](const CollectivePart& part) {
                               return part.members() > 0 && part.size % part.members() != 0;
@@ -200,6 +201,12 @@ class Search {
       const auto parts = blocks(topology_, chosen);
       if (parts.count < 2) continue;
       for (const bool leaving : {true, false}) {
+        if (!alike_) {  // the widest block may have most to carry
+          for (std::int32_t block = 0; block < parts.count; ++block) {
+            weigh(parts.nodes(block), leaving);
+          }
+          continue;
+        }
         const auto width = parts.bandwidth(topology_, leaving);
         const auto narrow = std::min_element(width.begin(), width.end()) - width.begin();
         weigh(parts.nodes(static_cast<std::int32_t>(narrow)), leaving);
@@ -388,6 +395,7 @@ class Search {
   const Topology& topology_;
   const Collective& collective_;
   const Progress& progress_;
+  const bool alike_;  // what every NPU sends and receives
   const bool symmetric_;
   const bool uneven_;               // members' pieces differ by a byte
   const bool large_;                // too large for flows and for whole shortest paths
