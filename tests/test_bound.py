@@ -495,3 +495,17 @@ def test_the_fullest_box_binds_where_sizes_differ():
     best = tacos.bound(boxes, co.all_to_all_v(boxes, sizes))
     assert best.bandwidth_s == pytest.approx(entering / 400e9)
     assert best.why.startswith("8 GB must enter box 5 over 8 NICs")
+
+
+def test_all_reduces_of_several_groups_add_up():
+    """Three rows of a 4 x 3 torus: each passes the four columns' borders 2 x 3 times, over 24 links.
+
+    A row by itself would pass them 6 times over the same links, and a cut in two sees each buffer once.
+    """
+    torus = tp.torus(4, 3, bandwidth="1GB/s", latency=0)
+    rows = [co.all_reduce(torus, GB, group=range(4 * i, 4 * i + 4)) for i in range(3)]
+    best = tacos.bound(torus, co.together(*rows))
+    assert best.bandwidth_s == pytest.approx(18 / 24)
+    assert best.why.startswith("18 GB must leave the 4 sets of NPUs")
+    found = tacos.synthesize(torus, co.together(*rows).with_chunks(2), engine="greedy")
+    assert best.time_s <= found.time_s <= 1.4 * best.time_s

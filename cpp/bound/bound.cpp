@@ -66,6 +66,7 @@ class Search {
       for (const auto& part : collective_.parts()) {
         if (part.kind == all_reduce) weigh_all_reduce(part);
       }
+      if (collective_.parts().size() > 1) weigh_all_reduces();
       if (!report_.two_halves) {
         search_flows(false);
         if (!two_way_sums()) search_flows(true);
@@ -378,6 +379,38 @@ class Search {
     weigh_parts(part, parts);
     report_.two_halves = collective_.parts().size() == 1 && report_.all_cuts &&
                          report_.bandwidth_s * kSame >= there + back;
+  }
+
+  // All-reduces that run at once pass the borders of the same sets. A set without a member of one of them may add up for
+  // it; then each of its members' sets sends and receives, so that what is counted for it is still too little.
+  void weigh_all_reduces() {
+    std::vector<NodeId> members;
+    for (const auto& part : collective_.parts()) {
+      if (part.kind == all_reduce)
+        members.insert(members.end(), part.group.begin(), part.group.end());
+    }
+    if (members.empty()) return;
+    for (const auto& chosen : dimension_choices(topology_)) {
+      auto parts = blocks(topology_, chosen);
+      parts.gather_members(topology_, members);
+      if (parts.count < 2) continue;
+      Crossing load;
+      for (const auto& part : collective_.parts()) {
+        if (part.kind != all_reduce) continue;
+        std::vector<std::int32_t> sets;
+        for (const NodeId npu : part.group) sets.push_back(parts.of[at(npu)]);
+        std::sort(sets.begin(), sets.end());
+        const auto count = std::unique(sets.begin(), sets.end()) - sets.begin();
+        const auto own = whole_buffer(part, 2 * (std::int64_t{count} - 1));
+        load.bytes += own.bytes;
+        for (const auto& [bytes, chunks] : own.chunks) load.chunks[bytes] += chunks;
+      }
+      if (load.bytes == 0) continue;
+      for (const bool leaving : {true, false}) {
+        const auto exits = parts.exits(topology_, leaving);
+        if (exits.links() > 0) weigh(load, exits, {parts.nodes(0), leaving, parts.count});
+      }
+    }
   }
 
   bool balanced() const {
