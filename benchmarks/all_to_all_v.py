@@ -64,10 +64,10 @@ def main():
         for name, sizes in matrices(topology.npus).items():
             problem = tacos.collective.all_to_all_v(topology, sizes)
             bound = tacos.bound(topology, problem)
-            for engine in ("exchange", "greedy", "hierarchical", "nccl"):
+            for engine in ("balanced", "greedy", "hierarchical", "nccl"):
                 if engine not in tacos.engines(topology, problem):
                     continue
-                asked = problem if engine == "exchange" else problem.with_chunks(1)
+                asked = problem if engine == "balanced" else problem.with_chunks(1)
                 runs = [
                     timed(lambda t=topology, p=asked, e=engine: ENGINES[e](t, p)) for _ in range(3)
                 ]

@@ -2,7 +2,7 @@
 #include <nanobind/stl/string.h>
 
 #include "columns.hpp"
-#include "synth/exchange.hpp"
+#include "synth/balanced.hpp"
 #include "synth/greedy.hpp"
 #include "synth/greedy_steps.hpp"
 #include "synth/multitree.hpp"
@@ -30,7 +30,7 @@ void bind_synth(nb::module_& m) {
       "A schedule of a collective that sums nothing; see tacos.synth.greedy.");
 
   m.def(
-      "exchange",
+      "balanced",
       [](const std::shared_ptr<Collective>& collective, std::shared_ptr<Routes> routes,
          const Array<std::int32_t>& hop, const Array<std::int32_t>& box,
          const Array<std::uint32_t>& chunk, const Array<std::int32_t>& src,
@@ -42,11 +42,11 @@ void bind_synth(nb::module_& m) {
         const Messages messages{span(chunk), span(src), span(dst)};
         const nb::gil_scoped_release release;
         return std::make_shared<Schedule>(
-            exchange(collective, neighbours, messages, provenance, report));
+            balanced(collective, neighbours, messages, provenance, report));
       },
       "collective"_a, "routes"_a, nb::kw_only(), "hop"_a, "box"_a, "chunk"_a, "src"_a, "dst"_a,
       "least_s"_a, "provenance"_a = "{}", "progress"_a = nb::none(),
-      "Messages between pairs by relays of their boxes; see tacos.synth.exchange.");
+      "Messages between pairs by relays of their boxes; see tacos.synth.balanced.");
 
   m.def(
       "multitree",

@@ -1,4 +1,4 @@
-"""The exchange engine: detours timed by hand, near the bound for every kind of skew, and right on every network it takes."""
+"""The balanced engine: detours timed by hand, near the bound for every kind of skew, and right on every network it takes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tacos import topology as tp
 from tacos.synth import ENGINES
 from tacos.topology.links import assemble, duplex
 
-exchange = ENGINES["exchange"]
+balanced = ENGINES["balanced"]
 NO_LATENCY: dict[str, Any] = {"latency": 0, "rail_latency": 0}
 
 
@@ -40,7 +40,7 @@ def skewed(npus: int, mean: int) -> dict[str, np.ndarray]:
 
 
 def checked(topology: tacos.Topology, collective: tacos.Collective) -> tacos.Schedule:
-    schedule = exchange(topology, collective)
+    schedule = balanced(topology, collective)
     tacos.verify(schedule).raise_if_failed()
     return schedule
 
@@ -102,13 +102,13 @@ def test_groups_and_messages_under_every_model(model):
 def test_other_networks_are_left_to_other_engines():
     torus = tp.torus(4, 4)
     collective = co.all_to_all_v(torus, np.full((16, 16), 1000))
-    assert "exchange" not in tacos.engines(torus, collective)
-    with pytest.raises(ValueError, match="exchange needs boxes in which every NPU reaches"):
-        tacos.synthesize(torus, collective, engine="exchange")
+    assert "balanced" not in tacos.engines(torus, collective)
+    with pytest.raises(ValueError, match="balanced needs boxes in which every NPU reaches"):
+        tacos.synthesize(torus, collective, engine="balanced")
     with pytest.raises(
-        ValueError, match="exchange needs all-to-all-v or send-recv, not all-reduce"
+        ValueError, match="balanced needs all-to-all-v or send-recv, not all-reduce"
     ):
-        tacos.synthesize("switch:4", co.all_reduce(4, "1MB"), engine="exchange")
+        tacos.synthesize("switch:4", co.all_reduce(4, "1MB"), engine="balanced")
     islands = assemble(3, duplex([0], [1], "1GB/s", 0))
     pair = co.send_recv(islands, [(0, 1, "1KB")], chunks=1)
     assert tacos.synthesize(islands, pair).transfers == 1
@@ -118,4 +118,4 @@ def test_auto_takes_it_for_skewed_sizes():
     boxes = tp.dgx_a100(2)
     sizes = skewed(16, 2_000_000)["one sends"]
     best = tacos.synthesize(boxes, co.all_to_all_v(boxes, sizes), effort="fast", refine=False)
-    assert best.engine == "exchange"
+    assert best.engine == "balanced"

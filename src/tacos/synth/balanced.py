@@ -1,7 +1,7 @@
-"""The exchange engine: uneven messages between pairs of NPUs, in boxes joined by slower ports.
+"""The balanced engine: uneven messages between pairs of NPUs, in boxes joined by slower ports.
 
 Experts of a mixture are not equally popular, and every step of a training job sends other sizes. The core
-(``cpp/synth/exchange.hpp`` has the theory) balances what leaves and enters a box over all of its ports, and orders the
+(``cpp/synth/balanced.hpp`` has the theory) balances what leaves and enters a box over all of its ports, and orders the
 messages so that the ports stay busy; it takes milliseconds, so that every step can have a schedule of its own.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tacos._core import exchange as _exchange
+from tacos._core import balanced as _balanced
 from tacos.collective import kind_of
 from tacos.errors import InfeasibleError
 from tacos.schedule import routes
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tacos._core import Collective, Routes, Schedule, Topology
     from tacos.collective import Kind
 
-__all__ = ["ENGINE", "exchange"]
+__all__ = ["ENGINE", "balanced"]
 
 _MOST_NPUS = 512
 """NPUs at most: a route for each pair of them takes a tenth of a second."""
@@ -37,7 +37,7 @@ _MOST_PIECES = 16_000
 """Pieces at most where their number is chosen here: 50 ms."""
 
 
-def exchange(
+def balanced(
     topology: Topology,
     collective: Collective,
     *,
@@ -58,7 +58,7 @@ def exchange(
     >>> sizes = np.zeros((16, 16), int)
     >>> sizes[0, 8:] = 50_000_000             # 400 MB leave one NPU, over eight NICs with 400 GB/s
     >>> coll = tacos.collective.all_to_all_v(topo, sizes)
-    >>> round(exchange(topo, coll).time_s, 5), round(tacos.bound(topo, coll).time_s, 5)
+    >>> round(balanced(topo, coll).time_s, 5), round(tacos.bound(topo, coll).time_s, 5)
     (0.00102, 0.001)
     """
     ENGINE.check(topology, collective)
@@ -66,7 +66,7 @@ def exchange(
     if not collective.resolved:
         collective = collective.with_chunks(_pieces(topology, collective, hops))
     chunk, src, dst = _messages(collective)
-    return _exchange(
+    return _balanced(
         collective,
         hops.routes,
         hop=hops.hop.ravel(),
@@ -203,8 +203,8 @@ def _obstacle(topology: Topology, collective: Collective) -> str:
 
 
 ENGINE = Engine(
-    name="exchange",
-    solve=exchange,
+    name="balanced",
+    solve=balanced,
     obstacle=_obstacle,
     work=estimates.per_transfer(3.0),
     chunk_counts=_chunk_counts,

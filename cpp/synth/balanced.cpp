@@ -1,4 +1,4 @@
-#include "synth/exchange.hpp"
+#include "synth/balanced.hpp"
 
 #include <algorithm>
 #include <array>
@@ -465,7 +465,7 @@ class Shop {
 
 }  // namespace
 
-Schedule exchange(const std::shared_ptr<const Collective>& collective, const Neighbours& neighbours,
+Schedule balanced(const std::shared_ptr<const Collective>& collective, const Neighbours& neighbours,
                   const Messages& messages, const std::string& provenance,
                   const Progress& progress) {
   const auto paths = Laying(*collective, neighbours, messages).lay(progress);

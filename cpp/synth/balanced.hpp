@@ -1,4 +1,4 @@
-// Exchanges: messages of any sizes between pairs of NPUs, where boxes of NPUs are joined by slower ports.
+// Balanced exchanges: messages of any sizes between pairs of NPUs, where boxes of NPUs are joined by slower ports.
 //
 // The problem. Every message has one source and one destination. An NPU reaches those of its box in one hop, and some or all
 // NPUs of other boxes over its own port. Sizes may be anything, as those that the experts of a mixture get. If every
@@ -46,7 +46,7 @@ struct Neighbours {
 };
 
 // Throws InfeasibleError naming the ends of a message that no path of the method joins.
-Schedule exchange(const std::shared_ptr<const Collective>& collective, const Neighbours& neighbours,
+Schedule balanced(const std::shared_ptr<const Collective>& collective, const Neighbours& neighbours,
                   const Messages& messages, const std::string& provenance,
                   const Progress& progress);
 
