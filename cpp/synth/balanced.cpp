@@ -85,33 +85,42 @@ class Laying {
   }
 
  private:
-  // The hops between every two boxes, and those within each.
+  // The members of every box, and the hops between boxes that detours take: from NPU i of one to NPU i of the other, so that
+  // connections are few and carry much.
   void list_ways() {
     for (const auto box : neighbours_.box) boxes_ = std::max(boxes_, at(box) + 1);
     members_.resize(boxes_);
+    std::vector<std::size_t> place(npus_);
     for (std::size_t npu = 0; npu < npus_; ++npu) {
-      members_[at(neighbours_.box[npu])].push_back(static_cast<NodeId>(npu));
+      auto& members = members_[at(neighbours_.box[npu])];
+      place[npu] = members.size();
+      members.push_back(static_cast<NodeId>(npu));
     }
     ways_.resize(boxes_ * boxes_);
-    one_port_.assign(npus_, true);
+    one_port_.assign(npus_, 1);
     for (std::size_t a = 0; a < npus_; ++a) {
       LinkId out = -1, in = -1;
-      const auto other = [](LinkId& known, LinkId link) {
+      const auto another = [](LinkId& known, LinkId link) {
         const LinkId before = std::exchange(known, link);
         return before >= 0 && before != link;
       };
       for (std::size_t b = 0; b < npus_; ++b) {
-        if (a == b || hop(a, b) < 0) continue;
-        if (neighbours_.box[a] == neighbours_.box[b]) {
-          if (hop(b, a) < 0 || other(out, routes_.links(hop(a, b)).front()) ||
-              other(in, routes_.links(hop(b, a)).back())) {
-            one_port_[a] = false;
-          }
-          continue;
+        if (a == b) continue;
+        if (hop(a, b) < 0) {
+          all_straight_ = false;
+        } else if (neighbours_.box[a] != neighbours_.box[b]) {
+          if (place[a] == place[b]) way(a, b).emplace_back(a, b);
+        } else if (hop(b, a) < 0 || another(out, routes_.links(hop(a, b)).front()) ||
+                   another(in, routes_.links(hop(b, a)).back())) {
+          one_port_[a] = 0;
         }
-        ways_[at(neighbours_.box[a]) * boxes_ + at(neighbours_.box[b])].emplace_back(a, b);
       }
     }
+  }
+
+  using Ways = std::vector<std::pair<std::size_t, std::size_t>>;
+  Ways& way(std::size_t a, std::size_t b) {
+    return ways_[at(neighbours_.box[a]) * boxes_ + at(neighbours_.box[b])];
   }
 
   // The longest straight hop: what is small against it is not worth a detour.
@@ -161,10 +170,11 @@ class Laying {
     return false;
   }
 
-  // Within a box the straight path: at first, links look emptier than they will be.
+  // The straight path: at first, links look emptier than they will be. Where only some pairs have one, it would be unfair.
   Path first(Message m) {
     const auto s = at(messages_.src[m]), t = at(messages_.dst[m]);
-    if (neighbours_.box[s] != neighbours_.box[t] || hop(s, t) < 0) return cheapest(m);
+    if (hop(s, t) < 0 || (!all_straight_ && neighbours_.box[s] != neighbours_.box[t]))
+      return cheapest(m);
     Path path;
     path.add(hop(s, t));
     return path;
@@ -196,7 +206,7 @@ class Laying {
     } else {
       find_side(m, true, leaving_);
       find_side(m, false, entering_);
-      for (const auto& [e, f] : ways_[from * boxes_ + to]) {
+      for (const auto& [e, f] : way(s, t)) {
         if (e == s && f == t) continue;
         const double there = leaving_[e], then = entering_[f];
         if (there + then >= least) continue;
@@ -235,8 +245,9 @@ class Laying {
       one_port_;  // whether an NPU has one link into its box and one out of it
   std::vector<std::int64_t> bytes_;
   std::vector<std::vector<NodeId>> members_;
-  std::vector<std::vector<std::pair<std::size_t, std::size_t>>> ways_;
+  std::vector<Ways> ways_;  // from box to box
   std::vector<Path> paths_;
+  bool all_straight_ = true;  // whether every NPU reaches every other in one hop
   double scale_ = 1;
 };
 

@@ -18,8 +18,8 @@
 // The scheduler FAST (arXiv 2505.09764) has the idea to balance what leaves a box over its ports. It does so in phases in which
 // pairs of boxes wait for each other, while a hop here starts as soon as its message is there.
 //
-// Cost: for m messages and b NPUs per box, m · b path prices per round (m · b² where every port reaches every other); the
-// timing looks at the hops through a link whenever it becomes free.
+// Cost: for m messages and b NPUs per box, m · b path prices per round; the timing looks at the hops through a link
+// whenever it becomes free.
 #pragma once
 
 #include <cstdint>
