@@ -13,7 +13,9 @@
 //   Times. What is left is an open shop: a hop takes all of its links at once, in any order. All connections come forward
 //   in proportion: whenever links become free, the message goes first that has the smallest share of its connection's bytes
 //   before it, and among equals the one to the next NPU on the circle. So no port is left with many messages to one
-//   peer at the end, and the order suits networks that share links as well: there, too, connections go side by side.
+//   peer at the end, and the order suits networks that share links as well: there, too, connections go side by side. Where
+//   that takes longer than the busiest link must, what passes emptier links only is put off as far as it can be, and the
+//   better of both is kept.
 //
 // The scheduler FAST (arXiv 2505.09764) has the idea to balance what leaves a box over its ports. It does so in phases in which
 // pairs of boxes wait for each other, while a hop here starts as soon as its message is there.
