@@ -1,7 +1,8 @@
 """Exact solving: times against greedy, the bound and published results, and how long it takes.
 
 TACCL's schedule for two NDv2 (945 us, 1 MB chunks, its costs, links blocking) was made by its own code; the mesh
-figures are TE-CCL's, in epochs; the Pareto front of a DGX-1 is SCCL's (66 s with Z3 for its last point).
+figures are TE-CCL's, in epochs; the Pareto front of a DGX-1 is SCCL's (66 s with Z3 for its last point). TACCL's own code took 38 s,
+45 s and 1,526 s for its sketches sk1, which come last: as given, with senders, symmetry and order, for 1 and for 20 s.
 """
 
 from __future__ import annotations
@@ -25,6 +26,33 @@ def ndv2_of_taccl(link_model: Literal["pipelined", "blocking"] = "blocking") -> 
         rows += [(src + b, dst + b, 1e12 / (46 if cables == 1 else 23), 0.3e-6) for b in (0, 8)]
     rows += [(a, b, 1e12 / 105, 2.6e-6) for a, b in ((0, 9), (8, 1))]
     return tp.from_links(16, rows, link_model=link_model)
+
+
+def dgx2_of_taccl(link_model: Literal["pipelined", "blocking"] = "blocking") -> tacos.Topology:
+    """Two DGX-2 with TACCL's costs, odd GPUs sending to even ones of the other box."""
+    rows: list[tuple[int, int, float, float]] = []
+    for box in (0, 16):
+        switch = 32 + box // 16
+        for gpu in range(box, box + 16):
+            rows += [(gpu, switch, 1e12 / 8, 0.15e-6), (switch, gpu, 1e12 / 8, 0.15e-6)]
+    rows += [
+        (gpu + a, gpu - 1 + b, 1e12 / 105, 2.6e-6)
+        for gpu in range(1, 16, 2)
+        for a, b in ((0, 16), (16, 0))
+    ]
+    return tp.from_links(32, rows, switches=2, link_model=link_model)
+
+
+ODD = range(1, 16, 2)
+SKETCHES = [
+    ("2 NDv2", ndv2_of_taccl(), "all_gather", "16MB", 945.0,
+     tacos.Sketch(box=8, between={0: [1]}, senders={0: range(8)}, symmetry=[(8, 16)], chunks=1, own_first=True)),
+    ("2 DGX-2", dgx2_of_taccl(), "all_gather", "64MB", 563.8,
+     tacos.Sketch(box=16, between={i: [i - 1] for i in ODD}, senders={i: [i - 1, i] for i in ODD}, symmetry=[(2, 16), (16, 32)],
+                  chunks=2, own_first=True, connections="uc-min")),
+    ("2 NDv2", ndv2_of_taccl(), "all_to_all", "16MB", 6834.0,
+     tacos.Sketch(box=8, between={0: [1]}, senders={0: range(8)}, symmetry=[(8, 16)], chunks=1, own_first=True)),
+]  # fmt: skip
 
 
 CASES = [
@@ -57,6 +85,18 @@ def main() -> None:
             f" {known}  {facts['proven']!s:6s} {facts['gap']:7.2%} {took:8.2f}",
             flush=True,
         )
+    print("sk1       collective    1 s, us  20 s, us  bound us  published")
+    for name, topology, kind, size, theirs, sketch in SKETCHES:
+        collective = tacos.collective.named(kind, topology, size)
+        times = []
+        for limit_s in (1.0, 20.0):
+            best = tacos.synthesize(
+                topology, collective, engine="milp", sketch=sketch, time_limit=limit_s
+            )
+            times.append(best.time_s)
+        bound = tacos.bound(topology, best.collective).time_s
+        cells = "".join(f"{1e6 * time_s:10.1f}" for time_s in (*times, bound))
+        print(f"{name:9s} {kind:11s}{cells} {theirs:10.1f}", flush=True)
     box = tp.dgx1()
     begin = time.perf_counter()
     front = tacos.pareto(box, tacos.collective.all_gather(box, "1MB"), time_limit=LIMIT_S)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import tacos
 from benchmarks.forest import OPTIMA
-from benchmarks.milp import ndv2_of_taccl
+from benchmarks.milp import dgx2_of_taccl, ndv2_of_taccl
 from tacos import topology as tp
 from tacos.formats import teccl
 from tacos.synth.forest import packing
@@ -135,21 +135,6 @@ def te_ccl():
         engine = schedule.engine
         what = f"{name} {kind} {size}"
         line("te-ccl", what, schedule.time_s, bound.time_s, published / US, 1.002, took, engine)
-
-
-def dgx2_of_taccl(link_model):
-    """Two DGX-2 with TACCL's costs, odd GPUs sending to even ones of the other box."""
-    rows = []
-    for box in (0, 16):
-        switch = 32 + box // 16
-        for gpu in range(box, box + 16):
-            rows += [(gpu, switch, 1e12 / 8, 0.15e-6), (switch, gpu, 1e12 / 8, 0.15e-6)]
-    rows += [
-        (gpu + a, gpu - 1 + b, 1e12 / 105, 2.6e-6)
-        for gpu in range(1, 16, 2)
-        for a, b in ((0, 16), (16, 0))
-    ]
-    return tp.from_links(32, rows, switches=2, link_model=link_model)
 
 
 def taccl():

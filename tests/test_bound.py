@@ -519,3 +519,28 @@ def columns(network):
         network.link_latency_ps.tolist(),
         strict=True,
     )
+
+
+def test_the_fullest_box_binds_where_sizes_differ():
+    """Eight boxes of eight; 8 GB enter box 5, which is neither the first nor narrower than the others, over 8 NICs of 50 GB/s."""
+    boxes = tp.dgx_h100(8, nic_bandwidth="50GB/s")
+    sizes = np.full((64, 64), 1000)
+    sizes[:40, 43] = GB // 5
+    entering = int(np.delete(sizes, range(40, 48), axis=0)[:, 40:48].sum())
+    best = tacos.bound(boxes, co.all_to_all_v(boxes, sizes))
+    assert best.bandwidth_s == pytest.approx(entering / 400e9)
+    assert best.why.startswith("8 GB must enter box 5 over 8 NICs")
+
+
+def test_all_reduces_of_several_groups_add_up():
+    """Three rows of a 4 x 3 torus: each passes the four columns' borders 2 x 3 times, over 24 links.
+
+    A row by itself would pass them 6 times over the same links, and a cut in two sees each buffer once.
+    """
+    torus = tp.torus(4, 3, bandwidth="1GB/s", latency=0)
+    rows = [co.all_reduce(torus, GB, group=range(4 * i, 4 * i + 4)) for i in range(3)]
+    best = tacos.bound(torus, co.together(*rows))
+    assert best.bandwidth_s == pytest.approx(18 / 24)
+    assert best.why.startswith("18 GB must leave the 4 sets of NPUs")
+    found = tacos.synthesize(torus, co.together(*rows).with_chunks(2), engine="greedy")
+    assert best.time_s <= found.time_s <= 1.4 * best.time_s

@@ -14,6 +14,7 @@ from tacos.cli import main
 from tacos.errors import FormatError, InfeasibleError, TacosError
 from tacos.formats.sketch_file import read
 from tacos.sketch import Sketch
+from tacos.synth.milp.symmetry import rotation
 
 # The fields of sketches that TACCL ships: a relay 0 -> 1 between two NDv2, and odd to even GPUs of DGX-2.
 SK1_NDV2_N2 = {
@@ -260,3 +261,29 @@ def test_broken_files(file, content, message):
     path = file(content, "sketch.json" if isinstance(content, dict) else "sketch.yaml")
     with pytest.raises(FormatError, match=message):
         read(path, 16)
+
+
+@pytest.mark.parametrize(
+    ("network", "size", "content", "limit"),
+    [(tp.ndv2, "16MB", SK1_NDV2_N2, 1.10), (tp.dgx2, "64MB", SK1_DGX2_N2, 1.12)],
+    ids=["ndv2", "dgx2"],
+)
+def test_taccls_whole_sketches_are_solved_as_given(file, network, size, content, limit):
+    """Relays, senders, symmetry and order, even where no integer program is solved (`columns`)."""
+    two = network(2)
+    sketch = read(file(content), two.npus)
+    found = tacos.synthesize(two, co.all_gather(two, size), engine="milp", sketch=sketch, columns=1)
+    inside, _ = sketch.restrict(two)
+    assert found.time_s <= limit * tacos.bound(inside, found.collective).time_s
+    rows = found.rows()
+    moves = set(zip(*(np.asarray(rows[name]).tolist() for name in ("chunk", "src", "dst", "start_ps")), strict=True))  # fmt: skip
+    each = found.collective.parts[0].chunks
+    for offset, size_ in sketch.symmetry:
+        turned = rotation(two.npus, offset, size_)
+        assert moves == {
+            (turned[chunk // each] * each + chunk % each, turned[src], turned[dst], start)
+            for chunk, src, dst, start in moves
+        }
+    for sender, receiver in {(s, d) for _, s, d, _ in moves if s // sketch.box != d // sketch.box}:
+        over = sorted((t, c) for c, s, d, t in moves if (s, d) == (sender, receiver))
+        assert [c // each for _, c in over[:each]] == [sender] * each

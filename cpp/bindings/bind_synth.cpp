@@ -2,6 +2,7 @@
 #include <nanobind/stl/string.h>
 
 #include "columns.hpp"
+#include "synth/balanced.hpp"
 #include "synth/greedy.hpp"
 #include "synth/greedy_steps.hpp"
 #include "synth/multitree.hpp"
@@ -27,6 +28,25 @@ void bind_synth(nb::module_& m) {
       "topology"_a, "collective"_a, nb::kw_only(), "seed"_a = 0, "threads"_a = 0, "steps"_a = true,
       "backwards"_a = false, "provenance"_a = "{}", "progress"_a = nb::none(),
       "A schedule of a collective that sums nothing; see tacos.synth.greedy.");
+
+  m.def(
+      "balanced",
+      [](const std::shared_ptr<Collective>& collective, std::shared_ptr<Routes> routes,
+         const Array<std::int32_t>& hop, const Array<std::int32_t>& box,
+         const Array<std::uint32_t>& chunk, const Array<std::int32_t>& src,
+         const Array<std::int32_t>& dst, double least_s, const std::string& provenance,
+         const nb::object& progress) {
+        const auto span = [](const auto& array) { return std::span(array.data(), array.shape(0)); };
+        const auto report = progress_to(progress);
+        const Neighbours neighbours{std::move(routes), span(hop), span(box), least_s};
+        const Messages messages{span(chunk), span(src), span(dst)};
+        const nb::gil_scoped_release release;
+        return std::make_shared<Schedule>(
+            balanced(collective, neighbours, messages, provenance, report));
+      },
+      "collective"_a, "routes"_a, nb::kw_only(), "hop"_a, "box"_a, "chunk"_a, "src"_a, "dst"_a,
+      "least_s"_a, "provenance"_a = "{}", "progress"_a = nb::none(),
+      "Messages between pairs by relays of their boxes; see tacos.synth.balanced.");
 
   m.def(
       "multitree",

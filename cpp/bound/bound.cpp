@@ -44,7 +44,8 @@ class Search {
       : topology_(topology),
         collective_(collective),
         progress_(progress),
-        symmetric_(topology.spec().symmetric && all_take_part_alike(topology, collective)),
+        alike_(all_take_part_alike(topology, collective)),
+        symmetric_(topology.spec().symmetric && alike_),
         uneven_(std::any_of(collective.parts().begin(), collective.parts().end(),
                             [](const CollectivePart& part) {
                               return part.members() > 0 && part.size % part.members() != 0;
@@ -70,6 +71,7 @@ class Search {
       for (const auto& part : collective_.parts()) {
         if (part.kind == all_reduce) weigh_all_reduce(part);
       }
+      if (collective_.parts().size() > 1) weigh_all_reduces();
       if (!report_.two_halves) {
         search_flows(false);
         if (!two_way_sums()) search_flows(true);
@@ -261,7 +263,16 @@ class Search {
       }
       const auto parts = blocks(topology_, chosen);
       if (parts.count < 2) continue;
-      for (const bool leaving : {true, false}) weigh_narrowest(parts, leaving);
+      for (const bool leaving : {true, false}) {
+        if (alike_) {
+          weigh_narrowest(parts, leaving);
+          continue;
+        }
+        // The widest block may have most to carry.
+        for (std::int32_t block = 0; block < parts.count; ++block) {
+          weigh(parts.nodes(block), leaving);
+        }
+      }
     }
   }
 
@@ -438,6 +449,38 @@ class Search {
                          report_.bandwidth_s * kSame >= there + back;
   }
 
+  // All-reduces that run at once pass the borders of the same sets. A set without a member of one of them may add up for
+  // it; then each of its members' sets sends and receives, so that what is counted for it is still too little.
+  void weigh_all_reduces() {
+    std::vector<NodeId> members;
+    for (const auto& part : collective_.parts()) {
+      if (part.kind == all_reduce)
+        members.insert(members.end(), part.group.begin(), part.group.end());
+    }
+    if (members.empty()) return;
+    for (const auto& chosen : dimension_choices(topology_)) {
+      auto parts = blocks(topology_, chosen);
+      parts.gather_members(topology_, members);
+      if (parts.count < 2) continue;
+      Crossing load;
+      for (const auto& part : collective_.parts()) {
+        if (part.kind != all_reduce) continue;
+        std::vector<std::int32_t> sets;
+        for (const NodeId npu : part.group) sets.push_back(parts.of[at(npu)]);
+        std::sort(sets.begin(), sets.end());
+        const auto count = std::unique(sets.begin(), sets.end()) - sets.begin();
+        const auto own = whole_buffer(part, 2 * (std::int64_t{count} - 1));
+        load.bytes += own.bytes;
+        for (const auto& [bytes, chunks] : own.chunks) load.chunks[bytes] += chunks;
+      }
+      if (load.bytes == 0) continue;
+      for (const bool leaving : {true, false}) {
+        const auto exits = parts.exits(topology_, leaving);
+        if (exits.links() > 0) weigh(load, exits, {parts.nodes(0), leaving, parts.count});
+      }
+    }
+  }
+
   bool balanced() const {
     for (NodeId node = 0; node < topology_.nodes(); ++node) {
       __int128 sum = 0;
@@ -453,6 +496,7 @@ class Search {
   const Topology& topology_;
   const Collective& collective_;
   const Progress& progress_;
+  const bool alike_;  // what every NPU sends and receives
   const bool symmetric_;
   const bool uneven_;               // members' pieces differ by a byte
   const bool large_;                // too large for flows and for whole shortest paths

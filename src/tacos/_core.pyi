@@ -793,6 +793,11 @@ def assignment_bound(hop: Annotated[NDArray[numpy.int64], dict(shape=(None,), or
 def greedy(topology: Topology, collective: Collective, *, seed: int = 0, threads: int = 0, steps: bool = True, backwards: bool = False, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """A schedule of a collective that sums nothing; see tacos.synth.greedy."""
 
+def balanced(collective: Collective, routes: Routes, *, hop: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], box: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], least_s: float, provenance: str = '{}', progress: object | None = None) -> Schedule:
+    """
+    Messages between pairs by relays of their boxes; see tacos.synth.balanced.
+    """
+
 def multitree(topology: Topology, roots: numpy.typing.NDArray[numpy.int32], member_begin: numpy.typing.NDArray[numpy.int64], members: numpy.typing.NDArray[numpy.int32], progress: object | None = None) -> tuple[Routes, numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32]]:
     """
     Trees that grow together: routes, and of each edge its tree, step and route; see tacos.synth.baselines.multitree.

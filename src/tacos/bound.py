@@ -144,7 +144,7 @@ def bound(
         latency_s=report.latency_ps / 1e12,
         bandwidth_s=bandwidth_s,
         exact=not doubts,
-        why=_why(topology, report, pairs, time_ps, doubts),
+        why=_why(topology, report, pairs, time_ps, doubts, several=len(collective.parts) > 1),
         cut=() if pairs.time_s > report.bandwidth_s else tuple(report.bottleneck.nodes),
     )
 
@@ -455,10 +455,14 @@ def _why(
     pairs: _Pairs,
     time_ps: int,
     doubts: list[str],
+    *,
+    several: bool,
 ) -> str:
     if time_ps == 0:
         return "nothing has to move"
-    binds = _bottleneck(topology, report) if report.bandwidth_s >= pairs.time_s else pairs.why
+    binds = pairs.why
+    if report.bandwidth_s >= pairs.time_s:
+        binds = _bottleneck(topology, report, several=several)
     if report.latency_ps == time_ps:
         far = f"{topology.node_name(report.src)} to {topology.node_name(report.dst)}"
         rest = f", longer than the bandwidth limit ({binds})" if binds else ""
@@ -476,7 +480,7 @@ def _why(
     )
 
 
-def _bottleneck(topology: Topology, report: BoundReport) -> str:
+def _bottleneck(topology: Topology, report: BoundReport, *, several: bool) -> str:
     cut = report.bottleneck
     if not cut.nodes:
         return ""
@@ -487,7 +491,10 @@ def _bottleneck(topology: Topology, report: BoundReport) -> str:
         return f"{units.format_size(cut.bytes)} must {does} {name} over {over}"
     times = 2 * (cut.sets - 1)
     sort = "NPUs" if len(cut.nodes) == 1 else _PLURALS.get(name.split()[0], "sets of NPUs")
-    return f"every byte must {does} the {cut.sets} {sort} ({name}, …) {times} times in all, over {over}"
+    which = f"the {cut.sets} {sort} ({name}, …)"
+    if several:  # each byte passes the sets of its own group
+        return f"{units.format_size(cut.bytes)} must {does} {which} in all, over {over}"
+    return f"every byte must {does} {which} {times} times in all, over {over}"
 
 
 def _over(count: int, links: str, bandwidth_Bps: float) -> str:

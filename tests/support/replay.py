@@ -126,6 +126,8 @@ forest all_reduce fat-tree
 forest broadcast torus-damaged
 forest reduce_scatter switch-uneven
 forest all_reduce-open torus-damaged
+balanced all_to_all_v a100-2
+balanced send_recv switch-6
 greedy all_gather torus-two-speeds
 greedy all_reduce mesh-3x3
 greedy reduce_scatter dragonfly

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tacos.errors import nearest
-from tacos.synth import baselines, exchange, forest, greedy, milp, symmetric
+from tacos.synth import balanced, baselines, exchange, forest, greedy, milp, symmetric
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -24,6 +24,7 @@ ENGINES: dict[str, Engine] = {
     record.name: record
     for record in (
         symmetric.ENGINE,
+        balanced.ENGINE,
         forest.ENGINE,
         greedy.ENGINE,
         exchange.ENGINE,
@@ -43,7 +44,7 @@ def applicable(topology: Topology, collective: Collective) -> list[str]:
     >>> import tacos
     >>> topo = tacos.topology.fully_connected(5)
     >>> applicable(topo, tacos.collective.send_recv(topo, [(0, 1, "1KB")]))
-    ['greedy', 'nccl', 'direct']
+    ['balanced', 'greedy', 'nccl', 'direct']
     """
     return [name for name, engine in ENGINES.items() if engine.applies(topology, collective)]
 

@@ -17,6 +17,7 @@ from tacos.synth.greedy import greedy
 from tacos.synth.milp.flows import pairs_by_flow
 from tacos.synth.milp.model import Preference, build, windows
 from tacos.synth.milp.problem import epoch_choices, hops_of, in_epochs
+from tacos.synth.milp.symmetric_start import symmetric_start
 from tacos.synth.milp.symmetry import automorphisms, extended, orbits, rotation
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ class Search:
         self.best = None if wishes else warm
         self.horizon_ps = 2 * self.bound_ps + 1 if warm is None else warm.time_ps
         groups = self._groups()
+        if self._required and groups is not None:
+            self._start(groups)
         stages = []
         for choice, epoch_ps in enumerate(choices := self._epochs()):
             begin = time.monotonic()
@@ -98,6 +101,16 @@ class Search:
             "no schedule that meets the whole sketch was found in time; this is the greedy engine's"
         )
         return warm, self._facts(stage, warm) | {"proven": False, "note": note}
+
+    def _start(self, groups: Orbits) -> None:
+        """Begin with a schedule of the sketch's symmetry, if one can be made and it obeys the rest of the sketch."""
+        problem = in_epochs(self.topology, self.collective, self.hops, 1)
+        if self.allowed is not None:
+            problem = replace(problem, allowed=self.allowed)
+        found = symmetric_start(self.topology, self.collective, problem, groups)
+        if found is not None:
+            self._offer(found)
+            self.horizon_ps = min(self.horizon_ps, found.time_ps)
 
     @property
     def _required(self) -> bool:

@@ -1,0 +1,533 @@
+#include "synth/balanced.hpp"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <numeric>
+#include <queue>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "support/error.hpp"
+#include "support/index.hpp"
+#include "timing/retime.hpp"
+
+namespace tacos {
+
+namespace {
+
+constexpr std::size_t kHops = 3;
+constexpr int kRounds = 12;
+constexpr double kWorthAnother = 1.02;  // times what the busiest link takes
+constexpr double kOverfull = 1e4;       // times what a link should carry: not worse than this
+constexpr double kBalanced =
+    1.002;  // times the least load possible, at which no more rounds are worth it
+
+using Message = std::size_t;
+
+struct Path {
+  std::array<RouteId, kHops> hop{-1, -1, -1};
+  std::size_t hops = 0;
+
+  void add(RouteId route) {
+    if (route >= 0) hop[hops++] = route;
+  }
+};
+
+// --- paths ---------------------------------------------------------------------------------------
+
+// Which relays each message takes, so that the busiest link carries little.
+class Laying {
+ public:
+  Laying(const Collective& collective, const Neighbours& neighbours, const Messages& messages)
+      : neighbours_(neighbours),
+        routes_(*neighbours.routes),
+        topology_(routes_.topology()),
+        messages_(messages),
+        npus_(at(topology_.npus())),
+        load_(at(topology_.links()), 0),
+        paths_(messages.chunk.size()) {
+    for (const ChunkId chunk : messages.chunk) bytes_.push_back(collective.bytes(chunk));
+    for (LinkId link = 0; link < topology_.links(); ++link) {
+      per_byte_.push_back(1 / static_cast<double>(topology_.bandwidth(link)));
+    }
+    list_ways();
+  }
+
+  std::vector<Path> lay(const Progress& progress) {
+    std::vector<Message> order(paths_.size());
+    std::iota(order.begin(), order.end(), Message{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](Message a, Message b) { return bytes_[a] > bytes_[b]; });
+    const double least = neighbours_.least_s;
+    scale_ = least + latency();
+    std::vector<Path> best;
+    double busiest = 0;
+    for (int round = 0; round < kRounds; ++round) {
+      if (progress) progress(0.5 * round / kRounds);
+      for (const Message m : order) {
+        if (round > 0 && !crosses_full_link(m, least)) continue;
+        if (round > 0) carry(m, -1);
+        paths_[m] = round == 0 ? first(m) : cheapest(m);
+        carry(m, 1);
+      }
+      const double now = *std::max_element(load_.begin(), load_.end());
+      if (best.empty() || now < busiest) {
+        best = paths_;
+        busiest = now;
+      } else if (round > 1) {
+        break;
+      }
+      if (busiest <= kBalanced * least) break;
+      scale_ = now + latency();
+    }
+    return best;
+  }
+
+ private:
+  // The members of every box, and the hops between boxes that detours take: from NPU i of one to NPU i of the other, so that
+  // connections are few and carry much.
+  void list_ways() {
+    for (const auto box : neighbours_.box) boxes_ = std::max(boxes_, at(box) + 1);
+    members_.resize(boxes_);
+    std::vector<std::size_t> place(npus_);
+    for (std::size_t npu = 0; npu < npus_; ++npu) {
+      auto& members = members_[at(neighbours_.box[npu])];
+      place[npu] = members.size();
+      members.push_back(static_cast<NodeId>(npu));
+    }
+    ways_.resize(boxes_ * boxes_);
+    one_port_.assign(npus_, 1);
+    for (std::size_t a = 0; a < npus_; ++a) {
+      LinkId out = -1, in = -1;
+      const auto another = [](LinkId& known, LinkId link) {
+        const LinkId before = std::exchange(known, link);
+        return before >= 0 && before != link;
+      };
+      for (std::size_t b = 0; b < npus_; ++b) {
+        if (a == b) continue;
+        if (hop(a, b) < 0) {
+          all_straight_ = false;
+        } else if (neighbours_.box[a] != neighbours_.box[b]) {
+          if (place[a] == place[b]) way(a, b).emplace_back(a, b);
+        } else if (hop(b, a) < 0 || another(out, routes_.links(hop(a, b)).front()) ||
+                   another(in, routes_.links(hop(b, a)).back())) {
+          one_port_[a] = 0;
+        }
+      }
+    }
+  }
+
+  using Ways = std::vector<std::pair<std::size_t, std::size_t>>;
+  Ways& way(std::size_t a, std::size_t b) {
+    return ways_[at(neighbours_.box[a]) * boxes_ + at(neighbours_.box[b])];
+  }
+
+  // The longest straight hop: what is small against it is not worth a detour.
+  double latency() const {
+    Time longest = 0;
+    for (RouteId r = 0; r < routes_.count(); ++r) {
+      Time sum = 0;
+      for (const LinkId link : routes_.links(r)) sum += topology_.latency(link);
+      longest = std::max(longest, sum);
+    }
+    return static_cast<double>(longest) / static_cast<double>(kPicosecondsPerSecond);
+  }
+
+  RouteId hop(std::size_t a, std::size_t b) const { return neighbours_.hop[a * npus_ + b]; }
+
+  double seconds(Message m, LinkId link) const {
+    return static_cast<double>(bytes_[m]) * per_byte_[at(link)];
+  }
+
+  void carry(Message m, int sign) {
+    const Path& path = paths_[m];
+    for (std::size_t i = 0; i < path.hops; ++i) {
+      for (const LinkId link : routes_.links(path.hop[i]))
+        load_[at(link)] += sign * seconds(m, link);
+    }
+  }
+
+  double cost(Message m, RouteId route) const {
+    double sum = 0;
+    for (const LinkId link : routes_.links(route)) {
+      const double time = seconds(m, link);
+      // Squared six times: the 64th power, with the same bits on every machine, which exp() has not.
+      double price = 1 + std::min((load_[at(link)] + time) / scale_, kOverfull);
+      for (int i = 0; i < 6; ++i) price *= price;
+      sum += time * price;
+    }
+    return sum;
+  }
+
+  bool crosses_full_link(Message m, double least) const {
+    const Path& path = paths_[m];
+    for (std::size_t i = 0; i < path.hops; ++i) {
+      for (const LinkId link : routes_.links(path.hop[i])) {
+        if (load_[at(link)] > least) return true;
+      }
+    }
+    return false;
+  }
+
+  // The straight path: at first, links look emptier than they will be. Where only some pairs have one, it would be unfair.
+  Path first(Message m) {
+    const auto s = at(messages_.src[m]), t = at(messages_.dst[m]);
+    if (hop(s, t) < 0 || (!all_straight_ && neighbours_.box[s] != neighbours_.box[t]))
+      return cheapest(m);
+    Path path;
+    path.add(hop(s, t));
+    return path;
+  }
+
+  Path cheapest(Message m) {
+    const auto s = at(messages_.src[m]), t = at(messages_.dst[m]);
+    Path best;
+    double least = std::numeric_limits<double>::infinity();
+    const auto offer = [&](double price, RouteId first, RouteId second, RouteId third) {
+      if (price >= least) return;
+      least = price;
+      best = {};
+      best.add(first);
+      best.add(second);
+      best.add(third);
+    };
+    if (const RouteId straight = hop(s, t); straight >= 0)
+      offer(cost(m, straight), straight, -1, -1);
+    const auto from = at(neighbours_.box[s]), to = at(neighbours_.box[t]);
+    if (from == to) {
+      // A detour behind one port at each end would pass both all the same.
+      const bool detours = !one_port_[s] || !one_port_[t];
+      for (std::size_t i = 0; detours && i < members_[from].size(); ++i) {
+        const auto k = at(members_[from][i]);
+        if (k == s || k == t || hop(s, k) < 0 || hop(k, t) < 0) continue;
+        offer(cost(m, hop(s, k)) + cost(m, hop(k, t)), hop(s, k), hop(k, t), -1);
+      }
+    } else {
+      find_side(m, true, leaving_);
+      find_side(m, false, entering_);
+      for (const auto& [e, f] : way(s, t)) {
+        if (e == s && f == t) continue;
+        const double there = leaving_[e], then = entering_[f];
+        if (there + then >= least) continue;
+        const RouteId first = e == s ? -1 : hop(s, e), last = f == t ? -1 : hop(f, t);
+        offer(there + cost(m, hop(e, f)) + then, first, hop(e, f), last);
+      }
+    }
+    if (best.hops == 0) {
+      throw InfeasibleError("no path by a relay leads from " +
+                            topology_.name(static_cast<NodeId>(s)) + " to " +
+                            topology_.name(static_cast<NodeId>(t)));
+    }
+    return best;
+  }
+
+  // The prices from the source to each NPU of its box, or from each NPU of the destination's box to it.
+  void find_side(Message m, bool leaving, std::vector<double>& prices) const {
+    const auto end = at(leaving ? messages_.src[m] : messages_.dst[m]);
+    prices.resize(npus_);
+    for (const NodeId npu : members_[at(neighbours_.box[end])]) {
+      const auto k = at(npu);
+      const RouteId route = k == end ? -1 : leaving ? hop(end, k) : hop(k, end);
+      prices[k] = k == end     ? 0
+                  : route >= 0 ? cost(m, route)
+                               : std::numeric_limits<double>::infinity();
+    }
+  }
+
+  const Neighbours& neighbours_;
+  const Routes& routes_;
+  const Topology& topology_;
+  const Messages& messages_;
+  std::size_t npus_, boxes_ = 0;
+  std::vector<double> load_, per_byte_, leaving_, entering_;
+  std::vector<std::uint8_t>
+      one_port_;  // whether an NPU has one link into its box and one out of it
+  std::vector<std::int64_t> bytes_;
+  std::vector<std::vector<NodeId>> members_;
+  std::vector<Ways> ways_;  // from box to box
+  std::vector<Path> paths_;
+  bool all_straight_ = true;  // whether every NPU reaches every other in one hop
+  double scale_ = 1;
+};
+
+// --- times ---------------------------------------------------------------------------------------
+
+struct Columns {
+  std::vector<RouteId> route;
+  std::vector<ChunkId> chunk;
+  std::vector<std::int32_t> step;
+  std::vector<Time> start;
+  Time time = 0;
+};
+
+// When each hop starts: an open shop in which all connections come forward in proportion.
+class Shop {
+ public:
+  // With `fullest_first`, messages that pass emptier links only may be later.
+  Shop(const Collective& collective, const Neighbours& neighbours, const Messages& messages,
+       const std::vector<Path>& paths, bool fullest_first)
+      : routes_(*neighbours.routes),
+        messages_(messages),
+        paths_(paths),
+        fullest_first_(fullest_first) {
+    const auto links = at(routes_.topology().links()), hops = at(routes_.count());
+    free_.resize(links, 0);
+    load_.resize(links, 0);
+    users_.resize(links);
+    offsets_.resize(links);
+    waiting_.resize(hops);
+    takes_.resize(hops);
+    is_touched_.resize(hops, 0);
+    turn_.resize(paths.size());
+    std::vector<std::uint8_t> used(hops, 0);
+    for (Message m = 0; m < paths.size(); ++m) {
+      bytes_.push_back(collective.bytes(messages.chunk[m]));
+      for (std::size_t i = paths[m].hops; i-- > 0;) {
+        const RouteId route = paths[m].hop[i];
+        windows_of(m, i);
+        for (const auto& window : windows_)
+          load_[at(window.link)] += static_cast<double>(window.busy);
+        if (!std::exchange(used[at(route)], 1)) enter(route);
+      }
+    }
+    busiest_ = std::max(*std::max_element(load_.begin(), load_.end()), 1.0);
+    for (double& load : load_) load /= busiest_;
+    find_turns(neighbours);
+  }
+
+  // How long the busiest link is taken.
+  double busiest() const { return busiest_; }
+
+  Columns run(const Progress& progress) {
+    Columns result;
+    std::size_t jobs = 0;
+    for (Message m = 0; m < paths_.size(); ++m) {
+      jobs += paths_[m].hops;
+      ready(m, 0);
+    }
+    Time now = 0;
+    while (result.start.size() < jobs) {
+      if (progress && (result.start.size() & 1023) == 0) {
+        progress(static_cast<double>(result.start.size()) / static_cast<double>(jobs));
+      }
+      serve(now, result);
+      if (events_.empty()) break;
+      now = events_.top().time;
+      while (!events_.empty() && events_.top().time == now) {
+        const Event event = events_.top();
+        events_.pop();
+        if (event.step == 0) {
+          for (const RouteId user : users_[event.what]) touch(user);
+        } else {
+          ready(event.what, event.step);
+        }
+      }
+    }
+    return result;
+  }
+
+ private:
+  struct Event {
+    Time time;
+    std::size_t what;  // the link that is free, or the message that has arrived
+    std::size_t step;  // of the message's next hop; 0 for a link
+    bool operator<(const Event& other) const {
+      return std::tie(time, step, what) > std::tie(other.time, other.step, other.what);
+    }
+  };
+  // The share of its connection's bytes that goes before a message, then how far its destination is on the circle of NPUs.
+  using Turn = std::tuple<double, std::int32_t>;
+  struct Waiting {
+    Turn turn;
+    Message message;
+    std::size_t step;
+    bool operator<(const Waiting& other) const {
+      return std::tie(turn, message) > std::tie(other.turn, other.message);
+    }
+  };
+
+  // The load of the fullest link on a message's way, relative to the fullest of all.
+  double fullest(Message m) const {
+    double most = 0;
+    for (std::size_t i = 0; i < paths_[m].hops; ++i) {
+      for (const LinkId link : routes_.links(paths_[m].hop[i]))
+        most = std::max(most, load_[at(link)]);
+    }
+    return most;
+  }
+
+  // All messages over the slowest hop of their paths get their turns along it: first those that do not wait for a relay and
+  // go on to another, last those that do and do not; large ones before small ones.
+  void find_turns(const Neighbours& neighbours) {
+    std::vector<std::vector<Message>> sharing(waiting_.size());
+    std::vector<std::size_t> slowest(paths_.size());
+    for (Message m = 0; m < paths_.size(); ++m) {
+      Time longest = -1;
+      for (std::size_t i = 0; i < paths_[m].hops; ++i) {
+        if (const Time time = duration(m, i); time > longest) {
+          longest = time;
+          slowest[m] = i;
+        }
+      }
+      sharing[at(paths_[m].hop[slowest[m]])].push_back(m);
+    }
+    const auto npus = static_cast<std::int32_t>(neighbours.box.size());
+    for (std::size_t r = 0; r < sharing.size(); ++r) {
+      auto& queue = sharing[r];
+      if (queue.empty()) continue;
+      const auto early = [&](Message m) {
+        const bool fed = slowest[m] > 0, feeds = slowest[m] + 1 < paths_[m].hops;
+        return std::tuple(fed, !feeds, -bytes_[m], m);
+      };
+      std::sort(queue.begin(), queue.end(),
+                [&](Message a, Message b) { return early(a) < early(b); });
+      double total = 0, before = 0;
+      for (const Message m : queue) total += static_cast<double>(bytes_[m]);
+      const auto from = routes_.sources(static_cast<RouteId>(r))[0];
+      const auto to = routes_.destinations(static_cast<RouteId>(r))[0];
+      const auto turn = (to - from + npus) % npus;
+      for (const Message m : queue) {
+        const auto bytes = static_cast<double>(bytes_[m]);
+        const double rest = 1 - (before + bytes / 2) / total;
+        turn_[m] = {1 - rest * (fullest_first_ ? fullest(m) : 1), turn};
+        before += bytes;
+      }
+    }
+  }
+
+  Time duration(Message m, std::size_t step) const {
+    const RouteId route = paths_[m].hop[step];
+    Time sum = 0;
+    for (std::int32_t leg = 0; leg < routes_.legs(route); ++leg) {
+      sum += routes_.leg_time(route, leg, bytes_[m]);
+    }
+    return sum;
+  }
+
+  // Of a route in several legs as if none ever waited for the next.
+  void windows_of(Message m, std::size_t step) {
+    const RouteId route = paths_[m].hop[step];
+    windows_.clear();
+    Time before = 0;
+    for (std::int32_t leg = 0; leg < routes_.legs(route); ++leg) {
+      const auto first = windows_.size();
+      routes_.windows(route, leg, bytes_[m], windows_);
+      for (auto i = first; i < windows_.size(); ++i) windows_[i].offset += before;
+      before += routes_.leg_time(route, leg, bytes_[m]);
+    }
+  }
+
+  void enter(RouteId route) {
+    for (const auto& window : windows_) {
+      takes_[at(route)].emplace_back(window.link, window.offset);
+      users_[at(window.link)].push_back(route);
+      auto& known = offsets_[at(window.link)];
+      if (std::find(known.begin(), known.end(), window.offset) == known.end()) {
+        known.push_back(window.offset);
+      }
+    }
+  }
+
+  void ready(Message m, std::size_t step) {
+    const RouteId route = paths_[m].hop[step];
+    waiting_[at(route)].push({turn_[m], m, step});
+    touch(route);
+  }
+
+  void touch(RouteId route) {
+    if (!waiting_[at(route)].empty() && !std::exchange(is_touched_[at(route)], 1)) {
+      touched_.push_back(route);
+    }
+  }
+
+  bool is_free(RouteId route, Time now) const {
+    const auto& takes = takes_[at(route)];
+    return std::all_of(takes.begin(), takes.end(), [&](const auto& take) {
+      return free_[at(take.first)] <= now + take.second;
+    });
+  }
+
+  void serve(Time now, Columns& result) {
+    offers_.clear();
+    for (const RouteId route : touched_) {
+      is_touched_[at(route)] = 0;
+      if (is_free(route, now)) offers_.emplace_back(waiting_[at(route)].top().turn, route);
+    }
+    touched_.clear();
+    std::sort(offers_.begin(), offers_.end());
+    for (const auto& [_, route] : offers_) {
+      if (is_free(route, now)) start(waiting_[at(route)].top(), now, result);
+    }
+  }
+
+  void start(const Waiting job, Time now, Columns& result) {
+    windows_of(job.message, job.step);
+    const RouteId route = paths_[job.message].hop[job.step];
+    waiting_[at(route)].pop();
+    for (const auto& window : windows_) {
+      const auto link = at(window.link);
+      free_[link] = now + window.offset + window.busy;
+      for (const Time offset : offsets_[link])
+        events_.push({std::max(now, free_[link] - offset), link, 0});
+    }
+    const Time arrival = now + duration(job.message, job.step);
+    result.time = std::max(result.time, arrival);
+    if (job.step + 1 < paths_[job.message].hops) {
+      events_.push({arrival, job.message, job.step + 1});
+    }
+    result.route.push_back(route);
+    result.chunk.push_back(messages_.chunk[job.message]);
+    result.step.push_back(static_cast<std::int32_t>(job.step));
+    result.start.push_back(now);
+  }
+
+  const Routes& routes_;
+  const Messages& messages_;
+  const std::vector<Path>& paths_;
+  std::vector<std::int64_t> bytes_;
+  std::vector<Turn> turn_;
+  std::vector<Time> free_;
+  std::vector<double> load_;  // of each link, relative to the fullest
+  double busiest_ = 1;
+  const bool fullest_first_;
+  std::vector<std::vector<RouteId>> users_;
+  std::vector<std::vector<Time>> offsets_;
+  std::vector<std::priority_queue<Waiting>> waiting_;  // for each hop
+  std::priority_queue<Event> events_;
+  std::vector<std::vector<std::pair<LinkId, Time>>>
+      takes_;  // each hop's links, and when its head is there
+  std::vector<RouteId> touched_;
+  std::vector<std::uint8_t> is_touched_;
+  std::vector<std::pair<Turn, RouteId>> offers_;
+  std::vector<Routes::Window> windows_;
+};
+
+}  // namespace
+
+Schedule balanced(const std::shared_ptr<const Collective>& collective, const Neighbours& neighbours,
+                  const Messages& messages, const std::string& provenance,
+                  const Progress& progress) {
+  const auto paths = Laying(*collective, neighbours, messages).lay(progress);
+  Shop shop(*collective, neighbours, messages, paths, false);
+  Columns columns = shop.run(part_of(progress, 0.5, 0.7));
+  if (static_cast<double>(columns.time) > kWorthAnother * shop.busiest()) {
+    Shop other(*collective, neighbours, messages, paths, true);
+    if (Columns found = other.run(part_of(progress, 0.7, 0.9)); found.time < columns.time) {
+      columns = std::move(found);
+    }
+  }
+  const auto count = columns.route.size();
+  const std::vector<std::uint8_t> op(count, static_cast<std::uint8_t>(Op::copy));
+  const std::vector<std::uint8_t> reads(count, static_cast<std::uint8_t>(Reads::acc));
+  const Order order{columns.route, columns.chunk, columns.step, op, reads};
+  for (const RouteId route : columns.route) {
+    if (neighbours.routes->legs(route) > 1) {  // a message may have to wait between two legs
+      return retime(collective, neighbours.routes, order, provenance, progress);
+    }
+  }
+  return with_starts(collective, neighbours.routes, order, columns.start, provenance, progress);
+}
+
+}  // namespace tacos
