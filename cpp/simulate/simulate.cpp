@@ -303,7 +303,7 @@ Result simulate(const Schedule& schedule, const Routes& routes, const Options& g
     for (std::int32_t lane = 0; lane < schedule.lanes(); ++lane) {
       if (routes.legs(lane) == schedule.routes().legs(schedule.stored().lane_route[at(lane)]))
         continue;
-      invalid("on a topology that forwards differently only timing \"dependencies\" makes sense");
+      invalid("on a topology that forwards differently, timing must be \"first-come\"");
     }
   }
   if (!options.record) {
