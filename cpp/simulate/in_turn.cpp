@@ -73,6 +73,9 @@ class Run {
                       .ready = delays_.sources_ready(static_cast<RouteId>(lane)),
                       .lists = {}};
     }
+    if (routes.all_links().size() > at(routes.count())) {
+      reached_.resize(at(routes.topology().links()));
+    }
     const auto& collective = schedule.collective();
     for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
       for (const NodeId node : collective.inputs(chunk)) known_[cells_(chunk, node)].hold();
@@ -186,8 +189,10 @@ class Run {
     Time start = ready;
     if (options_.congestion) {
       if (options_.timing == Timing::order) {
-        if (windows.size() > 1) return std::nullopt;
-        ready = std::max(ready, static_cast<Time>(links_.last_start(windows[0].link)));
+        if (!in_order(windows, own)) return std::nullopt;
+        for (const auto& window : windows) {
+          ready = std::max(ready, static_cast<Time>(links_.last_start(window.link)));
+        }
       }
       const auto found = links_.serve(windows, crossings_.leg_id(what.route(), 0) + 1,
                                       static_cast<std::uint64_t>(ready));
@@ -207,6 +212,18 @@ class Run {
       result_.busy[at(window.link)] += busy;
     }
     return start;
+  }
+
+  // Whether links come to a leg after those before it: of legs with one start, the first to reach a link goes first.
+  bool in_order(std::span<const Routes::Window> windows, Time own) {
+    if (reached_.empty()) return true;
+    bool result = true;
+    for (const auto& window : windows) {
+      const std::pair now(own, window.offset);
+      result = result && reached_[at(window.link)] <= now;
+      reached_[at(window.link)] = now;
+    }
+    return result;
   }
 
   void arrive(const InFlight::Arrival& arrival) {
@@ -231,6 +248,8 @@ class Run {
   std::vector<Lane> lanes_;
   InFlight in_flight_;
   std::uint64_t number_ = 0;
+  // Per link, if routes have several: the start, by the schedule, of the leg that took it last, and when it got there.
+  std::vector<std::pair<Time, Time>> reached_;
   Result result_;
 };
 

@@ -306,8 +306,9 @@ Result simulate(const Schedule& schedule, const Routes& routes, const Options& g
       invalid("on a topology that forwards differently, timing must be \"first-come\"");
     }
   }
-  if (!options.record) {
+  if (!options.record && options.in_turn.value_or(true)) {
     if (auto result = simulate_in_turn(schedule, routes, options, progress)) return *result;
+    if (options.in_turn) throw InfeasibleError("the links do not serve in the schedule's order");
   }
   // Where routes have one link, links are taken in the order of starts, and looking at the last one does.
   const bool simple = routes.all_links().size() == at(routes.count());
