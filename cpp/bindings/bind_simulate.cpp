@@ -1,3 +1,4 @@
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
@@ -33,8 +34,10 @@ nb::dict simulate_columns(const Schedule& schedule, const Routes& routes, const 
                           const Array<std::int64_t>& slow_time, const Array<std::int64_t>& slowdown,
                           const Array<std::int64_t>& late,
                           const Array<std::int64_t>& reduce_slowdown, std::int64_t jitter_ps,
-                          std::uint64_t seed, const nb::object& progress) {
+                          std::uint64_t seed, const nb::object& progress,
+                          std::optional<bool> in_turn) {
   simulation::Options options;
+  options.in_turn = in_turn;
   options.timing = timing_of(timing);
   options.congestion = congestion;
   options.record = record;
@@ -74,17 +77,19 @@ void bind_simulate(nb::module_& m) {
       "simulate", &simulate_columns, "schedule"_a, "routes"_a, nb::kw_only(), "timing"_a,
       "congestion"_a, "record"_a, "slow_link"_a.noconvert(), "slow_time_ps"_a.noconvert(),
       "slowdown"_a.noconvert(), "late_ps"_a.noconvert(), "reduce_slowdown"_a.noconvert(),
-      "jitter_ps"_a, "seed"_a, "progress"_a = nb::none(),
+      "jitter_ps"_a, "seed"_a, "progress"_a = nb::none(), "in_turn"_a = nb::none(),
       nb::sig("def simulate(schedule: Schedule, routes: Routes, *, timing: str, congestion: bool, "
               "record: bool, slow_link: numpy.typing.NDArray[numpy.int32], "
               "slow_time_ps: numpy.typing.NDArray[numpy.int64], "
               "slowdown: numpy.typing.NDArray[numpy.int64], "
               "late_ps: numpy.typing.NDArray[numpy.int64], "
               "reduce_slowdown: numpy.typing.NDArray[numpy.int64], jitter_ps: int, seed: int, "
-              "progress: object | None = None) -> dict[str, numpy.typing.NDArray[typing.Any]]"),
+              "progress: object | None = None, in_turn: bool | None = None) -> "
+              "dict[str, numpy.typing.NDArray[typing.Any]]"),
       R"(Runs a packed schedule over routes, one per lane; see tacos.simulate.
 
-Rows (slow_link, slow_time_ps, slowdown) make links slower from a time on, in parts of 2**20; 0 is down.)");
+Rows (slow_link, slow_time_ps, slowdown) make links slower from a time on, in parts of 2**20; 0 is down.
+`in_turn` insists on one sweep where nothing is recorded (True) or on the event loop (False).)");
 
   m.def("simulate_as_scheduled", &as_scheduled_columns, "schedule"_a, "routes"_a,
         "progress"_a = nb::none(),

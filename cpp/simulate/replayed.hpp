@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "simulate/delays.hpp"
 #include "simulate/simulate.hpp"
 #include "simulate/speeds.hpp"
 #include "simulate/turns.hpp"
@@ -23,6 +24,7 @@ class Replayed {
       : schedule_(schedule),
         routes_(routes),
         options_(options),
+        delays_(schedule, routes, options),
         uniform_bytes_(schedule.collective().uniform_bytes()),
         tasks_(tasks),
         turns_(schedule, tasks, progress) {
@@ -67,32 +69,8 @@ class Replayed {
  protected:
   const Transfers& stored() const { return schedule_.stored(); }
 
-  // When the NPUs that send it are there.
-  Time sources_ready(Item item) const {
-    Time ready = 0;
-    if (options_.late.empty()) return ready;
-    for (const NodeId node : routes_.sources(route(item))) {
-      if (routes_.topology().is_npu(node)) ready = std::max(ready, options_.late[at(node)]);
-    }
-    return ready;
-  }
-
-  // What jitter and summing add to the time at which a leg arrives at one of its ends.
-  Time delay_at_end(Item item, Leg leg, std::size_t end) const {
-    Time time = 0;
-    if (options_.jitter > 0) {
-      time = drawn(options_.seed, {tasks_[item].transfer, leg, end}, options_.jitter);
-    }
-    const auto rate = routes_.topology().spec().reduce_bandwidth_Bps;
-    const RouteId r = route(item);
-    if (rate > 0 && static_cast<std::int32_t>(leg) + 1 == routes_.legs(r) &&
-        stored().lane_op[tasks_[item].lane] == static_cast<std::uint8_t>(Op::reduce)) {
-      const NodeId node = routes_.destinations(r)[end];
-      const Time clean = transmission_time(bytes(item), rate);
-      const bool slow = !options_.reduce_slowdown.empty() && routes_.topology().is_npu(node);
-      time += slow ? slowed(clean, options_.reduce_slowdown[at(node)]) : clean;
-    }
-    return time;
+  Delays::What what(Item item) const {
+    return {tasks_[item].lane, tasks_[item].transfer, bytes(item)};
   }
 
   // A transfer is complete at one of its destinations.
@@ -110,6 +88,7 @@ class Replayed {
   const Schedule& schedule_;
   const Routes& routes_;
   const Options& options_;
+  const Delays delays_;
   // Of every chunk, or 0: then looking it up is a walk through memory.
   const std::int64_t uniform_bytes_;
   std::span<Task> tasks_;

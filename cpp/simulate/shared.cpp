@@ -64,7 +64,9 @@ class SharedReplay : public Replayed {
     offer(c, submit);
   }
 
-  Time delay(Item item, Leg leg, std::size_t end) const { return delay_at_end(item, leg, end); }
+  Time delay(Item item, Leg leg, std::size_t end) const {
+    return delays_.at_end(what(item), leg, end);
+  }
 
   template <typename Submit>
   void on_arrival(Item item, std::size_t end, Time now, Submit&& submit) {
@@ -100,7 +102,7 @@ class SharedReplay : public Replayed {
     if (next_[connection] == begin_[connection + 1]) return;
     const Item item = order_[next_[connection]];
     if (tasks_[item].waits > 0) return;
-    submit(item, sources_ready(item));
+    submit(item, delays_.sources_ready(route(item)));
   }
 
   template <typename Submit>

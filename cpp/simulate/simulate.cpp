@@ -7,6 +7,7 @@
 #include <string>
 #include <tuple>
 
+#include "simulate/in_turn.hpp"
 #include "simulate/replayed.hpp"
 #include "simulate/shared.hpp"
 #include "support/fetch_ahead.hpp"
@@ -74,17 +75,17 @@ class Replay : public Replayed {
 
   Time not_before(Item item, Leg leg) const {
     const Time own = options_.timing == Timing::schedule ? own_start(item, leg) : 0;
-    return leg > 0 ? own : std::max(own, sources_ready(item));
+    return leg > 0 ? own : std::max(own, delays_.sources_ready(route(item)));
   }
 
   Time leaves(Item item, const Window& window, Time start) const {
     const Time clean = start + window.offset + window.busy;
-    return options_.changes.empty() ? clean : clean + delay(item, window, start);
+    return delays_.slow_links() ? clean + delay(item, window, start) : clean;
   }
 
   Time arrives(Item item, Leg leg, std::size_t end, Time start, Time duration) const {
-    const Time time = start + duration + delay_at_end(item, leg, end);
-    return options_.changes.empty() ? time : time + delay_on_the_way(item, leg, end, start);
+    const Time time = start + duration + delays_.at_end(what(item), leg, end);
+    return delays_.slow_links() ? time + delay_on_the_way(item, leg, end, start) : time;
   }
 
   // The data of an arrival lie scattered: they are fetched some arrivals ahead.
@@ -176,35 +177,17 @@ class Replay : public Replayed {
 
   // How much longer than by rule the chunk keeps the link.
   Time delay(Item item, const Window& window, Time start) const {
-    const auto found = options_.changes.find(window.link);
-    if (found == options_.changes.end()) return 0;
-    const auto& topology = routes_.topology();
-    const Time begin = start + window.offset;
-    const Time work = transmission_time(bytes(item), topology.bandwidth(window.link));
-    const auto end = finish(found->second, begin, work);
-    if (!end) refuse_link(item, window.link, found->second);
-    return *end - begin - work;
+    const Time found = delays_.on_link(what(item), window, start);
+    if (found == kNever) refuse_link(item, window.link, options_.changes.at(window.link));
+    return found;
   }
 
-  // The longest of these on the way to one end of a leg.
+  // The longest of these on the way to one end of a leg; when it starts, they have been asked for.
   Time delay_on_the_way(Item item, Leg leg, std::size_t end, Time start) const {
-    const RouteId r = route(item);
     thread_local std::vector<Window> windows;
     windows.clear();
-    routes_.windows(r, static_cast<std::int32_t>(leg), bytes(item), windows);
-    Time longest = 0;
-    if (routes_.kind(r) != RouteKind::multicast) {
-      for (const auto& window : windows) longest = std::max(longest, delay(item, window, start));
-      return longest;
-    }
-    // A tree lists a link after the one that feeds it, so one pass back follows the branch.
-    NodeId node = routes_.destinations(r)[end];
-    for (std::size_t i = windows.size(); i-- > 0;) {
-      if (routes_.topology().dst(windows[i].link) != node) continue;
-      longest = std::max(longest, delay(item, windows[i], start));
-      node = routes_.topology().src(windows[i].link);
-    }
-    return longest;
+    routes_.windows(route(item), static_cast<std::int32_t>(leg), bytes(item), windows);
+    return delays_.on_the_way(what(item), windows, end, start);
   }
 
   void number_legs() {
@@ -322,6 +305,10 @@ Result simulate(const Schedule& schedule, const Routes& routes, const Options& g
         continue;
       invalid("on a topology that forwards differently, timing must be \"first-come\"");
     }
+  }
+  if (!options.record && options.in_turn.value_or(true)) {
+    if (auto result = simulate_in_turn(schedule, routes, options, progress)) return *result;
+    if (options.in_turn) throw InfeasibleError("the links do not serve in the schedule's order");
   }
   // Where routes have one link, links are taken in the order of starts, and looking at the last one does.
   const bool simple = routes.all_links().size() == at(routes.count());

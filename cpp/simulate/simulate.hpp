@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -39,6 +40,9 @@ struct Options {
   std::vector<std::int64_t> reduce_slowdown;                // per NPU in parts of kNormal, or empty
   Time jitter = 0;  // each delay is uniform between 0 and this
   std::uint64_t seed = 0;
+  // For tests: insists on one sweep over the schedule where nothing is recorded (in_turn.hpp; other runs are refused) or on the
+  // event loop.
+  std::optional<bool> in_turn = std::nullopt;
 };
 
 struct Result {

@@ -7,8 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <queue>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -129,8 +127,8 @@ struct Arrival {
   Leg leg;
 };
 
-// What happens when. Regular networks have many events at one moment, so events are kept in one
-// list per moment and only the moments in a heap.
+// What happens when. Regular networks have many events at one moment, so events are kept in lists and only these in a heap. The
+// lists in use last are found by their time; where times are many, a moment may have several, one filled after the other.
 class Agenda {
  public:
   struct Moment {
@@ -142,49 +140,86 @@ class Agenda {
   void add(Time time, const Arrival& arrival) { at_time(time).arrivals.push_back(arrival); }
   void add(Time time, const Try& attempt) { at_time(time).tries.push_back(attempt); }
   bool empty() const { return order_.empty(); }
-  Time next() const { return order_.top().first; }  // the time of the earliest moment
+  Time next() const { return order_.front().time; }  // the time of the earliest moment
 
   // Removes the earliest moment; what `moment` held before is reused.
   void take(Moment& moment) {
-    const auto [time, slot] = order_.top();
-    order_.pop();
-    slots_.erase(time);
+    const Time time = order_.front().time;
     moment.arrivals.clear();
     moment.tries.clear();
-    std::swap(moment, moments_[slot]);
-    spare_.push_back(slot);
-    last_ = {{{-1, 0}, {-1, 0}}};
+    std::swap(moment, moments_[take_first()]);
+    while (!order_.empty() && order_.front().time == time) {
+      Moment& more = moments_[take_first()];
+      moment.arrivals.insert(moment.arrivals.end(), more.arrivals.begin(), more.arrivals.end());
+      moment.tries.insert(moment.tries.end(), more.tries.begin(), more.tries.end());
+      more.arrivals.clear();
+      more.tries.clear();
+    }
+    if (Known& known = known_[place(time)]; known.time == time) known.time = -1;
+  }
+
+  // Calls visit(item) for what will probably happen soon.
+  template <typename Visit>
+  void look_ahead(const Visit& visit) const {
+    const auto count = std::min<std::size_t>(order_.size(), 7);
+    for (std::size_t i = 0; i < count; ++i) {
+      const Moment& moment = moments_[order_[i].slot];
+      if (i >= 3) {
+        fetch_ahead(&moment);
+      } else if (!moment.arrivals.empty()) {
+        visit(moment.arrivals[0].item);
+      }
+    }
   }
 
  private:
   using Slot = std::uint32_t;
+  struct Entry {
+    Time time;
+    std::uint64_t
+        number;  // of the list: those of one moment come in the order in which they were begun
+    Slot slot;
+    bool operator>(const Entry& other) const {
+      return time != other.time ? time > other.time : number > other.number;
+    }
+  };
+  struct Known {
+    Time time = -1;
+    Slot slot = 0;
+  };
+
+  static std::size_t place(Time time) {
+    return static_cast<std::uint64_t>(time) * 0x9e3779b97f4a7c15 >> 56;
+  }
 
   Moment& at_time(Time time) {
-    for (const auto& [known, slot] : last_) {
-      if (known == time) return moments_[slot];
+    Known& known = known_[place(time)];
+    if (known.time == time) return moments_[known.slot];
+    if (spare_.empty()) {
+      spare_.push_back(static_cast<Slot>(moments_.size()));
+      moments_.emplace_back();
     }
-    const auto [found, added] = slots_.try_emplace(time, 0);
-    if (added) {
-      if (spare_.empty()) {
-        spare_.push_back(static_cast<Slot>(moments_.size()));
-        moments_.emplace_back();
-      }
-      found->second = spare_.back();
-      spare_.pop_back();
-      moments_[found->second].time = time;
-      order_.emplace(time, found->second);
-    }
-    last_ = {{{time, found->second}, last_[0]}};
-    return moments_[found->second];
+    known = {time, spare_.back()};
+    spare_.pop_back();
+    moments_[known.slot].time = time;
+    order_.push_back({time, number_++, known.slot});
+    std::push_heap(order_.begin(), order_.end(), std::greater<>());
+    return moments_[known.slot];
+  }
+
+  Slot take_first() {
+    std::pop_heap(order_.begin(), order_.end(), std::greater<>());
+    const Slot slot = order_.back().slot;
+    order_.pop_back();
+    spare_.push_back(slot);
+    return slot;
   }
 
   std::vector<Moment> moments_;
   std::vector<Slot> spare_;
-  std::unordered_map<Time, Slot> slots_;
-  // The two moments used last: arrivals and attempts mostly go to the same two in turn.
-  std::array<std::pair<Time, Slot>, 2> last_{{{-1, 0}, {-1, 0}}};
-  std::priority_queue<std::pair<Time, Slot>, std::vector<std::pair<Time, Slot>>, std::greater<>>
-      order_;
+  std::array<Known, 256> known_{};
+  std::vector<Entry> order_;  // a heap
+  std::uint64_t number_ = 0;
 };
 
 }  // namespace tacos::service

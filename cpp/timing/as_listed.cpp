@@ -237,8 +237,8 @@ class Sweep {
   struct Hop {
     std::int64_t bytes = -1;
     Tick time = 0, busy = 0;
-    NodeId from, to;
-    LinkId link;
+    NodeId from = 0, to = 0;
+    LinkId link = 0;
   };
 
   void prefetch(const List::Row& row) const {

@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "model/routes.hpp"
-#include "support/fetch_ahead.hpp"
 #include "support/index.hpp"
 
 namespace tacos {
@@ -64,7 +63,9 @@ class ListedLinks {
     return start;
   }
 
-  void prefetch(LinkId link) const { fetch_ahead(&links_[at(link)]); }
+  Tick last_start(LinkId link) const { return links_[at(link)].start; }
+  // The leg that took a link last keeps it longer.
+  void keep(LinkId link, Tick until) { links_[at(link)].free = until; }
 
  private:
   struct Link {

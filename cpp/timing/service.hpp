@@ -82,6 +82,10 @@ class Service {
     std::size_t handled = 0;
     while (!agenda_.empty()) {
       agenda_.take(moment);
+      // Moments of many events look ahead within them.
+      if (moment.arrivals.size() + moment.tries.size() < kAhead) {
+        agenda_.look_ahead([this](Item item) { user_.prefetch_start(item, false); });
+      }
       now_ = moment.time;
       if (++moment_ == kNone) invalid("the schedule has too many moments to follow");
       fresh_.clear();

@@ -739,11 +739,12 @@ def distance_sum(topology: Topology, collective: Collective, length: Annotated[N
     Bytes times distance of all pairs that have something to send, by lengths of the links.
     """
 
-def simulate(schedule: Schedule, routes: Routes, *, timing: str, congestion: bool, record: bool, slow_link: numpy.typing.NDArray[numpy.int32], slow_time_ps: numpy.typing.NDArray[numpy.int64], slowdown: numpy.typing.NDArray[numpy.int64], late_ps: numpy.typing.NDArray[numpy.int64], reduce_slowdown: numpy.typing.NDArray[numpy.int64], jitter_ps: int, seed: int, progress: object | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
+def simulate(schedule: Schedule, routes: Routes, *, timing: str, congestion: bool, record: bool, slow_link: numpy.typing.NDArray[numpy.int32], slow_time_ps: numpy.typing.NDArray[numpy.int64], slowdown: numpy.typing.NDArray[numpy.int64], late_ps: numpy.typing.NDArray[numpy.int64], reduce_slowdown: numpy.typing.NDArray[numpy.int64], jitter_ps: int, seed: int, progress: object | None = None, in_turn: bool | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
     """
     Runs a packed schedule over routes, one per lane; see tacos.simulate.
 
     Rows (slow_link, slow_time_ps, slowdown) make links slower from a time on, in parts of 2**20; 0 is down.
+    `in_turn` insists on one sweep where nothing is recorded (True) or on the event loop (False).
     """
 
 def simulate_as_scheduled(schedule: Schedule, routes: Routes, progress: object | None = None) -> dict[str, numpy.typing.NDArray[Any]] | None:

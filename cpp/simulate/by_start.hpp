@@ -1,0 +1,91 @@
+// The transfers of a schedule in the order of their starts, then of their numbers, some hundred thousand at a time: sorting
+// them all would take more memory than they do.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "model/schedule.hpp"
+#include "support/index.hpp"
+
+namespace tacos::simulation {
+
+class ByStart {
+ public:
+  struct Row {
+    std::uint32_t lane, transfer, start;  // the start in quanta
+    ChunkId chunk;
+  };
+
+  // Of a packed schedule whose routes have one leg.
+  explicit ByStart(const Schedule& schedule, std::size_t at_a_time = std::size_t{1} << 18)
+      : stored_(schedule.stored()),
+        cursor_(stored_.lane_begin.begin(), stored_.lane_begin.end() - 1) {
+    const auto& starts = stored_.start;
+    const auto latest = starts.empty() ? 0 : *std::max_element(starts.begin(), starts.end());
+    int shift = 0;
+    while (latest >> shift > 0xffff) ++shift;
+    std::vector<std::size_t> count((latest >> shift) + 1, 0);
+    for (const auto start : starts) ++count[start >> shift];
+    std::size_t rows = 0;
+    for (std::size_t bin = 0; bin < count.size(); ++bin) {
+      rows += count[bin];
+      if (rows < at_a_time && bin + 1 < count.size()) continue;
+      limits_.push_back((std::uint64_t{bin} + 1) << shift);
+      rows = 0;
+    }
+  }
+
+  // The next rows; none at the end. Valid until the next call.
+  std::span<const Row> next() {
+    rows_.clear();
+    while (rows_.empty() && window_ < limits_.size()) {
+      const auto base = window_ == 0 ? 0 : limits_[window_ - 1];
+      gather(limits_[window_++]);
+      sort(base);
+    }
+    return rows_;
+  }
+
+ private:
+  void gather(std::uint64_t limit) {
+    for (std::size_t lane = 0; lane < cursor_.size(); ++lane) {
+      auto i = at(cursor_[lane]);
+      const auto end = at(stored_.lane_begin[lane + 1]);
+      for (; i < end && stored_.start[i] < limit; ++i) {
+        rows_.push_back({static_cast<std::uint32_t>(lane), static_cast<std::uint32_t>(i),
+                         stored_.start[i], stored_.chunk[i]});
+      }
+      cursor_[lane] = static_cast<std::int64_t>(i);
+    }
+  }
+
+  // Rows come by their numbers: digit by digit of the start, which keeps the order of equal ones.
+  void sort(std::uint64_t base) {
+    constexpr int kBits = 11;
+    const auto range = limits_[window_ - 1] - base;
+    for (int shift = 0; (range - 1) >> shift != 0; shift += kBits) {
+      std::vector<std::size_t> begin((std::size_t{1} << kBits) + 1, 0);
+      const auto digit = [&](const Row& row) {
+        return (row.start - base) >> shift & ((1u << kBits) - 1);
+      };
+      for (const auto& row : rows_) ++begin[digit(row) + 1];
+      std::partial_sum(begin.begin(), begin.end(), begin.begin());
+      other_.resize(rows_.size());
+      for (const auto& row : rows_) other_[begin[digit(row)]++] = row;
+      rows_.swap(other_);
+    }
+  }
+
+  const Transfers& stored_;
+  std::vector<std::int64_t> cursor_;   // per lane
+  std::vector<std::uint64_t> limits_;  // of the windows, exclusive
+  std::size_t window_ = 0;
+  std::vector<Row> rows_, other_;
+};
+
+}  // namespace tacos::simulation

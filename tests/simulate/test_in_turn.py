@@ -1,0 +1,119 @@
+"""Runs followed in one sweep: the event loop finds the same, and what goes otherwise is left to it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tacos
+from tacos import _core
+from tacos import collective as co
+from tacos import topology as tp
+from tacos.errors import InfeasibleError
+from tacos.schedule import COPY, READ_ACC, routes
+from tacos.simulate import Fault, Straggler, _lane_routes
+from tacos.simulate.faults import disturbances
+from tests.support.schedules import US, line, mutate, packed
+from tests.support.strategies import orders
+
+TIMINGS = ["first-come", "order", "schedule"]
+
+
+def run(schedule, in_turn, timing="first-come", faults=(), stragglers=(), **options):
+    """What each NPU and link does in one sweep or in the event loop, or None if it refuses."""
+    settled = {"congestion": True, "record": False, "jitter_ps": 0, "seed": 0} | options
+    disturbed = disturbances(schedule.topology, faults, stragglers)
+    try:
+        found = _core.simulate(
+            schedule,
+            _lane_routes(schedule, None),
+            timing=timing,
+            in_turn=in_turn,
+            **settled,
+            **disturbed,
+        )
+    except InfeasibleError:
+        return None
+    return found["npu_finish_ps"].tolist(), found["link_busy_ps"].tolist()
+
+
+@given(order=orders(), timing=st.sampled_from(TIMINGS), congestion=st.booleans(), data=st.data())
+@settings(max_examples=60)
+def test_a_sweep_finds_what_the_event_loop_finds(order, timing, congestion, data):
+    schedule = order.retimed()
+    for given_ in (schedule, mutate(data.draw, schedule)):
+        if given_ is not schedule and not tacos.verify(given_, allow_unneeded=True).ok:
+            continue
+        swept = run(given_, True, timing, congestion=congestion)
+        assert swept is None or swept == run(given_, False, timing, congestion=congestion)
+
+
+@given(order=orders(), timing=st.sampled_from(TIMINGS), data=st.data())
+@settings(max_examples=60)
+def test_disturbances_too(order, timing, data):
+    schedule = order.retimed()
+    if not schedule.topology.links:
+        return
+    span = max(4, schedule.time_ps)
+    begin, length = data.draw(st.integers(0, span)), data.draw(st.integers(1, span))
+    link = data.draw(st.integers(0, schedule.topology.links - 1))
+    factor = data.draw(st.sampled_from([2, 16, float("inf")]))
+    end = data.draw(st.sampled_from([f"{begin + length}ps", None]))
+    late = data.draw(st.sampled_from([[], [Straggler(npu=0, late=f"{length}ps", slowdown=2)]]))
+    trouble = {
+        "faults": [Fault(link=link, begin=f"{begin}ps", end=end, slowdown=factor)],
+        "stragglers": late,
+        "jitter_ps": data.draw(st.sampled_from([0, 1000, US])),
+    }
+    swept = run(schedule, True, timing, **trouble)
+    assert swept is None or swept == run(schedule, False, timing, **trouble)
+
+
+@pytest.mark.parametrize(
+    ("topology", "kind", "engine"),
+    [
+        (tp.torus(4, 4), "all_reduce", "greedy"),
+        (tp.mesh(4, 4), "all_to_all", "greedy"),
+        (tp.ring(6, reduce_bandwidth="100GB/s"), "all_reduce", "ring"),
+        (tp.fully_connected(5), "reduce_scatter", "direct"),
+        (tp.switch(5), "all_gather", "ring"),
+    ],
+    ids=str,
+)
+def test_runs_in_order_take_one_sweep_whatever_disturbs_them(topology, kind, engine):
+    schedule = tacos.synthesize(
+        topology, co.named(kind, topology, "1MB", chunks=2), engine=engine
+    ).expand()
+    half = f"{schedule.time_ps // 2}ps"
+    troubles = [
+        {},
+        {"jitter_ps": 1000, "seed": 1},
+        {"faults": [Fault(link=0, begin="1us", end=half, slowdown=float("inf"))]},
+        {"stragglers": [Straggler(npu=1, late="3us", slowdown=3)]},
+    ]
+    for trouble in troubles:
+        swept = run(schedule, True, "order", **trouble)
+        assert swept is not None
+        assert swept == run(schedule, False, "order", **trouble)
+    assert run(schedule, True, "schedule") == run(schedule, False, "schedule") is not None
+
+
+def test_what_is_ready_first_is_left_to_the_event_loop():
+    """NPU 1 has chunk 1 from the start but sends chunk 0 first; a run that serves first come, first served sends chunk 1 first."""
+    topology = line()
+    collective = co.custom(topology, [1000, 1000], before=[[0], [1]], after=[[1, 2], [2]])
+    table = routes(topology, pairs=([0, 1], [1, 2]))
+    starts = [(0, 0, 0), (1, 0, 2 * US), (1, 1, 3 * US)]
+    late = packed(collective, table, [(r, c, COPY, READ_ACC, [t]) for r, c, t in starts])
+    assert run(late, True) is None
+    assert run(late, None) == run(late, False)
+    assert run(late, True, "order") == run(late, False, "order") is not None
+
+
+def test_what_fails_is_told_by_the_event_loop():
+    topology = line()
+    schedule = tacos.synthesize(topology, co.broadcast(topology, 1000, chunks=1), engine="greedy")
+    down = [Fault(link=0, begin="0s", end=None, slowdown=float("inf"))]
+    with pytest.raises(InfeasibleError, match="can never cross"):
+        tacos.simulate(schedule, faults=down, timing="order", record=False)
