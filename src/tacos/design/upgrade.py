@@ -21,7 +21,8 @@ from tacos.bound import binding
 from tacos.collective import named, send_recv, together
 from tacos.design.constraints import dollars
 from tacos.design.convex import LeastTime, Timing
-from tacos.design.jobs import Ranks, TrainingJob, elapsed, job
+from tacos.design.jobs import Ranks, TrainingJob, elapsed
+from tacos.design.workloads import job
 from tacos.errors import check_type
 from tacos.execution import execution
 from tacos.nodes import Network, topology_of
