@@ -16,6 +16,7 @@ from tacos.design.bandwidths import Design, Sensitivity, optimize
 from tacos.design.dimensions import PRICES, Dimension, Price, build, dimensions, prices
 from tacos.design.jobs import Call, Compute, Group, Ranks, TrainingJob
 from tacos.design.libra import libra
+from tacos.design.models import ModelJob
 from tacos.design.shapes import NetworkFront, Shape, shapes
 from tacos.design.upgrade import LinkKind, Upgrade, upgrade
 from tacos.design.workloads import from_workload, load_job
@@ -28,6 +29,7 @@ __all__ = [
     "Dimension",
     "Group",
     "LinkKind",
+    "ModelJob",
     "NetworkFront",
     "Price",
     "Ranks",

@@ -1,4 +1,4 @@
-"""Finalists: what the best shapes take with collectives that are synthesized for them."""
+"""Finalists: what the best shapes take with collectives that are synthesized for them, and with NCCL's."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from tacos.collective import named, together
 from tacos.design.dimensions import build
 from tacos.design.jobs import Group, elapsed, spread, strides_of
+from tacos.design.models import ModelJob
 from tacos.execution import execution
 from tacos.search.synthesis import synthesize
 
@@ -32,31 +33,50 @@ class Finalist(NamedTuple):
     """One of the best shapes: all that another process needs to know."""
 
     shape: Shape
-    jobs: Sequence[TrainingJob]
+    jobs: Sequence[TrainingJob | ModelJob]
     latency_s: float
     overlap: Overlap
 
 
 def evaluated(finalist: Finalist) -> Shape:
-    """The shape with the times of synthesized collectives, each on the dimensions that its group spans."""
+    """The shape with the times of synthesized collectives, and of NCCL's where all jobs train models."""
     shape, jobs, latency_s, overlap = finalist
-    total, sizes = 0.0, [one.size for one in shape.dims]
+    network = None
+    if any(isinstance(job, ModelJob) for job in jobs):
+        if (npus := prod(one.size for one in shape.dims)) > _MOST_NPUS:
+            return replace(shape, note=f"it has {npus:,} NPUs, more than {_MOST_NPUS:,}")
+        network = build(shape.dims, shape.bandwidths_Bps, latency=latency_s)
+    total, stock = 0.0, 0.0
     for job in jobs:
-        seconds = []
-        for call in job.calls:
-            used = spread(call.group, shape.dims)
-            at = [d for d, n in enumerate(used) if n > 1]
-            inner = prod(sizes[d] for d in at)
-            if inner > _MOST_NPUS or call.collective == "send":
-                why = f"a group spans {inner:,} NPUs" if inner > _MOST_NPUS else "it sends messages"
-                return replace(shape, note=why)
-            strides = strides_of(call.group if isinstance(call.group, Group) else None, sizes)
-            columns = (shape.dims, shape.bandwidths_Bps, used, strides)
-            chosen = [tuple(column[d] for d in at) for column in columns]
-            known = (call.collective, call.size_bytes, latency_s)
-            seconds.append(_call_s(*chosen, *known) if at else 0.0)
-        total += elapsed(job.steps, seconds, overlap)
-    return replace(shape, synthesized_s=total)
+        if isinstance(job, ModelJob):
+            assert network is not None
+            stock += job.step_s(network, "nccl")
+            total += job.step_s(network, "auto")
+            continue
+        took = _serial_s(shape, job, latency_s, overlap)
+        if isinstance(took, str):
+            return replace(shape, note=took)
+        total += took
+    trained = all(isinstance(job, ModelJob) for job in jobs)
+    return replace(shape, synthesized_s=total, nccl_s=stock if trained else None)
+
+
+def _serial_s(shape: Shape, job: TrainingJob, latency_s: float, overlap: Overlap) -> float | str:
+    """Seconds of a job whose collectives are synthesized, each on the dimensions that its group spans; or why there are none."""
+    seconds, sizes = [], [one.size for one in shape.dims]
+    for call in job.calls:
+        if call.collective == "send":
+            return "it sends messages"
+        used = spread(call.group, shape.dims)
+        at = [d for d, n in enumerate(used) if n > 1]
+        if (inner := prod(sizes[d] for d in at)) > _MOST_NPUS:
+            return f"a group spans {inner:,} NPUs"
+        strides = strides_of(call.group if isinstance(call.group, Group) else None, sizes)
+        columns = (shape.dims, shape.bandwidths_Bps, used, strides)
+        chosen = [tuple(column[d] for d in at) for column in columns]
+        known = (call.collective, call.size_bytes, latency_s)
+        seconds.append(_call_s(*chosen, *known) if at else 0.0)
+    return elapsed(job.steps, seconds, overlap)
 
 
 @lru_cache(maxsize=256)

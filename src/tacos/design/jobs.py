@@ -289,7 +289,7 @@ def messages(call: Call, dims: Sequence[Dimension]) -> NDArray[np.float64]:
     reverse, an all-reduce both. An all-to-all sends ``size (n - 1) / n`` in every dimension.
     """
     rule = MESSAGES[call.collective]
-    ranks = _crossed(call.group, dims) if rule == "pair" else spread(call.group, dims)
+    ranks = crossed(call.group, dims) if rule == "pair" else spread(call.group, dims)
     left, found = float(call.size_bytes), np.zeros(len(dims))
     for d, n in enumerate(ranks):
         if n == 1:
@@ -347,7 +347,7 @@ def spread(
     return tuple(found)
 
 
-def _crossed(group: object, dims: Sequence[Dimension]) -> tuple[int, ...]:
+def crossed(group: object, dims: Sequence[Dimension]) -> tuple[int, ...]:
     """Return 2 for the dimensions that a message between two ranks crosses."""
     if isinstance(group, Group):
         group = Ranks((0, group.stride))

@@ -26,7 +26,17 @@ from tacos.design.constraints import dollars
 from tacos.design.convex import LeastTime
 from tacos.design.dimensions import TIERS, Dimension, cost_model, link_speeds, ports_of, prices
 from tacos.design.finalists import Finalist, evaluated
-from tacos.design.jobs import Call, Group, TrainingJob, messages, serial_timing, spread, strides_of
+from tacos.design.jobs import (
+    Call,
+    Group,
+    TrainingJob,
+    crossed,
+    messages,
+    serial_timing,
+    spread,
+    strides_of,
+)
+from tacos.design.models import ModelJob
 from tacos.design.workloads import jobs_of
 from tacos.workers import Dispatch
 
@@ -70,8 +80,10 @@ class Shape:
         cost: In dollars.
         time_s: Time of all jobs together, by the model.
         lower_bound_s: No shape that was asked for is faster at this cost.
-        synthesized_s: The same with the executed times of synthesized collectives; None where that was not asked for.
-        note: Why there is no such time.
+        synthesized_s: The same with the executed times of synthesized collectives, for models their training steps; None where
+            that was not asked for.
+        nccl_s: The training steps with what stock NCCL would do; None where that was not asked for, or jobs train no model.
+        note: Why there are no such times.
     """
 
     dims: tuple[Dimension, ...]
@@ -80,6 +92,7 @@ class Shape:
     time_s: float
     lower_bound_s: float
     synthesized_s: float | None = None
+    nccl_s: float | None = None
     note: str = ""
 
     @property
@@ -125,6 +138,7 @@ def _row(point: Shape) -> dict[str, Any]:
     return {
         "cost": point.cost,
         "time_s": point.time_s,
+        "nccl_s": point.nccl_s,
         "synthesized_s": point.synthesized_s,
         "gap": max(1 - point.lower_bound_s / point.time_s, 0.0),
         "shape": point.label,
@@ -168,7 +182,8 @@ def shapes(
         extents: How many NPUs each tier holds at most: a dimension lies in the first tier that holds it and all inside it.
         latency: Latency of one link.
         overlap: As for :func:`tacos.design.bandwidths.optimize`.
-        finalists: For how many of the best networks at the largest budget collectives are synthesized.
+        finalists: For how many of the best networks at the largest budget collectives are synthesized. Jobs that train models go
+            through :func:`tacos.training.step`, with NCCL's collectives and with synthesized ones.
         executor: Where budgets are searched and finalists synthesized: what :func:`tacos.workers.opened` opens by name, or
             any executor; here, one after another, if none is given. It stays open.
         progress: Called from time to time with the share of the work done.
@@ -186,7 +201,8 @@ def shapes(
     _check(npus, kinds, points, max_dims, ports, radix)
     largest = dollars(budget)
     table = cost_model(cost)
-    jobs = _checked(jobs_of(workloads))
+    given = jobs_of(workloads)
+    jobs = _checked([one.on(npus) if isinstance(one, ModelJob) else one for one in given])
     space = _Space(npus, jobs, table, dict(extents), units.time_ps(latency, what="latency") / 1e12)
     space.fill(max_dims, kinds, ports, radix)
     most = None if bandwidth is None else float(units.bandwidth_Bps(bandwidth, bare=False))
@@ -201,8 +217,11 @@ def shapes(
     answers = list(_each(_best_at, asked, space, executor, progress, 0.0, points / steps))
     found, solved = [best for best, _ in answers], sum(tried for _, tried in answers)
     ranked = found[-1]
-    last = [Finalist(shape, jobs, space.latency_s, overlap) for shape in ranked[:finalists]]
-    ranked[: len(last)] = _each(evaluated, last, jobs, executor, progress, points / steps, 1.0)
+    asked_of = [
+        one if isinstance(one, ModelJob) else job for one, job in zip(given, jobs, strict=True)
+    ]
+    last = [Finalist(shape, asked_of, space.latency_s, overlap) for shape in ranked[:finalists]]
+    ranked[: len(last)] = _each(evaluated, last, asked_of, executor, progress, points / steps, 1.0)
     return NetworkFront(tuple(one[0] for one in found), len(space.fixed), solved, tuple(ranked[1:]))
 
 
@@ -293,7 +312,13 @@ class _Space:
         latency_s: float,
     ) -> None:
         self.npus, self.jobs = npus, jobs
-        self.calls = [call for job in jobs for call in job.calls]
+        # Bounds count sums only, so that equal calls are one.
+        counts: dict[Call, float] = {}
+        for job in jobs:
+            for call in job.calls:
+                one = replace(call, count=1, background=False)
+                counts[one] = counts.get(one, 0) + call.count
+        self.calls = [replace(call, count=count) for call, count in counts.items()]
         self.table, self.latency_s = table, latency_s
         self.tiers = [(tier, extents[tier]) for tier in TIERS if tier in extents]
         if not self.tiers or set(extents) - set(TIERS):
@@ -410,7 +435,7 @@ class _Moved:
         return cls(
             messages(call, dims),
             sizes,
-            spread(call.group, dims),
+            (crossed if call.collective == "send" else spread)(call.group, dims),
             tuple(strides_of(group, sizes)),
             call.collective == "all-to-all",
             passes,

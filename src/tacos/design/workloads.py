@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from tacos import units
 from tacos._core import Workload
@@ -24,6 +24,7 @@ from tacos.design.jobs import (
     TrainingJob,
     serial_timing,
 )
+from tacos.design.models import ModelJob
 from tacos.errors import nearest
 from tacos.formats import markup
 from tacos.formats.source import about, fields_of, quoted
@@ -95,7 +96,15 @@ class _JobFields(Struct, forbid_unknown_fields=True):
     npus: Annotated[int, Meta(ge=1)] | None = None
 
 
-def load_job(path: str | os.PathLike[str]) -> TrainingJob:
+class _ModelFields(Struct, forbid_unknown_fields=True):
+    model: str
+    parallel: dict[str, Any] = field(default_factory=dict)
+    device: str = "h100"
+    dtype: str = "bf16"
+    tacos: int = 1
+
+
+def load_job(path: str | os.PathLike[str]) -> TrainingJob | ModelJob:
     """Read a job file.
 
     ::
@@ -108,6 +117,14 @@ def load_job(path: str | os.PathLike[str]) -> TrainingJob:
           - {collective: all-reduce, size: 453MB, group: {size: 256, stride: 16}, background: true}
 
     A group is a number of neighbouring ranks, a size with a stride, or a list of ranks; without one it is all ranks.
+
+    A file may name a model instead, with the fields of :class:`tacos.training.Parallelism`; a model of your own is a file beside it::
+
+        tacos: 1
+        model: llama3-8b
+        parallel: {tp: 8, zero: 1, batch: 64}
+        device: h100
+        dtype: bf16
 
     Raises:
         FormatError: The file is not a job; the message names field and value.
@@ -122,15 +139,39 @@ def load_job(path: str | os.PathLike[str]) -> TrainingJob:
     """
     with about(str(path)):
         data = markup.load(path)
+        if isinstance(data, dict) and "model" in data:
+            return _model_job(fields_of(data, _ModelFields), Path(path).parent)
         if not isinstance(data, dict) or "steps" not in data:
-            raise ValueError("a job needs the field steps, a list of computations and collectives")
-        fields = fields_of(data, _JobFields)
-        if fields.tacos != 1:
-            raise ValueError(f"tacos is {fields.tacos}; this program understands version 1")
-        if not fields.steps:
+            raise ValueError(
+                "a job needs the field steps, a list of computations and collectives, or the field model"
+            )
+        asked = fields_of(data, _JobFields)
+        if asked.tacos != 1:
+            raise ValueError(f"tacos is {asked.tacos}; this program understands version 1")
+        if not asked.steps:
             raise ValueError("steps is empty; a job computes or communicates something")
-        steps = tuple(_step(step, f"steps[{i}]") for i, step in enumerate(fields.steps))
-        return TrainingJob(steps, fields.name or Path(path).stem, fields.npus)
+        steps = tuple(_step(step, f"steps[{i}]") for i, step in enumerate(asked.steps))
+        return TrainingJob(steps, asked.name or Path(path).stem, asked.npus)
+
+
+def _model_job(given: _ModelFields, folder: Path) -> ModelJob:
+    from tacos.training import Parallelism, model
+    from tacos.training.devices import device
+
+    if given.tacos != 1:
+        raise ValueError(f"tacos is {given.tacos}; this program understands version 1")
+    known = [one.name for one in fields(Parallelism)]
+    for name in given.parallel:
+        if name not in known:
+            close = nearest(name, known)
+            hint = f"did you mean {close}?" if close else f"use {', '.join(known)}"
+            raise ValueError(f"parallel.{name} is unknown; {hint}")
+    beside = folder / given.model
+    found = model(beside if beside.is_file() else given.model)
+    table = device(given.device)
+    if given.dtype not in table.peak:
+        raise ValueError(f"dtype is {given.dtype!r}; a {table.name} has {', '.join(table.peak)}")
+    return ModelJob(found, Parallelism(**given.parallel), given.device, given.dtype)
 
 
 def _step(given: Any, place: str) -> Compute | Call:
