@@ -288,12 +288,12 @@ def _cost_file(path: Path) -> dict[str, Price]:
 
 
 def ports_of(kind: str, size: int) -> int:
-    """How many links of a dimension an NPU has."""
+    """Return how many links of a dimension an NPU has."""
     return {"ring": min(2, size - 1), "clique": size - 1, "switch": 1}[kind]
 
 
 def link_speeds(dims: Sequence[Dimension], bandwidths: Sequence[float]) -> list[float]:
-    """The bandwidth of one link of each dimension."""
+    """Return the bandwidth of one link of each dimension."""
     return [
         x / (1 if one.kind == "switch" else ports_of(one.kind, one.size))
         for one, x in zip(dims, bandwidths, strict=True)

@@ -39,7 +39,7 @@ class Finalist(NamedTuple):
 
 
 def evaluated(finalist: Finalist) -> Shape:
-    """The shape with the times of synthesized collectives, and of NCCL's where all jobs train models."""
+    """Return the shape with the times of synthesized collectives, and of NCCL's where all jobs train models."""
     shape, jobs, latency_s, overlap = finalist
     network = None
     if any(isinstance(job, ModelJob) for job in jobs):
@@ -62,7 +62,7 @@ def evaluated(finalist: Finalist) -> Shape:
 
 
 def _serial_s(shape: Shape, job: TrainingJob, latency_s: float, overlap: Overlap) -> float | str:
-    """Seconds of a job whose collectives are synthesized, each on the dimensions that its group spans; or why there are none."""
+    """Return the seconds of a job whose collectives are synthesized, each on the dimensions that its group spans; or why there are none."""
     seconds, sizes = [], [one.size for one in shape.dims]
     for call in job.calls:
         if call.collective == "send":
@@ -89,7 +89,7 @@ def _call_s(
     size: int,
     latency_s: float,
 ) -> float:
-    """The executed time of a synthesized collective, all groups at once."""
+    """Return the executed time of a synthesized collective, all groups at once."""
     network = build(dims, bandwidths, latency=latency_s)
     ranks = np.arange(network.npus)
     inside, label = 1, np.zeros(network.npus, np.int64)

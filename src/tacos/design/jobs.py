@@ -381,7 +381,7 @@ def _shortly(members: tuple[int, ...]) -> str:
 
 
 def strides_of(group: Group | None, sizes: Sequence[int]) -> list[int]:
-    """How far apart a group's ranks are within each dimension."""
+    """Return how far apart a group's ranks are within each dimension."""
     stride, inside, found = 1 if group is None else group.stride, 1, []
     for size in sizes:
         found.append(max(inside, stride) // inside)

@@ -108,7 +108,7 @@ class ModelJob:
 
 
 def _merged(nodes: Iterable[RankNode]) -> list[Compute | Call]:
-    """The nodes, with equal ones counted; what no other node waits for keeps its place among them."""
+    """Count equal nodes; what no other node waits for keeps its place among them."""
     found: list[Compute | Call] = []
     seconds, calls = 0.0, Counter[Call]()
 

@@ -284,7 +284,7 @@ def _hops(kind: str, n: int) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def _slowdown(kind: str, size: int, used: int, stride: int, pairs: bool) -> float:
-    """How many times as many bytes count in a dimension as the messages alone say."""
+    """Return the factor by which a dimension carries more bytes than the messages alone."""
     if used == 1:
         return 1.0
     factor = 1.0
@@ -376,7 +376,7 @@ class _Space:
 
     @staticmethod
     def _allowed(size: int, kinds: Sequence[str], radix: int | None) -> list[str]:
-        """Kinds that differ: two or three NPUs in a ring are a clique."""
+        """Return kinds that differ: a ring of two or three NPUs is a clique."""
         same = size <= 3 and "ring" in kinds
         return [
             kind
@@ -403,7 +403,7 @@ class _Space:
         return [serial_timing(job.steps, dims, overlap, job.name, moved) for job in self.jobs]
 
     def lower(self, budget: float, most: float | None, overlap: Overlap) -> Floats:
-        """Times that the shapes cannot beat at a budget."""
+        """Return lower bounds on the times of the shapes at a budget."""
         if overlap == "none":
             rest = self.per_dollar / budget
             if most is not None:
@@ -496,7 +496,7 @@ def _each(
     begin: float,
     end: float,
 ) -> Iterator[Any]:
-    """What the work makes of each task, in their order, here or on the executor."""
+    """Yield the result of each task in order, computed here or on the executor."""
 
     def report(share: float) -> None:
         if progress:
@@ -511,7 +511,7 @@ def _each(
 
 
 def _best_at(asked: _AtBudget) -> tuple[list[Shape], int]:
-    """The best shapes at a budget, proven: the most promising first, until no other can be among them."""
+    """Return the best shapes at a budget, proven: try the most promising first, until no other can be among them."""
     space, budget, most, overlap, count = asked
     lower = space.lower(budget, most, overlap)
     order = np.argsort(lower, kind="stable")

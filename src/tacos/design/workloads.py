@@ -67,7 +67,7 @@ def job(work: Any) -> Timed:
 
 
 def jobs_of(workloads: Any) -> list[Timed]:
-    """What :func:`job` makes of one workload or of each of several."""
+    """Return what :func:`job` makes of one workload or of each of several."""
     single = isinstance(workloads, Timed | Workload | str) or not isinstance(workloads, Iterable)
     found = [job(one) for one in ([workloads] if single else workloads)]
     if not found:
@@ -306,7 +306,7 @@ def from_workload(workload: Workload, *, name: str = "workload") -> Timed:
 
 
 def _folded(step: Compute | Call) -> Any:
-    """What makes ranks alike: the distances between the members of their groups."""
+    """Return a key that is equal for equivalent steps of different ranks: groups count by the distances between members."""
     if isinstance(step, Compute):
         return step.seconds
     members = step.group.members if isinstance(step.group, Ranks) else ()
@@ -315,7 +315,7 @@ def _folded(step: Compute | Call) -> Any:
 
 
 def _joined(steps: Iterable[Compute | Call]) -> list[Compute | Call]:
-    """Neighbouring computations as one."""
+    """Merge consecutive computations."""
     found: list[Compute | Call] = []
     for step in steps:
         if isinstance(step, Compute) and found and isinstance(found[-1], Compute):
