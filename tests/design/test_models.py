@@ -73,6 +73,7 @@ def test_finalists_are_training_steps(tmp_path, capsys):
         ("model: gpt9\n", "unknown model"),
         ("model: mpt-125m\nparallel: {ttp: 4}\n", r"parallel\.ttp is unknown; did you mean tp\?"),
         ("model: mpt-125m\nparallel: {tp: 0}\n", "tp must be a positive number; got 0"),
+        ("model: mpt-125m\nparallel: {order: 5}\n", "parallel: order: expected str, got int"),
         ("model: mpt-125m\ndtype: fp5\n", "dtype is 'fp5'; a h100 has"),
         ("model: mpt-125m\nsteps: []\n", "steps"),
         ("name: none\n", "a job needs the field steps, .* or the field model"),

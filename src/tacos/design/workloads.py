@@ -171,7 +171,11 @@ def _model_job(given: _ModelFields, folder: Path) -> ModelJob:
     table = device(given.device)
     if given.dtype not in table.peak:
         raise ValueError(f"dtype is {given.dtype!r}; a {table.name} has {', '.join(table.peak)}")
-    return ModelJob(found, Parallelism(**given.parallel), given.device, given.dtype)
+    try:
+        parallel = fields_of(given.parallel, Parallelism)
+    except ValueError as error:
+        raise ValueError(f"parallel: {error}") from None
+    return ModelJob(found, parallel, given.device, given.dtype)
 
 
 def _step(given: Any, place: str) -> Compute | Call:
