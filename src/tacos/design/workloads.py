@@ -46,7 +46,7 @@ def job(work: Any) -> Timed:
     """Return what can be designed for: a job, a workload, something that has one, or a file.
 
     Args:
-        work: A job or anything with :meth:`Timed.timing`, a `tacos.Workload`, an object whose ``workload`` is one (a training
+        work: A job or anything with :meth:`~tacos.design.jobs.Timed.timing`, a `tacos.Workload`, an object whose ``workload`` is one (a training
             step), a job file (``.yaml``, ``.json``), or the prefix of Chakra traces.
 
     Raises:
@@ -118,7 +118,7 @@ def load_job(path: str | os.PathLike[str]) -> TrainingJob | ModelJob:
 
     A group is a number of neighbouring ranks, a size with a stride, or a list of ranks; without one it is all ranks.
 
-    A file may name a model instead, with the fields of :class:`tacos.training.Parallelism`; a model of your own is a file beside it::
+    A file may name a model instead, with the fields of :class:`~tacos.training.parallelism.Parallelism`; a model of your own is a file beside it::
 
         tacos: 1
         model: llama3-8b
