@@ -18,6 +18,7 @@ import pytest
 import tacos
 from tacos.cli import main
 from tacos.errors import FormatError
+from tacos.judgement.logs import read_log
 from tacos.reorder.costs import Costs
 from tacos.reorder.files import FILES, write
 from tacos.reorder.sources import costs_of, hosts_in
@@ -96,6 +97,8 @@ def test_files_for_nccl(tmp_path):
                 range(8)
             )
         assert len({channel[0].get("dev") for channel in channels}) == 8
+        # What reads NCCL's own dumps reads it too.
+        assert len(read_log(tmp_path / f"nccl_graph.{host}.xml").rings) == 8
     lines = (tmp_path / "nccl_tuner.conf").read_text().splitlines()[1:]
     rows = [line.split(",") for line in lines]
     assert all(

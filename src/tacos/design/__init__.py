@@ -13,11 +13,13 @@ dimensions, and :func:`~tacos.design.upgrade.upgrade` says which links of any ne
 from __future__ import annotations
 
 from tacos.design.bandwidths import Design, Sensitivity, optimize
-from tacos.design.dimensions import PRICES, Dimension, Price, dimensions, prices
-from tacos.design.jobs import Call, Compute, Group, Ranks, TrainingJob, from_workload, load_job
+from tacos.design.dimensions import PRICES, Dimension, Price, build, dimensions, prices
+from tacos.design.jobs import Call, Compute, Group, Ranks, TrainingJob
 from tacos.design.libra import libra
-from tacos.design.shapes import NetworkFront, Shape, build, shapes
+from tacos.design.models import ModelJob
+from tacos.design.shapes import NetworkFront, Shape, shapes
 from tacos.design.upgrade import LinkKind, Upgrade, upgrade
+from tacos.design.workloads import from_workload, load_job
 
 __all__ = [
     "PRICES",
@@ -27,6 +29,7 @@ __all__ = [
     "Dimension",
     "Group",
     "LinkKind",
+    "ModelJob",
     "NetworkFront",
     "Price",
     "Ranks",

@@ -11,29 +11,27 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
 from tacos import units
-from tacos._core import Workload
 from tacos._support.solver import LinearProgram, solve
 from tacos.design.constraints import Limits, dollars, limits
 from tacos.design.convex import LEAST, LeastTime
 from tacos.design.dimensions import dimensions, prices
-from tacos.design.jobs import Timed, job
+from tacos.design.workloads import jobs_of
 from tacos.errors import TacosError, check_type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
     from tacos.design.convex import Optimum, Timing
     from tacos.design.dimensions import Cost, Dimension, Dimensions
-    from tacos.design.jobs import Overlap
+    from tacos.design.jobs import Overlap, Timed
 
     Floats: TypeAlias = NDArray[np.float64]
 
@@ -213,14 +211,6 @@ def optimize(
 def _finite(value: float) -> float | None:
     """JSON has no infinity: what costs nothing has no price."""
     return value if math.isfinite(value) else None
-
-
-def jobs_of(workloads: Any) -> list[Timed]:
-    single = isinstance(workloads, Timed | Workload | str) or not isinstance(workloads, Iterable)
-    found = [job(one) for one in ([workloads] if single else workloads)]
-    if not found:
-        raise ValueError("workloads is empty; give at least one job")
-    return found
 
 
 def _name(one: Timed, before: Sequence[str]) -> str:

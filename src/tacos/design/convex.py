@@ -390,7 +390,13 @@ class _Binding:
 
 
 def _solved(matrix: Floats, right: Floats) -> Floats:
-    """Solve a linear system; for a singular one, return the shortest least-squares solution."""
+    """Solve a symmetric linear system; of a singular one, return the shortest of the best solutions."""
+    # Operations that are on no binding path are in no equation.
+    used = np.flatnonzero(matrix.any(axis=1))
+    if len(used) < len(right):
+        found = np.zeros(len(right))
+        found[used] = _solved(matrix[np.ix_(used, used)], right[used])
+        return found
     try:
         found = np.asarray(np.linalg.solve(matrix, right), np.float64)
     except np.linalg.LinAlgError:

@@ -23,9 +23,13 @@ from tacos.formats import markup
 from tacos.formats.source import about, quoted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
-__all__ = ["PRICES", "TIERS", "Dimension", "Price", "cost_model", "dimensions", "prices"]
+    from tacos.units import Quantity
+
+__all__ = ["PRICES", "TIERS", "Dimension", "Price", "build", "cost_model", "dimensions", "prices"]
 
 TIERS = ("InterChiplet", "InterPackage", "InterNode", "InterPod")
 """Where a dimension lies, from the inside out; a network of fewer dimensions has the outer ones."""
@@ -281,3 +285,38 @@ def _cost_file(path: Path) -> dict[str, Price]:
                 f"{path}: the file must have prices for each tier, such as InterPod: {{Link: 7.8}}"
             )
         return {str(tier): _price(value, str(tier)) for tier, value in data.items()}
+
+
+def ports_of(kind: str, size: int) -> int:
+    """Return how many links of a dimension an NPU has."""
+    return {"ring": min(2, size - 1), "clique": size - 1, "switch": 1}[kind]
+
+
+def link_speeds(dims: Sequence[Dimension], bandwidths: Sequence[float]) -> list[float]:
+    """Return the bandwidth of one link of each dimension."""
+    return [
+        x / (1 if one.kind == "switch" else ports_of(one.kind, one.size))
+        for one, x in zip(dims, bandwidths, strict=True)
+    ]
+
+
+def build(
+    dims: Sequence[Dimension], bandwidths_Bps: Sequence[float], *, latency: Quantity = "500ns"
+) -> Topology:
+    """Return the topology that has these dimensions and bandwidths per NPU.
+
+    >>> from tacos.design import dimensions
+    >>> build(dimensions("ring:4*switch:2"), [50e9, 25e9]).link_bandwidth_Bps[[0, -1]].tolist()
+    [25000000000, 25000000000]
+    """
+    makers: dict[str, Callable[..., Topology]] = {
+        "ring": topologies.ring,
+        "clique": topologies.fully_connected,
+        "switch": topologies.switch,
+    }
+    factors = []
+    for one, speed in zip(dims, link_speeds(dims, bandwidths_Bps), strict=True):
+        if round(speed) < 1:
+            raise ValueError(f"{one.name} has a bandwidth of {speed:g} B/s; it must be positive")
+        factors.append(makers[one.kind](one.size, bandwidth=f"{round(speed)}B/s", latency=latency))
+    return factors[0] if len(factors) == 1 else topologies.product(*factors)

@@ -17,21 +17,27 @@ import math
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import product as combinations
-from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tacos import topology as topologies
 from tacos import units
-from tacos.collective import named, together
-from tacos.design.bandwidths import jobs_of
 from tacos.design.constraints import dollars
 from tacos.design.convex import LeastTime
-from tacos.design.dimensions import TIERS, Dimension, cost_model, prices
-from tacos.design.jobs import Call, Group, TrainingJob, elapsed, messages, serial_timing, spread
-from tacos.execution import execution
-from tacos.search.synthesis import synthesize
+from tacos.design.dimensions import TIERS, Dimension, cost_model, link_speeds, ports_of, prices
+from tacos.design.finalists import Finalist, evaluated
+from tacos.design.jobs import (
+    Call,
+    Group,
+    TrainingJob,
+    crossed,
+    messages,
+    serial_timing,
+    spread,
+    strides_of,
+)
+from tacos.design.models import ModelJob
+from tacos.design.workloads import jobs_of
 from tacos.workers import Dispatch
 
 if TYPE_CHECKING:
@@ -40,14 +46,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tacos._core import Topology
     from tacos.design.convex import Timing
     from tacos.design.dimensions import Cost, Price
     from tacos.design.jobs import Overlap
 
     Floats: TypeAlias = NDArray[np.float64]
 
-__all__ = ["NetworkFront", "Shape", "build", "shapes"]
+__all__ = ["NetworkFront", "Shape", "shapes"]
 
 EXTENTS: Mapping[str, float] = {
     "InterChiplet": 4,
@@ -63,8 +68,6 @@ _PASSES = 60
 """Multiplicative updates for the bounds of all shapes."""
 _MOST_SHAPES = 2_000_000
 _KINDS = ("ring", "clique", "switch")
-_MOST_NPUS = 1024
-"""Finalists with groups over more NPUs than this are not synthesized (chosen: a minute)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +80,10 @@ class Shape:
         cost: In dollars.
         time_s: Time of all jobs together, by the model.
         lower_bound_s: No shape that was asked for is faster at this cost.
-        synthesized_s: The same with the executed times of synthesized collectives; None where that was not asked for.
-        note: Why there is no such time.
+        synthesized_s: The same with the executed times of synthesized collectives, for models their training steps; None where
+            that was not asked for.
+        nccl_s: The training steps with what stock NCCL would do; None where that was not asked for, or jobs train no model.
+        note: Why there are no such times.
     """
 
     dims: tuple[Dimension, ...]
@@ -87,6 +92,7 @@ class Shape:
     time_s: float
     lower_bound_s: float
     synthesized_s: float | None = None
+    nccl_s: float | None = None
     note: str = ""
 
     @property
@@ -95,7 +101,7 @@ class Shape:
         return "*".join(
             f"{'fc' if one.kind == 'clique' else one.kind}:{one.size}@{link / 1e9:.6g}GB/s"
             for one, link in zip(
-                self.dims, _link_speeds(self.dims, self.bandwidths_Bps), strict=True
+                self.dims, link_speeds(self.dims, self.bandwidths_Bps), strict=True
             )
         )
 
@@ -132,6 +138,7 @@ def _row(point: Shape) -> dict[str, Any]:
     return {
         "cost": point.cost,
         "time_s": point.time_s,
+        "nccl_s": point.nccl_s,
         "synthesized_s": point.synthesized_s,
         "gap": max(1 - point.lower_bound_s / point.time_s, 0.0),
         "shape": point.label,
@@ -175,7 +182,8 @@ def shapes(
         extents: How many NPUs each tier holds at most: a dimension lies in the first tier that holds it and all inside it.
         latency: Latency of one link.
         overlap: As for :func:`tacos.design.bandwidths.optimize`.
-        finalists: For how many of the best networks at the largest budget collectives are synthesized.
+        finalists: For how many of the best networks at the largest budget collectives are synthesized. Jobs that train models go
+            through :func:`tacos.training.step`, with NCCL's collectives and with synthesized ones.
         executor: Where budgets are searched and finalists synthesized: what :func:`tacos.workers.opened` opens by name, or
             any executor; here, one after another, if none is given. It stays open.
         progress: Called from time to time with the share of the work done.
@@ -193,7 +201,8 @@ def shapes(
     _check(npus, kinds, points, max_dims, ports, radix)
     largest = dollars(budget)
     table = cost_model(cost)
-    jobs = _checked(jobs_of(workloads))
+    given = jobs_of(workloads)
+    jobs = _checked([one.on(npus) if isinstance(one, ModelJob) else one for one in given])
     space = _Space(npus, jobs, table, dict(extents), units.time_ps(latency, what="latency") / 1e12)
     space.fill(max_dims, kinds, ports, radix)
     most = None if bandwidth is None else float(units.bandwidth_Bps(bandwidth, bare=False))
@@ -208,8 +217,11 @@ def shapes(
     answers = list(_each(_best_at, asked, space, executor, progress, 0.0, points / steps))
     found, solved = [best for best, _ in answers], sum(tried for _, tried in answers)
     ranked = found[-1]
-    last = [_Finalist(shape, space, overlap) for shape in ranked[:finalists]]
-    ranked[: len(last)] = _each(_synthesized, last, space, executor, progress, points / steps, 1.0)
+    asked_of = [
+        one if isinstance(one, ModelJob) else job for one, job in zip(given, jobs, strict=True)
+    ]
+    last = [Finalist(shape, asked_of, space.latency_s, overlap) for shape in ranked[:finalists]]
+    ranked[: len(last)] = _each(evaluated, last, asked_of, executor, progress, points / steps, 1.0)
     return NetworkFront(tuple(one[0] for one in found), len(space.fixed), solved, tuple(ranked[1:]))
 
 
@@ -288,15 +300,6 @@ def _slowdown(kind: str, size: int, used: int, stride: int, pairs: bool) -> floa
     return factor
 
 
-def _strides(group: Group | None, sizes: Sequence[int]) -> list[int]:
-    """Return how far apart a group's ranks are within each dimension."""
-    stride, inside, found = 1 if group is None else group.stride, 1, []
-    for size in sizes:
-        found.append(max(inside, stride) // inside)
-        inside *= size
-    return found
-
-
 class _Space:
     """All shapes within the limits, as columns."""
 
@@ -309,7 +312,13 @@ class _Space:
         latency_s: float,
     ) -> None:
         self.npus, self.jobs = npus, jobs
-        self.calls = [call for job in jobs for call in job.calls]
+        # Bounds count sums only, so that equal calls are one.
+        counts: dict[Call, float] = {}
+        for job in jobs:
+            for call in job.calls:
+                one = replace(call, count=1, background=False)
+                counts[one] = counts.get(one, 0) + call.count
+        self.calls = [replace(call, count=count) for call, count in counts.items()]
         self.table, self.latency_s = table, latency_s
         self.tiers = [(tier, extents[tier]) for tier in TIERS if tier in extents]
         if not self.tiers or set(extents) - set(TIERS):
@@ -334,7 +343,7 @@ class _Space:
                 reason = str(error)
                 continue
             for chosen in combinations(*(self._allowed(size, kinds, radix) for size in sizes)):
-                if ports is not None and sum(map(_ports, chosen, sizes)) > ports:
+                if ports is not None and sum(map(ports_of, chosen, sizes)) > ports:
                     continue
                 dims = self._dimensions(chosen, sizes)
                 if any(
@@ -407,10 +416,6 @@ class _Space:
         return np.asarray(np.maximum(self.compute_s, busy))
 
 
-def _ports(kind: str, size: int) -> int:
-    return {"ring": min(2, size - 1), "clique": size - 1, "switch": 1}[kind]
-
-
 @dataclass(frozen=True, slots=True)
 class _Moved:
     """A call on some sizes: its messages on switches, and what the kinds need to know."""
@@ -430,8 +435,8 @@ class _Moved:
         return cls(
             messages(call, dims),
             sizes,
-            spread(call.group, dims),
-            tuple(_strides(group, sizes)),
+            (crossed if call.collective == "send" else spread)(call.group, dims),
+            tuple(strides_of(group, sizes)),
             call.collective == "all-to-all",
             passes,
         )
@@ -485,7 +490,7 @@ class _AtBudget(NamedTuple):
 def _each(
     work: Callable[[Any], Any],
     tasks: Sequence[Any],
-    space: _Space,
+    shared: object,
     executor: Executor | None,
     progress: Callable[[float], object] | None,
     begin: float,
@@ -498,7 +503,7 @@ def _each(
             progress(begin + (end - begin) * share)
 
     if executor is not None:
-        yield from Dispatch(executor, work, tasks, shared=(space,), progress=report).in_order()
+        yield from Dispatch(executor, work, tasks, shared=(shared,), progress=report).in_order()
         return
     for i, task in enumerate(tasks):
         yield work(task)
@@ -538,93 +543,3 @@ def _solved(space: _Space, s: int, budget: float, most: float | None, overlap: O
     found = program.solve()
     x = found.bandwidths
     return Shape(dims, tuple(x.tolist()), float(price @ x), found.time_s, found.lower_s)
-
-
-# --- finalists -----------------------------------------------------------------------------------
-
-
-def _link_speeds(dims: Sequence[Dimension], bandwidths: Sequence[float]) -> list[float]:
-    return [
-        x / (1 if one.kind == "switch" else _ports(one.kind, one.size))
-        for one, x in zip(dims, bandwidths, strict=True)
-    ]
-
-
-def build(
-    dims: Sequence[Dimension], bandwidths_Bps: Sequence[float], *, latency: units.Quantity = "500ns"
-) -> Topology:
-    """Return the topology that has these dimensions and bandwidths per NPU.
-
-    >>> from tacos.design import dimensions
-    >>> build(dimensions("ring:4*switch:2"), [50e9, 25e9]).link_bandwidth_Bps[[0, -1]].tolist()
-    [25000000000, 25000000000]
-    """
-    makers: dict[str, Callable[..., Topology]] = {
-        "ring": topologies.ring,
-        "clique": topologies.fully_connected,
-        "switch": topologies.switch,
-    }
-    factors = []
-    for one, speed in zip(dims, _link_speeds(dims, bandwidths_Bps), strict=True):
-        if round(speed) < 1:
-            raise ValueError(f"{one.name} has a bandwidth of {speed:g} B/s; it must be positive")
-        factors.append(makers[one.kind](one.size, bandwidth=f"{round(speed)}B/s", latency=latency))
-    return factors[0] if len(factors) == 1 else topologies.product(*factors)
-
-
-class _Finalist(NamedTuple):
-    """One of the best shapes: all that another process needs to know."""
-
-    shape: Shape
-    space: _Space
-    overlap: Overlap
-
-
-def _synthesized(finalist: _Finalist) -> Shape:
-    """Return the shape with the times of synthesized collectives, each on the dimensions that its group spans."""
-    shape, space, overlap = finalist
-    total, sizes = 0.0, [one.size for one in shape.dims]
-    for job in space.jobs:
-        seconds = []
-        for call in job.calls:
-            used = spread(call.group, shape.dims)
-            at = [d for d, n in enumerate(used) if n > 1]
-            inner = prod(sizes[d] for d in at)
-            if inner > _MOST_NPUS or call.collective == "send":
-                why = f"a group spans {inner:,} NPUs" if inner > _MOST_NPUS else "it sends messages"
-                return replace(shape, note=why)
-            strides = _strides(call.group if isinstance(call.group, Group) else None, sizes)
-            columns = (shape.dims, shape.bandwidths_Bps, used, strides)
-            chosen = [tuple(column[d] for d in at) for column in columns]
-            known = (call.collective, call.size_bytes, space.latency_s)
-            seconds.append(_call_s(*chosen, *known) if at else 0.0)
-        total += elapsed(job.steps, seconds, overlap)
-    return replace(shape, synthesized_s=total)
-
-
-@lru_cache(maxsize=256)
-def _call_s(
-    dims: tuple[Dimension, ...],
-    bandwidths: tuple[float, ...],
-    used: tuple[int, ...],
-    strides: tuple[int, ...],
-    collective: str,
-    size: int,
-    latency_s: float,
-) -> float:
-    """Return the executed time of a synthesized collective, all groups at once."""
-    network = build(dims, bandwidths, latency=latency_s)
-    ranks = np.arange(network.npus)
-    inside, label = 1, np.zeros(network.npus, np.int64)
-    for one, n, stride in zip(dims, used, strides, strict=True):
-        place = ranks // inside % one.size
-        # Ranks of one group differ by multiples of the stride, n of them.
-        label = label * one.size + place // (stride * n) * stride + place % stride
-        inside *= one.size
-    parts = [
-        named(collective, network, size, group=np.flatnonzero(label == one).tolist())
-        for one in np.unique(label)
-    ]
-    found = synthesize(network, together(*parts), effort="fast")
-    executed = execution(found)
-    return executed.time_ps() / 1e12 if executed else found.time_s

@@ -21,7 +21,9 @@ from tacos.bound import binding
 from tacos.collective import named, send_recv, together
 from tacos.design.constraints import dollars
 from tacos.design.convex import LeastTime, Timing
-from tacos.design.jobs import Ranks, TrainingJob, elapsed, job
+from tacos.design.jobs import Ranks, TrainingJob, elapsed
+from tacos.design.models import ModelJob
+from tacos.design.workloads import job
 from tacos.errors import check_type
 from tacos.execution import execution
 from tacos.nodes import Network, topology_of
@@ -144,6 +146,8 @@ def upgrade(
     """
     topology = topology_of(topology)
     task = job(work)
+    if isinstance(task, ModelJob):
+        task = task.on(topology.npus)
     if not isinstance(task, TrainingJob):
         raise ValueError("an upgrade needs a job with collectives and groups, such as a job file")  # noqa: TRY004
     if per not in ("kind", "cable"):

@@ -395,7 +395,8 @@ def mi355x(
 
     Args:
         boxes: number of boxes.
-        bandwidth, latency: of the link between two GPUs; the data sheet has 153.6 GB/s for both directions.
+        bandwidth, latency: of the link between two GPUs. AMD states 153.6 GB/s for each of seven links, both
+            directions together (MI350 series, June 2025), 1,075 GB/s for a GPU. The latency is that of `mi300x`.
         nic_bandwidth, nic_latency: between a GPU and the fabric.
         fabric: ``"switch"`` or ``"rail"``.
         model: how links, switches and NPUs behave; see `Model`.
@@ -425,11 +426,12 @@ def trn2(
     Args:
         boxes: how many instances (trn2.48xlarge) or UltraServers (trn2u).
         ultra: whether a box is an UltraServer: a 4 x 4 x 4 torus.
-        bandwidth: of a NeuronLink-v3 within an instance. A chip has 1.28 TB/s for both directions: four links
-            of 128 GB/s each way within the instance, two of 64 GB/s between instances.
-        ultra_bandwidth: of a NeuronLink between the instances of an UltraServer.
+        bandwidth: of a NeuronLink-v3 within an instance. Amazon states 1,024 GB/s for a chip (AWS Neuron
+            documentation, Trn2 architecture), read here as both directions of four links.
+        ultra_bandwidth: of a NeuronLink between the instances of an UltraServer: 256 GB/s for a chip in the
+            same table, both directions of two links.
         latency: of a NeuronLink; not published, an assumption.
-        nic_bandwidth, nic_latency: between a chip and the fabric: 3.2 Tb/s of EFA for 16 chips.
+        nic_bandwidth, nic_latency: between a chip and the fabric: 3.2 Tb/s of EFA for 16 chips, in the same table.
         fabric: ``"switch"`` or ``"rail"``.
         model: how links, switches and NPUs behave; see `Model`.
 

@@ -8,7 +8,7 @@ parameters gathered, by nodes that only what needs their result waits for.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from tacos._core import PipelineTimes, Workload
     from tacos.training.compute import LayerTimes
     from tacos.training.folded import Folded
+    from tacos.training.parallelism import Groups
 
-__all__ = ["HOST", "MOST_NODES", "RING_TAG", "TENSOR_TAG", "graph"]
+__all__ = ["HOST", "MOST_NODES", "RING_TAG", "TENSOR_TAG", "RankNode", "graph", "rank_nodes"]
 
 MOST_NODES = 20_000_000
 """Nodes beyond which a graph is refused: gigabytes of traces that no simulator reads."""
@@ -418,6 +419,68 @@ class _Stage:
             self._replicated("all_gather", 2.0, out.tail, layers)
 
 
+class RankNode(NamedTuple):
+    """What a rank computes, or exchanges with others.
+
+    Attributes:
+        kind: ``COMP``, ``COLL`` or ``RECV``, as in :mod:`tacos.workload`.
+        seconds: Of a computation.
+        bytes: Of a message, or of the whole buffer of a collective.
+        collective: Such as ``"all_reduce"``.
+        members: The ranks of the first group of its kind, or two ranks that a message of its kind goes between.
+        awaited: Whether another node of the rank waits for it.
+    """
+
+    kind: int
+    seconds: float
+    bytes: float
+    collective: str
+    members: tuple[int, ...]
+    awaited: bool
+
+
+def rank_nodes(folded: Folded, times: PipelineTimes, stage: int) -> list[RankNode]:
+    """Return what a rank of a stage does, in order; what it sends is what others receive.
+
+    >>> import tacos
+    >>> from tacos import training
+    >>> found = training.step(training.model("mpt-125m"), training.Parallelism(tp=4, pp=2, batch=4), "dgx-h100:1")
+    >>> {node.members for node in rank_nodes(found.folded, found.passes, 1) if node.members}
+    {(0, 1, 2, 3), (0, 4)}
+    """
+    groups = folded.groups
+    rows = {name: table[0] for name, table in _families(groups, folded.parallel.pp).items()}
+    lines = {"before": groups.pp, "after": groups.pp, "last": groups.cp, "next": groups.cp}
+    lines |= {"tp last": groups.tp, "tp next": groups.tp}
+    rows |= {name: table[0, :2] for name, table in lines.items()}
+    names = {code: name for name, code in COMMS.items()}
+    template = _Stage(folded, stage).write(times)
+    awaited = {node for waits in template.waits for node in waits}
+    found = []
+    for i, kind in enumerate(template.kind):
+        members = () if kind == COMP else tuple(rows[template.family[i]].tolist())
+        collective = names[template.comm[i]] if kind == COLL else ""
+        size = template.size[i] * (len(members) if collective == "all_gather" else 1)
+        if kind != SEND:
+            found.append(
+                RankNode(kind, template.seconds[i], size, collective, members, i in awaited)
+            )
+    return found
+
+
+def _families(groups: Groups, stages: int) -> dict[str, NDArray[np.int32]]:
+    """Return the groups of each kind of collective."""
+    ends = np.ascontiguousarray(groups.pp[:, [0, -1]]) if stages > 1 else groups.pp
+    return {
+        "tp": groups.tp,
+        "cp": groups.cp,
+        "ep": groups.ep,
+        "dp": groups.dp,
+        "edp": groups.edp,
+        "embedding": ends,
+    }
+
+
 def graph(folded: Folded, times: PipelineTimes) -> Workload:
     """Return what all ranks of a step do.
 
@@ -429,16 +492,7 @@ def graph(folded: Folded, times: PipelineTimes) -> Workload:
         ValueError: There are too many nodes.
     """
     parallel, groups = folded.parallel, folded.groups
-    ends = np.ascontiguousarray(groups.pp[:, [0, -1]]) if parallel.pp > 1 else groups.pp
-    tables = {
-        "tp": groups.tp,
-        "cp": groups.cp,
-        "ep": groups.ep,
-        "dp": groups.dp,
-        "edp": groups.edp,
-        "embedding": ends,
-    }
-    number, members = _numbered(tables, parallel.npus)
+    number, members = _numbered(_families(groups, parallel.pp), parallel.npus)
     stage_of = np.empty(parallel.npus, np.int64)
     stage_of[groups.pp] = np.arange(parallel.pp)
     peers = _peers(groups.pp, groups.cp, groups.tp, parallel.npus)

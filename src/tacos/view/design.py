@@ -66,17 +66,22 @@ def _bandwidths(result: Design, title: str) -> Table:
 
 
 def _front(result: NetworkFront, title: str) -> Table:
-    judged = any(point.synthesized_s is not None for point in (*result.points, *result.runners_up))
-    table = _table(title, (), ("cost", "time", *(["synthesized"] if judged else [])))
+    all_points = (*result.points, *result.runners_up)
+    judged = [
+        (heading, name)
+        for heading, name in (("with NCCL", "nccl_s"), ("synthesized", "synthesized_s"))
+        if any(getattr(point, name) is not None for point in all_points)
+    ]
+    table = _table(title, (), ("cost", "time", *(heading for heading, _ in judged)))
     table.add_column("network, with the bandwidth of a link", overflow="fold")
-    for i, point in enumerate((*result.points, *result.runners_up)):
+    for i, point in enumerate(all_points):
         if i == len(result.points):
             table.add_section()
-        synthesized = "-" if point.synthesized_s is None else format_time(point.synthesized_s)
+        times = [getattr(point, name) for _, name in judged]
         table.add_row(
             format_dollars(point.cost),
             format_time(point.time_s),
-            *([synthesized] if judged else []),
+            *("-" if seconds is None else format_time(seconds) for seconds in times),
             point.spec.replace("*", " * "),
         )
     return table
@@ -130,10 +135,10 @@ def design_picture(result: Design | NetworkFront | Upgrade, title: str) -> str:
     judged = [
         point for point in (*result.points, *result.runners_up) if point.synthesized_s is not None
     ]
-    series += [
-        Series(f"synthesized, {point.label}", [point.synthesized_s or 0.0], [point.cost])
-        for point in judged
-    ]
+    for point in judged:
+        for words, seconds in (("NCCL", point.nccl_s), ("synthesized", point.synthesized_s)):
+            if seconds is not None:
+                series.append(Series(f"{words}, {point.label}", [seconds], [point.cost]))
     return lines(series, Axis("cost", "dollars", log=True), Axis("time", "time"), title=title)
 
 
