@@ -321,7 +321,6 @@ class Healer:
         report = self._report()
         report.broken = [broken]
         report.finished = self._finished
-        report.repeatable = self._finished == 0 or self._last.request is not None
         report.prepared = self._communicator.prepared
         self._communicator.let_go("tcp")
         reports = self._exchanged("repair", report)
@@ -332,13 +331,6 @@ class Healer:
             raise CommunicationError(
                 f"{why}; the calls cannot be repeated: rank {self._number(fast)} has finished "
                 f"{last - first} more than rank {self._number(slow)}"
-            )
-        lacking = [
-            r for r, one in enumerate(reports) if one.finished > first and not one.repeatable
-        ]
-        if lacking:
-            raise CommunicationError(
-                f"{why}; the call cannot be repeated: rank {self._number(lacking[0])} has finished it and kept no inputs"
             )
         self._communicator.prepared = max(one.prepared for one in reports)
         self._algorithms.forget("tcp")

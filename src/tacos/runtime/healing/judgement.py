@@ -50,8 +50,6 @@ class Report(msgspec.Struct):
     """Links that were found dead, by source and destination."""
     finished: int = 0
     """Calls that this rank has finished."""
-    repeatable: bool = True
-    """Whether it still has what it gave to the last of them."""
     prepared: int = 0
     """Algorithms that it has prepared."""
 
