@@ -24,6 +24,12 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tacos import Topology
 
 WIDTH = 480
 SPEED = "20Mbit/s"
@@ -54,7 +60,7 @@ def _named(spec):
     return tacos.topology.parse(spec)
 
 
-NETWORKS = {
+NETWORKS: dict[str, tuple[Callable[[], Topology], tuple[int, int]]] = {
     # How it is made, and the link that changes.
     "ring": (partial(_named, "ring:4"), (1, 2)),
     "ring8": (partial(_named, "ring:8"), (1, 2)),
