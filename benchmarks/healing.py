@@ -1,7 +1,7 @@
 """Training that heals: unmodified DDP in a lab network, one of whose links is cut to a tenth, or taken out, or comes back.
 
 The ranks train a small model on a ring, a torus, or a star of hosts that have a link to each of two switches. In the middle of it the
-lab changes a link: from rank 1 to rank 2, or from rank 1 to the first switch. With ``TACOS_ADAPT=1`` the ranks notice, agree, and
+lab changes a link of rank 1: to its neighbour, or to the first switch. With ``TACOS_ADAPT=1`` the ranks notice, agree, and
 go on with an algorithm for what is left. The time of a step before the change,
 after it, and what synthesis predicts for the changed network: the step before, less the all-reduce of the whole network, plus that
 of the changed one. A loss that a run without any change has, too, shows that nothing was lost.
@@ -64,7 +64,7 @@ NETWORKS: dict[str, tuple[Callable[[], Topology], tuple[int, int]]] = {
     # How it is made, and the link that changes.
     "ring": (partial(_named, "ring:4"), (1, 2)),
     "ring8": (partial(_named, "ring:8"), (1, 2)),
-    "torus": (partial(_named, "torus:2x4"), (1, 2)),
+    "torus": (partial(_named, "torus:2x4"), (1, 3)),
     "star": (_star, (1, 4)),
 }
 
