@@ -1,11 +1,12 @@
 """Training that heals: unmodified DDP in a lab network, one of whose links is cut to a tenth, or taken out, or comes back.
 
-Four ranks on a ring train a small model. In the middle of it the lab changes the link from rank 1 to rank 2. With
-``TACOS_ADAPT=1`` the ranks notice, agree, and go on with an algorithm for what is left. The time of a step before the change,
+The ranks train a small model on a ring, a torus, or a star of hosts that have a link to each of two switches. In the middle of it the
+lab changes a link of rank 1: to its neighbour, or to the first switch. With ``TACOS_ADAPT=1`` the ranks notice, agree, and
+go on with an algorithm for what is left. The time of a step before the change,
 after it, and what synthesis predicts for the changed network: the step before, less the all-reduce of the whole network, plus that
 of the changed one. A loss that a run without any change has, too, shows that nothing was lost.
 
-    python -m benchmarks.healing [slow] [dead] [back] [dead-back] [never] [--json]
+    python -m benchmarks.healing [slow] [dead] [back] [dead-back] [never] [--network ring] [--json]
 
 It needs torch, and Linux that allows network namespaces.
 """
@@ -21,11 +22,17 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-RANKS, WIDTH = 4, 480
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tacos import Topology
+
+WIDTH = 480
 SPEED = "20Mbit/s"
-LINK = (1, 2)
 BEFORE, AFTER = 12, 30  # steps before the change, and after each
 CASES = {
     # What is left of the link, one change after the other.
@@ -36,6 +43,30 @@ CASES = {
     "never": [],
 }
 WITHIN = 1.15
+
+
+def _star():
+    """Hosts 0 to 3, each with a link to switch 4 and one to switch 5."""
+    from tacos import topology
+
+    ways = [(host, switch) for host in range(4) for switch in (4, 5)]
+    both = [*ways, *((switch, host) for host, switch in ways)]
+    return topology.from_links(4, [(*way, "50GB/s", "500ns") for way in both], switches=2)
+
+
+def _named(spec):
+    import tacos
+
+    return tacos.topology.parse(spec)
+
+
+NETWORKS: dict[str, tuple[Callable[[], Topology], tuple[int, int]]] = {
+    # How it is made, and the link that changes.
+    "ring": (partial(_named, "ring:4"), (1, 2)),
+    "ring8": (partial(_named, "ring:8"), (1, 2)),
+    "torus": (partial(_named, "torus:2x4"), (1, 3)),
+    "star": (_star, (1, 4)),
+}
 
 
 def train(folder, steps, pauses):
@@ -68,7 +99,7 @@ def train(folder, steps, pauses):
     dist.destroy_process_group()
 
 
-def measured(lab, shares, adapt, flight=None):
+def measured(lab, link, shares, adapt, flight=None):
     """Seconds and loss of each step, with these changes of the link; and what was said."""
     pauses = [BEFORE + AFTER * i for i in range(len(shares))]
     steps = BEFORE + AFTER * max(1, len(shares))
@@ -81,7 +112,7 @@ def measured(lab, shares, adapt, flight=None):
                 while not (folder / f"change{i}").exists():
                     if over.wait(0.005):
                         return
-                lab.change(LINK, share, both=share == 0 or 0.0 in shares)
+                lab.change(link, share, both=share == 0 or 0.0 in shares)
 
         watcher = threading.Thread(target=follow)
         watcher.start()
@@ -99,7 +130,7 @@ def measured(lab, shares, adapt, flight=None):
         finally:
             over.set()
             watcher.join()
-            lab.change(LINK, 1.0, both=True)
+            lab.change(link, 1.0, both=True)
     if run.code:
         raise RuntimeError(f"{run.why}\n{''.join(run.stderr)}")
     return json.loads(run.stdout[0].splitlines()[-1]), run.stderr[0]
@@ -114,7 +145,7 @@ def all_reduce_s(network):
     return tacos.synthesize(network, wanted, effort="fast", target="tcp").time_s
 
 
-def judged(lab, case, rows, reference):
+def judged(lab, ends, case, rows, reference):
     """The figures of a case: each change with its prediction, and when the step time came to it."""
     from tacos import topology
 
@@ -124,8 +155,8 @@ def judged(lab, case, rows, reference):
     whole = all_reduce_s(lab.topology)
     (link,) = [
         i
-        for i, ends in enumerate(zip(lab.topology.link_src, lab.topology.link_dst, strict=True))
-        if ends == LINK
+        for i, one in enumerate(zip(lab.topology.link_src, lab.topology.link_dst, strict=True))
+        if one == ends
     ]
     found = {"case": case, "before_s": before, "changes": []}
     for i, share in enumerate(shares):
@@ -161,21 +192,24 @@ def judged(lab, case, rows, reference):
     if not shares:
         found["after_s"] = statistics.median(seconds[BEFORE:])
     found["loss_difference"] = max(
-        abs(a[1] - b[1]) / abs(b[1]) for a, b in zip(rows, reference, strict=False)
+        abs(a[1] - b[1]) / abs(b[1]) for a, b in zip(rows, reference[: len(rows)], strict=True)
     )
     return found
 
 
-def run(cases, speed=SPEED):
+def run(cases, network="ring", speed=SPEED):
     """The figures of some cases, in one lab; yields them."""
-    import tacos
     from tacos.runtime.lab import Lab
 
-    with Lab(tacos.topology.ring(RANKS), fastest=speed) as lab:
-        reference, _ = measured(lab, [], adapt=False)
+    made, link = NETWORKS[network]
+    with Lab(made(), fastest=speed) as lab:
+        # As many steps as the longest case, whose losses are compared with these.
+        reference, _ = measured(
+            lab, link, [1.0] * max(len(CASES[case]) for case in cases), adapt=False
+        )
         for case in cases:
-            rows, said = measured(lab, CASES[case], adapt=True)
-            found = judged(lab, case, rows, reference)
+            rows, said = measured(lab, link, CASES[case], adapt=True)
+            found = judged(lab, link, case, rows, reference)
             if case == "never":
                 found["without_s"] = statistics.median(row[0] for row in reference[BEFORE:])
             found["said"] = [line for line in said.splitlines() if "link" in line]
@@ -190,6 +224,7 @@ def main():
         return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", default=[], choices=[[], *CASES])
+    parser.add_argument("--network", default="ring", choices=NETWORKS)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     from tacos.runtime.lab import unavailable
@@ -198,7 +233,7 @@ def main():
         sys.exit("benchmarks/healing.py needs torch: pip install 'tacos-ccl[torch]'")
     if why := unavailable():
         sys.exit(f"benchmarks/healing.py needs a lab network: {why}")
-    for found in run(options.cases or list(CASES)):
+    for found in run(options.cases or list(CASES), options.network):
         if options.json:
             print(json.dumps(found), flush=True)
             continue

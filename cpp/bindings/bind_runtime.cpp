@@ -266,12 +266,11 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
                    "The dead link that ended a call, from one rank to another; -1: none.")
       .def(
           "expect",
-          [](Endpoint& e, NodeId peer, std::int32_t channel, double rate, bool known) {
-            e.expect({peer, channel}, rate, known);
-          },
-          "peer"_a, "channel"_a, "rate"_a, "known"_a,
-          "What the link from a peer should carry, in bytes per second; known: and more would be "
-          "news.")
+          [](Endpoint& e, NodeId peer, std::int32_t channel, bool outgoing, double rate,
+             bool known) { e.expect({peer, channel}, outgoing, rate, known); },
+          "peer"_a, "channel"_a, "outgoing"_a, "rate"_a, "known"_a,
+          "What the link from a peer, or to it, should carry, in bytes per second; known: and more "
+          "would be news.")
       .def(
           "links",
           [](const Endpoint& e) {

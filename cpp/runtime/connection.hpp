@@ -124,7 +124,11 @@ struct Connection {
   Count away, came;          // data
   Seen<double> waited;       // seconds while a step could have taken data in
   double waited_before = 0;  // the same when the call began
-  LinkWatch watch;
+  LinkWatch watch;           // what comes
+  LinkWatch sending;         // what leaves, as the kernel sees it
+  std::uint64_t acked = 0;   // bytes that the peer's machine had acknowledged
+  std::uint64_t busy_us =
+      0;  // and for how long some were on their way, when the kernel was last asked
 };
 
 // How messages for people name a rank, and what a call is about.

@@ -78,8 +78,8 @@ class Endpoint {
   void call_meeting() { wanted_ = true; }                  // after the next joint call
   // The link that was found dead, from one rank to another; -1: none.
   std::pair<NodeId, NodeId> broken() const { return broken_; }
-  // What the link from a peer should carry, in bytes per second, see LinkWatch; between calls.
-  void expect(Port port, double rate, bool known);
+  // What the link from a peer, or to it, should carry, in bytes per second, see LinkWatch; between calls.
+  void expect(Port port, bool outgoing, double rate, bool known);
   struct LinkFigures {
     Port port;
     bool outgoing = false, local = false;
@@ -141,6 +141,7 @@ class Endpoint {
   void note_needs();
   void note_begin(Connection& connection);
   void note_end(Connection& connection);
+  void note_sent();
   void find_dead_links();
 
   [[noreturn]] void lost(const Connection& connection, int error);
@@ -184,6 +185,8 @@ class Endpoint {
   std::pair<NodeId, NodeId> broken_{-1, -1};
   std::uint32_t away_us_ = 0;
   Clock::time_point began_, ended_;            // of this call, and of the last one
+  Clock::time_point asked_;                    // when the kernel was asked about what was sent
+  std::int32_t sent_by_ = 0;                   // the algorithm of the last call
   std::vector<Clock::time_point> receivable_;  // per step: since when
   RankWatch ranks_;
   mutable std::mutex records_lock_;

@@ -2,11 +2,13 @@
 //
 // It takes no time of its own: moments are those that progress is noted at anyway, and counters are plain numbers of the thread
 // that runs the call.
+#include <linux/tcp.h>  // its tcp_info has more than that of netinet/tcp.h
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <utility>
 
 #include "runtime/tcp.hpp"
 #include "support/index.hpp"
@@ -18,9 +20,10 @@ namespace {
 constexpr std::size_t kRecords = 256;  // calls that are remembered
 constexpr std::size_t kLeast = std::size_t{4}
                                << 10;  // bytes on their way: fewer never tell a link's speed
-constexpr std::size_t kMany = std::size_t{32} << 10;  // bytes that always tell it; fewer do
-constexpr double kLong = 1e-3;                        // if they take this many seconds
-constexpr std::size_t kNeeds = 8;                     // steps that are put in words
+constexpr std::size_t kMany = std::size_t{32} << 10;    // bytes that always tell it; fewer do
+constexpr double kLong = 1e-3;                          // if they take this many seconds
+constexpr std::size_t kNeeds = 8;                       // steps that are put in words
+constexpr auto kOften = std::chrono::milliseconds(20);  // no sooner is the kernel asked again
 constexpr unsigned kUnanswered = 3;  // times that TCP has sent again in vain: 1.4 s and more
 
 double seconds(std::chrono::steady_clock::duration time) {
@@ -42,6 +45,7 @@ void Endpoint::begin_record() {
   began_ = progress_;
   receivable_.assign(staged_.size(), progress_);
   for (const auto& connection : connections_) connection->waited_before = connection->waited;
+  note_sent();
   const auto& call = executor_->call();
   const std::lock_guard lock(records_lock_);
   ranks_.start(seconds(away), seconds(progress_.time_since_epoch()));
@@ -132,6 +136,34 @@ void Endpoint::note_end(Connection& connection) {
   }
 }
 
+// A short message comes in one piece and tells its receiver nothing about the link. The sender's kernel knows how long
+// what was sent took to be acknowledged; what waited for a peer that did not read does not count.
+void Endpoint::note_sent() {
+  const auto algorithm = std::exchange(sent_by_, algorithm_);
+  if (progress_ - asked_ < kOften) return;
+  asked_ = progress_;
+  for (const auto& connection : connections_) {
+    auto& c = *connection;
+    if (c.local || c.closed) continue;
+    tcp_info info{};
+    socklen_t length = sizeof info;
+    if (getsockopt(c.socket, IPPROTO_TCP, TCP_INFO, &info, &length) < 0) continue;
+    if (length < offsetof(tcp_info, tcpi_sndbuf_limited)) return;  // a kernel before 4.10
+    const std::uint64_t acked = info.tcpi_bytes_acked;
+    const std::uint64_t busy = info.tcpi_busy_time - info.tcpi_rwnd_limited;
+    const auto bytes = acked - c.acked;
+    const auto taken = static_cast<double>(busy - c.busy_us) * 1e-6;
+    if (bytes < kLeast || (bytes < kMany && taken < kLong)) continue;
+    c.acked = acked;
+    c.busy_us = busy;
+    if (c.sending.add(algorithm, static_cast<double>(bytes), taken,
+                      seconds(progress_.time_since_epoch()))) {
+      news_ = true;
+      if (healing_) wanted_ = true;
+    }
+  }
+}
+
 // TCP sends again what is not acknowledged, at intervals that double. Where nothing was under way when the link died, it
 // cannot even send and probes instead. A peer that is there but does not read acknowledges both.
 void Endpoint::find_dead_links() {
@@ -151,9 +183,11 @@ void Endpoint::find_dead_links() {
   }
 }
 
-void Endpoint::expect(Port port, double rate, bool known) {
+void Endpoint::expect(Port port, bool outgoing, double rate, bool known) {
   const auto found = by_port_.find(port);
-  if (found != by_port_.end()) found->second->watch.expect(rate, known);
+  if (found == by_port_.end()) return;
+  auto& c = *found->second;
+  (outgoing ? c.sending : c.watch).expect(rate, known);
 }
 
 std::vector<Endpoint::LinkFigures> Endpoint::links() const {
@@ -164,7 +198,10 @@ std::vector<Endpoint::LinkFigures> Endpoint::links() const {
                     .outgoing = true,
                     .local = c->local,
                     .messages = c->away.messages,
-                    .bytes = c->away.bytes});
+                    .bytes = c->away.bytes,
+                    .rate = c->sending.rate(),
+                    .usual = c->sending.usual(),
+                    .state = c->sending.state()});
     rows.push_back({.port = port,
                     .outgoing = false,
                     .local = c->local,

@@ -1566,9 +1566,9 @@ class Endpoint:
     def broken(self) -> tuple[int, int]:
         """The dead link that ended a call, from one rank to another; -1: none."""
 
-    def expect(self, peer: int, channel: int, rate: float, known: bool) -> None:
+    def expect(self, peer: int, channel: int, outgoing: bool, rate: float, known: bool) -> None:
         """
-        What the link from a peer should carry, in bytes per second; known: and more would be news.
+        What the link from a peer, or to it, should carry, in bytes per second; known: and more would be news.
         """
 
     def links(self) -> list[dict[str, Any]]:

@@ -193,6 +193,18 @@ def test_a_topology_is_enough(ranks, tmp_path):
     ranks.run("planned", variables=variables, members=[0, 2])  # not connected: the default serves
 
 
+def test_a_group_heals_where_its_options_say_so(ranks, tmp_path):
+    file = tmp_path / "net.yaml"
+    tacos.save(tacos.topology.ring(ranks.size, bandwidth="1GB/s", latency="20us"), file)
+    variables = {
+        "TACOS_TOPOLOGY": str(file),
+        "TACOS_CACHE": str(tmp_path),
+        "TACOS_ENGINE": "greedy",
+    }
+    found = ranks.run("adaptive", variables=variables)
+    assert found == [(True, False, False)] * ranks.size
+
+
 @pytest.mark.parametrize(
     ("variables", "why"),
     [

@@ -14,10 +14,12 @@ import time
 from copy import copy
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
 from tacos.errors import CommunicationError, VerificationError
+from tacos.runtime.carriers.tcp import Tcp
 from tacos.runtime.dispatch.algorithms import Algorithms, Settings, order_matters
 from tacos.runtime.flight import record_to
 from tacos.runtime.healing import Notice, on_notice
@@ -447,6 +449,33 @@ def healed(comm, network, reports, folder):
                 results.append(_summed(comm, healer))
             results.append(_summed(comm, healer))
         return results
+    finally:
+        healer.close()
+
+
+def ran_ahead(comm, network, folder):
+    """The root of broadcasts is two calls ahead of the others when a link is found dead; the error of each rank."""
+    healer = Healer(Algorithms(comm, Settings(topology=network, cache=Path(folder))))
+    data = np.full(1 << 10, comm.rank, np.float32)
+    address = data.ctypes.data
+    request = Request(
+        "broadcast", data.nbytes, True, 0, True, address, address, data.size, "float32", "sum"
+    )
+    endpoint = comm.open("tcp").endpoint
+    dead = property(lambda carrier: (0, 1) if carrier.failure else None)  # as the kernel finds it
+    try:
+        healer.run(request)
+        for _ in range(2 * (comm.rank == 0)):
+            healer.run(request)
+        comm.barrier("the root is ahead")
+        with mock.patch.object(Tcp, "broken", dead):
+            if comm.rank == 1:
+                endpoint.abort("the link from rank 0 to rank 1 is dead")
+            try:
+                healer.run(request)
+            except CommunicationError as error:
+                return str(error)
+        return ""
     finally:
         healer.close()
 

@@ -17,6 +17,8 @@ from typing import ClassVar
 import torch
 import torch.distributed as dist
 
+from tacos.runtime.torch import Options
+
 SIZES = (0, 1, 7, 1000, 65_537)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
@@ -767,6 +769,24 @@ def _variables(**variables: str):
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+def adaptive(variables: dict[str, str]) -> tuple[bool, bool, bool]:
+    """Which groups heal: one that is told to, one that is told nothing, and one that is told not to although the job does."""
+    with _variables(**variables):
+        told = dist.new_group(backend="tacos", pg_options=Options(adapt=True))
+        plain = dist.new_group(backend="tacos")
+        with _variables(TACOS_ADAPT="1"):
+            not_told = dist.new_group(backend="tacos", pg_options=Options(adapt=False))
+    n = dist.get_world_size()
+    for group in (told, plain, not_told):
+        mine = torch.arange(1000) + dist.get_rank()
+        dist.all_reduce(mine, group=group)
+        same(mine, torch.arange(1000) * n + n * (n - 1) // 2, "all_reduce")
+    found = tuple(group._healer is not None for group in (told, plain, not_told))
+    for group in (told, plain, not_told):
+        dist.destroy_process_group(group)
+    return found  # type: ignore[return-value]
 
 
 def planned(variables: dict[str, str], members: list[int] | None = None) -> None:

@@ -50,6 +50,18 @@ def test_ranks_switch_together_and_back(ranks, tmp_path):
     assert served[2] == served[3] != served[0]
 
 
+def test_calls_that_cannot_be_repeated_fail_alike_on_all_ranks(ranks, tmp_path):
+    """Inputs of the last call are kept, not those of the one before it, which the other ranks still need."""
+    heard = ranks.run(4, "ran_ahead", RING, str(tmp_path), fresh=30.0)
+    assert (
+        heard
+        == [
+            "the link from rank 0 to rank 1 is dead; the calls cannot be repeated: rank 0 has finished 2 more than rank 1"
+        ]
+        * 4
+    )
+
+
 @pytest.mark.slow
 def test_a_rank_that_comes_late_is_named_by_its_neighbours(ranks):
     heard = ranks.run(4, "dawdle", made("all_reduce"), 2, 0.1, 3.0)
@@ -65,11 +77,17 @@ def test_a_rank_that_comes_late_is_named_by_its_neighbours(ranks):
 @pytest.mark.slow
 @pytest.mark.skipif(bool(unavailable()), reason=unavailable())
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs torch")
-def test_training_outlives_a_slow_and_a_dead_link():
-    """Unmodified DDP: steps go around the link, and losses are those of a quiet network. ``benchmarks/healing.py`` has the times."""
+@pytest.mark.parametrize(
+    ("network", "cases"), [("ring", ["back", "dead-back"]), ("torus", ["slow"])]
+)
+def test_training_outlives_a_slow_and_a_dead_link(network, cases):
+    """Unmodified DDP: steps go around the link, and losses are those of a quiet network. ``benchmarks/healing.py`` has the times.
+
+    On the torus messages are so short that only their sender can tell how fast they were.
+    """
     from benchmarks import healing
 
-    for found in healing.run(["back", "dead-back"]):
+    for found in healing.run(cases, network):
         assert found["loss_difference"] < 1e-5
         for change in found["changes"]:
             assert change["ratio"] < 2  # over the slow link a step takes ten times as long

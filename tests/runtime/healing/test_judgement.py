@@ -42,6 +42,15 @@ def test_a_slow_link_has_what_is_measured():
     assert not verdict.slow_ranks
 
 
+def test_of_both_ends_the_receiver_counts_and_the_sender_where_it_is_silent():
+    one = link(RING, 1, 2)
+    heard = reports(RING)
+    heard[1].speeds.append((1, 2, 0, 1e8, 1e9, "slow"))
+    assert not judged(RING, ALL, Belief(), heard).belief.shares
+    heard[2].speeds = [row for row in heard[2].speeds if row[0] != 1]
+    assert judged(RING, ALL, Belief(), heard).belief.shares == {one: 0.1}
+
+
 def test_a_rank_whose_pairs_are_all_slow_is_slow_and_its_links_are_not():
     slow = [(1, 2), (2, 1), (2, 3), (3, 2)]
     verdict = judged(RING, ALL, Belief(), reports(RING, slow=slow))

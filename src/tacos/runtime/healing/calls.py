@@ -206,9 +206,12 @@ class Healer:
     def _report(self) -> Report:
         me = self._communicator.rank
         speeds = [
-            (link["peer"], me, link["channel"], link["rate"], link["usual"], link["state"])
+            (
+                *((me, link["peer"]) if link["outgoing"] else (link["peer"], me)),
+                *(link["channel"], link["rate"], link["usual"], link["state"]),
+            )
             for link in self._carrier.figures()["links"]
-            if not link["outgoing"] and link["usual"] > 0
+            if link["usual"] > 0
         ]
         probes = [(*pair, speed) for pair, speed in dict(self._prober.news).items()]
         return Report(speeds, probes)
@@ -256,10 +259,11 @@ class Healer:
         self._algorithms.serve(network, no_way if unused else None)
         me = self._communicator.rank
         for link, pair in {**before.pairs, **belief.pairs}.items():
-            if pair.dst == me:
+            if me in (pair.src, pair.dst):
                 share = shares.get(link)
                 rate = belief.usual.get(pair, 0.0) * (share or 0.0)
-                self._endpoint.expect(pair.src, pair.channel, rate, known=rate > 0)
+                peer, out = (pair.dst, True) if pair.src == me else (pair.src, False)
+                self._endpoint.expect(peer, pair.channel, out, rate, known=rate > 0)
         self._aim()
         if not shares:
             text = "all links have recovered: the algorithms for the whole network serve again"
@@ -321,7 +325,6 @@ class Healer:
         report = self._report()
         report.broken = [broken]
         report.finished = self._finished
-        report.repeatable = self._finished == 0 or self._last.request is not None
         report.prepared = self._communicator.prepared
         self._communicator.let_go("tcp")
         reports = self._exchanged("repair", report)
@@ -332,13 +335,6 @@ class Healer:
             raise CommunicationError(
                 f"{why}; the calls cannot be repeated: rank {self._number(fast)} has finished "
                 f"{last - first} more than rank {self._number(slow)}"
-            )
-        lacking = [
-            r for r, one in enumerate(reports) if one.finished > first and not one.repeatable
-        ]
-        if lacking:
-            raise CommunicationError(
-                f"{why}; the call cannot be repeated: rank {self._number(lacking[0])} has finished it and kept no inputs"
             )
         self._communicator.prepared = max(one.prepared for one in reports)
         self._algorithms.forget("tcp")

@@ -1,6 +1,7 @@
 """Judge from the ranks' reports which links are slow, dead or recovered. No I/O.
 
-Every rank reports how fast data from its peers arrive, compared with the usual speed. All ranks apply the same rules to the same
+Every rank reports how fast data from its peers arrive, and data to them leave, compared with the usual speed. Of a connection that both
+ends report, the receiver's word counts: it has measured messages, the sender only what its kernel saw. All ranks apply the same rules to the same
 reports, so they reach the same verdict without further messages. A slow pair of ranks is blamed on a link of its route that no fast pair uses;
 a rank all of whose pairs are slow is slow itself.
 """
@@ -50,8 +51,6 @@ class Report(msgspec.Struct):
     """Links that were found dead, by source and destination."""
     finished: int = 0
     """Calls that this rank has finished."""
-    repeatable: bool = True
-    """Whether it still has what it gave to the last of them."""
     prepared: int = 0
     """Algorithms that it has prepared."""
 
@@ -128,12 +127,12 @@ def judged(
         reports: The reports of all ranks, in rank order.
     """
     shares, usual, pairs = dict(before.shares), dict(before.usual), dict(before.pairs)
-    rows = {
-        Pair(src, dst, channel): (rate, normal, state)
-        for report in reports
-        for src, dst, channel, rate, normal, state in report.speeds
-        if normal > 0
-    }
+    rows: dict[Pair, tuple[float, float, str]] = {}
+    for of_receiver in (False, True):
+        for rank, report in enumerate(reports):
+            for src, dst, channel, rate, normal, state in report.speeds:
+                if normal > 0 and (dst == rank) == of_receiver:
+                    rows[Pair(src, dst, channel)] = rate, normal, state
     route = {pair: links_of(network, npus, pair) for pair in rows}
     slow = {pair for pair, (_, _, state) in rows.items() if state == "slow"}
     ranks = [rank for rank in range(len(npus)) if _is_slow(rank, rows, slow, route)]

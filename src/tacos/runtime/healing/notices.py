@@ -84,7 +84,7 @@ class Notices:
 
     def __init__(self, rank: int, members: Sequence[int]) -> None:
         self._rank, self._members = rank, members
-        self._links: dict[tuple[int, int], bool] = {}
+        self._links: dict[tuple[int, int, bool], bool] = {}
         self._ranks: set[int] = set()
         self._self_slow = False
 
@@ -110,8 +110,10 @@ class Notices:
             found.append(self._of_self(links, slow_self))
         if slow_self:
             return found  # the links are not to blame
-        for link in links:
-            key, slow = (link["peer"], link["channel"]), link["state"] == "slow"
+        sent = [link for link in figures["links"] if link["outgoing"] and link["usual"] > 0]
+        for link in links + sent:
+            key = link["peer"], link["channel"], link["outgoing"]
+            slow = link["state"] == "slow"
             if slow != self._links.get(key, False):
                 self._links[key] = slow
                 found.append(self._of_link(link, slow))
@@ -119,6 +121,8 @@ class Notices:
 
     def _of_link(self, link: Mapping[str, Any], slow: bool) -> Notice:
         src, dst = self._members[link["peer"]], self._members[self._rank]
+        if link["outgoing"]:
+            src, dst = dst, src
         rate, usual = link["rate"], link["usual"]
         name = f"the link from rank {src} to rank {dst}"
         text = f"{name} is slow: {_share(rate, usual)}" if slow else f"{name} is as fast as usual"
