@@ -294,7 +294,7 @@ def test_what_cannot_be_reached():
 
 
 def test_wrong_size():
-    with pytest.raises(ValueError, match="the collective is for 5 NPUs, the topology has 4"):
+    with pytest.raises(ValueError, match="the collective is for 5 NPUs, but the topology has 4"):
         tacos.bound(tp.ring(4), co.all_gather(5, "1MB"))
 
 

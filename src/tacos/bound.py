@@ -131,7 +131,7 @@ def bound(
     check_type("collective", collective, Collective)
     if collective.npus != topology.npus:
         raise ValueError(
-            f"the collective is for {collective.npus} NPUs, the topology has {topology.npus}"
+            f"the collective is for {collective.npus} NPUs, but the topology has {topology.npus}"
         )
     report = _search(topology, collective, progress)
     pairs = _pairs(topology, collective, report, progress)

@@ -174,7 +174,7 @@ def _algorithm(step: Step, family: str, comm: int, size: int) -> tuple[ProgramNo
 
 
 def _whole(w: Workload) -> NDArray[np.int64]:
-    """Durations in whole microseconds; a rank's computations together last as long as before."""
+    """Round durations to whole microseconds; the total of a rank's computations is preserved."""
     found = np.zeros(len(w.rank), np.int64)
     rows = np.flatnonzero(w.kind == COMP)
     until = np.cumsum(w.duration_ps[rows])
