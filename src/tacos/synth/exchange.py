@@ -197,7 +197,9 @@ def _best_plans(topology: Topology, part: CollectivePart) -> list[_Plan]:
     The last plan exchanges nothing, so that no sum can come too early.
     """
     n, size, both = len(part.group), part.size, kind_of(part).two_phases
-    found: dict[tuple[float, float], _Plan] = {}  # plans that cost the same are much alike
+    # Plans that cost the same are much alike.
+    found: dict[tuple[float, float], _Plan] = {}
+    scattering: dict[tuple[float, float], _Plan] = {}
     for bytes_ in dict.fromkeys((size, size // n)):
         ways = _Ways(topology, part.group, bytes_)
         for order in _orders(n):
@@ -206,11 +208,13 @@ def _best_plans(topology: Topology, part: CollectivePart) -> list[_Plan]:
                 costs = _stage_costs(digits, members, ways)
                 for scattered in range(0 if both else len(digits), len(digits) + 1):
                     cost = _cost_ps(costs, digits, scattered, size, 2 if both else 1)
-                    found.setdefault(cost, _Plan(digits, scattered, members, ways))
-    plans = [found[cost] for cost in sorted(found, key=sum)]
-    best = plans[: _TIMED if n <= _MOST_ORDERED else _KEPT]
+                    plan = _Plan(digits, scattered, members, ways)
+                    found.setdefault(cost, plan)
+                scattering.setdefault(cost, plan)
+    timed = _TIMED if n <= _MOST_ORDERED else _KEPT
+    best = [found[cost] for cost in sorted(found, key=sum)[:timed]]
     if all(plan.scattered < len(plan.digits) for plan in best):
-        best.append(next(plan for plan in plans if plan.scattered == len(plan.digits)))
+        best.append(scattering[min(scattering, key=sum)])
     return best
 
 
