@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,13 +40,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ENGINE", "exchange"]
 
-_MOST_MEMBERS = 64
+_MOST_MEMBERS = 128
+_MOST_TRANSFERS = 100_000
+"""Of a plan with one chunk: more are not worth the time for few bytes."""
 _MOST_BYTES = 1_000_000
 """Larger buffers are for trees that fill all links."""
 _TIMED, _KEPT = 12, 3
 """Plans that are timed, of those that were weighed, and those of them that are timed with other numbers of chunks."""
 _PLANNING_US = 40.0
-"""Microseconds per pair of members to weigh all plans (measured)."""
+"""Microseconds per pair of members to weigh all plans, up to 32 of them (measured)."""
 _MOST_ORDERED = 32
 """Members of which more than one order is weighed."""
 
@@ -79,7 +82,7 @@ def exchange(
 
     Args:
         topology: Any network.
-        collective: An all-gather, reduce-scatter or all-reduce of at most 1 MB among at most 64 NPUs.
+        collective: An all-gather, reduce-scatter or all-reduce of at most 1 MB among at most 128 NPUs.
         memory: Plans made before, for this network, group and size; new ones are added.
         progress: Called from time to time with the share of the work done.
 
@@ -209,13 +212,27 @@ def _best_plans(topology: Topology, part: CollectivePart) -> list[_Plan]:
                 for scattered in range(0 if both else len(digits), len(digits) + 1):
                     cost = _cost_ps(costs, digits, scattered, size, 2 if both else 1)
                     plan = _Plan(digits, scattered, members, ways)
-                    found.setdefault(cost, plan)
+                    if _transfers(digits, scattered) <= _MOST_TRANSFERS:
+                        found.setdefault(cost, plan)
                 scattering.setdefault(cost, plan)
     timed = _TIMED if n <= _MOST_ORDERED else _KEPT
     best = [found[cost] for cost in sorted(found, key=sum)[:timed]]
     if all(plan.scattered < len(plan.digits) for plan in best):
         best.append(scattering[min(scattering, key=sum)])
     return best
+
+
+def _transfers(digits: tuple[int, ...], scattered: int) -> int:
+    """How many transfers an all-reduce makes, with one chunk for every member."""
+    members = left = prod(digits)
+    count = 0
+    for stage, digit in enumerate(digits):
+        if stage < scattered:
+            left //= digit
+            count += 2 * left * (digit - 1)
+        else:
+            count += left * (digit - 1)
+    return members * count
 
 
 def _products(n: int) -> Iterator[tuple[int, ...]]:
@@ -364,7 +381,7 @@ def _work(topology: Topology, collective: Collective, again: bool) -> float:
     members = len(part.group)
     moved = estimates.transfers(topology, collective)
     if again or members > _MOST_ORDERED:
-        return 2 * _KEPT * moved + (0.0 if again else _PLANNING_US * members**2)
+        return 2 * _KEPT * moved + (0.0 if again else _PLANNING_US / 4 * members**2)
     return 2 * _TIMED * moved + _PLANNING_US * members**2
 
 
