@@ -169,7 +169,7 @@ def tune(
     >>> import tacos
     >>> table = tune(tacos.topology.ring(4), "all_reduce", "1KB:64KB", effort="fast")
     >>> [(row.min_bytes, row.engine) for row in table.ranges][0]
-    (1000, 'one-shot')
+    (1000, 'exchange')
     >>> all(a.max_bytes + 1 == b.min_bytes for a, b in zip(table.ranges, table.ranges[1:]))
     True
     """

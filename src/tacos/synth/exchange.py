@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,13 +40,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ENGINE", "exchange"]
 
-_MOST_MEMBERS = 64
+_MOST_MEMBERS = 128
+_MOST_TRANSFERS = 100_000
+"""Of a plan with one chunk: more are not worth the time for few bytes."""
 _MOST_BYTES = 1_000_000
 """Larger buffers are for trees that fill all links."""
-_TIMED = 3
-"""Plans that are timed, of those that were weighed."""
-_PLANNING_US = 150.0
-"""Microseconds per pair of members to weigh all plans (measured)."""
+_TIMED, _KEPT = 12, 3
+"""Plans that are timed, of those that were weighed, and those of them that are timed with other numbers of chunks."""
+_PLANNING_US = 40.0
+"""Microseconds per pair of members to weigh all plans, up to 32 of them (measured)."""
 _MOST_ORDERED = 32
 """Members of which more than one order is weighed."""
 
@@ -79,7 +82,7 @@ def exchange(
 
     Args:
         topology: Any network.
-        collective: An all-gather, reduce-scatter or all-reduce of at most 1 MB among at most 64 NPUs.
+        collective: An all-gather, reduce-scatter or all-reduce of at most 1 MB among at most 128 NPUs.
         memory: Plans made before, for this network, group and size; new ones are added.
         progress: Called from time to time with the share of the work done.
 
@@ -95,7 +98,8 @@ def exchange(
     known = {} if memory is None else memory
     if "plans" not in known:
         known["plans"] = _best_plans(topology, part)
-    found, refused = [], None
+    found: list[tuple[Schedule, _Plan]] = []
+    refused = None
     for plan in known["plans"]:
         provenance = {
             "engine": ENGINE.name,
@@ -112,18 +116,15 @@ def exchange(
                 progress=progress,
                 links=plan.ways.links,
             )
-        except (
-            InfeasibleError
-        ) as error:  # a sum would arrive before what it is added to has been sent
+        except InfeasibleError as error:  # a sum would arrive where one has yet to be sent
             refused = error
         else:
-            found.append(schedule)
-        # The last plan is for that: it exchanges nothing.
-        if len(found) == _TIMED:
-            break
+            found.append((schedule, plan))
     if not found and refused:
         raise refused
-    return min(found, key=lambda schedule: schedule.time_ps)
+    found.sort(key=lambda one: one[0].time_ps)
+    known["plans"] = [plan for _, plan in found[:_KEPT]]
+    return found[0][0]
 
 
 class _Ways:
@@ -194,22 +195,44 @@ class _Ways:
 
 
 def _best_plans(topology: Topology, part: CollectivePart) -> list[_Plan]:
-    """Some plans that are hopeful: a latency for every stage, and what the fullest link carries."""
+    """The most hopeful plans: a latency for every stage, and what the fullest link carries.
+
+    The last plan exchanges nothing, so that no sum can come too early.
+    """
     n, size, both = len(part.group), part.size, kind_of(part).two_phases
-    found: list[tuple[float, int, _Plan]] = []
+    # Plans that cost the same are much alike.
+    found: dict[tuple[float, float], _Plan] = {}
+    scattering: dict[tuple[float, float], _Plan] = {}
     for bytes_ in dict.fromkeys((size, size // n)):
         ways = _Ways(topology, part.group, bytes_)
         for order in _orders(n):
             for digits in _products(n):
                 members = _mirrored(order, digits, ways)
-                cost = _stage_costs(digits, members, ways)
-                least = 0 if both else len(digits)
-                for scattered in range(least, len(digits) + 1):
-                    time = _time_ps(cost, digits, scattered, size, 2 if both else 1)
-                    found.append((time, len(found), _Plan(digits, scattered, members, ways)))
-    plans = [plan for _, _, plan in sorted(found, key=lambda one: one[:2])]
-    scattering = next(plan for plan in plans if plan.scattered == len(plan.digits))
-    return [*plans[:_TIMED], scattering]
+                costs = _stage_costs(digits, members, ways)
+                for scattered in range(0 if both else len(digits), len(digits) + 1):
+                    cost = _cost_ps(costs, digits, scattered, size, 2 if both else 1)
+                    plan = _Plan(digits, scattered, members, ways)
+                    if _transfers(digits, scattered) <= _MOST_TRANSFERS:
+                        found.setdefault(cost, plan)
+                scattering.setdefault(cost, plan)
+    timed = _TIMED if n <= _MOST_ORDERED else _KEPT
+    best = [found[cost] for cost in sorted(found, key=sum)[:timed]]
+    if all(plan.scattered < len(plan.digits) for plan in best):
+        best.append(scattering[min(scattering, key=sum)])
+    return best
+
+
+def _transfers(digits: tuple[int, ...], scattered: int) -> int:
+    """How many transfers an all-reduce makes, with one chunk for every member."""
+    members = left = prod(digits)
+    count = 0
+    for stage, digit in enumerate(digits):
+        if stage < scattered:
+            left //= digit
+            count += 2 * left * (digit - 1)
+        else:
+            count += left * (digit - 1)
+    return members * count
 
 
 def _products(n: int) -> Iterator[tuple[int, ...]]:
@@ -273,21 +296,21 @@ def _stage_costs(
     return costs
 
 
-def _time_ps(
+def _cost_ps(
     costs: list[tuple[float, NDArray[np.float64]]],
     digits: tuple[int, ...],
     scattered: int,
     size: int,
     times: int,
-) -> float:
-    """About how long a plan takes; what is scattered moves once or twice."""
+) -> tuple[float, float]:
+    """A plan's latencies, and how long its fullest link is busy; what is scattered moves once or twice."""
     latency, left, load = 0.0, float(size), np.zeros_like(costs[0][1])
     for stage, (longest, per_byte) in enumerate(costs):
         scatters = stage < scattered
         left = left / digits[stage] if scatters else left  # a share for each
         latency += longest * (times if scatters else 1)
         load += per_byte * left * (times if scatters else 1)
-    return latency + float(load.max()) * 1e12
+    return latency, float(load.max()) * 1e12
 
 
 def _one_piece(plan: _Plan, kind: str) -> Moves:
@@ -356,8 +379,10 @@ def _one_piece(plan: _Plan, kind: str) -> Moves:
 def _work(topology: Topology, collective: Collective, again: bool) -> float:
     (part,) = collective.parts
     members = len(part.group)
-    planning_us = 0.0 if again else _PLANNING_US * members**2
-    return planning_us + _TIMED * estimates.transfers(topology, collective)
+    moved = estimates.transfers(topology, collective)
+    if again or members > _MOST_ORDERED:
+        return 2 * _KEPT * moved + (0.0 if again else _PLANNING_US / 4 * members**2)
+    return 2 * _TIMED * moved + _PLANNING_US * members**2
 
 
 def _obstacle(_topology: Topology, collective: Collective) -> str:
