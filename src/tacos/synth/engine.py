@@ -49,6 +49,10 @@ def _no_obstacle(_topology: Topology, _collective: Collective) -> str:
     return ""
 
 
+def _no_limit(_topology: Topology, _collective: Collective, _memory: dict[str, Any]) -> float:
+    return 0.0
+
+
 def _as_given(
     _topology: Topology,
     _collective: Collective,
@@ -78,6 +82,8 @@ class Engine:
             argument says whether it has solved the problem with another chunk count before.
         chunk_counts: The chunk counts to search, given the problem, those that are searched otherwise, and the memory.
             The next one is asked for after the engine has run with the last.
+        limit_s: The seconds that schedules of many chunks approach, given the problem and the memory of a run; 0 if
+            unknown.
         patience: The chunk search ends after this many counts in a row that hardly helped.
         patience_if_large: The same where bandwidth decides the time and not latency; `patience` if 0.
         random_starts: Whether to run it with several seeds, and keep the best schedule; it then has the option ``trials``.
@@ -102,6 +108,7 @@ class Engine:
     baseline: bool = False
     work: Callable[[Topology, Collective, bool], float] = _WORK
     chunk_counts: ChunkCounts = _as_given
+    limit_s: Callable[[Topology, Collective, dict[str, Any]], float] = _no_limit
     patience: int = 2
     patience_if_large: int = 0
     random_starts: bool = False
