@@ -139,11 +139,11 @@ class Auto:
         return sorted(results, key=lambda answer: answer.time_ps)
 
     def _proves(self, search: EngineSearch) -> bool:
-        """Whether more chunks bring an engine near the bound, large as the messages are, and nothing was lost so far."""
+        """Whether many chunks bring an engine near the bound, where bandwidth decides, and execution takes no longer."""
         bound, limit_ps = self.question.bound, search.limit_ps()
         large = bound.bandwidth_s > _LARGE * bound.latency_s
         near = 0 < limit_ps <= (1 + WORTH_ALL) * bound.time_ps
-        return large and near and search.least_loss() == 1
+        return large and near and not any(shares_links(one.schedule) for one in search.results)
 
     def _begin(self, done: float, part: int, parts: int) -> None:
         """Tell the watch which part of the progress is next."""

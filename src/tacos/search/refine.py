@@ -29,8 +29,10 @@ __all__ = ["improved", "refine"]
 _EFFORTS = {"fast": 0.1, "normal": 1.0, "high": 8.0}
 _HOPS = 100_000_000
 """Hops looked at per unit of effort: about 10 s."""
-_SLICE = 1_000_000
-_SLICE_PER_TRANSFER = 20
+_SLICE, _SLICE_PER_TRANSFER = 400_000, 8
+"""Hops of a slice at least, and per transfer."""
+_START_PER_TRANSFER = 4
+"""Hops that could be looked at in the time that it takes to start a slice, per transfer."""
 _MOST_TRANSFERS = 10_000_000
 _MOST_HOPS = 500_000
 _RUN_PER_TRANSFER = 100
@@ -38,7 +40,7 @@ _RUN_PER_TRANSFER = 100
 _NEWS = 0.995
 """A schedule is run if it is shorter by this factor than the last that was."""
 _NEVER = 2**62
-_PATIENCE, _GAIN = 2, 0.9998
+_PATIENCE, _GAIN = 3, 0.9998
 """Slices without a gain of this factor after which the search stops."""
 _LOST = 1.1
 """Times the fastest execution, beyond which what the search goes on from has lost too much to win."""
@@ -222,7 +224,7 @@ class _Search:
             failures = 0 if found.time_ps < _GAIN * shortest.time_ps else failures + 1
             if found.time_ps <= shortest.time_ps:
                 shortest = found
-            self.done += step
+            self.done += budget + _START_PER_TRANSFER * schedule.transfers
             slices += 1
             if shortest.time_ps < _NEWS * judged.time_ps:
                 judge()
